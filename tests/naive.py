@@ -1,0 +1,322 @@
+"""Slow twins of the library, written from the definitions: one row, one state, one class at a time.
+
+Nothing here is vectorised and nothing comes from ``fragility``. A row is a plain list of cells; a cell is a
+float or, in the raw space, any value a model accepts (a string, a boolean, None). ``probabilities`` takes a
+list with one row and returns that row's class probabilities, in the model's own class order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+EPSILON = 1e-8
+CLIP = 1e-12
+
+Row = list[Any]
+Probabilities = Callable[[list[Row]], Sequence[float]]
+
+
+# --- scores ---------------------------------------------------------------------------------------
+
+
+def naive_pseudo_logits(p: Sequence[float]) -> list[float]:
+    """z_c = log p~_c - mean_j log p~_j, with p~ = max(p, 1e-12) renormalised."""
+    clipped = [max(float(value), CLIP) for value in p]
+    total = math.fsum(clipped)
+    logs = [math.log(value / total) for value in clipped]
+    mean = math.fsum(logs) / len(logs)
+    return [value - mean for value in logs]
+
+
+def naive_predicted_class(p: Sequence[float], resolution: float) -> int:
+    """The first class whose pseudo-logit is within `resolution` of the largest."""
+    z = naive_pseudo_logits(p)
+    best = max(z)
+    for c, value in enumerate(z):
+        if value >= best - resolution:
+            return c
+    raise AssertionError("the maximum is within any resolution of itself")
+
+
+def naive_support_margin(p: Sequence[float], original: int) -> float:
+    """z of the original class minus its best competitor."""
+    z = naive_pseudo_logits(p)
+    return z[original] - max(value for c, value in enumerate(z) if c != original)
+
+
+def naive_current_margin(p: Sequence[float]) -> float:
+    """Top minus second pseudo-logit, whichever class leads."""
+    z = sorted(naive_pseudo_logits(p), reverse=True)
+    return z[0] - z[1]
+
+
+def naive_state_prediction(p: Sequence[float], original: int, resolution: float) -> int:
+    """The original class stays unless another one beats it by more than `resolution`."""
+    if naive_support_margin(p, original) < -resolution:
+        return naive_predicted_class(p, resolution)
+    return original
+
+
+def naive_margin(p: Sequence[float], original: int, reading: str) -> float:
+    if reading == "current":
+        return naive_current_margin(p)
+    if reading in ("support", "support_unbounded"):
+        return naive_support_margin(p, original)
+    raise AssertionError(reading)
+
+
+def naive_collapse(margin: float, stressed: float, reading: str) -> float:
+    """c = (m(x) - m(x')) / (|m(x)| + 1e-8), clipped as the reading says."""
+    c = max(0.0, (margin - stressed) / (abs(margin) + EPSILON))
+    return min(c, 1.0) if reading == "support" else c
+
+
+def naive_order(drops: Sequence[float], resolution: float) -> list[int]:
+    """Groups by descending drop at the declared resolution; ties in declared order."""
+    steps = [round(drop / resolution) for drop in drops]  # Python rounds halves to even, as rint does
+    order: list[int] = []
+    while len(order) < len(drops):
+        best = None
+        for g in range(len(drops)):
+            if g not in order and (best is None or steps[g] > steps[best]):
+                best = g
+        assert best is not None
+        order.append(best)
+    return order
+
+
+def naive_fds(
+    rcma: float, flip_budget: int, thresholds: Sequence[float | None], weights: Sequence[float]
+) -> float:
+    """FDS = 1 - exp(-u), u = w1 RCMA + w2 / k* + w3 mean_P 1 / (lambda*_P + 1e-8); no flip contributes 0."""
+    total = 0.0
+    for threshold in thresholds:
+        if threshold is not None and not math.isinf(threshold):
+            total += 1.0 / (threshold + EPSILON)
+    graded = total / len(thresholds) if thresholds else 0.0
+    u = weights[0] * rcma + weights[1] / flip_budget + weights[2] * graded
+    return 1.0 - math.exp(-u)
+
+
+# --- states ---------------------------------------------------------------------------------------
+
+
+def is_nan(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))
+
+
+def naive_cell(x: Any, baseline: Any, severity: float, stepwise: bool) -> Any:
+    """One cell at one severity."""
+    if severity >= 1.0:
+        return baseline
+    if severity <= 0.0:
+        return x
+    if stepwise or is_nan(x) or is_nan(baseline):
+        return baseline if severity >= 0.5 else x
+    return x + severity * (baseline - x)
+
+
+def naive_state(
+    x: Row,
+    baseline: Row,
+    groups: Sequence[Sequence[int]],
+    severity: dict[int, float],
+    stepwise: Sequence[bool],
+) -> Row:
+    """Every column of group g moves by s_g * (baseline - x)."""
+    state = list(x)
+    for g, s in severity.items():
+        for j in groups[g]:
+            state[j] = naive_cell(x[j], baseline[j], s, stepwise[j])
+    return state
+
+
+def naive_operator_groups(operator: str, order: Sequence[int], n_groups: int) -> list[int]:
+    if operator == "attenuate_all":
+        return list(range(n_groups))
+    assert operator.startswith("attenuate_top"), operator
+    return list(order[: int(operator.removeprefix("attenuate_top"))])
+
+
+# --- the certificate ------------------------------------------------------------------------------
+
+
+def naive_certificate(
+    probabilities: Probabilities,
+    x: Row,
+    baseline: Row,
+    groups: Sequence[Sequence[int]],
+    depth: int,
+    operators: Sequence[str],
+    severities: Sequence[float],
+    reading: str,
+    weights: Sequence[float],
+    resolution: float,
+    stepwise: Sequence[bool] | None = None,
+) -> dict[str, Any]:
+    """Algorithm `cfc` for one row; group and class claims are indices."""
+    stepwise = [False] * len(x) if stepwise is None else list(stepwise)
+
+    def at(severity: dict[int, float]) -> list[float]:
+        return [float(v) for v in probabilities([naive_state(x, baseline, groups, severity, stepwise)])]
+
+    p = at({})
+    original = naive_predicted_class(p, resolution)
+    margin = naive_margin(p, original, reading)
+
+    one_step_margin, one_step_drop, one_step_confidence = [], [], []
+    for g in range(len(groups)):
+        removed = at({g: 1.0})
+        one_step_margin.append(naive_margin(removed, original, reading))
+        one_step_drop.append(margin - one_step_margin[g])
+        one_step_confidence.append(removed[original])
+    order = naive_order(one_step_drop, resolution)
+
+    path_margin, path_predicted, path_collapse = [margin], [original], [0.0]
+    flip_budget, flipped = depth + 1, False
+    for k in range(1, depth + 1):
+        state = at({g: 1.0 for g in order[:k]})
+        path_margin.append(naive_margin(state, original, reading))
+        path_predicted.append(naive_state_prediction(state, original, resolution))
+        path_collapse.append(naive_collapse(margin, path_margin[k], reading))
+        if not flipped and path_predicted[k] != original:
+            flip_budget, flipped = k, True
+    rcma = math.fsum(path_collapse) / (depth + 1)
+
+    thresholds: list[float | None] = []
+    for operator in operators:
+        chosen = naive_operator_groups(operator, order, len(groups))
+        found = None
+        for severity in sorted(severities):
+            state = at({g: severity for g in chosen})
+            if naive_state_prediction(state, original, resolution) != original:
+                found = severity
+                break
+        thresholds.append(found)
+
+    return {
+        "predicted": original,
+        "confidence": p[original],
+        "margin": margin,
+        "one_step_margin": one_step_margin,
+        "one_step_drop": one_step_drop,
+        "one_step_confidence": one_step_confidence,
+        "path": order[:depth],
+        "path_margin": path_margin,
+        "path_predicted": path_predicted,
+        "path_collapse": path_collapse,
+        "flip_budget": flip_budget,
+        "flipped": flipped,
+        "rcma": rcma,
+        "threshold": thresholds,
+        "fds": naive_fds(rcma, flip_budget, thresholds, weights),
+    }
+
+
+# --- label channel --------------------------------------------------------------------------------
+
+
+def naive_kappa(margin: float, stressed: float) -> float:
+    """kappa = [m(x) - m_P(x)]_+ / (|m(x)| + 1e-8)."""
+    return max(0.0, margin - stressed) / (abs(margin) + EPSILON)
+
+
+def naive_brittle(
+    probabilities: Probabilities,
+    x: Row,
+    draws: dict[str, list[Row]],
+    rule: str = "expected",
+    tau_confidence: float = 0.90,
+    tau_kappa: float = 0.50,
+    resolution: float = 1e-6,
+) -> bool:
+    """Whether a row is confident and at least one stressor, given as its explicit stressed rows, breaks it.
+
+    A single state flips below -resolution (section 2); the mean margin of the `expected` rule flips below 0
+    (section 7).
+    """
+    p = [float(v) for v in probabilities([x])]
+    original = naive_predicted_class(p, resolution)
+    if p[original] < tau_confidence:
+        return False
+    margin = naive_support_margin(p, original)
+    for stressed_rows in draws.values():
+        margins = [naive_support_margin(probabilities([row]), original) for row in stressed_rows]
+        if rule == "expected":
+            mean = math.fsum(margins) / len(margins)
+            if mean < 0 or naive_kappa(margin, mean) >= tau_kappa:
+                return True
+        elif rule == "any":
+            for m in margins:
+                if m < -resolution or naive_kappa(margin, m) >= tau_kappa:
+                    return True
+        else:
+            raise AssertionError(rule)
+    return False
+
+
+# --- metrics --------------------------------------------------------------------------------------
+
+
+def naive_auroc(label: Sequence[bool], score: Sequence[float]) -> float:
+    """Share of (positive, negative) pairs ranked the right way; a tie counts one half."""
+    won = pairs = 0.0
+    for i in range(len(label)):
+        for j in range(len(label)):
+            if label[i] and not label[j]:
+                pairs += 1
+                if score[i] > score[j]:
+                    won += 1
+                elif score[i] == score[j]:
+                    won += 0.5
+    return won / pairs if pairs else math.nan
+
+
+def naive_ranking(score: Sequence[float]) -> list[int]:
+    """Row numbers, highest score first, ties in row order."""
+    return sorted(range(len(score)), key=lambda i: (-score[i], i))
+
+
+def naive_capture(label: Sequence[bool], score: Sequence[float], fraction: float) -> float:
+    """Share of the positive rows among the ceil(fraction * n) rows ranked highest."""
+    reviewed = naive_ranking(score)[: math.ceil(fraction * len(score) - 1e-12)]
+    positives = sum(1 for value in label if value)
+    return sum(1 for i in reviewed if label[i]) / positives if positives else math.nan
+
+
+def naive_aurc(label: Sequence[bool], score: Sequence[float]) -> float:
+    """Mean positive share among the rows left after escalating the 0, 1, ..., n-1 highest-ranked."""
+    ranking = naive_ranking(score)
+    risks = []
+    for escalated in range(len(ranking)):
+        left = ranking[escalated:]
+        risks.append(sum(1 for i in left if label[i]) / len(left))
+    return math.fsum(risks) / len(risks)
+
+
+# --- search ---------------------------------------------------------------------------------------
+
+
+def naive_smallest_failing_sets(
+    probabilities: Probabilities,
+    x: Row,
+    baseline: Row,
+    groups: Sequence[Sequence[int]],
+    resolution: float,
+    largest: int | None = None,
+) -> list[tuple[int, ...]]:
+    """Every failing set of the smallest size that has one, at most `largest` groups; empty when none has."""
+    original = naive_predicted_class(probabilities([x]), resolution)
+    stepwise = [False] * len(x)
+    for size in range(1, (len(groups) if largest is None else largest) + 1):
+        failing = []
+        for chosen in itertools.combinations(range(len(groups)), size):
+            state = naive_state(x, baseline, groups, {g: 1.0 for g in chosen}, stepwise)
+            if naive_state_prediction(probabilities([state]), original, resolution) != original:
+                failing.append(chosen)
+        if failing:
+            return failing
+    return []
