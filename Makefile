@@ -1,0 +1,57 @@
+# Every target sets up .venv by itself, with nothing but Python 3.11 or newer and pip.
+#   make demo    train, audit and explain a model on the bundled credit data
+#   make test    the whole test suite (TESTS="tests/test_cli.py" for some of it)
+
+# The first interpreter on this machine that is new enough; override with `make PYTHON=python3.13 ...`.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+TESTS ?= tests
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast lint types bench docs clean
+
+help:
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/.installed-dev  ## everything a developer needs, in .venv
+
+demo: $(VENV)/.installed  ## train, audit, explain; writes demo-audit/
+	$(BIN)/fragility demo
+
+test: $(VENV)/.installed-dev  ## the whole test suite
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+
+test-fast: $(VENV)/.installed-dev  ## without the tests marked slow
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(TESTS)
+
+lint: $(VENV)/.installed-dev  ## ruff
+	$(BIN)/ruff check .
+
+types: $(VENV)/.installed-dev  ## mypy, strict for the numerical core
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-dev  ## every benchmark under benchmarks/
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+docs: $(VENV)/.installed-dev  ## run every example of README and docs/guide
+	$(BIN)/python -m pytest -q tests/test_docs.py
+
+clean:  ## remove the environment and what the demo wrote
+	rm -rf $(VENV) demo-audit build dist
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "fragility needs Python 3.11 or newer, and none was found; install one or run 'make PYTHON=/path/to/python ...'" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# The stamps are older than their prerequisites when pyproject or the constraints change, so the install runs again.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable ".[dev]"
+	@touch $@ $(VENV)/.installed

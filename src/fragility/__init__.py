@@ -1,0 +1,12 @@
+"""Counterfactual fragility certificates for tabular classifiers.
+
+For one prediction of a trained model: under a declared evidence-failure protocol, what trajectory makes this
+prediction lose support? The answer is a certificate: finite, deterministic, and recomputable by anyone who has
+the model, the rows and the protocol.
+"""
+
+from fragility.bundled import load_credit_g
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "load_credit_g"]

@@ -1,0 +1,44 @@
+"""Fixtures every test file may use: where the data are, and one small audited model.
+
+The larger public data sets are not bundled. They are looked for in the folder that FRAGILITY_DATA names, then in
+`../shared/data` beside the repository; a test that needs one skips, with the reason, when it is not there.
+"""
+
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import fragility as fg
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def data_folder() -> Path:
+    """The folder with the benchmark data sets, whether or not it exists."""
+    return Path(os.environ.get("FRAGILITY_DATA") or REPOSITORY.parent / "shared" / "data")
+
+
+@pytest.fixture(scope="session")
+def load_data():
+    """Return `load(name, target) -> X, y` over the benchmark data sets; skips where a file is absent."""
+
+    def load(name: str, target: str) -> tuple[pd.DataFrame, pd.Series]:
+        path = data_folder() / f"{name}.parquet"
+        if not path.exists():
+            pytest.skip(f"{name}.parquet not found; set FRAGILITY_DATA to the folder with the benchmark data")
+        table = pd.read_parquet(path)
+        return table.drop(columns=target), table[target]
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def adult(load_data) -> tuple[pd.DataFrame, pd.Series]:
+    return load_data("adult", "income")
+
+
+@pytest.fixture(scope="session")
+def credit() -> tuple[pd.DataFrame, pd.Series]:
+    return fg.load_credit_g()

@@ -1,0 +1,144 @@
+"""Imports point downwards only, and optional libraries stay optional.
+
+The list below is the architecture: a module may import from the rows above its own, and from its own package.
+"""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
+
+LAYERS: list[set[str]] = [  # lowest first
+    {"errors", "bundled"},
+    {"canonical"},
+    {"scores"},
+    {"models"},
+    {"evidence"},
+    {"protocol"},
+    {"certificate"},
+    {"engines"},
+    {"audit"},
+    {"verify", "search", "stress"},
+    {"ranking", "calibration", "resmlp", "display"},
+    {"report", "review", "scale", "study", "demo"},
+    {"cli"},
+    {"__init__", "__main__"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+# Libraries that a plain install does not have, and the only modules that may name them outside a function.
+OPTIONAL = {"torch", "safetensors", "numba", "treelite", "xgboost", "lightgbm", "catboost", "shap", "polars"}
+LAZY = OPTIONAL | {"matplotlib"}
+MAY_IMPORT_TORCH = {"engines.neural", "resmlp"}
+MAY_IMPORT_NUMBA = {"engines.tree_kernels"}
+
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))
+}
+
+
+def layer_of(module: str) -> str:
+    return module.split(".")[0]
+
+
+def imported_names(node: ast.AST, module: str) -> list[str]:
+    """Absolute dotted names that one import statement asks for."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        if node.level:
+            parents = ["fragility", *module.split(".")][: -node.level]
+            base = ".".join([*parents, *([node.module] if node.module else [])])
+        else:
+            base = node.module or ""
+        return [base] + [f"{base}.{alias.name}" for alias in node.names]
+    return []
+
+
+def own_imports(module: str) -> set[str]:
+    """Modules of this package that `module` imports, anywhere in the file, without the leading package name."""
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    names = {name for node in ast.walk(tree) for name in imported_names(node, module)}
+    inside = {name.removeprefix("fragility.") for name in names if name.startswith("fragility.")}
+    return {name for name in inside if name in MODULES or f"{name}.__init__" in MODULES}
+
+
+def function_level_imports(tree: ast.AST, module: str) -> list[tuple[int, str]]:
+    found = []
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for node in ast.walk(function):
+                found += [(getattr(node, "lineno", 0), name) for name in imported_names(node, module)]
+    return found
+
+
+def module_level_imports(tree: ast.Module, module: str) -> set[str]:
+    """Top-level packages imported when the module is: everything not inside a function or a TYPE_CHECKING block."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            return
+        found.update(name.split(".")[0] for name in imported_names(node, module))
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(tree)
+    return found
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_has_a_layer(module):
+    assert layer_of(module) in LEVEL, f"add {layer_of(module)!r} to LAYERS in {Path(__file__).name}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_downwards(module):
+    own = layer_of(module)
+    wrong = [
+        name
+        for name in own_imports(module)
+        if layer_of(name) != own and LEVEL.get(layer_of(name), len(LAYERS)) >= LEVEL[own]
+    ]
+    assert not wrong, f"fragility.{module} imports {wrong}, which are not below its own layer"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_function_level_import_of_our_own_modules(module):
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    hidden = [(line, name) for line, name in function_level_imports(tree, module) if name.startswith("fragility")]
+    assert not hidden, f"fragility.{module} imports its own package inside a function: {hidden}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_optional_libraries_are_imported_lazily(module):
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    eager = module_level_imports(tree, module) & LAZY
+    allowed = {"torch", "safetensors"} if module in MAY_IMPORT_TORCH else set()
+    allowed |= {"numba"} if module in MAY_IMPORT_NUMBA else set()
+    assert eager <= allowed, f"fragility.{module} imports {sorted(eager - allowed)} when it is itself imported"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_only_the_named_modules_touch_torch_and_numba(module):
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    everywhere = {
+        name.split(".")[0] for node in ast.walk(tree) for name in imported_names(node, module)
+    }
+    if module not in MAY_IMPORT_TORCH:
+        assert "torch" not in everywhere
+    if module not in MAY_IMPORT_NUMBA:
+        assert "numba" not in everywhere
+
+
+def test_importing_the_package_and_the_command_line_loads_nothing_optional():
+    code = "import sys, fragility, fragility.cli; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # polars and others may be probed by narwhals or pandas only when they are already loaded
+    assert not set(done.stdout.split()) & LAZY
