@@ -88,9 +88,7 @@ def naive_order(drops: Sequence[float], resolution: float) -> list[int]:
     return order
 
 
-def naive_fds(
-    rcma: float, flip_budget: int, thresholds: Sequence[float | None], weights: Sequence[float]
-) -> float:
+def naive_fds(rcma: float, flip_budget: int, thresholds: Sequence[float | None], weights: Sequence[float]) -> float:
     """FDS = 1 - exp(-u), u = w1 RCMA + w2 / k* + w3 mean_P 1 / (lambda*_P + 1e-8); no flip contributes 0."""
     total = 0.0
     for threshold in thresholds:

@@ -1,8 +1,8 @@
 """Real fitted models on real data, small enough for a test run; each is fitted once a session.
 
-Two forms of every family: `transformed` is a Pipeline whose last step takes a numeric matrix; `raw` takes the
-table itself, with native categories where the library has them. Some numeric cells of the raw boosters' tables are
-missing, because their models accept that and users' tables look like that.
+Two forms of every family: `transformed` is a Pipeline whose last step takes a numeric matrix; `raw` takes
+the table itself, with native categories where the library has them. Some numeric cells of the raw boosters'
+tables are missing, because their models accept that and users' tables look like that.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ def data_folder() -> Path:
 
 @functools.cache
 def read_table(name: str) -> pd.DataFrame:
+    if name == "credit_g":  # bundled with the package
+        return pd.read_parquet(str(files("fragility") / "data" / "credit_g.parquet"))
     path = data_folder() / f"{name}.parquet"
     if not path.exists():
         pytest.skip(f"{path.name} not found; set FRAGILITY_DATA to the folder that holds it")

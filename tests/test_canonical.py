@@ -1,0 +1,135 @@
+"""Canonical bytes and digests: equal for equal content, different for anything else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fragility.canonical import canonical_bytes, combine_digests, digest_of, row_digests, table_digest
+
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.text(max_size=8)
+)
+documents = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(documents)
+@settings(max_examples=200, deadline=None)
+def test_canonical_bytes_are_stable_compact_json(document) -> None:
+    data = canonical_bytes(document)
+    assert data == canonical_bytes(document)
+    again = json.loads(data)
+    assert canonical_bytes(again) == data  # floats have become their exact text, so a second pass changes nothing
+    assert digest_of(document) == "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def test_key_order_does_not_matter_and_list_order_does() -> None:
+    assert digest_of({"a": 1, "b": [1, 2]}) == digest_of({"b": [1, 2], "a": 1})
+    assert digest_of([1, 2]) != digest_of([2, 1])
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_one_bit_of_a_float_changes_the_digest(value: float) -> None:
+    assert digest_of({"v": value}) != digest_of({"v": math.nextafter(value, math.inf)})
+
+
+def test_numpy_values_mean_what_python_values_mean() -> None:
+    python = {"a": [1.5, 2.0], "n": 3, "flag": True, "missing": None}
+    arrays = {"a": np.array([1.5, 2.0]), "n": np.int64(3), "flag": np.bool_(True), "missing": math.nan}
+    assert canonical_bytes(python) == canonical_bytes(arrays)
+    assert canonical_bytes({"v": 0.1}) == b'{"v":"0x1.999999999999ap-4"}'
+
+
+def test_integers_beyond_the_doubles_keep_their_digits() -> None:
+    assert digest_of(2**53) != digest_of(2**53 + 1)
+
+
+def test_what_has_no_canonical_form_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="cannot put a set into a canonical document"):
+        canonical_bytes({"a": {1, 2}})
+
+
+def columns_of(table: pd.DataFrame) -> dict[str, np.ndarray]:
+    return {str(name): table[name].to_numpy() for name in table.columns}
+
+
+TABLE = pd.DataFrame(
+    {
+        "age": [31, 45, 45, 22],
+        "income": [1.5, np.nan, 0.0, -2.25],
+        "city": ["Ulm", None, "Köln", "Ulm"],
+        "owner": [True, False, True, True],
+    }
+)
+
+
+@given(st.permutations(range(4)), st.permutations(list(TABLE.columns)), st.integers(0, 4))
+@settings(max_examples=40, deadline=None)
+def test_table_digest_ignores_row_order_column_order_and_splitting(rows, names, cut) -> None:
+    shuffled = TABLE.iloc[list(rows)][list(names)]
+    assert table_digest(columns_of(shuffled)) == table_digest(columns_of(TABLE))
+    parts = [shuffled.iloc[:cut], shuffled.iloc[cut:]]
+    digests = [d for part in parts for d in row_digests(columns_of(part))]
+    assert combine_digests(digests) == table_digest(columns_of(TABLE))
+
+
+def changed(table: pd.DataFrame, column: str, row: int, value: object) -> pd.DataFrame:
+    out = table.copy().astype({column: object})
+    out.loc[row, column] = value
+    return out
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "value"),
+    [
+        ("age", 0, 32),
+        ("income", 0, np.nextafter(1.5, 2)),
+        ("income", 1, 0.0),
+        ("income", 2, np.nan),
+        ("city", 0, "ulm"),
+        ("city", 1, "None"),
+        ("city", 1, "nan"),
+        ("owner", 0, False),
+    ],
+)
+def test_table_digest_sees_every_changed_cell(column: str, row: int, value: object) -> None:
+    assert table_digest(columns_of(changed(TABLE, column, row, value))) != table_digest(columns_of(TABLE))
+
+
+def test_table_digest_sees_names_repeats_and_swapped_columns() -> None:
+    base = table_digest(columns_of(TABLE))
+    assert table_digest(columns_of(TABLE.rename(columns={"age": "Age"}))) != base
+    assert table_digest(columns_of(pd.concat([TABLE, TABLE.iloc[:1]]))) != base
+    assert table_digest(columns_of(TABLE.iloc[:3])) != base
+    swapped = TABLE.rename(columns={"age": "income", "income": "age"})
+    assert table_digest(columns_of(swapped)) != base
+
+
+def test_table_digest_does_not_depend_on_how_numbers_are_stored() -> None:
+    base = table_digest(columns_of(TABLE))
+    for dtype in ("int8", "float32", "float64", "object"):
+        assert table_digest(columns_of(TABLE.astype({"age": dtype}))) == base
+    assert table_digest(columns_of(TABLE.astype({"city": "category"}))) == base
+    negative_zero = TABLE.copy()
+    negative_zero.loc[2, "income"] = -0.0
+    assert table_digest(columns_of(negative_zero)) == base
+
+
+def test_a_number_and_its_text_differ() -> None:
+    assert table_digest({"a": np.array([1.0])}) != table_digest({"a": np.array(["1.0"], dtype=object)})
+
+
+def test_an_empty_table_has_a_digest_of_its_own() -> None:
+    empty = table_digest({"a": np.array([], dtype=float)})
+    assert empty.startswith("sha256:") and empty != table_digest({"a": np.array([1.0])})
