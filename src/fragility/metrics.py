@@ -1,0 +1,120 @@
+"""Quality of probabilities: calibration error, Brier score, negative log-likelihood (SPEC section 8, Predictive).
+
+Every function takes ``probabilities`` (n, C), rows summing to one, and ``y`` (n,), the *column* of the true class.
+`class_codes` turns labels of any kind into columns.  Pure functions on arrays: nothing here knows about models.
+
+Letters: n rows, C classes, B bins; p_ic the probability row i gives to class c; y_i the true column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fragility.errors import DataError
+
+BINS = 15
+CLIP = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityCurve:
+    """What happened in each confidence bin; empty bins carry NaN and a zero count.
+
+    edges (B+1,), confidence (B,) mean top probability, accuracy (B,) share predicted right, count (B,).
+    """
+
+    edges: NDArray[np.float64]
+    confidence: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+    count: NDArray[np.int64]
+
+
+def class_codes(y: ArrayLike, classes: Sequence[Any]) -> NDArray[np.int64]:
+    """Column of every label of ``y`` in the declared class order."""
+    labels = np.asarray(y)
+    if labels.ndim != 1:
+        raise DataError(f"y must have one label a row (1 dimension), got shape {labels.shape}")
+    # tolist gives Python scalars, so 1, 1.0 and np.int64(1) meet and True does not depend on its array's dtype
+    column = {label: code for code, label in enumerate(np.asarray(classes).tolist())}
+    values = labels.tolist()
+    unknown = sorted({repr(value) for value in values if value not in column})
+    if unknown:
+        raise DataError(
+            f"y holds {', '.join(unknown[:5])}, not among the model's classes {list(column)}; "
+            "give the labels the model was trained on"
+        )
+    return np.fromiter((column[value] for value in values), dtype=np.int64, count=len(values))
+
+
+def reliability_curve(probabilities: ArrayLike, y: ArrayLike, bins: int = BINS) -> ReliabilityCurve:
+    """Confidence against accuracy in ``bins`` equal-width bins of the top probability.
+
+    Bin b holds the rows with (b-1)/B < max_c p_ic <= b/B; a confidence of exactly 0 would go to the first.
+    The predicted class is the first column holding the maximum.
+    """
+    p, code = _checked(probabilities, y)
+    if bins < 1:
+        raise DataError(f"bins must be at least 1, got {bins}")
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    confidence = p.max(axis=1)
+    place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
+    count = np.bincount(place, minlength=bins)
+    right = (p.argmax(axis=1) == code).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        mean_confidence = np.bincount(place, weights=confidence, minlength=bins) / count
+        accuracy = np.bincount(place, weights=right, minlength=bins) / count
+    return ReliabilityCurve(edges, mean_confidence, accuracy, count)
+
+
+def expected_calibration_error(probabilities: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
+    """ECE = sum_b (n_b / n) * | accuracy_b - confidence_b | over equal-width bins of the top probability.
+
+    Zero when in every bin the share predicted right equals the mean confidence.
+    """
+    curve = reliability_curve(probabilities, y, bins)
+    filled = curve.count > 0
+    gap = np.abs(curve.accuracy[filled] - curve.confidence[filled])
+    return float(np.sum(curve.count[filled] * gap) / curve.count.sum())
+
+
+def brier_score(probabilities: ArrayLike, y: ArrayLike, *, halve: bool | None = None) -> float:
+    """Brier = (1/n) sum_i sum_c (p_ic - [y_i = c])^2, halved when ``halve``.
+
+    ``halve=None`` follows scikit-learn: with two classes the halved sum, (1/n) sum_i (p_i1 - [y_i = 1])^2, with more
+    the full one.  Zero only when every true class has probability one.
+    """
+    p, code = _checked(probabilities, y)
+    error = p.copy()
+    error[np.arange(len(code)), code] -= 1.0
+    total = float(np.mean(np.sum(error * error, axis=1)))
+    return total / 2.0 if (p.shape[1] == 2 if halve is None else halve) else total
+
+
+def negative_log_likelihood(probabilities: ArrayLike, y: ArrayLike) -> float:
+    """NLL = -(1/n) sum_i log max(p_{i, y_i}, 1e-12), in nats; the clip is the score conversion's (SPEC section 2)."""
+    p, code = _checked(probabilities, y)
+    return float(-np.mean(np.log(np.maximum(p[np.arange(len(code)), code], CLIP))))
+
+
+def _checked(probabilities: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    p = np.asarray(probabilities, dtype=np.float64)
+    code = np.asarray(y)
+    if p.ndim != 2 or p.shape[0] == 0 or p.shape[1] < 2:
+        raise DataError(f"probabilities must be (rows, classes) with rows >= 1 and classes >= 2, got shape {p.shape}")
+    if code.shape != (p.shape[0],):
+        raise DataError(f"y must have one entry for each of the {p.shape[0]} rows, got shape {code.shape}")
+    if code.dtype.kind not in "iu":
+        raise DataError(
+            f"y must hold class columns (integers 0..{p.shape[1] - 1}), got {code.dtype} values; "
+            "use class_codes(y, classes) for labels"
+        )
+    if code.min() < 0 or code.max() >= p.shape[1]:
+        raise DataError(f"y must lie in 0..{p.shape[1] - 1}, got values from {code.min()} to {code.max()}")
+    if not np.isfinite(p).all() or p.min() < 0.0 or np.abs(p.sum(axis=1) - 1.0).max() > 1e-3:
+        raise DataError("probabilities must be finite, non-negative and sum to 1 in every row")
+    return p, code.astype(np.int64)
