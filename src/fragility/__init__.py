@@ -6,7 +6,6 @@ the model, the rows and the protocol.
 """
 
 from fragility.bundled import load_credit_g
-
-__version__ = "0.1.0"
+from fragility.version import __version__
 
 __all__ = ["__version__", "load_credit_g"]
