@@ -1,0 +1,411 @@
+"""The label channel: draws that depend on nothing but their key, labels equal to their slow twin, outage logs."""
+
+import json
+import math
+import time
+from dataclasses import replace
+
+import naive_ranking
+import numpy as np
+import pandas as pd
+import pipelines
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fragility.errors import DataError, ProtocolError
+from fragility.protocol import Protocol, bind
+from fragility.stress import (
+    Dropout,
+    Layout,
+    Mask,
+    Noise,
+    Outages,
+    Stress,
+    brittle_labels,
+    label_rows,
+    outage_events,
+    row_keys,
+    run_stress,
+    run_stress_rows,
+    uniforms,
+)
+
+EVENTS = [{"age"}, {"age", "job"}, {"job", "age"}, {"credit_amount"}]
+
+
+@pytest.fixture(scope="module", params=["transformed", "raw"])
+def setting(request):
+    """A real model in either evidence space, with its protocol and 60 rows."""
+    case = pipelines.fitted("credit_g", "lightgbm", request.param)
+    protocol = Protocol.fit(case.model, case.X_train, space=request.param)
+    return case.model, case.X_test.iloc[:60], protocol
+
+
+# --- draws -------------------------------------------------------------------------------------------------------
+
+
+@given(
+    seed=st.integers(0, 2**40),
+    ids=st.lists(st.one_of(st.integers(-(10**12), 10**12), st.text(max_size=8)), min_size=1, max_size=4),
+    draw=st.integers(0, 2**31 - 1),
+    position=st.integers(0, 5000),
+)
+@settings(max_examples=60, deadline=None)
+def test_uniforms_equal_their_slow_twin(seed, ids, draw, position):
+    u = uniforms(row_keys(seed, "mask", ids), np.array([draw]), np.array([position]))
+    assert u[:, 0, 0].tolist() == [naive_ranking.uniform(seed, "mask", i, draw, position) for i in ids]
+
+
+def test_draws_of_one_known_key_do_not_change():
+    """Written-down values: whoever re-implements the format can check against them."""
+    assert [hex(k) for k in row_keys(0, "mask", [7, "a"]).tolist()] == ["0x460114ca285ae12b", "0x1363d653fc7963e3"]
+    u = uniforms(row_keys(0, "mask", [7]), np.array([0, 1]), np.array([0, 1]))
+    assert u.ravel().tolist() == [0.07008995826786324, 0.8827489890292012, 0.09621358078435593, 0.5705597977416539]
+
+
+def test_the_generator_is_the_published_splitmix64():
+    """The reference sequence of SplitMix64 for seed 1234567."""
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
+    assert [naive_ranking.splitmix64(1234567, n) for n in range(1, 5)] == published
+    u = uniforms(np.array([1234567], dtype=np.uint64), np.array([0]), np.arange(4))
+    assert u.ravel().tolist() == [(word >> 11) / 2**53 for word in published]
+
+
+def test_uniforms_look_uniform_and_independent():
+    u = uniforms(row_keys(3, "dropout", range(500)), np.arange(16), np.arange(20))
+    assert 0.0 <= u.min() and u.max() < 1.0
+    assert u.mean() == pytest.approx(0.5, abs=0.003)
+    assert np.histogram(u, 10, (0, 1))[0] / u.size == pytest.approx(0.1, abs=0.003)
+    flat = u.reshape(500, -1)
+    assert np.abs(np.corrcoef(flat[:, :60].T)[np.triu_indices(60, 1)]).max() < 0.25
+    other = uniforms(row_keys(4, "dropout", range(500)), np.arange(16), np.arange(20))
+    assert abs(np.corrcoef(u.ravel(), other.ravel())[0, 1]) < 0.01
+
+
+@given(order=st.permutations(range(12)), cut=st.integers(1, 11), byte_budget=st.sampled_from([1, 10_000, 10**8]))
+@settings(max_examples=15, deadline=None)
+def test_a_rows_margins_do_not_depend_on_order_partition_or_batch(order, cut, byte_budget):
+    case = pipelines.fitted("credit_g", "lightgbm", "transformed")
+    protocol = Protocol.fit(case.model, case.X_train)
+    X = case.X_test.iloc[:12]
+    stress = Stress(draws=4, seed=5)
+    whole = run_stress(case.model, X, protocol, stress)
+    shuffled = X.iloc[list(order)]
+    parts = [shuffled.iloc[:cut], shuffled.iloc[cut:]]
+    runs = [run_stress(case.model, part, protocol, stress, byte_budget=byte_budget) for part in parts]
+    got = np.concatenate([run.draw_margin for run in runs])
+    assert np.array_equal(got, whole.draw_margin[list(order)])
+
+
+def test_severities_share_their_random_numbers(setting):
+    model, X, protocol = setting
+    rows = bind(model, X, protocol)
+    layout = Layout.of(protocol, rows)
+    x, keys = rows.dense(0, 60), row_keys(0, "mask", rows.ids)
+    mild = Mask(0.1).stressed(x, keys, np.arange(4), layout)
+    hard = Mask(0.5).stressed(x, keys, np.arange(4), layout)
+    touched = ~_same(mild, x[:, None, :])
+    assert touched.any()
+    assert _same(mild[touched], hard[touched]).all()
+
+
+def _same(a, b):
+    return (a == b) | (np.isnan(a) & np.isnan(b))
+
+
+def test_stressors_equal_their_slow_twins(setting):
+    model, X, protocol = setting
+    rows = bind(model, X.iloc[:5], protocol)
+    layout = Layout.of(protocol, rows)
+    x, ids, draws = rows.dense(0, 5), rows.ids, np.arange(3)
+    stressors = [Mask(0.4), Dropout(0.4), Noise(0.4), Outages.from_events(EVENTS)]
+    got = [s.stressed(x, row_keys(9, s.kind, ids), draws, layout) for s in stressors]
+    one_field = [names[0] for names in layout.fields]
+    for r, sample in enumerate(ids):
+        for t in draws.tolist():
+            group = layout.column_group.tolist()
+            twins = [
+                naive_ranking.masked(x[r], layout.baseline, group, layout.n_groups, 0.4, 9, sample, t),
+                naive_ranking.dropped(x[r], layout.baseline, 0.4, 9, sample, t),
+                naive_ranking.noised(x[r], layout.spread, 0.4, 9, sample, t),
+                naive_ranking.outage(x[r], layout.baseline, group, one_field, EVENTS, 9, sample, t),
+            ]
+            for array, twin in zip(got, twins, strict=True):
+                np.testing.assert_allclose(array[r, t], twin, rtol=1e-15, atol=1e-12)
+
+
+def test_noise_stays_within_its_bound_and_leaves_nominal_columns_alone(setting):
+    model, X, protocol = setting
+    rows = bind(model, X, protocol)
+    layout = Layout.of(protocol, rows)
+    x = rows.dense(0, 60)
+    moved = Noise(0.3).stressed(x, row_keys(0, "noise", rows.ids), np.arange(8), layout)
+    numeric = np.asarray([column.kind == "numeric" for column in protocol.columns])
+    assert 0 < numeric.sum() < len(numeric)
+    assert np.array_equal(moved[:, :, ~numeric], np.repeat(x[:, None, ~numeric], 8, axis=1), equal_nan=True)
+    shift = np.abs(moved - x[:, None, :])[:, :, numeric]
+    spread = np.asarray([column.spread for column in protocol.columns if column.kind == "numeric"], dtype=float)
+    assert np.nanmax(shift / spread) <= 0.3 + 1e-9
+    assert np.nanmax(shift / spread) > 0.29
+
+
+def test_rates_of_zero_and_one_do_nothing_and_everything(setting):
+    model, X, protocol = setting
+    rows = bind(model, X, protocol)
+    layout = Layout.of(protocol, rows)
+    x, keys, draws = rows.dense(0, 60), row_keys(0, "mask", rows.ids), np.arange(2)
+    for none, everything in ((Mask(0.0), Mask(1.0)), (Dropout(0.0), Dropout(1.0))):
+        assert _same(none.stressed(x, keys, draws, layout), x[:, None, :]).all()
+        assert _same(everything.stressed(x, keys, draws, layout), layout.baseline).all()
+    assert _same(Noise(0.0).stressed(x, keys, draws, layout), x[:, None, :]).all()
+
+
+# --- labels ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["expected", "any"])
+def test_labels_equal_their_slow_twin(setting, rule):
+    model, X, protocol = setting
+    stress = Stress(draws=6, rule=rule, tau_confidence=0.6, tau_collapse=0.3, seed=2)
+    labels = brittle_labels(model, X, protocol, stress)
+    run = labels.run
+    for r in range(len(labels)):
+        brittle, rate = naive_ranking.naive_label(
+            run.margin[r],
+            run.confidence[r],
+            run.draw_margin[r].tolist(),
+            rule=rule,
+            tau_confidence=0.6,
+            tau_collapse=0.3,
+            resolution=protocol.resolution,
+        )
+        assert labels.brittle[r] == brittle
+        assert labels.brittle_rate[r] == pytest.approx(rate, abs=1e-12)
+    assert labels.brittle.any() and not labels.brittle.all()
+
+
+def test_margins_equal_one_state_at_a_time(setting):
+    model, X, protocol = setting
+    rows = bind(model, X.iloc[:4], protocol)
+    layout = Layout.of(protocol, rows)
+    run = run_stress_rows(rows, protocol, Stress(draws=3, seed=1))
+    for r, sample in enumerate(rows.ids):
+        x = rows.dense(r, r + 1)[0]
+        p = rows.predict(x[None])[0]
+        assert run.confidence[r] == p.max() and run.predicted[r] == p.argmax()
+        for t in range(3):
+            state = naive_ranking.masked(
+                x, layout.baseline, layout.column_group.tolist(), layout.n_groups, 0.3, 1, sample, t
+            )
+            margin = naive_ranking.naive_support_margin(rows.predict(np.asarray(state)[None])[0], p.argmax())
+            assert run.draw_margin[r, 0, t] == pytest.approx(margin, rel=1e-9, abs=1e-9)
+
+
+def test_any_finds_at_least_what_expected_finds(setting):
+    """The mean collapse can reach tau only if some draw does."""
+    model, X, protocol = setting
+    expected = brittle_labels(model, X, protocol, Stress(tau_confidence=0.7))
+    loose = expected.relabel(rule="any")
+    assert (loose.brittle | ~expected.brittle).all()
+    assert loose.brittle.sum() > expected.brittle.sum()
+
+
+def test_relabel_equals_labelling_afresh(setting):
+    model, X, protocol = setting
+    first = brittle_labels(model, X, protocol, Stress())
+    again = brittle_labels(model, X, protocol, Stress(tau_confidence=0.85, tau_collapse=0.25, rule="any"))
+    moved = first.relabel(tau_confidence=0.85, tau_collapse=0.25, rule="any")
+    assert np.array_equal(moved.brittle, again.brittle)
+    assert np.array_equal(moved.kappa, again.kappa)
+    assert moved.stress == again.stress
+
+
+def test_labels_do_not_depend_on_the_reading(setting):
+    model, X, protocol = setting
+    labels = [brittle_labels(model, X, replace(protocol, reading=r)).kappa for r in ("support", "current")]
+    assert np.array_equal(*labels)
+
+
+def test_a_faster_predictor_may_be_given(setting):
+    model, X, protocol = setting
+    rows = bind(model, X, protocol)
+    asked = []
+
+    def predict(matrix):
+        asked.append(len(matrix))
+        return rows.predict(matrix)
+
+    labels = brittle_labels(model, X, protocol, Stress(draws=2), predict=predict)
+    assert sum(asked) == 60 * (1 + 3 * 2)
+    assert np.array_equal(labels.kappa, brittle_labels(model, X, protocol, Stress(draws=2)).kappa)
+
+
+def test_tables_and_counts(setting):
+    model, X, protocol = setting
+    labels = brittle_labels(model, X, protocol, Stress(tau_confidence=0.6))
+    table = labels.to_pandas()
+    assert table["id"].tolist() == X.index.tolist()
+    assert {"confidence", "brittle", "brittle_rate", "kappa_mask(0.3)", "flip_noise(0.3)"} <= set(table.columns)
+    counts = labels.counts()
+    assert counts["rows"] == 60
+    assert counts["high-confidence rows"] == int((table["confidence"] >= 0.6).sum())
+    assert counts["brittle rows"] == int(table["brittle"].sum())
+    assert max(v for k, v in counts.items() if k.startswith("brittle by")) <= counts["brittle rows"]
+
+
+def test_labels_are_fast_enough_for_the_study():
+    """2,000 rows x 3 stressors x 16 draws x 110 columns of random numbers and replaced cells, without the model."""
+    n, d = 2000, 110
+    layout = Layout(np.zeros(d), np.arange(d) // 5, 22, np.ones(d), tuple((f"f{j // 5}",) for j in range(d)))
+    x, started = np.ones((n, d)), time.perf_counter()
+    for stressor in (Mask(), Dropout(), Noise()):
+        stressor.stressed(x, row_keys(0, stressor.kind, range(n)), np.arange(16), layout)
+    assert time.perf_counter() - started < 10.0  # about 0.5 s on one core; the bound only catches a lost vectorisation
+
+
+# --- outage logs -------------------------------------------------------------------------------------------------
+
+
+def test_all_forms_of_a_log_say_the_same():
+    long = pd.DataFrame({"event": [1, 2, 2, 3, 3, 4], "field": ["age", "age", "job", "job", "age", "credit_amount"]})
+    wide = pd.DataFrame(
+        {
+            "event": ["a", "b", "c", "d", "e"],
+            "age": [True, True, True, False, False],
+            "job": [False, True, True, False, False],
+            "credit_amount": [False, False, False, True, False],
+        }
+    )
+    rows = pd.DataFrame(
+        {
+            "age": [-9, -9, -9, 30, 41],
+            "job": ["clerk", "?", "?", "clerk", "clerk"],
+            "credit_amount": [1.0, 2.0, 3.0, math.nan, 5.0],
+        }
+    )
+    markers = {"age": [-9], "job": ["?"], "credit_amount": [None]}
+    expected = Stress((Outages.from_events(EVENTS),))
+    for log in (EVENTS, long, pa.Table.from_pandas(long), wide, pa.Table.from_pandas(wide)):
+        assert Stress.from_outages(log) == expected
+    assert Stress.from_outages(rows, markers=markers) == expected
+    assert Stress.from_outages(rows, markers=[-9, "?", None]) == expected
+    assert expected.stressors[0].events == 4
+
+
+def test_polars_logs():
+    polars = pytest.importorskip("polars")
+    log = polars.DataFrame({"event": [1, 1, 2], "field": ["job", "age", "age"]})
+    assert outage_events(log) == [("age", "job"), ("age",)]
+    rows = polars.DataFrame({"age": [1, None], "job": ["?", "x"]})
+    assert outage_events(rows, markers=["?", None]) == [("job",), ("age",)]
+
+
+def test_fields_restrict_a_log():
+    assert outage_events([{"age", "shoe"}, {"shoe"}], fields=["age"]) == [("age",)]
+
+
+def test_events_are_drawn_in_proportion_and_remove_their_groups(setting):
+    model, X, protocol = setting
+    rows = bind(model, X, protocol)
+    layout = Layout.of(protocol, rows)
+    outages = Outages.from_events(EVENTS)
+    drawn = outages.drawn_patterns(row_keys(0, "outages", range(3000)), np.arange(4))
+    share = np.bincount(drawn.ravel(), minlength=3) / drawn.size
+    assert outages.patterns == (("age",), ("age", "job"), ("credit_amount",))
+    assert share == pytest.approx([0.25, 0.5, 0.25], abs=0.02)
+    removed = outages.removed_groups(layout)
+    names = [{protocol.group_names[g] for g in np.flatnonzero(row)} for row in removed]
+    assert names == [{"age"}, {"age", "job"}, {"credit_amount"}]
+
+
+def test_a_field_in_a_domain_block_takes_its_block_along():
+    case = pipelines.fitted("credit_g", "lightgbm", "transformed")
+    blocks = {name: "person" if name in {"age", "job"} else "rest" for name in case.X_train.columns}
+    protocol = Protocol.fit(case.model, case.X_train, groups=blocks)
+    layout = Layout.of(protocol, bind(case.model, case.X_test, protocol))
+    removed = Outages.from_events([{"age"}]).removed_groups(layout)
+    assert [protocol.group_names[g] for g in np.flatnonzero(removed[0])] == ["person"]
+
+
+def test_the_naturalistic_proxy_on_credit_g():
+    case = pipelines.fitted("credit_g", "logistic", "transformed")
+    markers = {
+        "checking_status": ["no checking"],
+        "savings_status": ["no known savings"],
+        "property_magnitude": ["no known property"],
+    }
+    protocol = Protocol.fit(case.model, case.X_train)
+    stress = Stress.from_outages(case.X_train, markers=markers, tau_confidence=0.7)
+    assert stress.stressors[0].fields == tuple(sorted(markers))
+    gone = case.X_train[list(markers)].isin([v for values in markers.values() for v in values])
+    assert stress.stressors[0].events == int(gone.any(axis=1).sum())
+    labels = brittle_labels(case.model, case.X_test, protocol, stress)
+    assert labels.kappa.shape == (len(case.X_test), 1)
+    assert 0 < labels.brittle.sum() < labels.high_confidence.sum()
+
+
+# --- declarations ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "stress", [Stress(), Stress.at(0.1), Stress((Outages.from_events(EVENTS), Mask(0.2)), rule="any", seed=4)]
+)
+def test_a_stress_survives_its_plain_form(stress):
+    assert Stress.from_dict(json.loads(json.dumps(stress.to_dict()))) == stress
+
+
+def test_independent_draws_differ():
+    stress = Stress(seed=3)
+    assert stress.independent().seed != 3
+    assert replace(stress.independent(), seed=3) == stress
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Mask(1.5), "mask: rate must be between 0 and 1, got 1.5"),
+        (lambda: Noise(-1.0), "noise: extent must be a finite number of at least 0, got -1.0"),
+        (lambda: Stress(rule="some"), "rule must be one of"),
+        (lambda: Stress(draws=0), "draws must be between 1"),
+        (lambda: Stress(stressors=()), "at least one stressor"),
+        (lambda: Stress(stressors=(Mask(), Mask())), "stressors must differ"),
+        (lambda: Stress(tau_confidence=90), "tau_confidence must be between 0 and 1, got 90"),
+        (lambda: Stress(tau_collapse=0.0), "tau_collapse must be positive"),
+        (lambda: Stress.from_dict({"draw_format": "other"}), "draw_format must be"),
+        (lambda: Stress.from_dict({**Stress().to_dict(), "stressors": [{"kind": "rain"}]}), "'rain'"),
+    ],
+)
+def test_wrong_declarations_are_refused(make, message):
+    with pytest.raises(ProtocolError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("log", "markers", "message"),
+    [
+        ([set()], None, "at least one event"),
+        (pd.DataFrame({"a": [1, 2]}), None, r"of which \['a'\] are not boolean"),
+        (pd.DataFrame({"a": [1]}), {"b": ["?"]}, r"name columns \['b'\]"),
+        (pd.DataFrame({"a": ["?"]}), {"a": "?"}, "must be a list of values"),
+    ],
+)
+def test_wrong_logs_are_refused(log, markers, message):
+    with pytest.raises(DataError, match=message):
+        Stress.from_outages(log, markers=markers)
+
+
+def test_an_unknown_field_is_named(setting):
+    model, X, protocol = setting
+    with pytest.raises(ProtocolError, match=r"has no fields \['shoe'\]"):
+        brittle_labels(model, X, protocol, Stress.from_outages([{"shoe"}]))
+
+
+def test_label_rows_is_pure():
+    case = pipelines.fitted("credit_g", "logistic", "transformed")
+    protocol = Protocol.fit(case.model, case.X_train)
+    run = run_stress(case.model, case.X_test, protocol, Stress(draws=2))
+    before = run.draw_margin.copy()
+    label_rows(run, Stress(draws=2, rule="any"))
+    assert np.array_equal(run.draw_margin, before)
