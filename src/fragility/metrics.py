@@ -8,9 +8,7 @@ Letters: n rows, C classes, B bins; p_ic the probability row i gives to class c;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,7 +32,7 @@ class ReliabilityCurve:
     count: NDArray[np.int64]
 
 
-def class_codes(y: ArrayLike, classes: Sequence[Any]) -> NDArray[np.int64]:
+def class_codes(y: ArrayLike, classes: ArrayLike) -> NDArray[np.int64]:
     """Column of every label of ``y`` in the declared class order."""
     labels = np.asarray(y)
     if labels.ndim != 1:
