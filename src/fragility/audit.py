@@ -1,0 +1,128 @@
+"""audit: a model, rows and a protocol in; certificates out."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from fragility.canonical import combine_digests, row_digests
+from fragility.certificate import CLAIM, FORMAT, LIMITS, Certificates, Claims
+from fragility.engines.blackbox import DEFAULT_BYTE_BUDGET
+from fragility.engines.choice import trace_rows
+from fragility.engines.trace import Progress, Trace
+from fragility.evidence import EvidenceRows
+from fragility.models import Model
+from fragility.progress import progress_bar
+from fragility.protocol import Protocol, bind
+from fragility.scores import collapse, fds, flip_budget, rcma
+
+VERSIONED = (
+    "numpy",
+    "pandas",
+    "scikit-learn",
+    "xgboost",
+    "xgboost-cpu",
+    "lightgbm",
+    "catboost",
+    "torch",
+    "numba",
+    "treelite",
+)
+
+
+def audit(
+    model: Any,
+    X: Any,
+    protocol: Protocol,
+    *,
+    ids: Any = None,
+    engine: str = "auto",
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    progress: bool | Progress | None = None,
+) -> Certificates:
+    """Return one certificate for each row of ``X`` under ``protocol``.
+
+    ids: one distinct id a row; by default the index of a pandas frame, else 0, 1, ...
+    engine: ``auto`` takes a native engine where the model is one it knows exactly, else the black box.
+    byte_budget: bound on the stressed rows held in memory at a time; it changes nothing in the result.
+    progress: a bar on the terminal (the default if there is one), or a function (rows done, rows in all).
+    """
+    rows = bind(Model.wrap(model), X, protocol, ids)
+    with progress_bar("auditing", progress) as report:
+        trace = trace_rows(rows, protocol, engine, byte_budget, report)
+    return Certificates.build(claims_from(trace, rows, protocol), protocol, _manifest(trace, rows, protocol))
+
+
+def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
+    """Return the claims that a trace supports: pure scores over its arrays."""
+    flipped = trace.path_predicted != trace.predicted[:, None]
+    budget = flip_budget(flipped)
+    c = collapse(trace.margin, trace.path_margin, protocol.reading)
+    area = rcma(c)
+    return Claims(
+        ids=rows.ids,
+        predicted=trace.predicted,
+        confidence=trace.confidence,
+        margin=trace.margin,
+        flip_budget=budget,
+        flipped=budget <= protocol.depth,
+        rcma=area,
+        fds=fds(area, budget, trace.threshold, protocol.weights),
+        thresholds=trace.threshold,
+        path=trace.order,
+        path_margin=trace.path_margin,
+        path_predicted=trace.path_predicted,
+        path_collapse=c,
+        one_step_drop=trace.margin[:, None] - trace.one_step_margin,
+        one_step_confidence_drop=trace.confidence[:, None] - trace.one_step_confidence,
+    )
+
+
+def _manifest(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "claim": CLAIM,
+        "limits": LIMITS,
+        "protocol_digest": protocol.digest,
+        "training_digest": protocol.training_digest,
+        "model": {
+            "kind": rows.model.kind,
+            "fingerprint": rows.model.fingerprint,
+            "classes": list(rows.model.classes),
+            "probabilities": rows.model.link,
+        },
+        "input": {"digest": combine_digests(input_row_digests(rows)), "rows": len(rows)},
+        "engine": {
+            "name": trace.engine,
+            "evaluations": trace.evaluations,
+            "paper_evaluations": len(rows) * protocol.states_per_row,
+        },
+        "tolerance": {"margin": protocol.resolution, "probability": 1e-6},
+        "versions": _versions(),
+    }
+
+
+def input_row_digests(rows: EvidenceRows) -> list[bytes]:
+    """Return one digest a row over its id and raw columns."""
+    ids = np.array([str(own_id) for own_id in rows.ids], dtype=object)
+    return row_digests({**rows.source.columns(), "id\x00": ids})
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version(), "fragility": _version("fragility") or "unknown"}
+    for name in VERSIONED:
+        # Only libraries that are in use: a library merely installed had no part in the result.
+        if name.replace("scikit-learn", "sklearn").replace("-cpu", "") in sys.modules and (found := _version(name)):
+            versions[name] = found
+    return versions
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,124 @@
+"""Canonical bytes and digests: the one place where values become bytes.
+
+Documents (protocols, manifests) become RFC 8785 canonical JSON in which every float is written as its
+exact ``float.hex()`` string and a missing float as ``null``, so that no two programs can disagree about
+the digits of a number. Tables become one digest a row, combined without regard to order, so that the digest
+of a table does not depend on row order, column order or the way it was split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import rfc8785
+
+DIGEST_PREFIX = "sha256:"
+ROWS_AT_A_TIME = 50_000  # bounds the memory of a table's digest
+
+
+def encode(value: Any) -> Any:
+    """Return ``value`` with floats as hexadecimal strings and numpy scalars as Python ones."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return None if math.isnan(value) else value.hex()
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, (np.ndarray, Sequence)):
+        return [encode(item) for item in value]
+    raise TypeError(f"cannot put a {type(value).__name__} into a canonical document: {value!r}")
+
+
+def canonical_bytes(document: Any) -> bytes:
+    """Return the canonical bytes of a JSON-like document (see the module's text)."""
+    return rfc8785.dumps(_wide_integers_as_text(encode(document)))
+
+
+def _wide_integers_as_text(value: Any) -> Any:
+    # RFC 8785 numbers are doubles; an integer beyond 2**53 would lose digits, so it travels as text.
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 2**53 else str(value)
+    if isinstance(value, dict):
+        return {key: _wide_integers_as_text(item) for key, item in value.items()}
+    return [_wide_integers_as_text(item) for item in value]
+
+
+def digest_bytes(data: bytes) -> str:
+    return DIGEST_PREFIX + hashlib.sha256(data).hexdigest()
+
+
+def digest_of(document: Any) -> str:
+    """Return ``sha256:<hex>`` of a document's canonical bytes."""
+    return digest_bytes(canonical_bytes(document))
+
+
+def combine_digests(digests: Iterable[bytes]) -> str:
+    """Return one digest over many, the same for every order of them."""
+    return digest_bytes(b"".join(sorted(digests)))
+
+
+def value_bytes(values: Any) -> npt.NDArray[np.uint8]:
+    """Return 16 bytes a value: numbers by their float64 bits, everything else by its text.
+
+    Shape (n,) -> (n, 16). NaN, NaT and None are one value, "missing"; 0.0 and -0.0 are one value.
+    """
+    column = pd.Series(values)
+    if pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_bool_dtype(column.dtype):
+        return _number_bytes(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    codes, distinct = pd.factorize(column, use_na_sentinel=True)
+    table = b"".join(_scalar_bytes(value) for value in [*distinct, None])
+    return np.frombuffer(table, dtype=np.uint8).reshape(-1, 16)[codes]
+
+
+def _number_bytes(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+    clean = np.where(np.isnan(values), np.nan, values + 0.0)
+    out = np.zeros((len(values), 16), dtype=np.uint8)
+    out[:, 8:] = clean.astype("<f8").view(np.uint8).reshape(-1, 8)
+    return out
+
+
+def _scalar_bytes(value: Any) -> bytes:
+    if is_missing(value):
+        return _number_bytes(np.array([np.nan])).tobytes()
+    if isinstance(value, (bool, int, float, np.bool_, np.number)):
+        return _number_bytes(np.array([float(value)])).tobytes()
+    return hashlib.sha256(b"text:" + str(value).encode()).digest()[:16]
+
+
+def is_missing(value: Any) -> bool:
+    """True for None, NaN, NaT and pandas.NA."""
+    if value is None:
+        return True
+    try:
+        return bool(value != value)
+    except TypeError:  # pandas.NA has no truth value; it is the one scalar that compares to itself as unknown
+        return True
+
+
+def row_digests(columns: Mapping[str, Any]) -> list[bytes]:
+    """Return one 32-byte digest a row, the same for every order of the columns."""
+    names = sorted(columns)
+    head = hashlib.sha256(canonical_bytes(names)).digest()
+    n = len(columns[names[0]]) if names else 0
+    out: list[bytes] = []
+    for start in range(0, n, ROWS_AT_A_TIME):
+        cells = [value_bytes(columns[name][start : start + ROWS_AT_A_TIME]) for name in names]
+        block = np.concatenate(cells, axis=1).tobytes()
+        width = 16 * len(names)
+        out += [hashlib.sha256(head + block[i : i + width]).digest() for i in range(0, len(block), width)]
+    return out
+
+
+def table_digest(columns: Mapping[str, Any]) -> str:
+    """Return the digest of a table: independent of row order, column order and partitioning."""
+    return combine_digests(row_digests(columns))

@@ -1,0 +1,1 @@
+"""Engines: each takes encoded rows and a protocol and returns a Trace."""

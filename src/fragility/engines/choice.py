@@ -1,0 +1,94 @@
+"""Which engine audits which model: the native one that knows it exactly, else the black box."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fragility.engines.blackbox import ENGINE as BLACKBOX
+from fragility.engines.blackbox import trace_blackbox
+from fragility.engines.trace import Progress, Trace
+from fragility.errors import EngineError
+from fragility.evidence import EvidenceRows
+from fragility.protocol import Protocol
+
+SELF_CHECK_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class NativeEngine:
+    """A native engine's module, loaded only when asked: its libraries are optional."""
+
+    name: str
+    module: str  # offers refusal(rows) -> reason or None, and trace(rows, protocol, progress) -> Trace
+    needs: tuple[str, ...]  # importable libraries without which it is not available
+
+    def refusal(self, rows: EvidenceRows) -> str | None:
+        """Return why this engine cannot audit these rows, or None if it can."""
+        absent = [library for library in self.needs if importlib.util.find_spec(library) is None]
+        if absent:
+            return f"{', '.join(absent)} is not installed"
+        return self._loaded().refusal(rows)  # type: ignore[no-any-return]
+
+    def trace(self, rows: EvidenceRows, protocol: Protocol, progress: Progress | None) -> Trace:
+        return self._loaded().trace(rows, protocol, progress)  # type: ignore[no-any-return]
+
+    def _loaded(self) -> Any:
+        return importlib.import_module(self.module)
+
+
+NATIVE = (
+    NativeEngine("linear", "fragility.engines.linear", ()),
+    NativeEngine("trees", "fragility.engines.trees", ("numba", "treelite")),
+    NativeEngine("neural", "fragility.engines.neural", ("torch",)),
+)
+ENGINES = ("auto", BLACKBOX, *(engine.name for engine in NATIVE))
+
+
+def trace_rows(
+    rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int, progress: Progress | None
+) -> Trace:
+    """Return the trace of ``rows`` by the named engine, or by the best one for ``auto``."""
+    if engine not in ENGINES:
+        raise EngineError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    native = None if engine == BLACKBOX else _native_for(rows, engine)
+    if native is None or not _agrees(native, rows, protocol, byte_budget, required=engine != "auto"):
+        return trace_blackbox(rows, protocol, byte_budget=byte_budget, progress=progress)
+    return native.trace(rows, protocol, progress)
+
+
+def _native_for(rows: EvidenceRows, engine: str) -> NativeEngine | None:
+    if engine == "auto":
+        return next((native for native in NATIVE if native.refusal(rows) is None), None)
+    native = next(native for native in NATIVE if native.name == engine)
+    reason = native.refusal(rows)
+    if reason is not None:
+        raise EngineError(f"the {engine} engine cannot audit {rows.model.kind}: {reason}; use engine='auto'")
+    return native
+
+
+def _agrees(native: NativeEngine, rows: EvidenceRows, protocol: Protocol, byte_budget: int, required: bool) -> bool:
+    """Compare a native engine with the black box on a few rows, over all their states."""
+    few = rows.take(range(min(SELF_CHECK_ROWS, len(rows))))
+    claimed = native.trace(few, protocol, None)
+    asked = trace_blackbox(few, protocol, byte_budget=byte_budget)
+    gap = max(
+        float(np.abs(a - b).max(initial=0.0))
+        for a, b in [
+            (claimed.margin, asked.margin),
+            (claimed.one_step_margin, asked.one_step_margin),
+            (claimed.confidence, asked.confidence),
+        ]
+    )
+    if gap <= protocol.resolution:
+        return True
+    message = f"the {native.name} engine differs from {rows.model.kind}'s own probabilities by {gap:.3g}"
+    if required:
+        raise EngineError(f"{message}; use engine='auto'")
+    warnings.warn(f"{message}; the black-box engine is used instead", stacklevel=4)
+    return False

@@ -1,0 +1,55 @@
+"""Progress bars: shown on a terminal for work that takes more than two seconds, silent elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+SHOW_AFTER_SECONDS = 2.0
+Report = Callable[[int, int], None]
+
+
+@contextmanager
+def progress_bar(task: str, wanted: bool | Report | None = None) -> Iterator[Report | None]:
+    """Yield a function (done, total), or None where nobody is looking.
+
+    wanted: None for a bar if standard error is a terminal, True or False to insist, or a function to call instead.
+    """
+    if callable(wanted):
+        yield wanted
+        return
+    if not (sys.stderr.isatty() if wanted is None else wanted):
+        yield None
+        return
+    bar = _LateBar(task)
+    try:
+        yield bar.report
+    finally:
+        bar.close()
+
+
+class _LateBar:
+    """A bar that appears only once the work has proved long."""
+
+    def __init__(self, task: str) -> None:
+        self._name = task
+        self._start = time.monotonic()
+        self._bar: Progress | None = None
+
+    def report(self, done: int, total: int) -> None:
+        if self._bar is None and time.monotonic() - self._start >= SHOW_AFTER_SECONDS:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(self._name, total=total)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,164 @@
+r"""The certificate's formulas as pure functions on arrays (SPEC: score conversion, certificate).
+
+Letters are the paper's: n rows, C classes, G evidence groups, K audit depth, P operators.
+
+    p~  = max(p, 1e-12), renormalised                 clipped probabilities
+    z~_c = log p~_c - mean_j log p~_j                 centred pseudo-logits
+    m(x)                                              a margin (two readings, below)
+    delta_g = m(x) - m(R(x, {g}))                     one-step drop of group g
+    c_k = [m(x) - m(x^(k))]_+ / (|m(x)| + 1e-8)       collapse after k removals (clipped as the reading says)
+    RCMA = sum_{k=0..K} c_k / (K + 1)
+    u = w1 RCMA + w2 / k* + w3 mean_P 1[lambda*_P < inf] / (lambda*_P + 1e-8),   FDS = 1 - exp(-u)
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
+Reading = Literal["support", "current", "support_unbounded"]
+
+CLIP = 1e-12  # smallest probability a score sees
+EPSILON = 1e-8  # keeps normalisers and 1 / lambda* finite
+READINGS: tuple[Reading, ...] = ("support", "current", "support_unbounded")
+
+
+def clipped_probabilities(p: npt.ArrayLike) -> Floats:
+    """Return p~ = max(p, 1e-12) / sum_j max(p_j, 1e-12); shape (..., C)."""
+    clipped = np.maximum(np.asarray(p, dtype=np.float64), CLIP)
+    return np.asarray(clipped / clipped.sum(axis=-1, keepdims=True))
+
+
+def pseudo_logits(p: npt.ArrayLike) -> Floats:
+    """Return z~_c = log p~_c - mean_j log p~_j; shape (..., C). Each row sums to 0."""
+    log_p = np.log(clipped_probabilities(p))
+    return np.asarray(log_p - log_p.mean(axis=-1, keepdims=True))
+
+
+def _log_clipped(p: npt.ArrayLike) -> Floats:
+    # Centring and renormalising add one constant to every class, which every difference of classes cancels.
+    return np.asarray(np.log(np.maximum(np.asarray(p, dtype=np.float64), CLIP)))
+
+
+def predicted_class(p: npt.ArrayLike, resolution: float) -> Integers:
+    """Return the first class (in declared order) whose pseudo-logit is within ``resolution`` of the largest.
+
+    Two classes that differ by rounding noise only are a tie, and a tie goes to the class declared first:
+    otherwise two engines that add the same numbers in another order would predict differently.
+    """
+    z = _log_clipped(p)
+    near = z >= z.max(axis=-1, keepdims=True) - resolution
+    return np.asarray(np.argmax(near, axis=-1))
+
+
+def support_margin(p: npt.ArrayLike, original: npt.ArrayLike) -> Floats:
+    """Return z~ of the ORIGINAL class minus its best competitor: negative once the decision is lost.
+
+    p has shape (..., C), ``original`` shape (...) (broadcast against p's leading axes).
+    """
+    z = _log_clipped(p)
+    if z.shape[-1] == 2:  # the only competitor is the other class
+        difference = z[..., 1] - z[..., 0]
+        return np.asarray(np.where(np.asarray(original) == 1, difference, -difference))
+    index = np.broadcast_to(np.asarray(original), z.shape[:-1])[..., None]
+    own = np.take_along_axis(z, index, axis=-1)[..., 0]
+    rivals = z.copy()
+    np.put_along_axis(rivals, index, -np.inf, axis=-1)
+    return np.asarray(own - rivals.max(axis=-1))
+
+
+def current_margin(p: npt.ArrayLike) -> Floats:
+    """Return the largest minus the second-largest pseudo-logit, whichever class leads; never negative."""
+    z = np.sort(_log_clipped(p), axis=-1)
+    return np.asarray(z[..., -1] - z[..., -2])
+
+
+def reading_margin(p: npt.ArrayLike, original: npt.ArrayLike, reading: Reading) -> Floats:
+    """Return the margin that ``reading`` takes at a state."""
+    return current_margin(p) if reading == "current" else support_margin(p, original)
+
+
+def state_prediction(p: npt.ArrayLike, original: npt.ArrayLike, resolution: float) -> Integers:
+    """Return the class predicted at a stressed state.
+
+    It stays the original class unless another beats it by more than ``resolution``: a tie is not a flip.
+    """
+    kept = support_margin(p, original) >= -resolution
+    return np.asarray(np.where(kept, original, predicted_class(p, resolution)))
+
+
+def removal_order(drops: Floats, resolution: float) -> Integers:
+    """Return group indices by descending one-step drop, rounded to ``resolution``; ties by declared order.
+
+    drops: (n, G) -> (n, G).
+    """
+    rounded = np.rint(drops / resolution) if resolution > 0 else drops
+    return np.asarray(np.argsort(-rounded, axis=1, kind="stable"))
+
+
+def collapse(margin: Floats, path_margin: Floats, reading: Reading) -> Floats:
+    """Return c_k for k = 0..K; margin (n,), path_margin (n, K+1) -> (n, K+1), c_0 = 0.
+
+    ``support`` is clipped to [0, 1] (a lost decision is fully collapsed), the other readings at 0 only;
+    ``current`` is at most 1 by construction.
+    """
+    loss = (margin[:, None] - path_margin) / (np.abs(margin)[:, None] + EPSILON)
+    c = np.clip(loss, 0.0, 1.0 if reading == "support" else None)
+    c[:, 0] = 0.0
+    return np.asarray(c)
+
+
+def rcma(c: Floats) -> Floats:
+    """Return RCMA = sum_{k=0..K} c_k / (K + 1); c (n, K+1) -> (n,)."""
+    return np.asarray(c.sum(axis=1) / c.shape[1])
+
+
+def flip_budget(path_flipped: Booleans) -> Integers:
+    """Return k* = first k >= 1 that flips, else K + 1; path_flipped (n, K+1) -> (n,)."""
+    n, steps = path_flipped.shape
+    flipped = path_flipped.copy()
+    flipped[:, 0] = False
+    first = np.argmax(flipped, axis=1)
+    return np.where(flipped.any(axis=1), first, steps).astype(np.int64)
+
+
+def flip_threshold(severities: Floats, flips: Booleans) -> Floats:
+    """Return lambda* = smallest grid severity that flips, else infinity; flips (n, |Lambda|) -> (n,)."""
+    first = np.argmax(flips, axis=1)
+    return np.asarray(np.where(flips.any(axis=1), severities[first], np.inf))
+
+
+def fds(area: Floats, budget: Integers, thresholds: Floats, weights: tuple[float, float, float]) -> Floats:
+    """Return FDS = 1 - exp(-u); area and budget (n,), thresholds (n, P) with inf for no flip -> (n,)."""
+    w1, w2, w3 = weights
+    u = w1 * area + w2 / budget + w3 * degradation_risk(thresholds)
+    return np.asarray(-np.expm1(-u))
+
+
+def degradation_risk(thresholds: Floats) -> Floats:
+    """Return mean_P 1[lambda*_P < inf] / (lambda*_P + 1e-8); thresholds (n, P) -> (n,); 0 without operators."""
+    if thresholds.shape[1] == 0:
+        return np.zeros(len(thresholds))
+    return np.asarray((1.0 / (thresholds + EPSILON)).mean(axis=1))
+
+
+def sigmoid_probabilities(score: npt.ArrayLike) -> Floats:
+    """Return (n, 2) probabilities of a binary logistic score; each side computed for itself.
+
+    1 - p would leave no digits for the losing class of a confident row; sigmoid(-s) keeps them.
+    """
+    s = np.asarray(score, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        return np.stack([1.0 / (1.0 + np.exp(s)), 1.0 / (1.0 + np.exp(-s))], axis=-1)
+
+
+def softmax_probabilities(scores: npt.ArrayLike) -> Floats:
+    """Return softmax over the last axis in double precision."""
+    s = np.asarray(scores, dtype=np.float64)
+    e = np.exp(s - s.max(axis=-1, keepdims=True))
+    return np.asarray(e / e.sum(axis=-1, keepdims=True))

@@ -1,0 +1,223 @@
+"""Raw-origin tracing: which raw fields does each transformed column come from?
+
+Each fitted scikit-learn step maps the origins of its input columns to the origins of its output columns; the walk
+follows the structure of the pipeline and its fitted attributes. Names are consulted last, and only when each output name
+leads to one input name without doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import OneToOneFeatureMixin
+from sklearn.compose import ColumnTransformer
+from sklearn.feature_selection import SelectorMixin
+from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    KBinsDiscretizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    TargetEncoder,
+)
+
+from fragility.errors import EvidenceError
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a column comes from: its raw fields, and whether it encodes a category rather than a quantity."""
+
+    fields: tuple[str, ...]
+    nominal: bool = False
+
+    def as_nominal(self) -> Origin:
+        return Origin(self.fields, True)
+
+
+Origins = list[Origin]
+
+
+def trace_columns(transformer: Any, fields: Sequence[str]) -> Origins:
+    """Return the origin of every output column of a fitted transformer, in output order."""
+    return _trace(transformer, [Origin((field,)) for field in fields])
+
+
+def output_names(transformer: Any, n_columns: int) -> list[str]:
+    """Return the transformer's output column names, or c0, c1, ... where it has none."""
+    try:
+        names = [str(name) for name in transformer.get_feature_names_out()]
+    except Exception:  # many transformers cannot name their output; the names are labels only
+        names = []
+    return names if len(names) == n_columns else [f"c{i}" for i in range(n_columns)]
+
+
+def _trace(step: Any, origins: Origins) -> Origins:
+    if step is None or isinstance(step, str):
+        return [] if step == "drop" else list(origins)
+    for kind, handler in _HANDLERS:
+        if isinstance(step, kind):
+            return handler(step, origins)
+    return _by_names(step, origins)
+
+
+def _pipeline(step: Pipeline, origins: Origins) -> Origins:
+    for _, inner in step.steps:
+        origins = _trace(inner, origins)
+    return origins
+
+
+def _feature_union(step: FeatureUnion, origins: Origins) -> Origins:
+    return [origin for _, inner in step.transformer_list for origin in _trace(inner, origins)]
+
+
+def _column_transformer(step: ColumnTransformer, origins: Origins) -> Origins:
+    names = [str(name) for name in getattr(step, "feature_names_in_", [])]
+    parts: list[tuple[int, Origins]] = []
+    for name, inner, columns in step.transformers_:
+        chosen = [origins[i] for i in _column_indices(columns, names, len(origins))]
+        place = step.output_indices_[name]
+        if place.stop == place.start:
+            continue
+        traced = _trace(inner, chosen)
+        if len(traced) != place.stop - place.start:
+            raise EvidenceError(
+                f"transformer {name!r} ({type(inner).__name__}) gives {place.stop - place.start} columns, but "
+                f"{len(traced)} could be traced to raw fields; declare a group map over its output columns"
+            )
+        parts.append((place.start, traced))
+    return [origin for _, traced in sorted(parts, key=lambda part: part[0]) for origin in traced]
+
+
+def _column_indices(columns: Any, names: list[str], n: int) -> list[int]:
+    """Return positions for any column selection that ColumnTransformer accepts."""
+    if isinstance(columns, str):
+        return [names.index(columns)]
+    if isinstance(columns, (int, np.integer)):
+        return [int(columns) % n]
+    if isinstance(columns, slice):
+        if isinstance(columns.start, str) or isinstance(columns.stop, str):
+            start = 0 if columns.start is None else names.index(columns.start)
+            stop = n if columns.stop is None else names.index(columns.stop) + 1  # label slices include their end
+            return list(range(start, stop))
+        return list(range(n))[columns]
+    selected = list(columns)
+    if selected and isinstance(selected[0], (bool, np.bool_)):
+        return [i for i, chosen in enumerate(selected) if chosen]
+    return [names.index(c) if isinstance(c, str) else int(c) % n for c in selected]
+
+
+def _one_hot(step: OneHotEncoder, origins: Origins) -> Origins:
+    infrequent = getattr(step, "infrequent_categories_", None) or [None] * len(origins)
+    dropped = step.drop_idx_ if step.drop_idx_ is not None else [None] * len(origins)
+    out: Origins = []
+    for origin, categories, rare, drop in zip(origins, step.categories_, infrequent, dropped, strict=True):
+        width = len(categories) - (len(rare) - 1 if rare is not None else 0) - (drop is not None)
+        out += [origin.as_nominal()] * width
+    return out
+
+
+def _nominal_one_to_one(_: Any, origins: Origins) -> Origins:
+    return [origin.as_nominal() for origin in origins]
+
+
+def _target_encoder(step: TargetEncoder, origins: Origins) -> Origins:
+    width = len(step.classes_) if getattr(step, "target_type_", "") == "multiclass" else 1
+    return [origin.as_nominal() for origin in origins for _ in range(width)]
+
+
+def _simple_imputer(step: SimpleImputer, origins: Origins) -> Origins:
+    empty = np.array([value is None or value != value for value in step.statistics_])
+    # A column without any training value is dropped, unless the imputer was told to keep it.
+    dropped = empty & (not step.keep_empty_features) & (step.strategy != "constant")
+    out = [origin for origin, gone in zip(origins, dropped, strict=True) if not gone]
+    return out + _indicators(step, origins)
+
+
+def _indicators(step: Any, origins: Origins) -> Origins:
+    indicator = getattr(step, "indicator_", None)
+    return [] if indicator is None else _missing_indicator(indicator, origins)
+
+
+def _missing_indicator(step: MissingIndicator, origins: Origins) -> Origins:
+    return [origins[i].as_nominal() for i in step.features_]
+
+
+def _k_bins(step: KBinsDiscretizer, origins: Origins) -> Origins:
+    widths = [1] * len(origins) if step.encode == "ordinal" else [int(n) for n in step.n_bins_]
+    return [origin.as_nominal() for origin, width in zip(origins, widths, strict=True) for _ in range(width)]
+
+
+def _polynomial(step: PolynomialFeatures, origins: Origins) -> Origins:
+    out: Origins = []
+    for powers in step.powers_:
+        used = [origins[i] for i in np.flatnonzero(powers)]
+        # The bias column is constant, so no removal moves it: it may lie with any field.
+        out.append(_merge(used) if used else origins[0])
+    return out
+
+
+def _merge(origins: Origins) -> Origin:
+    fields = tuple(dict.fromkeys(field for origin in origins for field in origin.fields))
+    return Origin(fields, all(origin.nominal for origin in origins))
+
+
+def _selector(step: SelectorMixin, origins: Origins) -> Origins:
+    return [origins[i] for i in step.get_support(indices=True)]
+
+
+def _function(step: FunctionTransformer, origins: Origins) -> Origins:
+    if step.func is None or step.feature_names_out == "one-to-one":
+        return list(origins)
+    return _by_names(step, origins)
+
+
+def _one_to_one(_: OneToOneFeatureMixin, origins: Origins) -> Origins:
+    return list(origins)
+
+
+def _by_names(step: Any, origins: Origins) -> Origins:
+    """Trace through output names; a column that no single input name explains comes from all of them."""
+    own = getattr(step, "feature_names_in_", None)
+    inputs = [str(name) for name in own] if own is not None else [f"x{i}" for i in range(len(origins))]
+    try:
+        outputs = [str(name) for name in step.get_feature_names_out()]
+    except Exception:
+        outputs = None
+    if outputs is None:
+        fields = ", ".join(dict.fromkeys(field for origin in origins for field in origin.fields))
+        raise EvidenceError(
+            f"{type(step).__name__} does not name its output columns, so they cannot be traced to the fields {fields}; "
+            "give it get_feature_names_out (FunctionTransformer: feature_names_out='one-to-one') or use space='raw'"
+        )
+    return [_named_origin(name, inputs, origins) for name in outputs]
+
+
+def _named_origin(name: str, inputs: list[str], origins: Origins) -> Origin:
+    if name in inputs:
+        return origins[inputs.index(name)]
+    matches = [i for i, given in enumerate(inputs) if name.startswith(f"{given}_")]
+    longest = max(matches, key=lambda i: len(inputs[i]), default=None)
+    return _merge(origins) if longest is None else origins[longest]
+
+
+_HANDLERS: list[tuple[type, Callable[[Any, Origins], Origins]]] = [
+    (Pipeline, _pipeline),
+    (FeatureUnion, _feature_union),
+    (ColumnTransformer, _column_transformer),
+    (OneHotEncoder, _one_hot),
+    (TargetEncoder, _target_encoder),
+    (OrdinalEncoder, _nominal_one_to_one),
+    (SimpleImputer, _simple_imputer),
+    (MissingIndicator, _missing_indicator),
+    (KBinsDiscretizer, _k_bins),
+    (PolynomialFeatures, _polynomial),
+    (SelectorMixin, _selector),
+    (FunctionTransformer, _function),
+    (OneToOneFeatureMixin, _one_to_one),
+]
