@@ -1,8 +1,8 @@
 """Certificates: the claims of an audit as an Arrow table, with digests, and the folder they are written to.
 
-The folder holds ``certificates.parquet`` (one row a prediction), ``protocol.json`` and ``manifest.json``. Every byte of it is
-bound: rows by their digests, rows together by the root digest, files and manifest by theirs. docs/format.md describes
-every field, so that someone else can write another reader.
+The folder holds ``certificates.parquet`` (one row a prediction), ``protocol.json`` and ``manifest.json``. Every byte of
+it is bound: rows by their digests, rows together by the root digest, files and manifest by theirs. docs/format.md
+describes every field, so that someone else can write another reader.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def _indices(values: pa.Array, known: Sequence[Any], name: str) -> Integers:
     if encoded.null_count:
         raise CertificateError(f"column {name!r} of the certificate table holds nulls")
     codes = encoded.indices.to_numpy()
-    return table[codes] if len(table) else codes.astype(np.int64)
+    return np.asarray(table[codes] if len(table) else codes, dtype=np.int64)
 
 
 # --- one certificate ------------------------------------------------------------------------------------
@@ -267,7 +267,8 @@ class Certificate:
         if weakest is not None:
             return f"{opening}; no {len(self.path)} removals change it, but evidence weakened by {weakest:.0%} does"
         kept = self.path_margin[-1] / self.margin if self.margin > 0 else 0.0
-        return f"{opening}, and it holds without its {len(self.path)} strongest groups ({max(kept, 0):.0%} of its margin left)"
+        left = f"{max(kept, 0):.0%} of its margin left"
+        return f"{opening}, and it holds without its {len(self.path)} strongest groups ({left})"
 
     def story(self) -> str:
         """The removal path in lines: what went, what margin was left, where it flipped."""
@@ -278,10 +279,8 @@ class Certificate:
             name = "(nothing removed)" if k == 0 else f"- {self.path[k - 1]}"
             mark = "  <- flips" if self.flipped and k == self.flip_budget else ""
             lines.append(f"{k:>3}  {name:<{width}}  {margin:>+8.3f}  {_bar(margin / scale)}  {label}{mark}")
-        lines += [
-            "",
-            f"     k* = {self.flip_budget}{'' if self.flipped else ' (no flip)'}   RCMA = {self.rcma:.3f}   FDS = {self.fds:.3f}",
-        ]
+        budget = f"k* = {self.flip_budget}{'' if self.flipped else ' (no flip)'}"
+        lines += ["", f"     {budget}   RCMA = {self.rcma:.3f}   FDS = {self.fds:.3f}"]
         for operator, value in self.thresholds.items():
             told = "no severity flips it" if value is None else f"flips at severity {value:g}"
             lines.append(f"     {operator}: {told}")

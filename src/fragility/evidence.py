@@ -92,8 +92,9 @@ def raw_origin_groups(columns: Sequence[str], origins: Sequence[Origin]) -> dict
     mixed = [(c, o) for c, o in zip(columns, origins, strict=True) if len(o.fields) != 1]
     if mixed:
         raise EvidenceError(
-            f"{len(mixed)} column(s) are made from several raw fields and belong to no single one: {_described(mixed)}; "
-            "declare groups={block: [fields, ...]} that keep those fields together, or audit with space='raw'"
+            f"{len(mixed)} column(s) are made from several raw fields and belong to no single one: "
+            f"{_described(mixed)}; declare groups={{block: [fields, ...]}} that keep those fields together, "
+            "or audit with space='raw'"
         )
     groups: dict[str, list[str]] = {}
     for column, origin in zip(columns, origins, strict=True):

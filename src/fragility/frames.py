@@ -100,7 +100,7 @@ def _read_array(X: Any, expected: Sequence[str] | None, n_expected: int | None, 
     if sp.issparse(array):
         if not np.isfinite(array.data).all():
             raise DataError("the sparse matrix holds an infinite or missing value; remove or replace it")
-        return Rows(array.tocsr(), None, names, _row_ids(ids, None, array.shape[0]))
+        return Rows(sp.csr_matrix(array), None, names, _row_ids(ids, None, array.shape[0]))
     frame = pd.DataFrame(array, columns=list(names))
     _check_finite(frame)
     return Rows(array, frame, names, _row_ids(ids, None, len(frame)))

@@ -6,6 +6,7 @@ reading, weights and resolution, with a digest. ``bind`` applies it to a model a
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -37,6 +38,7 @@ from fragility.models import Model
 from fragility.scores import READINGS, Floats, Integers, Reading
 from fragility.tracing import Origin, output_names, trace_columns
 
+T = TypeVar("T")
 Space: TypeAlias = Literal["transformed", "raw"]
 GroupMap: TypeAlias = Mapping[str, str | Sequence[str]]
 
@@ -133,7 +135,8 @@ class Protocol:
         space: ``transformed`` stresses the estimator's input matrix (the default wherever that is a numeric matrix);
             ``raw`` stresses the raw fields before any preprocessing.
         groups: ``raw-origin`` (one group a raw field), ``merged`` (fields joined where they are associated on the
-            training data at ``merge_threshold`` or more), or a map field -> block or block -> fields (dict or JSON file).
+            training data at ``merge_threshold`` or more), or a map field -> block or block -> fields (a dict or the
+            path of a JSON file).
         baseline: ``mean``, ``median``, ``zero``, ``mode``, ``missing``, or explicit values (a vector, a mapping from
             columns to values, or a one-row table). LightGBM splits one-hot columns at about 1e-35, so under ``mean``
             every category reads as present there; ``mode`` does not have this artefact.
@@ -286,7 +289,8 @@ class Protocol:
 
 
 _KNOWN_KEYS = frozenset(
-    ["format", "space", "fields", "columns", "groups", "grouping", "baseline", "operators", "severities", "depth", "reading", "weights", "resolution", "training_digest", "training_rows"]
+    {"format", "space", "fields", "columns", "groups", "grouping", "baseline", "operators", "severities", "depth"}
+    | {"reading", "weights", "resolution", "training_digest", "training_rows"}
 )
 
 
@@ -329,7 +333,7 @@ def _check_depth(depth: object, n_groups: int) -> None:
 
 
 def _check_severities(severities: Sequence[float]) -> None:
-    rising = all(a < b for a, b in zip(severities, severities[1:], strict=False))
+    rising = all(a < b for a, b in itertools.pairwise(severities))
     if not severities or not rising or not (severities[0] > 0 and severities[-1] <= 1):
         raise ProtocolError(f"severities must rise strictly within (0, 1], got {list(severities)}")
 
@@ -365,7 +369,8 @@ def operator_width(operator: str, n_groups: int) -> int:
     match = re.fullmatch(r"attenuate_top(\d+)", operator)
     if match is None or not 1 <= int(match[1]) <= n_groups:
         raise ProtocolError(
-            f"an operator is attenuate_all or attenuate_topJ with J from 1 to {n_groups}, the number of groups; got {operator!r}"
+            f"an operator is attenuate_all or attenuate_topJ with J from 1 to {n_groups}, the number of groups; "
+            f"got {operator!r}"
         )
     return int(match[1])
 
@@ -662,8 +667,8 @@ def _bind_transformed(model: Model, rows: Rows, protocol: Protocol) -> EvidenceR
     matrix, restore = transform(model, rows)
     if matrix.shape[1] != len(protocol.columns):
         raise ProtocolError(
-            f"the protocol was made for {len(protocol.columns)} columns, the model's estimator is handed {matrix.shape[1]}; "
-            "fit a protocol for this model"
+            f"the protocol was made for {len(protocol.columns)} columns, the model's estimator is handed "
+            f"{matrix.shape[1]}; fit a protocol for this model"
         )
     names = list(rows.names) if model.transformer is None else output_names(model.transformer, matrix.shape[1])
     declared = [column.name for column in protocol.columns]
@@ -732,7 +737,7 @@ def _as_numbers(array: Any) -> Floats:
                 "the estimator is handed values that are not numbers, so they cannot be moved toward a baseline in the "
                 "transformed space; use space='raw'"
             ) from error
-    return array.astype(np.float64, copy=False)
+    return np.asarray(array, dtype=np.float64)
 
 
 def _numeric_frame(frame: Any) -> Floats:
@@ -748,7 +753,7 @@ def _frame_restorer(frame: Any) -> Callable[[Floats], Any]:
     return lambda matrix: type(frame)(matrix, schema=names)
 
 
-def _guarded(call: Callable[[], Any], rows: Rows) -> Any:
+def _guarded(call: Callable[[], T], rows: Rows) -> T:
     """Run a call into the user's model; turn what it raises into one sentence."""
     try:
         return call()

@@ -120,11 +120,11 @@ def rcma(c: Floats) -> Floats:
 
 def flip_budget(path_flipped: Booleans) -> Integers:
     """Return k* = first k >= 1 that flips, else K + 1; path_flipped (n, K+1) -> (n,)."""
-    n, steps = path_flipped.shape
+    steps = path_flipped.shape[1]
     flipped = path_flipped.copy()
     flipped[:, 0] = False
     first = np.argmax(flipped, axis=1)
-    return np.where(flipped.any(axis=1), first, steps).astype(np.int64)
+    return np.asarray(np.where(flipped.any(axis=1), first, steps), dtype=np.int64)
 
 
 def flip_threshold(severities: Floats, flips: Booleans) -> Floats:

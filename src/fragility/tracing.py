@@ -1,8 +1,8 @@
 """Raw-origin tracing: which raw fields does each transformed column come from?
 
 Each fitted scikit-learn step maps the origins of its input columns to the origins of its output columns; the walk
-follows the structure of the pipeline and its fitted attributes. Names are consulted last, and only when each output name
-leads to one input name without doubt.
+follows the structure of the pipeline and its fitted attributes. Names are consulted last, and only when each output
+name leads to one input name without doubt.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def _ask_originals(x: Floats, calls: _Calls, n_classes: int) -> Floats:
 
 
 def _at_baseline(x: Floats, baseline: Floats) -> Booleans:
-    return (x == baseline) | (np.isnan(x) & np.isnan(baseline))
+    return np.asarray((x == baseline) | (np.isnan(x) & np.isnan(baseline)))
 
 
 def _ask_one_steps(x: Floats, p0: Floats, rows: EvidenceRows, calls: _Calls) -> Floats:

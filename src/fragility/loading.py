@@ -1,0 +1,126 @@
+"""Loading model files. A model file is code: what could run code on loading needs the user's explicit trust.
+
+skops files, boosters in their libraries' own formats and safetensors hold data and load as they are (skops shows any
+type it does not know). Pickles and joblib files run whatever they contain, so they load with ``trust=True`` only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fragility.errors import FragilityError, ModelError
+from fragility.models import ClassLabel, Model
+
+KINDS = (
+    ".skops, XGBoost .json or .ubj, LightGBM .txt, CatBoost .cbm, .safetensors, .joblib or .pkl (with trust), "
+    "or package.module:attribute"
+)
+
+
+def load_model(
+    source: str | os.PathLike[str], *, trust: bool = False, classes: Sequence[ClassLabel] | None = None
+) -> Model:
+    """Return the model of a file, or of ``package.module:attribute``.
+
+    trust: run what the file contains. classes: names for a booster's classes 0, 1, ...
+    """
+    text = os.fspath(source)
+    path = Path(text)
+    if not path.exists() and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text):
+        return Model.wrap(_imported(text), classes=classes)
+    if not path.is_file():
+        raise ModelError(f"there is no model file {text!r}; a model is one of: {KINDS}")
+    load = _LOADERS.get(path.suffix.lower())
+    if load is None:
+        raise ModelError(f"cannot tell what kind of model {text!r} is; a model is one of: {KINDS}")
+    try:
+        loaded = load(path, trust)
+    except FragilityError:
+        raise
+    except Exception as error:  # each library raises its own; a user needs the one sentence
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise ModelError(f"cannot load the model {text!r}: {type(error).__name__}: {reason}") from error
+    return Model.wrap(loaded, classes=classes)
+
+
+def _imported(spec: str) -> Any:
+    module_name, _, attribute = spec.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does: the user's own module beside the data
+    try:
+        value: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            value = getattr(value, part)
+    except (ImportError, AttributeError) as error:
+        raise ModelError(f"cannot import the model {spec!r}: {error}") from error
+    return value
+
+
+def _load_skops(path: Path, trust: bool) -> Any:
+    from skops import io
+
+    unknown = io.get_untrusted_types(file=path)
+    if unknown and not trust:
+        raise ModelError(
+            f"{path.name} holds types that skops does not know to be safe: {', '.join(sorted(unknown))}; "
+            "if you know where the file comes from, load it with --trust"
+        )
+    return io.load(path, trusted=unknown)
+
+
+def _load_pickle(path: Path, trust: bool) -> Any:
+    if not trust:
+        raise ModelError(
+            f"{path.name} is a pickle, and loading one runs whatever it contains; if you know where it comes from, "
+            "load it with --trust (a .skops file needs no trust)"
+        )
+    import joblib
+
+    return joblib.load(path)
+
+
+def _load_xgboost(path: Path, trust: bool) -> Any:
+    import xgboost
+
+    booster = xgboost.Booster()
+    booster.load_model(str(path))
+    return booster
+
+
+def _load_lightgbm(path: Path, trust: bool) -> Any:
+    import lightgbm
+
+    if not path.read_text(errors="replace").startswith("tree"):
+        raise ModelError(f"{path.name} is not a LightGBM model: such a file starts with 'tree'")
+    return lightgbm.Booster(model_file=str(path))
+
+
+def _load_catboost(path: Path, trust: bool) -> Any:
+    import catboost
+
+    return catboost.CatBoostClassifier().load_model(str(path))
+
+
+def _load_resmlp(path: Path, trust: bool) -> Any:
+    from fragility.resmlp import load_resmlp
+
+    return load_resmlp(path)
+
+
+_LOADERS: dict[str, Callable[[Path, bool], Any]] = {
+    ".skops": _load_skops,
+    ".joblib": _load_pickle,
+    ".pkl": _load_pickle,
+    ".pickle": _load_pickle,
+    ".json": _load_xgboost,
+    ".ubj": _load_xgboost,
+    ".txt": _load_lightgbm,
+    ".cbm": _load_catboost,
+    ".safetensors": _load_resmlp,
+}
