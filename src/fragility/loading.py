@@ -108,9 +108,7 @@ def _load_catboost(path: Path, trust: bool) -> Any:
 
 
 def _load_resmlp(path: Path, trust: bool) -> Any:
-    from fragility.resmlp import load_resmlp
-
-    return load_resmlp(path)
+    return importlib.import_module("fragility.resmlp").load_resmlp(path)  # needs torch, so only when asked
 
 
 _LOADERS: dict[str, Callable[[Path, bool], Any]] = {
