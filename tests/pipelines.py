@@ -30,8 +30,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from threadpoolctl import threadpool_limits
 
 SEED = 7
+# Small models on few cores: more threads would only wait for each other.
+threadpool_limits(limits=1)
+
 FAMILIES = (
     "logistic",
     "random_forest",

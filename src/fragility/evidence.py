@@ -140,6 +140,10 @@ def declared_groups(
 def _blocks_by_member(declared: Mapping[str, str | Sequence[str]]) -> dict[str, str]:
     block_of: dict[str, str] = {}
     for key, value in declared.items():
+        if not isinstance(value, (str, list, tuple, set, frozenset)):
+            raise EvidenceError(
+                f"the group map gives {key!r} the value {value!r}; a block's name or a list of fields was expected"
+            )
         pairs = [(key, value)] if isinstance(value, str) else [(member, key) for member in value]
         for member, block in pairs:
             if member in block_of:

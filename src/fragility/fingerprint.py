@@ -113,10 +113,19 @@ class _Walk:
         self._put("function", name.encode())
         code = getattr(value, "__code__", None)
         if code is not None:
-            self._put("code", code.co_code)
-            self.visit([c for c in code.co_consts if not isinstance(c, types.CodeType)], depth + 1)
+            self._visit_code(code, depth)
             self.visit([cell.cell_contents for cell in (value.__closure__ or ())], depth + 1)
             self.visit(value.__defaults__ or (), depth + 1)
+
+    def _visit_code(self, code: types.CodeType, depth: int) -> None:
+        # Names too: the same bytecode that calls another function is another function.
+        self._put("code", code.co_code)
+        self.visit(list(code.co_names), depth + 1)
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                self._visit_code(constant, depth + 1)
+            else:
+                self.visit(constant, depth + 1)
 
 
 def _put_scalar(put: Callable[..., None], value: Any) -> bool:
@@ -162,7 +171,7 @@ def _booster_serialiser(value: Any) -> Callable[[Any], bytes] | None:
     if module == "xgboost" and name == "Booster":
         return _xgboost_bytes
     if module == "lightgbm" and name == "Booster":
-        return lambda booster: str(booster.model_to_string()).split("\nparameters:")[0].encode()
+        return _lightgbm_bytes
     if module == "catboost" and hasattr(value, "_serialize_model"):
         return _catboost_bytes
     if module == "torch" and hasattr(value, "state_dict"):
@@ -176,6 +185,12 @@ def _xgboost_bytes(booster: Any) -> bytes:
     attributes = document["learner"].pop("attributes", {})
     document["learner"]["best_iteration"] = attributes.get("best_iteration")
     return json.dumps(document, sort_keys=True).encode()
+
+
+def _lightgbm_bytes(booster: Any) -> bytes:
+    trees = str(booster.model_to_string()).split("\nparameters:")[0]
+    # The order of the training categories decides which code a value gets.
+    return (trees + repr(booster.pandas_categorical)).encode()
 
 
 def _catboost_bytes(model: Any) -> bytes:

@@ -266,7 +266,7 @@ class RawCodec:
         try:
             return pd.Series(picked, dtype=dtype)
         except (ValueError, TypeError):  # e.g. a missing baseline in an integer column
-            return pd.Series(picked, dtype=object)
+            return pd.Series(picked, dtype=float if pd.api.types.is_numeric_dtype(dtype) else object)
 
 
 def _number_column(column: pd.Series) -> Floats:

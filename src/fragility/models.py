@@ -67,8 +67,9 @@ class Model:
         if isinstance(model, Model):
             return model
         transformer, head = _split_pipeline(model)
-        link = _link_of(head, output)
+        _check_gives_probabilities(head)
         labels = _classes_of(head, classes)
+        link = _link_of(head, output)
         if len(labels) < 2:
             raise ModelError(
                 f"a classifier with at least 2 classes was expected, this one knows {len(labels)}: {labels!r}; "
@@ -188,7 +189,7 @@ def _classes_of(head: Any, declared: Sequence[ClassLabel] | None) -> tuple[Class
         if known is None:
             raise ModelError(
                 f"{_type_name(head)} does not say which classes its probabilities stand for; "
-                "declare them in column order with classes=[...]"
+                "fit it first, or declare them in column order with classes=[...]"
             )
         if any(isinstance(part, (list, np.ndarray)) for part in known):
             raise ModelError(f"{_type_name(head)} has several outputs; audit one output at a time")
@@ -220,16 +221,23 @@ def _predict_proba(estimator: Any, rows: Any) -> Floats:
 PREDICT_PROBA = Link("predict_proba", _predict_proba)
 
 
-def _link_of(head: Any, output: OutputKind | None) -> Link:
-    if _is_torch_module(head):
-        return _torch_link(head, output)
-    if not hasattr(head, "predict_proba") and _family(head) not in ("xgboost.Booster", "lightgbm.Booster"):
-        if callable(head):
-            return _callable_link(output)
+def _has_probabilities(head: Any) -> bool:
+    return hasattr(head, "predict_proba") or _family(head) in ("xgboost.Booster", "lightgbm.Booster")
+
+
+def _check_gives_probabilities(head: Any) -> None:
+    if not _has_probabilities(head) and not callable(head):
         raise ModelError(
             f"{_type_name(head)} has no predict_proba; a classifier with class probabilities is needed "
             "(for SVC: probability=True, or wrap it in CalibratedClassifierCV)"
         )
+
+
+def _link_of(head: Any, output: OutputKind | None) -> Link:
+    if _is_torch_module(head):
+        return _torch_link(head, output)
+    if not _has_probabilities(head):
+        return _callable_link(output)
     make = _KNOWN_LINKS.get(_family(head))
     return (make(head) if make is not None else None) or PREDICT_PROBA
 

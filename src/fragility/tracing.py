@@ -7,6 +7,7 @@ name leads to one input name without doubt.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -132,9 +133,9 @@ def _target_encoder(step: TargetEncoder, origins: Origins) -> Origins:
 
 
 def _simple_imputer(step: SimpleImputer, origins: Origins) -> Origins:
+    # A column without any training value has no statistic and is dropped, unless the imputer was told to keep it.
     empty = np.array([value is None or value != value for value in step.statistics_])
-    # A column without any training value is dropped, unless the imputer was told to keep it.
-    dropped = empty & (not step.keep_empty_features) & (step.strategy != "constant")
+    dropped = empty & (not step.keep_empty_features)
     out = [origin for origin, gone in zip(origins, dropped, strict=True) if not gone]
     return out + _indicators(step, origins)
 
@@ -201,9 +202,22 @@ def _by_names(step: Any, origins: Origins) -> Origins:
 def _named_origin(name: str, inputs: list[str], origins: Origins) -> Origin:
     if name in inputs:
         return origins[inputs.index(name)]
-    matches = [i for i, given in enumerate(inputs) if name.startswith(f"{given}_")]
-    longest = max(matches, key=lambda i: len(inputs[i]), default=None)
-    return _merge(origins) if longest is None else origins[longest]
+    named = _inputs_in(name, inputs)
+    if len(named) == 1 and name.startswith(f"{inputs[named[0]]}_"):
+        return origins[named[0]]
+    return _merge([origins[i] for i in named] if len(named) > 1 else origins)
+
+
+def _inputs_in(name: str, inputs: list[str]) -> list[int]:
+    """Return the inputs whose names occur in ``name`` as whole words, except within a longer one that does."""
+    found: list[int] = []
+    rest = name
+    for i in sorted(range(len(inputs)), key=lambda i: -len(inputs[i])):
+        word = rf"(?<![^\W_]){re.escape(inputs[i])}(?![^\W_])"
+        if re.search(word, rest):
+            found.append(i)
+            rest = re.sub(word, " ", rest)
+    return sorted(found)
 
 
 _HANDLERS: list[tuple[type, Callable[[Any, Origins], Origins]]] = [
