@@ -309,7 +309,8 @@ def dense_tensor(matrix: Any, index: Any, device: torch.device, dtype: torch.dty
     part = matrix[index]
     part = part.toarray() if hasattr(part, "toarray") else part
     kind = np.float32 if dtype == torch.float32 else np.float64
-    part = np.ascontiguousarray(part, dtype=kind)
+    with np.errstate(over="ignore"):  # a value beyond float32 becomes infinite, and training says so
+        part = np.ascontiguousarray(part, dtype=kind)
     # torch warns about, and cannot promise to respect, arrays that must not be written (memory maps)
     return torch.from_numpy(part if part.flags.writeable else part.copy()).to(device)
 

@@ -376,7 +376,7 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def decision_logits(self, X: Any) -> Floats:
-        """(n, C) logits in the order of ``classes_``: float32 weights in float64 arithmetic, some thousand rows at once."""
+        """(n, C) logits in the order of ``classes_``: float32 weights in float64 arithmetic, memory bounded."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
         core = _core()
@@ -701,7 +701,7 @@ class _EpochBar:
             return
         if self._bar is None:
             columns = (TextColumn("training"), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._bar = Progress(*columns, console=self._console, transient=self._console.is_terminal)
             self._task = self._bar.add_task("", total=self._epochs)
             self._bar.start()
         nll = "" if epoch.validation_nll is None else f", validation NLL {epoch.validation_nll:.4f}"
