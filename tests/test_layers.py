@@ -13,17 +13,19 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
 LAYERS: list[set[str]] = [  # lowest first
-    {"version", "errors", "bundled"},
+    {"version", "errors", "bundled", "progress"},
     {"canonical"},
     {"fingerprint", "scores", "metrics", "residual_network"},
     {"models", "frames", "tracing"},
-    {"evidence"},
+    {"evidence", "handover"},
+    {"fitting"},
     {"protocol"},
     {"certificate"},
     {"engines"},
     {"audit"},
     {"verify", "search", "stress"},
-    {"ranking", "calibration", "resmlp", "display"},
+    {"ranking", "calibration", "resmlp", "display", "summary"},
+    {"loading", "evaluate"},
     {"report", "review", "scale", "study", "demo"},
     {"cli"},
     {"__init__", "__main__"},

@@ -15,32 +15,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any
 
 import numpy as np
-import pandas as pd
-import scipy.sparse as sp
 
-from fragility.canonical import digest_of, is_missing, table_digest
+from fragility.canonical import digest_of, table_digest
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
-from fragility.evidence import (
-    BASELINES,
-    EvidenceRows,
-    column_spreads,
-    declared_groups,
-    field_baseline,
-    matrix_baseline,
-    merged_fields,
-    raw_origin_groups,
-)
-from fragility.frames import Kind, RawCodec, Rows, Scalar, check_kinds, kind_of, read_rows
+from fragility.evidence import EvidenceRows
+from fragility.fitting import SPACES, GroupMap, Space, baseline_for, groups_for, training_evidence
+from fragility.frames import Kind, RawCodec, Rows, Scalar, check_kinds, read_rows
+from fragility.handover import dense, guarded, transform
 from fragility.models import Model
 from fragility.scores import READINGS, Floats, Integers, Reading
-from fragility.tracing import Origin, output_names, trace_columns
-
-T = TypeVar("T")
-Space: TypeAlias = Literal["transformed", "raw"]
-GroupMap: TypeAlias = Mapping[str, str | Sequence[str]]
+from fragility.tracing import output_names
 
 FORMAT = "fragility-protocol/1"
 DEFAULT_DEPTH = 10
@@ -97,7 +84,7 @@ class Protocol:
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields of a newer minor version, kept as they came
 
     def __post_init__(self) -> None:
-        _check_choice("space", self.space, ("transformed", "raw"))
+        _check_choice("space", self.space, SPACES)
         _check_choice("reading", self.reading, READINGS)
         _check_partition(self.groups, [column.name for column in self.columns])
         _check_depth(self.depth, len(self.groups))
@@ -145,9 +132,9 @@ class Protocol:
         """
         wrapped = Model.wrap(model)
         rows = read_rows(X_train, wrapped.columns, wrapped.n_columns)
-        evidence = _training_evidence(wrapped, rows, space, nominal)
-        blocks, grouping = _groups_for(groups, evidence, rows, merge_threshold)
-        values, kind = _baseline_for(baseline, evidence, wrapped, rows)
+        evidence = training_evidence(wrapped, rows, space, nominal)
+        blocks, grouping = groups_for(groups, evidence, rows, merge_threshold)
+        values, kind = baseline_for(baseline, evidence, wrapped, rows)
         columns = tuple(
             Column(name, origin_kind, value, spread)
             for name, origin_kind, value, spread in zip(
@@ -375,229 +362,6 @@ def operator_width(operator: str, n_groups: int) -> int:
     return int(match[1])
 
 
-# --- fitting ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class _TrainingEvidence:
-    """The training rows in the evidence space."""
-
-    space: Space
-    columns: list[str]
-    origins: list[Origin]
-    matrix: Any  # transformed space only
-    frame: pd.DataFrame | None  # raw fields
-    field_kinds: dict[str, Kind]
-
-    @property
-    def kinds(self) -> list[Kind]:
-        return ["nominal" if origin.nominal else "numeric" for origin in self.origins]
-
-    def spreads(self) -> list[float | None]:
-        if self.space == "transformed":
-            values = column_spreads(self.matrix)
-        else:
-            assert self.frame is not None
-            numbers = [
-                np.full(1, np.nan) if kind == "nominal" else self.frame[name].to_numpy(float, na_value=np.nan)
-                for name, kind in zip(self.columns, self.kinds, strict=True)
-            ]
-            values = np.array([column_spreads(column[:, None])[0] for column in numbers])
-        return [
-            None if kind == "nominal" or np.isnan(value) else float(value)
-            for kind, value in zip(self.kinds, values, strict=True)
-        ]
-
-
-def _training_evidence(model: Model, rows: Rows, space: Space | None, nominal: Sequence[str]) -> _TrainingEvidence:
-    unknown = [name for name in nominal if name not in rows.names]
-    if unknown:
-        raise DataError(f"nominal names {unknown[0]!r}, which is not a column of the training data")
-    if space is None:
-        space = "transformed" if _hands_over_numbers(model, rows) else "raw"
-    _check_choice("space", space, ("transformed", "raw"))
-    kinds = _field_kinds(model, rows, nominal)
-    if space == "raw":
-        if rows.frame is None:
-            raise EvidenceError("the raw evidence space needs a table or dense array, got a sparse matrix")
-        origins = [Origin((name,), kinds[name] == "nominal") for name in rows.names]
-        return _TrainingEvidence(space, list(rows.names), origins, None, rows.frame, kinds)
-    matrix = transform(model, rows)[0]
-    if model.transformer is None:
-        names, origins = list(rows.names), [Origin((name,), kinds[name] == "nominal") for name in rows.names]
-    else:
-        names = output_names(model.transformer, matrix.shape[1])
-        origins = trace_columns(model.transformer, rows.names)
-        if len(origins) != matrix.shape[1]:
-            raise EvidenceError(
-                f"the preprocessing gives {matrix.shape[1]} columns, {len(origins)} were traced; use space='raw'"
-            )
-    return _TrainingEvidence(space, names, origins, matrix, rows.frame, kinds)
-
-
-def _hands_over_numbers(model: Model, rows: Rows) -> bool:
-    """True if the final estimator is handed a numeric matrix without native categories."""
-    if _native_categories(model, rows.names):
-        return False
-    if model.transformer is None:
-        return rows.frame is None or all(kind_of(rows.frame[name]) == "numeric" for name in rows.names)
-    try:
-        transform(model, rows)
-    except EvidenceError:
-        return False
-    return True
-
-
-def _field_kinds(model: Model, rows: Rows, nominal: Sequence[str]) -> dict[str, Kind]:
-    """Return each raw field's kind: by type, by the encoder that takes it, or as declared."""
-    if rows.frame is None:
-        return dict.fromkeys(rows.names, "numeric")
-    kinds = {name: kind_of(rows.frame[name]) for name in rows.names}
-    for name in [*nominal, *_native_categories(model, rows.names), *_encoded_fields(model, rows.names)]:
-        kinds[name] = "nominal"
-    return kinds
-
-
-def _encoded_fields(model: Model, names: Sequence[str]) -> list[str]:
-    """Return fields that reach the estimator only through an encoder of categories."""
-    if model.transformer is None:
-        return []
-    try:
-        origins = trace_columns(model.transformer, names)
-    except EvidenceError:
-        return []
-    quantities = {f for origin in origins if not origin.nominal for f in origin.fields}
-    categories = {f for origin in origins if origin.nominal for f in origin.fields}
-    return [name for name in names if name in categories - quantities]
-
-
-def _native_categories(model: Model, names: Sequence[str]) -> list[str]:
-    """Return fields that the estimator itself treats as categories."""
-    head = model.head
-    if model.transformer is not None:
-        return []
-    if hasattr(head, "get_cat_feature_indices"):
-        return [names[i] for i in head.get_cat_feature_indices()]
-    mask = getattr(head, "is_categorical_", None)
-    return [] if mask is None else [name for name, chosen in zip(names, mask, strict=True) if chosen]
-
-
-def _groups_for(
-    groups: str | os.PathLike[str] | GroupMap, evidence: _TrainingEvidence, rows: Rows, threshold: float
-) -> tuple[dict[str, list[str]], str]:
-    if isinstance(groups, Mapping):
-        return declared_groups(groups, evidence.columns, evidence.origins), "declared"
-    if groups == "raw-origin":
-        return raw_origin_groups(evidence.columns, evidence.origins), "raw-origin"
-    if groups == "merged":
-        if not 0 < threshold <= 1:
-            raise EvidenceError(f"merge_threshold must lie in (0, 1], got {threshold!r}")
-        if rows.frame is None:
-            raise EvidenceError("merged groups need a table or dense array, got a sparse matrix")
-        blocks = merged_fields(rows.frame, evidence.field_kinds, threshold)
-        used = {name for origin in evidence.origins for name in origin.fields}
-        kept = {name: block for name, block in blocks.items() if name in used}
-        return declared_groups(kept, evidence.columns, evidence.origins), f"merged at {float(threshold)!r}"
-    return declared_groups(read_group_map(groups), evidence.columns, evidence.origins), "declared"
-
-
-def read_group_map(path: str | os.PathLike[str]) -> GroupMap:
-    """Return the group map of a JSON file."""
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise EvidenceError(
-            f"groups must be 'raw-origin', 'merged', a map or a JSON file; cannot read {str(path)!r}: "
-            f"{error.strerror or error}"
-        ) from error
-    except ValueError as error:
-        raise EvidenceError(f"the group map {str(path)!r} is not valid JSON: {error}") from error
-    if not isinstance(document, dict) or not document:
-        raise EvidenceError(f"the group map {str(path)!r} must be a JSON object field -> block or block -> [fields]")
-    return cast(GroupMap, document)
-
-
-def _baseline_for(baseline: Any, evidence: _TrainingEvidence, model: Model, rows: Rows) -> tuple[list[Scalar], str]:
-    if not isinstance(baseline, str):
-        return _explicit_baseline(baseline, evidence, model, rows), "explicit"
-    if baseline not in BASELINES:
-        raise EvidenceError(f"baseline must be one of {', '.join(BASELINES)} or explicit values, got {baseline!r}")
-    if evidence.space == "raw":
-        assert evidence.frame is not None
-        return [
-            field_baseline(baseline, evidence.frame[name], kind)
-            for name, kind in zip(evidence.columns, evidence.kinds, strict=True)
-        ], baseline
-    missing = _transformed_missing_row(model, rows) if baseline == "missing" else None
-    vector = matrix_baseline(baseline, evidence.matrix, evidence.origins, missing)
-    return [None if np.isnan(value) else float(value) for value in vector], baseline
-
-
-def _transformed_missing_row(model: Model, rows: Rows) -> Floats | None:
-    """Return what the preprocessing makes of a row in which every field is missing, if it takes one."""
-    if model.transformer is None or rows.frame is None:
-        return None
-    row = rows.frame.iloc[:1].copy()
-    for name in rows.names:
-        row[name] = np.nan if kind_of(row[name]) == "numeric" else pd.Series([None], dtype=object, index=row.index)
-    try:
-        out = model.transformer.transform(row)
-    except Exception:  # the encoder knows no missing token: all its columns stay 0
-        return None
-    dense = out.toarray() if sp.issparse(out) else np.asarray(out, dtype=np.float64)
-    return np.asarray(dense[0])
-
-
-def _explicit_baseline(baseline: Any, evidence: _TrainingEvidence, model: Model, rows: Rows) -> list[Scalar]:
-    names = evidence.columns
-    values = _named_values(baseline)
-    if values is None:
-        vector = list(np.asarray(baseline).ravel())
-        if len(vector) != len(names):
-            raise EvidenceError(f"an explicit baseline needs {len(names)} values, one a column, got {len(vector)}")
-        values = dict(zip(names, vector, strict=True))
-    elif evidence.space == "transformed" and set(values) == set(rows.names) and set(values) != set(names):
-        row = pd.DataFrame([values])[list(rows.names)]
-        dense = transform(model, read_rows(row, model.columns, model.n_columns))[0]
-        vector = list((dense.toarray() if sp.issparse(dense) else dense)[0])
-        values = dict(zip(names, vector, strict=True))
-    wrong = [n for n in names if n not in values] or [n for n in values if n not in set(names)]
-    if wrong:
-        raise EvidenceError(f"an explicit baseline must name each column once; {wrong[0]!r} is missing or unknown")
-    return [
-        _explicit_value(name, values[name], kind, evidence.space)
-        for name, kind in zip(names, evidence.kinds, strict=True)
-    ]
-
-
-def _named_values(baseline: Any) -> dict[str, Any] | None:
-    if isinstance(baseline, Mapping):
-        return {str(key): value for key, value in baseline.items()}
-    if isinstance(baseline, pd.Series):
-        return {str(key): value for key, value in baseline.items()}
-    if hasattr(baseline, "columns"):
-        frame = read_rows(baseline).frame
-        assert frame is not None
-        if len(frame) != 1:
-            raise EvidenceError(f"a baseline table must have exactly one row, got {len(frame)}")
-        return {str(name): frame[name].iloc[0] for name in frame.columns}
-    return None
-
-
-def _explicit_value(name: str, value: Any, kind: Kind, space: Space) -> Scalar:
-    if is_missing(value):
-        return None
-    if kind == "nominal" and space == "raw":
-        return cast(Scalar, value.item() if isinstance(value, np.generic) else value)
-    try:
-        number = float(value)
-    except (TypeError, ValueError) as error:
-        raise EvidenceError(f"the baseline of column {name!r} must be a number, got {value!r}") from error
-    if np.isinf(number):
-        raise EvidenceError(f"the baseline of column {name!r} must be finite, got {number!r}")
-    return number
-
-
 def _check_baseline_accepted(model: Model, rows: Rows, protocol: Protocol) -> None:
     first = Rows(rows.native[:1], None if rows.frame is None else rows.frame.iloc[:1], rows.names, rows.ids[:1])
     bound = _bind_rows(model, first, protocol)
@@ -646,7 +410,7 @@ def _bind_raw(model: Model, rows: Rows, protocol: Protocol) -> EvidenceRows:
     confirmed = _confirmed(model, lambda: codec.decode(codec.encode(rows.frame.iloc[:CONFIRM_ROWS])), raw=True)  # type: ignore[union-attr]
 
     def predict(matrix: Floats) -> Floats:
-        return _guarded(lambda: confirmed.probabilities(codec.decode(matrix[:, inverse])), rows)
+        return guarded(lambda: confirmed.probabilities(codec.decode(matrix[:, inverse])), rows)
 
     return EvidenceRows(
         matrix=codec.encode(rows.frame)[:, place],
@@ -678,10 +442,10 @@ def _bind_transformed(model: Model, rows: Rows, protocol: Protocol) -> EvidenceR
             f"the protocol was made for other columns: it does not place {other!r}; fit one for this model"
         )
     baseline = np.array([np.nan if c.baseline is None else float(c.baseline) for c in protocol.columns])
-    confirmed = _confirmed(model, lambda: restore(_dense(matrix[:CONFIRM_ROWS])), raw=False)
+    confirmed = _confirmed(model, lambda: restore(dense(matrix[:CONFIRM_ROWS])), raw=False)
 
     def predict(stressed: Floats) -> Floats:
-        return _guarded(lambda: confirmed.head_probabilities(restore(stressed)), rows)
+        return guarded(lambda: confirmed.head_probabilities(restore(stressed)), rows)
 
     return EvidenceRows(
         matrix=matrix,
@@ -698,10 +462,6 @@ def _bind_transformed(model: Model, rows: Rows, protocol: Protocol) -> EvidenceR
     )
 
 
-def _dense(matrix: Any) -> Floats:
-    return matrix.toarray() if sp.issparse(matrix) else np.asarray(matrix, dtype=np.float64)
-
-
 def _confirmed(model: Model, sample: Callable[[], Any], *, raw: bool) -> Model:
     """Return the model with its link confirmed on a few rows; a failure is left to the first prediction."""
     try:
@@ -711,60 +471,3 @@ def _confirmed(model: Model, sample: Callable[[], Any], *, raw: bool) -> Model:
         raise
     except Exception:
         return model
-
-
-def transform(model: Model, rows: Rows) -> tuple[Any, Callable[[Floats], Any]]:
-    """Return (the matrix the final estimator is handed, how a float64 matrix becomes such a hand-over again)."""
-    native = rows.native
-    out = native if model.transformer is None else _guarded(lambda: model.transformer.transform(native), rows)
-    if sp.issparse(out):
-        dtype = out.dtype
-        return sp.csr_matrix(out), lambda matrix: sp.csr_matrix(matrix, dtype=dtype)
-    if hasattr(out, "columns") or hasattr(out, "iloc"):
-        return _numeric_frame(out), _frame_restorer(out)
-    array = np.asarray(out)
-    if array.dtype == np.float32:
-        return array, lambda matrix: matrix.astype(np.float32)
-    return _as_numbers(array), lambda matrix: matrix
-
-
-def _as_numbers(array: Any) -> Floats:
-    if array.dtype == object or not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
-        try:
-            return np.asarray(array, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise EvidenceError(
-                "the estimator is handed values that are not numbers, so they cannot be moved toward a baseline in the "
-                "transformed space; use space='raw'"
-            ) from error
-    return np.asarray(array, dtype=np.float64)
-
-
-def _numeric_frame(frame: Any) -> Floats:
-    if isinstance(frame, pd.DataFrame) and any(isinstance(d, pd.CategoricalDtype) for d in frame.dtypes):
-        raise EvidenceError("the estimator is handed categories, not numbers; use space='raw'")
-    return _as_numbers(frame.to_numpy())
-
-
-def _frame_restorer(frame: Any) -> Callable[[Floats], Any]:
-    names = list(frame.columns)
-    if isinstance(frame, pd.DataFrame):
-        return lambda matrix: pd.DataFrame(matrix, columns=names)
-    return lambda matrix: type(frame)(matrix, schema=names)
-
-
-def _guarded(call: Callable[[], T], rows: Rows) -> T:
-    """Run a call into the user's model; turn what it raises into one sentence."""
-    try:
-        return call()
-    except FragilityError:
-        raise
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        if "nan" in reason.lower() or "missing value" in reason.lower():
-            holder = None
-            if rows.frame is not None:
-                holder = next((name for name in rows.names if rows.frame[name].isna().any()), None)
-            place = f"column {holder!r} holds missing values and " if holder is not None else ""
-            raise DataError(f"{place}the model refuses missing values ({reason}); impute them in a pipeline") from error
-        raise ModelError(f"the model failed on these rows: {type(error).__name__}: {reason}") from error
