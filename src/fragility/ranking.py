@@ -123,22 +123,14 @@ def confidence_scores(p: npt.ArrayLike) -> dict[str, FloatArray]:
 
 def certificate_scores(certs: Certificates) -> dict[str, FloatArray]:
     """RCMA, FDS, each remaining component alone, and the one-step drop, from the certificates' own columns."""
-    table = certs.to_arrow()
-    thresholds = [np.asarray(_floats(table, n)) for n in table.column_names if n.startswith("lambda_")]
-    lambdas = np.column_stack(thresholds) if thresholds else np.zeros((table.num_rows, 0))
-    drops = table.column("one_step_drop").to_pylist()
+    claims = certs.claims
     return {
-        "cfc_fds": _floats(table, "fds"),
-        "cfc_rcma": _floats(table, "rcma"),
-        "inverse_flip_budget": 1.0 / _floats(table, "flip_budget"),
-        "inverse_threshold": degradation_risk(np.where(np.isnan(lambdas), np.inf, lambdas)),
-        "one_step_drop": np.asarray([max(row) for row in drops], dtype=np.float64),
+        "cfc_fds": claims.fds,
+        "cfc_rcma": claims.rcma,
+        "inverse_flip_budget": 1.0 / claims.flip_budget,
+        "inverse_threshold": degradation_risk(claims.thresholds),
+        "one_step_drop": claims.one_step_drop.max(axis=1),
     }
-
-
-def _floats(table: Any, name: str) -> FloatArray:
-    """A numeric column as float64, null as NaN."""
-    return np.asarray(table.column(name).to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
 def scores_of(certs: Certificates, probabilities: npt.ArrayLike | None = None) -> dict[str, FloatArray]:
@@ -149,10 +141,10 @@ def scores_of(certs: Certificates, probabilities: npt.ArrayLike | None = None) -
     """
     if probabilities is not None:
         return {**confidence_scores(probabilities), **certificate_scores(certs)}
-    table = certs.to_arrow()
+    claims = certs.claims
     if len(certs.classes) == 2:
-        return {**confidence_scores(sigmoid_probabilities(_floats(table, "margin"))), **certificate_scores(certs)}
-    known = {"max_softmax": _floats(table, "confidence"), "margin": _floats(table, "margin")}
+        return {**confidence_scores(sigmoid_probabilities(claims.margin)), **certificate_scores(certs)}
+    known = {"max_softmax": claims.confidence, "margin": claims.margin}
     return {**known, **certificate_scores(certs)}
 
 
@@ -256,6 +248,7 @@ def group_shap(
     background: npt.ArrayLike | None = None,
     top: int = 3,
     max_rows: int | None = None,
+    among: npt.ArrayLike | None = None,
     seed: int = 0,
 ) -> GroupShap:
     """Share of absolute SHAP mass in the `top` groups: is the explanation concentrated?
@@ -265,11 +258,12 @@ def group_shap(
     through permutation masking of whole groups toward the baseline. With several classes the predicted class counts.
 
     max_rows: explain a random subset of this many rows (declare it; at least 256 in the study); None explains all.
+    among: (n,) the rows to choose from, e.g. the high-confidence ones; None chooses from all.
     """
     n, head = len(rows), rows.model.head
-    picked = np.arange(n)
-    if max_rows is not None and max_rows < n:
-        picked = np.sort(np.random.default_rng(seed).choice(n, size=max_rows, replace=False))
+    picked = np.arange(n) if among is None else np.flatnonzero(among)
+    if max_rows is not None and max_rows < len(picked):
+        picked = np.sort(np.random.default_rng(seed).choice(picked, size=max_rows, replace=False))
     x = np.asarray(rows.dense(0, n), dtype=np.float64)[picked]
     family = _explainer_family(head) if protocol.space == "transformed" else "permutation"
     original = predicted_class(rows.predict(x), protocol.resolution)
@@ -592,24 +586,40 @@ def bootstrap_auroc_difference(
 ) -> tuple[float, float]:
     """Percentile interval of AUROC(a) - AUROC(b) when rows are resampled; for one model, where rows are the units.
 
-    Each resample is a vector of row weights, so every score is sorted once. Resamples without one of the
-    two classes are left out. NaN when the difference itself is undefined.
+    Resamples without one of the two classes are left out. NaN when the difference itself is undefined.
+    """
+    first, second = resampled_aurocs([np.asarray(a), np.asarray(b)], positive, resamples=resamples, seed=seed)
+    return _quantile_interval(first - second, level)
+
+
+def resampled_aurocs(
+    scores: Sequence[FloatArray], positive: npt.ArrayLike, *, resamples: int = 2_000, seed: int = 0
+) -> FloatArray:
+    """AUROC of every score on the same row resamples, (scores, resamples); NaN where a resample lacks a class.
+
+    Each resample is a vector of row weights, so every score is sorted once.
     """
     label = np.asarray(positive, dtype=bool)
+    out = np.full((len(scores), resamples), np.nan)
     if not label.any() or label.all():
-        return math.nan, math.nan
+        return out
     generator = np.random.default_rng(seed)
-    sorters = [_tie_sorter(np.asarray(s, dtype=np.float64)) for s in (a, b)]
-    n, batch = len(label), max(1, 2**22 // len(label))
-    differences = []
+    sorters = [_tie_sorter(np.asarray(s, dtype=np.float64)) for s in scores]
+    n, batch = len(label), max(1, 2**20 // len(label))  # 8 MB of weights stay in cache better than more
     for start in range(0, resamples, batch):
-        count = min(batch, resamples - start)
-        weights = generator.multinomial(n, np.full(n, 1.0 / n), size=count).astype(np.float64)
-        first, second = (_weighted_auroc(weights, label, *sorter) for sorter in sorters)
-        differences.append(first - second)
-    found = np.concatenate(differences)
+        stop = min(start + batch, resamples)
+        weights = generator.multinomial(n, np.full(n, 1.0 / n), size=stop - start).astype(np.float64)
+        for index, (order, starts) in enumerate(sorters):
+            out[index, start:stop] = _weighted_auroc(weights, label, order, starts)
+    return out
+
+
+def _quantile_interval(values: FloatArray, level: float = 0.95) -> tuple[float, float]:
+    known = values[~np.isnan(values)]
+    if len(known) == 0:
+        return math.nan, math.nan
     tail = (1.0 - level) / 2.0
-    low, high = np.nanquantile(found, [tail, 1.0 - tail])
+    low, high = np.quantile(known, [tail, 1.0 - tail])
     return float(low), float(high)
 
 
@@ -734,7 +744,8 @@ class RankingReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain form: NaN as None."""
-        return _plain(asdict(self))
+        document: dict[str, Any] = without_nan(asdict(self))
+        return document
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per score and orientation."""
@@ -775,8 +786,9 @@ def ranking_report(
     resamples : row resamples for the intervals of the differences; 0 leaves them out.
     """
     own = {} if certs is None else scores_of(certs, probabilities)
-    table = {**own, **{name: np.asarray(s, dtype=np.float64) for name, s in (scores or {}).items()}}
-    matched = labels if certs is None else _matched(labels, certs.to_arrow().column("id").to_pylist())
+    given = {name: np.asarray(s, dtype=np.float64) for name, s in (scores or {}).items()}
+    table = _in_reading_order({**own, **given})
+    matched = labels if certs is None else _matched(labels, certs.claims.ids)
     keep = np.asarray(matched.high_confidence, dtype=bool)
     brittle = np.asarray(matched.brittle, dtype=bool)[keep]
     misses = None if wrong is None else np.asarray(wrong, dtype=bool)[keep]
@@ -817,6 +829,13 @@ def _matched(labels: Labels, ids: Sequence[object]) -> Labels:
     return _MatchedLabels(
         np.asarray(labels.id)[rows], labels.high_confidence[rows], labels.brittle[rows], labels.brittle_rate[rows]
     )
+
+
+def _in_reading_order(table: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """Confidence first, a user's own scores after the known baselines, certificate scores last."""
+    baselines = [*CONFIDENCE_SCORES, *PERTURBATION_SCORES, *ATTRIBUTION_SCORES]
+    own = [name for name in table if score_kind(name) == "other"]
+    return {name: table[name] for name in [*baselines, *own, *CERTIFICATE_SCORES] if name in table}
 
 
 def _kept(name: str, scores: FloatArray, keep: BoolArray) -> FloatArray:
@@ -886,28 +905,39 @@ def _score_line(
 def _comparisons(
     kept: Mapping[str, FloatArray], directions: Mapping[str, int], brittle: BoolArray, resamples: int, seed: int
 ) -> tuple[Comparison, ...]:
-    """FDS and RCMA against every oriented baseline, on the rows that have both scores."""
+    """FDS and RCMA against every oriented baseline, on the rows that have the baseline's score."""
     baselines = [name for name in kept if score_kind(name) != "certificate"]
-    pairs = [(s, b) for s in ("cfc_fds", "cfc_rcma") if s in kept for b in baselines]
-    return tuple(_compare(s, b, kept, directions, brittle, resamples, seed) for s, b in pairs)
+    subsets: dict[bytes, list[str]] = {}  # baselines known on the same rows share their resamples
+    for name in baselines:
+        subsets.setdefault(np.isnan(kept[name]).tobytes(), []).append(name)
+    found: dict[tuple[str, str], Comparison] = {}
+    for names in subsets.values():
+        found |= _compare_subset(names, kept, directions, brittle, resamples, seed)
+    return tuple(found[(s, b)] for s in _COMPARED if s in kept for b in baselines)
 
 
-def _compare(
-    score: str,
-    baseline: str,
+_COMPARED = ("cfc_fds", "cfc_rcma")
+
+
+def _compare_subset(
+    baselines: Sequence[str],
     kept: Mapping[str, FloatArray],
     directions: Mapping[str, int],
     brittle: BoolArray,
     resamples: int,
     seed: int,
-) -> Comparison:
-    a, b = kept[score], directions[baseline] * kept[baseline]
-    both = ~(np.isnan(a) | np.isnan(b))
-    difference = auroc(a[both], brittle[both]) - auroc(b[both], brittle[both])
-    low, high = math.nan, math.nan
-    if resamples > 0:
-        low, high = bootstrap_auroc_difference(a[both], b[both], brittle[both], resamples=resamples, seed=seed)
-    return Comparison(score, baseline, difference, low, high, int(both.sum()))
+) -> dict[tuple[str, str], Comparison]:
+    known = ~np.isnan(kept[baselines[0]])
+    names = [*(s for s in _COMPARED if s in kept), *baselines]
+    oriented = {name: directions[name] * kept[name][known] for name in names}
+    label = brittle[known]
+    area = {name: auroc(scores, label) for name, scores in oriented.items()}
+    drawn = dict(zip(names, resampled_aurocs([*oriented.values()], label, resamples=resamples, seed=seed), strict=True))
+    pairs = [(s, b) for s in _COMPARED if s in kept for b in baselines]
+    return {
+        (s, b): Comparison(s, b, area[s] - area[b], *_quantile_interval(drawn[s] - drawn[b]), int(known.sum()))
+        for s, b in pairs
+    }
 
 
 def label_noise_ceiling(labels: Labels, independent: Labels) -> Ceiling:
@@ -979,11 +1009,10 @@ def _aligned(table: Iterable[Sequence[str]]) -> list[str]:
     return ["  ".join([name, *cells]).rstrip() for name, cells in zip(first, rest, strict=True)]
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and math.isnan(value):
-        return None
+def without_nan(value: Any) -> Any:
+    """A plain document with NaN and infinity as None, which JSON can hold."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    return value
+        return {key: without_nan(entry) for key, entry in value.items()}
+    return [without_nan(entry) for entry in value] if isinstance(value, (list, tuple)) else value
