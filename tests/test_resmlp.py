@@ -225,7 +225,10 @@ def test_the_penalty_makes_twins_differ_less():
 
 @pytest.mark.slow
 @parametrize_with_checks(
-    [ResMLPClassifier(device="cpu"), ResMLPClassifier(device="cpu", fragility=FragilityPenalty(), width=32, max_epochs=30)],
+    [
+        ResMLPClassifier(device="cpu"),
+        ResMLPClassifier(device="cpu", fragility=FragilityPenalty(), width=32, max_epochs=30),
+    ],
     expected_failed_checks=lambda _: STOCHASTIC,
 )
 def test_scikit_learn_contract(estimator, check):
@@ -427,6 +430,23 @@ def test_save_and_load_give_the_same_model_and_the_same_bytes(tmp_path):
     again.save(tmp_path / "b.safetensors")
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
     assert clone(again).fit(frame, np.array(["no", "yes"])[y]).fingerprint() == model.fingerprint()
+
+
+def test_a_pipeline_travels_in_a_skops_file_that_holds_no_other_unknown_type(tmp_path):
+    from skops import io
+
+    part = split("credit_g")
+    penalty = FragilityPenalty.from_preprocessing(preprocessing(part.X_train).fit(part.X_train))
+    steps = [("prepare", preprocessing(part.X_train)), ("model", small(max_epochs=2, fragility=penalty))]
+    pipeline = Pipeline(steps).fit(part.X_train, part.y_train)
+    io.dump(pipeline, tmp_path / "m.skops")
+    unknown = io.get_untrusted_types(file=tmp_path / "m.skops")
+    of_preprocessing = io.get_untrusted_types(data=io.dumps(pipeline[:-1]))
+    assert set(unknown) - set(of_preprocessing) == {"fragility.resmlp.ResMLPClassifier"}
+    again = io.load(tmp_path / "m.skops", trusted=unknown)
+    assert np.array_equal(again.predict_proba(part.X_test), pipeline.predict_proba(part.X_test))
+    assert again[-1].get_params() == pipeline[-1].get_params()
+    assert again[-1].fingerprint() == pipeline[-1].fingerprint()
 
 
 def test_the_fingerprint_follows_weights_and_classes_only():

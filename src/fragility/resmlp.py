@@ -333,6 +333,26 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):
         self.progress = progress
         self.random_state = random_state
 
+    def __getstate__(self) -> dict[str, Any]:
+        """State in arrays and plain values alone, so that a skops file of a Pipeline holds no type but this class."""
+        state = dict(super().__getstate__())
+        if self.fragility is not None:
+            state["fragility"] = self.fragility.to_dict()
+        if "network_" in state:
+            state["network_"] = {"shape": asdict(self.network_.shape), "weights": _weights(self.network_)}
+            state["history_"] = [asdict(epoch) for epoch in self.history_]
+        return state
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        plain = dict(state)
+        if plain.get("fragility") is not None:
+            plain["fragility"] = FragilityPenalty.from_dict(plain["fragility"])
+        if "network_" in plain:
+            shape = _core().NetworkShape(**plain["network_"]["shape"])
+            plain["network_"] = _network_from(shape, plain["network_"]["weights"], "the stored state")
+            plain["history_"] = tuple(_core().Epoch(**epoch) for epoch in plain["history_"])
+        super().__setstate__(plain)
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
