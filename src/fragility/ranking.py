@@ -26,6 +26,7 @@ tied rows, so it depends neither on row order nor on luck.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -323,7 +324,10 @@ def _of_class(values: Any, original: IntArray) -> FloatArray:
 
 def _tree_shap(estimator: Any, x: FloatArray, original: IntArray) -> FloatArray:
     explainer = _import_shap().TreeExplainer(estimator)
-    return _of_class(explainer.shap_values(x, check_additivity=False), original)
+    with warnings.catch_warnings():
+        # Said to callers who rely on the old layout of the values; `_of_class` reads both.
+        warnings.filterwarnings("ignore", message="LightGBM binary classifier")
+        return _of_class(explainer.shap_values(x, check_additivity=False), original)
 
 
 def _linear_shap(estimator: Any, x: FloatArray, original: IntArray, background: FloatArray) -> FloatArray:
