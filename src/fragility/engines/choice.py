@@ -54,12 +54,20 @@ def trace_rows(
     rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int, progress: Progress | None
 ) -> Trace:
     """Return the trace of ``rows`` by the named engine, or by the best one for ``auto``."""
+    native = choose_native(rows, protocol, engine, byte_budget)
+    if native is None:
+        return trace_blackbox(rows, protocol, byte_budget=byte_budget, progress=progress)
+    return native.trace(rows, protocol, progress)
+
+
+def choose_native(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int) -> NativeEngine | None:
+    """Return the native engine to use, once it has agreed with the black box on a few rows; None: the black box."""
     if engine not in ENGINES:
         raise EngineError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
     native = None if engine == BLACKBOX else _native_for(rows, engine)
     if native is None or not _agrees(native, rows, protocol, byte_budget, required=engine != "auto"):
-        return trace_blackbox(rows, protocol, byte_budget=byte_budget, progress=progress)
-    return native.trace(rows, protocol, progress)
+        return None
+    return native
 
 
 def _native_for(rows: EvidenceRows, engine: str) -> NativeEngine | None:
