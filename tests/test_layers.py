@@ -26,7 +26,8 @@ LAYERS: list[set[str]] = [  # lowest first
     {"verify", "search", "stress"},
     {"ranking", "calibration", "resmlp", "display", "summary"},
     {"loading", "evaluate"},
-    {"report", "review", "scale", "study", "demo"},
+    {"report", "review", "scale", "study", "demo", "bench"},
+    {"bench"},
     {"cli"},
     {"__init__", "__main__"},
 ]
@@ -34,7 +35,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 # Libraries that a plain install does not have, and the only modules that may name them outside a function.
 OPTIONAL = {"torch", "safetensors", "numba", "treelite", "xgboost", "lightgbm", "catboost", "shap", "polars"}
-LAZY = OPTIONAL | {"matplotlib"}
+LAZY = OPTIONAL | {"matplotlib", "skops"}  # slow to import, and not needed by most commands
 MAY_IMPORT_TORCH = {"engines.neural", "resmlp", "residual_network"}
 MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models"}  # inside a function: the adapter of a torch module
 MAY_IMPORT_NUMBA = {"engines.tree_kernels"}

@@ -1,0 +1,45 @@
+"""`fragility demo`: the whole way, on the bundled data, in one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fragility.cli.reading import fragile_table
+from fragility.cli.terminal import note, out
+from fragility.demo import Demo, run_demo
+
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("demo")(demo)
+
+
+def demo(out_dir: Out = Path("demo-audit")) -> None:
+    """Train a credit model on the bundled data, audit it, explain what it rests on, and write demo-audit/.
+
+    [bold]Example[/bold]
+
+      fragility demo
+    """
+    _print(run_demo(out_dir))
+
+
+def _print(made: Demo) -> None:
+    console, summary = out(), made.summary
+    console.print(
+        f"A gradient boosting model, right on {summary.accuracy:.0%} of {summary.rows} held-out loan applications. "
+        f"{summary.confident} predictions are at least {summary.min_confidence:.0%} confident, "
+        f"and {summary.confident_flips_within_two:.0%} of those turn when one or two fields are lost.\n"
+    )
+    console.print("The confident predictions that rest on least:")
+    console.print(fragile_table(made.most_fragile))
+    folder, first = made.folder, made.most_fragile[0].id
+    source = f"--model {folder}/model.skops --trust --data {folder}/test.parquet --target class"
+    console.print(f"\nWritten: {folder}/ with certificates, protocol, model and rows; open {made.page}")
+    note("next:")
+    note(f"  fragility show {folder} --row {first}")
+    note(f"  fragility verify {folder} {source}")

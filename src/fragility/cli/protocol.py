@@ -1,0 +1,190 @@
+"""`fragility protocol write|show|check`: declare what an audit will do, before any row is audited."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from fragility.cli.options import (
+    Baseline,
+    Classes,
+    DataOption,
+    Depth,
+    Groups,
+    Id,
+    ModelOption,
+    Reading,
+    Space,
+    Target,
+    Trust,
+    name_or_json,
+    parse_classes,
+    parse_numbers,
+)
+from fragility.cli.tables import read_rows, read_training
+from fragility.cli.terminal import out
+from fragility.loading import load_model
+from fragility.protocol import Protocol, bind
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The protocol file (JSON).", show_default=False)]
+TrainOption = Annotated[
+    Path, typer.Option("--train", metavar="TRAIN", help="The training rows (Parquet, CSV, Arrow).", show_default=False)
+]
+Operators = Annotated[
+    str | None,
+    typer.Option(
+        "--operators", metavar="A,B", help="Attenuation operators. (default attenuate_all,attenuate_top1)"
+    ),
+]
+Severities = Annotated[
+    str | None, typer.Option("--severities", metavar="A,B", help="The severity grid. (default 0.1,0.2,...,1.0)")
+]
+Weights = Annotated[
+    str | None,
+    typer.Option("--weights", metavar="A,B,C", help="FDS weights of collapse, flip and degradation. (default equal)"),
+]
+Resolution = Annotated[
+    float,
+    typer.Option("--resolution", min=0.0, help="Margins this close count as equal, so that rounding decides nothing."),
+]
+MergeThreshold = Annotated[
+    float, typer.Option("--merge-threshold", min=0.0, max=1.0, help="Association from which --groups merged merges.")
+]
+Paper = Annotated[
+    bool, typer.Option("--paper", help="The paper's protocol: current reading, mean baseline, depth 10.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        name="protocol", no_args_is_help=True, rich_markup_mode="rich",
+        help="Write, show and check a protocol file without auditing.",
+    )  # fmt: skip
+    group.command("write")(write)
+    group.command("show")(show)
+    group.command("check")(check)
+    app.add_typer(group)
+
+
+def write(
+    file: FileArgument,
+    model: ModelOption,
+    train: TrainOption,
+    target: Target = None,
+    id_column: Id = None,
+    groups: Groups = "raw-origin",
+    baseline: Baseline = "mean",
+    depth: Depth = None,
+    reading: Reading = "support",
+    space: Space = None,
+    operators: Operators = None,
+    severities: Severities = None,
+    weights: Weights = None,
+    resolution: Resolution = 1e-6,
+    merge_threshold: MergeThreshold = 0.8,
+    paper: Paper = False,
+    classes: Classes = None,
+    trust: Trust = False,
+) -> None:
+    """Fit a protocol on training rows and write it as JSON.
+
+    [bold]Examples[/bold]
+
+      fragility protocol write protocol.json --model model.skops --train train.parquet --target class
+
+      fragility protocol write protocol.json --model model.skops --train train.parquet --target class --baseline mode
+    """
+    loaded = load_model(model, trust=trust, classes=parse_classes(classes))
+    X_train = read_training(train, target=target, id_column=id_column)
+    if paper:
+        protocol = Protocol.paper(loaded, X_train)
+    else:
+        chosen = {
+            "operators": None if operators is None else tuple(operators.split(",")),
+            "severities": parse_numbers(severities, "--severities"),
+            "weights": parse_numbers(weights, "--weights"),
+        }
+        protocol = Protocol.fit(
+            loaded,
+            X_train,
+            groups=groups,
+            baseline=name_or_json(baseline, "--baseline"),
+            depth=depth,
+            reading=reading,
+            space=space,
+            resolution=resolution,
+            merge_threshold=merge_threshold,
+            **{name: value for name, value in chosen.items() if value is not None},
+        )
+    protocol.save(file)
+    out().print(f"{file}: {len(protocol.groups)} evidence groups, depth {protocol.depth}, {protocol.digest}")
+
+
+def show(file: FileArgument) -> None:
+    """Print what a protocol declares: the groups, their columns, the baseline and the settings.
+
+    [bold]Example[/bold]
+
+      fragility protocol show protocol.json
+    """
+    protocol = Protocol.load(file)
+    console = out()
+    for name, value in _settings(protocol):
+        console.print(f"[bold]{name:<16}[/bold]{escape(value)}", soft_wrap=True)
+    columns = {column.name: column for column in protocol.columns}
+    table = Table("evidence group", "column", "kind", "baseline", title=None, pad_edge=False)
+    for group in protocol.groups:
+        for i, name in enumerate(group.columns):
+            column = columns[name]
+            first = escape(group.name) if i == 0 else ""
+            table.add_row(first, escape(name), column.kind, escape(_value(column.baseline)))
+    console.print(table)
+
+
+def _settings(protocol: Protocol) -> list[tuple[str, str]]:
+    numbers = ", ".join(f"{s:g}" for s in protocol.severities)
+    return [
+        ("evidence space", protocol.space),
+        ("grouping", str(protocol.grouping)),
+        ("baseline", str(protocol.baseline)),
+        ("depth", str(protocol.depth)),
+        ("reading", protocol.reading),
+        ("operators", ", ".join(protocol.operators)),
+        ("severities", numbers),
+        ("weights", ", ".join(f"{w:.4g}" for w in protocol.weights)),
+        ("resolution", f"{protocol.resolution:g}"),
+        ("training data", str(protocol.training_digest)),
+        ("digest", protocol.digest),
+    ]
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "missing"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def check(
+    file: FileArgument,
+    model: ModelOption,
+    data: DataOption,
+    target: Target = None,
+    id_column: Id = None,
+    classes: Classes = None,
+    trust: Trust = False,
+) -> None:
+    """Say whether a protocol fits a model and rows: same columns, same kinds, nothing left out.
+
+    [bold]Example[/bold]
+
+      fragility protocol check protocol.json --model model.skops --data test.parquet --target class
+    """
+    protocol = Protocol.load(file)
+    loaded = load_model(model, trust=trust, classes=parse_classes(classes))
+    given = read_rows(data, "DATA", target=target, id_column=id_column)
+    rows = bind(loaded, given.X, protocol, ids=given.ids)
+    out().print(f"{file} fits: {len(rows.ids)} rows, {len(protocol.columns)} columns, {len(protocol.groups)} groups")

@@ -1,0 +1,152 @@
+"""`fragility show`, `top` and `compare`: read certificates that were written before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from fragility.certificate import Certificate, Certificates
+from fragility.cli.options import DirArgument, Id, MinConfidence, Target
+from fragility.cli.tables import read_rows
+from fragility.cli.terminal import note, out
+from fragility.errors import DataError
+from fragility.summary import AuditSummary, summarise
+
+Row = Annotated[str, typer.Option("--row", metavar="ID", help="The id of the row.", show_default=False)]
+Count = Annotated[int, typer.Option("-n", "--number", metavar="N", min=1, help="How many to show.")]
+Directories = Annotated[
+    list[Path], typer.Argument(metavar="DIR...", help="Two or more folders that `fragility audit` wrote.")
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option("--labels", metavar="DATA", help="A table with the true classes (see --target), for accuracy."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("show")(show)
+    app.command("top")(top)
+    app.command("compare")(compare)
+
+
+def show(directory: DirArgument, row: Row) -> None:
+    """Show one certificate: the removal path, the margin at each step, and where the prediction turns.
+
+    [bold]Example[/bold]
+
+      fragility show audit/ --row 17
+    """
+    out().print(escape(Certificates.load(directory).by_id(row).story()))
+
+
+def top(directory: DirArgument, number: Count = 20, min_confidence: MinConfidence = 0.9) -> None:
+    """List the confident predictions that rest on least, the most fragile first.
+
+    [bold]Example[/bold]
+
+      fragility top audit/ -n 20
+    """
+    certs = Certificates.load(directory)
+    chosen = list(certs.most_fragile(number, min_confidence=min_confidence))
+    if not chosen:
+        out().print(f"none of the {len(certs)} predictions reaches a confidence of {min_confidence:.0%}")
+        return
+    out().print(fragile_table(chosen))
+
+
+def fragile_table(certificates: list[Certificate]) -> Table:
+    """One line a prediction: its numbers, and a sentence for whoever must decide on it."""
+    table = Table(pad_edge=False)
+    table.add_column("row", justify="right", no_wrap=True)
+    table.add_column("FDS", justify="right", no_wrap=True)
+    table.add_column("k*", justify="right", no_wrap=True)
+    table.add_column("what it rests on", overflow="fold")
+    for cert in certificates:
+        budget = str(cert.flip_budget) if cert.flipped else "none"
+        table.add_row(escape(str(cert.id)), f"{cert.fds:.3f}", budget, escape(cert.sentence()))
+    return table
+
+
+def compare(
+    directories: Directories,
+    min_confidence: MinConfidence = 0.9,
+    labels: Labels = None,
+    target: Target = None,
+    id_column: Id = None,
+) -> None:
+    """Put audits side by side: confidence, flip budget k*, RCMA, FDS, and how many confident predictions turn.
+
+    [bold]Examples[/bold]
+
+      fragility compare audit-logistic/ audit-boosting/
+
+      fragility compare audit-logistic/ audit-boosting/ --labels test.parquet --target class
+    """
+    if len(directories) < 2:
+        raise DataError(f"compare needs two folders or more, got {len(directories)}")
+    audits = [Certificates.load(directory) for directory in directories]
+    truth = _read_labels(labels, target, id_column)
+    summaries = [summarise(certs, min_confidence=min_confidence, labels=truth) for certs in audits]
+    out().print(_comparison(directories, summaries))
+    _note_differences(audits)
+
+
+def _read_labels(path: Path | None, target: str | None, id_column: str | None) -> Mapping[Any, Any] | None:
+    if path is None:
+        return None
+    if target is None:
+        raise DataError("--labels needs --target, the column with the true class")
+    given = read_rows(path, "--labels", target=target, id_column=id_column)
+    if given.labels is None:
+        raise DataError(f"--target names the column {target!r}, but {path} has none of that name")
+    ids = given.ids if given.ids is not None else given.labels.index.tolist()
+    return dict(zip(ids, given.labels.tolist(), strict=True))
+
+
+def _share(value: float) -> str:
+    return "none confident" if value != value else f"{value:.1%}"
+
+
+def _number(value: float) -> str:
+    return "none confident" if value != value else f"{value:.3f}"
+
+
+MEASURES: tuple[tuple[str, Callable[[AuditSummary], str]], ...] = (
+    ("rows", lambda s: f"{s.rows}"),
+    ("mean confidence", lambda s: _number(s.mean_confidence)),
+    ("mean margin m(x)", lambda s: _number(s.mean_margin)),
+    ("mean flip budget k*", lambda s: _number(s.mean_flip_budget)),
+    ("never flips on the path", lambda s: _share(s.share_never_flips)),
+    ("mean RCMA", lambda s: _number(s.mean_rcma)),
+    ("mean FDS", lambda s: _number(s.mean_fds)),
+    ("confident predictions", lambda s: f"{s.confident} ({s.confident / s.rows:.1%})"),
+    ("  turn after one group", lambda s: _share(s.confident_flips_after_one)),
+    ("  turn within two groups", lambda s: _share(s.confident_flips_within_two)),
+    ("  mean FDS", lambda s: _number(s.confident_mean_fds)),
+)
+
+
+def _comparison(directories: list[Path], summaries: list[AuditSummary]) -> Table:
+    table = Table("", *(escape(str(directory)) for directory in directories), pad_edge=False)
+    if summaries[0].accuracy is not None:
+        table.add_row("accuracy", *(_share(s.accuracy or 0.0) for s in summaries))
+        table.add_row("  of confident predictions", *(_share(s.confident_accuracy or 0.0) for s in summaries))
+    for name, measure in MEASURES:
+        table.add_row(name, *(measure(s) for s in summaries))
+    for operator in summaries[0].no_flip_under:
+        values = [s.no_flip_under.get(operator) for s in summaries]
+        table.add_row(f"no flip under {operator}", *("-" if v is None else _share(v) for v in values))
+    return table
+
+
+def _note_differences(audits: list[Certificates]) -> None:
+    """Numbers under different protocols or on different rows do not compare; say so rather than refuse."""
+    if len({certs.protocol.reading for certs in audits}) > 1 or len({certs.protocol.depth for certs in audits}) > 1:
+        note("the protocols differ in reading or depth: RCMA, k* and FDS are not on the same scale")
+    if len({tuple(certs.to_arrow()["id"].to_pylist()) for certs in audits}) > 1:
+        note("the audits cover different rows")

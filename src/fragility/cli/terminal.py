@@ -1,0 +1,69 @@
+"""What every command shares: where results and notes go, and errors in one sentence."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+
+from rich.console import Console
+from rich.markup import escape
+
+DEBUG = "FRAGILITY_DEBUG"
+
+# Exit codes. `verify` alone uses 1, for a claim that does not hold; whatever could not be done at all is 2.
+EXIT_CLAIM_FAILED = 1
+EXIT_ERROR = 2
+EXIT_INTERRUPTED = 130
+
+
+PIPE_WIDTH = 200  # tables in a pipe or file are for tools and wide windows, not for the 80 columns rich assumes
+
+
+def out() -> Console:
+    """Results: standard output. A new console each time, so that a redirected stream is respected."""
+    return _console(stderr=False)
+
+
+def err() -> Console:
+    """Notes and errors: standard error."""
+    return _console(stderr=True)
+
+
+def _console(stderr: bool) -> Console:
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    return Console(stderr=stderr, highlight=False, soft_wrap=not terminal, width=None if terminal else PIPE_WIDTH)
+
+
+def note(sentence: str) -> None:
+    err().print(f"[dim]{escape(sentence)}[/dim]")
+
+
+def explain(error: BaseException) -> str:
+    """Return the sentence that a user sees for an error no command foresaw."""
+    if isinstance(error, OSError):
+        return _explain_os(error)
+    if isinstance(error, MemoryError):
+        return "not enough memory; audit fewer rows at a time with --rows"
+    kind = type(error).__name__
+    first_line = (str(error).strip().splitlines() or [""])[0]
+    return f"unexpected {kind}: {first_line} (set {DEBUG}=1 to see where it happened)"
+
+
+def _explain_os(error: OSError) -> str:
+    name = f"{error.filename}: " if error.filename else ""
+    if error.errno == errno.ENOSPC:
+        return f"{name}the disk is full; free some space or choose another folder"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{name}no permission to read or write there; choose another place or change its permissions"
+    if error.errno == errno.ENOENT:
+        return f"{name}no such file or folder"
+    return f"{name}{error.strerror or error}"
+
+
+def complain(sentence: str) -> None:
+    """Say one sentence on standard error."""
+    if os.environ.get(DEBUG):
+        traceback.print_exc()
+    err().print(f"[red]fragility:[/red] {escape(sentence)}")

@@ -1,0 +1,273 @@
+"""Pictures of certificates, in the manner of scikit-learn's `Display` classes.
+
+`from_certificates` computes what is to be drawn and keeps it in plain fields; `plot` draws it, on axes of its own or
+on those it is given, and can be called again. Matplotlib is imported when something is drawn, and its global style is
+left as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fragility.certificate import Certificates
+from fragility.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette: told apart by people with any common form of colour blindness, and in grey print.
+BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#8A8F98"
+
+STYLE: dict[str, Any] = {
+    "font.size": 10.0,
+    "axes.titlesize": 11.0,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "#E3E5E8",
+    "grid.linewidth": 0.8,
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+MARGIN_LABEL = {
+    "support": "support margin of the predicted class\n(log odds against its best competitor)",
+    "support_unbounded": "support margin of the predicted class\n(log odds against its best competitor)",
+    "current": "margin of whichever class leads\n(log odds against the runner-up)",
+}
+
+
+@contextmanager
+def drawing_style() -> Iterator[None]:
+    """Set the style of these pictures for a `with` block; it was and will be the user's outside."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        yield
+
+
+def _new_figure(width: float, height: float) -> Figure:
+    import matplotlib.pyplot as plt
+
+    return plt.figure(figsize=(width, height), layout="constrained")
+
+
+@dataclass(frozen=True)
+class CollapseCurve:
+    """One row's margin along its removal path; step 0 is the full record.
+
+    `flip_step` is k*, or None where the prediction survives every step; `flip_class` is what it turns into.
+    """
+
+    identifier: Any
+    predicted: Any
+    confidence: float
+    groups: tuple[str, ...]
+    margin: tuple[float, ...]
+    flip_step: int | None
+    flip_class: Any = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.predicted!r} at {self.confidence:.0%}"
+
+    @property
+    def tick_labels(self) -> list[str]:
+        return ["full record", *(f"− {name}" for name in self.groups)]
+
+
+@dataclass
+class CollapseDisplay:
+    """How the margin of some predictions collapses as their evidence is taken away, group after group.
+
+    Attributes
+    ----------
+    curves : the curves drawn, one a row
+    reading : the protocol's reading, which names the margin
+    ax_ : the axes drawn on: one `Axes` for one row, an array with one for each row otherwise
+    figure_ : the figure
+    """
+
+    curves: tuple[CollapseCurve, ...]
+    reading: str = "support"
+    ax_: Any = field(default=None, init=False, repr=False)
+    figure_: Any = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def from_certificates(cls, certs: Certificates, rows: Sequence[int] = (0,)) -> CollapseDisplay:
+        """Take the certificates at the positions `rows` (negative ones count from the end)."""
+        if len(rows) == 0:
+            raise DataError("rows must name at least one position, got none; for example rows=[0]")
+        return cls(tuple(_collapse_curve(certs, int(row)) for row in rows), certs.protocol.reading)
+
+    def plot(self, ax: Axes | None = None) -> CollapseDisplay:
+        """Draw one panel a row, on new axes or in the place of `ax`."""
+        with drawing_style():
+            panels = self._panels(ax)
+            for panel, curve in zip(panels, self.curves, strict=True):
+                _draw_collapse(panel, curve)
+            panels[0].set_ylabel(MARGIN_LABEL[self.reading])
+        self.ax_ = panels[0] if len(panels) == 1 else np.array(panels, dtype=object)
+        self.figure_ = panels[0].figure
+        return self
+
+    def _panels(self, ax: Axes | None) -> list[Axes]:
+        count = len(self.curves)
+        if ax is None:
+            figure = _new_figure(1.2 + 4.6 * count, 4.2)
+            return list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+        if count == 1:
+            return [ax]
+        # Like scikit-learn's PartialDependenceDisplay: the given axes lend their place to a row of panels.
+        from matplotlib.gridspec import GridSpecFromSubplotSpec
+
+        place = ax.get_subplotspec()
+        if place is None:
+            raise DataError("several rows need axes made by plt.subplots, got axes placed by hand; draw one row each")
+        ax.set_axis_off()
+        grid = GridSpecFromSubplotSpec(1, count, subplot_spec=place)
+        figure = place.get_gridspec().figure
+        first = figure.add_subplot(grid[0, 0])
+        return [first, *(figure.add_subplot(grid[0, i], sharey=first) for i in range(1, count))]
+
+
+def _collapse_curve(certs: Certificates, row: int) -> CollapseCurve:
+    if not -len(certs) <= row < len(certs):
+        raise DataError(f"rows must be positions below {len(certs)}, the number of certificates; got {row}")
+    cert = certs[row]
+    return CollapseCurve(
+        identifier=cert.id,
+        predicted=cert.predicted,
+        confidence=cert.confidence,
+        groups=cert.path,
+        margin=cert.path_margin,
+        flip_step=cert.flip_budget if cert.flipped else None,
+        flip_class=cert.turns_to,
+    )
+
+
+def _draw_collapse(ax: Axes, curve: CollapseCurve) -> None:
+    steps = np.arange(len(curve.margin))
+    ax.axhline(0.0, color="#444444", linewidth=1.0)
+    ax.plot(steps, curve.margin, color=BLUE, marker="o", markersize=5, linewidth=2.0, label=curve.label)
+    if curve.flip_step is not None:
+        k = curve.flip_step
+        ax.plot(steps[k:], curve.margin[k:], color=RED, marker="o", markersize=5, linewidth=2.0)
+        ax.plot(
+            [k], [curve.margin[k]], linestyle="none", marker="o", markersize=13, fillstyle="none",
+            markeredgewidth=2.0, color=RED, label=f"turns {curve.flip_class!r} after {_groups(k)}",
+        )  # fmt: skip
+    ax.set_xticks(steps, curve.tick_labels, rotation=35, ha="right", rotation_mode="anchor")
+    ax.set_xlabel("evidence replaced by the baseline, one group after another")
+    ax.set_title(f"row {curve.identifier}")
+    ax.margins(y=0.15)
+    ax.legend(loc="best")
+
+
+def _groups(count: int) -> str:
+    return "1 group" if count == 1 else f"{count} groups"
+
+
+# k* -> how it is drawn; the darker the mark, the fewer groups it takes to overturn the prediction.
+BUDGET_STYLES = (
+    ("no flip along the path", GREY, "o", 14.0),
+    ("flips after 3 or more groups", BLUE, "o", 18.0),
+    ("flips after 2 groups", ORANGE, "^", 26.0),
+    ("flips after 1 group", RED, "D", 24.0),
+)
+
+
+@dataclass
+class FragilityMapDisplay:
+    """Confidence against FDS, one mark a prediction, with the brittle corner marked.
+
+    The corner holds the confident predictions (at least `min_confidence`) whose FDS is at least `fds_threshold`:
+    those that look safest and rest on least.
+
+    Attributes
+    ----------
+    confidence, fds, flip_budget, flipped : arrays, one entry a prediction
+    min_confidence : where confident begins
+    fds_threshold : where the most fragile share of the confident predictions begins; NaN if none is confident
+    ax_, figure_ : what was drawn on
+    """
+
+    confidence: np.ndarray
+    fds: np.ndarray
+    flip_budget: np.ndarray
+    flipped: np.ndarray
+    min_confidence: float = 0.9
+    fds_threshold: float = float("nan")
+    ax_: Any = field(default=None, init=False, repr=False)
+    figure_: Any = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def from_certificates(
+        cls, certs: Certificates, *, min_confidence: float = 0.9, share: float = 0.2
+    ) -> FragilityMapDisplay:
+        """Mark the most fragile `share` of the predictions whose confidence is at least `min_confidence`."""
+        if not 0.0 < share <= 1.0:
+            raise DataError(f"share must lie in (0, 1], got {share}")
+        table = certs.to_arrow()
+        confidence, fds, flip_budget, flipped = (
+            table[name].to_numpy() for name in ("confidence", "fds", "flip_budget", "flipped")
+        )
+        confident = fds[confidence >= min_confidence]
+        threshold = float(np.quantile(confident, 1.0 - share)) if len(confident) else float("nan")
+        return cls(confidence, fds, flip_budget, flipped, min_confidence, threshold)
+
+    @property
+    def in_corner(self) -> np.ndarray:
+        """Which predictions lie in the brittle corner."""
+        return (self.confidence >= self.min_confidence) & (self.fds >= self.fds_threshold)
+
+    def plot(self, ax: Axes | None = None) -> FragilityMapDisplay:
+        """Draw the map on new axes or on `ax`."""
+        with drawing_style():
+            if ax is None:
+                ax = _new_figure(7.2, 4.8).add_subplot()
+            self._draw_corner(ax)
+            self._draw_marks(ax)
+            ax.set_xlabel("confidence of the prediction")
+            ax.set_ylabel("fragility (FDS): 0 rests on much, 1 on little")
+            ax.set_title("Confidence against fragility")
+            ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
+
+    def _draw_corner(self, ax: Axes) -> None:
+        from matplotlib.patches import Rectangle
+
+        if not np.isfinite(self.fds_threshold):
+            return
+        right, top = 1.005, max(1.0, float(self.fds.max())) + 0.015
+        corner = (self.min_confidence, self.fds_threshold)
+        size = (right - corner[0], top - corner[1])
+        count = int(self.in_corner.sum())
+        label = f"brittle corner: {count} prediction{'' if count == 1 else 's'}"
+        ax.add_patch(
+            Rectangle(corner, *size, facecolor=RED, alpha=0.12, edgecolor=RED, linewidth=1.2, zorder=0.5, label=label)
+        )
+
+    def _draw_marks(self, ax: Axes) -> None:
+        kind = np.where(~self.flipped, 0, np.clip(4 - self.flip_budget, 1, 3))
+        for number, (label, colour, marker, size) in enumerate(BUDGET_STYLES):
+            here = kind == number
+            if here.any():
+                ax.scatter(
+                    self.confidence[here], self.fds[here], s=size, c=colour, marker=marker, alpha=0.75,
+                    linewidths=0, label=f"{label} ({int(here.sum())})", zorder=2 + number,
+                )  # fmt: skip

@@ -1,0 +1,82 @@
+"""One audit in a few numbers: what `compare`, the demo's page and the audit command's closing lines show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fragility.certificate import Certificates
+from fragility.errors import DataError
+
+CONFIDENT = 0.9
+
+
+@dataclass(frozen=True)
+class AuditSummary:
+    """Means and shares over the certificates of one audit.
+
+    Every row counts: a prediction that never flips enters the mean flip budget as K + 1, as its certificate says, and
+    `share_never_flips` states how many those are. Shares `confident_*` are of the confident predictions and NaN where
+    there are none; `accuracy` is None without labels.
+    """
+
+    rows: int
+    min_confidence: float
+    mean_confidence: float
+    mean_margin: float
+    mean_flip_budget: float
+    share_never_flips: float
+    mean_rcma: float
+    mean_fds: float
+    confident: int
+    confident_flips_after_one: float
+    confident_flips_within_two: float
+    confident_mean_fds: float
+    no_flip_under: Mapping[str, float]
+    accuracy: float | None = None
+    confident_accuracy: float | None = None
+
+
+def summarise(
+    certs: Certificates, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None
+) -> AuditSummary:
+    """Summarise `certs`; `labels` maps row ids to true classes and must cover every row."""
+    table = certs.to_pandas()
+    confident = table[table["confidence"] >= min_confidence]
+    right = None if labels is None else _right(table, labels)
+    return AuditSummary(
+        rows=len(table),
+        min_confidence=min_confidence,
+        mean_confidence=_mean(table["confidence"]),
+        mean_margin=_mean(table["margin"]),
+        mean_flip_budget=_mean(table["flip_budget"]),
+        share_never_flips=_mean(~table["flipped"]),
+        mean_rcma=_mean(table["rcma"]),
+        mean_fds=_mean(table["fds"]),
+        confident=len(confident),
+        confident_flips_after_one=_mean(confident["flipped"] & (confident["flip_budget"] <= 1)),
+        confident_flips_within_two=_mean(confident["flipped"] & (confident["flip_budget"] <= 2)),
+        confident_mean_fds=_mean(confident["fds"]),
+        no_flip_under={
+            name.removeprefix("lambda_"): _mean(table[name].isna()) for name in table if name.startswith("lambda_")
+        },
+        accuracy=None if right is None else _mean(right),
+        confident_accuracy=None if right is None else _mean(right[confident.index]),
+    )
+
+
+def _mean(values: pd.Series) -> float:
+    return float(np.mean(values.to_numpy(dtype=np.float64))) if len(values) else float("nan")
+
+
+def _right(table: pd.DataFrame, labels: Mapping[Any, Any]) -> pd.Series:
+    missing = [row for row in table["id"] if row not in labels]
+    if missing:
+        raise DataError(f"no label for row {missing[0]!r} and {len(missing) - 1} more of {len(table)} audited rows")
+    truth = table["id"].map(labels)
+    # Labels read from a file may be 1 where the certificate says "1"; the words are what must agree.
+    return truth.astype(str) == table["predicted"].astype(str)

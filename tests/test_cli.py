@@ -1,0 +1,566 @@
+"""The command line as a user meets it: what it prints, what it writes, and one sentence for every mistake."""
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import skops.io
+from sklearn.compose import ColumnTransformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+import fragility as fg
+from fragility.cli import main
+
+NUMERIC = ["duration", "credit_amount", "age"]
+NOMINAL = ["checking_status", "savings_status", "purpose"]
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+def run(*words: object) -> Done:
+    """Run `fragility WORDS` in this process."""
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    return Done(stop.value.code or 0, out.getvalue(), err.getvalue())
+
+
+def refuse(*words: object) -> str:
+    """Run a command that must fail with exit code 2 and one sentence, and return the sentence."""
+    done = run(*words)
+    assert done.code == 2, done
+    assert "Traceback" not in done.err
+    assert done.err.startswith("fragility: ") and done.err.count("\n") == 1, done.err
+    return done.err
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    X, y = fg.load_credit_g()
+    return X[NUMERIC + NOMINAL].assign(risk=y, loan=[f"L{i:04}" for i in range(len(X))])
+
+
+@pytest.fixture(scope="module")
+def model(table):
+    nominal = ("nominal", OneHotEncoder(handle_unknown="ignore"), NOMINAL)
+    encode = ColumnTransformer([nominal, ("numeric", StandardScaler(), NUMERIC)])
+    X = table[NUMERIC + NOMINAL]
+    return make_pipeline(encode, LogisticRegression(max_iter=1000)).fit(X[:700], table["risk"][:700])
+
+
+@pytest.fixture(scope="module")
+def made(table, model, tmp_path_factory) -> Path:
+    """A folder with a model, rows in three formats, and one audit."""
+    folder = tmp_path_factory.mktemp("cli")
+    skops.io.dump(model, folder / "model.skops")
+    joblib.dump(model, folder / "model.joblib")
+    train, test = table[:700], table[700:760].reset_index(drop=True)
+    train.to_parquet(folder / "train.parquet")
+    test.to_parquet(folder / "test.parquet")
+    test.to_csv(folder / "test.csv", index=False)
+    test.to_feather(folder / "test.arrow")
+    done = run(*audit_words(folder), "--out", folder / "audit")
+    assert done.code == 0, done.err
+    return folder
+
+
+def audit_words(folder: Path, data: str = "test.parquet", model: str = "model.skops") -> list[object]:
+    return ["audit", folder / model, folder / data, "--train", folder / "train.parquet", *COLUMNS]
+
+
+COLUMNS = ["--target", "risk", "--id", "loan"]
+
+
+# --- what works ---------------------------------------------------------------------------------------------
+
+
+def test_audit_writes_what_the_library_computes(made, model, table):
+    certs = fg.Certificates.load(made / "audit")
+    X = table[NUMERIC + NOMINAL]
+    ids = table["loan"][700:760].tolist()
+    expected = fg.audit(model, X[700:760], fg.Protocol.fit(model, X[:700]), ids=ids)
+    assert certs.to_pandas()["digest"].tolist() == expected.to_pandas()["digest"].tolist()
+
+
+@pytest.mark.parametrize("data", ["test.csv", "test.arrow"])
+def test_the_file_format_of_the_rows_changes_nothing(made, tmp_path, data):
+    assert run(*audit_words(made, data), "--out", tmp_path / "audit").code == 0
+    digests = [fg.Certificates.load(f / "audit").to_pandas()["digest"].tolist() for f in (made, tmp_path)]
+    assert digests[0] == digests[1]
+
+
+def test_rows_selects_a_slice(made, tmp_path):
+    assert run(*audit_words(made), "--rows", "10:20", "--out", tmp_path / "audit").code == 0
+    part = fg.Certificates.load(tmp_path / "audit").to_pandas()["digest"].tolist()
+    assert part == fg.Certificates.load(made / "audit").to_pandas()["digest"].tolist()[10:20]
+
+
+def test_audit_ends_with_numbers_and_a_next_step(made, tmp_path):
+    done = run(*audit_words(made), "--rows", "5", "--out", tmp_path / "audit")
+    assert "5 certificates in" in done.out
+    assert f"next: fragility top {tmp_path / 'audit'}" in done.err
+
+
+def test_show_tells_the_story_of_one_row(made):
+    done = run("show", made / "audit", "--row", "L0703")
+    assert done.code == 0
+    assert done.out.strip() == fg.Certificates.load(made / "audit").by_id("L0703").story().strip()
+
+
+def test_show_accepts_a_row_number_where_ids_are_numbers(made, tmp_path):
+    for name in ("train", "test"):
+        pd.read_parquet(made / f"{name}.parquet").drop(columns="loan").to_parquet(tmp_path / f"{name}.parquet")
+    words = ["audit", made / "model.skops", tmp_path / "test.parquet", "--train", tmp_path / "train.parquet"]
+    assert run(*words, "--target", "risk", "--rows", "5", "--out", tmp_path / "audit").code == 0
+    assert "row 3:" in run("show", tmp_path / "audit", "--row", "3").out
+
+
+def test_top_lists_the_most_fragile_confident_predictions(made):
+    done = run("top", made / "audit", "-n", "3", "--min-confidence", "0.7")
+    certs = fg.Certificates.load(made / "audit").most_fragile(3, min_confidence=0.7)
+    places = [done.out.index(str(cert.id)) for cert in certs]
+    assert done.code == 0 and places == sorted(places)
+
+
+def test_top_says_when_nothing_is_confident(made):
+    done = run("top", made / "audit", "--min-confidence", "1.0")
+    assert done.code == 0 and "none of the 60 predictions" in done.out
+
+
+def test_compare_shows_audits_side_by_side(made, tmp_path):
+    run(*audit_words(made), "--baseline", "mode", "--out", tmp_path / "mode")
+    words = ["compare", made / "audit", tmp_path / "mode"]
+    done = run(*words, "--labels", made / "test.parquet", *COLUMNS)
+    assert done.code == 0
+    for measure in ("accuracy", "mean flip budget k*", "mean RCMA", "mean FDS", "turn after one group"):
+        assert measure in done.out
+    truth = pd.read_parquet(made / "test.parquet")["risk"]
+    predicted = fg.Certificates.load(made / "audit").to_pandas()["predicted"]
+    assert f"{np.mean(truth.to_numpy() == predicted.to_numpy()):.1%}" in done.out
+    assert "differ" not in done.err
+
+
+def test_compare_warns_about_scales_and_rows_that_differ(made, tmp_path):
+    run(*audit_words(made), "--depth", "2", "--rows", "7", "--out", tmp_path / "short")
+    done = run("compare", made / "audit", tmp_path / "short")
+    assert done.code == 0
+    assert "not on the same scale" in done.err and "different rows" in done.err
+
+
+def verify_words(folder: Path) -> list[object]:
+    return ["verify", folder / "audit", "--model", folder / "model.skops", "--data", folder / "test.parquet", *COLUMNS]
+
+
+def test_verify_exits_0_when_every_claim_holds(made):
+    assert run(*verify_words(made)).code == 0
+    assert run(*verify_words(made), "--sample", "5").code == 0
+
+
+def test_verify_exits_1_when_the_rows_are_others(made, tmp_path):
+    frame = pd.read_parquet(made / "test.parquet")
+    frame.loc[3, "age"] += 1
+    frame.to_parquet(tmp_path / "other.parquet")
+    words = verify_words(made)
+    words[words.index("--data") + 1] = tmp_path / "other.parquet"
+    done = run(*words)
+    assert done.code == 1 and "Traceback" not in done.err
+
+
+def test_verify_exits_2_when_it_cannot_check(made, tmp_path):
+    words = verify_words(made)
+    words[1] = tmp_path
+    assert "manifest" in refuse(*words)
+
+
+def test_protocol_is_written_shown_and_checked(made, tmp_path):
+    file = tmp_path / "protocol.json"
+    source = ["--model", made / "model.skops", "--train", made / "train.parquet", *COLUMNS]
+    written = run("protocol", "write", file, *source, "--severities", "0.5,1", "--weights", "1,2,1", "--depth", "3")
+    protocol = fg.Protocol.load(file)
+    assert written.code == 0 and protocol.digest in written.out
+    assert protocol.severities == (0.5, 1.0) and protocol.depth == 3
+    shown = run("protocol", "show", file)
+    assert all(name in shown.out for name in protocol.group_names) and protocol.digest in shown.out
+    checked = run("protocol", "check", file, "--model", made / "model.skops", "--data", made / "test.parquet", *COLUMNS)
+    assert checked.code == 0 and "60 rows" in checked.out
+
+
+def test_the_papers_protocol(made, tmp_path):
+    source = ["--model", made / "model.skops", "--train", made / "train.parquet", *COLUMNS]
+    assert run("protocol", "write", tmp_path / "p.json", *source, "--paper").code == 0
+    assert fg.Protocol.load(tmp_path / "p.json").reading == "current"
+
+
+def test_a_protocol_file_replaces_training_rows(made, tmp_path):
+    fg.Certificates.load(made / "audit").protocol.save(tmp_path / "p.json")
+    words = [word for word in audit_words(made) if word not in ("--train", made / "train.parquet")]
+    assert run(*words, "--protocol", tmp_path / "p.json", "--out", tmp_path / "audit").code == 0
+    both = [fg.Certificates.load(f / "audit").to_pandas()["digest"].tolist() for f in (made, tmp_path)]
+    assert both[0] == both[1]
+
+
+def test_a_model_named_as_module_and_attribute(made, tmp_path, monkeypatch):
+    code = f"import joblib\npipeline = joblib.load({str(made / 'model.joblib')!r})\n"
+    (tmp_path / "scoring_of_this_test.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    words = audit_words(made)
+    words[1] = "scoring_of_this_test:pipeline"
+    assert run(*words, "--rows", "5", "--out", tmp_path / "audit").code == 0
+
+
+def test_groups_and_baseline_from_files(made, tmp_path):
+    blocks = {name: "account" if name.endswith("status") else name for name in NUMERIC + NOMINAL}
+    (tmp_path / "groups.json").write_text(json.dumps(blocks))
+    row = pd.read_parquet(made / "train.parquet")[NUMERIC + NOMINAL].iloc[0].to_dict()
+    (tmp_path / "baseline.json").write_text(json.dumps(row, default=lambda value: value.item()))
+    options = ["--groups", tmp_path / "groups.json", "--baseline", tmp_path / "baseline.json", "--space", "raw"]
+    done = run(*audit_words(made), *options, "--out", tmp_path / "audit")
+    assert done.code == 0, done.err
+    protocol = fg.Certificates.load(tmp_path / "audit").protocol
+    assert "account" in protocol.group_names and protocol.baseline == "explicit" and protocol.space == "raw"
+
+
+def test_nothing_is_drawn_on_standard_error_in_a_pipe(made, tmp_path):
+    done = run(*audit_words(made), "--out", tmp_path / "audit")
+    assert "\x1b" not in done.out + done.err and "━" not in done.err
+
+
+# --- the demo -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> tuple[Path, Done]:
+    folder = tmp_path_factory.mktemp("demo") / "demo-audit"
+    return folder, run("demo", "--out", folder)
+
+
+def test_demo_prints_fragile_predictions_in_words(demo):
+    folder, done = demo
+    assert done.code == 0, done.err
+    told = re.sub(r"\s+", " ", done.out)
+    worst = fg.Certificates.load(folder).most_fragile(10)
+    assert len(worst) == 10
+    assert all(f"'{cert.predicted}' at {cert.confidence:.0%}, but without" in told for cert in worst)
+    assert all(cert.confidence >= 0.9 for cert in worst)
+
+
+def test_demo_writes_two_pictures_and_a_page_that_opens_offline(demo):
+    folder, _ = demo
+    pictures = sorted(folder.glob("*.png"))
+    assert len(pictures) >= 2
+    assert all(p.read_bytes().startswith(b"\x89PNG") and p.stat().st_size > 10_000 for p in pictures)
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png;base64,") == 2
+    assert not re.search(r"(src|href)=.?https?:", page)
+    assert "$" not in page.split("</style>")[1].replace("data:image", "")
+
+
+def test_demo_can_be_verified_with_the_command_it_prints(demo):
+    _, done = demo
+    command = next(line for line in done.err.splitlines() if "fragility verify" in line)
+    assert run(*command.split()[1:]).code == 0
+
+
+def test_demo_can_be_run_again(demo):
+    folder, first = demo
+    again = run("demo", "--out", folder)
+    assert again.code == 0 and again.out == first.out
+
+
+# --- bad input ----------------------------------------------------------------------------------------------
+
+
+def replaced(words: list[object], option: str, value: object) -> list[object]:
+    place = words.index(option) + 1
+    return [*words[:place], value, *words[place + 1 :]]
+
+
+@pytest.fixture
+def out(tmp_path) -> list[object]:
+    return ["--out", tmp_path / "audit"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(request, tmp_path):
+    """A refused command leaves no folder, whole or half."""
+    yield
+    if "out" in request.fixturenames and request.node.get_closest_marker("leaves_output") is None:
+        assert not (tmp_path / "audit").exists()
+        assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_missing_data_file(made, out):
+    assert "nowhere.parquet does not exist" in refuse(*audit_words(made, "nowhere.parquet"), *out)
+
+
+def test_missing_training_file(made, out, tmp_path):
+    words = replaced(audit_words(made), "--train", tmp_path / "gone.csv")
+    assert "--train" in refuse(*words, *out)
+
+
+def test_missing_model_file(made, out):
+    assert "gone.skops" in refuse(*audit_words(made, model="gone.skops"), *out)
+
+
+def test_truncated_model_file(made, out, tmp_path):
+    (tmp_path / "model.skops").write_bytes((made / "model.skops").read_bytes()[:200])
+    words = audit_words(made)
+    words[1] = tmp_path / "model.skops"
+    assert "model.skops" in refuse(*words, *out)
+
+
+def test_unknown_kind_of_model_file(made, out, tmp_path):
+    (tmp_path / "model.xyz").write_bytes(b"?")
+    words = audit_words(made)
+    words[1] = tmp_path / "model.xyz"
+    assert ".skops" in refuse(*words, *out)
+
+
+def test_a_pickle_needs_trust(made, out):
+    assert "--trust" in refuse(*audit_words(made, model="model.joblib"), *out)
+
+
+def test_a_pickle_with_trust(made, tmp_path):
+    words = [*audit_words(made, model="model.joblib"), "--trust", "--rows", "5", "--out", tmp_path / "trusted"]
+    assert run(*words).code == 0
+
+
+def test_unreadable_data_file(made, out, tmp_path):
+    (tmp_path / "data.parquet").write_bytes(b"not a parquet file")
+    words = audit_words(made)
+    words[2] = tmp_path / "data.parquet"
+    assert "data.parquet could not be read" in refuse(*words, *out)
+
+
+def test_unknown_kind_of_data_file(made, out, tmp_path):
+    (tmp_path / "data.xlsx").write_bytes(b"?")
+    words = audit_words(made)
+    words[2] = tmp_path / "data.xlsx"
+    assert ".parquet" in refuse(*words, *out)
+
+
+def test_a_folder_instead_of_a_data_file(made, out, tmp_path):
+    words = audit_words(made)
+    words[2] = tmp_path
+    assert "is a folder" in refuse(*words, *out)
+
+
+def changed(made: Path, tmp_path: Path, change) -> list[object]:
+    """Audit words whose DATA is test.parquet after `change`."""
+    change(pd.read_parquet(made / "test.parquet")).to_parquet(tmp_path / "changed.parquet")
+    words = audit_words(made)
+    words[2] = tmp_path / "changed.parquet"
+    return words
+
+
+def test_empty_data(made, out, tmp_path):
+    assert "no rows" in refuse(*changed(made, tmp_path, lambda t: t[:0]), *out)
+
+
+def test_empty_csv_file(made, out, tmp_path):
+    (tmp_path / "empty.csv").write_text("")
+    words = audit_words(made)
+    words[2] = tmp_path / "empty.csv"
+    assert "empty.csv" in refuse(*words, *out)
+
+
+def test_missing_column(made, out, tmp_path):
+    assert "'age'" in refuse(*changed(made, tmp_path, lambda t: t.drop(columns="age")), *out)
+
+
+def test_extra_column(made, out, tmp_path):
+    assert "'note'" in refuse(*changed(made, tmp_path, lambda t: t.assign(note=1)), *out)
+
+
+def test_renamed_column(made, out, tmp_path):
+    sentence = refuse(*changed(made, tmp_path, lambda t: t.rename(columns={"age": "Age"})), *out)
+    assert "'age'" in sentence and "'Age'" in sentence
+
+
+def test_text_in_a_numeric_column(made, out, tmp_path):
+    assert "'age'" in refuse(*changed(made, tmp_path, lambda t: t.assign(age="old")), *out)
+
+
+def test_missing_values_that_the_model_refuses(made, out, tmp_path):
+    assert "'age'" in refuse(*changed(made, tmp_path, lambda t: t.assign(age=np.nan)), *out)
+
+
+def test_infinite_value(made, out, tmp_path):
+    assert "'age'" in refuse(*changed(made, tmp_path, lambda t: t.assign(age=np.inf)), *out)
+
+
+def test_duplicate_ids(made, out, tmp_path):
+    assert "'L0700'" in refuse(*changed(made, tmp_path, lambda t: t.assign(loan="L0700")), *out)
+
+
+@pytest.mark.leaves_output
+def test_one_row_is_enough(made, out):
+    assert run(*audit_words(made), "--rows", "1", *out).code == 0
+
+
+def test_wrong_target_column(made, out):
+    assert "'riks'" in refuse(*replaced(audit_words(made), "--target", "riks"), *out)
+
+
+def test_wrong_id_column(made, out):
+    assert "'lone'" in refuse(*replaced(audit_words(made), "--id", "lone"), *out)
+
+
+@pytest.mark.parametrize("rows", ["many", "0", "90:99", "1:2:3", ""])
+def test_wrong_rows(made, out, rows):
+    assert "--rows" in refuse(*audit_words(made), "--rows", rows, *out)
+
+
+def test_depth_larger_than_the_number_of_groups(made, out):
+    assert "depth" in refuse(*audit_words(made), "--depth", "7", *out)
+
+
+CHOICES = [("--reading", "loud"), ("--baseline", "median-ish"), ("--space", "outer"), ("--engine", "steam")]
+
+
+@pytest.mark.parametrize(("option", "value"), CHOICES)
+def test_a_word_that_is_not_a_choice(made, out, option, value):
+    assert f"'{value}'" in refuse(*audit_words(made), option, value, *out)
+
+
+def test_group_map_that_leaves_a_field_out(made, out, tmp_path):
+    (tmp_path / "groups.json").write_text(json.dumps({name: name for name in NUMERIC}))
+    assert "checking_status" in refuse(*audit_words(made), "--groups", tmp_path / "groups.json", *out)
+
+
+def test_group_map_that_overlaps(made, out, tmp_path):
+    blocks = {"a": NUMERIC + NOMINAL, "b": ["age"]}
+    (tmp_path / "groups.json").write_text(json.dumps(blocks))
+    assert "age" in refuse(*audit_words(made), "--groups", tmp_path / "groups.json", *out)
+
+
+def test_group_map_that_is_not_json(made, out, tmp_path):
+    (tmp_path / "groups.json").write_text("{")
+    assert "groups.json" in refuse(*audit_words(made), "--groups", tmp_path / "groups.json", *out)
+
+
+def test_neither_training_rows_nor_protocol(made, out):
+    words = [word for word in audit_words(made) if word not in ("--train", made / "train.parquet")]
+    sentence = refuse(*words, *out)
+    assert "--train" in sentence and "--protocol" in sentence
+
+
+def test_protocol_and_options_that_describe_one(made, out, tmp_path):
+    fg.Certificates.load(made / "audit").protocol.save(tmp_path / "p.json")
+    assert "--protocol already declares" in refuse(*audit_words(made), "--protocol", tmp_path / "p.json", *out)
+
+
+def test_protocol_made_for_other_columns(made, out, tmp_path, table):
+    X = table[NUMERIC]
+    other = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, table["risk"])
+    fg.Protocol.fit(other, X).save(tmp_path / "p.json")
+    words = [word for word in audit_words(made) if word not in ("--train", made / "train.parquet")]
+    assert "protocol" in refuse(*words, "--protocol", tmp_path / "p.json", *out)
+
+
+def test_protocol_file_that_is_not_one(made, out, tmp_path):
+    (tmp_path / "p.json").write_text("[]")
+    words = [word for word in audit_words(made) if word not in ("--train", made / "train.parquet")]
+    assert "protocol" in refuse(*words, "--protocol", tmp_path / "p.json", *out)
+
+
+def test_out_is_a_file(made, tmp_path):
+    (tmp_path / "taken").write_text("")
+    assert "is a file" in refuse(*audit_words(made), "--out", tmp_path / "taken")
+
+
+def test_out_is_a_folder_with_other_things(made, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.doc").write_text("precious")
+    assert "not an audit folder" in refuse(*audit_words(made), "--out", tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.doc").read_text() == "precious"
+
+
+def test_unwritable_folder(made):
+    # /proc refuses new folders even to root, who may write anywhere else
+    if not Path("/proc/self").exists():
+        pytest.skip("needs a /proc file system")
+    assert "/proc" in refuse(*audit_words(made), "--out", "/proc/audit")
+
+
+def test_full_disk(made, out, monkeypatch):
+    def no_space(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pyarrow.parquet.write_table", no_space)
+    assert "No space left" in refuse(*audit_words(made), *out)
+
+
+def test_show_of_an_unknown_row(made):
+    assert "'nobody'" in refuse("show", made / "audit", "--row", "nobody")
+
+
+@pytest.mark.parametrize("command", [["show", "--row", "1"], ["top"]])
+def test_a_folder_that_is_no_audit(tmp_path, command):
+    assert "manifest" in refuse(command[0], tmp_path, *command[1:])
+
+
+def test_compare_needs_two_audits(made):
+    assert "two folders" in refuse("compare", made / "audit")
+
+
+def test_compare_with_labels_but_no_target(made):
+    assert "--target" in refuse("compare", made / "audit", made / "audit", "--labels", made / "test.parquet")
+
+
+def test_unknown_option_and_missing_argument(made):
+    for words in (["audit"], ["top", made / "audit", "--colour"], ["nonsense"]):
+        done = run(*words)
+        assert done.code == 2 and "Traceback" not in done.err and done.err
+
+
+def test_an_error_nobody_foresaw_is_one_sentence_too(made, out, monkeypatch):
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("the flux is inverted\nand more")
+
+    monkeypatch.setattr("fragility.cli.audit.audit_rows", broken)
+    sentence = refuse(*audit_words(made), *out)
+    assert "RuntimeError: the flux is inverted" in sentence and "FRAGILITY_DEBUG=1" in sentence
+
+
+@pytest.mark.slow
+def test_interrupted_run_leaves_nothing(made, tmp_path):
+    """Ctrl-C in the middle of an audit of many rows."""
+    big = pd.concat([pd.read_parquet(made / "train.parquet")] * 300, ignore_index=True)
+    noise = np.random.default_rng(0).normal(size=len(big))
+    big.assign(loan=range(len(big)), credit_amount=big["credit_amount"] + noise).to_parquet(tmp_path / "big.parquet")
+    words = audit_words(made)
+    words[2] = tmp_path / "big.parquet"
+    folder = tmp_path / "results"
+    folder.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fragility", *map(str, words), "--engine", "blackbox", "--out", str(folder / "audit")],
+        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(6)
+    assert process.poll() is None, f"the audit ended before it could be interrupted: {process.communicate()}"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted; nothing was written" in err and "Traceback" not in err
+    assert list(folder.iterdir()) == []

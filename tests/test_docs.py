@@ -1,0 +1,146 @@
+"""The documentation is run: every Python and shell block of README and docs/guide, and every option is described.
+
+Blocks of one page run in order, in one temporary folder and one namespace, as a reader would type them.
+"""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from fragility.cli import app, main
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs" / "guide").glob("*.md"))]
+COMMAND_LINE = REPOSITORY / "docs" / "guide" / "command-line.md"
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+RUNNABLE = {"python", "bash"}
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    code: str
+    line: int
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [Block(m[1], m[2], text.count("\n", 0, m.start()) + 2) for m in BLOCK.finditer(text)]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(REPOSITORY))
+
+
+def run_python(block: Block, namespace: dict, page: Path) -> None:
+    # the padding makes a traceback point at the line of the page
+    exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), namespace)
+
+
+def run_command(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    if not words:
+        return
+    if words[0] == "fragility":
+        with pytest.raises(SystemExit) as stop:
+            main(words[1:])
+        assert stop.value.code in (0, None), f"exit code {stop.value.code}: {line}"
+    elif words[0] == "make":
+        check_make_target(words[1])
+    elif words[:2] != ["pip", "install"]:
+        pytest.fail(f"a command the tests do not know how to run: {line}")
+
+
+def check_make_target(target: str) -> None:
+    assert shutil.which("make"), "make is needed to check the documented targets"
+    subprocess.run(["make", "--dry-run", target], cwd=REPOSITORY, check=True, capture_output=True)
+
+
+RUN_PAGES = [page for page in PAGES if any(block.language in RUNNABLE for block in blocks(page))]
+
+
+@pytest.mark.parametrize("page", RUN_PAGES, ids=name)
+def test_every_block_runs(page, tmp_path, monkeypatch):
+    import matplotlib
+
+    monkeypatch.chdir(tmp_path)
+    namespace: dict = {"__name__": "__main__"}
+    with matplotlib.rc_context({"backend": "agg"}):
+        for block in blocks(page):
+            if block.language == "python":
+                run_python(block, namespace, page)
+            elif block.language == "bash":
+                for line in block.code.replace("\\\n", " ").splitlines():
+                    run_command(line)
+        import matplotlib.pyplot as plt
+
+        plt.close("all")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_names_its_language(page):
+    unnamed = [block.line for block in blocks(page) if block.language not in RUNNABLE | {"text", "json"}]
+    assert not unnamed, f"{name(page)}: say python, bash, json or text after the fence in lines {unnamed}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted((REPOSITORY / "docs").glob("*.md"))], ids=name)
+def test_links_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    targets = [target for target in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in target]
+    broken = [target for target in targets if not (page.parent / target).exists()]
+    assert not broken, f"{name(page)} links to {broken}"
+
+
+def leaf_commands(command, path=()):
+    """Yield (words, command) for every command that does something."""
+    children = getattr(command, "commands", None)
+    if not children:
+        yield path, command
+        return
+    for word, child in children.items():
+        yield from leaf_commands(child, (*path, word))
+
+
+LEAVES = dict(leaf_commands(typer.main.get_command(app)))
+
+
+def section(words: tuple[str, ...]) -> str:
+    """The part of command-line.md under the heading of one command."""
+    text = COMMAND_LINE.read_text(encoding="utf-8")
+    heading = re.compile(rf"^## {re.escape(' '.join(words))}\b[^\n]*\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+    found = heading.search(text)
+    assert found, f"docs/guide/command-line.md has no section '## {' '.join(words)}'"
+    return found[1]
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_every_option_is_documented(words):
+    text = section(words)
+    options = [option for p in LEAVES[words].params for option in (*p.opts, *p.secondary_opts)]
+    missing = [o for o in options if o.startswith("-") and o not in ("-h", "--help") and f"`{o}" not in text]
+    assert not missing, f"docs/guide/command-line.md, section {' '.join(words)}: describe {missing}"
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_no_option_is_documented_that_does_not_exist(words):
+    known = {option for p in LEAVES[words].params for option in (*p.opts, *p.secondary_opts)}
+    table = "\n".join(line.split("|")[1] for line in section(words).splitlines() if line.startswith("|"))
+    unknown = [option for option in re.findall(r"`(-{1,2}[a-z][a-z-]*)", table) if option not in known]
+    assert not unknown, f"fragility {' '.join(words)} has no {unknown}"
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_every_command_shows_an_example(words):
+    assert f"fragility {' '.join(words)}" in (LEAVES[words].help or ""), "add an example to the docstring"
+
+
+def test_python_m_is_the_same_command_line():
+    done = subprocess.run([sys.executable, "-m", "fragility", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("fragility ")
