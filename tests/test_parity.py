@@ -1,0 +1,244 @@
+"""The library equals the slow twins: real models, both evidence spaces, all three readings.
+
+The twin's side is prepared without the library: rows, baseline and groups come from scikit-learn's own output and from
+pandas; only the model adapter is shared, asked for one row at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from naive import Row, naive_certificate
+from pipelines import FAMILIES, Case, fitted, nominal_names, raw_row_table
+
+from fragility.audit import audit
+from fragility.certificate import Certificates
+from fragility.models import Model
+from fragility.protocol import Protocol
+
+READINGS = ("support", "current", "support_unbounded")
+OPERATORS = ("attenuate_all", "attenuate_top1", "attenuate_top3")
+SEVERITIES = tuple(round(0.1 * i, 1) for i in range(1, 11))
+N_ROWS = {"transformed": 8, "raw": 2}
+RELATIVE, ABSOLUTE = 1e-9, 1e-11  # the absolute floor is for differences of margins that are nearly equal
+
+
+@dataclass(frozen=True)
+class Twin:
+    """What the slow twin needs, prepared by hand."""
+
+    names: list[str]  # groups
+    groups: list[list[int]]
+    rows: list[Row]
+    baseline: Row
+    stepwise: list[bool]
+    probabilities: Any
+
+
+@functools.cache
+def transformed_twin(dataset: str, family: str) -> Twin:
+    case = fitted(dataset, family, "transformed")
+    prepare = case.model[:-1]
+    train = np.asarray(prepare.transform(case.X_train), dtype=float)
+    rows = np.asarray(prepare.transform(case.X_test[: N_ROWS["transformed"]]), dtype=float)
+    names, groups = [], []
+    fields = sorted(case.X_train.columns, key=len, reverse=True)  # the longest field a column name can belong to
+    for j, column in enumerate(prepare.get_feature_names_out()):
+        part, _, own = column.partition("__")
+        field = own if part == "numeric" else next(f for f in fields if own.startswith(f"{f}_"))
+        if field not in names:
+            names.append(field)
+            groups.append([])
+        groups[names.index(field)].append(j)
+    model = Model.wrap(case.model)
+    probabilities = remembered(lambda row: model.head_probabilities(np.array([row]))[0])
+    return Twin(names, groups, rows.tolist(), train.mean(axis=0).tolist(), [False] * train.shape[1], probabilities)
+
+
+@functools.cache
+def raw_twin(dataset: str, family: str) -> Twin:
+    case = fitted(dataset, family, "raw")
+    names = list(case.X_train.columns)
+    nominal = set(nominal_names(case.X_train))
+    baseline: Row = []
+    for name in names:
+        known = case.X_train[name].dropna()
+        baseline.append(Counter(known).most_common(1)[0][0] if name in nominal else float(known.mean()))
+    model = Model.wrap(case.model)
+    return Twin(
+        names,
+        [[j] for j in range(len(names))],
+        raw_cells(case, nominal),
+        baseline,
+        [name in nominal for name in names],
+        remembered(lambda row: model.probabilities(raw_row_table(case, list(row)))[0]),
+    )
+
+
+def raw_cells(case: Case, nominal: set[str]) -> list[Row]:
+    """The first rows, and the first with missing values, as plain cells."""
+    X = case.X_test
+    gaps = np.flatnonzero(X.isna().any(axis=1))[:1]
+    chosen = X.iloc[list(dict.fromkeys([*gaps, *range(N_ROWS["raw"])]))[: N_ROWS["raw"]]]
+    rows = []
+    for _, row in chosen.iterrows():
+        rows.append([(None if pd.isna(v) else v) if n in nominal else float(v) for n, v in row.items()])
+    return rows
+
+
+def remembered(ask: Any) -> Any:
+    """The three readings ask for many equal states; the model need answer each once."""
+    known: dict[tuple[Any, ...], Sequence[float]] = {}
+
+    def probabilities(matrix: list[Row]) -> Sequence[float]:
+        key = tuple("missing" if v is None or v != v else v for v in matrix[0])
+        if key not in known:
+            known[key] = ask(matrix[0])
+        return known[key]
+
+    return probabilities
+
+
+def close(a: Any, b: Any, what: str, absolute: float = ABSOLUTE) -> None:
+    np.testing.assert_allclose(a, b, rtol=RELATIVE, atol=absolute, err_msg=what)
+
+
+def assert_equal(certs: Certificates, i: int, twin: dict[str, Any], where: str) -> None:
+    claims = certs.claims
+    assert claims.predicted[i] == twin["predicted"], where
+    assert claims.path[i].tolist() == twin["path"], where
+    assert claims.path_predicted[i].tolist() == twin["path_predicted"], where
+    assert claims.flip_budget[i] == twin["flip_budget"], where
+    assert bool(claims.flipped[i]) is twin["flipped"], where
+    expected = [math.inf if value is None else value for value in twin["threshold"]]
+    assert claims.thresholds[i].tolist() == expected, where
+    for name in ("confidence", "margin", "path_margin", "one_step_drop"):
+        close(getattr(claims, name)[i], twin[name], f"{where} {name}")
+    # Collapse divides by the margin, so its floor is that of margins over the margin.
+    near_tie = ABSOLUTE * max(1.0, (2 + max(twin["path_collapse"])) / (abs(twin["margin"]) + 1e-8))
+    for name in ("path_collapse", "rcma", "fds"):
+        close(getattr(claims, name)[i], twin[name], f"{where} {name}", near_tie)
+    drops = [twin["confidence"] - p for p in twin["one_step_confidence"]]
+    close(claims.one_step_confidence_drop[i], drops, f"{where} one_step_confidence_drop")
+
+
+def run(protocol: Protocol, case: Case, twin: Twin, X: pd.DataFrame) -> Certificates:
+    assert list(protocol.group_names) == twin.names
+    certs = audit(case.model, X, protocol, engine="blackbox")
+    for i, row in enumerate(twin.rows):
+        expected = naive_certificate(
+            twin.probabilities,
+            row,
+            twin.baseline,
+            twin.groups,
+            protocol.depth,
+            protocol.operators,
+            protocol.severities,
+            protocol.reading,
+            protocol.weights,
+            protocol.resolution,
+            twin.stepwise,
+        )
+        assert_equal(certs, i, expected, f"{case.name} {protocol.reading} row {i}")
+    return certs
+
+
+@pytest.mark.parametrize("dataset", ["credit_g", "adult"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformed_space_equals_the_slow_twin(family: str, dataset: str) -> None:
+    case, twin = fitted(dataset, family, "transformed"), transformed_twin(dataset, family)
+    X = case.X_test[: N_ROWS["transformed"]]
+    for reading in READINGS:
+        protocol = Protocol.fit(case.model, case.X_train, reading=reading, operators=OPERATORS)
+        assert protocol.space == "transformed" and protocol.severities == SEVERITIES and protocol.depth == 10
+        run(protocol, case, twin, X)
+
+
+@pytest.mark.parametrize("dataset", ["credit_g", "adult"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_raw_space_equals_the_slow_twin(family: str, dataset: str) -> None:
+    case, twin = fitted(dataset, family, "raw"), raw_twin(dataset, family)
+    X = pd.concat([raw_row_table(case, row) for row in twin.rows], ignore_index=True)
+    for reading in READINGS:
+        protocol = Protocol.fit(case.model, case.X_train, space="raw", reading=reading, operators=OPERATORS)
+        run(protocol, case, twin, X)
+
+
+MULTICLASS = ("logistic", "random_forest", "gradient_boosting", "xgboost", "lightgbm", "catboost", "mlp")
+
+
+@pytest.mark.parametrize("family", MULTICLASS)
+def test_four_classes_equal_the_slow_twin(family: str) -> None:
+    case, twin = fitted("credit_g_property", family, "transformed"), transformed_twin("credit_g_property", family)
+    X = case.X_test[: N_ROWS["transformed"]]
+    seen = set()
+    for reading in READINGS:
+        protocol = Protocol.fit(case.model, case.X_train, reading=reading)
+        certs = run(protocol, case, twin, X)
+        seen |= set(certs.claims.path_predicted.ravel().tolist())
+    assert len(seen) >= 3  # else this says no more than two classes did
+
+
+@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"depth": 1},
+        {"depth": 20},
+        {"severities": (0.5,), "operators": ("attenuate_top20", "attenuate_all")},
+        {"severities": (0.05, 0.45, 0.5, 0.999), "operators": ("attenuate_top2",)},
+        {"operators": ()},
+        {"resolution": 0.05},  # coarse enough to make ties of groups and of classes
+        {"resolution": 0.5},
+        {"weights": (1.0, 0.0, 2.0), "resolution": 1e-9},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("family", ["lightgbm", "logistic"])
+def test_other_settings_equal_the_slow_twin(family: str, changes: dict[str, Any], reading: str) -> None:
+    case, twin = fitted("credit_g", family, "transformed"), transformed_twin("credit_g", family)
+    protocol = Protocol.fit(case.model, case.X_train, reading=reading, **changes)
+    run(protocol, case, twin, case.X_test[: N_ROWS["transformed"]])
+
+
+RAW_BASELINES = [
+    (family, baseline)
+    for family in ("lightgbm", "xgboost", "hist_gradient_boosting", "catboost")
+    for baseline in ("median", "zero", "mode", "missing")
+    if (family, baseline) != ("catboost", "missing")  # CatBoost refuses a missing category
+]
+
+
+@pytest.mark.parametrize(("family", "baseline"), RAW_BASELINES)
+def test_other_raw_baselines_equal_the_slow_twin(family: str, baseline: str) -> None:
+    case, twin = fitted("credit_g", family, "raw"), raw_twin("credit_g", family)
+    values: Row = []
+    for name, step in zip(twin.names, twin.stepwise, strict=True):
+        known = case.X_train[name].dropna()
+        number = {"median": known.median, "zero": lambda: 0.0, "mode": known.mean} if not step else {}
+        if baseline == "missing":
+            values.append(None if step else math.nan)
+        else:
+            values.append(Counter(known).most_common(1)[0][0] if step else float(number[baseline]()))
+    X = pd.concat([raw_row_table(case, row) for row in twin.rows], ignore_index=True)
+    protocol = Protocol.fit(case.model, case.X_train, space="raw", baseline=baseline)
+    run(protocol, case, Twin(twin.names, twin.groups, twin.rows, values, twin.stepwise, twin.probabilities), X)
+
+
+def test_the_parity_rows_are_not_all_alike() -> None:
+    """Parity on rows that never flip, or always at once, would show little."""
+    budgets, thresholds = set(), set()
+    for family in ("logistic", "lightgbm", "random_forest"):
+        case = fitted("credit_g", family, "transformed")
+        certs = audit(case.model, case.X_test[:8], Protocol.fit(case.model, case.X_train), engine="blackbox")
+        budgets |= set(certs.claims.flip_budget.tolist())
+        thresholds |= set(certs.claims.thresholds.ravel().tolist())
+    assert len(budgets) >= 4 and len(thresholds) >= 4 and math.inf in thresholds
