@@ -221,8 +221,9 @@ def test_permutation_importance_puts_the_useful_group_first():
         ("catboost", "transformed", "tree"),
         ("random_forest", "transformed", "tree"),
         ("logistic", "transformed", "linear"),
-        ("mlp", "transformed", "permutation"),
-        ("lightgbm", "raw", "permutation"),
+        # shap compiles its permutation code at the first call of a process, about 20 s
+        pytest.param("mlp", "transformed", "permutation", marks=pytest.mark.slow),
+        pytest.param("lightgbm", "raw", "permutation", marks=pytest.mark.slow),
     ],
 )
 def test_group_shap_for_every_kind_of_model(family, space, explainer):

@@ -1,0 +1,282 @@
+"""`evaluate`: a verdict about one model, honest when there is nothing to judge; and its commands."""
+
+import json
+from types import SimpleNamespace
+
+import joblib
+import numpy as np
+import pandas as pd
+import pipelines
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fragility.audit import audit
+from fragility.cli import evaluate as commands
+from fragility.errors import DataError, FragilityError, ModelError
+from fragility.evaluate import (
+    BETTER,
+    CANNOT_TELL,
+    MIN_CASES,
+    NOT_SHOWN,
+    WORSE,
+    evaluate,
+    judge,
+    predictions_of,
+)
+from fragility.protocol import Protocol, bind
+from fragility.ranking import ranking_report
+from fragility.stress import Stress, brittle_labels
+
+LOOSE = Stress(tau_confidence=0.7, tau_collapse=0.3, draws=8)
+
+
+@pytest.fixture(scope="module")
+def case():
+    return pipelines.fitted("credit_g", "lightgbm", "transformed")
+
+
+@pytest.fixture(scope="module")
+def protocol(case):
+    return Protocol.fit(case.model, case.X_train)
+
+
+@pytest.fixture(scope="module")
+def truth():
+    return pipelines.split("credit_g").y_test
+
+
+@pytest.fixture(scope="module")
+def certs(case, protocol):
+    return audit(case.model, case.X_test.iloc[:200], protocol, engine="blackbox")
+
+
+@pytest.fixture(scope="module")
+def evaluation(case, certs, truth):
+    return evaluate(
+        certs,
+        case.model,
+        case.X_test,
+        stress=LOOSE,
+        y=truth,
+        validation=case.X_test.iloc[200:],
+        y_validation=truth.iloc[200:],
+        random_orders=2,
+        engine="blackbox",
+        resamples=300,
+    )
+
+
+# --- the evaluation ------------------------------------------------------------------------------------------------
+
+
+def test_it_says_what_the_parts_say(evaluation, case, certs, protocol, truth):
+    X = case.X_test.iloc[:200]
+    labels = brittle_labels(case.model, X, protocol, LOOSE)
+    assert evaluation.counts == labels.counts()
+    assert evaluation.report.brittle == labels.brittle.sum() >= MIN_CASES
+    rows = bind(case.model, X, protocol)
+    plain = ranking_report(certs, labels, probabilities=predictions_of(rows), resamples=300)
+    for score in ("cfc_fds", "cfc_rcma", "margin"):
+        assert evaluation.report.result(score, "paper").auroc == plain.result(score, "paper").auroc
+    wrong = certs.to_pandas()["predicted"].to_numpy() != truth.iloc[:200].to_numpy()
+    assert evaluation.report.wrong == int((wrong & labels.high_confidence).sum())
+    assert evaluation.predictive.accuracy == pytest.approx(1 - wrong.mean())
+    assert evaluation.report.orientation_source == "validation rows"
+    assert {"random_order", "permutation_order"} <= {line.score for line in evaluation.report.results}
+
+
+def test_the_verdict_follows_from_the_interval(evaluation):
+    found = evaluation.verdict.against_confidence
+    expected = BETTER if found.low > 0 else WORSE if found.high < 0 else NOT_SHOWN
+    assert evaluation.verdict.state == expected
+    assert f"AUROC {evaluation.report.result('cfc_fds').auroc:.3f}" in evaluation.verdict.sentence
+    assert evaluation.verdict.against_others.baseline in {"one_step_drop", "random_order", "permutation_order"}
+
+
+@pytest.mark.parametrize(
+    ("fds", "confidence", "state", "opening"),
+    [
+        ("label", "noise", BETTER, "Yes: FDS finds"),
+        ("noise", "label", WORSE, "No: the model's own confidence"),
+        ("label", "label", NOT_SHOWN, "Not shown:"),
+    ],
+)
+def test_every_verdict_has_its_sentence(fds, confidence, state, opening):
+    generator = np.random.default_rng(0)
+    brittle = generator.random(200) < 0.3
+    kinds = {"label": brittle + generator.normal(0, 0.4, 200), "noise": generator.normal(size=200)}
+    labels = given_labels(brittle)
+    report = ranking_report(None, labels, scores={"margin": -kinds[confidence], "cfc_fds": kinds[fds]}, resamples=300)
+    verdict = judge(report)
+    assert verdict.state == state
+    assert verdict.sentence.startswith(opening)
+
+
+def given_labels(brittle):
+    n = len(brittle)
+    return SimpleNamespace(
+        id=np.arange(n), high_confidence=np.ones(n, dtype=bool), brittle=brittle, brittle_rate=brittle.astype(float)
+    )
+
+
+def test_too_few_brittle_rows_cannot_be_judged(case, certs):
+    found = evaluate(certs, case.model, case.X_test, stress=Stress(tau_collapse=5.0), random_orders=0)
+    assert found.verdict.state == CANNOT_TELL
+    assert found.verdict.sentence.startswith("Cannot be judged: of 200 rows")
+    assert "at least 10 brittle" in found.to_text()
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_nothing_confident_is_a_report_too(case, certs):
+    found = evaluate(certs, case.model, case.X_test, stress=Stress(tau_confidence=1.0), random_orders=0)
+    assert found.verdict.state == CANNOT_TELL
+    assert found.report.undefined() == {"undefined: no rows": len({r.score for r in found.report.results})}
+
+
+def test_text_json_and_csv_say_the_same(evaluation, tmp_path):
+    text = str(evaluation)
+    assert text.startswith(evaluation.verdict.sentence)
+    assert "Label-noise ceiling" in text and "Brittle by stressor: mask(0.3)" in text
+    evaluation.save_json(tmp_path / "e.json")
+    evaluation.save_csv(tmp_path / "e.csv")
+    document = json.loads((tmp_path / "e.json").read_text())
+    table = pd.read_csv(tmp_path / "e.csv")
+    assert document["verdict"]["state"] == evaluation.verdict.state
+    assert Stress.from_dict(document["stress"]) == LOOSE
+    assert document["report"]["results"][0]["auroc"] == pytest.approx(table["auroc"][0])
+    assert len(table) == len(evaluation.to_pandas())
+
+
+def test_the_same_question_has_the_same_answer(case, certs, evaluation, truth):
+    again = evaluate(
+        certs,
+        case.model,
+        case.X_test.iloc[::-1],
+        stress=LOOSE,
+        y=truth.iloc[::-1],
+        validation=case.X_test.iloc[200:],
+        y_validation=truth.iloc[200:],
+        random_orders=2,
+        engine="blackbox",
+        resamples=300,
+    )
+    assert again.to_dict() == evaluation.to_dict()
+
+
+def test_rows_may_come_as_an_arrow_table(case, certs):
+    ids = [int(i) for i in case.X_test.index]
+    table = pa.Table.from_pandas(case.X_test, preserve_index=False)
+    options = {"stress": LOOSE, "random_orders": 0, "resamples": 100}
+    arrow = evaluate(certs, case.model, table, ids=ids, **options)
+    assert arrow.to_dict() == evaluate(certs, case.model, case.X_test, **options).to_dict()
+
+
+def test_group_shap_joins_when_asked(case, certs):
+    pytest.importorskip("shap")
+    found = evaluate(certs, case.model, case.X_test, stress=LOOSE, shap_rows=30, random_orders=0, resamples=100)
+    assert found.report.result("group_shap").rows == 30
+
+
+def test_many_classes_and_the_raw_space():
+    case = pipelines.fitted("credit_g_property", "lightgbm", "raw")
+    protocol = Protocol.fit(case.model, case.X_train, space="raw")
+    X = case.X_test.iloc[:120]
+    found = evaluate(
+        audit(case.model, X, protocol, engine="blackbox"), case.model, X, stress=LOOSE, random_orders=1, resamples=100
+    )
+    assert found.report.rows == 120
+    assert {"negative_entropy", "negative_energy"} <= {line.score for line in found.report.results}
+
+
+def test_wrong_requests_are_refused(case, certs):
+    other = pipelines.fitted("credit_g", "logistic", "transformed").model
+    with pytest.raises(ModelError, match="give the model that was audited"):
+        evaluate(certs, other, case.X_test)
+    with pytest.raises(DataError, match="190 of the 200 certified rows are not among the 10 rows given"):
+        evaluate(certs, case.model, case.X_test.iloc[:10])
+    with pytest.raises(DataError, match="resamples must be at least 100"):
+        evaluate(certs, case.model, case.X_test, resamples=0)
+
+
+# --- the commands --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def app():
+    made = typer.Typer()
+    commands.register(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, case, certs, truth):
+    path = tmp_path_factory.mktemp("evaluate")
+    joblib.dump(case.model, path / "model.joblib")
+    case.X_test.assign(risk=truth).iloc[:200].to_parquet(path / "test.parquet")
+    case.X_test.assign(risk=truth).iloc[200:].to_parquet(path / "valid.parquet")
+    case.X_train.to_parquet(path / "train.parquet")
+    pd.DataFrame({"event": [1, 1, 2], "field": ["age", "job", "checking_status"]}).to_csv(
+        path / "outages.csv", index=False
+    )
+    certs.save(path / "audit")
+    return path
+
+
+def run(app, folder, *words):
+    common = ["--model", folder / "model.joblib", "--trust", "--data", folder / "test.parquet", "--target", "risk"]
+    return CliRunner().invoke(app, [str(word) for word in [*words, *common]])
+
+
+def test_evaluate_command(app, folder, tmp_path):
+    options = ["--tau-confidence", 0.7, "--tau-collapse", 0.3, "--validation", folder / "valid.parquet"]
+    files = ["--json", tmp_path / "e.json", "--csv", tmp_path / "e.csv"]
+    done = run(app, folder, "evaluate", folder / "audit", *options, *files)
+    assert done.exit_code == 0, done.output
+    document = json.loads((tmp_path / "e.json").read_text())
+    assert document["verdict"]["sentence"] in done.stdout
+    assert document["report"]["orientation_source"] == "validation rows"
+    assert document["predictive"]["rows"] == 200
+    assert "permutation_order" in set(pd.read_csv(tmp_path / "e.csv")["score"])
+
+
+@pytest.mark.parametrize("source", ["audit", "audit/protocol.json"])
+def test_stress_command(app, folder, tmp_path, source):
+    done = run(app, folder, "stress", folder / source, "--tau-confidence", 0.7, "--out", tmp_path / "labels.parquet")
+    assert done.exit_code == 0, done.output
+    table = pq.read_table(tmp_path / "labels.parquet").to_pandas()
+    assert f"{int(table['brittle'].sum()):8d}  brittle rows" in done.stdout
+    assert "Label-noise ceiling" in done.stdout
+
+
+def test_stress_command_with_an_outage_log(app, folder, tmp_path):
+    done = run(
+        app, folder, "stress", folder / "audit", "--outages", folder / "outages.csv", "--out", tmp_path / "l.csv"
+    )
+    assert done.exit_code == 0, done.output
+    assert {"kappa_outages", "flip_outages"} <= set(pd.read_csv(tmp_path / "l.csv").columns)
+
+
+def test_stress_command_with_markers(app, folder, tmp_path):
+    words = ["--outages", folder / "train.parquet", "--markers", "no checking,no known savings"]
+    done = run(app, folder, "stress", folder / "audit", *words)
+    assert done.exit_code == 0, done.output
+    (tmp_path / "markers.json").write_text(json.dumps({"checking_status": ["no checking"]}))
+    words = ["--outages", folder / "train.parquet", "--markers", tmp_path / "markers.json"]
+    assert run(app, folder, "stress", folder / "audit", *words).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--markers", "?"], "name the table with --outages"),
+        (["--out", "labels.xlsx"], "must end in .parquet or .csv"),
+        (["--rule", "some"], "rule must be one of"),
+    ],
+)
+def test_wrong_options_are_refused(app, folder, words, message):
+    done = run(app, folder, "stress", folder / "audit", *words)
+    assert isinstance(done.exception, FragilityError)
+    assert message in str(done.exception)
