@@ -31,6 +31,13 @@ class ReliabilityCurve:
     accuracy: NDArray[np.float64]
     count: NDArray[np.int64]
 
+    @property
+    def calibration_error(self) -> float:
+        """sum_b (n_b / n) * | accuracy_b - confidence_b |."""
+        filled = self.count > 0
+        gap = np.abs(self.accuracy[filled] - self.confidence[filled])
+        return float(np.sum(self.count[filled] * gap) / self.count.sum())
+
 
 def class_codes(y: ArrayLike, classes: ArrayLike) -> NDArray[np.int64]:
     """Column of every label of ``y`` in the declared class order."""
@@ -74,10 +81,7 @@ def expected_calibration_error(probabilities: ArrayLike, y: ArrayLike, bins: int
 
     Zero when in every bin the share predicted right equals the mean confidence.
     """
-    curve = reliability_curve(probabilities, y, bins)
-    filled = curve.count > 0
-    gap = np.abs(curve.accuracy[filled] - curve.confidence[filled])
-    return float(np.sum(curve.count[filled] * gap) / curve.count.sum())
+    return reliability_curve(probabilities, y, bins).calibration_error
 
 
 def brier_score(probabilities: ArrayLike, y: ArrayLike, *, halve: bool | None = None) -> float:

@@ -1,0 +1,500 @@
+"""Brittleness-aware temperature scaling: lower confidence where the certificate says support is narrow.
+
+SPEC section 9, alg:bats_calibration, with the paper's letters:
+
+    T0         temperature that minimises the NLL of the validation rows
+    Norm(f)    (f - min) / (max - min) over the validation FDS, clipped to [0, 1] on new rows
+    eta        the value of the grid {0, 0.25, 0.5, 1, 2} with the lowest validation NLL
+    T(x)       T0 + eta * Norm(FDS(x))
+    p_BA(x)    softmax(z~(x) / T(x)),  z~ the centred pseudo-logits
+
+eta = 0 is plain temperature scaling and is in the grid, so on the validation rows the correction is never worse.
+Temperatures are positive, so the order of the classes in a row, and with it the predicted label, stays as it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.utils.validation import check_is_fitted
+
+from fragility.audit import audit
+from fragility.certificate import Certificates
+from fragility.errors import DataError, ModelError
+from fragility.metrics import (
+    BINS,
+    ReliabilityCurve,
+    brier_score,
+    class_codes,
+    expected_calibration_error,
+    negative_log_likelihood,
+    reliability_curve,
+)
+from fragility.models import ClassLabel, Model
+from fragility.protocol import Protocol
+from fragility.scores import Floats, Integers, pseudo_logits, softmax_probabilities
+
+if TYPE_CHECKING:
+    import os
+
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMAT = "fragility-temperature/1"
+ETAS = (0.0, 0.25, 0.5, 1.0, 2.0)
+FRAGILE_SHARE = 0.2
+METHODS = ("raw", "temperature", "brittleness-aware")
+PROBE = 0.01  # a logit difference small enough that no temperature saturates the probabilities it is read from
+
+
+class _GivenLogits(ClassifierMixin, BaseEstimator):
+    """An estimator whose rows are already logits, for scikit-learn's calibrator to scale."""
+
+    def fit(self, X: Floats, y: Integers, sample_weight: Floats | None = None) -> _GivenLogits:
+        self.classes_ = np.arange(X.shape[1])
+        return self
+
+    def decision_function(self, X: Floats) -> Floats:
+        # scikit-learn reads one number x as the logits (-x, x); more columns stand as they are. Centred
+        # pseudo-logits add up to 0, so it cannot take them for probabilities.
+        return (X[:, 1] - X[:, 0]) / 2.0 if X.shape[1] == 2 else X
+
+    def predict(self, X: Floats) -> Integers:  # asked for by scikit-learn's checks, never called
+        return X.argmax(axis=1)
+
+
+def global_temperature(probabilities: ArrayLike, codes: ArrayLike) -> float:
+    """T0 = argmin_T NLL( softmax(z~ / T) ) of the rows; codes (n,) are class columns.
+
+    The minimisation is scikit-learn's (`CalibratedClassifierCV(method="temperature")`, version 1.8 or newer). Its door
+    is an estimator, so the logits enter as one, on a single "fold" of all rows; and it does not publish
+    the temperature, which is read off the probabilities of a probe row instead of a private attribute. A class without
+    rows would be dropped there, hence one row of weight 0 for each class.
+    """
+    z = pseudo_logits(probabilities)
+    n, n_classes = z.shape
+    padded = np.concatenate([z, np.zeros((n_classes, n_classes))])
+    labels = np.concatenate([np.asarray(codes, dtype=np.int64), np.arange(n_classes)])
+    weights = np.concatenate([np.ones(n), np.zeros(n_classes)])
+    everything = np.arange(len(labels))
+    scaler = CalibratedClassifierCV(
+        _GivenLogits(), method="temperature", ensemble=False, cv=[(everything, everything)]
+    ).fit(padded, labels, sample_weight=weights)
+    probe = np.zeros((1, n_classes))
+    probe[0, 1] = PROBE
+    p = scaler.predict_proba(probe)[0]
+    return float(PROBE / (np.log(p[1]) - np.log(p[0])))
+
+
+def scaled_probabilities(probabilities: ArrayLike, temperature: ArrayLike) -> Floats:
+    """softmax(z~ / T) with one T, or one a row; the first largest class of every row stays the first largest."""
+    p = np.asarray(probabilities, dtype=np.float64)
+    t = np.broadcast_to(np.asarray(temperature, dtype=np.float64), p.shape[:1])
+    return _with_label_kept(p, softmax_probabilities(pseudo_logits(p) / t[:, None]))
+
+
+def _with_label_kept(before: Floats, after: Floats) -> Floats:
+    """Undo the one thing rounding can do: make the leading class equal to a class declared before it."""
+    label = before.argmax(axis=1)
+    moved = np.flatnonzero(after.argmax(axis=1) != label)
+    after[moved, label[moved]] = np.nextafter(after[moved].max(axis=1), 2.0)
+    return after
+
+
+class BrittlenessAwareTemperature(BaseEstimator):
+    """Temperature scaling with a higher temperature for fragile rows.
+
+    Parameters
+    ----------
+    etas : candidates for eta; 0 must be among them.
+    classes : labels in the order of the probability columns; None if ``y`` already holds columns 0..C-1.
+
+    Attributes
+    ----------
+    temperature_ : T0. eta_ : the chosen eta. fds_range_ : (min, max) of the validation FDS.
+    validation_nll_ : NLL of the validation rows for every candidate, eta -> NLL.
+    n_classes_ : number of probability columns.
+    """
+
+    def __init__(self, etas: Sequence[float] = ETAS, classes: Sequence[ClassLabel] | None = None) -> None:
+        self.etas = etas
+        self.classes = classes
+
+    def fit(self, probabilities: ArrayLike, y: ArrayLike, fds: ArrayLike) -> BrittlenessAwareTemperature:
+        """Find T0, the range of FDS and eta on validation rows the model was not trained on."""
+        etas = _checked_etas(self.etas)
+        p, f = _checked_rows(probabilities, fds)
+        codes = _codes(y, self.classes, p.shape[1])
+        raw = negative_log_likelihood(p, codes)  # also refuses labels and probabilities that do not fit together
+        self.n_classes_ = p.shape[1]
+        self.temperature_ = global_temperature(p, codes)
+        self.fds_range_ = (float(f.min()), float(f.max()))
+        normalised = self.normalised(f)
+        self.validation_nll_ = {
+            eta: negative_log_likelihood(scaled_probabilities(p, self.temperature_ + eta * normalised), codes)
+            for eta in etas
+        }
+        self.eta_ = min(self.validation_nll_, key=lambda eta: (self.validation_nll_[eta], eta))
+        self.raw_validation_nll_ = raw
+        return self
+
+    def normalised(self, fds: ArrayLike) -> Floats:
+        """Norm(FDS) in [0, 1]; 0 everywhere if all validation rows had the same FDS, which then says nothing."""
+        check_is_fitted(self)
+        low, high = self.fds_range_
+        f = np.asarray(fds, dtype=np.float64)
+        return np.zeros_like(f) if high <= low else np.clip((f - low) / (high - low), 0.0, 1.0)
+
+    def temperatures(self, fds: ArrayLike) -> Floats:
+        """T(x) = T0 + eta * Norm(FDS(x)), one a row."""
+        return self.temperature_ + self.eta_ * self.normalised(fds)
+
+    def transform(self, probabilities: ArrayLike, fds: ArrayLike) -> Floats:
+        """Corrected probabilities of rows with these FDS; the predicted label of every row is unchanged."""
+        check_is_fitted(self)
+        p, f = _checked_rows(probabilities, fds)
+        if p.shape[1] != self.n_classes_:
+            raise DataError(f"the correction was fitted on {self.n_classes_} classes, these rows have {p.shape[1]}")
+        return scaled_probabilities(p, self.temperatures(f))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fitted correction as plain JSON values."""
+        check_is_fitted(self)
+        return {
+            "format": FORMAT,
+            "etas": [float(eta) for eta in self.etas],
+            "classes": None if self.classes is None else np.asarray(self.classes).tolist(),
+            "n_classes": self.n_classes_,
+            "temperature": self.temperature_,
+            "eta": self.eta_,
+            "fds_range": list(self.fds_range_),
+            "raw_validation_nll": self.raw_validation_nll_,
+            "validation_nll": [[eta, nll] for eta, nll in self.validation_nll_.items()],
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> BrittlenessAwareTemperature:
+        if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+            found = document.get("format") if isinstance(document, Mapping) else type(document).__name__
+            raise ModelError(f"expected a temperature correction of format {FORMAT!r}, got {found!r}")
+        try:
+            made = cls(etas=tuple(document["etas"]), classes=document["classes"])
+            made.n_classes_ = int(document["n_classes"])
+            made.temperature_ = float(document["temperature"])
+            made.eta_ = float(document["eta"])
+            low, high = document["fds_range"]
+            made.fds_range_ = (float(low), float(high))
+            made.raw_validation_nll_ = float(document["raw_validation_nll"])
+            made.validation_nll_ = {float(eta): float(nll) for eta, nll in document["validation_nll"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"the temperature correction is malformed: {error!r}") from error
+        if not made.temperature_ > 0 or not made.eta_ >= 0:
+            raise ModelError(
+                f"temperature must be positive and eta at least 0, got {made.temperature_} and {made.eta_}; any other "
+                "value could change a predicted label"
+            )
+        return made
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted correction as JSON."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> BrittlenessAwareTemperature:
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ModelError(f"cannot read the temperature correction {path}: {error}") from error
+        return cls.from_dict(document)
+
+
+class BrittlenessAwareClassifier(ClassifierMixin, BaseEstimator):
+    """A trained model whose probabilities are corrected by what its certificates say about each new row.
+
+    model: anything `Model.wrap` takes, already trained. protocol: the protocol rows are audited under.
+    calibrator: a `BrittlenessAwareTemperature`; a fitted one is used as it is, `fit` fits a copy.
+
+    ``predict_proba`` audits the rows it is given, then corrects; an audit costs many model evaluations a row.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        protocol: Protocol,
+        calibrator: BrittlenessAwareTemperature | None = None,
+        *,
+        engine: str = "auto",
+    ) -> None:
+        self.model = model
+        self.protocol = protocol
+        self.calibrator = calibrator
+        self.engine = engine
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self._calibrator(), "temperature_")
+
+    def _calibrator(self) -> Any:
+        return getattr(self, "calibrator_", self.calibrator)
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        return np.asarray(Model.wrap(self.model).classes)
+
+    def fit(self, X: Any, y: ArrayLike) -> BrittlenessAwareClassifier:
+        """Audit validation rows, which the model was not trained on, and fit the correction; the model stays."""
+        fresh = BrittlenessAwareTemperature() if self.calibrator is None else clone(self.calibrator)
+        fresh.set_params(classes=Model.wrap(self.model).classes)
+        self.calibrator_ = fresh.fit(self.raw_probabilities(X), y, self.fragility(X))
+        return self
+
+    def raw_probabilities(self, X: Any) -> Floats:
+        """The model's own probabilities."""
+        return Model.wrap(self.model).probabilities(X)
+
+    def certificates(self, X: Any) -> Certificates:
+        """The certificates of the rows, as `audit` gives them."""
+        return audit(self.model, X, self.protocol, engine=self.engine, progress=False)
+
+    def fragility(self, X: Any) -> Floats:
+        """FDS of the rows."""
+        return np.asarray(self.certificates(X).claims.fds)
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Probabilities corrected by each row's certificate."""
+        check_is_fitted(self)
+        return self._calibrator().transform(self.raw_probabilities(X), self.fragility(X))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The model's own labels: the correction never changes one, so none is computed."""
+        check_is_fitted(self)
+        return self.classes_[self.raw_probabilities(X).argmax(axis=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationLine:
+    """Quality of one method's probabilities on one set of rows; lower is better for all three figures."""
+
+    method: str
+    subset: str
+    rows: int
+    ece: float
+    brier: float
+    nll: float
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationReport:
+    """Raw, temperature-scaled and brittleness-aware probabilities on all rows and on the most fragile share."""
+
+    lines: tuple[CalibrationLine, ...]
+    temperature: float
+    eta: float
+    fragile_share: float
+
+    def line(self, method: str, subset: str) -> CalibrationLine:
+        for line in self.lines:
+            if (line.method, line.subset) == (method, subset):
+                return line
+        raise DataError(f"no line {method!r}, {subset!r}; methods are {METHODS}, subsets 'all' and 'fragile'")
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def to_pandas(self) -> pd.DataFrame:
+        import pandas as pd
+
+        return pd.DataFrame([asdict(line) for line in self.lines])
+
+    def __str__(self) -> str:
+        head = f"{'method':<18} {'rows':<8} {'n':>8} {'ECE':>8} {'Brier':>8} {'NLL':>8}"
+        body = [
+            f"{a.method:<18} {a.subset:<8} {a.rows:>8} {a.ece:>8.4f} {a.brier:>8.4f} {a.nll:>8.4f}" for a in self.lines
+        ]
+        note = f"T0 = {self.temperature:.4g}, eta = {self.eta:g}; fragile: top {self.fragile_share:.0%} by FDS"
+        return "\n".join([head, *body, note])
+
+
+def fragile_rows(fds: ArrayLike, share: float = FRAGILE_SHARE) -> NDArray[np.bool_]:
+    """(n,) True for the ceil(share * n) rows of highest FDS; earlier rows first among equals. No label is consulted."""
+    f = np.asarray(fds, dtype=np.float64)
+    if not 0.0 < share <= 1.0:
+        raise DataError(f"the fragile share must lie in (0, 1], got {share}")
+    chosen = np.zeros(len(f), dtype=bool)
+    # the small step back keeps 0.2 * 10 from becoming 3 rows by rounding
+    chosen[np.argsort(-f, kind="stable")[: int(np.ceil(share * len(f) - 1e-9))]] = True
+    return chosen
+
+
+def calibration_report(
+    calibrator: BrittlenessAwareTemperature,
+    probabilities: ArrayLike,
+    y: ArrayLike,
+    fds: ArrayLike,
+    *,
+    fragile_share: float = FRAGILE_SHARE,
+) -> CalibrationReport:
+    """Compare the three methods on rows used neither for training nor for fitting ``calibrator``."""
+    p, f = _checked_rows(probabilities, fds)
+    codes = _codes(y, calibrator.classes, p.shape[1])
+    subsets = {"all": np.ones(len(f), dtype=bool), "fragile": fragile_rows(f, fragile_share)}
+    lines = tuple(
+        _line(method, subset, corrected[chosen], codes[chosen])
+        for subset, chosen in subsets.items()
+        for method, corrected in corrections(calibrator, p, f).items()
+    )
+    return CalibrationReport(lines, calibrator.temperature_, calibrator.eta_, fragile_share)
+
+
+def corrections(calibrator: BrittlenessAwareTemperature, probabilities: ArrayLike, fds: ArrayLike) -> dict[str, Floats]:
+    """Method -> probabilities, for `METHODS`."""
+    p = np.asarray(probabilities, dtype=np.float64)
+    values = (p, scaled_probabilities(p, calibrator.temperature_), calibrator.transform(p, fds))
+    return dict(zip(METHODS, values, strict=True))
+
+
+def _line(method: str, subset: str, p: Floats, codes: Integers) -> CalibrationLine:
+    return CalibrationLine(
+        method,
+        subset,
+        len(codes),
+        expected_calibration_error(p, codes),
+        brier_score(p, codes),
+        negative_log_likelihood(p, codes),
+    )
+
+
+@dataclass(frozen=True)
+class FragileCalibrationDisplay:
+    """Accuracy against confidence, for the whole set and for its most fragile share.
+
+    curves: subset -> method -> `ReliabilityCurve`. Made by `from_predictions`; drawn by `plot`.
+    """
+
+    curves: Mapping[str, Mapping[str, ReliabilityCurve]]
+    fragile_share: float = FRAGILE_SHARE
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y_true: ArrayLike,
+        probabilities: ArrayLike | Mapping[str, ArrayLike],
+        fds: ArrayLike,
+        *,
+        classes: Sequence[ClassLabel] | None = None,
+        bins: int = BINS,
+        fragile_share: float = FRAGILE_SHARE,
+        axes: Sequence[Axes] | None = None,
+    ) -> FragileCalibrationDisplay:
+        """Compute and draw; ``probabilities`` is one (n, C) array or several by name (see `corrections`)."""
+        display = cls.compute(y_true, probabilities, fds, classes=classes, bins=bins, fragile_share=fragile_share)
+        display.plot(axes)
+        return display
+
+    @classmethod
+    def compute(
+        cls,
+        y_true: ArrayLike,
+        probabilities: ArrayLike | Mapping[str, ArrayLike],
+        fds: ArrayLike,
+        *,
+        classes: Sequence[ClassLabel] | None = None,
+        bins: int = BINS,
+        fragile_share: float = FRAGILE_SHARE,
+    ) -> FragileCalibrationDisplay:
+        """Compute without drawing."""
+        named = probabilities if isinstance(probabilities, Mapping) else {"model": probabilities}
+        if not named:
+            raise DataError("at least one array of probabilities is needed, got none")
+        checked = {name: _checked_rows(p, fds)[0] for name, p in named.items()}
+        codes = _codes(y_true, classes, next(iter(checked.values())).shape[1])
+        subsets = {"all": np.ones(len(codes), dtype=bool), "fragile": fragile_rows(fds, fragile_share)}
+        curves = {
+            subset: {name: reliability_curve(p[chosen], codes[chosen], bins) for name, p in checked.items()}
+            for subset, chosen in subsets.items()
+        }
+        return cls(curves, fragile_share)
+
+    def plot(self, axes: Sequence[Axes] | None = None) -> Figure:
+        """Draw two panels, on ``axes`` (two of them) if given, and return the figure."""
+        import matplotlib.pyplot as plt
+
+        if axes is None:
+            _, made = plt.subplots(1, 2, figsize=(9.0, 4.4), sharex=True, sharey=True, layout="constrained")
+            axes = list(made)
+        if len(axes) != 2:
+            raise DataError(f"two axes were expected (all rows, fragile rows), got {len(axes)}")
+        titles = {"all": "All rows", "fragile": f"Most fragile {self.fragile_share:.0%}"}
+        for ax, (subset, curves) in zip(axes, self.curves.items(), strict=True):
+            n = int(sum(next(iter(curves.values())).count))
+            _draw_panel(ax, curves, f"{titles[subset]} (n = {n:,})")
+        axes[0].set_ylabel("accuracy (share of rows predicted right)")
+        return axes[0].figure  # type: ignore[return-value]
+
+
+# Okabe and Ito's palette and different markers: told apart with any common form of colour blindness, and in grey.
+_LOOKS = (("#8A8F98", "o"), ("#E69F00", "s"), ("#0072B2", "D"), ("#D55E00", "^"), ("#009E73", "v"))
+
+
+def _draw_panel(ax: Axes, curves: Mapping[str, ReliabilityCurve], title: str) -> None:
+    low = min(float(np.nanmin(curve.confidence)) for curve in curves.values())
+    ax.plot([0, 1], [0, 1], color="#B8BCC4", linewidth=1.0, linestyle="--", label="perfectly calibrated")
+    for i, (name, curve) in enumerate(curves.items()):
+        colour, marker = _LOOKS[i % len(_LOOKS)]
+        filled = curve.count > 0
+        ax.plot(
+            curve.confidence[filled],
+            curve.accuracy[filled],
+            color=colour,
+            marker=marker,
+            markersize=5,
+            label=f"{name} (ECE {curve.calibration_error:.3f})",
+        )
+    ax.set(xlim=(max(0.0, low - 0.05), 1.02), ylim=(-0.02, 1.02), title=title)
+    ax.set_xlabel("confidence (mean top probability of the bin)")
+    ax.legend(loc="upper left", frameon=False)
+
+
+def _checked_etas(etas: Iterable[float]) -> tuple[float, ...]:
+    values = tuple(float(eta) for eta in etas)
+    if 0.0 not in values or not all(np.isfinite(eta) and eta >= 0.0 for eta in values):
+        raise DataError(
+            f"etas must be finite, at least 0, and contain 0 (plain temperature scaling), got {list(values)}"
+        )
+    return values
+
+
+def _checked_rows(probabilities: ArrayLike, fds: ArrayLike) -> tuple[Floats, Floats]:
+    p = np.asarray(probabilities, dtype=np.float64)
+    f = np.asarray(fds, dtype=np.float64)
+    if p.ndim != 2 or p.shape[0] == 0 or p.shape[1] < 2:
+        raise DataError(f"probabilities must be (rows, classes) with rows >= 1 and classes >= 2, got shape {p.shape}")
+    if f.shape != (p.shape[0],):
+        raise DataError(f"fds must have one number for each of the {p.shape[0]} rows, got shape {f.shape}")
+    if not np.isfinite(f).all():
+        raise DataError(f"fds must be finite; {int((~np.isfinite(f)).sum())} of {len(f)} rows are not")
+    if not np.isfinite(p).all() or p.min() < 0.0 or np.abs(p.sum(axis=1) - 1.0).max() > 1e-3:
+        raise DataError("probabilities must be finite, non-negative and sum to 1 in every row")
+    return p, f
+
+
+def _codes(y: ArrayLike, classes: Sequence[ClassLabel] | None, n_classes: int) -> Integers:
+    if classes is None:
+        codes = np.asarray(y)
+        if codes.dtype.kind not in "iu":
+            raise DataError(
+                f"y must hold class columns (integers 0..{n_classes - 1}), got {codes.dtype} values; declare "
+                "classes=[...] in the order of the probability columns to give labels"
+            )
+        return codes.astype(np.int64)
+    if len(classes) != n_classes:
+        raise DataError(f"classes names {len(classes)} labels, the probabilities have {n_classes} columns")
+    return class_codes(y, classes)
