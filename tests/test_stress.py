@@ -29,6 +29,7 @@ from fragility.stress import (
     row_keys,
     run_stress,
     run_stress_rows,
+    strikes,
     uniforms,
 )
 
@@ -56,6 +57,13 @@ def setting(request):
 def test_uniforms_equal_their_slow_twin(seed, ids, draw, position):
     u = uniforms(row_keys(seed, "mask", ids), np.array([draw]), np.array([position]))
     assert u[:, 0, 0].tolist() == [naive_ranking.uniform(seed, "mask", i, draw, position) for i in ids]
+
+
+@given(st.floats(0.0, 1.0), st.integers(0, 1000))
+@settings(max_examples=40, deadline=None)
+def test_strikes_are_uniforms_below_the_rate(rate, seed):
+    keys, draws, positions = row_keys(seed, "dropout", range(7)), np.arange(3), np.arange(50)
+    assert np.array_equal(strikes(keys, draws, positions, rate), uniforms(keys, draws, positions) < rate)
 
 
 def test_draws_of_one_known_key_do_not_change():

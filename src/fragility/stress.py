@@ -39,7 +39,8 @@ among those masked at r = 0.3 and severities are compared on common random numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
@@ -90,15 +91,48 @@ def row_keys(seed: int, stream: str, ids: Iterable[object]) -> WordArray:
 
 def uniforms(keys: WordArray, draws: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> FloatArray:
     """Uniforms on [0, 1), shape (rows, draws, positions); steps 2 and 3 of the draw format."""
+    out = np.empty((len(keys), len(draws), len(positions)))
+    for block, words in _word_blocks(keys, draws, positions):
+        words >>= np.uint64(11)
+        np.multiply(words, 2.0**-53, out=out[block])
+    return out
+
+
+def strikes(keys: WordArray, draws: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], rate: float) -> BoolArray:
+    """Whether each uniform is below `rate`, shape (rows, draws, positions); `uniforms(...) < rate`, faster.
+
+    (w >> 11) * 2**-53 < r holds exactly when w >> 11 < ceil(r * 2**53), since the left side is a whole number.
+    """
+    out = np.empty((len(keys), len(draws), len(positions)), dtype=bool)
+    bound = np.uint64(math.ceil(rate * 2.0**53))
+    for block, words in _word_blocks(keys, draws, positions):
+        words >>= np.uint64(11)
+        np.less(words, bound, out=out[block])
+    return out
+
+
+_WORDS_AT_ONCE = 2**16  # 512 KB: a block of words stays in a core's cache through all the steps of the mixer
+
+
+def _word_blocks(
+    keys: WordArray, draws: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
+) -> Iterator[tuple[slice, WordArray]]:
+    """Step 2 of the draw format, for a few rows at a time."""
     counter = (draws.astype(np.uint64)[:, None] << np.uint64(32)) + positions.astype(np.uint64) + np.uint64(1)
-    word = keys[:, None, None] + (counter * _GOLDEN)[None]
-    word ^= word >> np.uint64(30)
-    word *= _MIX_1
-    word ^= word >> np.uint64(27)
-    word *= _MIX_2
-    word ^= word >> np.uint64(31)
-    word >>= np.uint64(11)
-    return word * 2.0**-53
+    offset = (counter * _GOLDEN)[None]
+    rows = max(1, _WORDS_AT_ONCE // max(1, counter.size))
+    shifted = np.empty((rows, *counter.shape), dtype=np.uint64)
+    for start in range(0, len(keys), rows):
+        block = slice(start, min(start + rows, len(keys)))
+        word = keys[block, None, None] + offset
+        scratch = shifted[: len(word)]
+        for shift, factor in ((30, _MIX_1), (27, _MIX_2)):
+            np.right_shift(word, np.uint64(shift), out=scratch)
+            word ^= scratch
+            word *= factor
+        np.right_shift(word, np.uint64(31), out=scratch)
+        word ^= scratch
+        yield block, word
 
 
 # --- stressors ---------------------------------------------------------------------------------------------------
@@ -180,7 +214,7 @@ class Mask:
 
     def stressed(self, x: FloatArray, keys: WordArray, draws: npt.NDArray[np.int64], layout: Layout) -> FloatArray:
         """Stressed copies, shape (rows, draws, d)."""
-        hit = uniforms(keys, draws, np.arange(layout.n_groups)) < self.rate
+        hit = strikes(keys, draws, np.arange(layout.n_groups), self.rate)
         return np.where(hit[:, :, layout.column_group], layout.baseline, x[:, None, :])
 
 
@@ -205,7 +239,7 @@ class Dropout:
 
     def stressed(self, x: FloatArray, keys: WordArray, draws: npt.NDArray[np.int64], layout: Layout) -> FloatArray:
         """Stressed copies, shape (rows, draws, d)."""
-        hit = uniforms(keys, draws, np.arange(x.shape[1])) < self.rate
+        hit = strikes(keys, draws, np.arange(x.shape[1]), self.rate)
         return np.where(hit, layout.baseline, x[:, None, :])
 
 
@@ -232,7 +266,10 @@ class Noise:
         """Stressed copies, shape (rows, draws, d)."""
         moved = np.flatnonzero(layout.spread > 0.0)
         out = np.repeat(x[:, None, :], len(draws), axis=1)
-        shift = (2.0 * uniforms(keys, draws, moved) - 1.0) * (self.extent * layout.spread[moved])
+        shift = uniforms(keys, draws, moved)
+        shift *= 2.0
+        shift -= 1.0
+        shift *= self.extent * layout.spread[moved]
         out[:, :, moved] += shift
         return out
 
