@@ -460,7 +460,7 @@ def _draw_panel(ax: Axes, curves: Mapping[str, ReliabilityCurve], title: str) ->
         )
     ax.set(xlim=(max(0.0, low - 0.05), 1.02), ylim=(-0.02, 1.02), title=title)
     ax.set_xlabel("confidence (mean top probability of the bin)")
-    ax.legend(loc="upper left", frameon=False)
+    ax.legend(loc="lower right", frameon=False)
 
 
 def _checked_etas(etas: Iterable[float]) -> tuple[float, ...]:
