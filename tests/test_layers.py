@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
 LAYERS: list[set[str]] = [  # lowest first
-    {"version", "errors", "bundled", "progress"},
+    {"version", "errors", "bundled", "files", "progress"},
     {"canonical"},
     {"fingerprint", "scores", "metrics", "residual_network"},
     {"models", "frames", "tracing"},

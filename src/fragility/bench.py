@@ -30,6 +30,7 @@ from fragility.engines.blackbox import DEFAULT_BYTE_BUDGET, trace_blackbox
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import NativeEngine, choose_native
 from fragility.evidence import EvidenceRows
+from fragility.files import write_text
 from fragility.protocol import Protocol, bind
 from fragility.study.datasets import Dataset, load
 from fragility.study.preparation import preprocessing
@@ -264,9 +265,7 @@ def report(costs: Sequence[Cost], scaling: Sequence[Mapping[str, Any]], repeats:
 
 
 def save_report(document: Mapping[str, Any], path: Path) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_text(path, json.dumps(document, indent=1) + "\n")
 
 
 def markdown(document: Mapping[str, Any]) -> str:

@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +21,7 @@ import numpy as np
 from fragility.canonical import digest_of, table_digest
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.evidence import EvidenceRows
+from fragility.files import write_text
 from fragility.fitting import SPACES, GroupMap, Space, baseline_for, groups_for, training_evidence
 from fragility.frames import Kind, RawCodec, Rows, Scalar, check_kinds, read_rows
 from fragility.handover import dense, guarded, transform
@@ -258,9 +258,7 @@ class Protocol:
         """Write the protocol as JSON; the file appears whole or not at all."""
         target = Path(path)
         try:
-            with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as handle:
-                handle.write(self.to_json())
-            os.replace(handle.name, target)
+            write_text(target, self.to_json())
         except OSError as error:
             raise ProtocolError(f"cannot write the protocol to {target}: {error.strerror or error}") from error
 
