@@ -166,12 +166,18 @@ def test_the_same_question_has_the_same_answer(case, certs, evaluation, truth):
     assert again.to_dict() == evaluation.to_dict()
 
 
-def test_rows_may_come_as_an_arrow_table(case, certs):
+@pytest.mark.parametrize("library", ["pyarrow", "polars"])
+def test_rows_may_come_as_another_kind_of_table(case, certs, truth, library):
+    pytest.importorskip(library)
     ids = [int(i) for i in case.X_test.index]
-    table = pa.Table.from_pandas(case.X_test, preserve_index=False)
+    table, labels = pa.Table.from_pandas(case.X_test, preserve_index=False), pa.array(truth.tolist())
+    if library == "polars":
+        import polars
+
+        table, labels = polars.from_arrow(table), polars.Series(truth.tolist())
     options = {"stress": LOOSE, "random_orders": 0, "resamples": 100}
-    arrow = evaluate(certs, case.model, table, ids=ids, **options)
-    assert arrow.to_dict() == evaluate(certs, case.model, case.X_test, **options).to_dict()
+    other = evaluate(certs, case.model, table, ids=ids, y=labels, **options)
+    assert other.to_dict() == evaluate(certs, case.model, case.X_test, y=truth, **options).to_dict()
 
 
 def test_group_shap_joins_when_asked(case, certs):
@@ -197,6 +203,8 @@ def test_wrong_requests_are_refused(case, certs):
         evaluate(certs, other, case.X_test)
     with pytest.raises(DataError, match="190 of the 200 certified rows are not among the 10 rows given"):
         evaluate(certs, case.model, case.X_test.iloc[:10])
+    with pytest.raises(DataError, match="one label for each of the 400 rows given, got 3"):
+        evaluate(certs, case.model, case.X_test, y=["good", "bad", "good"])
     with pytest.raises(DataError, match="resamples must be at least 100"):
         evaluate(certs, case.model, case.X_test, resamples=0)
 

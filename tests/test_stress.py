@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import issparse
+from sklearn.pipeline import Pipeline
 
 from fragility.errors import DataError, ProtocolError
 from fragility.protocol import Protocol, bind
@@ -209,6 +211,20 @@ def test_margins_equal_one_state_at_a_time(setting):
             )
             margin = naive_ranking.naive_support_margin(rows.predict(np.asarray(state)[None])[0], p.argmax())
             assert run.draw_margin[r, 0, t] == pytest.approx(margin, rel=1e-9, abs=1e-9)
+
+
+def test_sparse_rows_are_stressed_as_dense_ones_are():
+    """One fitted estimator behind two preparations that differ only in how they hand over the matrix."""
+    case = pipelines.fitted("credit_g", "logistic", "transformed")
+    prepare = pipelines.preprocessing(case.X_train, sparse=True).fit(case.X_train)
+    models = [case.model, Pipeline([("prepare", prepare), ("model", case.model[-1])])]
+    protocols = [Protocol.fit(model, case.X_train) for model in models]
+    X = case.X_test.iloc[:50]
+    assert [issparse(bind(m, X, p).matrix) for m, p in zip(models, protocols, strict=True)] == [False, True]
+    dense, sparse = (
+        brittle_labels(m, X, p, Stress(draws=3), byte_budget=10**5) for m, p in zip(models, protocols, strict=True)
+    )
+    assert dense.mean_margin == pytest.approx(sparse.mean_margin, abs=1e-9)
 
 
 def test_any_finds_at_least_what_expected_finds(setting):

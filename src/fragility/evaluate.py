@@ -150,7 +150,7 @@ def evaluate(
     rows, places = _certified_rows(certs, wrapped, X, ids)
     labels, independent = _labels(rows, certs, chosen, predict), _labels(rows, certs, chosen.independent(), predict)
     probabilities = predictions_of(rows)
-    truth = None if y is None else class_codes(_rows_at(y, places), wrapped.classes)
+    truth = None if y is None else class_codes(_labels_at(y, places, _count_rows(X)), wrapped.classes)
     extras = _Extras(random_orders, shap_rows, seed, predict)
     order = None
     checked = None
@@ -234,6 +234,17 @@ def _rows_at(table: Any, places: npt.NDArray[np.int64]) -> Any:
     if hasattr(table, "take") and not isinstance(table, np.ndarray):
         return table.take(places)  # Arrow
     return np.asarray(table)[places] if isinstance(table, (list, tuple)) else table[places]
+
+
+def _labels_at(y: Any, places: npt.NDArray[np.int64], count: int) -> Any:
+    if len(y) != count:
+        raise DataError(f"y must have one label for each of the {count} rows given, got {len(y)}")
+    return _rows_at(y, places)
+
+
+def _count_rows(X: Any) -> int:
+    """Number of rows of any kind of table."""
+    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
 def _labels(rows: EvidenceRows, certs: Certificates, stress: Stress, predict: Predict | None) -> BrittleLabels:
