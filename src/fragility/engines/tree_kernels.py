@@ -19,20 +19,38 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import config, njit
+from numba.core import types
+from numba.extending import intrinsic
 
 WORDS = 8
 BLOCK = 64 * WORDS  # rows evaluated together
+WALK_BLOCK = 64  # rows that visit a deep tree together
 MAX_LEAVES = 256  # of a tree in the bit-plane form: a leaf number is one byte a row
 ZERO_THRESHOLD = float(np.float32(1e-35))  # LightGBM's zero band
+THREADS = int(config.NUMBA_NUM_THREADS)  # the processor's cores, unless the environment says otherwise
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ONE = np.uint64(1)
+
+_entry = njit(cache=True, nogil=True)  # called from Python, in several threads on separate rows
+# Without the wrappers that would make it callable from Python, a helper compiles several times faster.
+_helper = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+@intrinsic
+def _lowest(typing_context: Any, word: Any) -> Any:
+    """Return the number of the lowest bit set in a non-zero word."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], context.get_constant(types.boolean, 1))
+
+    return types.uint64(types.uint64), generate
 
 
 # --- preparing ----------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@_entry
 def preorder(left: Any, right: Any, leaf: Any) -> Any:
     """Return the nodes of a tree in preorder, left child first; node 0 is the root."""
     order = np.empty(len(leaf), dtype=np.int64)
@@ -52,7 +70,7 @@ def preorder(left: Any, right: Any, leaf: Any) -> Any:
     return order[:count]
 
 
-@njit(cache=True)
+@_entry
 def build_networks(node_test: Any, node_right: Any, tree_start: Any) -> Any:
     """Return (gates, gate_start, plane_slots, plane_start): the trees as networks of ANDs.
 
@@ -90,7 +108,7 @@ def build_networks(node_test: Any, node_right: Any, tree_start: Any) -> Any:
     return gates, gate_start, plane_slots[:listed].copy(), plane_start
 
 
-@njit(cache=True)
+@_helper
 def _common_bits(test: Any, right: Any, bits: Any, parent: Any) -> None:
     """Fill, for each node, the bits that all its leaves' numbers have, and its parent."""
     leaves = 0
@@ -109,7 +127,7 @@ def _common_bits(test: Any, right: Any, bits: Any, parent: Any) -> None:
 # --- tests --------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, inline="always")
+@_helper
 def stressed_cell(x: float, baseline: float, severity: float, stepwise: bool) -> float:
     """Return the cell x moved toward the baseline: the rule of ``evidence.blend`` for one cell."""
     if severity <= 0.0:
@@ -121,7 +139,7 @@ def stressed_cell(x: float, baseline: float, severity: float, stepwise: bool) ->
     return x + severity * (baseline - x)
 
 
-@njit(cache=True, inline="always")
+@_helper
 def compared_cell(v: float, single: bool, zero_missing: bool) -> float:
     """Return the cell as the library compares it: rounded to float32, an absent zero as missing."""
     if zero_missing and v == 0.0:
@@ -131,7 +149,7 @@ def compared_cell(v: float, single: bool, zero_missing: bool) -> float:
     return v
 
 
-@njit(cache=True)
+@_helper
 def goes_right(v: float, threshold: float, flags: int, set_start: Any, set_words: Any) -> bool:
     """Return whether the cell v passes a test to the right; see ``trees.Forest`` for the flags."""
     if v != v:
@@ -153,7 +171,7 @@ def goes_right(v: float, threshold: float, flags: int, set_start: Any, set_words
     return member != (kind == 6)
 
 
-@njit(cache=True)
+@_entry
 def baseline_ways(forest: Any, baseline: Any, single: bool, zero_missing: bool) -> Any:
     """Return (T,) 1 where the baseline goes right."""
     ways = np.empty(len(forest.test_column), dtype=np.uint8)
@@ -165,7 +183,7 @@ def baseline_ways(forest: Any, baseline: Any, single: bool, zero_missing: bool) 
     return ways
 
 
-@njit(cache=True)
+@_helper
 def _decide_column(forest: Any, column: int, cells: Any, decisions: Any) -> None:
     """Fill the decision bits of a column's tests for the block's cells (as compared)."""
     first = forest.column_start[column]
@@ -184,7 +202,7 @@ def _decide_column(forest: Any, column: int, cells: Any, decisions: Any) -> None
         _route_missing(forest, first, last, cells, decisions)
 
 
-@njit(cache=True)
+@_helper
 def _decide_by_test(forest: Any, first: int, last: int, cells: Any, decisions: Any) -> None:
     for test in range(first, last):
         threshold = forest.test_threshold[test]
@@ -197,7 +215,7 @@ def _decide_by_test(forest: Any, first: int, last: int, cells: Any, decisions: A
             decisions[test, w] = word
 
 
-@njit(cache=True)
+@_helper
 def _compare(cells: Any, threshold: float, words: Any) -> None:
     for w in range(WORDS):
         word = np.uint64(0)
@@ -206,7 +224,7 @@ def _compare(cells: Any, threshold: float, words: Any) -> None:
         words[w] = word
 
 
-@njit(cache=True)
+@_helper
 def _decide_by_rank(thresholds: Any, cells: Any, decisions: Any) -> None:
     """v > t_i for all i below v's rank: mark each row at its rank, then OR downward."""
     n = len(thresholds)
@@ -220,7 +238,7 @@ def _decide_by_rank(thresholds: Any, cells: Any, decisions: Any) -> None:
             decisions[test, w] |= decisions[test + 1, w]
 
 
-@njit(cache=True, inline="always")
+@_helper
 def _count_below(thresholds: Any, v: float) -> int:
     """Return how many of the rising thresholds are < v; 0 for NaN."""
     low = 0
@@ -233,7 +251,7 @@ def _count_below(thresholds: Any, v: float) -> int:
     return low
 
 
-@njit(cache=True)
+@_helper
 def _route_missing(forest: Any, first: int, last: int, cells: Any, decisions: Any) -> None:
     """NaN > t is false, so missing cells sit on the left; move those whose default is right."""
     any_missing = False
@@ -254,7 +272,7 @@ def _route_missing(forest: Any, first: int, last: int, cells: Any, decisions: An
 # --- bit planes ---------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@_helper
 def _run_network(gates: Any, decisions: Any, reach: Any) -> None:
     """Fill ``reach``: the rows that arrive at each node of one tree."""
     for w in range(WORDS):
@@ -270,7 +288,7 @@ def _run_network(gates: Any, decisions: Any, reach: Any) -> None:
             reach[right, w] = here & way
 
 
-@njit(cache=True)
+@_helper
 def _collect_planes(slots: Any, starts: Any, reach: Any, planes: Any) -> None:
     for plane in range(8):
         p0 = p1 = p2 = p3 = p4 = p5 = p6 = p7 = np.uint64(0)
@@ -288,7 +306,7 @@ def _collect_planes(slots: Any, starts: Any, reach: Any, planes: Any) -> None:
         q[0], q[1], q[2], q[3], q[4], q[5], q[6], q[7] = p0, p1, p2, p3, p4, p5, p6, p7
 
 
-@njit(cache=True)
+@_helper
 def _transpose(planes: Any, numbers: Any) -> None:
     """Turn 8 bit planes of a block into one byte a row, eight rows at a time."""
     p = planes.view(np.uint8)
@@ -312,7 +330,7 @@ def _transpose(planes: Any, numbers: Any) -> None:
         out[q] = x ^ t ^ (t << np.uint64(28))
 
 
-@njit(cache=True)
+@_helper
 def _number_leaves(forest: Any, networks: Any, tree: int, decisions: Any, scratch: Any, numbers: Any) -> None:
     """Fill ``numbers`` (2, BLOCK): low and high byte of the leaf each row of the block reaches."""
     reach, planes = scratch
@@ -331,7 +349,7 @@ def _number_leaves(forest: Any, networks: Any, tree: int, decisions: Any, scratc
     _transpose(planes[:8], numbers[0])
 
 
-@njit(cache=True)
+@_helper
 def _add_leaves(forest: Any, tree: int, numbers: Any, sums: Any) -> None:
     first = forest.leaf_start[tree]
     last = forest.leaf_start[tree + 1]
@@ -348,29 +366,26 @@ def _add_leaves(forest: Any, tree: int, numbers: Any, sums: Any) -> None:
                 total[row] += values[np.int64(numbers[0, row]) | (np.int64(numbers[1, row]) << 8)]
 
 
-@njit(cache=True)
+@_helper
 def _sum_block(
     forest: Any, networks: Any, decisions: Any, asked: Any, scratch: Any, known: Any, sums: Any
 ) -> None:
-    """Fill ``sums`` (outputs, BLOCK) in tree order; trees not ``asked`` reach their ``known`` leaves."""
+    """Fill ``sums`` (outputs, BLOCK) in tree order.
+
+    asked[tree]: 0 where the rows reach the leaves ``known`` already, 1 where they must be found, 2 to make them known.
+    """
+    reach, planes, found = scratch
     for output in range(len(sums)):
-        sums[output] = forest.base[output]
-    numbers = np.zeros((2, BLOCK), dtype=np.uint8)
+        for row in range(BLOCK):
+            sums[output, row] = forest.base[output]
     for tree in range(len(forest.tree_output)):
+        numbers = found if asked[tree] == 1 else known[tree]
         if asked[tree]:
-            _number_leaves(forest, networks, tree, decisions, scratch, numbers)
-            _add_leaves(forest, tree, numbers, sums)
-        else:
-            _add_leaves(forest, tree, known[tree], sums)
+            _number_leaves(forest, networks, tree, decisions, (reach, planes), numbers)
+        _add_leaves(forest, tree, numbers, sums)
 
 
-@njit(cache=True)
-def _know_leaves(forest: Any, networks: Any, decisions: Any, scratch: Any, known: Any) -> None:
-    for tree in range(len(forest.tree_output)):
-        _number_leaves(forest, networks, tree, decisions, scratch, known[tree])
-
-
-@njit(cache=True)
+@_helper
 def _take_block(matrix: Any, start: int, cells: Any) -> None:
     """Copy a block's rows to columns; the last row stands in beyond the end."""
     for row in range(BLOCK):
@@ -379,7 +394,7 @@ def _take_block(matrix: Any, start: int, cells: Any) -> None:
             cells[column, row] = matrix[source, column]
 
 
-@njit(cache=True)
+@_helper
 def _decide_block(forest: Any, plan: Any, cells: Any, severity: float, decisions: Any) -> None:
     """Fill all decision bits of a block at one severity of every group."""
     compared = np.empty(BLOCK)
@@ -394,7 +409,7 @@ def _decide_block(forest: Any, plan: Any, cells: Any, severity: float, decisions
         _decide_column(forest, column, compared, decisions)
 
 
-@njit(cache=True)
+@_helper
 def _rows_moved(moved: Any, rank: Any, start: int, rows: Any) -> None:
     """Fill ``rows`` (G, WORDS): the rows of the block in which the state moves group g."""
     for group in range(len(rows)):
@@ -406,7 +421,7 @@ def _rows_moved(moved: Any, rank: Any, start: int, rows: Any) -> None:
             rows[group, w] = word
 
 
-@njit(cache=True)
+@_helper
 def _mix(plan: Any, here: Any, there: Any, whole: bool, rows: Any, mixed: Any) -> None:
     """Fill the bits of a state: those of ``there`` (or of the baseline) where a row's group is moved, else of x."""
     for test in range(len(mixed)):
@@ -418,7 +433,7 @@ def _mix(plan: Any, here: Any, there: Any, whole: bool, rows: Any, mixed: Any) -
             mixed[test, w] = (here[test, w] & ~r) | (target & r)
 
 
-@njit(cache=True)
+@_helper
 def _trees_asked(plan: Any, rows: Any, asked: Any) -> None:
     """Mark the trees with a test on a group that some row of the block moves."""
     asked[:] = 0
@@ -431,61 +446,195 @@ def _trees_asked(plan: Any, rows: Any, asked: Any) -> None:
                 asked[tree] |= plan.tree_group[group, tree]
 
 
-@njit(cache=True, parallel=True)
-def score_states(forest: Any, networks: Any, plan: Any, matrix: Any, rank: Any, states: Any, scores: Any) -> None:
-    """Fill ``scores`` (states, outputs, n) with the raw sums of every state of every row.
+@_entry
+def score_states(
+    forest: Any, networks: Any, plan: Any, matrix: Any, rank: Any, states: Any, span: Any, scores: Any
+) -> None:
+    """Fill ``scores`` (states, outputs, n) with the raw sums of every state of the rows span[0]..span[1].
 
     rank: (n, G) place of each group in the row's order. states: (severity (Q,), moved (Q, G)): state q moves the groups
     whose place is marked by severity[q]; states of equal severity follow one another.
     """
-    n = len(matrix)
-    blocks = (n + BLOCK - 1) // BLOCK
     severity, moved = states
     n_tests = len(forest.test_column)
     n_trees = len(forest.tree_output)
-    for block in prange(blocks):
-        start = block * BLOCK
-        size = min(BLOCK, n - start)
-        cells = np.empty((matrix.shape[1], BLOCK))
-        here = np.empty((n_tests, WORDS), dtype=np.uint64)
-        there = np.empty((n_tests, WORDS), dtype=np.uint64)
-        mixed = np.empty((n_tests, WORDS), dtype=np.uint64)
-        rows = np.empty((plan.tree_group.shape[0], WORDS), dtype=np.uint64)
-        scratch = (np.empty((plan.slots, WORDS), dtype=np.uint64), np.zeros((16, WORDS), dtype=np.uint64))
-        known = np.zeros((n_trees, 2, BLOCK), dtype=np.uint8)
-        asked = np.empty(n_trees, dtype=np.uint8)
-        sums = np.empty((scores.shape[1], BLOCK), dtype=forest.leaf_value.dtype)
+    cells = np.empty((matrix.shape[1], BLOCK))
+    here = np.empty((n_tests, WORDS), dtype=np.uint64)
+    there = np.empty((n_tests, WORDS), dtype=np.uint64)
+    mixed = np.empty((n_tests, WORDS), dtype=np.uint64)
+    rows = np.empty((plan.tree_group.shape[0], WORDS), dtype=np.uint64)
+    scratch = (
+        np.empty((plan.slots, WORDS), dtype=np.uint64),
+        np.zeros((16, WORDS), dtype=np.uint64),
+        np.zeros((2, BLOCK), dtype=np.uint8),
+    )
+    known = np.zeros((n_trees, 2, BLOCK), dtype=np.uint8)
+    asked = np.empty(n_trees, dtype=np.uint8)
+    sums = np.empty((scores.shape[1], BLOCK), dtype=forest.leaf_value.dtype)
+    for start in range(span[0], span[1], BLOCK):
+        size = min(BLOCK, span[1] - start)
         _take_block(matrix, start, cells)
-        _decide_block(forest, plan, cells, 0.0, here)
-        _know_leaves(forest, networks, here, scratch, known)
-        at = 0.0
-        for state in range(len(severity)):
-            if severity[state] != at and 0.0 < severity[state] < 1.0:
-                at = severity[state]
-                _decide_block(forest, plan, cells, at, there)
-            _rows_moved(moved[state], rank, start, rows)
-            _trees_asked(plan, rows, asked)
-            _mix(plan, here, there, severity[state] >= 1.0, rows, mixed)
-            _sum_block(forest, networks, mixed, asked, scratch, known, sums)
-            for output in range(len(sums)):
-                scores[state, output, start : start + size] = sums[output, :size]
+        at = -1.0
+        for state in range(-1, len(severity)):  # first x itself, whose leaves many states share
+            by = severity[state] if state >= 0 else 0.0
+            if by != at and by < 1.0:
+                at = by
+                _decide_block(forest, plan, cells, at, here if state < 0 else there)
+            if state < 0:
+                asked[:] = 2
+            else:
+                _rows_moved(moved[state], rank, start, rows)
+                _trees_asked(plan, rows, asked)
+                _mix(plan, here, there, by >= 1.0, rows, mixed)
+            _sum_block(forest, networks, here if state < 0 else mixed, asked, scratch, known, sums)
+            if state >= 0:
+                for output in range(len(sums)):
+                    for row in range(size):
+                        scores[state, output, start + row] = sums[output, row]
 
 
-@njit(cache=True, parallel=True)
-def score_rows(forest: Any, networks: Any, plan: Any, matrix: Any, scores: Any) -> None:
-    """Fill ``scores`` (outputs, n) with the raw sums of plain rows."""
-    n = len(matrix)
-    n_trees = len(forest.tree_output)
-    for block in prange((n + BLOCK - 1) // BLOCK):
-        start = block * BLOCK
-        size = min(BLOCK, n - start)
-        cells = np.empty((matrix.shape[1], BLOCK))
-        here = np.empty((len(forest.test_column), WORDS), dtype=np.uint64)
-        scratch = (np.empty((plan.slots, WORDS), dtype=np.uint64), np.zeros((16, WORDS), dtype=np.uint64))
-        known = np.zeros((0, 2, BLOCK), dtype=np.uint8)
-        sums = np.empty((len(scores), BLOCK), dtype=forest.leaf_value.dtype)
-        _take_block(matrix, start, cells)
-        _decide_block(forest, plan, cells, 0.0, here)
-        _sum_block(forest, networks, here, np.ones(n_trees, dtype=np.uint8), scratch, known, sums)
-        for output in range(len(scores)):
-            scores[output, start : start + size] = sums[output, :size]
+# --- state sets ---------------------------------------------------------------------------------------------
+
+
+@_entry
+def pack_nodes(forest: Any, plan: Any, nodes: Any) -> None:
+    """Fill the 16-byte node records of a walk: threshold, right child, and column, baseline's way and flags in one.
+
+    meta: -1 - leaf, or column << 4 | (baseline goes right) << 3 | test flags.
+    """
+    for node in range(len(nodes)):
+        test = forest.node_test[node]
+        nodes[node].right = forest.node_right[node]
+        if test < 0:
+            nodes[node].meta = test
+        else:
+            nodes[node].threshold = forest.test_threshold[test]
+            nodes[node].meta = (
+                (forest.test_column[test] << 4) | (np.int32(plan.test_base[test]) << 3) | forest.test_flags[test]
+            )
+
+
+@_helper
+def _moved_right(forest: Any, plan: Any, node: Any, x: float, way: bool, grid: Any) -> Any:
+    """Return the set of attenuated states in which the row goes right at a node where x goes ``way``.
+
+    grid: (severities (S,), from_severity (S+1,)): the states attenuated by the i-th severity or more. Where a cell can
+    cross the threshold only once, the first severity that has crossed decides; else every severity is asked.
+    """
+    severities, from_severity = grid
+    column = node.meta >> 4
+    flags = node.meta & 7
+    baseline = plan.baseline[column]
+    stepwise = plan.stepwise[column] != 0
+    once = plan.monotone and (flags & 6) == 0
+    right = np.uint64(0)
+    for i in range(len(severities)):
+        v = compared_cell(
+            stressed_cell(x, baseline, severities[i], stepwise), plan.single, plan.zero_missing
+        )
+        goes = goes_right(v, node.threshold, flags, forest.set_start, forest.set_words)
+        if once and goes != way:
+            return from_severity[i] if goes else from_severity[0] & ~from_severity[i]
+        if goes:
+            right |= from_severity[i] & ~from_severity[i + 1]
+    return right
+
+
+@_helper
+def _walk_tree(forest: Any, plan: Any, nodes: Any, root: int, cells: Any, sets: Any, waiting: Any, sums: Any) -> None:
+    """Add one tree's leaves to ``sums`` (states, V) of one row.
+
+    cells: (the row, the row as compared). sets: (all states, removed (G,), attenuated (G,), grid): the states that put
+    each group at the baseline, or part of the way. waiting: scratch for the (node, states) still to be walked.
+    """
+    x, compared = cells
+    everything, removed, attenuated, grid = sets
+    waiting_node, waiting_states = waiting
+    waiting_node[0] = root
+    waiting_states[0] = everything
+    depth = 1
+    while depth > 0:
+        depth -= 1
+        place = waiting_node[depth]
+        states = waiting_states[depth]
+        meta = nodes[place].meta
+        while meta >= 0:
+            column = meta >> 4
+            v = compared[column]
+            plain = (meta & 6) == 0
+            if plain and v == v:
+                way = v > nodes[place].threshold
+            else:
+                way = goes_right(v, nodes[place].threshold, meta & 7, forest.set_start, forest.set_words)
+            base = (meta & 8) != 0
+            if way == base and plain and plan.monotone:
+                place = np.int64(nodes[place].right) if way else place + 1
+            else:
+                group = plan.column_group[column]
+                gone = removed[group] & states
+                partly = attenuated[group] & states
+                right = (states & ~(gone | partly)) if way else np.uint64(0)
+                if base:
+                    right |= gone
+                if partly:
+                    right |= partly & _moved_right(forest, plan, nodes[place], x[column], way, grid)
+                if right == states:
+                    place = np.int64(nodes[place].right)
+                else:
+                    if right:
+                        waiting_node[depth] = nodes[place].right
+                        waiting_states[depth] = right
+                        depth += 1
+                        states &= ~right
+                    place += 1
+            meta = nodes[place].meta
+        _add_leaf(forest.leaf_value, -1 - meta, states, sums)
+
+
+@_helper
+def _add_leaf(leaf_value: Any, leaf: int, states: Any, sums: Any) -> None:
+    while states:
+        state = _lowest(states)
+        for part in range(leaf_value.shape[1]):
+            sums[state, part] += leaf_value[leaf, part]
+        states &= states - _ONE
+
+
+@_entry
+def walk_states(
+    forest: Any, plan: Any, nodes: Any, matrix: Any, rank: Any, masks: Any, span: Any, scores: Any
+) -> None:
+    """Fill ``scores`` (states, outputs, n) with the raw sums of up to 64 states of the rows span[0]..span[1].
+
+    rank: (n, G) place of each group in the row's order. masks: (all states, removed (G,), attenuated (G,), grid): by
+    PLACE, the states that put that group at the baseline, or part of the way; grid as in ``_moved_right``.
+    """
+    everything, removed_at, attenuated_at, grid = masks
+    n_columns = matrix.shape[1]
+    n_groups = rank.shape[1]
+    n_parts = forest.leaf_value.shape[1]
+    for start in range(span[0], span[1], WALK_BLOCK):
+        size = min(WALK_BLOCK, span[1] - start)
+        compared = np.empty((size, n_columns))
+        removed = np.empty((size, n_groups), dtype=np.uint64)
+        attenuated = np.empty((size, n_groups), dtype=np.uint64)
+        sums = np.empty((size, scores.shape[0], scores.shape[1]), dtype=forest.leaf_value.dtype)
+        waiting = (np.empty(65, dtype=np.int64), np.empty(65, dtype=np.uint64))
+        for row in range(size):
+            for column in range(n_columns):
+                compared[row, column] = compared_cell(matrix[start + row, column], plan.single, plan.zero_missing)
+            for group in range(n_groups):
+                removed[row, group] = removed_at[rank[start + row, group]]
+                attenuated[row, group] = attenuated_at[rank[start + row, group]]
+            sums[row, :] = forest.base
+        for tree in range(len(forest.tree_output)):  # a tree's nodes stay in cache for the whole block
+            root = forest.tree_start[tree]
+            output = forest.tree_output[tree]
+            for row in range(size):
+                sets = (everything, removed[row], attenuated[row], grid)
+                cells = (matrix[start + row], compared[row])
+                _walk_tree(forest, plan, nodes, root, cells, sets, waiting, sums[row, :, output : output + n_parts])
+        for row in range(size):
+            for state in range(scores.shape[0]):
+                for output in range(scores.shape[1]):
+                    scores[state, output, start + row] = sums[row, state, output]

@@ -24,17 +24,45 @@ import json
 import logging
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
-from fragility.errors import EngineError
-from fragility.scores import Floats, Integers, sigmoid_probabilities, softmax_probabilities
+from fragility.engines.trace import Progress, Trace
+from fragility.errors import DataError, EngineError
+from fragility.evidence import EvidenceRows
+from fragility.models import Model
+from fragility.protocol import Protocol, operator_width
+from fragility.scores import (
+    CLIP,
+    Booleans,
+    Floats,
+    Integers,
+    Reading,
+    flip_threshold,
+    predicted_class,
+    reading_margin,
+    removal_order,
+    sigmoid_probabilities,
+    softmax_probabilities,
+    state_prediction,
+    support_margin,
+)
 
 logger = logging.getLogger(__name__)
+
+ENGINE = "trees"
+CHUNK_ROWS = 16384  # rows whose states are held at a time
+DECISION_BYTES = 64 * 2**20  # a block's decision bits stay below this, else trees are walked
+SPANS_PER_THREAD = 4  # several, so that a busy core does not hold up the rest
+WALK_STATES = 64  # states in one walk: bits of a word
 
 SIGMOID, SOFTMAX, AVERAGE = 0, 1, 2  # how raw scores become probabilities
 NAN_RIGHT = 1  # test flag: a missing value goes right
@@ -65,6 +93,7 @@ class Forest(NamedTuple):
     scale: float  # raw scores are multiplied by it before the link
     single: bool  # cells are compared in float32
     n_classes: int
+    absent_missing: bool = False  # an entry absent from a sparse row is missing, not zero
 
     @property
     def n_trees(self) -> int:
@@ -88,10 +117,45 @@ class _Nodes(NamedTuple):
     output: int = 0
 
 
-def supports(model: Any) -> str | None:
+class _Plan(NamedTuple):
+    """What a protocol's baseline and groups mean for the tests of a forest; G groups."""
+
+    baseline: Floats  # (d,)
+    stepwise: npt.NDArray[np.uint8]  # (d,)
+    column_group: npt.NDArray[np.uint32]  # (d,)
+    test_group: npt.NDArray[np.uint32]  # (T,)
+    test_base: npt.NDArray[np.uint8]  # (T,) 1 where the baseline goes right
+    tree_group: npt.NDArray[np.uint8]  # (G, trees) 1 where a tree asks about a group
+    slots: int  # nodes of the largest tree
+    single: bool  # cells are compared in float32
+    zero_missing: bool  # a zero cell is missing (XGBoost on sparse rows)
+    monotone: bool  # a cell moving through the grid crosses a threshold at most once
+
+
+class _States(NamedTuple):
+    """States by place in a row's order: state q moves the groups at the places marked, by one severity."""
+
+    severity: Floats  # (Q,)
+    moved: npt.NDArray[np.uint8]  # (Q, G)
+
+
+# --- the engine ---------------------------------------------------------------------------------------------
+
+
+def refusal(rows: EvidenceRows) -> str | None:
+    """Return why the engine cannot audit these rows, or None if it can."""
+    if not rows.native_matrix:
+        return "the trees are not handed the evidence itself but what a preprocessing makes of it"
+    reason = supports(rows.model)
+    if reason is None and len(_forest_of(rows.model).column_start) - 1 > rows.width:
+        reason = f"its trees read {len(_forest_of(rows.model).column_start) - 1} columns, the rows have {rows.width}"
+    return reason
+
+
+def supports(model: Model) -> str | None:
     """Return None if the engine evaluates ``model`` exactly, else the reason why it does not."""
     try:
-        forest = load_forest(model.head)
+        forest = _forest_of(model)
     except EngineError as error:
         return str(error)
     expected = "predict_proba" if forest.link == AVERAGE else "raw score, link applied in float64"
@@ -100,6 +164,394 @@ def supports(model: Any) -> str | None:
     if forest.n_classes != len(model.classes):
         return f"its trees give {forest.n_classes} classes, the model declares {len(model.classes)}"
     return None
+
+
+def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
+    """Return the trace of every row."""
+    forest = _forest_of(rows.model)
+    scorer = _Scorer(forest, rows, protocol)
+    parts = []
+    for start in range(0, len(rows), CHUNK_ROWS):
+        x = rows.dense(start, start + CHUNK_ROWS)
+        _refuse_infinite(forest, x, rows, start)
+        parts.append(_trace_chunk(x, scorer, protocol))
+        if progress is not None:
+            progress(min(start + CHUNK_ROWS, len(rows)), len(rows))
+    arrays = {
+        f.name: np.concatenate([getattr(part, f.name) for part in parts])
+        for f in fields(Trace)
+        if f.name not in ("evaluations", "engine")
+    }
+    return Trace(**arrays, evaluations=sum(part.evaluations for part in parts), engine=ENGINE)
+
+
+def forest_probabilities(forest: Forest, matrix: Floats, *, sparse: bool = False) -> Floats:
+    """Return (m, C) probabilities of any rows; ``sparse``: the model would be handed them as a sparse matrix."""
+    rows = np.ascontiguousarray(matrix, dtype=np.float64)
+    score = _compiled(forest, _plain_plan(forest, rows.shape[1], sparse))
+    out = [
+        score(
+            rows[start : start + CHUNK_ROWS],
+            np.zeros((min(CHUNK_ROWS, len(rows) - start), 1), dtype=np.int64),
+            _States(np.zeros(1), np.zeros((1, 1), dtype=np.uint8)),
+        )[0]
+        for start in range(0, len(rows), CHUNK_ROWS)
+    ]
+    return _probabilities(forest, np.concatenate(out, axis=1)) if out else np.zeros((0, forest.n_classes))
+
+
+_FORESTS: weakref.WeakKeyDictionary[Model, Forest] = weakref.WeakKeyDictionary()
+
+
+def _forest_of(model: Model) -> Forest:
+    """Return the model's forest, read once for each adapter."""
+    forest = _FORESTS.get(model)
+    if forest is None:
+        forest = _FORESTS[model] = load_forest(model.head)
+    return forest
+
+
+def _refuse_infinite(forest: Forest, x: Floats, rows: EvidenceRows, start: int) -> None:
+    """scikit-learn and XGBoost refuse what is infinite in float32; so does the engine that stands in for them."""
+    if not forest.single or forest.oblivious:
+        return
+    with np.errstate(invalid="ignore"):
+        beyond = np.abs(x) > np.finfo(np.float32).max
+    if beyond.any():
+        row, column = np.argwhere(beyond)[0]
+        raise DataError(
+            f"row {rows.ids[start + row]!r} holds {x[row, column]!r} in column {column}, which the model's float32 "
+            "input cannot hold; values must be finite"
+        )
+
+
+def _trace_chunk(x: Floats, scorer: _Scorer, protocol: Protocol) -> Trace:
+    n, n_groups = len(x), scorer.n_groups
+    resolution, reading = protocol.resolution, protocol.reading
+    in_order = np.broadcast_to(np.arange(n_groups), (n, n_groups))
+    first = scorer.observe(x, in_order, _single_removals(n_groups))
+    predicted = first.take([0]).predicted(resolution)
+    margin, one_step_margin = np.split(first.margin(predicted, reading), [1])
+    order = removal_order((margin - one_step_margin).T, resolution)
+    rank = np.empty_like(order)
+    np.put_along_axis(rank, order, in_order, axis=1)
+    steps = first.take([0]).join(first.pick(1 + order[:, 0]))  # the first step of the path is a known removal
+    grid = _grid(protocol, n_groups)
+    second = scorer.observe(x, rank, _path_and_grid(protocol, n_groups, grid))
+    path = steps.join(second.take(range(protocol.depth - 1)))
+    return Trace(
+        predicted=predicted,
+        confidence=first.take([0]).confidence(predicted)[0],
+        margin=margin[0],
+        one_step_margin=np.ascontiguousarray(one_step_margin.T),
+        one_step_confidence=np.ascontiguousarray(first.confidence(predicted)[1:].T),
+        order=order[:, : protocol.depth],
+        path_margin=np.ascontiguousarray(path.margin(predicted, reading).T),
+        path_predicted=np.ascontiguousarray(path.state_predicted(predicted, resolution).T),
+        threshold=_thresholds(path, second, predicted, scorer, protocol),
+        evaluations=n * (1 + n_groups + protocol.depth - 1 + len(grid) * len(protocol.operators)),
+        engine=ENGINE,
+    )
+
+
+def _single_removals(n_groups: int) -> _States:
+    """x itself, then every group removed alone."""
+    severity = np.ones(1 + n_groups)
+    severity[0] = 0.0
+    return _States(severity, np.eye(1 + n_groups, n_groups, -1, dtype=np.uint8))
+
+
+def _grid(protocol: Protocol, n_groups: int) -> list[float]:
+    """Return the severities to evaluate: full attenuation is a removal, known unless it is wider than the path."""
+    known = all(_width_known(width, protocol, n_groups) for width in _widths(protocol, n_groups))
+    return [s for s in protocol.severities if s < 1.0 or not known]
+
+
+def _widths(protocol: Protocol, n_groups: int) -> list[int]:
+    return [operator_width(operator, n_groups) for operator in protocol.operators]
+
+
+def _width_known(width: int, protocol: Protocol, n_groups: int) -> bool:
+    return width <= protocol.depth or width == n_groups
+
+
+def _path_and_grid(protocol: Protocol, n_groups: int, grid: list[float]) -> _States:
+    """Removal of the first 2..K groups, then each severity of each operator."""
+    places = np.arange(n_groups)
+    widths = _widths(protocol, n_groups)
+    moved = [places < k for k in range(2, protocol.depth + 1)] + [places < width for _ in grid for width in widths]
+    severity = [1.0] * (protocol.depth - 1) + [s for s in grid for _ in widths]
+    return _States(np.array(severity), np.array(moved, dtype=np.uint8).reshape(len(severity), n_groups))
+
+
+def _thresholds(
+    path: _Observed, second: _Observed, predicted: Integers, scorer: _Scorer, protocol: Protocol
+) -> Floats:
+    """Return (n, P) lambda*: the smallest severity at which another class beats the original."""
+    grid = _grid(protocol, scorer.n_groups)
+    widths = _widths(protocol, scorer.n_groups)
+    threshold = np.empty((len(predicted), len(widths)))
+    for j, width in enumerate(widths):
+        places = [protocol.depth - 1 + i * len(widths) + j for i in range(len(grid))]
+        flips = second.take(places).support(predicted) < -protocol.resolution
+        if len(grid) < len(protocol.severities):
+            full = path.take([width]) if width <= protocol.depth else scorer.everything_removed(len(predicted))
+            flips = np.concatenate([flips, full.support(predicted) < -protocol.resolution])
+        threshold[:, j] = flip_threshold(np.array(protocol.severities), flips.T)
+    return threshold
+
+
+class _Observed:
+    """Probabilities of the states of a chunk; every result is (states, n)."""
+
+    def __init__(self, p: Floats) -> None:
+        self.p = p  # (Q, n, C)
+
+    def take(self, states: Sequence[int] | range) -> _Observed:
+        return _Observed(self.p[list(states)])
+
+    def pick(self, state: Integers) -> _Observed:
+        """Return one state, chosen for each row."""
+        return _Observed(self.p[state, np.arange(len(state))][None])
+
+    def join(self, later: _Observed) -> _Observed:
+        return _Observed(np.concatenate([self.p, later.p]))
+
+    def predicted(self, resolution: float) -> Integers:
+        return predicted_class(self.p[0], resolution)
+
+    def support(self, original: Integers) -> Floats:
+        return support_margin(self.p, original)
+
+    def margin(self, original: Integers, reading: Reading) -> Floats:
+        return reading_margin(self.p, original, reading)
+
+    def state_predicted(self, original: Integers, resolution: float) -> Integers:
+        return state_prediction(self.p, original, resolution)
+
+    def confidence(self, original: Integers) -> Floats:
+        return np.take_along_axis(self.p, np.broadcast_to(original, self.p.shape[:2])[..., None], axis=2)[..., 0]
+
+
+class _ObservedScores(_Observed):
+    """The same for a binary logistic score s, without a detour through probabilities.
+
+    log p1 - log p0 = s exactly, so the margins are s itself where neither probability is clipped.
+    """
+
+    UNCLIPPED = 27.0  # below log(1 / CLIP)
+
+    def __init__(self, s: Floats) -> None:
+        self.s = s  # (Q, n)
+
+    def take(self, states: Sequence[int] | range) -> _ObservedScores:
+        return _ObservedScores(self.s[list(states)])
+
+    def pick(self, state: Integers) -> _ObservedScores:
+        return _ObservedScores(self.s[state, np.arange(len(state))][None])
+
+    def join(self, later: _Observed) -> _ObservedScores:
+        assert isinstance(later, _ObservedScores)
+        return _ObservedScores(np.concatenate([self.s, later.s]))
+
+    def _difference(self) -> Floats:
+        extreme = np.abs(self.s) > self.UNCLIPPED
+        if not extreme.any():
+            return self.s
+        difference = self.s.copy()
+        log_p = np.log(np.maximum(sigmoid_probabilities(self.s[extreme]), CLIP))
+        difference[extreme] = log_p[:, 1] - log_p[:, 0]
+        return difference
+
+    def predicted(self, resolution: float) -> Integers:
+        return (self._difference()[0] > resolution).astype(np.int64)
+
+    def support(self, original: Integers) -> Floats:
+        return self._difference() * np.where(original == 1, 1.0, -1.0)
+
+    def margin(self, original: Integers, reading: Reading) -> Floats:
+        return np.abs(self._difference()) if reading == "current" else self.support(original)
+
+    def state_predicted(self, original: Integers, resolution: float) -> Integers:
+        return np.where(self.support(original) >= -resolution, original, 1 - original)
+
+    def confidence(self, original: Integers) -> Floats:
+        with np.errstate(over="ignore"):
+            return np.asarray(1.0 / (1.0 + np.exp(self.s * np.where(original == 1, -1.0, 1.0))))
+
+
+def _probabilities(forest: Forest, sums: npt.NDArray[Any]) -> Floats:
+    """Return (..., n, C) probabilities of raw sums (..., outputs, n): the forest's link in float64."""
+    scores = np.moveaxis(sums, -2, -1).astype(np.float64) / forest.divisor * forest.scale
+    if forest.link == SIGMOID:
+        return sigmoid_probabilities(scores[..., 0])
+    return softmax_probabilities(scores) if forest.link == SOFTMAX else scores
+
+
+Score = Callable[[Floats, Integers, _States], npt.NDArray[Any]]
+
+
+class _Scorer:
+    """A forest bound to the baseline and groups of an audit."""
+
+    def __init__(self, forest: Forest, rows: EvidenceRows, protocol: Protocol) -> None:
+        self.forest = forest
+        self.n_groups = rows.n_groups
+        self.baseline = rows.baseline
+        self.score = _compiled(forest, _plan(forest, rows, protocol))
+
+    def observe(self, x: Floats, rank: Integers, states: _States) -> _Observed:
+        sums = self.score(x, np.ascontiguousarray(rank, dtype=np.int64), states)
+        if self.forest.link == SIGMOID:
+            scores = sums[:, 0].astype(np.float64)
+            return _ObservedScores(scores / self.forest.divisor * self.forest.scale)
+        return _Observed(_probabilities(self.forest, sums))
+
+    def everything_removed(self, n: int) -> _Observed:
+        """Return the state at the baseline itself, which is one for all rows."""
+        states = _States(np.zeros(1), np.zeros((1, self.n_groups), dtype=np.uint8))
+        one = self.observe(self.baseline[None, :], np.zeros((1, self.n_groups), dtype=np.int64), states)
+        if isinstance(one, _ObservedScores):
+            return _ObservedScores(np.repeat(one.s, n, axis=1))
+        return _Observed(np.repeat(one.p, n, axis=1))
+
+
+def _plan(forest: Forest, rows: EvidenceRows, protocol: Protocol) -> _Plan:
+    from fragility.engines.tree_kernels import baseline_ways
+
+    single = forest.single or rows.cell_dtype == np.float32
+    zero_missing = bool(sp.issparse(rows.matrix)) and forest.absent_missing
+    group = rows.column_group.astype(np.uint32)
+    below_full = [s for s in protocol.severities if s < 1.0]
+    return _Plan(
+        baseline=rows.baseline,
+        stepwise=rows.stepwise.astype(np.uint8),
+        column_group=group,
+        test_group=group[forest.test_column],
+        test_base=baseline_ways(forest, rows.baseline, single, zero_missing),
+        tree_group=_tree_groups(forest, group, rows.n_groups),
+        slots=_largest_tree(forest),
+        single=single,
+        zero_missing=zero_missing,
+        # x + s (b - x) moves one way; only within rounding of s = 1 can it pass the baseline itself
+        monotone=not zero_missing and max(below_full, default=0.0) <= 0.999,
+    )
+
+
+def _plain_plan(forest: Forest, n_columns: int, sparse: bool) -> _Plan:
+    """Return the plan of rows that are not stressed: one group that no state moves."""
+    return _Plan(
+        baseline=np.zeros(n_columns),
+        stepwise=np.zeros(n_columns, dtype=np.uint8),
+        column_group=np.zeros(n_columns, dtype=np.uint32),
+        test_group=np.zeros(len(forest.test_column), dtype=np.uint32),
+        test_base=np.zeros(len(forest.test_column), dtype=np.uint8),
+        tree_group=np.zeros((1, forest.n_trees), dtype=np.uint8),
+        slots=_largest_tree(forest),
+        single=forest.single,
+        zero_missing=sparse and forest.absent_missing,
+        monotone=False,
+    )
+
+
+def _tree_groups(forest: Forest, group: npt.NDArray[np.uint32], n_groups: int) -> npt.NDArray[np.uint8]:
+    tests, starts = (
+        (forest.level_test, forest.level_start) if forest.oblivious else (forest.node_test, forest.tree_start)
+    )
+    tree = np.repeat(np.arange(forest.n_trees), np.diff(starts))
+    asked = np.zeros((n_groups, forest.n_trees), dtype=np.uint8)
+    asked[group[forest.test_column[tests[tests >= 0]]], tree[tests >= 0]] = 1
+    return asked
+
+
+def _largest_tree(forest: Forest) -> int:
+    return max(int(np.diff(forest.tree_start).max()), 1)
+
+
+def _compiled(forest: Forest, plan: _Plan) -> Score:
+    """Return the scoring function of a forest: bit planes for small and oblivious trees, walks for deep ones."""
+    from fragility.engines import tree_kernels as kernels
+
+    if not (kernels.score_states.signatures or kernels.walk_states.signatures):
+        logger.info("loading the tree kernels; the first use on a machine compiles them, which takes some seconds")
+    small = int(np.diff(forest.leaf_start).max()) <= kernels.MAX_LEAVES or forest.oblivious
+    if small and 3 * len(forest.test_column) * 8 * kernels.WORDS <= DECISION_BYTES:
+        return _bit_planes(forest, plan)
+    return _walks(forest, plan)
+
+
+def _bit_planes(forest: Forest, plan: _Plan) -> Score:
+    from fragility.engines.tree_kernels import BLOCK, build_networks, score_states
+
+    networks = build_networks(forest.node_test, forest.node_right, forest.tree_start)
+
+    def score(x: Floats, rank: Integers, states: _States) -> npt.NDArray[Any]:
+        scores = _blank_scores(forest, states, len(x))
+        _share(len(x), BLOCK, lambda span: score_states(forest, networks, plan, x, rank, tuple(states), span, scores))
+        return scores
+
+    return score
+
+
+NODE = np.dtype([("threshold", np.float64), ("right", np.int32), ("meta", np.int32)])
+
+
+def _walks(forest: Forest, plan: _Plan) -> Score:
+    from fragility.engines.tree_kernels import WALK_BLOCK, pack_nodes, walk_states
+
+    nodes = np.zeros(len(forest.node_test), dtype=NODE)
+    pack_nodes(forest, plan, nodes)
+
+    def score(x: Floats, rank: Integers, states: _States) -> npt.NDArray[Any]:
+        scores = _blank_scores(forest, states, len(x))
+        for start in range(0, len(scores), WALK_STATES):
+            some = slice(start, start + WALK_STATES)
+            sets = _state_sets(_States(states.severity[some], states.moved[some]))
+            part = scores[some]
+            _share(len(x), WALK_BLOCK, lambda span: walk_states(forest, plan, nodes, x, rank, sets, span, part))  # noqa: B023
+        return scores
+
+    return score
+
+
+def _blank_scores(forest: Forest, states: _States, n: int) -> npt.NDArray[Any]:
+    return np.empty((len(states.severity), len(forest.base), n), dtype=forest.leaf_value.dtype)
+
+
+def _share(n: int, block: int, run: Callable[[tuple[int, int]], None]) -> None:
+    """Run the rows in spans of whole blocks on all threads; what a row gets does not depend on its span."""
+    from fragility.engines.tree_kernels import THREADS
+
+    blocks = -(-n // block)
+    spans = min(blocks, SPANS_PER_THREAD * THREADS)
+    bounds = [min(n, block * (blocks * i // spans)) for i in range(spans)] + [n]
+    if THREADS == 1 or spans == 1:
+        run((0, n))
+        return
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(run, zip(bounds, bounds[1:], strict=False)))
+
+
+def _state_sets(states: _States) -> tuple[Any, ...]:
+    """Return (all states, removed (G,), attenuated (G,), grid): states as bits, by place in the order."""
+    bit = np.uint64(1) << np.arange(len(states.severity), dtype=np.uint64)
+    moved = states.moved.astype(bool)
+    partly = (states.severity > 0.0) & (states.severity < 1.0)
+
+    def union(chosen: Booleans) -> npt.NDArray[np.uint64]:
+        return np.bitwise_or.reduce(np.where(chosen, bit[:, None], np.uint64(0)), axis=0)
+
+    severities = np.unique(states.severity[partly])
+    at_least = [union((partly & (states.severity >= s))[:, None])[0] for s in severities]
+    return (
+        np.bitwise_or.reduce(bit),
+        union(moved & (states.severity >= 1.0)[:, None]),
+        union(moved & partly[:, None]),
+        (severities, np.array([*at_least, 0], dtype=np.uint64)),
+    )
+
+
+# --- reading ensembles --------------------------------------------------------------------------------------
 
 
 def load_forest(head: Any) -> Forest:
@@ -157,6 +609,7 @@ def _read_xgboost(booster: Any, last: int | None) -> Forest:
         n_columns=int(learner["learner_model_param"]["num_feature"]),
         link=SIGMOID if n_classes == 1 else SOFTMAX,
         single=True,
+        absent_missing=True,
     )
 
 
@@ -460,6 +913,7 @@ def _assemble(
     divisor: float = 1.0,
     scale: float = 1.0,
     single: bool = False,
+    absent_missing: bool = False,
 ) -> Forest:
     """Return the forest of ``trees``: nodes in preorder, equal splits merged into one test."""
     from fragility.engines.tree_kernels import preorder
@@ -496,6 +950,7 @@ def _assemble(
         scale=scale,
         single=single,
         n_classes=max(len(base), 2),
+        absent_missing=absent_missing,
     )
 
 
