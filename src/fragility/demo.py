@@ -92,7 +92,7 @@ def _draw(folder: Path, certs: Certificates) -> None:
     """Draw without pyplot, so that no window system is needed and nothing global changes."""
     from matplotlib.figure import Figure
 
-    displays = {
+    displays: dict[str, FragilityMapDisplay | CollapseDisplay] = {
         MAP_PICTURE: FragilityMapDisplay.from_certificates(certs),
         COLLAPSE_PICTURE: CollapseDisplay.from_certificates(certs, rows=_contrast(certs)),
     }

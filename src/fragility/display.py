@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette: told apart by people with any common form of colour blindness, and in grey print.
 BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#8A8F98"
 
-STYLE: dict[str, Any] = {
+STYLE: Any = {  # matplotlib types the keys of its settings one by one
     "font.size": 10.0,
     "axes.titlesize": 11.0,
     "axes.titlelocation": "left",
@@ -139,9 +139,9 @@ class CollapseDisplay:
             raise DataError("several rows need axes made by plt.subplots, got axes placed by hand; draw one row each")
         ax.set_axis_off()
         grid = GridSpecFromSubplotSpec(1, count, subplot_spec=place)
-        figure = place.get_gridspec().figure
-        first = figure.add_subplot(grid[0, 0])
-        return [first, *(figure.add_subplot(grid[0, i], sharey=first) for i in range(1, count))]
+        owner = ax.figure
+        first = owner.add_subplot(grid[0, 0])
+        return [first, *(owner.add_subplot(grid[0, i], sharey=first) for i in range(1, count))]
 
 
 def _collapse_curve(certs: Certificates, row: int) -> CollapseCurve:

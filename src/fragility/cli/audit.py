@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.markup import escape
 
+from fragility import fitting, scores
 from fragility.audit import audit as audit_rows
 from fragility.certificate import Certificates, read_manifest
 from fragility.cli.options import (
@@ -116,8 +117,8 @@ def _fit_protocol(
         groups=groups,
         baseline=name_or_json(baseline, "--baseline"),
         depth=depth,
-        reading=reading,
-        space=space,
+        reading=cast(scores.Reading, reading),  # the protocol checks the word and names the choices
+        space=cast(fitting.Space | None, space),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -103,7 +103,9 @@ def write(
     if paper:
         protocol = Protocol.paper(loaded, X_train)
     else:
-        chosen = {
+        chosen: dict[str, Any] = {  # what is None is left to the library's own default
+            "reading": reading,
+            "space": space,
             "operators": None if operators is None else tuple(operators.split(",")),
             "severities": parse_numbers(severities, "--severities"),
             "weights": parse_numbers(weights, "--weights"),
@@ -114,8 +116,6 @@ def write(
             groups=groups,
             baseline=name_or_json(baseline, "--baseline"),
             depth=depth,
-            reading=reading,
-            space=space,
             resolution=resolution,
             merge_threshold=merge_threshold,
             **{name: value for name, value in chosen.items() if value is not None},
