@@ -183,12 +183,21 @@ def baseline_for(baseline: Any, evidence: TrainingEvidence, model: Model, rows: 
     if evidence.space == "raw":
         assert evidence.frame is not None
         return [
-            field_baseline(baseline, evidence.frame[name], kind)
+            _writable(name, field_baseline(baseline, evidence.frame[name], kind))
             for name, kind in zip(evidence.columns, evidence.kinds, strict=True)
         ], baseline
     missing = _transformed_missing_row(model, rows) if baseline == "missing" else None
     vector = matrix_baseline(baseline, evidence.matrix, evidence.origins, missing)
     return [None if np.isnan(value) else float(value) for value in vector], baseline
+
+
+def _writable(name: str, value: Any) -> Scalar:
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    raise EvidenceError(
+        f"the baseline of column {name!r} would be {value!r} ({type(value).__name__}), which a protocol cannot hold; "
+        "turn the column into numbers or text"
+    )
 
 
 def _transformed_missing_row(model: Model, rows: Rows) -> Floats | None:
@@ -246,7 +255,7 @@ def _explicit_value(name: str, value: Any, kind: Kind, space: Space) -> Scalar:
     if is_missing(value):
         return None
     if kind == "nominal" and space == "raw":
-        return cast(Scalar, value.item() if isinstance(value, np.generic) else value)
+        return _writable(name, value.item() if isinstance(value, np.generic) else value)
     try:
         number = float(value)
     except (TypeError, ValueError) as error:

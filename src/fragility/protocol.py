@@ -86,6 +86,8 @@ class Protocol:
     def __post_init__(self) -> None:
         _check_choice("space", self.space, SPACES)
         _check_choice("reading", self.reading, READINGS)
+        for name, kind in [*((f.name, f.kind) for f in self.fields), *((c.name, c.kind) for c in self.columns)]:
+            _check_choice(f"kind of {name!r}", kind, ("numeric", "nominal"))
         _check_partition(self.groups, [column.name for column in self.columns])
         _check_depth(self.depth, len(self.groups))
         _check_severities(self.severities)
@@ -150,7 +152,7 @@ class Protocol:
             baseline=kind,
             operators=tuple(_canonical_operator(operator) for operator in operators),
             severities=tuple(float(severity) for severity in severities),
-            depth=min(DEFAULT_DEPTH, len(blocks)) if depth is None else depth,
+            depth=_whole(min(DEFAULT_DEPTH, len(blocks)) if depth is None else depth),
             reading=reading,
             weights=_three(weights),
             resolution=float(resolution),
@@ -315,6 +317,10 @@ def _check_depth(depth: object, n_groups: int) -> None:
             f"depth must be a whole number from 1 to the number of groups, {n_groups}, got {depth!r}; "
             "leave it out for 10, or all groups if there are fewer"
         )
+
+
+def _whole(depth: Any) -> Any:
+    return int(depth) if isinstance(depth, np.integer) else depth  # a file holds Python's numbers
 
 
 def _check_severities(severities: Sequence[float]) -> None:
