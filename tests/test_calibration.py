@@ -266,6 +266,8 @@ def test_the_classifier_audits_new_rows_then_corrects():
     assert np.array_equal(aware.predict(X_new), model.predict(X_new))
     assert np.array_equal(aware.classes_, model.classes_)
     assert aware.score(X_new, part.y_test[200:260]) == model.score(X_new, part.y_test[200:260])
+    turned = X_new[X_new.columns[::-1]]
+    np.testing.assert_array_equal(aware.predict_proba(turned), aware.predict_proba(X_new))
     one_by_one = np.vstack([aware.predict_proba(X_new[i : i + 1]) for i in range(5)])
     np.testing.assert_allclose(one_by_one, expected[:5], atol=1e-12)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
+import tracemalloc
 
 import naive_training as naive
 import numpy as np
@@ -502,6 +505,44 @@ def test_arrays_of_another_shape_are_refused(tmp_path):
     save_file(arrays, path, metadata=metadata)
     with pytest.raises(ModelError, match=r"the arrays \['head.bias'\] are missing, unknown or not of the shape"):
         load_resmlp(path)
+
+
+# --- standing alone -------------------------------------------------------------------------------------------
+
+ALONE = """
+import importlib.util, sys
+import numpy as np
+for name in ("sklearn", "scipy", "pandas", "fragility"):
+    sys.modules[name] = None  # an import of it now fails
+spec = importlib.util.spec_from_file_location("residual_network", sys.argv[1])
+core = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = core
+spec.loader.exec_module(core)
+x = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+rows = core.Rows(x, (x[:, 0] > 0).astype(np.int64))
+stress = core.EvidenceStress(np.array([0, 0, 1, 1]), x.mean(axis=0))
+shape, plan = core.NetworkShape(4, 2, 8, 1), core.TrainingPlan(max_epochs=2)
+print(core.train_network(rows, shape, plan, validation=rows, stress=stress).best_epoch)
+"""
+
+
+def test_the_training_core_needs_numpy_and_torch_alone():
+    done = subprocess.run([sys.executable, "-c", ALONE, core.__file__], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "2"
+
+
+def test_training_copies_no_more_than_batches():
+    X, y = data(20_000)
+    X = np.hstack([X] * 8)
+    model = small(max_epochs=1, width=8, blocks=1)
+    tracemalloc.start()
+    try:
+        model.fit(X, y)
+        _, peak = tracemalloc.get_traced_memory()  # numpy's memory; torch holds the batch, its activations, the weights
+    finally:
+        tracemalloc.stop()
+    assert peak < X.nbytes / 2
 
 
 # --- refusals -------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from sklearn.utils.validation import check_is_fitted
 from fragility.audit import audit
 from fragility.certificate import Certificates
 from fragility.errors import DataError, ModelError
+from fragility.frames import read_rows
 from fragility.metrics import (
     BINS,
     ReliabilityCurve,
@@ -257,8 +258,9 @@ class BrittlenessAwareClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def raw_probabilities(self, X: Any) -> Floats:
-        """The model's own probabilities."""
-        return Model.wrap(self.model).probabilities(X)
+        """The model's own probabilities; the columns of a table are put in the model's order, as the audit does."""
+        wrapped = Model.wrap(self.model)
+        return wrapped.probabilities(read_rows(X, wrapped.columns, wrapped.n_columns).native)
 
     def certificates(self, X: Any) -> Certificates:
         """The certificates of the rows, as `audit` gives them."""

@@ -79,14 +79,22 @@ class EvidenceStress:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Rows for training or validation: matrix (n, d) dense or CSR, codes (n,) class columns, weights (n,)."""
+    """Rows for training or validation: codes (n,) class columns, weights (n,), values in a dense or CSR matrix.
+
+    ``index`` (n,) says where in the matrix the rows are, so that a split needs no copy; None: all of it, in order.
+    """
 
     matrix: Any
     codes: np.ndarray
     weights: np.ndarray | None = None
+    index: np.ndarray | None = None
 
     def __len__(self) -> int:
-        return int(self.matrix.shape[0])
+        return len(self.codes)
+
+    def tensor(self, positions: Any, device: torch.device) -> Tensor:
+        """The values at ``positions`` (integers or a slice) as float32."""
+        return dense_tensor(self.matrix, positions if self.index is None else self.index[positions], device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +298,7 @@ class _Batches:
         self.weights = None
         if rows.weights is not None:
             self.weights = torch.as_tensor(rows.weights).to(device=device, dtype=torch.float32)
-        self.resident = _resident_matrix(rows.matrix, device)
+        self.resident = _resident_matrix(rows, device)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         order = torch.randperm(len(self.rows), generator=self.generator)
@@ -300,7 +308,7 @@ class _Batches:
             if self.resident is not None:
                 x = self.resident.index_select(0, index)
             else:
-                x = dense_tensor(self.rows.matrix, order[start : start + self.batch_size].numpy(), self.device)
+                x = self.rows.tensor(order[start : start + self.batch_size].numpy(), self.device)
             yield x, self.codes[index], None if self.weights is None else self.weights[index]
 
 
@@ -315,16 +323,17 @@ def dense_tensor(matrix: Any, index: Any, device: torch.device, dtype: torch.dty
     return torch.from_numpy(part if part.flags.writeable else part.copy()).to(device)
 
 
-def _resident_matrix(matrix: Any, device: torch.device) -> Tensor | None:
+def _resident_matrix(rows: Rows, device: torch.device) -> Tensor | None:
     if device.type != "cuda":
         return None
+    n, d = len(rows), int(rows.matrix.shape[1])
     free, _ = torch.cuda.mem_get_info(device)
-    if 4 * int(matrix.shape[0]) * int(matrix.shape[1]) > free // 4:
+    if 4 * n * d > free // 4:
         return None
-    whole = torch.empty(matrix.shape, dtype=torch.float32, device=device)
-    for start in range(0, matrix.shape[0], EVALUATION_ROWS):
+    whole = torch.empty((n, d), dtype=torch.float32, device=device)
+    for start in range(0, n, EVALUATION_ROWS):
         part = slice(start, start + EVALUATION_ROWS)
-        whole[part] = dense_tensor(matrix, part, device)
+        whole[part] = rows.tensor(part, device)
     return whole
 
 
@@ -399,7 +408,7 @@ def mean_nll(network: ResidualNetwork, rows: Rows, device: torch.device) -> floa
         for start in range(0, len(rows), EVALUATION_ROWS):
             part = slice(start, start + EVALUATION_ROWS)
             codes = torch.as_tensor(rows.codes[part], dtype=torch.int64).to(device)
-            losses = F.cross_entropy(network(dense_tensor(rows.matrix, part, device)), codes, reduction="none").double()
+            losses = F.cross_entropy(network(rows.tensor(part, device)), codes, reduction="none").double()
             if rows.weights is None:
                 total, weight = total + float(losses.sum()), weight + len(losses)
             else:

@@ -449,9 +449,9 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):
         chosen = _held_out(codes, self.validation_fraction, seed)
         if not chosen.any():
             return core.Rows(X, codes, _mean_one(weights)), None
-        kept = ~chosen
-        training = core.Rows(X[kept], codes[kept], None if weights is None else _mean_one(weights[kept]))
-        return training, core.Rows(X[chosen], codes[chosen], None if weights is None else weights[chosen])
+        kept, held_out = np.flatnonzero(~chosen), np.flatnonzero(chosen)
+        training = core.Rows(X, codes[kept], None if weights is None else _mean_one(weights[kept]), kept)
+        return training, core.Rows(X, codes[held_out], None if weights is None else weights[held_out], held_out)
 
     def _stress(self, core: Any, X: Any) -> Any:
         penalty = self.fragility
