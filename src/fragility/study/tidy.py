@@ -67,7 +67,7 @@ def tidy_frame(lines: list[dict[str, Any]]) -> pd.DataFrame:
     """Rows as a table with the declared columns and types."""
     frame = pd.DataFrame(lines).reindex(columns=list(COLUMNS))
     for name in ("dataset", "model", "state", *TEXT):
-        frame[name] = frame[name].fillna("").astype(str)
+        frame[name] = frame[name].astype(object).where(frame[name].notna(), "").astype(str)
     for name in ("value", *NUMBERS):
         frame[name] = frame[name].astype("float64")
     return frame.astype({"seed": "int64", "count": "int64"})

@@ -95,9 +95,35 @@ class FittedUnit:
     def rows(self, positions: np.ndarray) -> pd.DataFrame:
         return self.data.X.iloc[positions]
 
-    def variant(self, **changes: Any) -> Protocol:
-        """The protocol refitted on the training rows with another baseline or grouping."""
-        return Protocol.fit(self.model, self.rows(self.split.train), **changes)
+    def variant(self, *, baseline: str = "mean", grouping: str = "raw-origin") -> Protocol:
+        """The protocol fitted on the training rows with another baseline or grouping."""
+        return declared_protocol(self.unit, self.data, self.split, self.model, baseline, grouping)
+
+
+# A protocol is decided by the training rows and the preprocessing, which all models of a split share: fitted once.
+_PROTOCOLS: dict[tuple[str, int, int, str, str], Protocol] = {}
+
+
+def declared_protocol(
+    unit: Unit, data: Dataset, parts: Split, model: Model, baseline: str = "mean", grouping: str = "raw-origin"
+) -> Protocol:
+    """The protocol of a split; ``grouping`` is raw-origin, domain or merged."""
+    key = (unit.dataset, unit.seed, len(parts.train), baseline, grouping)
+    if key not in _PROTOCOLS:
+        groups: Any = grouping
+        if grouping == "domain":
+            groups = data.spec.block_of
+        elif grouping == "merged":
+            groups = merged_blocks(data, parts)
+        _PROTOCOLS[key] = Protocol.fit(model, data.X.iloc[parts.train], baseline=baseline, groups=groups)
+    return _PROTOCOLS[key]
+
+
+def merged_blocks(data: Dataset, parts: Split) -> dict[str, str]:
+    """Field -> block of strongly associated fields, measured on at most ``MERGE_ROWS`` training rows."""
+    kinds: dict[str, Any] = {name: "nominal" if name in data.spec.nominal else "numeric" for name in data.spec.fields}
+    train = np.random.default_rng(parts.seed).permutation(parts.train)[:MERGE_ROWS]
+    return merged_fields(data.X.iloc[np.sort(train)], kinds, MERGE_THRESHOLD)
 
 
 def fit_unit(
@@ -108,7 +134,7 @@ def fit_unit(
     if pipeline is None:
         pipeline = train_unit(unit, data, parts)
     model = Model.wrap(pipeline)
-    protocol = Protocol.fit(model, data.X.iloc[parts.train], baseline="mean", groups="raw-origin")
+    protocol = declared_protocol(unit, data, parts, model)
     return FittedUnit(
         unit=unit, data=data, split=parts, pipeline=pipeline, model=model, protocol=protocol, engine=engine
     )
@@ -765,10 +791,9 @@ def record_groupings(extra: Extra) -> None:
     positions = extra.confident.positions[places]
     default = extra.scores["cfc_fds"][places]
     for grouping in ("raw-origin", "domain", "merged"):
-        groups = fitted.data.spec.block_of if grouping == "domain" else merged_blocks(fitted)
         protocol, claims = fitted.protocol, extra.confident.certs.take(places).claims
         if grouping != "raw-origin":
-            protocol = fitted.variant(groups=groups)
+            protocol = fitted.variant(grouping=grouping)
             claims = certify(fitted, positions, protocol).claims
         setting: dict[str, Any] = {"grouping": grouping}
         _auroc_row(extra, "grouping", "cfc_fds", claims.fds, extra.labels.brittle[places], **setting)
@@ -777,19 +802,6 @@ def record_groupings(extra: Extra) -> None:
         extra.record.add("grouping", "flip_budget", _mean(claims.flip_budget), count=len(places), **setting)
         correlation = rank_correlation(default, claims.fds)
         extra.record.add("grouping", "rank_correlation", correlation, count=len(places), **setting)
-
-
-_MERGED: dict[tuple[str, int, int], dict[str, str]] = {}
-
-
-def merged_blocks(fitted: FittedUnit) -> dict[str, str]:
-    """Field -> block of strongly associated fields; the same for every model of a split, so computed once."""
-    key = (fitted.unit.dataset, fitted.unit.seed, len(fitted.split.train))
-    if key not in _MERGED:
-        kinds = {field.name: field.kind for field in fitted.protocol.fields}
-        train = np.random.default_rng(fitted.unit.seed).permutation(fitted.split.train)[:MERGE_ROWS]
-        _MERGED[key] = merged_fields(fitted.rows(np.sort(train)), kinds, MERGE_THRESHOLD)
-    return _MERGED[key]
 
 
 def record_grid(extra: Extra, test: Scored, chosen: Selection) -> None:
