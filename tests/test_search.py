@@ -141,6 +141,20 @@ def test_groups_at_their_baseline_are_never_asked_for():
     assert search.evaluations <= 1 + 2 ** (row.n_groups - 4)
 
 
+def test_the_greedy_path_is_smallest_for_a_linear_score_of_two_classes():
+    """There the margin after a removal is m(x) minus a sum of one-step drops, so the k largest drops are the best k.
+
+    (Only while no probability is clipped at 1e-12, which caps margins at 27.6.)
+    """
+    case = pipelines.fitted("credit_g", "logistic", "transformed")
+    protocol = Protocol.fit(case.model, case.X_train, groups=BLOCKS)
+    rows = bind(case.model, case.X_test.iloc[:60], protocol)
+    found = failing_sets_of_rows(rows, protocol, method="exact")
+    assert found.resolved.all()
+    diagnostics = greedy_diagnostics(greedy_budget(rows, protocol), found)
+    assert diagnostics.exact_match == 1.0 and diagnostics.mean_gap == 0.0
+
+
 # --- an interaction that the greedy path misses --------------------------------------------------------------------
 
 
