@@ -101,9 +101,14 @@ def _manifest(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> dict[str,
             "evaluations": trace.evaluations,
             "paper_evaluations": len(rows) * protocol.states_per_row,
         },
-        "tolerance": {"margin": protocol.resolution, "probability": 1e-6},
+        "tolerance": declared_tolerance(protocol),
         "versions": _versions(),
     }
+
+
+def declared_tolerance(protocol: Protocol) -> dict[str, float]:
+    """Return how far a recomputed float may lie; it follows from the protocol, so nobody can widen it."""
+    return {"margin": protocol.resolution, "probability": 1e-6}
 
 
 def input_row_digests(rows: EvidenceRows) -> list[bytes]:

@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fragility.audit import claims_from, input_row_digests
+from fragility.audit import claims_from, declared_tolerance, input_row_digests
 from fragility.canonical import DIGEST_PREFIX, combine_digests, digest_bytes
 from fragility.certificate import (
+    CLAIM,
     MANIFEST_FILE,
     PROTOCOL_FILE,
     TABLE_FILE,
@@ -140,6 +141,7 @@ def _load(audit: str | os.PathLike[str] | Certificates) -> tuple[Certificates | 
         loaded = audit if isinstance(audit, Certificates) else Certificates.load(audit)
         claims = loaded.claims
         _required_fields(loaded)
+        _check_consistency(loaded)
     except (CertificateError, ProtocolError) as error:
         return None, Check("format", False, str(error))
     except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, IndexError) as error:
@@ -157,9 +159,27 @@ def _required_fields(certificates: Certificates) -> None:
     for name in ("rows", "root_digest", "protocol_digest", "model", "input", "engine", "tolerance", "claim"):
         if name not in manifest:
             raise CertificateError(f"the manifest lacks the field {name!r}")
-    for part, name in [("model", "fingerprint"), ("model", "classes"), ("input", "digest"), ("tolerance", "margin")]:
+    for part, name in [("model", "fingerprint"), ("model", "classes"), ("input", "digest"), ("input", "rows")]:
         if name not in manifest[part]:
             raise CertificateError(f"the manifest lacks the field {part}.{name}")
+
+
+def _check_consistency(certificates: Certificates) -> None:
+    """Refuse a manifest that contradicts the protocol or itself."""
+    manifest, protocol = certificates.manifest, certificates.protocol
+    expected = [
+        ("claim", manifest["claim"], CLAIM),
+        ("training_digest", manifest.get("training_digest"), protocol.training_digest),
+        ("tolerance", manifest["tolerance"], declared_tolerance(protocol)),
+        (
+            "engine.paper_evaluations",
+            manifest["engine"].get("paper_evaluations"),
+            manifest["input"]["rows"] * protocol.states_per_row,
+        ),
+    ]
+    for name, stated, implied in expected:
+        if stated != implied:
+            raise CertificateError(f"the manifest states {name} {stated!r}, its protocol and format imply {implied!r}")
 
 
 def _check_digests(audit: Any, certificates: Certificates) -> Check:
@@ -217,7 +237,16 @@ def _equality(name: str, noun: str, claimed: str, actual: str) -> Check:
 
 
 def _check_input(certificates: Certificates, rows: EvidenceRows) -> Check:
-    claimed = certificates.manifest["input"]["digest"]
+    claimed, n_audited = certificates.manifest["input"]["digest"], certificates.manifest["input"]["rows"]
+    if n_audited != len(certificates):  # a selection, such as the most fragile: the digest is over all rows audited
+        if len(rows) != n_audited:
+            return Check(
+                "input",
+                False,
+                f"these {len(certificates)} certificates were selected from an audit of {n_audited} rows; "
+                f"give those rows, got {len(rows)}",
+            )
+        return _equality("input", "the data", claimed, combine_digests(input_row_digests(rows)))
     wanted = {str(own_id) for own_id in certificates.claims.ids}
     digests = [
         digest for own_id, digest in zip(rows.ids, input_row_digests(rows), strict=True) if str(own_id) in wanted
@@ -243,7 +272,7 @@ def _check_recomputation(
     with progress_bar("recomputing", progress) as report:
         trace = trace_blackbox(mine, certificates.protocol, progress=report)
     fresh = claims_from(trace, mine, certificates.protocol)
-    tolerance = float(certificates.manifest["tolerance"]["margin"])
+    tolerance = declared_tolerance(certificates.protocol)["margin"]
     differences = compare_claims(_subset(claims, chosen), fresh, certificates.protocol, tolerance, certificates.classes)
     which = "all" if len(chosen) == len(claims) else f"{len(chosen)} of"
     bad = len({difference.row for difference in differences})
@@ -275,7 +304,7 @@ def compare_claims(
     claimed: Claims, fresh: Claims, protocol: Protocol, tolerance: float, classes: Sequence[Any]
 ) -> list[Difference]:
     """Return every claim that differs: exact ones at all, floats by more than their tolerance."""
-    allowed = _tolerances(claimed, protocol, tolerance)
+    allowed = _tolerances(fresh, protocol, tolerance)
     names = {"path": protocol.group_names, "predicted": classes, "path_predicted": classes}
     out: list[Difference] = []
     for name in Claims.__dataclass_fields__:
@@ -294,13 +323,13 @@ def compare_claims(
     return out
 
 
-def _tolerances(claimed: Claims, protocol: Protocol, tolerance: float) -> dict[str, Floats]:
+def _tolerances(fresh: Claims, protocol: Protocol, tolerance: float) -> dict[str, Floats]:
     """Return each float claim's tolerance: margins as declared, the rest by how margins enter them."""
-    n = len(claimed)
-    scale = 1.0 + np.abs(claimed.path_margin).max(axis=1) * 1e-3
+    n = len(fresh)
+    scale = 1.0 + np.abs(fresh.path_margin).max(axis=1) * 1e-3
     margin = np.full(n, tolerance) * scale
     # c_k = (m - m_k) / (|m| + epsilon): near a tie a rounding error of the margin is large beside m.
-    ratio = margin * (2.0 + claimed.path_collapse.max(axis=1)) / (np.abs(claimed.margin) + EPSILON)
+    ratio = margin * (2.0 + fresh.path_collapse.max(axis=1)) / (np.abs(fresh.margin) + EPSILON)
     ratio = np.minimum(ratio, 1.0) if protocol.reading == "support" else ratio
     return {
         "confidence": margin,

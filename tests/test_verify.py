@@ -1,0 +1,388 @@
+"""verify: what holds is confirmed, and whatever is changed is found, whoever recomputed the digests."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pipelines import fitted
+
+from fragility.audit import audit
+from fragility.canonical import combine_digests
+from fragility.certificate import Certificates, Claims, manifest_text
+from fragility.errors import VerificationError
+from fragility.protocol import Protocol
+from fragility.verify import verify
+
+N = 12
+
+
+@pytest.fixture(scope="module")
+def case():
+    return fitted("credit_g", "lightgbm", "transformed")
+
+
+@pytest.fixture(scope="module")
+def certs(case) -> Certificates:
+    protocol = Protocol.fit(case.model, case.X_train, depth=4, severities=(0.25, 0.5, 1.0))
+    return audit(case.model, case.X_test[:N], protocol, engine="blackbox")
+
+
+@pytest.fixture(scope="module")
+def saved(certs, tmp_path_factory) -> Path:
+    return certs.save(tmp_path_factory.mktemp("verify") / "audit")
+
+
+@pytest.fixture
+def folder(saved, tmp_path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(saved, tmp_path / "audit"))
+
+
+def failed(verification) -> list[str]:
+    return [check.name for check in verification.checks if not check.passed]
+
+
+# --- what holds -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("space", ["transformed", "raw"])
+@pytest.mark.parametrize("reading", ["support", "current", "support_unbounded"])
+@pytest.mark.parametrize("family", ["logistic", "lightgbm", "xgboost", "mlp"])
+def test_what_was_audited_is_verified(family: str, reading: str, space: str, tmp_path) -> None:
+    own = fitted("credit_g", family, space)
+    protocol = Protocol.fit(own.model, own.X_train, space=space, reading=reading, depth=5)
+    certificates = audit(own.model, own.X_test[:6], protocol)
+    certificates.save(tmp_path / "a")
+    result = verify(tmp_path / "a", own.model, own.X_test[:6])
+    assert result, str(result)
+    assert [check.name for check in result.checks] == [
+        "format",
+        "digests",
+        "protocol",
+        "model",
+        "input",
+        "recomputation",
+    ]
+    assert str(result).endswith("verified") and "NOT" not in str(result)
+    assert verify(certificates, own.model, own.X_test[:6])
+
+
+def test_rows_may_come_in_another_order_with_others_and_columns_turned(saved, case) -> None:
+    X = case.X_test[: N + 20].sample(frac=1.0, random_state=1)[case.X_test.columns[::-1]]
+    assert verify(saved, case.model, X)
+
+
+def test_a_sample_recomputes_some_and_checks_all_digests(saved, case) -> None:
+    result = verify(saved, case.model, case.X_test[:N], sample=3)
+    assert result and "3 of 12 rows recomputed" in str(result)
+    assert verify(saved, case.model, case.X_test[:N], sample=10**6)
+    with pytest.raises(VerificationError, match=r"sample must be at least 1 row, got 0"):
+        verify(saved, case.model, case.X_test[:N], sample=0)
+
+
+def test_a_selection_of_certificates_verifies_against_the_data(certs, case, tmp_path) -> None:
+    top = certs.most_fragile(4, min_confidence=0.0)
+    top.save(tmp_path / "top")
+    result = verify(tmp_path / "top", case.model, case.X_test[:N])
+    assert result, str(result)
+    result = verify(tmp_path / "top", case.model, case.X_test[: N + 1])
+    assert failed(result) == ["input"] and "4 certificates were selected from an audit of 12 rows" in str(result)
+    changed = case.X_test[:N].copy()
+    changed.loc[0, "age"] += 1
+    assert "input" in failed(verify(tmp_path / "top", case.model, changed))
+
+
+# --- other model, other rows ------------------------------------------------------------------------------
+
+
+def test_another_model_is_noticed(saved, case) -> None:
+    other = copy.deepcopy(case.model)
+    booster = other[-1].booster_
+    for leaf in range(3):
+        booster.set_leaf_output(0, leaf, booster.get_leaf_output(0, leaf) + 0.4)
+    assert not np.allclose(other.predict_proba(case.X_test[:N]), case.model.predict_proba(case.X_test[:N]))
+    result = verify(saved, other, case.X_test[:N])
+    assert "model" in failed(result) and "recomputation" in failed(result)
+    assert "claimed" in str(result) and "recomputed" in str(result)
+
+
+def test_a_model_that_predicts_the_same_but_is_not_it_is_noticed(saved, case) -> None:
+    other = copy.deepcopy(case.model)
+    scaler = other[0].named_transformers_["numeric"][-1]
+    scaler.mean_ = scaler.mean_ + 1e-13
+    assert failed(verify(saved, other, case.X_test[:N])) == ["model"]
+
+
+@pytest.mark.parametrize("change", ["cell", "category", "swapped ids", "a row less"])
+def test_other_rows_are_noticed(saved, case, change: str) -> None:
+    X = case.X_test[:N].copy()
+    if change == "cell":
+        X.loc[5, "age"] += 1
+    elif change == "category":
+        X.loc[5, "purpose"] = "vacation"
+    elif change == "swapped ids":
+        X.index = [1, 0, *range(2, N)]
+    else:
+        X = X[1:]
+    assert "input" in failed(verify(saved, case.model, X))
+
+
+def test_what_cannot_be_checked_is_said_so(saved, case, tmp_path) -> None:
+    with pytest.raises(VerificationError, match=r"is not a folder; give the folder an audit was saved to"):
+        verify(tmp_path / "nothing", case.model, case.X_test[:N])
+    with pytest.raises(VerificationError, match=r"the model cannot be used"):
+        verify(saved, object(), case.X_test[:N])
+    with pytest.raises(VerificationError, match=r"the rows cannot be audited: the model expects column 'age'"):
+        verify(saved, case.model, case.X_test[:N].drop(columns="age"))
+    other = fitted("adult", "lightgbm", "transformed")
+    assert not verify(saved, other.model, other.X_test[:N])
+
+
+# --- altered claims ---------------------------------------------------------------------------------------
+
+
+def altered_cell(value):
+    """The smallest change that says something else."""
+    if value is None:
+        return 0.25
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return math.nextafter(value, math.inf)
+    if isinstance(value, list):
+        return [*value[:-1], altered_cell(value[-1])]
+    return value + "x"
+
+
+def with_cell(table: pa.Table, name: str, row: int, value) -> pa.Table:
+    column = table.column(name)
+    values = column.to_pylist()
+    values[row] = value
+    return table.set_column(table.column_names.index(name), name, pa.array(values, type=column.type))
+
+
+COLUMNS = [
+    "id", "predicted", "confidence", "margin", "flip_budget", "flipped", "rcma", "fds", "lambda_attenuate_all",
+    "lambda_attenuate_top1", "path", "path_margin", "path_predicted", "path_collapse", "one_step_drop",
+    "one_step_confidence_drop", "digest",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["folder", "memory"])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_any_altered_field_of_a_row_is_found(certs, case, name: str, where: str, tmp_path) -> None:
+    """Changed by the smallest possible step, digests left alone."""
+    assert set(certs.table.column_names) == set(COLUMNS)
+    for row in (0, N - 1):
+        table = with_cell(certs.table, name, row, altered_cell(certs.table.column(name)[row].as_py()))
+        changed = Certificates(table, certs.protocol, certs.manifest)
+        if where == "folder":
+            # The folder is written with digests of files and manifest that fit: only the rows' own do not.
+            result = verify(changed.save(tmp_path / f"{row}"), case.model, case.X_test[:N], sample=1)
+        else:
+            result = verify(changed, case.model, case.X_test[:N], sample=1)
+        assert not result
+        assert {"format", "digests"} & set(failed(result))
+
+
+def forged(certs: Certificates, **changes) -> Certificates:
+    """Certificates with other claims and every digest made anew: what a forger would write."""
+    own = {name: getattr(certs.claims, name) for name in Claims.__dataclass_fields__}
+    return Certificates.build(Claims(**{**own, **changes}), certs.protocol, certs.manifest)
+
+
+def step_of(name: str, values: np.ndarray) -> np.ndarray:
+    """Claims in row 3 changed by enough to matter: exact ones at all, floats beyond the declared resolution."""
+    out = values.copy()
+    place = (3,) if values.ndim == 1 else (3, -1)
+    if values.dtype == bool:
+        out[place] = not out[place]
+    elif name == "thresholds":
+        out[place] = 0.5 if out[place] != 0.5 else 0.25
+    elif name == "path":
+        out[3] = np.roll(out[3], 1)
+    elif values.dtype.kind == "i":
+        out[place] = out[place] - 1 if out[place] > 0 else out[place] + 1
+    else:
+        out[place] += 1e-3
+    return out
+
+
+@pytest.mark.parametrize("name", [f for f in Claims.__dataclass_fields__ if f != "ids"])
+def test_a_forgers_claims_fail_the_recomputation(certs, case, name: str, tmp_path) -> None:
+    changed = forged(certs, **{name: step_of(name, getattr(certs.claims, name))})
+    result = verify(changed.save(tmp_path / "a"), case.model, case.X_test[:N])
+    assert failed(result) == ["recomputation"], str(result)
+    check = next(check for check in result.checks if check.name == "recomputation")
+    assert {difference.row for difference in check.differences} == {3}
+    assert name in {difference.field for difference in check.differences}
+    assert f"row 3, {name}: claimed" in str(result)
+
+
+def test_a_forger_cannot_declare_a_generous_tolerance(certs, case, tmp_path) -> None:
+    changed = forged(certs, margin=step_of("margin", certs.claims.margin))
+    manifest = {**changed.manifest, "tolerance": {"margin": 1e6, "probability": 1e6}}
+    lenient = Certificates(changed.table, changed.protocol, manifest)
+    assert not verify(lenient.save(tmp_path / "a"), case.model, case.X_test[:N])
+    assert not verify(lenient, case.model, case.X_test[:N])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_numbers_that_are_none_are_found(certs, case, value: float) -> None:
+    for name in ("margin", "fds", "rcma", "confidence"):
+        values = getattr(certs.claims, name).copy()
+        values[2] = value
+        assert not verify(forged(certs, **{name: values}), case.model, case.X_test[:N])
+
+
+def test_a_left_out_a_repeated_and_a_foreign_row_are_found(certs, case) -> None:
+    shorter = Certificates(certs.table.slice(1), certs.protocol, certs.manifest)
+    assert not verify(shorter, case.model, case.X_test[:N])
+    twice = Certificates(pa.concat_tables([certs.table, certs.table.slice(0, 1)]), certs.protocol, certs.manifest)
+    assert not verify(twice, case.model, case.X_test[:N])
+    digests = [bytes.fromhex(d.removeprefix("sha256:")) for d in twice.table.column("digest").to_pylist()]
+    counted = {**certs.manifest, "rows": N + 1, "root_digest": combine_digests(digests)}
+    result = verify(Certificates(twice.table, certs.protocol, counted), case.model, case.X_test[:N])
+    assert failed(result) == ["format"] and "twice" in str(result)
+    foreign = forged(certs, ids=("somebody", *map(str, certs.claims.ids[1:])))
+    assert "input" in failed(verify(foreign, case.model, case.X_test[:N]))
+
+
+# --- altered protocol and manifest ------------------------------------------------------------------------
+
+
+def leaves(value, path=()):
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, (*path, key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from leaves(item, (*path, i))
+    else:
+        yield path, value
+
+
+def edited(document, path, value):
+    out = copy.deepcopy(document)
+    here = out
+    for step in path[:-1]:
+        here = here[step]
+    here[path[-1]] = value
+    return out
+
+
+def test_any_altered_value_of_the_protocol_is_found(folder, case) -> None:
+    document = json.loads((folder / "protocol.json").read_text())
+    for path, value in leaves(document):
+        if path[0] == "columns" and path[1] > 3:
+            continue  # the columns are alike
+        changed = edited(document, path, altered_cell(value))
+        (folder / "protocol.json").write_text(json.dumps(changed, indent=2) + "\n")
+        assert not verify(folder, case.model, case.X_test[:N], sample=1), path
+
+
+def test_any_altered_value_of_the_manifest_is_found(folder, case) -> None:
+    document = json.loads((folder / "manifest.json").read_text())
+    places = list(leaves(document))
+    assert len(places) > 20
+    for path, value in places:
+        changed = edited(document, path, altered_cell(value))
+        (folder / "manifest.json").write_text(json.dumps(changed, indent=2, ensure_ascii=False) + "\n")
+        assert not verify(folder, case.model, case.X_test[:N], sample=1), path
+
+
+FREE = {  # statements about the run, which a recomputation elsewhere cannot confirm
+    ("engine", "name"), ("engine", "evaluations"), ("model", "kind"), ("model", "probabilities"), ("limits",),
+}  # fmt: skip
+
+
+def test_a_forger_who_signs_the_manifest_anew_is_found_where_it_matters(folder, case) -> None:
+    document = json.loads((folder / "manifest.json").read_text())
+    for path, value in leaves(document):
+        if path[0] in ("versions", "manifest_digest") or path[:2] in FREE:
+            continue
+        text = manifest_text(edited(document, path, altered_cell(value)))
+        (folder / "manifest.json").write_text(text, encoding="utf-8")
+        assert not verify(folder, case.model, case.X_test[:N], sample=1), path
+
+
+@pytest.mark.parametrize("name", ["protocol.json", "manifest.json"])
+def test_a_removed_or_added_field_is_found(folder, case, name: str) -> None:
+    document = json.loads((folder / name).read_text())
+    for key in document:
+        fewer = {k: v for k, v in document.items() if k != key}
+        (folder / name).write_text(json.dumps(fewer, indent=2, ensure_ascii=False) + "\n")
+        assert not verify(folder, case.model, case.X_test[:N], sample=1), key
+    (folder / name).write_text(json.dumps({**document, "note": "harmless"}, indent=2, ensure_ascii=False) + "\n")
+    assert not verify(folder, case.model, case.X_test[:N], sample=1)
+
+
+def test_a_protocol_of_another_audit_is_found(certs, case, tmp_path) -> None:
+    """Rows bound to one protocol, folder and manifest rewritten around another one with the same shape."""
+    other = Protocol.from_dict({**certs.protocol.to_dict(), "reading": "current"})
+    swapped = Certificates(certs.table, other, {**certs.manifest, "protocol_digest": other.digest})
+    result = verify(swapped.save(tmp_path / "a"), case.model, case.X_test[:N], sample=2)
+    assert "digests" in failed(result)
+
+
+@pytest.mark.parametrize("name", ["certificates.parquet", "protocol.json", "manifest.json"])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_one_flipped_bit_in_any_file_is_found(folder, case, name: str, data: st.DataObject) -> None:
+    path = folder / name
+    good = path.read_bytes()
+    position = data.draw(st.integers(0, len(good) - 1))
+    bit = data.draw(st.integers(0, 7))
+    bad = bytearray(good)
+    bad[position] ^= 1 << bit
+    path.write_bytes(bytes(bad))
+    try:
+        assert not verify(folder, case.model, case.X_test[:N], sample=1)
+    finally:
+        path.write_bytes(good)
+
+
+def test_an_added_or_missing_file_byte_is_found(folder, case) -> None:
+    for name in ("certificates.parquet", "protocol.json", "manifest.json"):
+        good = (folder / name).read_bytes()
+        for bad in (good + b"\n", good[:-1], b"", b" " + good):
+            (folder / name).write_bytes(bad)
+            assert not verify(folder, case.model, case.X_test[:N], sample=1), name
+        (folder / name).write_bytes(good)
+    assert verify(folder, case.model, case.X_test[:N])
+
+
+def test_missing_files_are_a_failed_format_check(folder, case) -> None:
+    (folder / "certificates.parquet").unlink()
+    result = verify(folder, case.model, case.X_test[:N])
+    assert failed(result) == ["format"] and "certificates.parquet" in str(result)
+
+
+def test_differences_are_listed_but_not_without_end(case, certs) -> None:
+    many = forged(certs, margin=certs.claims.margin + 1.0, confidence=certs.claims.confidence - 0.1)
+    result = verify(many, case.model, case.X_test[:N])
+    text = str(result)
+    assert "12 rows do not hold" in text and "and 4 more" in text
+    assert isinstance(result.checks[-1].differences[0].claimed, float)
+
+
+def test_frames_of_other_kinds_verify_too(saved, case) -> None:
+    polars = pytest.importorskip("polars")
+    ids = list(range(N))
+    assert verify(saved, case.model, pa.Table.from_pandas(case.X_test[:N]), ids=ids)
+    frame = case.X_test[:N].astype({"age": "float64"})  # an integer read back as a float is the same value
+    assert verify(saved, case.model, frame)
+    plain = fitted("credit_g", "logistic", "transformed")
+    certificates = audit(plain.model, case.X_test[:N], Protocol.fit(plain.model, plain.X_train), engine="blackbox")
+    assert verify(certificates, plain.model, polars.from_pandas(case.X_test[:N]).to_pandas(), ids=ids)
