@@ -303,8 +303,8 @@ class GreedyDiagnostics:
     mean_gap      E[(k* - k_exact)_+]                 pair_miss    Pr[k_exact = 2 and k* > 2]
     beam_improve  Pr[k_beam < k*]
 
-    The first four are over exact-feasible rows, the last over all rows the beam searched. Where the exact search ran out
-    of evaluations, the feasible rows are the ones with small failing sets, so read the first four with
+    The first four are over exact-feasible rows, the last over all rows the beam searched. Where the exact search ran
+    out of evaluations, the feasible rows are the ones with small failing sets, so read the first four with
     `exact_unaffordable` beside them.
     """
 
