@@ -13,12 +13,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from fragility.cli import audit, bench, calibrate, demo, evaluate, protocol, reading
+from fragility.cli import audit, bench, calibrate, demo, evaluate, protocol, reading, study
 from fragility.cli.terminal import DEBUG, EXIT_ERROR, EXIT_INTERRUPTED, complain, explain
 from fragility.errors import FragilityError
 from fragility.version import __version__
 
-COMMANDS = (demo, audit, reading, protocol, evaluate, calibrate, bench)
+COMMANDS = (demo, audit, reading, protocol, evaluate, calibrate, study, bench)
 
 app = typer.Typer(
     name="fragility",

@@ -32,7 +32,7 @@ def run(
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the unit folders go.")] = Path("study"),
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="DIR", help="Folder with the data sets. [default: $FRAGILITY_DATA]"),
+        typer.Option("--data", metavar="DIR", help="Folder with the data sets. (default $FRAGILITY_DATA)"),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Units at a time; each takes one thread.")] = 1,
     full: Annotated[bool, typer.Option("--full", help="Lift the declared caps on training rows.")] = False,
