@@ -29,7 +29,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from typing import Protocol as Shape
 
 import numpy as np
@@ -608,13 +608,13 @@ def resampled_aurocs(
     if not label.any() or label.all():
         return out
     generator = np.random.default_rng(seed)
-    sorters = [_tie_sorter(np.asarray(s, dtype=np.float64)) for s in scores]
+    placed = [_places(np.asarray(s, dtype=np.float64), label) for s in scores]
     n, batch = len(label), max(1, 2**20 // len(label))  # 8 MB of weights stay in cache better than more
     for start in range(0, resamples, batch):
         stop = min(start + batch, resamples)
         weights = generator.multinomial(n, np.full(n, 1.0 / n), size=stop - start).astype(np.float64)
-        for index, (order, starts) in enumerate(sorters):
-            out[index, start:stop] = _weighted_auroc(weights, label, order, starts)
+        for index, places in enumerate(placed):
+            out[index, start:stop] = _weighted_auroc(weights, places)
     return out
 
 
@@ -627,21 +627,30 @@ def _quantile_interval(values: FloatArray, level: float = 0.95) -> tuple[float, 
     return float(low), float(high)
 
 
-def _tie_sorter(s: FloatArray) -> tuple[IntArray, IntArray]:
-    """Row order by ascending score, and the start of every block of ties."""
-    order = np.argsort(s, kind="stable")
-    starts = np.flatnonzero(np.r_[True, np.diff(s[order]) != 0])
-    return order, starts
+class _Places(NamedTuple):
+    """Where the positive rows of one score fall among its negative rows."""
+
+    negative: IntArray  # (q,) negative rows by ascending score
+    positive: IntArray  # (p,) positive rows
+    below: IntArray  # (p,) negatives with a lower score
+    up_to: IntArray  # (p,) negatives with a lower or equal score
 
 
-def _weighted_auroc(weights: FloatArray, label: BoolArray, order: IntArray, starts: IntArray) -> FloatArray:
-    """AUROC of each row of weights, (resamples, n) -> (resamples,)."""
-    w, y = weights[:, order], label[order]
-    positive = np.add.reduceat(w * y, starts, axis=1)
-    negative = np.add.reduceat(w * ~y, starts, axis=1)
-    below = np.cumsum(negative, axis=1) - negative
+def _places(s: FloatArray, label: BoolArray) -> _Places:
+    negative, positive = np.flatnonzero(~label), np.flatnonzero(label)
+    negative = negative[np.argsort(s[negative], kind="stable")]
+    below, up_to = (np.searchsorted(s[negative], s[positive], side=side) for side in ("left", "right"))
+    return _Places(negative, positive, below, up_to)
+
+
+def _weighted_auroc(weights: FloatArray, places: _Places) -> FloatArray:
+    """AUROC of each row of weights, (resamples, n) -> (resamples,); half of a tie counts."""
+    passed = np.zeros((len(weights), len(places.negative) + 1))
+    np.cumsum(np.take(weights, places.negative, axis=1), axis=1, out=passed[:, 1:])
+    own = weights[:, places.positive]
+    won = (own * (passed[:, places.below] + passed[:, places.up_to])).sum(axis=1) / 2.0
     with np.errstate(invalid="ignore"):
-        return (positive * (below + negative / 2.0)).sum(axis=1) / (positive.sum(axis=1) * negative.sum(axis=1))
+        return won / (own.sum(axis=1) * passed[:, -1])
 
 
 # --- the report --------------------------------------------------------------------------------------------------
