@@ -543,24 +543,38 @@ def test_an_error_nobody_foresaw_is_one_sentence_too(made, out, monkeypatch):
     assert "RuntimeError: the flux is inverted" in sentence and "FRAGILITY_DEBUG=1" in sentence
 
 
-@pytest.mark.slow
+SLOW_MODEL = """
+import pathlib, time, joblib
+pipeline = joblib.load({model!r})
+started = pathlib.Path({started!r})
+
+def probabilities(rows):
+    if len(rows) > 100:          # more than the 60 rows there are: the states of the audit
+        started.touch()
+        time.sleep(60)
+    return pipeline.predict_proba(rows)
+"""
+
+
 def test_interrupted_run_leaves_nothing(made, tmp_path):
-    """Ctrl-C in the middle of an audit of many rows."""
-    big = pd.concat([pd.read_parquet(made / "train.parquet")] * 300, ignore_index=True)
-    noise = np.random.default_rng(0).normal(size=len(big))
-    big.assign(loan=range(len(big)), credit_amount=big["credit_amount"] + noise).to_parquet(tmp_path / "big.parquet")
-    words = audit_words(made)
-    words[2] = tmp_path / "big.parquet"
-    folder = tmp_path / "results"
-    folder.mkdir()
+    """Ctrl-C in the middle of an audit; the model tells when it has begun and then takes its time."""
+    started = tmp_path / "started"
+    code = SLOW_MODEL.format(model=str(made / "model.joblib"), started=str(started))
+    (tmp_path / "slow_model_of_this_test.py").write_text(code)
+    words = audit_words(made, model="unused")
+    words[1] = "slow_model_of_this_test:probabilities"
+    options = ["--classes", "bad,good", "--space", "raw", "--baseline", "mode", "--out", "results/audit"]
+    (tmp_path / "results").mkdir()
     process = subprocess.Popen(
-        [sys.executable, "-m", "fragility", *map(str, words), "--engine", "blackbox", "--out", str(folder / "audit")],
-        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "fragility", *map(str, words), *options],
+        cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    time.sleep(6)
-    assert process.poll() is None, f"the audit ended before it could be interrupted: {process.communicate()}"
+    deadline = time.monotonic() + 120
+    while not started.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert started.exists(), process.communicate()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted; nothing was written" in err and "Traceback" not in err
-    assert list(folder.iterdir()) == []
+    assert list((tmp_path / "results").iterdir()) == []
