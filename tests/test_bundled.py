@@ -12,7 +12,8 @@ def test_credit_g_is_complete_and_in_original_order():
     assert X.shape == (1000, 20)
     assert y.value_counts().to_dict() == {"good": 700, "bad": 300}
     assert X.select_dtypes("number").shape[1] == 7
-    assert X.iloc[0][["checking_status", "duration", "purpose", "credit_amount"]].tolist() == ["<0", 6, "radio/tv", 1169]
+    first = X.iloc[0][["checking_status", "duration", "purpose", "credit_amount"]].tolist()
+    assert first == ["<0", 6, "radio/tv", 1169]
     assert (X["checking_status"] == "no checking").sum() == 394
 
 
