@@ -1,18 +1,159 @@
-"""Neural engine (being built): refuses every model, so that the black box audits it."""
+"""Neural engine: certificates of torch networks and of scikit-learn's MLPClassifier, all states on one device.
+
+The network runs where its parameters live (move a module to the GPU before auditing it; ResMLPClassifier follows its
+own ``device``), in the precision in which the model itself answers:
+
+    torch.nn.Module      the module's own precision, float32 as a rule
+    ResMLPClassifier     float32 weights in float64 arithmetic
+    MLPClassifier        float64
+
+In float64, where a network begins with a linear layer, its states are sums behind that layer (see ``neural_states``).
+In float32 such sums round differently from the layer itself, by about 1e-6 in a margin: there the network is handed
+stressed cells, made on its device, and answers as it answers the black box.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fragility.engines.neural_states import Sizes, SplitNetwork, StatePlan, split_module, trace_states
 from fragility.engines.trace import Progress, Trace
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows
-from fragility.protocol import Protocol
+from fragility.models import PREDICT_PROBA
+from fragility.protocol import Protocol, operator_width
+
+ENGINE = "neural"
+TORCH_LINK = " of a torch module, link in float64"
+OUTPUTS = ("logits", "binary_logit", "probabilities", "log_probabilities")
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "identity": nn.Identity,
+    "logistic": nn.Sigmoid,
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+}
 
 
 def refusal(rows: EvidenceRows) -> str | None:
     """Return why this engine cannot audit these rows, or None if it can."""
-    return "the neural engine does not know it"
+    if _kind_of(rows) is None:
+        return "it is not a torch module, a ResMLPClassifier or an MLPClassifier of one output a row"
+    if not rows.native_matrix:
+        return "preprocessing or categories stand between the evidence and the network"
+    if bool(rows.stepwise.any()) or not bool(np.isfinite(rows.baseline).all()):
+        return "some columns cannot be interpolated, or have no baseline"
+    if rows.cell_dtype != np.float64 and _kind_of(rows) == "sklearn":
+        return "MLPClassifier mixes precisions on float32 rows"
+    return None
 
 
-def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
-    """Return the trace of every row."""
-    raise EngineError(f"the neural engine does not know {rows.model.kind}; use engine='auto'")
+def trace(
+    rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None, *, sizes: Sizes | None = None
+) -> Trace:
+    """Return the trace of every row; ``sizes`` bounds what is held at a time and changes no result."""
+    if _kind_of(rows) is None:
+        raise EngineError(f"the neural engine does not know {rows.model.kind}; use engine='auto'")
+    plan = _plan(rows, protocol)
+    round_to = torch.float32 if rows.cell_dtype == np.float32 else None
+    with _evaluating(rows.model.head):
+        try:
+            arrays, evaluations = trace_states(
+                rows.dense, len(rows), _network(rows), plan, sizes=sizes, round_to=round_to, progress=progress
+            )
+        except FloatingPointError as error:
+            _refuse_rows(rows, error)
+    return Trace(**arrays, evaluations=evaluations, engine=ENGINE)
+
+
+def _plan(rows: EvidenceRows, protocol: Protocol) -> StatePlan:
+    return StatePlan(
+        baseline=rows.baseline,
+        column_group=rows.column_group,
+        n_groups=rows.n_groups,
+        depth=protocol.depth,
+        widths=tuple(operator_width(operator, rows.n_groups) for operator in protocol.operators),
+        severities=protocol.severities,
+        reading=protocol.reading,
+        resolution=protocol.resolution,
+    )
+
+
+def _refuse_rows(rows: EvidenceRows, error: Exception) -> None:
+    """Raise the adapter's own complaint about rows whose output is no probability, if it has one."""
+    for start in range(0, len(rows), 1024):
+        rows.predict(rows.dense(start, start + 1024))
+    raise EngineError(f"the neural engine failed: {error}; use engine='blackbox'") from error
+
+
+# --- which networks -----------------------------------------------------------------------------------------
+
+
+def _kind_of(rows: EvidenceRows) -> str | None:
+    head, link = rows.model.head, rows.model.link
+    if isinstance(head, nn.Module):
+        return "torch" if link.removesuffix(TORCH_LINK) in OUTPUTS else None
+    family = f"{type(head).__module__.split('.')[0]}.{type(head).__name__}"
+    if family == "fragility.ResMLPClassifier":
+        return "residual" if link != PREDICT_PROBA.name else None
+    if family == "sklearn.MLPClassifier" and not (head.n_outputs_ > 1 and head.out_activation_ == "logistic"):
+        return "sklearn"
+    return None
+
+
+def _network(rows: EvidenceRows) -> SplitNetwork:
+    head, kind = rows.model.head, _kind_of(rows)
+    if kind == "torch":
+        return _split(head, rows.model.link.removesuffix(TORCH_LINK), rows)
+    if kind == "residual":
+        cuda = head.device != "cpu" and torch.cuda.is_available()
+        module = copy.deepcopy(head.network_).to(device="cuda" if cuda else "cpu", dtype=torch.float64)
+        return _split(module.eval(), "logits", rows)
+    output = "logits"
+    if head.out_activation_ == "logistic":
+        output = "binary_complement" if rows.model.link == PREDICT_PROBA.name else "binary_logit"
+    return _split(_sequential(head), output, rows)
+
+
+def _split(module: nn.Module, output: str, rows: EvidenceRows) -> SplitNetwork:
+    parameter = next(iter(module.parameters()), None)
+    device = torch.device("cpu") if parameter is None else parameter.device
+    dtype = torch.float32 if parameter is None else parameter.dtype
+    # Cells that are rounded before a wider network sees them are no sums any more.
+    exact = dtype == torch.float64 and rows.cell_dtype == np.float64
+    parts = split_module(module) if exact else None
+    if parts is None or parts[0].in_features != rows.width:
+        return SplitNetwork(None, module, output, rows.n_classes, device, dtype)
+    return SplitNetwork(*parts, output, rows.n_classes, device, dtype)
+
+
+def _sequential(head: Any) -> nn.Sequential:
+    """Return an MLPClassifier as a torch module that gives its raw output, in float64."""
+    layers: list[nn.Module] = []
+    for weights, bias in zip(head.coefs_, head.intercepts_, strict=True):
+        layer = nn.Linear(weights.shape[0], weights.shape[1], device="meta")  # draws no random numbers
+        layer.weight = nn.Parameter(torch.tensor(weights.T, dtype=torch.float64), requires_grad=False)
+        layer.bias = nn.Parameter(torch.tensor(bias, dtype=torch.float64), requires_grad=False)
+        layers += [layer, ACTIVATIONS[head.activation]()]
+    return nn.Sequential(*layers[:-1]).eval()
+
+
+@contextmanager
+def _evaluating(head: Any) -> Iterator[None]:
+    """Hold a torch module in evaluation mode: dropout and batch statistics would make certificates random."""
+    if not isinstance(head, nn.Module):
+        yield
+        return
+    training = [part for part in head.modules() if part.training]
+    head.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True

@@ -1,0 +1,475 @@
+r"""States of a certificate through a neural network, on its device: torch and numpy alone.
+
+Nothing of this package is imported, so the file can be loaded by its path on a machine that has torch but not
+scikit-learn; `fragility.engines.neural` makes an engine of it.
+
+A first linear layer turns every stressed row into a sum. With W its weights, x a row and b the baseline:
+
+    h(x)        = W x + w0
+    D_g         = W_g (b_g - x_g)                                   what removing group g adds
+    h(R(x, S))  = h(x) + sum_{g in S} D_g                           removals: sums, prefix sums along the path
+    h(lambda)   = h(x) + lambda sum_{g attenuated} D_g              attenuation: one direction, scaled
+
+so the rows themselves are never stressed (`HiddenSpace`). D is computed in float64 and rounded once to the network's
+precision. A network without a known first layer gets stressed cells, made in float64 as the black box makes them
+(`CellSpace`). Letters: m rows, d columns, G groups, H units of the first layer, C classes, K depth, P operators.
+
+Scores follow `fragility.scores`, on the device and in float64: log p = log link(output), clipped at 1e-12.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+LOG_CLIP = math.log(1e-12)  # as scores.CLIP
+SUM_TOLERANCE = 1e-4  # as models.SUM_TOLERANCE
+CPU_BATCH, CUDA_BATCH = 4096, 65536  # states handed to the network at a time
+CPU_BYTES = 256 * 2**20
+MOST_ROWS = 32768
+
+
+@dataclass(frozen=True, eq=False)
+class StatePlan:
+    """What a protocol asks of every row; baseline (d,), column_group (d,), widths: groups each operator degrades."""
+
+    baseline: np.ndarray
+    column_group: np.ndarray
+    n_groups: int
+    depth: int
+    widths: tuple[int, ...]
+    severities: tuple[float, ...]
+    reading: str = "support"
+    resolution: float = 1e-6
+    early_stop: bool = True  # ask no larger severity of a row that has flipped
+
+
+@dataclass(frozen=True, eq=False)
+class SplitNetwork:
+    """A network as its first linear layer (or None) and the rest of it.
+
+    output: ``logits``, ``binary_logit``, ``log_probabilities``, ``probabilities``, or ``binary_complement``: the losing
+    class's probability is 1 - p, as scikit-learn's MLPClassifier gives it.
+    """
+
+    first: nn.Linear | None
+    rest: Callable[[Tensor], Tensor]
+    output: str
+    n_classes: int
+    device: torch.device
+    dtype: torch.dtype
+
+
+def split_module(module: nn.Module) -> tuple[nn.Linear, Callable[[Tensor], Tensor]] | None:
+    """Return (first linear layer, rest) where the module is known to begin with one, else None.
+
+    Known are ``nn.Sequential`` (also nested) that begins with ``nn.Linear``, and our own ``ResidualNetwork``; a module
+    with hooks is not taken apart.
+    """
+    if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
+        return None
+    if type(module).__name__ == "ResidualNetwork":
+        return module.stem, _ResidualRest(module)  # type: ignore[return-value]
+    if type(module) is not nn.Sequential or len(module) == 0:
+        return None
+    if type(module[0]) is nn.Linear:
+        return module[0], module[1:]
+    inner = split_module(module[0])
+    if inner is None:
+        return None
+    later = module[1:]
+    return inner[0], lambda h: later(inner[1](h))
+
+
+class _ResidualRest:
+    """ResidualNetwork behind its stem; updates h in place, which saves a tenth of the memory traffic."""
+
+    def __init__(self, network: Any) -> None:
+        self.network = network
+
+    def __call__(self, h: Tensor) -> Tensor:
+        for block in self.network.blocks:
+            h += block.outer(F.relu_(block.inner(block.norm(h))))
+        return self.network.head(self.network.norm(h))  # type: ignore[no-any-return]
+
+
+@contextmanager
+def steady_arithmetic(device: torch.device) -> Iterator[None]:
+    """No TF32, no reduced-precision products, no autocast, no autotuning; what was set before is given back."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode())
+        stack.enter_context(torch.autocast(device.type, enabled=False))
+        if device.type == "cuda":
+            flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+            stack.enter_context(flags)
+        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        torch.set_float32_matmul_precision("highest")
+        yield
+
+
+# --- states -------------------------------------------------------------------------------------------------
+
+
+class Space(Protocol):
+    """Some rows, ready to be stressed. A state is what the network is handed for it: (..., units)."""
+
+    def origin(self) -> Tensor:
+        """(m, units): the rows themselves. A network may overwrite what it is handed, so this is a copy."""
+
+    def one_step(self, start: int, stop: int) -> Tensor:
+        """(m, stop - start, units): each of these groups removed alone."""
+
+    def follow(self, order: Tensor) -> None:
+        """Learn the path: order (m, G)."""
+
+    def path(self, start: int, stop: int) -> Tensor:
+        """(m, stop - start, units): the first start + 1 .. stop groups of the path removed."""
+
+    def attenuated(self, width: int, severity: float, who: Tensor | None) -> Tensor:
+        """(len(who), units): the first ``width`` groups of the path moved by ``severity``; all rows for None."""
+
+
+class HiddenSpace:
+    """Rows behind the first linear layer, where every state is a sum."""
+
+    def __init__(self, x: Tensor, layer: _FirstLayer) -> None:
+        self.h, self.delta = layer.sums(x)
+        self.everything = self.delta.sum(dim=1)
+        self.removed: dict[int, Tensor] = {self.delta.shape[1]: self.everything}
+        self.order = torch.empty(0)
+
+    def origin(self) -> Tensor:
+        return self.h.clone()
+
+    def one_step(self, start: int, stop: int) -> Tensor:
+        return self.h[:, None] + self.delta[:, start:stop]
+
+    def follow(self, order: Tensor) -> None:
+        self.order = order
+
+    def _removed(self, width: int) -> Tensor:
+        """(m, H): sum of D over the first ``width`` groups of the path."""
+        if width not in self.removed:
+            first = self.order[:, width - 1 : width, None].expand(-1, 1, self.h.shape[1])
+            step = self.delta.gather(1, first)[:, 0]
+            self.removed[width] = step if width == 1 else self._removed(width - 1) + step
+        return self.removed[width]
+
+    def path(self, start: int, stop: int) -> Tensor:
+        return torch.stack([self.h + self._removed(k + 1) for k in range(start, stop)], dim=1)
+
+    def attenuated(self, width: int, severity: float, who: Tensor | None) -> Tensor:
+        h, direction = self.h, self._removed(width)
+        if who is not None:
+            h, direction = h[who], direction[who]
+        return torch.add(h, direction, alpha=severity)
+
+
+class _FirstLayer:
+    """The first linear layer, group by group, in float64."""
+
+    def __init__(self, network: SplitNetwork, plan: StatePlan) -> None:
+        assert network.first is not None
+        self.dtype = network.dtype
+        weight = network.first.weight.detach().double()
+        self.columns = [
+            torch.as_tensor(np.flatnonzero(plan.column_group == g), device=network.device) for g in range(plan.n_groups)
+        ]
+        self.weights = [weight[:, columns].T.contiguous() for columns in self.columns]  # (d_g, H)
+        bias = network.first.bias
+        self.bias = torch.zeros_like(weight[:, 0]) if bias is None else bias.detach().double()
+        # The black box hands cells over in the network's precision; so is the baseline.
+        self.baseline = torch.as_tensor(plan.baseline, device=network.device).to(self.dtype).double()
+
+    def sums(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return h (m, H) and D (m, G, H) of rows x (m, d)."""
+        x = x.to(self.dtype).double()
+        delta = torch.empty(len(x), len(self.columns), len(self.bias), dtype=self.dtype, device=x.device)
+        h = self.bias.expand(len(x), -1)
+        for g, (columns, weight) in enumerate(zip(self.columns, self.weights, strict=True)):
+            part = x[:, columns]
+            h = h + part @ weight
+            delta[:, g] = (self.baseline[columns] - part) @ weight
+        return h.to(self.dtype), delta
+
+
+class CellSpace:
+    """Rows as cells in float64, stressed by the rule of ``evidence.blend`` and rounded as the model is handed them."""
+
+    def __init__(self, x: Tensor, plan: StatePlan, network: SplitNetwork, round_to: torch.dtype | None) -> None:
+        self.x, self.network, self.round_to = x, network, round_to
+        self.baseline = torch.as_tensor(plan.baseline, device=x.device, dtype=torch.float64)
+        self.column_group = torch.as_tensor(plan.column_group, device=x.device)
+        self.n_groups = plan.n_groups
+        self.rank = torch.empty(0)
+
+    def _handed(self, cells: Tensor) -> Tensor:
+        if self.round_to is not None:
+            cells = cells.to(self.round_to)
+        return cells.to(self.network.dtype)
+
+    def origin(self) -> Tensor:
+        return self._handed(self.x.clone())
+
+    def one_step(self, start: int, stop: int) -> Tensor:
+        groups = torch.arange(start, stop, device=self.x.device)
+        mine = self.column_group[None, :] == groups[:, None]
+        return self._handed(torch.where(mine[None], self.baseline, self.x[:, None]))
+
+    def follow(self, order: Tensor) -> None:
+        self.rank = torch.argsort(order, dim=1)[:, self.column_group]  # (m, d): when each column's group is removed
+
+    def path(self, start: int, stop: int) -> Tensor:
+        last = torch.arange(start, stop, device=self.x.device)
+        gone = self.rank[:, None, :] <= last[None, :, None]
+        return self._handed(torch.where(gone, self.baseline, self.x[:, None]))
+
+    def attenuated(self, width: int, severity: float, who: Tensor | None) -> Tensor:
+        x, rank = (self.x, self.rank) if who is None else (self.x[who], self.rank[who])
+        moved = self.baseline.expand_as(x) if severity >= 1.0 else x + severity * (self.baseline - x)
+        return self._handed(moved if width == self.n_groups else torch.where(rank < width, moved, x))
+
+
+# --- scores on the device -----------------------------------------------------------------------------------
+
+
+def log_probabilities(raw: Tensor, output: str, n_classes: int) -> Tensor:
+    """Return (N, C) log probabilities in float64 of a network's output; NaN where it is no probability."""
+    raw = raw.double()
+    if output == "logits":
+        return F.log_softmax(raw, dim=-1)
+    if output in ("binary_logit", "binary_complement"):
+        s = raw.reshape(-1)
+        if output == "binary_logit":
+            return torch.stack([F.logsigmoid(-s), F.logsigmoid(s)], dim=-1)
+        p = torch.sigmoid(s)
+        return torch.stack([1.0 - p, p], dim=-1).log()
+    p = raw.exp() if output == "log_probabilities" else raw
+    good = ((p >= 0).all(dim=-1) & ((p.sum(dim=-1) - 1.0).abs() <= SUM_TOLERANCE)).unsqueeze(-1)
+    return torch.where(good, p.log(), torch.nan)
+
+
+def support_margins(log_p: Tensor, original: Tensor) -> Tensor:
+    """As scores.support_margin: log_p (..., C), original (...) -> (...)."""
+    z = log_p.clamp(min=LOG_CLIP)
+    if z.shape[-1] == 2:
+        difference = z[..., 1] - z[..., 0]
+        return torch.where(original == 1, difference, -difference)
+    index = original.unsqueeze(-1)
+    own = z.gather(-1, index).squeeze(-1)
+    return own - z.scatter(-1, index, -torch.inf).amax(dim=-1)
+
+
+def reading_margins(log_p: Tensor, original: Tensor, reading: str) -> Tensor:
+    """As scores.reading_margin."""
+    if reading != "current":
+        return support_margins(log_p, original)
+    top = log_p.clamp(min=LOG_CLIP).topk(2, dim=-1).values
+    return top[..., 0] - top[..., 1]
+
+
+def predicted_classes(log_p: Tensor, resolution: float) -> Tensor:
+    """As scores.predicted_class: the first class within ``resolution`` of the largest."""
+    z = log_p.clamp(min=LOG_CLIP)
+    near = z >= z.amax(dim=-1, keepdim=True) - resolution
+    last = z.shape[-1]
+    return torch.where(near, torch.arange(last, device=z.device), last).amin(dim=-1)
+
+
+def removal_orders(drops: Tensor, resolution: float) -> Tensor:
+    """As scores.removal_order: (m, G) -> (m, G)."""
+    return torch.sort(-torch.round(drops / resolution), dim=1, stable=True).indices
+
+
+# --- one chunk of rows --------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Evaluator:
+    """Hands states to the network in batches, and remembers whether any answer was no probability."""
+
+    network: SplitNetwork
+    batch: int
+    evaluations: int = 0
+    bad: Tensor | None = field(default=None)
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """Return log probabilities (..., C) of states (..., units)."""
+        flat = states.reshape(-1, states.shape[-1])
+        raw = [self.network.rest(flat[start : start + self.batch]) for start in range(0, len(flat), self.batch)]
+        log_p = log_probabilities(raw[0] if len(raw) == 1 else torch.cat(raw), self.network.output, self.n_classes)
+        bad = torch.isnan(log_p).any()
+        self.bad = bad if self.bad is None else self.bad | bad
+        self.evaluations += len(flat)
+        return log_p.reshape(*states.shape[:-1], -1)
+
+    @property
+    def n_classes(self) -> int:
+        return self.network.n_classes
+
+    def many(self, make: Callable[[int, int], Tensor], count: int, rows: int) -> Tensor:
+        """Return (m, count, C): states made some at a time, as many as fill a batch."""
+        at_once = max(1, self.batch // max(rows, 1))
+        parts = [self(make(start, min(start + at_once, count))) for start in range(0, count, at_once)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def _trace_chunk(space: Space, plan: StatePlan, ask: _Evaluator, at_baseline: Tensor) -> dict[str, Tensor]:
+    origin = ask(space.origin())
+    m = len(origin)
+    predicted = predicted_classes(origin, plan.resolution)
+    margin = reading_margins(origin, predicted, plan.reading)
+    one_step = ask.many(space.one_step, plan.n_groups, m)
+    one_step_margin = reading_margins(one_step, predicted[:, None].expand(-1, plan.n_groups), plan.reading)
+    order = removal_orders(margin[:, None] - one_step_margin, plan.resolution)
+    space.follow(order)
+    path = _path(space, plan, ask, origin, one_step, order)
+    along = predicted[:, None].expand(-1, plan.depth + 1)
+    lost = support_margins(path, along) < -plan.resolution
+    return {
+        "predicted": predicted,
+        "confidence": _own(origin, predicted),
+        "margin": margin,
+        "one_step_margin": one_step_margin,
+        "one_step_confidence": _own(one_step, predicted[:, None].expand(-1, plan.n_groups)),
+        "order": order[:, : plan.depth],
+        "path_margin": reading_margins(path, along, plan.reading),
+        "path_predicted": torch.where(lost, predicted_classes(path, plan.resolution), along),
+        "threshold": _thresholds(space, plan, ask, predicted, path, at_baseline),
+    }
+
+
+def _own(log_p: Tensor, original: Tensor) -> Tensor:
+    """Return the probability of the original class at each state."""
+    return log_p.gather(-1, original.unsqueeze(-1)).squeeze(-1).exp()
+
+
+def _path(space: Space, plan: StatePlan, ask: _Evaluator, origin: Tensor, one_step: Tensor, order: Tensor) -> Tensor:
+    """Return (m, K+1, C) log probabilities after 0..K removals; the first step is a one-step state already known."""
+    first = one_step.gather(1, order[:, :1, None].expand(-1, 1, one_step.shape[2]))
+    known = [origin[:, None], first]
+    if plan.depth > 1:
+        known.append(ask.many(lambda a, b: space.path(a + 1, b + 1), plan.depth - 1, len(origin)))
+    return torch.cat(known, dim=1)
+
+
+def _thresholds(
+    space: Space, plan: StatePlan, ask: _Evaluator, predicted: Tensor, path: Tensor, at_baseline: Tensor
+) -> Tensor:
+    """Return (m, P) lambda*."""
+    m = len(predicted)
+    threshold = torch.full((m, len(plan.widths)), torch.inf, dtype=torch.float64, device=path.device)
+    for severity in plan.severities:
+        asked: list[tuple[int, Tensor | None, Tensor]] = []  # (operator, live rows, states)
+        for j, width in enumerate(plan.widths):
+            if severity == 1.0 and (width <= plan.depth or width == plan.n_groups):
+                end = path[:, width] if width <= plan.depth else at_baseline.expand(m, -1)
+                _note(threshold[:, j], None, end, predicted, severity, plan.resolution)
+                continue
+            who = torch.nonzero(torch.isinf(threshold[:, j]))[:, 0] if plan.early_stop and m > 1 else None
+            who = None if who is not None and len(who) == m else who
+            asked.append((j, who, space.attenuated(width, severity, who)))
+        if asked:
+            answers = ask(torch.cat([states for _, _, states in asked]))
+            for j, who, states in asked:
+                _note(threshold[:, j], who, answers[: len(states)], predicted, severity, plan.resolution)
+                answers = answers[len(states) :]
+    return threshold
+
+
+def _note(
+    threshold: Tensor, who: Tensor | None, log_p: Tensor, predicted: Tensor, severity: float, resolution: float
+) -> None:
+    """Set lambda* of the rows that flip at this severity and have not flipped before; threshold (m,) in place."""
+    before = threshold if who is None else threshold[who]
+    flips = support_margins(log_p, predicted if who is None else predicted[who]) < -resolution
+    after = torch.where(flips & torch.isinf(before), severity, before)
+    if who is None:
+        threshold.copy_(after)
+    else:
+        threshold[who] = after
+
+
+# --- all rows -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Rows held at a time, and states handed to the network at a time; neither changes a result."""
+
+    rows: int
+    batch: int
+
+    @classmethod
+    def fitting(cls, network: SplitNetwork, plan: StatePlan, batch: int | None = None) -> Sizes:
+        """Return sizes that fit the device's free memory (a fixed budget on the CPU)."""
+        cuda = network.device.type == "cuda"
+        free = torch.cuda.mem_get_info(network.device)[0] // 2 if cuda else CPU_BYTES
+        item = torch.empty(0, dtype=network.dtype).element_size()
+        units = len(plan.baseline) if network.first is None else network.first.out_features
+        groups = plan.n_groups if network.first is not None else 3
+        states = 2 + 2 * (plan.n_groups + plan.depth) + len(plan.widths)
+        # D or masks, the path's running sums, and the answers in float64 with the copies their scores need
+        row = units * item * (2 * groups + plan.depth) + 6 * 8 * states * network.n_classes + 16 * len(plan.baseline)
+        return cls(
+            rows=int(min(MOST_ROWS if cuda else CPU_BATCH, max(1, free // row))),
+            batch=batch or (CUDA_BATCH if cuda else CPU_BATCH),
+        )
+
+
+def trace_states(
+    cells: Callable[[int, int], np.ndarray | Tensor],
+    n: int,
+    network: SplitNetwork,
+    plan: StatePlan,
+    *,
+    sizes: Sizes | None = None,
+    round_to: torch.dtype | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[dict[str, np.ndarray], int]:
+    """Return the arrays of a trace, by name, and how many states the network was handed.
+
+    cells(start, stop) gives rows as a (m, d) matrix; ``round_to`` is the precision in which the model is handed cells,
+    where that is coarser than float64. Raises FloatingPointError where the network's output is no probability.
+    """
+    sizes = sizes or Sizes.fitting(network, plan)
+    ask = _Evaluator(network, sizes.batch)
+    results: dict[str, np.ndarray] = {}
+    with steady_arithmetic(network.device):
+        space_of = _space_maker(network, plan, round_to)
+        one = torch.as_tensor(plan.baseline, device=network.device, dtype=torch.float64)[None]
+        at_baseline = ask(space_of(one).origin())
+        for start in range(0, n, sizes.rows):
+            stop = min(start + sizes.rows, n)
+            x = torch.as_tensor(cells(start, stop)).to(network.device)
+            found = _trace_chunk(space_of(x), plan, ask, at_baseline)
+            if ask.bad is not None and bool(ask.bad):
+                raise FloatingPointError(f"rows {start} to {stop}: the network's output is no probability")
+            _collect(results, found, start, n)
+            if progress is not None:
+                progress(stop, n)
+    return results, ask.evaluations
+
+
+def _space_maker(network: SplitNetwork, plan: StatePlan, round_to: torch.dtype | None) -> Callable[[Tensor], Space]:
+    if network.first is None:
+        return lambda x: CellSpace(x.double(), plan, network, round_to)
+    layer = _FirstLayer(network, plan)
+    return lambda x: HiddenSpace(x, layer)
+
+
+def _collect(results: dict[str, np.ndarray], found: dict[str, Tensor], start: int, n: int) -> None:
+    """Copy a chunk's tensors into whole arrays on the host."""
+    for name, tensor in found.items():
+        if name not in results:
+            kind = np.float64 if tensor.is_floating_point() else np.int64
+            results[name] = np.empty((n, *tensor.shape[1:]), dtype=kind)
+        torch.from_numpy(results[name][start : start + len(tensor)]).copy_(tensor)
