@@ -25,7 +25,7 @@ from numba.extending import intrinsic
 
 WORDS = 8
 BLOCK = 64 * WORDS  # rows evaluated together
-WALK_BLOCK = 64  # rows that visit a deep tree together
+WALK_BLOCK = 256  # rows that visit a deep tree together
 MAX_LEAVES = 256  # of a tree in the bit-plane form: a leaf number is one byte a row
 ZERO_THRESHOLD = float(np.float32(1e-35))  # LightGBM's zero band
 THREADS = int(config.NUMBA_NUM_THREADS)  # the processor's cores, unless the environment says otherwise
@@ -515,126 +515,142 @@ def pack_nodes(forest: Any, plan: Any, nodes: Any) -> None:
 
 
 @_helper
-def _moved_right(forest: Any, plan: Any, node: Any, x: float, way: bool, grid: Any) -> Any:
-    """Return the set of attenuated states in which the row goes right at a node where x goes ``way``.
+def _first_level(x: float, toward: float, threshold: float, base: bool, severities: Any, single: bool) -> int:
+    """Return the first severity at which a cell that moves past the threshold is on the baseline's side.
 
-    grid: (severities (S,), from_severity (S+1,)): the states attenuated by the i-th severity or more. Where a cell can
-    cross the threshold only once, the first severity that has crossed decides; else every severity is asked.
+    Such a cell crosses once, so the severities before it can be counted; a loop without branches is the fastest.
     """
-    severities, from_severity = grid
-    column = node.meta >> 4
-    flags = node.meta & 7
-    baseline = plan.baseline[column]
-    stepwise = plan.stepwise[column] != 0
-    once = plan.monotone and (flags & 6) == 0
-    right = np.uint64(0)
+    level = 0
     for i in range(len(severities)):
-        v = compared_cell(
-            stressed_cell(x, baseline, severities[i], stepwise), plan.single, plan.zero_missing
-        )
-        goes = goes_right(v, node.threshold, flags, forest.set_start, forest.set_words)
-        if once and goes != way:
-            return from_severity[i] if goes else from_severity[0] & ~from_severity[i]
-        if goes:
-            right |= from_severity[i] & ~from_severity[i + 1]
-    return right
+        v = x + severities[i] * toward
+        if single:
+            v = np.float64(np.float32(v))
+        level += (v > threshold) != base
+    return level
 
 
 @_helper
-def _walk_tree(forest: Any, plan: Any, nodes: Any, root: int, cells: Any, sets: Any, waiting: Any, sums: Any) -> None:
-    """Add one tree's leaves to ``sums`` (states, V) of one row.
+def _right_by_level(node: Any, x: float, baseline: float, stepwise: bool, settings: Any, grid: Any, sets: Any) -> Any:
+    """Return the states that go right at a node where a cell may cross more than once: every severity is asked.
 
-    cells: (the row, the row as compared). sets: (all states, removed (G,), attenuated (G,), grid): the states that put
-    each group at the baseline, or part of the way. waiting: scratch for the (node, states) still to be walked.
+    grid: (severities (S,), states (S+1,) that move this cell by the i-th severity or more; the last is the removal).
     """
-    x, compared = cells
-    everything, removed, attenuated, grid = sets
-    waiting_node, waiting_states = waiting
-    waiting_node[0] = root
-    waiting_states[0] = everything
-    depth = 1
-    while depth > 0:
-        depth -= 1
-        place = waiting_node[depth]
-        states = waiting_states[depth]
-        meta = nodes[place].meta
-        while meta >= 0:
-            column = meta >> 4
-            v = compared[column]
-            plain = (meta & 6) == 0
-            if plain and v == v:
-                way = v > nodes[place].threshold
-            else:
-                way = goes_right(v, nodes[place].threshold, meta & 7, forest.set_start, forest.set_words)
-            base = (meta & 8) != 0
-            if way == base and plain and plan.monotone:
-                place = np.int64(nodes[place].right) if way else place + 1
-            else:
-                group = plan.column_group[column]
-                gone = removed[group] & states
-                partly = attenuated[group] & states
-                right = (states & ~(gone | partly)) if way else np.uint64(0)
-                if base:
-                    right |= gone
-                if partly:
-                    right |= partly & _moved_right(forest, plan, nodes[place], x[column], way, grid)
-                if right == states:
-                    place = np.int64(nodes[place].right)
-                else:
-                    if right:
-                        waiting_node[depth] = nodes[place].right
-                        waiting_states[depth] = right
-                        depth += 1
-                        states &= ~right
-                    place += 1
-            meta = nodes[place].meta
-        _add_leaf(forest.leaf_value, -1 - meta, states, sums)
-
-
-@_helper
-def _add_leaf(leaf_value: Any, leaf: int, states: Any, sums: Any) -> None:
-    while states:
-        state = _lowest(states)
-        for part in range(leaf_value.shape[1]):
-            sums[state, part] += leaf_value[leaf, part]
-        states &= states - _ONE
+    severities, at_least = grid
+    single, zero_missing = settings
+    set_start, set_words = sets
+    flags = node.meta & 7
+    right = np.uint64(0)
+    for i in range(-1, len(severities)):
+        v = compared_cell(
+            stressed_cell(x, baseline, severities[i] if i >= 0 else 0.0, stepwise), single, zero_missing
+        )
+        if goes_right(v, node.threshold, flags, set_start, set_words):
+            right |= ~at_least[0] if i < 0 else at_least[i] & ~at_least[i + 1]
+    if node.meta & 8:
+        right |= at_least[len(severities)]
+    return right
 
 
 @_entry
 def walk_states(
-    forest: Any, plan: Any, nodes: Any, matrix: Any, rank: Any, masks: Any, span: Any, scores: Any
+    forest: Any, plan: Any, nodes: Any, matrix: Any, rank: Any, levels: Any, span: Any, scores: Any
 ) -> None:
     """Fill ``scores`` (states, outputs, n) with the raw sums of up to 64 states of the rows span[0]..span[1].
 
-    rank: (n, G) place of each group in the row's order. masks: (all states, removed (G,), attenuated (G,), grid): by
-    PLACE, the states that put that group at the baseline, or part of the way; grid as in ``_moved_right``.
+    rank: (n, G) place of each group in the row's order. levels: (severities (S,) below 1, at_least (G, S+1)): by PLACE,
+    the states that move that group by the i-th severity or more, as bits; the last column is removal.
     """
-    everything, removed_at, attenuated_at, grid = masks
+    severities, at_least = levels
+    full = len(severities)
+    half = 0  # severities at which a cell that cannot be interpolated keeps its value
+    while half < full and severities[half] < 0.5:
+        half += 1
     n_columns = matrix.shape[1]
-    n_groups = rank.shape[1]
-    n_parts = forest.leaf_value.shape[1]
+    n_states, n_outputs, _ = scores.shape
+    everything = _ALL >> np.uint64(64 - n_states)
+    leaf_value = forest.leaf_value
+    n_parts = leaf_value.shape[1]
+    compared = np.empty((WALK_BLOCK, n_columns))
+    sums = np.empty((WALK_BLOCK, n_states, n_outputs), dtype=leaf_value.dtype)
+    waiting_node = np.empty(65, dtype=np.int64)
+    waiting_states = np.empty(65, dtype=np.uint64)
     for start in range(span[0], span[1], WALK_BLOCK):
         size = min(WALK_BLOCK, span[1] - start)
-        compared = np.empty((size, n_columns))
-        removed = np.empty((size, n_groups), dtype=np.uint64)
-        attenuated = np.empty((size, n_groups), dtype=np.uint64)
-        sums = np.empty((size, scores.shape[0], scores.shape[1]), dtype=forest.leaf_value.dtype)
-        waiting = (np.empty(65, dtype=np.int64), np.empty(65, dtype=np.uint64))
         for row in range(size):
             for column in range(n_columns):
                 compared[row, column] = compared_cell(matrix[start + row, column], plan.single, plan.zero_missing)
-            for group in range(n_groups):
-                removed[row, group] = removed_at[rank[start + row, group]]
-                attenuated[row, group] = attenuated_at[rank[start + row, group]]
-            sums[row, :] = forest.base
+            for state in range(n_states):
+                for output in range(n_outputs):
+                    sums[row, state, output] = forest.base[output]
         for tree in range(len(forest.tree_output)):  # a tree's nodes stay in cache for the whole block
             root = forest.tree_start[tree]
-            output = forest.tree_output[tree]
+            first_output = forest.tree_output[tree]
             for row in range(size):
-                sets = (everything, removed[row], attenuated[row], grid)
-                cells = (matrix[start + row], compared[row])
-                _walk_tree(forest, plan, nodes, root, cells, sets, waiting, sums[row, :, output : output + n_parts])
+                waiting_node[0] = root
+                waiting_states[0] = everything
+                depth = 1
+                while depth > 0:
+                    depth -= 1
+                    place = waiting_node[depth]
+                    states = waiting_states[depth]
+                    meta = nodes[place].meta
+                    while meta >= 0:
+                        column = meta >> 4
+                        v = compared[row, column]
+                        base = (meta & 8) != 0
+                        plain = plan.monotone and (meta & 6) == 0
+                        way = v > nodes[place].threshold or (v != v and (meta & 1) != 0)
+                        if plain and way == base:
+                            place = np.int64(nodes[place].right) if way else place + 1
+                        else:
+                            group_place = rank[start + row, plan.column_group[column]]
+                            x = matrix[start + row, column]
+                            stepwise = plan.stepwise[column] != 0
+                            if plain:
+                                level = full
+                                if states & at_least[group_place, 0] & ~at_least[group_place, full]:
+                                    if stepwise or x != x:
+                                        level = half
+                                    else:
+                                        level = _first_level(
+                                            x,
+                                            plan.baseline[column] - x,
+                                            nodes[place].threshold,
+                                            base,
+                                            severities,
+                                            plan.single,
+                                        )
+                                right = at_least[group_place, level]
+                                if way:
+                                    right = ~right
+                            else:
+                                right = _right_by_level(
+                                    nodes[place],
+                                    x,
+                                    plan.baseline[column],
+                                    stepwise,
+                                    (plan.single, plan.zero_missing),
+                                    (severities, at_least[group_place]),
+                                    (forest.set_start, forest.set_words),
+                                )
+                            right &= states
+                            if right == states:
+                                place = np.int64(nodes[place].right)
+                            else:
+                                if right:
+                                    waiting_node[depth] = nodes[place].right
+                                    waiting_states[depth] = right
+                                    depth += 1
+                                    states &= ~right
+                                place += 1
+                        meta = nodes[place].meta
+                    leaf = -1 - np.int64(meta)
+                    while states:
+                        state = _lowest(states)
+                        for part in range(n_parts):
+                            sums[row, state, first_output + part] += leaf_value[leaf, part]
+                        states &= states - _ONE
         for row in range(size):
-            for state in range(scores.shape[0]):
-                for output in range(scores.shape[1]):
+            for state in range(n_states):
+                for output in range(n_outputs):
                     scores[state, output, start + row] = sums[row, state, output]

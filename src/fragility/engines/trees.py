@@ -506,9 +506,9 @@ def _walks(forest: Forest, plan: _Plan) -> Score:
         scores = _blank_scores(forest, states, len(x))
         for start in range(0, len(scores), WALK_STATES):
             some = slice(start, start + WALK_STATES)
-            sets = _state_sets(_States(states.severity[some], states.moved[some]))
+            levels = _state_levels(_States(states.severity[some], states.moved[some]))
             part = scores[some]
-            _share(len(x), WALK_BLOCK, lambda span: walk_states(forest, plan, nodes, x, rank, sets, span, part))  # noqa: B023
+            _share(len(x), WALK_BLOCK, lambda span: walk_states(forest, plan, nodes, x, rank, levels, span, part))  # noqa: B023
         return scores
 
     return score
@@ -532,23 +532,13 @@ def _share(n: int, block: int, run: Callable[[tuple[int, int]], None]) -> None:
         list(threads.map(run, zip(bounds, bounds[1:], strict=False)))
 
 
-def _state_sets(states: _States) -> tuple[Any, ...]:
-    """Return (all states, removed (G,), attenuated (G,), grid): states as bits, by place in the order."""
+def _state_levels(states: _States) -> tuple[Floats, npt.NDArray[np.uint64]]:
+    """Return (severities (S,) below 1, at_least (G, S+1)): by place, the states that move it so far or farther."""
     bit = np.uint64(1) << np.arange(len(states.severity), dtype=np.uint64)
-    moved = states.moved.astype(bool)
-    partly = (states.severity > 0.0) & (states.severity < 1.0)
-
-    def union(chosen: Booleans) -> npt.NDArray[np.uint64]:
-        return np.bitwise_or.reduce(np.where(chosen, bit[:, None], np.uint64(0)), axis=0)
-
-    severities = np.unique(states.severity[partly])
-    at_least = [union((partly & (states.severity >= s))[:, None])[0] for s in severities]
-    return (
-        np.bitwise_or.reduce(bit),
-        union(moved & (states.severity >= 1.0)[:, None]),
-        union(moved & partly[:, None]),
-        (severities, np.array([*at_least, 0], dtype=np.uint64)),
-    )
+    severities = np.unique(states.severity[(states.severity > 0.0) & (states.severity < 1.0)])
+    moved = np.where(states.moved.astype(bool), bit[:, None], np.uint64(0))  # (Q, G)
+    at_least = [np.bitwise_or.reduce(moved[states.severity >= s], axis=0) for s in [*severities, 1.0]]
+    return severities, np.ascontiguousarray(np.transpose(at_least).astype(np.uint64))
 
 
 # --- reading ensembles --------------------------------------------------------------------------------------
