@@ -53,6 +53,7 @@ def read_rows(X: Any, expected: Sequence[str] | None = None, n_expected: int | N
     """
     if sp.issparse(X) or isinstance(X, (np.ndarray, list)):
         return _read_array(X, expected, n_expected, ids)
+    _check_distinct_names(X)
     try:
         frame = nw.from_native(X, eager_only=True)
         if not isinstance(frame, nw.DataFrame):
@@ -62,9 +63,6 @@ def read_rows(X: Any, expected: Sequence[str] | None = None, n_expected: int | N
             f"rows must be a pandas, polars or Arrow table or a 2-d array, got {type(X).__name__}"
         ) from error
     given = [str(name) for name in frame.columns]
-    if len(set(given)) != len(given):
-        twice = next(name for name in given if given.count(name) > 1)
-        raise DataError(f"column names must be distinct, {twice!r} appears {given.count(twice)} times")
     names = _matched_columns(given, expected, n_expected)
     _check_not_empty(len(frame), len(names))
     native = X if given == names else frame.select([frame.columns[given.index(name)] for name in names]).to_native()
@@ -74,6 +72,14 @@ def read_rows(X: Any, expected: Sequence[str] | None = None, n_expected: int | N
     if not isinstance(native, pd.DataFrame) and not _is_polars(native):
         native = pandas_frame  # Arrow tables are not model input; pandas is
     return Rows(native, pandas_frame, tuple(names), _row_ids(ids, index, len(pandas_frame)))
+
+
+def _check_distinct_names(X: Any) -> None:
+    # An Arrow table keeps its names apart from its columns.
+    given = [str(name) for name in getattr(X, "column_names", getattr(X, "columns", []))]
+    twice = next((name for name in given if given.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"column names must be distinct, {twice!r} appears {given.count(twice)} times")
 
 
 def _is_polars(frame: Any) -> bool:
@@ -166,6 +172,8 @@ def _row_ids(ids: Any, index: Any, n: int) -> tuple[Hashable, ...]:
         if any(is_missing(value) for value in values):
             raise DataError("an id is missing; every row needs one")
         values = [str(value) for value in values]
+    elif any(not -(2**63) <= value < 2**63 for value in values):
+        raise DataError("an id is a whole number beyond 64 bits; pass the ids as text")
     if len(set(values)) != n:
         seen: set[Any] = set()
         twice = next(value for value in values if value in seen or seen.add(value))  # type: ignore[func-returns-value]

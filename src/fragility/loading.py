@@ -22,6 +22,9 @@ KINDS = (
     "or package.module:attribute"
 )
 
+# Skops asks about it, yet a dtype is plain data; every pipeline with a SimpleImputer holds one.
+HARMLESS = frozenset({"numpy.dtype"})
+
 
 def load_model(
     source: str | os.PathLike[str], *, trust: bool = False, classes: Sequence[ClassLabel] | None = None
@@ -66,9 +69,10 @@ def _load_skops(path: Path, trust: bool) -> Any:
     from skops import io
 
     unknown = io.get_untrusted_types(file=path)
-    if unknown and not trust:
+    doubtful = sorted(set(unknown) - HARMLESS)
+    if doubtful and not trust:
         raise ModelError(
-            f"{path.name} holds types that skops does not know to be safe: {', '.join(sorted(unknown))}; "
+            f"{path.name} holds types that skops does not know to be safe: {', '.join(doubtful)}; "
             "if you know where the file comes from, load it with --trust"
         )
     return io.load(path, trusted=unknown)
@@ -96,8 +100,12 @@ def _load_xgboost(path: Path, trust: bool) -> Any:
 def _load_lightgbm(path: Path, trust: bool) -> Any:
     import lightgbm
 
-    if not path.read_text(errors="replace").startswith("tree"):
+    text = path.read_text(errors="replace")
+    if not text.startswith("tree"):
         raise ModelError(f"{path.name} is not a LightGBM model: such a file starts with 'tree'")
+    if "\nend of trees" not in text or ("\nparameters:" in text and "\nend of parameters" not in text):
+        # LightGBM does not raise on half a file, it aborts the process.
+        raise ModelError(f"{path.name} is cut off: the end of its trees or parameters is missing")
     return lightgbm.Booster(model_file=str(path))
 
 

@@ -382,6 +382,11 @@ def _check_baseline_accepted(model: Model, rows: Rows, protocol: Protocol) -> No
 
 def bind(model: Any, X: Any, protocol: Protocol, ids: Any = None) -> EvidenceRows:
     """Return the rows of ``X`` in the protocol's evidence space, ready for an engine."""
+    if not isinstance(protocol, Protocol):
+        raise ProtocolError(
+            f"a Protocol was expected, got {type(protocol).__name__}; make one with Protocol.fit or read one with "
+            "Protocol.load"
+        )
     wrapped = Model.wrap(model)
     expected = wrapped.columns or tuple(f.name for f in protocol.fields)
     if set(expected) != {f.name for f in protocol.fields} and wrapped.columns is not None:
