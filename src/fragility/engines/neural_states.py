@@ -280,8 +280,8 @@ def predicted_classes(log_p: Tensor, resolution: float) -> Tensor:
     """As scores.predicted_class: the first class within ``resolution`` of the largest."""
     z = log_p.clamp(min=LOG_CLIP)
     near = z >= z.amax(dim=-1, keepdim=True) - resolution
-    last = z.shape[-1]
-    return torch.where(near, torch.arange(last, device=z.device), last).amin(dim=-1)
+    last = z.shape[-1] - 1  # where no class is near (NaN, refused later), still a class
+    return torch.where(near, torch.arange(last + 1, device=z.device), last).amin(dim=-1)
 
 
 def removal_orders(drops: Tensor, resolution: float) -> Tensor:
@@ -374,15 +374,21 @@ def _thresholds(
                 end = path[:, width] if width <= plan.depth else at_baseline.expand(m, -1)
                 _note(threshold[:, j], None, end, predicted, severity, plan.resolution)
                 continue
-            who = torch.nonzero(torch.isinf(threshold[:, j]))[:, 0] if plan.early_stop and m > 1 else None
-            who = None if who is not None and len(who) == m else who
-            asked.append((j, who, space.attenuated(width, severity, who)))
+            who = _live(threshold[:, j]) if plan.early_stop else None
+            if who is None or len(who) > 0:
+                asked.append((j, who, space.attenuated(width, severity, who)))
         if asked:
             answers = ask(torch.cat([states for _, _, states in asked]))
             for j, who, states in asked:
                 _note(threshold[:, j], who, answers[: len(states)], predicted, severity, plan.resolution)
                 answers = answers[len(states) :]
     return threshold
+
+
+def _live(threshold: Tensor) -> Tensor | None:
+    """Return the rows that have not flipped yet; None for all of them, which saves a copy."""
+    who = torch.nonzero(torch.isinf(threshold))[:, 0]
+    return None if len(who) == len(threshold) else who
 
 
 def _note(
