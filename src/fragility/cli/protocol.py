@@ -136,7 +136,7 @@ def show(file: FileArgument) -> None:
     for name, value in _settings(protocol):
         console.print(f"[bold]{name:<16}[/bold]{escape(value)}", soft_wrap=True)
     columns = {column.name: column for column in protocol.columns}
-    table = Table("evidence group", "column", "kind", "baseline", title=None, pad_edge=False)
+    table = Table("evidence group", "column", "kind", "baseline")
     for group in protocol.groups:
         for i, name in enumerate(group.columns):
             column = columns[name]

@@ -61,7 +61,7 @@ def top(directory: DirArgument, number: Count = 20, min_confidence: MinConfidenc
 
 def fragile_table(certificates: list[Certificate]) -> Table:
     """One line a prediction: its numbers, and a sentence for whoever must decide on it."""
-    table = Table(pad_edge=False)
+    table = Table()
     table.add_column("row", justify="right", no_wrap=True)
     table.add_column("FDS", justify="right", no_wrap=True)
     table.add_column("k*", justify="right", no_wrap=True)
@@ -92,7 +92,7 @@ def compare(
     audits = [Certificates.load(directory) for directory in directories]
     truth = _read_labels(labels, target, id_column)
     summaries = [summarise(certs, min_confidence=min_confidence, labels=truth) for certs in audits]
-    out().print(_comparison(directories, summaries))
+    out().print(_comparison(directories, [certs.manifest["model"]["kind"] for certs in audits], summaries))
     _note_differences(audits)
 
 
@@ -131,8 +131,11 @@ MEASURES: tuple[tuple[str, Callable[[AuditSummary], str]], ...] = (
 )
 
 
-def _comparison(directories: list[Path], summaries: list[AuditSummary]) -> Table:
-    table = Table("", *(escape(str(directory)) for directory in directories), pad_edge=False)
+def _comparison(directories: list[Path], kinds: list[str], summaries: list[AuditSummary]) -> Table:
+    table = Table("")
+    for directory in directories:
+        table.add_column(escape(str(directory)), overflow="fold")
+    table.add_row("model", *(escape(kind) for kind in kinds))
     if summaries[0].accuracy is not None:
         table.add_row("accuracy", *(_share(s.accuracy or 0.0) for s in summaries))
         table.add_row("  of confident predictions", *(_share(s.confident_accuracy or 0.0) for s in summaries))
