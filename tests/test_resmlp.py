@@ -507,6 +507,30 @@ def test_arrays_of_another_shape_are_refused(tmp_path):
         load_resmlp(path)
 
 
+@pytest.mark.parametrize("change", [{"blocks": 10**9}, {"width": 10**9}, {"n_classes": 10**9}, {"blocks": 1}])
+def test_a_header_cannot_ask_for_more_memory_than_the_file_holds(tmp_path, change):
+    from safetensors import safe_open
+    from safetensors.numpy import save_file
+
+    X, y = data()
+    path = tmp_path / "m.safetensors"
+    small().fit(X, y).save(path)
+    with safe_open(path, framework="numpy") as file:
+        header = json.loads(file.metadata()["fragility"])
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    header["shape"].update(change)
+    save_file(arrays, path, metadata={"fragility": json.dumps(header)})
+    with pytest.raises(ModelError, match="missing, unknown or not of the shape"):
+        load_resmlp(path)
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_parameter_shapes_are_those_of_the_network(blocks):
+    shape = core.NetworkShape(5, 4, 6, blocks)
+    built = {name: tuple(tensor.shape) for name, tensor in core.ResidualNetwork(shape).state_dict().items()}
+    assert core.parameter_shapes(shape) == built
+
+
 # --- standing alone -------------------------------------------------------------------------------------------
 
 ALONE = """

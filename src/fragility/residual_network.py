@@ -148,6 +148,24 @@ class ResidualNetwork(nn.Module):
         return self.head(self.norm(h))
 
 
+def parameter_shapes(shape: NetworkShape) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every array of the network, without making one."""
+    width = shape.width
+    shapes: dict[str, tuple[int, ...]] = {
+        "stem.weight": (width, shape.n_features),
+        "stem.bias": (width,),
+        "norm.weight": (width,),
+        "norm.bias": (width,),
+        "head.weight": (shape.n_classes, width),
+        "head.bias": (shape.n_classes,),
+    }
+    for b in range(shape.blocks):
+        for layer, size in (("norm", (width,)), ("inner", (width, width)), ("outer", (width, width))):
+            shapes[f"blocks.{b}.{layer}.weight"] = size
+            shapes[f"blocks.{b}.{layer}.bias"] = (width,)
+    return shapes
+
+
 class SeededDropout:
     """Inverted dropout drawn from a stream of its own."""
 

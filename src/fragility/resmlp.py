@@ -19,7 +19,7 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
@@ -552,12 +552,14 @@ def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 def _network_from(shape: Any, arrays: Mapping[str, NDArray[Any]], path: Any) -> Any:
     import torch
 
-    network = _core().ResidualNetwork(shape)
-    expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    # The arrays are compared before anything is made: a file's header may not decide how much memory is taken.
     found = {name: array.shape for name, array in arrays.items()}
+    blocks = sum(name.endswith(".outer.bias") for name in found)
+    expected = _core().parameter_shapes(replace(shape, blocks=min(shape.blocks, blocks + 1)))
     if found != expected:
         wrong = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
         raise ModelError(f"{path}: the arrays {wrong[:5]} are missing, unknown or not of the shape the header says")
+    network = _core().ResidualNetwork(shape)
     network.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
     return network
 
