@@ -42,6 +42,12 @@ def run(
     models_only: Annotated[
         bool, typer.Option("--models-only", help="Train and keep the models; audit them in a later run.")
     ] = False,
+    dataset: Annotated[
+        list[str] | None, typer.Option("--dataset", metavar="NAME", help="Only units of this data set; repeatable.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option("--model", metavar="NAME", help="Only units of this model; repeatable.")
+    ] = None,
     engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="Audit engine; changes no result.")] = "auto",
 ) -> None:
     """Run every unit of a profile that is not finished yet.
@@ -56,6 +62,8 @@ def run(
         keep_models=keep_models,
         models_only=models_only,
         engine=engine,
+        datasets=dataset or (),
+        models=model or (),
         listener=_announce,
     )
     if models_only:

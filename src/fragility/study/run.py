@@ -36,7 +36,7 @@ import joblib
 import pandas as pd
 
 from fragility.errors import DataError
-from fragility.study.datasets import Dataset, load
+from fragility.study.datasets import DATASETS, Dataset, load
 from fragility.study.plan import FORMAT, Profile, Unit, unit_config, units_of
 from fragility.study.unit import fit_unit, measure
 
@@ -125,7 +125,7 @@ def train_only(unit: Unit, profile: Profile, out: Path, data: str | None) -> flo
     return time.perf_counter() - start
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=len(DATASETS))
 def _dataset(name: str, data: str | None) -> Dataset:
     return load(name, data=data)
 
@@ -190,14 +190,21 @@ def run_study(
     keep_models: bool = False,
     models_only: bool = False,
     engine: str = "auto",
+    datasets: Sequence[str] = (),
+    models: Sequence[str] = (),
     listener: Listener | None = None,
 ) -> Status:
-    """Run every unit of the profile that is not finished yet; failures are recorded and do not stop the rest."""
+    """Run every unit of the profile that is not finished yet; failures are recorded and do not stop the rest.
+
+    ``datasets`` and ``models`` restrict this call to some units of the profile; two calls on different units may
+    work on one folder at the same time.
+    """
     if jobs < 1:
         raise DataError(f"jobs must be at least 1, got {jobs}")
     folder = Path(out)
     _claim_folder(folder, profile)
-    waiting = [unit for unit in units_of(profile) if models_only or not is_done(unit, profile, folder)]
+    wanted = [unit for unit in units_of(profile) if _asked_for(unit, datasets, models)]
+    waiting = [unit for unit in wanted if models_only or not is_done(unit, profile, folder)]
     place = None if data is None else str(data)
     try:
         with _one_thread_each(), ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
@@ -207,6 +214,10 @@ def run_study(
             "a worker process was ended from outside (out of memory?); finished units are kept, run again to resume"
         ) from error
     return study_status(profile, folder)
+
+
+def _asked_for(unit: Unit, datasets: Sequence[str], models: Sequence[str]) -> bool:
+    return (not datasets or unit.dataset in datasets) and (not models or unit.model in models)
 
 
 def _work_through(

@@ -688,7 +688,7 @@ def computational_cost(results: StudyResults) -> Table:
             )
         )
     header = (
-        "Model", "engine", "1 + G + K + |P||Λ|", "passes asked a row", "label passes a row",
+        "Model", "engine", "1 + G + K + \\|P\\|\\|Λ\\|", "passes asked a row", "label passes a row",
         "train, s", "certificates, s", "labels, s",
     )  # fmt: skip
     note = (
