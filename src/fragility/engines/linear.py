@@ -195,9 +195,9 @@ class _GroupScores:
         m = piece.stop - piece.start
         cells = slice(matrix.indptr[piece.start], matrix.indptr[piece.stop])
         columns, values = matrix.indices[cells], matrix.data[cells]
-        place = (self.column_group * m)[columns]
+        place = (self.column_group * m).take(columns)
         place += np.repeat(np.arange(m), np.diff(matrix.indptr[piece.start : piece.stop + 1]))
-        sums = [np.bincount(place, values * w[columns], self.n_groups * m) for w in self.coefficients]
+        sums = [np.bincount(place, values * w.take(columns), self.n_groups * m) for w in self.coefficients]
         return np.stack([part.reshape(self.n_groups, m) for part in sums], axis=1)
 
 
