@@ -2,8 +2,8 @@
 
 Two formulations of the same question, "which leaf does each state of each row reach?":
 
-Bit planes (``score_states``, for trees of up to 256 leaves and for oblivious trees). 512 rows are one vector of 8 words.
-For each distinct test one bit a row says whether the row goes right. A tree is a network of ANDs over those bits: the
+Bit planes (``score_states``, for trees of up to 256 leaves and for oblivious trees). 512 rows are one vector of 8
+words. For each distinct test one bit a row says whether the row goes right. A tree is a network of ANDs over those bits: the
 rows that reach a node, split into those that go left and right. The numbers of the leaves are read back as bit planes,
 transposed to one byte a row, and look up the leaf values. A state differs from x only in the bits of the tests whose
 group it moves, so it costs one pass through the networks of the trees that ask about such a group.
@@ -75,8 +75,8 @@ def build_networks(node_test: Any, node_right: Any, tree_start: Any) -> Any:
     """Return (gates, gate_start, plane_slots, plane_start): the trees as networks of ANDs.
 
     gates: (inner nodes, 3) slot of the node, slot of its right child, test; slots number a tree's nodes in preorder.
-    plane_slots, plane_start[tree, j]: the nodes whose union is the rows with bit j in their leaf's number. A node stands
-    for all its leaves where they share the bit, so that a balanced tree needs one OR a node.
+    plane_slots, plane_start[tree, j]: the nodes whose union is the rows with bit j in their leaf's number. A node
+    stands for all its leaves where they share the bit, so that a balanced tree needs one OR a node.
     """
     n_trees = len(tree_start) - 1
     gates = np.empty(((node_test >= 0).sum(), 3), dtype=np.uint32)
@@ -484,6 +484,8 @@ def score_states(
                 asked[:] = 2
             else:
                 _rows_moved(moved[state], rank, start, rows)
+                if by <= 0.0:
+                    rows[:] = np.uint64(0)
                 _trees_asked(plan, rows, asked)
                 _mix(plan, here, there, by >= 1.0, rows, mixed)
             _sum_block(forest, networks, here if state < 0 else mixed, asked, scratch, known, sums)

@@ -1,12 +1,12 @@
 """The tree engine: a whole certificate from a tree ensemble without materialising one stressed row.
 
-``load_forest`` turns a fitted ensemble into one flat ``Forest``. Every split becomes a *test*: go right iff v > t, where
-v is the cell as the library compares it (float32 or float64). Strict comparisons, zero-as-missing, category sets and
-default directions are all brought to that form exactly:
+``load_forest`` turns a fitted ensemble into one flat ``Forest``. Every split becomes a *test*: go right iff v > t,
+where v is the cell as the library compares it (float32 or float64). Strict comparisons, zero-as-missing, category sets
+and default directions are all brought to that form exactly:
 
     library              compares                      as a test
     XGBoost              left iff float32 v < t        t' = the float32 just below t
-    LightGBM             left iff float64 v <= t       t' = t; NaN as 0, or to the default side; zero band; category sets
+    LightGBM             left iff float64 v <= t       t' = t; NaN as 0 or to the default side; zero band; sets
     scikit-learn trees   left iff float32 v <= t       t' = t (float64)
     HistGradientBoosting left iff float64 v <= t       t' = t
     CatBoost             right iff float32 v > border  t' = border; tests shared by a whole level
@@ -20,6 +20,7 @@ own one-step drops: first x and every single removal, then the path and the oper
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import re
@@ -42,7 +43,6 @@ from fragility.models import Model
 from fragility.protocol import Protocol, operator_width
 from fragility.scores import (
     CLIP,
-    Booleans,
     Floats,
     Integers,
     Reading,
@@ -187,17 +187,19 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
 
 def forest_probabilities(forest: Forest, matrix: Floats, *, sparse: bool = False) -> Floats:
     """Return (m, C) probabilities of any rows; ``sparse``: the model would be handed them as a sparse matrix."""
+    return _probabilities(forest, np.transpose(raw_scores(forest, matrix, sparse=sparse)))
+
+
+def raw_scores(forest: Forest, matrix: Floats, *, sparse: bool = False) -> npt.NDArray[Any]:
+    """Return (m, outputs) sums of leaf values, in the library's precision."""
     rows = np.ascontiguousarray(matrix, dtype=np.float64)
     score = _compiled(forest, _plain_plan(forest, rows.shape[1], sparse))
-    out = [
-        score(
-            rows[start : start + CHUNK_ROWS],
-            np.zeros((min(CHUNK_ROWS, len(rows) - start), 1), dtype=np.int64),
-            _States(np.zeros(1), np.zeros((1, 1), dtype=np.uint8)),
-        )[0]
-        for start in range(0, len(rows), CHUNK_ROWS)
-    ]
-    return _probabilities(forest, np.concatenate(out, axis=1)) if out else np.zeros((0, forest.n_classes))
+    unmoved = _States(np.zeros(1), np.zeros((1, 1), dtype=np.uint8))
+    out = [np.empty((len(forest.base), 0), dtype=forest.leaf_value.dtype)]
+    for start in range(0, len(rows), CHUNK_ROWS):
+        part = rows[start : start + CHUNK_ROWS]
+        out.append(score(part, np.zeros((len(part), 1), dtype=np.int64), unmoved)[0])
+    return np.concatenate(out, axis=1).T
 
 
 _FORESTS: weakref.WeakKeyDictionary[Model, Forest] = weakref.WeakKeyDictionary()
@@ -529,7 +531,7 @@ def _share(n: int, block: int, run: Callable[[tuple[int, int]], None]) -> None:
         run((0, n))
         return
     with ThreadPoolExecutor(THREADS) as threads:
-        list(threads.map(run, zip(bounds, bounds[1:], strict=False)))
+        list(threads.map(run, itertools.pairwise(bounds)))
 
 
 def _state_levels(states: _States) -> tuple[Floats, npt.NDArray[np.uint64]]:
@@ -652,18 +654,19 @@ def _read_lightgbm(booster: Any) -> Forest:
     settings = _settings(header)
     words = settings.get("objective", "").split()
     if not words or words[0] not in ("binary", "multiclass"):
-        raise EngineError(f"LightGBM objective {settings.get('objective', 'custom')!r} has no link the tree engine knows")
+        name = settings.get("objective", "custom")
+        raise EngineError(f"LightGBM objective {name!r} has no link the tree engine knows")
+    if re.search(r"^average_output$", header, flags=re.MULTILINE):
+        raise EngineError("LightGBM boosting type rf averages probabilities, not scores")
     per_iteration = int(settings["num_tree_per_iteration"])
     sets: list[Sequence[int]] = []
     trees = [_lightgbm_tree(_settings(block), t % per_iteration, sets) for t, block in enumerate(blocks)]
-    averaged = re.search(r"^average_output$", header, flags=re.MULTILINE) is not None
     return _assemble(
         trees,
         sets=sets,
         base=np.zeros(per_iteration),
         n_columns=int(settings["max_feature_idx"]) + 1,
         link=SIGMOID if per_iteration == 1 else SOFTMAX,
-        divisor=len(trees) // per_iteration if averaged else 1,
         scale=float(next((w.split(":")[1] for w in words if w.startswith("sigmoid:")), 1.0)),
     )
 
@@ -723,7 +726,7 @@ def _lightgbm_sets(block: dict[str, str]) -> list[list[int]]:
     words = np.array(block["cat_threshold"].split(), dtype=np.uint32)
     return [
         [int(i) for i in np.flatnonzero(np.unpackbits(words[a:b].view(np.uint8), bitorder="little"))]
-        for a, b in zip(bounds, bounds[1:], strict=False)
+        for a, b in itertools.pairwise(bounds)
     ]
 
 
@@ -1001,7 +1004,6 @@ def _column_start(test_column: npt.NDArray[np.int32], n_columns: int) -> Integer
 
 _READERS: dict[str, Callable[[Any], Forest]] = {
     "xgboost.XGBClassifier": _read_xgboost_classifier,
-    "xgboost.XGBRFClassifier": _read_xgboost_classifier,
     "xgboost.Booster": _read_xgboost_booster,
     "lightgbm.LGBMClassifier": _read_lightgbm_classifier,
     "lightgbm.Booster": _read_lightgbm,

@@ -1,0 +1,215 @@
+"""The compiled kernels against a walk written from the definition, on random small forests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("numba")
+
+from fragility.engines import tree_kernels, trees
+from fragility.evidence import blend
+
+VALUES = np.array([-2.0, -1.0, -1e-36, 0.0, 0.1, 0.5, 1.0, 1.5, 2.0, 3.0, 33.0, np.nan])
+KINDS = (trees.NUMERIC, trees.NUMERIC, trees.NUMERIC, trees.ZERO_BAND, trees.CATEGORY, trees.CATEGORY_INVERTED)
+N_SETS = 3
+
+
+# --- slow twins -----------------------------------------------------------------------------------------------
+
+
+def naive_right(v: float, threshold: float, flags: int, sets: list[list[int]], zero: float = 1e-35) -> bool:
+    if np.isnan(v):
+        return bool(flags & trees.NAN_RIGHT)
+    kind = flags & trees.KIND
+    if kind == trees.ZERO_BAND and abs(v) <= float(np.float32(zero)):
+        return bool(flags & trees.NAN_RIGHT)
+    if kind in (trees.NUMERIC, trees.ZERO_BAND):
+        return bool(v > threshold)
+    inside = v > -1 and int(v) in sets[int(threshold)]
+    return inside if kind == trees.CATEGORY else not inside
+
+
+def naive_scores(nodes: list[trees._Nodes], sets: list[list[int]], base: np.ndarray, X: np.ndarray) -> np.ndarray:
+    """Return (rows, outputs): each row walks each tree, leaf values are added in tree order."""
+    scores = np.tile(base, (len(X), 1))
+    for row, x in zip(scores, X, strict=True):
+        for tree in nodes:
+            node = 0
+            while not tree.leaf[node]:
+                right = naive_right(x[tree.column[node]], tree.threshold[node], tree.flags[node], sets)
+                node = (tree.right if right else tree.left)[node]
+            row[tree.output : tree.output + tree.value.shape[1]] += tree.value[node]
+    return scores
+
+
+# --- random forests -------------------------------------------------------------------------------------------
+
+
+def random_tree(rng: np.random.Generator, n_columns: int, n_leaves: int, output: int, parts: int) -> trees._Nodes:
+    """Return a tree grown at random leaves; its nodes are not in preorder."""
+    left, right, leaf = [0], [0], [True]
+    for _ in range(n_leaves - 1):
+        node = int(rng.choice(np.flatnonzero(leaf)))
+        leaf[node] = False
+        left[node], right[node] = len(leaf), len(leaf) + 1
+        left += [0, 0]
+        right += [0, 0]
+        leaf += [True, True]
+    size = len(leaf)
+    flags = rng.choice(KINDS, size) | rng.integers(0, 2, size)
+    threshold = rng.choice(VALUES[:-1], size)
+    category = (flags & trees.KIND) >= trees.CATEGORY
+    threshold[category] = rng.integers(0, N_SETS, category.sum())
+    return trees._Nodes(
+        rng.integers(0, n_columns, size),
+        threshold,
+        np.array(left),
+        np.array(right),
+        np.array(leaf),
+        flags.astype(np.uint8),
+        rng.normal(size=(size, parts)),
+        output,
+    )
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> dict[str, Any]:
+    """A forest (single-leaf trees, unused and constant columns included), rows, groups, a baseline and severities."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    d = draw(st.integers(1, 6))
+    parts = draw(st.sampled_from([1, 3]))
+    outputs = 3 if parts == 3 else draw(st.sampled_from([1, 3]))
+    most = draw(st.sampled_from([1, 2, 5, 31, 64, 200]))
+    nodes = [
+        random_tree(rng, d, int(rng.integers(1, most + 1)), t % outputs if parts == 1 else 0, parts)
+        for t in range(draw(st.integers(1, 6)))
+    ]
+    sets = [sorted({int(i) for i in rng.integers(0, 40, rng.integers(0, 6))}) for _ in range(N_SETS)]
+    X = rng.choice(VALUES, (draw(st.sampled_from([1, 7, 70])), d))
+    X[:, rng.random(d) < 0.2] = 1.0
+    baseline = np.where(rng.random(d) < 0.5, rng.choice(VALUES, d), rng.normal(size=d))
+    n_groups = draw(st.integers(1, d))
+    group = np.concatenate([np.arange(n_groups), rng.integers(0, n_groups, d - n_groups)])
+    return {
+        "forest": trees._assemble(nodes, base=rng.normal(size=outputs), n_columns=d, link=trees.AVERAGE, sets=sets),
+        "nodes": nodes,
+        "sets": sets,
+        "X": X,
+        "baseline": baseline,
+        "stepwise": np.isnan(baseline) | (rng.random(d) < 0.2),
+        "group": group,
+        "rank": np.stack([rng.permutation(n_groups) for _ in X]),
+        "severity": np.sort(rng.choice([0.0, 0.1, 0.3, 0.5, 0.7, 0.99, 1.0], 9)),
+        "moved": rng.integers(0, 2, (9, n_groups)).astype(np.uint8),
+    }
+
+
+def plan_of(problem: dict[str, Any], monotone: bool) -> trees._Plan:
+    forest, group = problem["forest"], problem["group"].astype(np.uint32)
+    n_groups = int(group.max()) + 1
+    return trees._Plan(
+        baseline=problem["baseline"],
+        stepwise=problem["stepwise"].astype(np.uint8),
+        column_group=group,
+        test_group=group[forest.test_column],
+        test_base=tree_kernels.baseline_ways(forest, problem["baseline"], False, False),
+        tree_group=trees._tree_groups(forest, group, n_groups),
+        slots=trees._largest_tree(forest),
+        single=False,
+        zero_missing=False,
+        monotone=monotone,
+    )
+
+
+def expected(problem: dict[str, Any]) -> np.ndarray:
+    """Return (states, outputs, n) by materialising every stressed row."""
+    out = []
+    for severity, moved in zip(problem["severity"], problem["moved"], strict=True):
+        s = severity * moved[problem["rank"]][:, problem["group"]]
+        stressed = blend(problem["X"], problem["baseline"], s, problem["stepwise"])
+        out.append(naive_scores(problem["nodes"], problem["sets"], problem["forest"].base, stressed).T)
+    return np.array(out)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_both_kernels_equal_materialised_rows_to_the_last_bit(problem):
+    states = trees._States(problem["severity"], problem["moved"])
+    want = expected(problem)
+    for monotone in (True, False):
+        plan = plan_of(problem, monotone)
+        for kernel in (trees._bit_planes, trees._walks):
+            got = kernel(problem["forest"], plan)(problem["X"], problem["rank"], states)
+            np.testing.assert_array_equal(got, want, err_msg=f"{kernel.__name__}, monotone={monotone}")
+
+
+@settings(max_examples=20, deadline=None)
+@given(problems())
+def test_plain_rows(problem):
+    got = trees.raw_scores(problem["forest"], problem["X"])
+    np.testing.assert_array_equal(
+        got, naive_scores(problem["nodes"], problem["sets"], problem["forest"].base, problem["X"])
+    )
+
+
+# --- what the kernels rely on ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.floats(allow_nan=False, allow_infinity=False, width=64),
+    st.floats(allow_nan=False, allow_infinity=False, width=64),
+)
+def test_a_moving_cell_crosses_a_threshold_at_most_once(x, baseline):
+    """x + s (b - x) is monotone in s with rounding, in float64 and after the cast to float32, up to s = 0.999."""
+    severities = np.array([0.0, 1e-9, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 1.0])
+    with np.errstate(over="ignore", invalid="ignore"):
+        if not np.isfinite(baseline - x):
+            return
+        cells = np.array([blend(np.array([x]), np.array([baseline]), s, np.array([False]))[0] for s in severities])
+        for seen in (cells, cells.astype(np.float32)):
+            steps = np.sign(seen[1:].astype(float) - seen[:-1])
+            assert not ((steps > 0).any() and (steps < 0).any())
+
+
+def test_leaf_numbers_of_a_balanced_tree_need_one_union_a_node():
+    depth = 4
+    size = 2 ** (depth + 1) - 1
+    leaf = np.arange(size) >= size // 2
+    left = np.where(leaf, 0, 2 * np.arange(size) + 1)
+    order = tree_kernels.preorder(left, left + 1, leaf)
+    place = np.empty(size, dtype=np.int64)
+    place[order] = np.arange(size)
+    test = np.where(leaf[order], -1, 0).astype(np.int32)
+    right = place[np.where(leaf, 0, left + 1)][order].astype(np.int32)
+    gates, _, slots, _ = tree_kernels.build_networks(test, right, np.array([0, size]))
+    assert len(gates) == len(slots) == 2**depth - 1
+
+
+def test_more_states_than_one_walk_holds():
+    """70 states are walked in two rounds."""
+    rng = np.random.default_rng(0)
+    nodes = [random_tree(rng, 3, 40, 0, 1) for _ in range(3)]
+    for tree in nodes:
+        tree.flags[:] = 0
+    problem = {
+        "forest": trees._assemble(nodes, base=np.zeros(1), n_columns=3, link=trees.SIGMOID),
+        "nodes": nodes,
+        "sets": [],
+        "X": rng.normal(size=(20, 3)),
+        "baseline": np.zeros(3),
+        "stepwise": np.zeros(3, dtype=bool),
+        "group": np.arange(3),
+        "rank": np.tile(np.arange(3), (20, 1)),
+        "severity": np.sort(rng.choice(np.arange(11) / 10, 70)),
+        "moved": rng.integers(0, 2, (70, 3)).astype(np.uint8),
+    }
+    states = trees._States(problem["severity"], problem["moved"])
+    for kernel in (trees._bit_planes, trees._walks):
+        got = kernel(problem["forest"], plan_of(problem, True))(problem["X"], problem["rank"], states)
+        np.testing.assert_array_equal(got, expected(problem))
