@@ -25,6 +25,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
 from fragility.cli import main
+from fragility.cli.terminal import explain
 
 NUMERIC = ["duration", "credit_amount", "age"]
 NOMINAL = ["checking_status", "savings_status", "purpose"]
@@ -541,6 +542,26 @@ def test_an_error_nobody_foresaw_is_one_sentence_too(made, out, monkeypatch):
     monkeypatch.setattr("fragility.cli.audit.audit_rows", broken)
     sentence = refuse(*audit_words(made), *out)
     assert "RuntimeError: the flux is inverted" in sentence and "FRAGILITY_DEBUG=1" in sentence
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(errno.ENOSPC, "x", "audit/map.png"), "audit/map.png: the disk is full; free some space"),
+        (OSError(errno.EACCES, "x", "audit"), "audit: no permission to read or write there"),
+        (OSError(errno.ENOENT, "x", "gone"), "gone: no such file or folder"),
+        (MemoryError(), "not enough memory; audit fewer rows at a time with --rows"),
+        (ZeroDivisionError("division by zero"), "unexpected ZeroDivisionError: division by zero (set FRAGILITY_DEBUG=1"),
+    ],
+)
+def test_errors_of_the_machine_in_words(error, sentence):
+    assert explain(error).startswith(sentence)
+
+
+def test_the_demo_does_not_write_over_other_things(tmp_path):
+    (tmp_path / "thesis.doc").write_text("precious")
+    assert "not an audit folder" in refuse("demo", "--out", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.doc"]
 
 
 SLOW_MODEL = """
