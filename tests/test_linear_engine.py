@@ -92,7 +92,18 @@ def test_known_estimators(estimator, dataset):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(data.X_train, data.y_train.to_numpy(dtype=object))
-    check(model, data.X_train, data.X_test[:150])
+    check(model, data.X_train, data.X_test[:150], operators=("attenuate_all", "attenuate_top2", "attenuate_top13"))
+
+
+def test_many_classes_take_the_direct_way(monkeypatch):
+    """Without clipped probabilities no link is applied to a state."""
+    data = split("credit_g_property")
+    model = make_pipeline(preprocessing(data.X_train), LogisticRegression(max_iter=300))
+    model.fit(data.X_train, data.y_train.to_numpy(dtype=object))
+    protocol = Protocol.fit(model, data.X_train)
+    rows = bind(model, data.X_test[:50], protocol)
+    monkeypatch.setattr(linear, "reading_margin", lambda *_: pytest.fail("the slow way was taken"))
+    linear.trace(rows, protocol)
 
 
 def test_logistic_cross_validated():
@@ -138,8 +149,9 @@ def test_groups_in_any_order_of_columns():
     check(model, Z[:600], Z[600:800], groups=groups)
 
 
-def test_confident_rows_are_clipped_as_probabilities_are():
-    data = split("credit_g")
+@pytest.mark.parametrize("dataset", ["credit_g", "credit_g_property"])
+def test_confident_rows_are_clipped_as_probabilities_are(dataset):
+    data = split(dataset)
     model = make_pipeline(preprocessing(data.X_train), LogisticRegression(max_iter=300))
     model.fit(data.X_train, data.y_train.to_numpy(dtype=object))
     model[-1].coef_ = model[-1].coef_ * 60.0

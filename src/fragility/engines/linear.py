@@ -8,7 +8,9 @@ The raw score of class c is a sum over evidence groups, and every state of a cer
     s_c(lambda)     = s_c(x) - lambda sum_{g attenuated} t_gc
 
 so a certificate costs one product of the rows with the weights, and sums. With two classes and the logistic link the
-margin needs no link at all: log p1 - log p0 = s, and clipping probabilities at 1e-12 clips s at log(1e12).
+margin needs no link at all: log p1 - log p0 = s, and clipping probabilities at 1e-12 clips s at log(1e12). With many
+classes and the softmax link, let o be the original class and D_c = s_o - s_c: the support margin is min_{c != o} D_c as
+long as no probability in it is clipped, and p_o = 1 / (1 + sum_{c != o} exp(-D_c)).
 
 Models: LogisticRegression and LogisticRegressionCV (binary, multinomial, one against the rest),
 LinearDiscriminantAnalysis, SGDClassifier with log loss; dense or CSR rows in float64.
@@ -19,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -69,7 +71,7 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
     if link is None:
         raise EngineError(f"the linear engine does not know {rows.model.kind}; use engine='auto'")
     scores = _GroupScores.of(rows)
-    fill = _fill_binary if scores.n_outputs == 1 else _fill_linked(link)
+    fill = _filling(scores.n_outputs, link, protocol)
     out = _blank_trace(len(rows), rows.n_groups, protocol)
     size = max(16, PIECE_BYTES // (8 * _widest(rows.n_groups, scores.n_outputs, protocol)))
     for start in range(0, len(rows), size):
@@ -83,7 +85,10 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
 
 # --- which models, with which link --------------------------------------------------------------------------
 
-Link = Callable[[Floats], Floats]  # raw scores (..., C) -> probabilities (..., C)
+Link: TypeAlias = Callable[[Floats], Floats]  # raw scores (..., C) -> probabilities (..., C)
+Filling: TypeAlias = Callable[
+    [Trace, Floats, Floats, Protocol], None
+]  # (rows to fill, s (O, m), t (G, O, m), protocol)
 
 
 def _one_against_rest(scores: Floats) -> Floats:
@@ -322,23 +327,93 @@ def _running_sums(loss: Floats, order: Integers) -> Floats:
     return np.asarray(sums)
 
 
-def _linear_threshold(score: Floats, loss: Floats, protocol: Protocol) -> Floats:
-    """Return lambda*: the support margin S - lambda * loss falls below -resolution at one point and stays there.
+def _linear_threshold(lead: Floats, loss: Floats, protocol: Protocol) -> Floats:
+    """Return lambda*: each lead - lambda * loss falls below -resolution at one point and stays there.
 
-    Where nothing is lost the point lies beyond 1, also for S = -resolution: hence the two tiny numbers.
+    lead, loss: (m,), or (C, m) with one line a rival. Where nothing is lost the point lies beyond 1, also for a lead of
+    -resolution: hence the two tiny numbers.
     """
     grid = np.array([*protocol.severities, np.inf])
     if protocol.resolution >= BOUND:  # no clipped margin is that low
-        return np.full(len(score), np.inf)
+        return np.full(lead.shape[-1], np.inf)
     with np.errstate(over="ignore"):
-        crossing = np.maximum(score + protocol.resolution, TINY) / np.maximum(loss, TINY)
-    held: Integers = np.zeros(len(score), np.int8 if len(grid) < 128 else np.int64)
+        crossing = np.maximum(lead + protocol.resolution, TINY) / np.maximum(loss, TINY)
+    if crossing.ndim == 2:
+        crossing = crossing.min(axis=0)
+    held: Integers = np.zeros(len(crossing), np.int8 if len(grid) < 128 else np.int64)
     for severity in protocol.severities:
         held += (crossing >= severity).view(np.int8)
     return np.asarray(grid.take(held))
 
 
-def _fill_linked(link: Link) -> Callable[[Trace, Floats, Floats, Protocol], None]:
+def _filling(outputs: int, link: Link, protocol: Protocol) -> Filling:
+    """Return how some rows are filled: the fastest way that is exact for this link and protocol."""
+    if outputs == 1:
+        return _fill_binary
+    slow = _fill_linked(link)
+    if link is not softmax_probabilities or protocol.reading == "current" or protocol.resolution >= 1.0:
+        return slow
+
+    def fill(out: Trace, total: Floats, removed: Floats, protocol: Protocol) -> None:
+        if not _fill_softmax(out, total, removed, protocol):
+            slow(out, total, removed, protocol)
+
+    return fill
+
+
+def _fill_softmax(out: Trace, total: Floats, removed: Floats, protocol: Protocol) -> bool:
+    """Fill some rows from s (C, m) and t (G, C, m); False, with nothing of use in ``out``, if a clip would matter.
+
+    ``lead`` holds D (C, m), infinite for the original class itself; ``loss`` what each group's removal takes from it.
+    A margin within +-(log 1e12 - log C) is made of probabilities above 1e-12.
+    """
+    n_classes, resolution = len(total), protocol.resolution
+    np.argmax(total >= total.max(axis=0) - resolution, axis=0, out=out.predicted)
+    own = out.predicted[None]
+    lead = np.take_along_axis(total, own, axis=0) - total
+    np.put_along_axis(lead, own, np.inf, axis=0)
+    loss = np.take_along_axis(removed, own[None], axis=1) - removed
+    one_step = lead - loss
+    np.min(lead, axis=0, out=out.margin)
+    np.min(one_step, axis=1, out=out.one_step_margin.T)
+    order = _ordered(out.one_step_margin.T - out.margin, protocol)
+    out.order.T[:] = order[: protocol.depth]
+    lost = np.take_along_axis(loss, order[:, None], axis=0)
+    for k in range(1, len(lost)):
+        lost[k] += lost[k - 1]
+    path = lead - lost[: protocol.depth]
+    out.path_margin[:, 0] = out.margin
+    np.min(path, axis=1, out=out.path_margin.T[1:])
+    furthest = max(np.abs(part).max() for part in (out.margin, out.one_step_margin, out.path_margin))
+    if not furthest <= BOUND - np.log(n_classes):
+        return False
+    out.path_predicted[:] = out.predicted[:, None]
+    _name_winners(out.path_predicted.T[1:], path, out.path_margin.T[1:], resolution)
+    for j, operator in enumerate(protocol.operators):
+        width = operator_width(operator, len(loss))
+        whole = loss.sum(axis=0) if width > len(lost) else lost[width - 1]
+        out.threshold[:, j] = _linear_threshold(lead, whole, protocol)
+    out.confidence[:] = _own_probability(lead, axis=0)
+    out.one_step_confidence.T[:] = _own_probability(one_step, axis=1)
+    return True
+
+
+def _own_probability(lead: Floats, axis: int) -> Floats:
+    """Return p_o = 1 / (1 + sum_c exp(-D_c)); overwrites ``lead``."""
+    np.negative(lead, out=lead)
+    np.exp(lead, out=lead)
+    return np.asarray(1.0 / (1.0 + lead.sum(axis=axis)))
+
+
+def _name_winners(predicted: Integers, lead: Floats, margin: Floats, resolution: float) -> None:
+    """Put the first class within ``resolution`` of the leading one where the original has lost; lead (K, C, m)."""
+    lost = margin < -resolution
+    near = margin + resolution
+    for c in range(lead.shape[1] - 1, -1, -1):
+        np.copyto(predicted, c, where=lost & (lead[:, c] <= near))
+
+
+def _fill_linked(link: Link) -> Filling:
     """Return the filling of some rows for many classes: states' raw scores, through the link and the definitions."""
 
     def fill(out: Trace, total: Floats, removed: Floats, protocol: Protocol) -> None:
