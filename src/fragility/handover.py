@@ -26,8 +26,9 @@ def transform(model: Model, rows: Rows) -> tuple[Any, Callable[[Floats], Any]]:
     native = rows.native
     out = native if model.transformer is None else guarded(lambda: model.transformer.transform(native), rows)
     if sp.issparse(out):
-        dtype = out.dtype
-        return sp.csr_matrix(out), lambda matrix: sp.csr_matrix(matrix, dtype=dtype)
+        # Stressed cells are fractions: whole numbers could not hold them.
+        dtype = out.dtype if np.issubdtype(out.dtype, np.floating) else np.dtype(np.float64)
+        return sp.csr_matrix(out, dtype=dtype), lambda matrix: sp.csr_matrix(matrix, dtype=dtype)
     if hasattr(out, "columns") or hasattr(out, "iloc"):
         return _numeric_frame(out), _frame_restorer(out)
     array = np.asarray(out)

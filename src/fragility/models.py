@@ -322,6 +322,33 @@ def _sgd(head: Any) -> Link | None:
     return _decision_function(head) if head.loss == "log_loss" and len(head.classes_) == 2 else None
 
 
+_ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
+    "identity": lambda h: h,
+    "relu": lambda h: np.maximum(h, 0.0),
+    "tanh": np.tanh,
+    "logistic": lambda h: sigmoid_probabilities(h)[..., 1],
+}
+
+
+def _mlp(head: Any) -> Link | None:
+    # Its predict_proba is 1 - p for one class of two; the logits keep the digits of a confident row.
+    if head.out_activation_ not in ("logistic", "softmax") or np.ndim(head.classes_[0]) > 0:
+        return None
+    if head.out_activation_ == "logistic" and len(head.classes_) != 2:
+        return None
+    return _named(_mlp_logits)
+
+
+def _mlp_logits(estimator: Any, rows: Any) -> Floats:
+    h = rows.to_numpy() if hasattr(rows, "to_numpy") else rows
+    last = len(estimator.coefs_) - 1
+    for i, (weights, bias) in enumerate(zip(estimator.coefs_, estimator.intercepts_, strict=True)):
+        h = np.asarray(h @ weights) + bias
+        if i < last:
+            h = _ACTIVATIONS[estimator.activation](h)
+    return np.asarray(h, dtype=np.float64)
+
+
 def _residual_mlp(_: Any) -> Link:
     return Link(
         "softmax of float32 logits in float64",
@@ -411,6 +438,7 @@ _KNOWN_LINKS: dict[str, Callable[[Any], Link | None]] = {
     "sklearn.LogisticRegressionCV": _logistic_regression,
     "sklearn.LinearDiscriminantAnalysis": _decision_function,
     "sklearn.SGDClassifier": _sgd,
+    "sklearn.MLPClassifier": _mlp,
     "sklearn.GradientBoostingClassifier": _gradient_boosting,
     "sklearn.HistGradientBoostingClassifier": _gradient_boosting,
     "xgboost.XGBClassifier": _xgboost_classifier,

@@ -432,7 +432,11 @@ def _bind_raw(model: Model, rows: Rows, protocol: Protocol) -> EvidenceRows:
         predict_matrix=predict,
         model=confirmed,
         source=rows,
-        native_matrix=model.transformer is None and all(table is None for table in codec.tables),
+        native_matrix=(
+            model.transformer is None
+            and all(table is None for table in codec.tables)
+            and place == list(range(len(place)))
+        ),
     )
 
 
