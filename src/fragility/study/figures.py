@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 CERTIFICATE_COLOUR, BASELINE_COLOUR, PAPER_COLOUR = "#b2182b", "#4575b4", "#878787"
 DPI = 110
+RANKING_KEY = (
+    "bar: mean over units, baselines oriented; dots: units; black line: mean as the paper ranks; "
+    "diamond: the paper's value"
+)
 
 
 def _canvas(columns: int = 1, rows: int = 1, *, width: float, height: float, sharey: bool = False) -> tuple[Any, Any]:
@@ -56,7 +60,7 @@ def overview(results: StudyResults) -> Figure:
         axis.set_xlabel("groups removed, k")
         axis.set_ylim(0, 1)
         axis.grid(alpha=0.3)
-    axes[0, 0].legend(fontsize=8)
+    axes[0, 1].legend(fontsize=8, loc="upper left", ncols=2)
     figure.suptitle("Confident predictions while their evidence is removed, strongest group first", fontsize=11)
     return figure
 
@@ -98,17 +102,12 @@ def degradation(results: StudyResults) -> Figure:
     figure, axes = _canvas(columns, math.ceil(len(chosen) / columns), width=11, height=5.4, sharey=True)
     flat = axes.ravel()
     for axis, (name, (best, calm)) in zip(flat, chosen.items(), strict=False):
-        for model, colour, words in ((best, CERTIFICATE_COLOUR, "best AUROC"), (calm, BASELINE_COLOUR, "lowest RCMA")):
+        for model, colour, words in _named_winners(best, calm):
             steps = results.pick("path", rows="confident", metric="collapse", dataset=name, model=model)
             left = 1 - steps.groupby("step")["value"].mean()
-            axis.plot(
-                left.index,
-                left.to_numpy(),
-                color=colour,
-                marker="o",
-                markersize=3,
-                label=f"{MODELS[model].title} ({words})",
-            )
+            label = f"{MODELS[model].title} ({words})"
+            axis.plot(left.index, left.to_numpy(), color=colour, marker="o", markersize=3, label=label)
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_title(DATASETS[name].title, fontsize=10)
         axis.set_ylim(0, 1.02)
         axis.grid(alpha=0.3)
@@ -119,6 +118,12 @@ def degradation(results: StudyResults) -> Figure:
     for axis in axes[:, 0]:
         axis.set_ylabel("support left, 1 - $c_k$ (mean)")
     return figure
+
+
+def _named_winners(best: str, calm: str) -> tuple[tuple[str, str, str], ...]:
+    if best == calm:
+        return ((best, CERTIFICATE_COLOUR, "best AUROC and lowest RCMA"),)
+    return (best, CERTIFICATE_COLOUR, "best AUROC"), (calm, BASELINE_COLOUR, "lowest RCMA")
 
 
 def threshold_sensitivity(results: StudyResults) -> Figure:
@@ -140,7 +145,12 @@ def threshold_sensitivity(results: StudyResults) -> Figure:
                 )
             ):
                 axis.plot(
-                    values, [line[place] for line in lines], dash, color=colour, marker="o", label=f"{words}, `{rule}`"
+                    values,
+                    [line[place] for line in lines],
+                    dash,
+                    color=colour,
+                    marker="o",
+                    label=f"{words}, rule {rule}",
                 )
         axis.set_xlabel(label)
         axis.set_ylim(0, 1)
@@ -164,8 +174,8 @@ def mitigation(results: StudyResults) -> Figure:
     """ResMLP against FR-ResMLP: RCMA in two readings and the brittle share, per data set."""
     figure, axes = _canvas(3, width=11, height=3.6)
     asked: tuple[tuple[str, str, dict[str, Any]], ...] = (
-        ("mean RCMA, reading `current`", "certificate", {"metric": "rcma", "rows": "any", "reading": "current"}),
-        ("mean RCMA, reading `support`", "certificate", {"metric": "rcma", "rows": "any", "reading": "support"}),
+        ("mean RCMA, reading current", "certificate", {"metric": "rcma", "rows": "any", "reading": "current"}),
+        ("mean RCMA, reading support", "certificate", {"metric": "rcma", "rows": "any", "reading": "support"}),
         ("brittle share of confident rows", "labels", {"metric": "brittle_share", "rule": "expected"}),
     )
     names = _datasets(results)
@@ -207,9 +217,7 @@ def ranking_comparison(results: StudyResults) -> Figure:
     axis.axvline(0.5, color="grey", linewidth=0.8)
     axis.set_yticks(place, [_short(score) for score in scores])
     axis.set_xlim(0, 1.02)
-    axis.set_xlabel(
-        "brittle-case AUROC: bar = mean, oriented; dots = units; line = as the paper ranks; diamond = paper"
-    )
+    axis.set_xlabel("brittle-case AUROC\n" + RANKING_KEY, fontsize=9)
     return figure
 
 
@@ -231,6 +239,6 @@ def write_figures(results: StudyResults, folder: str | Path) -> list[Path]:
     written = []
     for name, draw in FIGURES.items():
         path = place / f"{name}.png"
-        draw(results).savefig(path, metadata={"Software": None})
+        draw(results).savefig(path, metadata={"Software": None}, bbox_inches="tight")
         written.append(path)
     return written

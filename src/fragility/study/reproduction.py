@@ -12,12 +12,14 @@ from fragility.ranking import PairedDifference
 from fragility.study import paper_values as paper
 from fragility.study.datasets import DATASETS
 from fragility.study.models import MODELS
+from fragility.study.plan import PROFILES
 from fragility.study.tables import (
     CONFIDENCE,
     PERTURBATION,
     TITLES,
     StudyResults,
     all_tables,
+    best_capture,
     compare,
     interval,
     mean,
@@ -29,6 +31,7 @@ from fragility.study.tables import (
     winners,
 )
 
+DRAWS = PROFILES["paper"].draws
 BINARY = tuple(name for name, spec in DATASETS.items() if len(spec.classes) == 2)
 
 
@@ -86,6 +89,11 @@ def _headline(results: StudyResults) -> dict[str, str]:
         "capture_20_confidence": number(mean(ranking_values(results, confidence, "oriented", metric="capture_20"))),
         "capture_20_anything": number(mean(ranking_values(results, anything, "oriented", metric="capture_20"))),
         "fds_any": number(mean(ranking_values(results, "cfc_fds", rule="any"))),
+        "neg_energy_paper": number(mean(ranking_values(results, "negative_energy"))),
+        "random_order": number(mean(ranking_values(results, "random_order", "oriented"))),
+        "one_step": number(mean(ranking_values(results, "one_step_drop", "oriented"))),
+        "permutation": number(mean(ranking_values(results, "permutation_order", "oriented"))),
+        "rcma_current_auroc": number(mean(ranking_values(results, "cfc_rcma_current"))),
     }
     for name, difference in against.items():
         found.update(_difference(f"against_{name}", difference))
@@ -121,6 +129,7 @@ def _agreement(results: StudyResults) -> dict[str, str]:
         "winners_list": "; ".join(
             f"{DATASETS[name].title}: {MODELS[best].title} against {MODELS[calm].title}"
             for name, (best, calm) in chosen.items()
+            if best != calm
         ),
     }
 
@@ -132,6 +141,7 @@ def _contradictions(results: StudyResults) -> dict[str, str]:
     gap = (energy - margin).abs()[binary]
     constant = ranking_values(results, "energy_of_log_probabilities")
     oriented = mean(ranking_values(results, "max_softmax", "oriented"))
+    turned = mean(max(value, 1 - value) for value in paper.SCORE_COMPARISON["max_softmax"].values())
     share = results.per_unit("labels", metric="brittle_share", rule="expected")
     share_any = results.per_unit("labels", metric="brittle_share", rule="any")
     return {
@@ -140,6 +150,9 @@ def _contradictions(results: StudyResults) -> dict[str, str]:
         "constant_energy": number(mean(constant)),
         "max_softmax_paper": number(mean(ranking_values(results, "max_softmax"))),
         "max_softmax_oriented": number(oriented),
+        "paper_turned": number(turned),
+        "paper_turned_gain": signed(paper.MAIN_CI["cfc_fds"][0] - turned),
+        "perfect_20": number(mean(share.map(best_capture))),
         "share": number(mean(share)),
         "share_over": str(int((share > 0.2 / 0.914).sum())),
         "share_any": number(mean(share_any)),
@@ -149,7 +162,18 @@ def _contradictions(results: StudyResults) -> dict[str, str]:
 
 
 def _labels(results: StudyResults) -> dict[str, str]:
-    found = {}
+    found = {"draws": str(DRAWS)}
+    electricity = ranking_values(results, "cfc_fds").xs("electricity", level="dataset")
+    ceiling = results.per_unit("labels", metric="ceiling", rule="expected", dataset="electricity")
+    first = results.per_unit("path", metric="collapse", rows="confident", step=1.0)
+    agreement = results.per_unit("labels", metric="agreement", rule="expected", dataset="electricity")
+    found |= {
+        "fds_electricity": number(mean(electricity)),
+        "ceiling_electricity": number(mean(ceiling)),
+        "agreement_electricity": number(mean(agreement)),
+        "first_electricity": number(mean(first.xs("electricity", level="dataset"))),
+        "first_all": number(mean(first)),
+    }
     for rule in ("expected", "any"):
         for metric in ("ceiling", "agreement"):
             found[f"{metric}_{rule}"] = number(mean(results.per_unit("labels", metric=metric, rule=rule)))
@@ -175,6 +199,7 @@ def _secondary(results: StudyResults) -> dict[str, str]:
     weight = search["count"].sum()
     greedy = float((search["value"] * search["count"]).sum() / weight) if weight else math.nan
     correlation = results.per_unit("temperature", metric="rank_correlation")
+    best = strongest(results, (*CONFIDENCE, *PERTURBATION), analysis="naturalistic")
     return {
         **found,
         "eta_zero": str(int((eta == 0).sum())),
@@ -183,7 +208,9 @@ def _secondary(results: StudyResults) -> dict[str, str]:
         "exact_cases": str(int(weight)),
         "temperature_correlation": number(mean(correlation)),
         "natural_fds": number(mean(ranking_values(results, "cfc_fds", analysis="naturalistic"))),
-        "natural_one_step": number(mean(ranking_values(results, "one_step_drop", "oriented", analysis="naturalistic"))),
+        "natural_best": number(mean(ranking_values(results, best, "oriented", analysis="naturalistic"))),
+        "natural_best_name": TITLES[best],
+        "natural_units": str(len(ranking_values(results, "cfc_fds", analysis="naturalistic"))),
         "natural_undefined": str(int(ranking_values(results, "cfc_fds", analysis="naturalistic").isna().sum())),
         "shap_oriented": number(mean(ranking_values(results, "group_shap", "oriented", analysis="attribution"))),
         "shap_fds": number(mean(ranking_values(results, "cfc_fds", analysis="attribution"))),

@@ -137,6 +137,9 @@ def _whole_folder(target: Path) -> Iterator[Path]:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     yield partial
+    if (target / DONE).is_file():  # another run on this folder was faster; its numbers are the same
+        shutil.rmtree(partial)
+        return
     partial.rename(target)
 
 
@@ -239,12 +242,17 @@ def _work_through(
         # A worker is handed a unit only when it is free, so an interrupted run loses at most `jobs` units.
         while queue and len(running) < jobs:
             unit = queue.pop(0)
+            if not models_only and is_done(unit, profile, folder):  # by another run on this folder
+                planned -= 1
+                continue
             future: Future[float] = (
                 pool.submit(train_only, unit, profile, folder, data)
                 if models_only
                 else pool.submit(run_unit, unit, profile, folder, data, keep_models, engine)
             )
             running[future] = unit
+        if not running:
+            break
         ended, _ = wait(running, return_when=FIRST_COMPLETED)
         for future in ended:
             unit = running.pop(future)
@@ -333,23 +341,20 @@ def saved_profile(folder: str | Path) -> Profile:
 # ------------------------------------------------------------------ collecting
 
 
-def collect(folder: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The tidy results and the timings of every finished unit, in a fixed order."""
+def collect(folder: str | Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """The tidy results, the timings and the library versions of every finished unit, in a fixed order."""
     places = sorted(path.parent for path in Path(folder).glob(f"units/*/{DONE}"))
     if not places:
         raise DataError(f"no finished units under {Path(folder) / 'units'}")
     results = pd.concat([pd.read_parquet(place / RESULTS) for place in places], ignore_index=True)
-    timings = pd.DataFrame([line for place in places for line in _timing_lines(place)])
-    return results, timings
+    timings = [line for place in places for line in _timing_lines(place, "seconds", "stage")]
+    environments = [line for place in places for line in _timing_lines(place, "versions", "library")]
+    return results, pd.DataFrame(timings), pd.DataFrame(environments)
 
 
-def _timing_lines(place: Path) -> Iterator[dict[str, Any]]:
-    config, timing = (json.loads((place / name).read_text()) for name in ("config.json", "timing.json"))
-    for stage, seconds in timing["seconds"].items():
-        yield {
-            "dataset": config["dataset"],
-            "model": config["model"]["name"],
-            "seed": config["seed"],
-            "stage": stage,
-            "seconds": round(seconds, 3),
-        }
+def _timing_lines(place: Path, part: str, name: str) -> Iterator[dict[str, Any]]:
+    """One line an entry of one part of timing.json, with the unit it belongs to."""
+    config, timing = (json.loads((place / file).read_text()) for file in ("config.json", "timing.json"))
+    unit = {"dataset": config["dataset"], "model": config["model"]["name"], "seed": config["seed"]}
+    for key, value in timing[part].items():
+        yield {**unit, name: key, part: round(value, 3) if isinstance(value, float) else value}

@@ -21,7 +21,7 @@ from fragility.study import paper_values as paper
 from fragility.study.datasets import DATASETS, dataset_spec
 from fragility.study.models import MODELS, model_spec
 
-RESULTS_FILE, TIMINGS_FILE = "results.parquet", "timings.parquet"
+RESULTS_FILE, TIMINGS_FILE, VERSIONS_FILE = "results.parquet", "timings.parquet", "versions.parquet"
 UNIT = ["dataset", "model", "seed"]
 CONFIDENCE = ("max_softmax", "negative_entropy", "margin", "negative_energy")
 PERTURBATION = ("random_order", "one_step_drop", "permutation_order")
@@ -49,10 +49,11 @@ TITLES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StudyResults:
-    """Tidy results and timings of the finished units."""
+    """Tidy results, timings and library versions of the finished units."""
 
     table: pd.DataFrame
     timings: pd.DataFrame
+    versions: pd.DataFrame
 
     @property
     def units(self) -> pd.DataFrame:
@@ -79,6 +80,7 @@ def save_results(results: StudyResults, folder: str | Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
     results.table.to_parquet(place / RESULTS_FILE, index=False, compression="zstd")
     results.timings.to_parquet(place / TIMINGS_FILE, index=False, compression="zstd")
+    results.versions.to_parquet(place / VERSIONS_FILE, index=False, compression="zstd")
 
 
 def load_results(folder: str | Path) -> StudyResults:
@@ -88,7 +90,7 @@ def load_results(folder: str | Path) -> StudyResults:
         raise DataError(
             f"{place / RESULTS_FILE} not found; make it with `fragility study tables RUN --results {place}`"
         )
-    return StudyResults(pd.read_parquet(place / RESULTS_FILE), pd.read_parquet(place / TIMINGS_FILE))
+    return StudyResults(*(pd.read_parquet(place / name) for name in (RESULTS_FILE, TIMINGS_FILE, VERSIONS_FILE)))
 
 
 # ------------------------------------------------------------------ a table
@@ -374,7 +376,7 @@ def review_budget(results: StudyResults) -> Table:
             ]  # fmt: skip
             label = TITLES[score] if score.startswith("cfc") else f"{TITLES[score]}, {_turn(turn)}"
             rows.append((label, *cells))
-    bound = results.per_unit("labels", metric="brittle_share", rule="expected").map(_best_capture)
+    bound = results.per_unit("labels", metric="brittle_share", rule="expected").map(best_capture)
     rows.append(("*Perfect ranking*", "–", "–", number(mean(bound)), "–", "–"))
     undefined = int(ranking_values(results, "cfc_fds", metric="false_confidence_captured_20").isna().sum())
     note = (
@@ -386,7 +388,8 @@ def review_budget(results: StudyResults) -> Table:
     return Table("tab:review_budget_capture", "Review budget, ours (paper)", header, tuple(rows), note)
 
 
-def _best_capture(share: float) -> float:
+def best_capture(share: float) -> float:
+    """Capture@20 of a perfect ranking: min(1, 0.2 / brittle share)."""
     return math.nan if math.isnan(share) or share == 0 else min(1.0, 0.2 / share)
 
 
@@ -699,6 +702,21 @@ def computational_cost(results: StudyResults) -> Table:
     return Table("tab:computational_cost", "Cost", header, tuple(rows), note)
 
 
+def environments(results: StudyResults) -> Table:
+    """Which units were run with which versions: numbers of trained networks depend on them in the last bits."""
+    wide = results.versions.pivot(index=UNIT, columns="library", values="versions").fillna("–")
+    wide = wide.drop(columns=["fragility"], errors="ignore")
+    rows = []
+    for version, units in wide.groupby(list(wide.columns)):
+        models = sorted(units.index.get_level_values("model").unique(), key=paper.MODEL_ORDER.index)
+        words = ", ".join(
+            f"{name} {number_}" for name, number_ in zip(wide.columns, version, strict=True) if number_ != "–"
+        )
+        rows.append((", ".join(MODELS[name].title for name in models), str(len(units)), words))
+    note = "Every unit's folder records its own versions."
+    return Table("environments", "Where the units were run", ("Models", "units", "versions"), tuple(rows), note)
+
+
 def mitigation(results: StudyResults) -> Table:
     """The auxiliary study: ResMLP against its fragility-regularised twin."""
     rows = []
@@ -757,6 +775,7 @@ TABLES: Mapping[str, Builder] = {
     "bats": bats,
     "mitigation": mitigation,
     "cost": computational_cost,
+    "environments": environments,
 }
 
 
