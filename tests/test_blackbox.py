@@ -181,6 +181,34 @@ def test_larger_severities_are_not_asked_once_flipped(counted) -> None:
     assert trace.evaluations - without.evaluations <= needed + 1
 
 
+def test_paths_that_meet_are_asked_once(counted) -> None:
+    """Rows that differ only in groups removed early share the rest of their path."""
+    counting, model, protocol, test = counted
+    rows = np.repeat(test[:1], 4, axis=0)
+    alone = trace_blackbox(bind(model, rows[:1], protocol), protocol)
+    first = protocol.column_group == alone.order[0, 0]
+    rows[1:, first] *= 1 + np.arange(1, 4)[:, None] * 1e-12  # the same prediction and path, another row
+    counting.batches.clear()
+    trace = trace_blackbox(bind(model, rows, protocol), protocol)
+    assert (trace.order == alone.order).all()
+    for name in ("path_margin", "path_predicted"):
+        np.testing.assert_array_equal(getattr(trace, name)[:, 1:], np.repeat(getattr(alone, name)[:, 1:], 4, axis=0))
+    # Every row asks for itself, its one-step states and its severities, and all four together for one path.
+    severities = alone.evaluations - 1 - 20 - 9
+    assert trace.evaluations <= 4 * (1 + 20 + severities) + 9
+
+
+def test_values_that_can_only_jump_are_not_attenuated_step_by_step() -> None:
+    rows, protocol = bound("lightgbm", "raw", 30, baseline="missing")
+    assert rows.stepwise.all()
+    trace = trace_blackbox(rows, protocol)
+    without = trace_blackbox(rows, Protocol.from_dict({**protocol.to_dict(), "operators": []}))
+    assert trace.evaluations - without.evaluations <= 1  # the baseline itself
+    assert set(trace.threshold.ravel().tolist()) <= {0.5, np.inf} and 0.5 in trace.threshold
+    low = Protocol.from_dict({**protocol.to_dict(), "severities": [0.2, 0.4]})
+    assert np.isinf(trace_blackbox(rows, low).threshold).all()
+
+
 @pytest.mark.parametrize("reading", ["support", "current", "support_unbounded"])
 @pytest.mark.parametrize("family", ["random_forest", "catboost", "mlp"])
 def test_flips_paths_and_thresholds_hang_together(family: str, reading: str) -> None:

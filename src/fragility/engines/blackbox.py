@@ -1,17 +1,19 @@
 """Black-box engine: certificates of any model, through its probabilities alone.
 
-It asks for each distinct state once: equal rows are audited once; a group that already lies at its baseline leaves the
-state as it was; the first step of the path is a one-step state already known; full attenuation is a removal already
-known; and once a severity has flipped a row, larger ones are not asked. States are handed over in batches bounded by a
-byte budget, and no result depends on the batch a row is in.
+It asks for each distinct state once: equal rows are audited once; rows whose paths meet share what is left of them; a
+group that already lies at its baseline leaves the state as it was; the first step of the path is a one-step state
+already known; full attenuation is a removal already known, and so is any attenuation of values that can only jump; and
+once a severity has flipped a row, larger ones are not asked. States are handed over in batches bounded by a byte
+budget, and no result depends on the batch a row is in.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from fragility.engines.trace import Progress, Trace
@@ -30,6 +32,7 @@ from fragility.scores import (
 
 DEFAULT_BYTE_BUDGET = 256 * 2**20
 ENGINE = "blackbox"
+Ranks: TypeAlias = npt.NDArray[np.int32]  # (n, d) step at which each column's group is removed, from 0
 
 
 def trace_blackbox(
@@ -42,8 +45,9 @@ def trace_blackbox(
     """Return the trace of every row; ``byte_budget`` bounds the stressed rows held at a time."""
     capacity = max(1, byte_budget // (2 * 8 * rows.width))  # half for the batch, half for its making
     distinct, copy_of = _distinct_rows(rows.matrix)
-    calls = _Calls(rows, capacity)
     chunk_rows = max(1, capacity // 4)  # a chunk's own arrays must fit as well
+    phase_states = max(len(protocol.groups), protocol.depth, len(protocol.operators), 1)
+    calls = _Calls.within(capacity, rows, min(chunk_rows, len(distinct)) * phase_states)
     parts = []
     for start in range(0, len(distinct), chunk_rows):
         chosen = distinct[start : start + chunk_rows]
@@ -70,8 +74,7 @@ def _distinct_rows(matrix: Any) -> tuple[Integers, Integers]:
     if sp.issparse(matrix):
         return everyone, everyone
     bits = np.ascontiguousarray(matrix, dtype=np.float64).view(np.uint64)
-    multipliers = np.random.default_rng(0).integers(1, 2**63, size=matrix.shape[1], dtype=np.uint64) | np.uint64(1)
-    keys = bits @ multipliers  # wrapping arithmetic: equal rows have equal keys
+    keys = bits @ _multipliers(matrix.shape[1])  # wrapping arithmetic: equal rows have equal keys
     _, first, copy_of = np.unique(keys, return_index=True, return_inverse=True)
     if len(first) == n or not (bits == bits[first][copy_of]).all():  # nothing to gain, or (never seen) a clash
         return everyone, everyone
@@ -81,35 +84,36 @@ def _distinct_rows(matrix: Any) -> tuple[Integers, Integers]:
     return first[by_position], rank[copy_of]
 
 
+def _multipliers(d: int) -> npt.NDArray[np.uint64]:
+    """Return d fixed odd numbers; a row's key is the wrapping sum of its cells' bits times these."""
+    return np.random.default_rng(0).integers(1, 2**63, size=d, dtype=np.uint64) | np.uint64(1)
+
+
 @dataclass
 class _Calls:
     """Collects stressed rows into large batches and sends each probability where it belongs."""
 
     rows: EvidenceRows
     capacity: int
+    buffer: Floats  # (capacity or fewer, d)
     evaluations: int = 0
-    buffer: Floats | None = None
     fill: int = 0
     waiting: list[tuple[int, int, Floats, Any]] = field(default_factory=list)
     at_baseline: Floats | None = None
 
+    @classmethod
+    def within(cls, capacity: int, rows: EvidenceRows, most: int) -> _Calls:
+        """Return calls of at most ``capacity`` rows, where no phase asks for more than ``most``."""
+        # One buffer for all phases: memory touched for the first time costs more than filling it.
+        return cls(rows, capacity, np.empty((min(capacity, most), rows.width)))
+
     def reserve(self, count: int, sink: Floats, where: Any) -> Floats:
         """Return a view for ``count`` stressed rows; their probabilities will be put into ``sink[where]``."""
-        if self.fill + count > self.capacity:
+        if self.fill + count > len(self.buffer):
             self.flush()
-        if self.buffer is None or self.fill + count > len(self.buffer):
-            self._grow(self.fill + count)
-        assert self.buffer is not None
         start, self.fill = self.fill, self.fill + count
         self.waiting.append((start, self.fill, sink, where))
         return self.buffer[start : self.fill]
-
-    def _grow(self, needed: int) -> None:
-        size = min(self.capacity, max(needed, 2 * len(self.buffer) if self.buffer is not None else 0))
-        larger = np.empty((size, self.rows.width))
-        if self.buffer is not None:
-            larger[: self.fill] = self.buffer[: self.fill]
-        self.buffer = larger
 
     def everything_removed(self) -> Floats:
         """Return the (C,) probabilities at the baseline itself, which is one state for all rows."""
@@ -119,7 +123,7 @@ class _Calls:
         return self.at_baseline
 
     def flush(self) -> None:
-        if self.fill == 0 or self.buffer is None:
+        if self.fill == 0:
             return
         p = self.rows.predict(self.buffer[: self.fill])
         for start, stop, sink, where in self.waiting:
@@ -136,7 +140,8 @@ def _trace_chunk(x: Floats, rows: EvidenceRows, protocol: Protocol, calls: _Call
     one_step = _ask_one_steps(x, p0, rows, calls)
     one_step_margin = reading_margin(one_step, predicted[:, None], protocol.reading)
     order = removal_order(margin[:, None] - one_step_margin, protocol.resolution)
-    rank = np.argsort(order, axis=1)[:, rows.column_group]  # (n, d): when each column's group is removed
+    # (n, d): when each column's group is removed; narrow, because it is read for every state
+    rank = np.argsort(order, axis=1).astype(np.int32)[:, rows.column_group]
     path = _ask_path(x, p0, one_step, order, rank, rows, protocol.depth, calls)
     everyone = np.arange(len(x))
     return Trace(
@@ -183,7 +188,7 @@ def _ask_path(
     p0: Floats,
     one_step: Floats,
     order: Integers,
-    rank: Integers,
+    rank: Ranks,
     rows: EvidenceRows,
     depth: int,
     calls: _Calls,
@@ -197,24 +202,59 @@ def _ask_path(
         [_at_baseline(x[:, columns], rows.baseline[columns]).all(axis=1) for columns in rows.group_columns()], axis=1
     )
     same = np.take_along_axis(at_baseline, order[:, :depth], axis=1)  # step k changes nothing
+    asked = ~same
+    asked[:, 0] = False  # the first step is a one-step state
+    copies, sources = _meeting_states(x, order[:, :depth], rank, rows, asked, calls.capacity)
+    asked[copies] = False
     for k in range(2, depth + 1):
-        moving = np.flatnonzero(~same[:, k - 1])
+        moving = np.flatnonzero(asked[:, k - 1])
         if len(moving):
             state = calls.reserve(len(moving), path, (moving, k))
             whole = len(moving) == len(x)
             state[:] = x if whole else x[moving]
             np.copyto(state, rows.baseline, where=(rank if whole else rank[moving]) < k)
     calls.flush()
+    path[:, 1:][copies] = path[:, 1:][sources]
     for k in range(2, depth + 1):
         path[same[:, k - 1], k] = path[same[:, k - 1], k - 1]
     return path
+
+
+Places: TypeAlias = tuple[Integers, Integers]  # rows, and steps of their paths counted from 0
+
+
+def _meeting_states(
+    x: Floats, order: Integers, rank: Ranks, rows: EvidenceRows, asked: Booleans, capacity: int
+) -> tuple[Places, Places]:
+    """Return (states of the path that another row's path passes through as well, those other states).
+
+    A state's key is a sum over groups, so each step of a path changes it by one group's difference. Equal keys are
+    only a hint: the states themselves are compared.
+    """
+    bits, base = x.view(np.uint64), rows.baseline.view(np.uint64)
+    multipliers = _multipliers(rows.width)
+    change = np.stack([(base[c] - bits[:, c]) @ multipliers[c] for c in rows.group_columns()], axis=1)
+    keys = (bits @ multipliers)[:, None] + np.cumsum(np.take_along_axis(change, order, axis=1), axis=1, dtype=np.uint64)
+    who, step = np.nonzero(asked)
+    _, first, key_of = np.unique(keys[who, step], return_index=True, return_inverse=True)
+    repeats = np.flatnonzero(first[key_of] != np.arange(len(who)))
+    origin = first[key_of[repeats]]
+    equal = np.empty(len(repeats), dtype=bool)
+    for start in range(0, len(repeats), capacity):
+        part = slice(start, start + capacity)
+        one, other = (
+            np.where(rank[who[at]] <= step[at][:, None], base, bits[who[at]]) for at in (repeats[part], origin[part])
+        )
+        equal[part] = (one == other).all(axis=1)
+    repeats, origin = repeats[equal], origin[equal]
+    return (who[repeats], step[repeats]), (who[origin], step[origin])
 
 
 def _ask_thresholds(
     x: Floats,
     predicted: Integers,
     path: Floats,
-    rank: Integers,
+    rank: Ranks,
     rows: EvidenceRows,
     protocol: Protocol,
     calls: _Calls,
@@ -225,8 +265,15 @@ def _ask_thresholds(
     toward = rows.baseline - x
     jump = rows.stepwise | np.isnan(x)
     any_jump = bool(jump.any())
+    known = np.zeros(threshold.shape, dtype=bool)
+    if any_jump:
+        for j, width in enumerate(widths):
+            known[:, j] = _fill_known(
+                threshold[:, j], width, jump | (toward == 0), predicted, path, rank, protocol, calls
+            )
+    outside = {width: rank >= width for width in widths if width < rows.n_groups}
     for severity in protocol.severities:
-        live = [np.flatnonzero(np.isinf(threshold[:, j])) for j in range(len(widths))]
+        live = [np.flatnonzero(np.isinf(threshold[:, j]) & ~known[:, j]) for j in range(len(widths))]
         answers = [np.empty((len(who), path.shape[2])) for who in live]
         for who, width, p in zip(live, widths, answers, strict=True):
             if severity == 1.0 and width <= protocol.depth:
@@ -237,12 +284,38 @@ def _ask_thresholds(
                 state = calls.reserve(len(who), p, slice(None))
                 _attenuate(state, x, toward, jump if any_jump else None, severity, who, rows)
                 if width < rows.n_groups:
-                    np.copyto(state, x[who], where=rank[who] >= width)
+                    np.copyto(state, x[who], where=outside[width][who])
         calls.flush()
         for j, (who, p) in enumerate(zip(live, answers, strict=True)):
             flipped = support_margin(p, predicted[who]) < -protocol.resolution
             threshold[who[flipped], j] = severity
     return threshold
+
+
+def _fill_known(
+    threshold: Floats,
+    width: int,
+    still: Booleans,
+    predicted: Integers,
+    path: Floats,
+    rank: Ranks,
+    protocol: Protocol,
+    calls: _Calls,
+) -> Booleans:
+    """Fill in lambda* of rows whose first ``width`` groups can only jump; return which rows these are.
+
+    Below severity 0.5 such a row is x itself, from 0.5 on it is the removal of those groups.
+    """
+    n_groups = len(protocol.groups)
+    if not (width <= protocol.depth or width == n_groups):
+        return np.zeros(len(still), dtype=bool)
+    known = np.asarray((still | (rank >= width)).all(axis=1))
+    who = np.flatnonzero(known)
+    jumps_at = next((severity for severity in protocol.severities if severity >= STEP), None)
+    if len(who) and jumps_at is not None:
+        removed = path[who, width] if width <= protocol.depth else np.tile(calls.everything_removed(), (len(who), 1))
+        threshold[who[support_margin(removed, predicted[who]) < -protocol.resolution]] = jumps_at
+    return known
 
 
 def _attenuate(
