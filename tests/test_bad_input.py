@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import skops.io
-from pipelines import fitted, split
+from pipelines import estimator, fitted, split
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -182,6 +182,47 @@ def test_ids_that_do_not_identify_are_refused(case, protocol, ids: list, message
         audit(case.model, case.X_test[:3], protocol, ids=ids)
 
 
+def test_two_ids_a_row_are_refused(case, protocol) -> None:
+    with pytest.raises(DataError, match=r"an id must be one number or text a row"):
+        audit(case.model, case.X_test[:3], protocol, ids=np.zeros((3, 2)))
+
+
+def test_lists_in_cells_are_refused(case, raw_protocol) -> None:
+    with pytest.raises(DataError, match=r"column 'purpose' holds values that are neither numbers nor texts"):
+        audit(case.model, case.X_test[:3].assign(purpose=pd.Series([["car"]] * 3)), raw_protocol)
+
+
+def test_numbers_in_a_text_column_are_not_called_missing_values(case, protocol) -> None:
+    with pytest.raises(ModelError, match=r"the model failed on these rows: TypeError"):
+        audit(case.model, case.X_test[:3].assign(purpose=3), protocol)
+
+
+@pytest.mark.parametrize("space", ["transformed", "raw"])
+@pytest.mark.parametrize("kind", ["numpy_nullable", "pyarrow", "category"])
+def test_unusual_types_of_the_same_values_are_the_same_rows(case, kind: str, space: str) -> None:
+    protocol = Protocol.fit(case.model, case.X_train, space=space)
+    X = case.X_test[:5]
+    usual = audit(case.model, X, protocol, engine="blackbox")
+    if kind == "category":
+        other = X.astype({name: "category" for name in X if not pd.api.types.is_numeric_dtype(X[name])})
+    else:
+        other = X.convert_dtypes(dtype_backend=kind)
+    same = audit(case.model, other, protocol, engine="blackbox")
+    assert same.manifest["input"] == usual.manifest["input"]
+    np.testing.assert_allclose(same.claims.path_margin, usual.claims.path_margin, rtol=1e-12)
+
+
+def test_arrays_of_mixed_values_have_a_type_for_each_column() -> None:
+    data = split("credit_g")
+    X = data.X_train[["age", "purpose", "duration"]].to_numpy(dtype=object)
+    model = estimator("catboost").set_params(cat_features=[1]).fit(X, data.y_train.to_numpy(dtype=str))
+    protocol = Protocol.fit(model, X)
+    assert [field.kind for field in protocol.fields] == ["numeric", "nominal", "numeric"]
+    rows = data.X_test[["age", "purpose", "duration"]].to_numpy(dtype=object)[:6]
+    certs = audit(model, rows, protocol)
+    np.testing.assert_allclose(certs.claims.confidence, model.predict_proba(rows).max(axis=1), atol=1e-12)
+
+
 def test_a_repeated_index_is_refused(case, protocol) -> None:
     with pytest.raises(DataError, match=r"ids must be distinct, 0 appears 2 times"):
         audit(case.model, pd.concat([case.X_test[:2], case.X_test[:1]]), protocol)
@@ -220,6 +261,28 @@ def test_a_protocol_that_is_none_is_refused(case) -> None:
             audit(case.model, case.X_test[:3], junk)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"weights": None}, r"weights must be a list, got None"),
+        ({"weights": ("a", 1, 1)}, r"a weight must be a number, got 'a'"),
+        ({"severities": "0.5"}, r"severities must be a list, got '0\.5'"),
+        ({"severities": 0.5}, r"severities must be a list, got 0\.5"),
+        ({"operators": "attenuate_all"}, r"operators must be a list, got 'attenuate_all'"),
+        ({"operators": [3]}, r"an operator is a name such as attenuate_all, got 3"),
+        ({"resolution": "fine"}, r"resolution must be a number, got 'fine'"),
+        ({"groups": ["age"]}, r"groups must be 'raw-origin', 'merged', a map or a JSON file, got \['age'\]"),
+        ({"groups": {}}, r"the group map leaves out"),
+        ({"groups": "merged", "merge_threshold": "high"}, r"merge_threshold must lie in \(0, 1\], got 'high'"),
+        ({"baseline": None}, r"an explicit baseline needs \d+ values"),
+    ],
+    ids=str,
+)
+def test_settings_of_the_wrong_kind_are_refused(case, changes: dict, message: str) -> None:
+    with pytest.raises(FragilityError, match=message):
+        Protocol.fit(case.model, case.X_train, **changes)
+
+
 # --- models -----------------------------------------------------------------------------------------------
 
 
@@ -247,6 +310,11 @@ def test_output_that_is_no_probability_is_refused(output, message: str) -> None:
     model, X, protocol = function_model(output)
     with pytest.raises(ModelError, match=message):
         audit(model, X, protocol)
+
+
+def test_an_output_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"output must be one of probabilities, logits.*got 'margin'"):
+        Model.wrap(lambda rows: rows, classes=[0, 1], output="margin")
 
 
 def test_a_model_that_raises_is_reported_in_one_sentence() -> None:

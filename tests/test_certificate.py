@@ -122,6 +122,13 @@ def test_most_fragile_are_confident_and_sorted(certs: Certificates) -> None:
     assert [c.digest for c in top] == [certs.by_id(c.id).digest for c in top]
 
 
+def test_a_mask_selects_where_it_is_true(certs: Certificates) -> None:
+    mask = certs.claims.flipped
+    assert [c.id for c in certs.take(mask)] == np.flatnonzero(mask).tolist()
+    assert [c.id for c in certs.take(mask.tolist())] == np.flatnonzero(mask).tolist()
+    assert len(certs.take([])) == 0
+
+
 def test_an_empty_selection_can_be_shown_and_saved(certs: Certificates, tmp_path) -> None:
     none = certs.most_fragile(10, min_confidence=1.1)
     assert "0 certificates" in repr(none) and none.to_pandas().shape == (0, len(PUBLIC))

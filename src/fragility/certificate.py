@@ -385,8 +385,10 @@ class Certificates:
         return self.take(chosen[np.argsort(-fds[chosen], kind="stable")][:n])
 
     def take(self, positions: Sequence[int] | npt.NDArray[Any]) -> Certificates:
-        """Return the certificates at these positions, as certificates of their own."""
-        table = self.table.take(pa.array(np.asarray(positions, dtype=np.int64)))
+        """Return the certificates at these positions (or where a mask is true), as certificates of their own."""
+        chosen = np.asarray(positions)
+        chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
+        table = self.table.take(pa.array(chosen))
         digests = [bytes.fromhex(text.removeprefix(DIGEST_PREFIX)) for text in table.column("digest").to_pylist()]
         manifest = {**self.manifest, "rows": len(digests), "root_digest": combine_digests(digests)}
         return Certificates(table, self.protocol, manifest)

@@ -143,12 +143,14 @@ def _native_categories(model: Model, names: Sequence[str]) -> list[str]:
 def groups_for(
     groups: str | os.PathLike[str] | GroupMap, evidence: TrainingEvidence, rows: Rows, threshold: float
 ) -> tuple[dict[str, list[str]], str]:
+    if not isinstance(groups, (str, os.PathLike, Mapping)):
+        raise EvidenceError(f"groups must be 'raw-origin', 'merged', a map or a JSON file, got {groups!r}")
     if isinstance(groups, Mapping):
         return declared_groups(groups, evidence.columns, evidence.origins), "declared"
     if groups == "raw-origin":
         return raw_origin_groups(evidence.columns, evidence.origins), "raw-origin"
     if groups == "merged":
-        if not 0 < threshold <= 1:
+        if not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
             raise EvidenceError(f"merge_threshold must lie in (0, 1], got {threshold!r}")
         if rows.frame is None:
             raise EvidenceError("merged groups need a table or dense array, got a sparse matrix")

@@ -107,7 +107,8 @@ def _read_array(X: Any, expected: Sequence[str] | None, n_expected: int | None, 
         if not np.isfinite(array.data).all():
             raise DataError("the sparse matrix holds an infinite or missing value; remove or replace it")
         return Rows(sp.csr_matrix(array), None, names, _row_ids(ids, None, array.shape[0]))
-    frame = pd.DataFrame(array, columns=list(names))
+    # An array of mixed values has no types; each of its columns may have one.
+    frame = pd.DataFrame(array, columns=list(names)).infer_objects()
     _check_finite(frame)
     return Rows(array, frame, names, _row_ids(ids, None, len(frame)))
 
@@ -168,6 +169,8 @@ def _row_ids(ids: Any, index: Any, n: int) -> tuple[Hashable, ...]:
         values = [value.item() if isinstance(value, np.generic) else value for value in list(source)]
     if len(values) != n:
         raise DataError(f"one id a row is needed: {n} rows, {len(values)} ids")
+    if any(isinstance(value, (np.ndarray, list, dict, set)) for value in values):
+        raise DataError("an id must be one number or text a row, got several values for a row")
     if not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         if any(is_missing(value) for value in values):
             raise DataError("an id is missing; every row needs one")
@@ -282,7 +285,11 @@ def _number_column(column: pd.Series) -> Floats:
 
 
 def _value_table(column: pd.Series, baseline: Scalar) -> tuple[Scalar, ...]:
-    values: list[Scalar] = [None if is_missing(v) else _plain(v) for v in column.unique()]
+    try:
+        distinct = column.unique()
+    except TypeError as error:
+        raise DataError(f"column {column.name!r} holds values that are neither numbers nor texts: {error}") from error
+    values: list[Scalar] = [None if is_missing(v) else _plain(v) for v in distinct]
     values = list(dict.fromkeys(values))
     if not any(_same(baseline, value) for value in values):
         values.append(baseline)

@@ -6,6 +6,7 @@ over again in the estimator's own kind of container.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -70,7 +71,7 @@ def guarded(call: Callable[[], T], rows: Rows) -> T:
         raise
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        if "nan" in reason.lower() or "missing value" in reason.lower():
+        if re.search(r"\bnan\b|missing value", reason.lower()):
             holder = None
             if rows.frame is not None:
                 holder = next((name for name in rows.names if rows.frame[name].isna().any()), None)

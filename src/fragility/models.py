@@ -243,7 +243,7 @@ def _link_of(head: Any, output: OutputKind | None) -> Link:
 
 
 def _callable_link(output: OutputKind | None) -> Link:
-    convert = _OUTPUTS[output or "probabilities"]
+    convert = _converter(output or "probabilities")
     return Link(f"{output or 'probabilities'} of a function", lambda f, rows: convert(f(rows)))
 
 
@@ -263,6 +263,12 @@ _OUTPUTS: dict[str, Callable[[Any], Floats]] = {
 }
 
 
+def _converter(output: str) -> Callable[[Any], Floats]:
+    if output not in _OUTPUTS:
+        raise ModelError(f"output must be one of {', '.join(_OUTPUTS)}, got {output!r}")
+    return _OUTPUTS[output]
+
+
 def _is_torch_module(value: Any) -> bool:
     return any(base.__module__ == "torch.nn.modules.module" for base in type(value).__mro__)
 
@@ -273,7 +279,7 @@ def _torch_link(module: Any, output: OutputKind | None) -> Link:
             f"declare what {type(module).__name__} returns with output='logits', 'binary_logit', "
             "'probabilities' or 'log_probabilities'; it is never guessed from the values"
         )
-    convert = _OUTPUTS[output]
+    convert = _converter(output)
     return Link(f"{output} of a torch module, link in float64", lambda m, rows: convert(_torch_forward(m, rows)))
 
 

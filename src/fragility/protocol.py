@@ -150,12 +150,12 @@ class Protocol:
             groups=tuple(Group(name, tuple(members)) for name, members in blocks.items()),
             grouping=grouping,
             baseline=kind,
-            operators=tuple(_canonical_operator(operator) for operator in operators),
-            severities=tuple(float(severity) for severity in severities),
+            operators=tuple(_canonical_operator(operator) for operator in _listed("operators", operators)),
+            severities=tuple(_number("a severity", severity) for severity in _listed("severities", severities)),
             depth=_whole(min(DEFAULT_DEPTH, len(blocks)) if depth is None else depth),
             reading=reading,
             weights=_three(weights),
-            resolution=float(resolution),
+            resolution=_number("resolution", resolution),
             training_digest=table_digest(rows.columns()),
             training_rows=len(rows),
         )
@@ -335,10 +335,23 @@ def _check_weights(weights: Sequence[float]) -> None:
 
 
 def _three(weights: Sequence[float]) -> tuple[float, float, float]:
-    if len(weights) != 3:
+    if len(_listed("weights", weights)) != 3:
         raise ProtocolError(f"weights must be three numbers (RCMA, flip budget, degradation), got {len(weights)}")
-    a, b, c = (float(w) for w in weights)
+    a, b, c = (_number("a weight", w) for w in weights)
     return a, b, c
+
+
+def _listed(name: str, values: Any) -> Sequence[Any]:
+    if isinstance(values, str) or not isinstance(values, (Sequence, np.ndarray)):
+        raise ProtocolError(f"{name} must be a list, got {values!r}")
+    return list(values)
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(f"{name} must be a number, got {value!r}") from error
 
 
 def _column_from(document: Mapping[str, Any]) -> Column:
@@ -350,6 +363,8 @@ def _column_from(document: Mapping[str, Any]) -> Column:
 
 
 def _canonical_operator(operator: str) -> str:
+    if not isinstance(operator, str):
+        raise ProtocolError(f"an operator is a name such as attenuate_all, got {operator!r}")
     return re.sub(r"^attenuate_top\((\d+)\)$", r"attenuate_top\1", operator.strip())
 
 
