@@ -3,8 +3,8 @@
 Two formulations of the same question, "which leaf does each state of each row reach?":
 
 Bit planes (``score_states``, for trees of up to 256 leaves and for oblivious trees). 512 rows are one vector of 8
-words. For each distinct test one bit a row says whether the row goes right. A tree is a network of ANDs over those bits: the
-rows that reach a node, split into those that go left and right. The numbers of the leaves are read back as bit planes,
+words. For each distinct test one bit a row says whether the row goes right. A tree is a network of ANDs over those
+bits: the rows that reach a node, split into those that go left and right. The numbers of the leaves are read back as bit planes,
 transposed to one byte a row, and look up the leaf values. A state differs from x only in the bits of the tests whose
 group it moves, so it costs one pass through the networks of the trees that ask about such a group.
 
@@ -25,6 +25,7 @@ from numba.extending import intrinsic
 
 WORDS = 8
 BLOCK = 64 * WORDS  # rows evaluated together
+RANK_TESTS = 64  # a column with more tests is decided by the rank of its cells
 WALK_BLOCK = 256  # rows that visit a deep tree together
 MAX_LEAVES = 256  # of a tree in the bit-plane form: a leaf number is one byte a row
 ZERO_THRESHOLD = float(np.float32(1e-35))  # LightGBM's zero band
@@ -184,80 +185,55 @@ def baseline_ways(forest: Any, baseline: Any, single: bool, zero_missing: bool) 
 
 
 @_helper
-def _decide_column(forest: Any, column: int, cells: Any, decisions: Any) -> None:
-    """Fill the decision bits of a column's tests for the block's cells (as compared)."""
-    first = forest.column_start[column]
-    last = forest.column_start[column + 1]
-    plain = True
-    for test in range(first, last):
-        plain &= (forest.test_flags[test] & 6) == 0
-    if not plain:
-        _decide_by_test(forest, first, last, cells, decisions)
-    elif last - first <= 4:
-        for test in range(first, last):
-            _compare(cells, forest.test_threshold[test], decisions[test])
-        _route_missing(forest, first, last, cells, decisions)
-    else:
-        _decide_by_rank(forest.test_threshold[first:last], cells, decisions[first:last])
-        _route_missing(forest, first, last, cells, decisions)
+def _decide_by_test(tests: Any, test: int, cells: Any, decisions: Any) -> None:
+    """Fill the bits of one test of any kind."""
+    threshold, flags, set_start, set_words = tests
+    for w in range(WORDS):
+        word = np.uint64(0)
+        for bit in range(64):
+            way = goes_right(cells[64 * w + bit], threshold[test], flags[test], set_start, set_words)
+            word |= np.uint64(way) << np.uint64(bit)
+        decisions[test, w] = word
 
 
 @_helper
-def _decide_by_test(forest: Any, first: int, last: int, cells: Any, decisions: Any) -> None:
-    for test in range(first, last):
-        threshold = forest.test_threshold[test]
-        flags = forest.test_flags[test]
-        for w in range(WORDS):
-            word = np.uint64(0)
-            for bit in range(64):
-                way = goes_right(cells[64 * w + bit], threshold, flags, forest.set_start, forest.set_words)
-                word |= np.uint64(way) << np.uint64(bit)
-            decisions[test, w] = word
-
-
-@_helper
-def _compare(cells: Any, threshold: float, words: Any) -> None:
+def _compare(cells: Any, threshold: float, test: int, decisions: Any) -> None:
     for w in range(WORDS):
         word = np.uint64(0)
         for bit in range(64):
             word |= np.uint64(cells[64 * w + bit] > threshold) << np.uint64(bit)
-        words[w] = word
+        decisions[test, w] = word
 
 
 @_helper
-def _decide_by_rank(thresholds: Any, cells: Any, decisions: Any) -> None:
+def _decide_by_rank(threshold: Any, first: int, last: int, cells: Any, decisions: Any) -> None:
     """v > t_i for all i below v's rank: mark each row at its rank, then OR downward."""
-    n = len(thresholds)
-    decisions[:, :] = np.uint64(0)
+    for test in range(first, last):
+        for w in range(WORDS):
+            decisions[test, w] = np.uint64(0)
     for row in range(BLOCK):
-        rank = _count_below(thresholds, cells[row])
-        if rank > 0:
-            decisions[rank - 1, row >> 6] |= _ONE << np.uint64(row & 63)
-    for test in range(n - 2, -1, -1):
+        v = cells[row]
+        low = first  # the tests from first to low have thresholds < v; none for NaN
+        size = last - first
+        while size > 0:
+            half = size >> 1
+            above = v > threshold[low + half]
+            low = low + half + 1 if above else low
+            size = size - half - 1 if above else half
+        if low > first:
+            decisions[low - 1, row >> 6] |= _ONE << np.uint64(row & 63)
+    for test in range(last - 2, first - 1, -1):
         for w in range(WORDS):
             decisions[test, w] |= decisions[test + 1, w]
 
 
 @_helper
-def _count_below(thresholds: Any, v: float) -> int:
-    """Return how many of the rising thresholds are < v; 0 for NaN."""
-    low = 0
-    size = len(thresholds)
-    while size > 0:
-        half = size >> 1
-        go = v > thresholds[low + half]
-        low = low + half + 1 if go else low
-        size = size - half - 1 if go else half
-    return low
-
-
-@_helper
-def _route_missing(forest: Any, first: int, last: int, cells: Any, decisions: Any) -> None:
+def _route_missing(flags: Any, first: int, last: int, cells: Any, decisions: Any) -> None:
     """NaN > t is false, so missing cells sit on the left; move those whose default is right."""
-    any_missing = False
+    missing_cells = 0
     for row in range(BLOCK):
-        any_missing |= cells[row] != cells[row]
-    if not any_missing:
+        missing_cells += cells[row] != cells[row]
+    if missing_cells == 0:
         return
     for w in range(WORDS):
         missing = np.uint64(0)
@@ -265,7 +241,7 @@ def _route_missing(forest: Any, first: int, last: int, cells: Any, decisions: An
             v = cells[64 * w + bit]
             missing |= np.uint64(v != v) << np.uint64(bit)
         for test in range(first, last):
-            if forest.test_flags[test] & 1:
+            if flags[test] & 1:
                 decisions[test, w] |= missing
 
 
@@ -273,11 +249,11 @@ def _route_missing(forest: Any, first: int, last: int, cells: Any, decisions: An
 
 
 @_helper
-def _run_network(gates: Any, decisions: Any, reach: Any) -> None:
-    """Fill ``reach``: the rows that arrive at each node of one tree."""
+def _run_network(gates: Any, first: int, last: int, decisions: Any, reach: Any) -> None:
+    """Fill ``reach``: the rows that arrive at each node of the tree with these gates."""
     for w in range(WORDS):
         reach[0, w] = _ALL
-    for gate in range(len(gates)):
+    for gate in range(first, last):
         slot = gates[gate, 0]
         right = gates[gate, 1]
         test = gates[gate, 2]
@@ -289,124 +265,166 @@ def _run_network(gates: Any, decisions: Any, reach: Any) -> None:
 
 
 @_helper
-def _collect_planes(slots: Any, starts: Any, reach: Any, planes: Any) -> None:
+def _collect_planes(slots: Any, starts: Any, tree: int, reach: Any, planes: Any) -> None:
+    """Fill 8 bit planes of the leaf numbers from the rows that reach each node."""
     for plane in range(8):
-        p0 = p1 = p2 = p3 = p4 = p5 = p6 = p7 = np.uint64(0)
-        for i in range(starts[plane], starts[plane + 1]):
-            r = reach[slots[i]]
-            p0 |= r[0]
-            p1 |= r[1]
-            p2 |= r[2]
-            p3 |= r[3]
-            p4 |= r[4]
-            p5 |= r[5]
-            p6 |= r[6]
-            p7 |= r[7]
-        q = planes[plane]
-        q[0], q[1], q[2], q[3], q[4], q[5], q[6], q[7] = p0, p1, p2, p3, p4, p5, p6, p7
+        for w in range(WORDS):
+            planes[plane, w] = np.uint64(0)
+        for i in range(starts[tree, plane], starts[tree, plane + 1]):
+            slot = slots[i]
+            for w in range(WORDS):
+                planes[plane, w] |= reach[slot, w]
 
 
 @_helper
-def _transpose(planes: Any, numbers: Any) -> None:
+def _copy_planes(level_test: Any, first: int, last: int, decisions: Any, planes: Any) -> None:
+    """The leaf number of an oblivious tree has its levels' decisions for bits."""
+    for level in range(first, last):
+        test = level_test[level]
+        for w in range(WORDS):
+            planes[level - first, w] = decisions[test, w]
+    for plane in range(last - first, 16 if last - first > 8 else 8):
+        for w in range(WORDS):
+            planes[plane, w] = np.uint64(0)
+
+
+@_helper
+def _transpose(plane_bytes: Any, byte: int, numbers: Any, slot: int) -> None:
     """Turn 8 bit planes of a block into one byte a row, eight rows at a time."""
-    p = planes.view(np.uint8)
-    out = numbers.view(np.uint64)
+    p = 8 * byte
     for q in range(8 * WORDS):
         x = (
-            np.uint64(p[0, q])
-            | np.uint64(p[1, q]) << np.uint64(8)
-            | np.uint64(p[2, q]) << np.uint64(16)
-            | np.uint64(p[3, q]) << np.uint64(24)
-            | np.uint64(p[4, q]) << np.uint64(32)
-            | np.uint64(p[5, q]) << np.uint64(40)
-            | np.uint64(p[6, q]) << np.uint64(48)
-            | np.uint64(p[7, q]) << np.uint64(56)
+            np.uint64(plane_bytes[p, q])
+            | np.uint64(plane_bytes[p + 1, q]) << np.uint64(8)
+            | np.uint64(plane_bytes[p + 2, q]) << np.uint64(16)
+            | np.uint64(plane_bytes[p + 3, q]) << np.uint64(24)
+            | np.uint64(plane_bytes[p + 4, q]) << np.uint64(32)
+            | np.uint64(plane_bytes[p + 5, q]) << np.uint64(40)
+            | np.uint64(plane_bytes[p + 6, q]) << np.uint64(48)
+            | np.uint64(plane_bytes[p + 7, q]) << np.uint64(56)
         )
         t = (x ^ (x >> np.uint64(7))) & np.uint64(0x00AA00AA00AA00AA)
         x = x ^ t ^ (t << np.uint64(7))
         t = (x ^ (x >> np.uint64(14))) & np.uint64(0x0000CCCC0000CCCC)
         x = x ^ t ^ (t << np.uint64(14))
         t = (x ^ (x >> np.uint64(28))) & np.uint64(0x00000000F0F0F0F0)
-        out[q] = x ^ t ^ (t << np.uint64(28))
+        numbers[slot, byte, q] = x ^ t ^ (t << np.uint64(28))
 
 
 @_helper
-def _number_leaves(forest: Any, networks: Any, tree: int, decisions: Any, scratch: Any, numbers: Any) -> None:
-    """Fill ``numbers`` (2, BLOCK): low and high byte of the leaf each row of the block reaches."""
-    reach, planes = scratch
-    if len(forest.level_start) > 1:
-        first = forest.level_start[tree]
-        levels = forest.level_start[tree + 1] - first
-        for plane in range(16 if levels > 8 else 8):
-            for w in range(WORDS):
-                planes[plane, w] = decisions[forest.level_test[first + plane], w] if plane < levels else np.uint64(0)
-        if levels > 8:
-            _transpose(planes[8:], numbers[1])
-    else:
-        gates, gate_start, plane_slots, plane_start = networks
-        _run_network(gates[gate_start[tree] : gate_start[tree + 1]], decisions, reach)
-        _collect_planes(plane_slots, plane_start[tree], reach, planes)
-    _transpose(planes[:8], numbers[0])
+def _add_leaves(leaf_columns: Any, part: int, first: Any, known: Any, slot: int, total: Any) -> None:
+    """Add the value of each row's leaf, numbered from ``first``."""
+    for row in range(BLOCK):
+        total[row] += leaf_columns[part, first + np.uint64(known[slot, 0, row])]
 
 
 @_helper
-def _add_leaves(forest: Any, tree: int, numbers: Any, sums: Any) -> None:
-    first = forest.leaf_start[tree]
-    last = forest.leaf_start[tree + 1]
-    output = forest.tree_output[tree]
-    for part in range(forest.leaf_value.shape[1]):
-        values = forest.leaf_value[first:last, part]
-        total = sums[output + part]
-        if last - first <= 256:
-            low = numbers[0]
-            for row in range(BLOCK):
-                total[row] += values[low[row]]
-        else:
-            for row in range(BLOCK):
-                total[row] += values[np.int64(numbers[0, row]) | (np.int64(numbers[1, row]) << 8)]
+def _add_many_leaves(leaf_columns: Any, part: int, first: Any, known: Any, slot: int, total: Any) -> None:
+    """The same where leaf numbers have two bytes."""
+    for row in range(BLOCK):
+        leaf = np.uint64(known[slot, 0, row]) | np.uint64(known[slot, 1, row]) << np.uint64(8)
+        total[row] += leaf_columns[part, first + leaf]
 
 
 @_helper
-def _sum_block(
-    forest: Any, networks: Any, decisions: Any, asked: Any, scratch: Any, known: Any, sums: Any
-) -> None:
+def _sum_block(forest: Any, networks: Any, decisions: Any, asked: Any, scratch: Any, known: Any, sums: Any) -> None:
     """Fill ``sums`` (outputs, BLOCK) in tree order.
 
-    asked[tree]: 0 where the rows reach the leaves ``known`` already, 1 where they must be found, 2 to make them known.
+    asked[tree]: 0 where the rows reach the leaves ``known`` already, 1 where they must be found (in the last place of
+    ``known``), 2 to make them known. Every array is taken out of its tuple before the loop: inside, it would cost more
+    in reference counts than the work itself.
     """
-    reach, planes, found = scratch
+    gates, gate_start, plane_slots, plane_start, leaf_columns = networks
+    reach, planes = scratch
+    plane_bytes = planes.view(np.uint8)
+    known_words = known.view(np.uint64)
+    leaf_start, tree_output = forest.leaf_start, forest.tree_output
+    level_test, level_start, base = forest.level_test, forest.level_start, forest.base
+    oblivious = len(level_start) > 1
+    n_trees = len(tree_output)
     for output in range(len(sums)):
         for row in range(BLOCK):
-            sums[output, row] = forest.base[output]
-    for tree in range(len(forest.tree_output)):
-        numbers = found if asked[tree] == 1 else known[tree]
+            sums[output, row] = base[output]
+    for tree in range(n_trees):
+        slot = n_trees if asked[tree] == 1 else tree
+        wide = leaf_start[tree + 1] - leaf_start[tree] > 256
         if asked[tree]:
-            _number_leaves(forest, networks, tree, decisions, (reach, planes), numbers)
-        _add_leaves(forest, tree, numbers, sums)
+            if oblivious:
+                _copy_planes(level_test, level_start[tree], level_start[tree + 1], decisions, planes)
+            else:
+                _run_network(gates, gate_start[tree], gate_start[tree + 1], decisions, reach)
+                _collect_planes(plane_slots, plane_start, tree, reach, planes)
+            for byte in range(2 if wide else 1):
+                _transpose(plane_bytes, byte, known_words, slot)
+        first = np.uint64(leaf_start[tree])
+        for part in range(len(leaf_columns)):
+            total = sums[tree_output[tree] + part]
+            if wide:
+                _add_many_leaves(leaf_columns, part, first, known, slot, total)
+            else:
+                _add_leaves(leaf_columns, part, first, known, slot, total)
 
 
 @_helper
 def _take_block(matrix: Any, start: int, cells: Any) -> None:
-    """Copy a block's rows to columns; the last row stands in beyond the end."""
-    for row in range(BLOCK):
-        source = min(start + row, len(matrix) - 1)
-        for column in range(matrix.shape[1]):
-            cells[column, row] = matrix[source, column]
+    """Copy a block's rows to columns, eight columns at a time; the last row stands in beyond the end."""
+    for first in range(0, matrix.shape[1], 8):
+        last = min(first + 8, matrix.shape[1])
+        for row in range(BLOCK):
+            source = min(start + row, len(matrix) - 1)
+            for column in range(first, last):
+                cells[column, row] = matrix[source, column]
+
+
+@_helper
+def _stress_column(cells: Any, column: int, baseline: float, severity: float, stepwise: bool, out: Any) -> None:
+    """Fill ``out`` with a column of the block at one severity below 1: ``stressed_cell`` without its branches."""
+    jumped = baseline if severity >= 0.5 else np.nan  # where a missing cell goes
+    if severity <= 0.0 or (stepwise and severity < 0.5):
+        for row in range(BLOCK):
+            out[row] = cells[column, row]
+    elif stepwise:
+        for row in range(BLOCK):
+            out[row] = baseline
+    else:
+        for row in range(BLOCK):
+            x = cells[column, row]
+            out[row] = jumped if x != x else x + severity * (baseline - x)
 
 
 @_helper
 def _decide_block(forest: Any, plan: Any, cells: Any, severity: float, decisions: Any) -> None:
     """Fill all decision bits of a block at one severity of every group."""
+    column_start, threshold, flags = forest.column_start, forest.test_threshold, forest.test_flags
+    tests = (threshold, flags, forest.set_start, forest.set_words)
+    baseline, stepwise = plan.baseline, plan.stepwise
+    single, zero_missing = plan.single, plan.zero_missing
     compared = np.empty(BLOCK)
-    for column in range(len(forest.column_start) - 1):
-        if forest.column_start[column] == forest.column_start[column + 1]:
+    for column in range(len(column_start) - 1):
+        first = column_start[column]
+        last = column_start[column + 1]
+        if first == last:
             continue
-        baseline = plan.baseline[column]
-        stepwise = plan.stepwise[column] != 0
-        for row in range(BLOCK):
-            v = stressed_cell(cells[column, row], baseline, severity, stepwise)
-            compared[row] = compared_cell(v, plan.single, plan.zero_missing)
-        _decide_column(forest, column, compared, decisions)
+        _stress_column(cells, column, baseline[column], severity, stepwise[column] != 0, compared)
+        if zero_missing:
+            for row in range(BLOCK):
+                compared[row] = compared_cell(compared[row], False, True)
+        if single:
+            for row in range(BLOCK):
+                compared[row] = np.float64(np.float32(compared[row]))
+        kinds = 0
+        for test in range(first, last):
+            kinds |= flags[test] & 6
+        if kinds:
+            for test in range(first, last):
+                _decide_by_test(tests, test, compared, decisions)
+        else:
+            if last - first > RANK_TESTS:
+                _decide_by_rank(threshold, first, last, compared, decisions)
+            else:
+                for test in range(first, last):
+                    _compare(compared, threshold[test], test, decisions)
+            _route_missing(flags, first, last, compared, decisions)
 
 
 @_helper
@@ -463,12 +481,8 @@ def score_states(
     there = np.empty((n_tests, WORDS), dtype=np.uint64)
     mixed = np.empty((n_tests, WORDS), dtype=np.uint64)
     rows = np.empty((plan.tree_group.shape[0], WORDS), dtype=np.uint64)
-    scratch = (
-        np.empty((plan.slots, WORDS), dtype=np.uint64),
-        np.zeros((16, WORDS), dtype=np.uint64),
-        np.zeros((2, BLOCK), dtype=np.uint8),
-    )
-    known = np.zeros((n_trees, 2, BLOCK), dtype=np.uint8)
+    scratch = (np.empty((plan.slots, WORDS), dtype=np.uint64), np.zeros((16, WORDS), dtype=np.uint64))
+    known = np.zeros((n_trees + 1, 2, BLOCK), dtype=np.uint8)
     asked = np.empty(n_trees, dtype=np.uint8)
     sums = np.empty((scores.shape[1], BLOCK), dtype=forest.leaf_value.dtype)
     for start in range(span[0], span[1], BLOCK):

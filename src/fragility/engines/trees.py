@@ -485,7 +485,8 @@ def _compiled(forest: Forest, plan: _Plan) -> Score:
 def _bit_planes(forest: Forest, plan: _Plan) -> Score:
     from fragility.engines.tree_kernels import BLOCK, build_networks, score_states
 
-    networks = build_networks(forest.node_test, forest.node_right, forest.tree_start)
+    leaf_columns = np.ascontiguousarray(forest.leaf_value.T)  # (V, L): one output's values side by side
+    networks = (*build_networks(forest.node_test, forest.node_right, forest.tree_start), leaf_columns)
 
     def score(x: Floats, rank: Integers, states: _States) -> npt.NDArray[Any]:
         scores = _blank_scores(forest, states, len(x))
