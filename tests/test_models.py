@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import subprocess
+import sys
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -409,3 +413,21 @@ def test_native_tables_have_gaps() -> None:
     X = native_table(split("adult").X_test, "lightgbm")
     assert X.isna().any(axis=1).mean() > 0.2 and X["workclass"].isna().any()
     assert isinstance(X["workclass"].dtype, pd.CategoricalDtype)
+
+
+def test_fingerprint_is_the_same_in_another_process(tmp_path) -> None:
+    """A validator recomputes it elsewhere: no hash seed, memory address or order of use may enter."""
+    expected = []
+    for family in FAMILIES:
+        model = fitted("credit_g", family, "raw").model
+        joblib.dump(model, tmp_path / f"{family}.joblib")
+        expected.append(Model.wrap(model).fingerprint)
+    script = (
+        "import sys, joblib; from fragility.models import Model\n"
+        "for path in sys.argv[1:]: print(Model.wrap(joblib.load(path)).fingerprint)"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", script, *(str(tmp_path / f"{f}.joblib") for f in FAMILIES)]
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=True)
+        assert done.stdout.split() == expected
