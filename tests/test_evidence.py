@@ -18,15 +18,17 @@ from sklearn.compose import ColumnTransformer, make_column_selector, make_column
 from sklearn.decomposition import PCA
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.feature_selection import SelectKBest, VarianceThreshold
-from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.impute import KNNImputer, MissingIndicator, SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline, make_union
 from sklearn.preprocessing import (
     FunctionTransformer,
     KBinsDiscretizer,
+    Normalizer,
     OneHotEncoder,
     OrdinalEncoder,
     PolynomialFeatures,
+    PowerTransformer,
     SplineTransformer,
     StandardScaler,
     TargetEncoder,
@@ -324,6 +326,36 @@ def test_polynomial_of_several_fields_works_with_a_map_that_keeps_them_together(
         Protocol.fit(pipeline, X, groups={"loan": ["duration"], "person": ["credit_amount", "age"]})
     protocol = Protocol.fit(pipeline, X, groups={"all": NUMERIC})
     assert protocol.group_names == ("all",) and len(protocol.groups[0].columns) == 6
+
+
+def test_rows_scaled_to_unit_length_are_refused_with_names() -> None:
+    """One column a field, by name; but each is divided by the length of the whole row."""
+    with pytest.raises(
+        EvidenceError, match=r"3 column\(s\) are made from several raw fields.*'duration' from duration, "
+    ):
+        groups_of(make_pipeline(StandardScaler(), Normalizer()), NUMERIC)
+
+
+def test_neighbour_imputers_with_indicators() -> None:
+    found = groups_of(KNNImputer(add_indicator=True), NUMERIC, X=with_gaps(NUMERIC))
+    assert found == {
+        "duration": ["duration", "missingindicator_duration"],
+        "credit_amount": ["credit_amount"],
+        "age": ["age", "missingindicator_age"],
+    }
+
+
+def test_nominal_fields_filled_before_they_are_encoded() -> None:
+    X, y = credit([*NOMINAL, "age"])
+    X = X.astype({name: object for name in NOMINAL})
+    X.loc[::6, "purpose"] = None
+    filled = make_pipeline(
+        SimpleImputer(strategy="constant", fill_value="missing", missing_values=None), OneHotEncoder()
+    )
+    pre = ColumnTransformer([("c", filled, NOMINAL), ("n", PowerTransformer(), ["age"])])
+    protocol = Protocol.fit(pipeline_of(pre, X, y), X)
+    assert protocol.group_names == (*NOMINAL, "age")
+    assert "c__purpose_missing" in protocol.groups[1].columns
 
 
 def test_pca_is_refused_with_names() -> None:

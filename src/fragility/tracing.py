@@ -21,6 +21,7 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
     KBinsDiscretizer,
+    Normalizer,
     OneHotEncoder,
     OrdinalEncoder,
     PolynomialFeatures,
@@ -178,6 +179,11 @@ def _function(step: FunctionTransformer, origins: Origins) -> Origins:
     return _by_names(step, origins)
 
 
+def _all_mixed(_: Any, origins: Origins) -> Origins:
+    """A row scaled to unit length: one output a column, yet each depends on all of them."""
+    return [_merge(origins)] * len(origins)
+
+
 def _one_to_one(_: OneToOneFeatureMixin, origins: Origins) -> Origins:
     return list(origins)
 
@@ -202,6 +208,9 @@ def _by_names(step: Any, origins: Origins) -> Origins:
 def _named_origin(name: str, inputs: list[str], origins: Origins) -> Origin:
     if name in inputs:
         return origins[inputs.index(name)]
+    unavailable = name.removeprefix("missingindicator_")  # as scikit-learn's imputers name their indicators
+    if unavailable in inputs:
+        return origins[inputs.index(unavailable)].as_nominal()
     named = _inputs_in(name, inputs)
     if len(named) == 1 and name.startswith(f"{inputs[named[0]]}_"):
         return origins[named[0]]
@@ -233,5 +242,6 @@ _HANDLERS: list[tuple[type, Callable[[Any, Origins], Origins]]] = [
     (PolynomialFeatures, _polynomial),
     (SelectorMixin, _selector),
     (FunctionTransformer, _function),
+    (Normalizer, _all_mixed),
     (OneToOneFeatureMixin, _one_to_one),
 ]
