@@ -296,14 +296,14 @@ def test_the_display_draws_both_panels_with_labels():
     calibrator = BrittlenessAwareTemperature().fit(p, y, fds)
     display = FragileCalibrationDisplay.from_predictions(y, corrections(calibrator, p, fds), fds)
     try:
-        figure = display.plot()
+        figure = display.plot().figure_
         titles = [ax.get_title() for ax in figure.axes]
         assert titles == ["All rows (n = 2,000)", "Most fragile 20% (n = 400)"]
         assert all("confidence" in ax.get_xlabel() for ax in figure.axes)
         assert "accuracy" in figure.axes[0].get_ylabel()
         assert len(figure.axes[0].get_lines()) == 1 + len(METHODS)
         own = plt.subplots(1, 2)
-        assert display.plot(own[1]) is own[0]
+        assert display.plot(own[1]).figure_ is own[0]
     finally:
         plt.close("all")
     single = FragileCalibrationDisplay.compute(y, p, fds, bins=5)

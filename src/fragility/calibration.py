@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from fragility.audit import audit
 from fragility.certificate import Certificates
 from fragility.errors import DataError, ModelError
 from fragility.frames import read_rows
+from fragility.files import write_text
 from fragility.metrics import (
     BINS,
     ReliabilityCurve,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 FORMAT = "fragility-temperature/1"
 ETAS = (0.0, 0.25, 0.5, 1.0, 2.0)
@@ -207,7 +207,7 @@ class BrittlenessAwareTemperature(BaseEstimator):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted correction as JSON."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> BrittlenessAwareTemperature:
@@ -374,7 +374,7 @@ def _line(method: str, subset: str, p: Floats, codes: Integers) -> CalibrationLi
     )
 
 
-@dataclass(frozen=True)
+@dataclass
 class FragileCalibrationDisplay:
     """Accuracy against confidence, for the whole set and for its most fragile share.
 
@@ -383,6 +383,8 @@ class FragileCalibrationDisplay:
 
     curves: Mapping[str, Mapping[str, ReliabilityCurve]]
     fragile_share: float = FRAGILE_SHARE
+    ax_: Any = field(default=None, init=False, repr=False)  # the two axes drawn on
+    figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_predictions(
@@ -425,8 +427,8 @@ class FragileCalibrationDisplay:
         }
         return cls(curves, fragile_share)
 
-    def plot(self, axes: Sequence[Axes] | None = None) -> Figure:
-        """Draw two panels, on ``axes`` (two of them) if given, and return the figure."""
+    def plot(self, axes: Sequence[Axes] | None = None) -> FragileCalibrationDisplay:
+        """Draw two panels, on ``axes`` (two of them) if given; ``figure_`` and ``ax_`` hold what was drawn on."""
         import matplotlib.pyplot as plt
 
         if axes is None:
@@ -439,7 +441,8 @@ class FragileCalibrationDisplay:
             n = int(sum(next(iter(curves.values())).count))
             _draw_panel(ax, curves, f"{titles[subset]} (n = {n:,})")
         axes[0].set_ylabel("accuracy (share of rows predicted right)")
-        return axes[0].figure  # type: ignore[return-value]
+        self.ax_, self.figure_ = np.asarray(axes), axes[0].figure
+        return self
 
 
 # Okabe and Ito's palette and different markers: told apart with any common form of colour blindness, and in grey.

@@ -357,7 +357,7 @@ def _mlp_logits(estimator: Any, rows: Any) -> Floats:
 
 def _residual_mlp(_: Any) -> Link:
     return Link(
-        "softmax of float32 logits in float64",
+        "raw score, link applied in float64",
         lambda estimator, rows: softmax_probabilities(estimator.decision_logits(rows)),
     )
 

@@ -137,7 +137,7 @@ def _report(
     if picture is not None:
         display = FragileCalibrationDisplay.compute(labels, corrections(fitted, p, fds), fds, classes=model.classes)
         with replacing(picture) as temporary:
-            display.plot().savefig(temporary, dpi=150)
+            display.plot().figure_.savefig(temporary, dpi=150)
         note(f"drawn to {picture}")
 
 
