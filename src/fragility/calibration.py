@@ -29,8 +29,8 @@ from sklearn.utils.validation import check_is_fitted
 from fragility.audit import audit
 from fragility.certificate import Certificates
 from fragility.errors import DataError, ModelError
-from fragility.frames import read_rows
 from fragility.files import write_text
+from fragility.frames import read_rows
 from fragility.metrics import (
     BINS,
     ReliabilityCurve,
