@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
+
+import joblib
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -214,3 +220,29 @@ def test_progress_is_reported_and_silent_without_a_terminal(capsys) -> None:
     audit(case.model, case.X_test[:5], protocol)
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err == ""
+
+
+def test_another_process_with_other_threads_gives_the_same_certificates(tmp_path) -> None:
+    """Two auditors with the same inputs get the same certificate: no hash seed and no thread count enters."""
+    case, protocol = fitted("credit_g", "lightgbm", "raw"), small("lightgbm", "raw")
+    X = case.X_test[:N]
+    here = audit(case.model, X, protocol, engine="blackbox")
+    joblib.dump(case.model, tmp_path / "model.joblib")
+    X.to_parquet(tmp_path / "rows.parquet")
+    protocol.save(tmp_path / "protocol.json")
+    script = textwrap.dedent(
+        """
+        import sys, joblib, pandas as pd, fragility as fg
+        folder = sys.argv[1]
+        model = joblib.load(f"{folder}/model.joblib").set_params(n_jobs=int(sys.argv[2]))
+        protocol = fg.Protocol.load(f"{folder}/protocol.json")
+        certs = fg.audit(model, pd.read_parquet(f"{folder}/rows.parquet"), protocol, engine="blackbox")
+        print(certs.manifest["root_digest"], certs.manifest["input"]["digest"], certs.manifest["model"]["fingerprint"])
+        """
+    )
+    expected = [here.manifest["root_digest"], here.manifest["input"]["digest"], here.manifest["model"]["fingerprint"]]
+    for threads in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": threads, "OMP_NUM_THREADS": threads}
+        command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path), threads]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=True)
+        assert done.stdout.split() == expected

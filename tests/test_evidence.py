@@ -34,7 +34,7 @@ from sklearn.preprocessing import (
     TargetEncoder,
 )
 
-from fragility.errors import EvidenceError, FragilityError, ProtocolError
+from fragility.errors import EvidenceError, FragilityError
 from fragility.evidence import association, blend
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
@@ -750,7 +750,7 @@ def test_space_is_chosen_by_what_the_estimator_is_handed() -> None:
         assert Protocol.fit(case.model, case.X_train).space == "raw"
         with pytest.raises(FragilityError, match=r"space='raw'"):
             Protocol.fit(case.model, case.X_train, space="transformed")
-    with pytest.raises(ProtocolError, match=r"space must be one of transformed, raw, got 'latent'"):
+    with pytest.raises(FragilityError, match=r"space must be one of transformed, raw, got 'latent'"):
         Protocol.fit(case.model, case.X_train, space="latent")
 
 

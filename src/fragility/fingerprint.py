@@ -91,12 +91,12 @@ class _Walk:
             self._put("data", np.ascontiguousarray(value).tobytes())
 
     def _visit_mapping(self, value: Mapping[Any, Any], depth: int) -> None:
-        items = sorted(((repr(key), item) for key, item in value.items()), key=lambda pair: pair[0])
+        predictive = ((repr(key), item) for key, item in value.items() if key not in NOT_PREDICTIVE)
+        items = sorted(predictive, key=lambda pair: pair[0])
         self._put("mapping", str(len(items)).encode())
         for key, item in items:
-            if key.strip("'") not in NOT_PREDICTIVE:
-                self._put("key", key.encode())
-                self.visit(item, depth + 1)
+            self._put("key", key.encode())
+            self.visit(item, depth + 1)
 
     def _visit_object(self, value: Any, depth: int) -> None:
         own = getattr(value, "fingerprint", None)
