@@ -206,8 +206,9 @@ def test_infinite_cells_are_refused_as_the_library_refuses_them(numbers):
     X, y = numbers
     model = Model.wrap(RandomForestClassifier(3, random_state=0).fit(X, y))
     protocol = Protocol.fit(model, X)
-    bound = bind(model, X[:20], protocol)
-    bound.matrix[4, 2] = 1e300
+    rows = X[:20].copy()
+    rows[4, 2] = 1e300
+    bound = bind(model, rows, protocol)
     with pytest.raises(DataError, match=r"row 4 holds .*1e\+300.* in column 2"):
         trees.trace(bound, protocol)
 
@@ -252,7 +253,10 @@ HANDLED = {
         n_estimators=9, grow_policy="lossguide", max_leaves=20, max_depth=0, n_jobs=1
     ).fit(X, y),
     "xgboost categories": lambda X, y: xgboost.XGBClassifier(
-        n_estimators=9, feature_types=["q", "q", "q", "c", "c", "q"], enable_categorical=True, n_jobs=1,
+        n_estimators=9,
+        feature_types=["q", "q", "q", "c", "c", "q"],
+        enable_categorical=True,
+        n_jobs=1,
         max_cat_to_onehot=2,
     ).fit(X, y),
     "xgboost base margin in training": lambda X, y: xgboost.XGBClassifier(n_estimators=9, n_jobs=1).fit(
@@ -266,12 +270,12 @@ HANDLED = {
         lightgbm.LGBMClassifier(n_estimators=200, learning_rate=1.0, **LGB),
         callbacks=[lightgbm.early_stopping(2, verbose=False)],
     ),
-    "lightgbm zero as missing": lambda X, y: lightgbm.LGBMClassifier(
-        n_estimators=9, zero_as_missing=True, **LGB
-    ).fit(X, y),
-    "lightgbm without missing": lambda X, y: lightgbm.LGBMClassifier(
-        n_estimators=9, use_missing=False, **LGB
-    ).fit(X, y),
+    "lightgbm zero as missing": lambda X, y: lightgbm.LGBMClassifier(n_estimators=9, zero_as_missing=True, **LGB).fit(
+        X, y
+    ),
+    "lightgbm without missing": lambda X, y: lightgbm.LGBMClassifier(n_estimators=9, use_missing=False, **LGB).fit(
+        X, y
+    ),
     "lightgbm categories": lambda X, y: lightgbm.LGBMClassifier(
         n_estimators=9, min_data_per_group=1, cat_smooth=1, max_cat_to_onehot=2, **LGB
     ).fit(X, y, categorical_feature=[3, 4]),

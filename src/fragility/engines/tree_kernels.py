@@ -4,14 +4,15 @@ Two formulations of the same question, "which leaf does each state of each row r
 
 Bit planes (``score_states``, for trees of up to 256 leaves and for oblivious trees). 512 rows are one vector of 8
 words. For each distinct test one bit a row says whether the row goes right. A tree is a network of ANDs over those
-bits: the rows that reach a node, split into those that go left and right. The numbers of the leaves are read back as bit planes,
-transposed to one byte a row, and look up the leaf values. A state differs from x only in the bits of the tests whose
-group it moves, so it costs one pass through the networks of the trees that ask about such a group.
+bits: the rows that reach a node, split into those that go left and right. The numbers of the leaves are read back as
+bit planes, transposed to one byte a row, and look up the leaf values. A state differs from x only in the bits of the
+tests whose group it moves, so it costs one pass through the networks of the trees that ask about such a group.
 
 State sets (``walk_states``, for deep trees). One walk a row and tree carries a 64-bit set of states; it splits only at
 nodes where x and the baseline part.
 
-Rows are the parallel axis, a row's sums run in tree order, and nothing depends on the number of threads.
+Entry points are called in several threads, each on its own rows; a row's sums run in tree order, so no bit depends on
+the number of threads.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from numba.extending import intrinsic
 WORDS = 8
 BLOCK = 64 * WORDS  # rows evaluated together
 RANK_TESTS = 64  # a column with more tests is decided by the rank of its cells
-WALK_BLOCK = 256  # rows that visit a deep tree together
+WALK_BLOCK = 512  # rows that visit a deep tree together
 MAX_LEAVES = 256  # of a tree in the bit-plane form: a leaf number is one byte a row
 ZERO_THRESHOLD = float(np.float32(1e-35))  # LightGBM's zero band
 THREADS = int(config.NUMBA_NUM_THREADS)  # the processor's cores, unless the environment says otherwise
@@ -512,24 +513,6 @@ def score_states(
 # --- state sets ---------------------------------------------------------------------------------------------
 
 
-@_entry
-def pack_nodes(forest: Any, plan: Any, nodes: Any) -> None:
-    """Fill the 16-byte node records of a walk: threshold, right child, and column, baseline's way and flags in one.
-
-    meta: -1 - leaf, or column << 4 | (baseline goes right) << 3 | test flags.
-    """
-    for node in range(len(nodes)):
-        test = forest.node_test[node]
-        nodes[node].right = forest.node_right[node]
-        if test < 0:
-            nodes[node].meta = test
-        else:
-            nodes[node].threshold = forest.test_threshold[test]
-            nodes[node].meta = (
-                (forest.test_column[test] << 4) | (np.int32(plan.test_base[test]) << 3) | forest.test_flags[test]
-            )
-
-
 @_helper
 def _first_level(x: float, toward: float, threshold: float, base: bool, severities: Any, single: bool) -> int:
     """Return the first severity at which a cell that moves past the threshold is on the baseline's side.
@@ -546,50 +529,41 @@ def _first_level(x: float, toward: float, threshold: float, base: bool, severiti
 
 
 @_helper
-def _right_by_level(node: Any, x: float, baseline: float, stepwise: bool, settings: Any, grid: Any, sets: Any) -> Any:
+def _right_by_level(test: Any, x: float, baseline: float, stepwise: bool, settings: Any, grid: Any, sets: Any) -> Any:
     """Return the states that go right at a node where a cell may cross more than once: every severity is asked.
 
-    grid: (severities (S,), states (S+1,) that move this cell by the i-th severity or more; the last is the removal).
+    test: (threshold, flags). grid: (severities (S,), states (S+1,) that move this cell by the i-th severity or more;
+    the last is the removal).
     """
     severities, at_least = grid
     single, zero_missing = settings
     set_start, set_words = sets
-    flags = node.meta & 7
+    threshold, flags = test
     right = np.uint64(0)
     for i in range(-1, len(severities)):
-        v = compared_cell(
-            stressed_cell(x, baseline, severities[i] if i >= 0 else 0.0, stepwise), single, zero_missing
-        )
-        if goes_right(v, node.threshold, flags, set_start, set_words):
+        v = compared_cell(stressed_cell(x, baseline, severities[i] if i >= 0 else 0.0, stepwise), single, zero_missing)
+        if goes_right(v, threshold, flags & 7, set_start, set_words):
             right |= ~at_least[0] if i < 0 else at_least[i] & ~at_least[i + 1]
-    if node.meta & 8:
+    if flags & 8:
         right |= at_least[len(severities)]
     return right
 
 
 @_entry
-def walk_states(
-    forest: Any, plan: Any, nodes: Any, matrix: Any, rank: Any, levels: Any, span: Any, scores: Any
-) -> None:
+def walk_states(forest: Any, plan: Any, walk: Any, matrix: Any, rank: Any, levels: Any, span: Any, scores: Any) -> None:
     """Fill ``scores`` (states, outputs, n) with the raw sums of up to 64 states of the rows span[0]..span[1].
 
+    walk: (node records, an empty array of the thresholds' type, bits of a column number); see ``trees._node_records``.
     rank: (n, G) place of each group in the row's order. levels: (severities (S,) below 1, at_least (G, S+1)): by PLACE,
     the states that move that group by the i-th severity or more, as bits; the last column is removal.
     """
-    severities, at_least = levels
-    full = len(severities)
-    half = 0  # severities at which a cell that cannot be interpolated keeps its value
-    while half < full and severities[half] < 0.5:
-        half += 1
+    nodes, cell_type, column_bits = walk
+    leaf_value, tree_start, tree_output, base = forest.leaf_value, forest.tree_start, forest.tree_output, forest.base
     n_columns = matrix.shape[1]
     n_states, n_outputs, _ = scores.shape
-    everything = _ALL >> np.uint64(64 - n_states)
-    leaf_value = forest.leaf_value
-    n_parts = leaf_value.shape[1]
-    compared = np.empty((WALK_BLOCK, n_columns))
+    compared = np.empty((WALK_BLOCK, n_columns), dtype=cell_type.dtype)
     sums = np.empty((WALK_BLOCK, n_states, n_outputs), dtype=leaf_value.dtype)
-    waiting_node = np.empty(65, dtype=np.int64)
-    waiting_states = np.empty(65, dtype=np.uint64)
+    waiting = (np.empty(65, dtype=np.uint64), np.empty(65, dtype=np.uint64))
     for start in range(span[0], span[1], WALK_BLOCK):
         size = min(WALK_BLOCK, span[1] - start)
         for row in range(size):
@@ -597,76 +571,100 @@ def walk_states(
                 compared[row, column] = compared_cell(matrix[start + row, column], plan.single, plan.zero_missing)
             for state in range(n_states):
                 for output in range(n_outputs):
-                    sums[row, state, output] = forest.base[output]
-        for tree in range(len(forest.tree_output)):  # a tree's nodes stay in cache for the whole block
-            root = forest.tree_start[tree]
-            first_output = forest.tree_output[tree]
-            for row in range(size):
-                waiting_node[0] = root
-                waiting_states[0] = everything
-                depth = 1
-                while depth > 0:
-                    depth -= 1
-                    place = waiting_node[depth]
-                    states = waiting_states[depth]
-                    meta = nodes[place].meta
-                    while meta >= 0:
-                        column = meta >> 4
-                        v = compared[row, column]
-                        base = (meta & 8) != 0
-                        plain = plan.monotone and (meta & 6) == 0
-                        way = v > nodes[place].threshold or (v != v and (meta & 1) != 0)
-                        if plain and way == base:
-                            place = np.int64(nodes[place].right) if way else place + 1
-                        else:
-                            group_place = rank[start + row, plan.column_group[column]]
-                            x = matrix[start + row, column]
-                            stepwise = plan.stepwise[column] != 0
-                            if plain:
-                                level = full
-                                if states & at_least[group_place, 0] & ~at_least[group_place, full]:
-                                    if stepwise or x != x:
-                                        level = half
-                                    else:
-                                        level = _first_level(
-                                            x,
-                                            plan.baseline[column] - x,
-                                            nodes[place].threshold,
-                                            base,
-                                            severities,
-                                            plan.single,
-                                        )
-                                right = at_least[group_place, level]
-                                if way:
-                                    right = ~right
-                            else:
-                                right = _right_by_level(
-                                    nodes[place],
-                                    x,
-                                    plan.baseline[column],
-                                    stepwise,
-                                    (plan.single, plan.zero_missing),
-                                    (severities, at_least[group_place]),
-                                    (forest.set_start, forest.set_words),
-                                )
-                            right &= states
-                            if right == states:
-                                place = np.int64(nodes[place].right)
-                            else:
-                                if right:
-                                    waiting_node[depth] = nodes[place].right
-                                    waiting_states[depth] = right
-                                    depth += 1
-                                    states &= ~right
-                                place += 1
-                        meta = nodes[place].meta
-                    leaf = -1 - np.int64(meta)
-                    while states:
-                        state = _lowest(states)
-                        for part in range(n_parts):
-                            sums[row, state, first_output + part] += leaf_value[leaf, part]
-                        states &= states - _ONE
+                    sums[row, state, output] = base[output]
+        cells = (matrix[start : start + size], compared, rank[start : start + size])
+        for tree in range(len(tree_output)):  # a tree's nodes stay in cache for the whole block
+            at = (tree_start[tree], tree_output[tree], column_bits)
+            _walk_tree(forest, plan, nodes, at, cells, levels, waiting, sums)
         for row in range(size):
             for state in range(n_states):
                 for output in range(n_outputs):
                     scores[state, output, start + row] = sums[row, state, output]
+
+
+@_helper
+def _walk_tree(forest: Any, plan: Any, nodes: Any, at: Any, cells: Any, levels: Any, waiting: Any, sums: Any) -> None:
+    """Add one tree's leaves to ``sums`` (rows, states, outputs).
+
+    at: (root, first output, bits of a column number). cells: (rows, rows as compared, rank). waiting: scratch for the
+    (node, states) of the row that are still to be walked. One loop, because it is the innermost of all: calls and
+    tuples inside it would cost more than the step itself.
+    """
+    x, compared, rank = cells
+    severities, at_least = levels
+    root, output, column_bits = at
+    waiting_node, waiting_states = waiting
+    leaf_value, column_group, stepwise, baseline = forest.leaf_value, plan.column_group, plan.stepwise, plan.baseline
+    set_start, set_words = forest.set_start, forest.set_words
+    monotone, single, zero_missing = plan.monotone, plan.single, plan.zero_missing
+    n_parts = leaf_value.shape[1]
+    full = len(severities)
+    half = 0  # severities at which a cell that cannot be interpolated keeps its value
+    while half < full and severities[half] < 0.5:
+        half += 1
+    column_mask = (1 << column_bits) - 1
+    offset_shift = column_bits + 4
+    everything = _ALL >> np.uint64(64 - sums.shape[1])
+    for row in range(len(x)):
+        waiting_node[0] = root
+        waiting_states[0] = everything
+        depth = 1
+        while depth > 0:
+            depth -= 1
+            place = waiting_node[depth]
+            states = waiting_states[depth]
+            meta = np.int64(nodes[place].meta)
+            while meta >= 0:
+                column = np.uint64((meta >> 4) & column_mask)
+                threshold = nodes[place].threshold
+                right_child = place + np.uint64(meta >> offset_shift)
+                v = compared[row, column]
+                base = (meta & 8) != 0
+                plain = monotone and (meta & 6) == 0
+                way = v > threshold
+                if v != v:
+                    way = (meta & 1) != 0
+                if plain and way == base:
+                    if way:
+                        place = right_child
+                    else:
+                        place += _ONE
+                else:
+                    order = rank[row, column_group[column]]
+                    cell = x[row, column]
+                    if plain:
+                        level = full
+                        if states & at_least[order, 0] & ~at_least[order, full]:
+                            level = half
+                            if not (stepwise[column] or cell != cell):
+                                level = _first_level(cell, baseline[column] - cell, threshold, base, severities, single)
+                        right = at_least[order, level]
+                        if way:
+                            right = ~right
+                    else:
+                        right = _right_by_level(
+                            (np.float64(threshold), meta & 15),
+                            cell,
+                            baseline[column],
+                            stepwise[column] != 0,
+                            (single, zero_missing),
+                            (severities, at_least[order]),
+                            (set_start, set_words),
+                        )
+                    right &= states
+                    if right == states:
+                        place = right_child
+                    else:
+                        if right:
+                            waiting_node[depth] = right_child
+                            waiting_states[depth] = right
+                            depth += 1
+                            states &= ~right
+                        place += _ONE
+                meta = np.int64(nodes[place].meta)
+            leaf = np.uint64(-1 - meta)
+            while states:
+                state: Any = _lowest(states)
+                for part in range(n_parts):
+                    sums[row, state, output + part] += leaf_value[leaf, part]
+                states &= states - _ONE

@@ -286,9 +286,7 @@ def _path_and_grid(protocol: Protocol, n_groups: int, grid: list[float]) -> _Sta
     return _States(np.array(severity), np.array(moved, dtype=np.uint8).reshape(len(severity), n_groups))
 
 
-def _thresholds(
-    path: _Observed, second: _Observed, predicted: Integers, scorer: _Scorer, protocol: Protocol
-) -> Floats:
+def _thresholds(path: _Observed, second: _Observed, predicted: Integers, scorer: _Scorer, protocol: Protocol) -> Floats:
     """Return (n, P) lambda*: the smallest severity at which another class beats the original."""
     grid = _grid(protocol, scorer.n_groups)
     widths = _widths(protocol, scorer.n_groups)
@@ -375,7 +373,7 @@ class _ObservedScores(_Observed):
         return np.abs(self._difference()) if reading == "current" else self.support(original)
 
     def state_predicted(self, original: Integers, resolution: float) -> Integers:
-        return np.where(self.support(original) >= -resolution, original, 1 - original)
+        return np.asarray(np.where(self.support(original) >= -resolution, original, 1 - original))
 
     def confidence(self, original: Integers) -> Floats:
         with np.errstate(over="ignore"):
@@ -496,14 +494,10 @@ def _bit_planes(forest: Forest, plan: _Plan) -> Score:
     return score
 
 
-NODE = np.dtype([("threshold", np.float64), ("right", np.int32), ("meta", np.int32)])
-
-
 def _walks(forest: Forest, plan: _Plan) -> Score:
-    from fragility.engines.tree_kernels import WALK_BLOCK, pack_nodes, walk_states
+    from fragility.engines.tree_kernels import WALK_BLOCK, walk_states
 
-    nodes = np.zeros(len(forest.node_test), dtype=NODE)
-    pack_nodes(forest, plan, nodes)
+    walk = _node_records(forest, plan)
 
     def score(x: Floats, rank: Integers, states: _States) -> npt.NDArray[Any]:
         scores = _blank_scores(forest, states, len(x))
@@ -511,10 +505,39 @@ def _walks(forest: Forest, plan: _Plan) -> Score:
             some = slice(start, start + WALK_STATES)
             levels = _state_levels(_States(states.severity[some], states.moved[some]))
             part = scores[some]
-            _share(len(x), WALK_BLOCK, lambda span: walk_states(forest, plan, nodes, x, rank, levels, span, part))  # noqa: B023
+            _share(len(x), WALK_BLOCK, lambda span: walk_states(forest, plan, walk, x, rank, levels, span, part))  # noqa: B023
         return scores
 
     return score
+
+
+def _node_records(forest: Forest, plan: _Plan) -> tuple[npt.NDArray[Any], npt.NDArray[Any], int]:
+    """Return (nodes, an empty array of the thresholds' type, bits of a column number): the forest packed for a walk.
+
+    A node is its threshold and ``meta``: -1 - leaf, or (steps to the right child) << (4 + bits) | column << 4 |
+    (baseline goes right) << 3 | test flags. Where cells are compared in float32, the threshold may be rounded down to
+    float32, since v > t exactly if v exceeds the largest float32 that is <= t. Eight bytes a node instead of sixteen
+    make the walk nearly twice as fast: it waits for memory most of the time.
+    """
+    inner = forest.node_test >= 0
+    test = forest.node_test[inner]
+    bits = max(len(plan.baseline) - 1, 1).bit_length()
+    steps = (forest.node_right - np.arange(len(inner), dtype=np.int64))[inner]
+    meta = -1 - np.cumsum(~inner) + 1  # leaves are numbered in order
+    way = plan.test_base[test].astype(np.int64)
+    column = forest.test_column[test].astype(np.int64)
+    meta[inner] = steps << (4 + bits) | column << 4 | way << 3 | forest.test_flags[test]
+    small = plan.single and meta.min() >= -(2**31) and meta.max() < 2**31
+    precision, whole = (np.float32, np.int32) if small else (np.float64, np.int64)
+    nodes = np.zeros(len(inner), dtype=[("threshold", precision), ("meta", whole)])
+    nodes["threshold"][inner] = _rounded_down(forest.test_threshold, precision)[test]
+    nodes["meta"] = meta
+    return nodes, np.empty(0, dtype=precision), bits
+
+
+def _rounded_down(values: Floats, precision: Any) -> npt.NDArray[Any]:
+    rounded = values.astype(precision)
+    return np.where(rounded > values, np.nextafter(rounded, precision(-np.inf)), rounded)
 
 
 def _blank_scores(forest: Forest, states: _States, n: int) -> npt.NDArray[Any]:
@@ -717,7 +740,7 @@ def _lightgbm_tests(
         flags[node] = CATEGORY_INVERTED | NAN_RIGHT  # the listed categories go left, all else right
         sets.append(own_sets[int(threshold[node])])
         threshold[node] = len(sets) - 1
-    return flags, threshold
+    return np.asarray(flags, dtype=np.int64), threshold
 
 
 def _lightgbm_sets(block: dict[str, str]) -> list[list[int]]:
@@ -801,9 +824,7 @@ def _read_hist_gradient_boosting(head: Any) -> Forest:
     if head.is_categorical_ is not None and np.any(head.is_categorical_):
         raise EngineError("HistGradientBoostingClassifier re-codes categorical features before its trees")
     n_outputs = head.n_trees_per_iteration_
-    trees = [
-        _hist_nodes(predictor.nodes, k) for stage in head._predictors for k, predictor in enumerate(stage)
-    ]
+    trees = [_hist_nodes(predictor.nodes, k) for stage in head._predictors for k, predictor in enumerate(stage)]
     return _assemble(
         trees,
         base=np.array(head._baseline_prediction, dtype=np.float64).reshape(-1),
