@@ -381,6 +381,13 @@ def test_binary_energy_and_margin_rank_alike_in_the_committed_results(committed)
 
 
 @pytest.mark.slow
+def test_a_small_run_fills_every_table_and_the_page(tiny_run):
+    results = StudyResults(*run.collect(tiny_run))
+    assert all(table.rows for table in all_tables(results).values())
+    assert "**4 of 189 units**" in reproduction_document(results)
+
+
+@pytest.mark.slow
 def test_every_figure_is_drawn(committed, tmp_path):
     written = write_figures(committed, tmp_path)
     assert [path.stem for path in written] == list(FIGURES)

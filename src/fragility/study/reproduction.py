@@ -7,6 +7,7 @@ from importlib.resources import files
 from string import Template
 
 import numpy as np
+import pandas as pd
 
 from fragility.ranking import PairedDifference
 from fragility.study import paper_values as paper
@@ -161,9 +162,13 @@ def _contradictions(results: StudyResults) -> dict[str, str]:
     }
 
 
+def _of(values: pd.Series, dataset: str) -> pd.Series:
+    return values[values.index.get_level_values("dataset") == dataset]
+
+
 def _labels(results: StudyResults) -> dict[str, str]:
     found = {"draws": str(DRAWS)}
-    electricity = ranking_values(results, "cfc_fds").xs("electricity", level="dataset")
+    electricity = _of(ranking_values(results, "cfc_fds"), "electricity")
     ceiling = results.per_unit("labels", metric="ceiling", rule="expected", dataset="electricity")
     first = results.per_unit("path", metric="collapse", rows="confident", step=1.0)
     agreement = results.per_unit("labels", metric="agreement", rule="expected", dataset="electricity")
@@ -171,7 +176,7 @@ def _labels(results: StudyResults) -> dict[str, str]:
         "fds_electricity": number(mean(electricity)),
         "ceiling_electricity": number(mean(ceiling)),
         "agreement_electricity": number(mean(agreement)),
-        "first_electricity": number(mean(first.xs("electricity", level="dataset"))),
+        "first_electricity": number(mean(_of(first, "electricity"))),
         "first_all": number(mean(first)),
     }
     for rule in ("expected", "any"):
