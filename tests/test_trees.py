@@ -448,6 +448,25 @@ def test_threads_and_neighbours_do_not_change_a_bit(name, numbers, monkeypatch):
         np.testing.assert_array_equal(getattr(alone, field), first[700:703])
 
 
+def test_no_rows(numbers):
+    X, y = numbers
+    for name in ("lightgbm", "random forest"):
+        model = Model.wrap(MODELS[name]().fit(X, y))
+        protocol = Protocol.fit(model, X)
+        nobody = bind(model, X[:5], protocol).take([])
+        empty = trees.trace(nobody, protocol)
+        assert empty.one_step_margin.shape == (0, 6) and empty.path_margin.shape == (0, protocol.depth + 1)
+
+
+def test_wide_rows_are_traced_in_smaller_chunks(numbers):
+    X, y = numbers
+    model = Model.wrap(MODELS["lightgbm"]().fit(X, y))
+    forest, protocol = trees.load_forest(model.head), Protocol.fit(model, X)
+    assert trees._chunk_size(forest, 6, protocol) == trees.CHUNK_ROWS
+    assert 512 < trees._chunk_size(forest, 20_000, protocol) < 1000
+    assert trees._chunk_size(forest, 10**7, protocol) == 512
+
+
 def test_progress_counts_rows(numbers, monkeypatch):
     X, y = numbers
     monkeypatch.setattr(trees, "CHUNK_ROWS", 100)

@@ -59,7 +59,8 @@ from fragility.scores import (
 logger = logging.getLogger(__name__)
 
 ENGINE = "trees"
-CHUNK_ROWS = 16384  # rows whose states are held at a time
+CHUNK_ROWS = 16384  # rows whose states are held at a time, fewer where they would take more than CHUNK_BYTES
+CHUNK_BYTES = 256 * 2**20
 DECISION_BYTES = 64 * 2**20  # a block's decision bits stay below this, else trees are walked
 SPANS_PER_THREAD = 4  # several, so that a busy core does not hold up the rest
 WALK_STATES = 64  # states in one walk: bits of a word
@@ -170,19 +171,26 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
     """Return the trace of every row."""
     forest = _forest_of(rows.model)
     scorer = _Scorer(forest, rows, protocol)
+    size = _chunk_size(forest, rows.width, protocol)
     parts = []
-    for start in range(0, len(rows), CHUNK_ROWS):
-        x = rows.dense(start, start + CHUNK_ROWS)
+    for start in range(0, max(len(rows), 1), size):
+        x = rows.dense(start, start + size)
         _refuse_infinite(forest, x, rows, start)
         parts.append(_trace_chunk(x, scorer, protocol))
         if progress is not None:
-            progress(min(start + CHUNK_ROWS, len(rows)), len(rows))
+            progress(min(start + size, len(rows)), len(rows))
     arrays = {
         f.name: np.concatenate([getattr(part, f.name) for part in parts])
         for f in fields(Trace)
         if f.name not in ("evaluations", "engine")
     }
     return Trace(**arrays, evaluations=sum(part.evaluations for part in parts), engine=ENGINE)
+
+
+def _chunk_size(forest: Forest, width: int, protocol: Protocol) -> int:
+    """Return how many rows are traced at a time: their cells, and a few copies of their states' probabilities."""
+    row_bytes = 8 * (2 * width + 4 * forest.n_classes * protocol.states_per_row)
+    return min(CHUNK_ROWS, max(512, CHUNK_BYTES // row_bytes))
 
 
 def forest_probabilities(forest: Forest, matrix: Floats, *, sparse: bool = False) -> Floats:
@@ -364,7 +372,7 @@ class _ObservedScores(_Observed):
         return difference
 
     def predicted(self, resolution: float) -> Integers:
-        return (self._difference()[0] > resolution).astype(np.int64)
+        return np.asarray(self._difference()[0] > resolution, dtype=np.int64)
 
     def support(self, original: Integers) -> Floats:
         return self._difference() * np.where(original == 1, 1.0, -1.0)
@@ -548,7 +556,7 @@ def _share(n: int, block: int, run: Callable[[tuple[int, int]], None]) -> None:
     """Run the rows in spans of whole blocks on all threads; what a row gets does not depend on its span."""
     from fragility.engines.tree_kernels import THREADS
 
-    blocks = -(-n // block)
+    blocks = max(-(-n // block), 1)
     spans = min(blocks, SPANS_PER_THREAD * THREADS)
     bounds = [min(n, block * (blocks * i // spans)) for i in range(spans)] + [n]
     if THREADS == 1 or spans == 1:
