@@ -25,7 +25,7 @@ from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 from fragility.engines import trees
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.trace import Trace
-from fragility.errors import DataError, EngineError
+from fragility.errors import DataError, EngineError, ModelError
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
 
@@ -155,9 +155,11 @@ def test_probabilities_of_arbitrary_rows(name, numbers):
     X, y = numbers
     model = MODELS[name]().fit(X, y)
     rows = np.random.default_rng(0).normal(scale=3.0, size=(1100, 6))
-    p = trees.forest_probabilities(trees.load_forest(model), rows)
+    forest = trees.load_forest(model)
+    p = trees.forest_probabilities(forest, rows)
+    np.testing.assert_array_equal(trees.forest_predictor(forest, 6)(rows[5:9]), p[5:9])
     np.testing.assert_allclose(p, Model.wrap(model).head_probabilities(rows), rtol=0, atol=1e-14)
-    assert trees.forest_probabilities(trees.load_forest(model), rows[:0]).shape == (0, 2)
+    assert trees.forest_probabilities(forest, rows[:0]).shape == (0, 2)
 
 
 # --- missing values and unusual cells ---------------------------------------------------------------------------
@@ -202,15 +204,22 @@ def test_sparse_rows(name, numbers):
     check(MODELS[name]().fit(X, y), X, X[:150], baseline="mean")
 
 
-def test_infinite_cells_are_refused_as_the_library_refuses_them(numbers):
+@pytest.mark.parametrize(("name", "cell"), [("random forest", 1e300), ("gradient boosting", np.nan)])
+def test_cells_the_model_refuses_are_refused(name, cell, numbers):
     X, y = numbers
-    model = Model.wrap(RandomForestClassifier(3, random_state=0).fit(X, y))
+    model = Model.wrap(MODELS[name]().fit(X, y))
     protocol = Protocol.fit(model, X)
-    rows = X[:20].copy()
-    rows[4, 2] = 1e300
-    bound = bind(model, rows, protocol)
-    with pytest.raises(DataError, match=r"row 4 holds .*1e\+300.* in column 2"):
+    bound = bind(model, X[:20].copy(), protocol)
+    bound.matrix[17, 2] = cell
+    with pytest.raises((DataError, ModelError)):
         trees.trace(bound, protocol)
+
+
+def test_cells_the_model_takes_are_traced(numbers):
+    X = numbers[0].copy()
+    X[7, 2], X[8, 1] = 1e300, -1e300
+    for name in ("lightgbm", "catboost", "xgboost"):
+        check(MODELS[name]().fit(*numbers), numbers[0], X[:20])
 
 
 # --- unusual settings: exact, or refused with a reason ------------------------------------------------------------

@@ -37,7 +37,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from fragility.engines.trace import Progress, Trace
-from fragility.errors import DataError, EngineError
+from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows
 from fragility.models import Model
 from fragility.protocol import Protocol, operator_width
@@ -175,7 +175,7 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
     parts = []
     for start in range(0, max(len(rows), 1), size):
         x = rows.dense(start, start + size)
-        _refuse_infinite(forest, x, rows, start)
+        _ask_about_unusual_cells(x, rows)
         parts.append(_trace_chunk(x, scorer, protocol))
         if progress is not None:
             progress(min(start + size, len(rows)), len(rows))
@@ -195,19 +195,34 @@ def _chunk_size(forest: Forest, width: int, protocol: Protocol) -> int:
 
 def forest_probabilities(forest: Forest, matrix: Floats, *, sparse: bool = False) -> Floats:
     """Return (m, C) probabilities of any rows; ``sparse``: the model would be handed them as a sparse matrix."""
-    return _probabilities(forest, np.transpose(raw_scores(forest, matrix, sparse=sparse)))
+    return forest_predictor(forest, matrix.shape[1], sparse=sparse)(matrix)
+
+
+def forest_predictor(forest: Forest, n_columns: int, *, sparse: bool = False) -> Callable[[Floats], Floats]:
+    """Return ``forest_probabilities`` as a function to be called many times: the trees are prepared once."""
+    score = _row_scorer(forest, n_columns, sparse)
+    return lambda matrix: _probabilities(forest, score(matrix))
 
 
 def raw_scores(forest: Forest, matrix: Floats, *, sparse: bool = False) -> npt.NDArray[Any]:
     """Return (m, outputs) sums of leaf values, in the library's precision."""
-    rows = np.ascontiguousarray(matrix, dtype=np.float64)
-    score = _compiled(forest, _plain_plan(forest, rows.shape[1], sparse))
+    return _row_scorer(forest, matrix.shape[1], sparse)(matrix).T
+
+
+def _row_scorer(forest: Forest, n_columns: int, sparse: bool) -> Callable[[Floats], npt.NDArray[Any]]:
+    """Return the function matrix (m, d) -> sums (outputs, m) of rows as they stand."""
+    score = _compiled(forest, _plain_plan(forest, n_columns, sparse))
     unmoved = _States(np.zeros(1), np.zeros((1, 1), dtype=np.uint8))
-    out = [np.empty((len(forest.base), 0), dtype=forest.leaf_value.dtype)]
-    for start in range(0, len(rows), CHUNK_ROWS):
-        part = rows[start : start + CHUNK_ROWS]
-        out.append(score(part, np.zeros((len(part), 1), dtype=np.int64), unmoved)[0])
-    return np.concatenate(out, axis=1).T
+
+    def sums(matrix: Floats) -> npt.NDArray[Any]:
+        rows = np.ascontiguousarray(matrix, dtype=np.float64)
+        out = [np.empty((len(forest.base), 0), dtype=forest.leaf_value.dtype)]
+        for start in range(0, len(rows), CHUNK_ROWS):
+            part = rows[start : start + CHUNK_ROWS]
+            out.append(score(part, np.zeros((len(part), 1), dtype=np.int64), unmoved)[0])
+        return np.concatenate(out, axis=1)
+
+    return sums
 
 
 _FORESTS: weakref.WeakKeyDictionary[Model, Forest] = weakref.WeakKeyDictionary()
@@ -221,18 +236,17 @@ def _forest_of(model: Model) -> Forest:
     return forest
 
 
-def _refuse_infinite(forest: Forest, x: Floats, rows: EvidenceRows, start: int) -> None:
-    """scikit-learn and XGBoost refuse what is infinite in float32; so does the engine that stands in for them."""
-    if not forest.single or forest.oblivious:
-        return
+def _ask_about_unusual_cells(x: Floats, rows: EvidenceRows) -> None:
+    """Hand the model one row with a missing cell and one with a cell beyond float32, if there are such rows.
+
+    Whether it takes them is the model's to say: where it refuses, its error is raised as by the black box.
+    """
     with np.errstate(invalid="ignore"):
-        beyond = np.abs(x) > np.finfo(np.float32).max
-    if beyond.any():
-        row, column = np.argwhere(beyond)[0]
-        raise DataError(
-            f"row {rows.ids[start + row]!r} holds {x[row, column]!r} in column {column}, which the model's float32 "
-            "input cannot hold; values must be finite"
-        )
+        unusual = (np.isnan(x), np.abs(x) > np.finfo(np.float32).max)
+    for cells in unusual:
+        holders = np.flatnonzero(cells.any(axis=1))
+        if len(holders):
+            rows.predict(x[holders[:1]])
 
 
 def _trace_chunk(x: Floats, scorer: _Scorer, protocol: Protocol) -> Trace:
