@@ -33,3 +33,14 @@ def test_the_logits_of_an_mlp_give_its_probabilities(activation, n_classes):
     wrapped = fg.Model.wrap(model)
     assert wrapped.link == "raw score, link applied in float64"
     np.testing.assert_allclose(wrapped.probabilities(X), model.predict_proba(X), atol=1e-12)
+
+
+def test_catboost_from_a_file_knows_its_columns(tmp_path):
+    catboost = pytest.importorskip("catboost")
+    X, y = indicators()
+    model = catboost.CatBoostClassifier(iterations=5, verbose=False, allow_writing_files=False).fit(X.toarray(), y)
+    model.save_model(str(tmp_path / "model.cbm"))
+    loaded = fg.load_model(tmp_path / "model.cbm")
+    assert loaded.n_columns == 12
+    protocol = fg.Protocol.fit(loaded, X.toarray())
+    assert len(fg.audit(loaded, X.toarray()[:20], protocol)) == 20

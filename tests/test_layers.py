@@ -34,7 +34,7 @@ LAYERS: list[set[str]] = [  # lowest first
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 # Libraries that a plain install does not have, and the only modules that may name them outside a function.
-OPTIONAL = {"torch", "safetensors", "numba", "treelite", "xgboost", "lightgbm", "catboost", "shap", "polars"}
+OPTIONAL = {"torch", "safetensors", "numba", "xgboost", "lightgbm", "catboost", "shap", "polars"}
 LAZY = OPTIONAL | {"matplotlib", "skops"}  # slow to import, and not needed by most commands
 MAY_IMPORT_TORCH = {"engines.neural", "engines.neural_states", "resmlp", "residual_network"}
 MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models"}  # inside a function: the adapter of a torch module

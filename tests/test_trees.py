@@ -257,6 +257,7 @@ HANDLED = {
     "xgboost parallel trees": lambda X, y: xgboost.XGBClassifier(
         n_estimators=3, num_parallel_tree=4, subsample=0.5, n_jobs=1
     ).fit(X, y),
+    "xgboost random forest": lambda X, y: xgboost.XGBRFClassifier(n_estimators=9, n_jobs=1).fit(X, y),
     "xgboost exact": lambda X, y: xgboost.XGBClassifier(n_estimators=9, tree_method="exact", n_jobs=1).fit(X, y),
     "xgboost lossguide": lambda X, y: xgboost.XGBClassifier(
         n_estimators=9, grow_policy="lossguide", max_leaves=20, max_depth=0, n_jobs=1

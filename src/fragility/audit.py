@@ -30,7 +30,6 @@ VERSIONED = (
     "catboost",
     "torch",
     "numba",
-    "treelite",
 )
 
 

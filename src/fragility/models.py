@@ -106,6 +106,8 @@ class Model:
     def n_columns(self) -> int | None:
         """Number of raw columns the model was fitted on, where it knows."""
         count = getattr(self.estimator, "n_features_in_", None)
+        if _family(self.estimator).startswith("catboost."):
+            count = len(self.estimator.feature_names_) or None  # n_features_in_ is 0 after loading from a file
         if count is None and self.columns is not None:
             count = len(self.columns)
         return None if count is None else int(count)
@@ -448,6 +450,7 @@ _KNOWN_LINKS: dict[str, Callable[[Any], Link | None]] = {
     "sklearn.GradientBoostingClassifier": _gradient_boosting,
     "sklearn.HistGradientBoostingClassifier": _gradient_boosting,
     "xgboost.XGBClassifier": _xgboost_classifier,
+    "xgboost.XGBRFClassifier": _xgboost_classifier,
     "xgboost.Booster": _xgboost_booster,
     "lightgbm.LGBMClassifier": _lightgbm_classifier,
     "lightgbm.Booster": _lightgbm_booster,

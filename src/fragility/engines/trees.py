@@ -1048,6 +1048,7 @@ def _column_start(test_column: npt.NDArray[np.int32], n_columns: int) -> Integer
 
 _READERS: dict[str, Callable[[Any], Forest]] = {
     "xgboost.XGBClassifier": _read_xgboost_classifier,
+    "xgboost.XGBRFClassifier": _read_xgboost_classifier,
     "xgboost.Booster": _read_xgboost_booster,
     "lightgbm.LGBMClassifier": _read_lightgbm_classifier,
     "lightgbm.Booster": _read_lightgbm,

@@ -62,7 +62,6 @@ _LIBRARIES = (
     "torch",
     "shap",
     "numba",
-    "treelite",
 )
 
 
