@@ -29,6 +29,7 @@ from fragility.study.tables import (
     rcma_gap,
     signed,
     strongest,
+    weighted_mean,
     winners,
 )
 
@@ -51,6 +52,7 @@ def facts(results: StudyResults) -> dict[str, str]:
         **_agreement(results),
         **_contradictions(results),
         **_labels(results),
+        **_forests(results),
         **_secondary(results),
     }
 
@@ -189,6 +191,25 @@ def _labels(results: StudyResults) -> dict[str, str]:
     return found
 
 
+def _forests(results: StudyResults) -> dict[str, str]:
+    forests = tuple(name for name, spec in MODELS.items() if spec.family == "forest")
+    gain = ranking_values(results, "cfc_fds") - ranking_values(results, "random_order", "oriented")
+    known = gain[gain.index.get_level_values("model").isin(forests)].dropna()
+    shares = {
+        "forest_saturated": "saturated_share",
+        "forest_brittle_saturated": "brittle_if_saturated",
+        "forest_brittle_other": "brittle_if_not",
+        "forest_no_flip": "brittle_without_flip",
+    }
+    return {
+        "forest_wins": f"{100 * float((known > 0).mean()) if len(known) else math.nan:.0f}%",
+        **{
+            name: number(weighted_mean(results.pick("saturation", metric=metric, model=forests)))
+            for name, metric in shares.items()
+        },
+    }
+
+
 def _secondary(results: StudyResults) -> dict[str, str]:
     eta = results.per_unit("calibration", metric="eta", score="bats")
 
@@ -201,16 +222,14 @@ def _secondary(results: StudyResults) -> dict[str, str]:
         for score in ("raw", "temperature", "bats")
     }
     search = results.pick("search", metric="greedy_over").dropna(subset=["value"])
-    weight = search["count"].sum()
-    greedy = float((search["value"] * search["count"]).sum() / weight) if weight else math.nan
     correlation = results.per_unit("temperature", metric="rank_correlation")
     best = strongest(results, (*CONFIDENCE, *PERTURBATION), analysis="naturalistic")
     return {
         **found,
         "eta_zero": str(int((eta == 0).sum())),
         "eta_units": str(len(eta)),
-        "greedy_over": number(greedy),
-        "exact_cases": str(int(weight)),
+        "greedy_over": number(weighted_mean(search)),
+        "exact_cases": str(int(search["count"].sum())),
         "temperature_correlation": number(mean(correlation)),
         "natural_fds": number(mean(ranking_values(results, "cfc_fds", analysis="naturalistic"))),
         "natural_best": number(mean(ranking_values(results, best, "oriented", analysis="naturalistic"))),

@@ -278,6 +278,56 @@ def _by_dataset(values: pd.Series, datasets: Sequence[str], printed: Mapping[str
     return [beside(cell, printed[name]) for name, cell in zip(datasets, cells, strict=True)]
 
 
+def by_model(results: StudyResults) -> Table:
+    """Brittle-case AUROC by model family; the paper prints no such table."""
+    scores = ("max_softmax", *PERTURBATION, "cfc_rcma", "cfc_fds")
+    rows = []
+    for model in _present(paper.MODEL_ORDER, results, "model"):
+        cells = []
+        for score in scores:
+            values = ranking_values(results, score, "paper" if score.startswith("cfc") else "oriented")
+            cells.append(number(mean(values[values.index.get_level_values("model") == model])))
+        wins = _wins(results, "cfc_fds", "random_order", model)
+        labels = [
+            number(mean(results.per_unit("labels", metric=metric, rule="expected", model=model)))
+            for metric in ("ceiling", "brittle_share")
+        ]
+        rows.append((MODELS[model].title, *cells, number(wins, 2), *labels))
+    header = (
+        "Model", *(TITLES[score] for score in scores), "units with FDS above random order", "ceiling", "brittle share",
+    )  # fmt: skip
+    note = "Baselines oriented; means over the units where they are defined."
+    return Table("by-model", "Brittle-case AUROC by model family", header, tuple(rows), note)
+
+
+def saturation(results: StudyResults) -> Table:
+    """How much of the brittle label comes from margins at their largest possible value."""
+    metrics = ("saturated_share", "brittle_if_saturated", "brittle_if_not", "brittle_without_flip")
+    rows = []
+    for model in _present(paper.MODEL_ORDER, results, "model"):
+        cells = [
+            number(weighted_mean(results.pick("saturation", metric=metric, model=model, rule="expected")))
+            for metric in metrics
+        ]
+        rows.append((MODELS[model].title, *cells))
+    header = (
+        "Model", "rows with probability 1", "brittle among them", "brittle among the others",
+        "brittle rows that never flip on their path",
+    )  # fmt: skip
+    note = (
+        "Shares of all confident rows of a model, rule `expected`. Probability 1 means a margin of at least 27.6; "
+        "clipping at 1e-12 allows no more than 27.63."
+    )
+    return Table("saturation", "Saturated probabilities", header, tuple(rows), note)
+
+
+def _wins(results: StudyResults, score: str, baseline: str, model: str) -> float:
+    """Share of a model's units in which ``score`` has the higher AUROC."""
+    gain = ranking_values(results, score) - ranking_values(results, baseline, "oriented")
+    known = gain[gain.index.get_level_values("model") == model].dropna()
+    return float((known > 0).mean()) if len(known) else math.nan
+
+
 def strongest(
     results: StudyResults, scores: Sequence[str], *, rule: str = "expected", analysis: str = "ranking"
 ) -> str:
@@ -492,7 +542,7 @@ def greedy_exact_beam(results: StudyResults) -> Table:
         printed = paper.GREEDY_EXACT_BEAM[name]
         cells = [f"{int(feasible['value'].sum())} of {int(feasible['count'].sum())} ({printed[0]})"]
         cells += [
-            beside(_weighted(found[found["metric"] == metric]), value)
+            beside(weighted_mean(found[found["metric"] == metric]), value)
             for metric, value in zip(paper.SEARCH_METRICS, printed[1:], strict=True)
         ]
         rows.append(("All" if name == "mean" else DATASETS[name].title, *cells))
@@ -507,7 +557,8 @@ def greedy_exact_beam(results: StudyResults) -> Table:
     )
 
 
-def _weighted(rows: pd.DataFrame) -> float:
+def weighted_mean(rows: pd.DataFrame) -> float:
+    """Mean of the values that are defined, by the number of rows behind each."""
     known = rows.dropna(subset=["value"])
     weight = known["count"].sum()
     return float((known["value"] * known["count"]).sum() / weight) if weight else math.nan
@@ -759,6 +810,8 @@ TABLES: Mapping[str, Builder] = {
     "scores": score_comparison,
     "scores-oriented": lambda results: score_comparison(results, "oriented"),
     "scores-any-rule": lambda results: score_comparison(results, "oriented", "any"),
+    "by-model": by_model,
+    "saturation": saturation,
     "intervals": main_ci,
     "seeds": seed_variance,
     "review": review_budget,

@@ -70,6 +70,7 @@ TAU_KAPPA = (0.25, 0.50, 0.75)
 SEVERITIES = (0.1, 0.3, 0.5)
 RULES = ("expected", "any")
 HIGH_CONFIDENCE = 0.90
+SATURATED = 27.6  # probabilities are clipped at 1e-12, so no margin exceeds log(1e12) = 27.63
 MERGE_THRESHOLD = 0.8
 MERGE_ROWS = 20_000  # training rows on which the association of fields is measured
 CERTIFICATE = ("cfc_rcma", "cfc_fds", "inverse_flip_budget", "inverse_threshold", "cfc_rcma_current", "cfc_fds_current")
@@ -344,6 +345,7 @@ def measure(
     rows = pd.DataFrame()
     if len(chosen.confident):
         rows = measure_confident(work, test, current, validation, chosen, held, calibrator)
+        record_saturation(record, rows, fitted.protocol.depth)
     else:
         record.add("labels", "brittle_share", math.nan, count=0, rule="expected", state="no confident rows")
     return UnitResult(record.frame(), test.certs, rows, dict(clock.seconds))
@@ -560,6 +562,18 @@ def record_ranking(
                 record.add(analysis, f"capture_{budget}", capture_at(s, brittle, budget / 100), **where)
             record.add(analysis, "false_confidence_captured_20", false_confidence_captured(s, brittle, wrong), **where)
             record.add(analysis, "aurc", aurc(s, brittle), **where)
+
+
+def record_saturation(record: Recorder, rows: pd.DataFrame, depth: int) -> None:
+    """How much of the label is clipping: probability 1 gives the largest margin, which is lost first."""
+    saturated = rows["margin"].to_numpy() >= SATURATED
+    brittle = rows["brittle_expected"].to_numpy()
+    lasting = rows["inverse_flip_budget"].to_numpy() < 1 / depth  # k* = K + 1: never flips on its path
+    setting: dict[str, Any] = {"rule": "expected", "rows": "confident"}
+    record.add("saturation", "saturated_share", _mean(saturated), count=len(rows), **setting)
+    for name, kept in (("brittle_if_saturated", saturated), ("brittle_if_not", ~saturated)):
+        record.add("saturation", name, _mean(brittle[kept]), count=int(kept.sum()), **setting)
+    record.add("saturation", "brittle_without_flip", _mean(lasting[brittle]), count=int(brittle.sum()), **setting)
 
 
 def record_stressors(
