@@ -147,5 +147,6 @@ def figures(
 def read_study(folder: Path) -> StudyResults:
     """Results of a run folder, or those committed beside the code."""
     if (folder / "study.json").is_file():
-        return StudyResults(*collect(folder))
+        again = folder / "repeated"
+        return StudyResults(*collect(folder), repeated=collect(again)[0] if again.is_dir() else None)
     return load_results(folder)

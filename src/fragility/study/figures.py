@@ -122,7 +122,7 @@ def degradation(results: StudyResults) -> Figure:
 
 def _named_winners(best: str, calm: str) -> tuple[tuple[str, str, str], ...]:
     if best == calm:
-        return ((best, CERTIFICATE_COLOUR, "best AUROC and lowest RCMA"),)
+        return ((best, CERTIFICATE_COLOUR, "best in both"),)
     return (best, CERTIFICATE_COLOUR, "best AUROC"), (calm, BASELINE_COLOUR, "lowest RCMA")
 
 

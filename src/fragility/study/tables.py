@@ -22,6 +22,7 @@ from fragility.study.datasets import DATASETS, dataset_spec
 from fragility.study.models import MODELS, model_spec
 
 RESULTS_FILE, TIMINGS_FILE, VERSIONS_FILE = "results.parquet", "timings.parquet", "versions.parquet"
+REPEATED_FILE = "repeated.parquet"
 UNIT = ["dataset", "model", "seed"]
 CONFIDENCE = ("max_softmax", "negative_entropy", "margin", "negative_energy")
 PERTURBATION = ("random_order", "one_step_drop", "permutation_order")
@@ -54,6 +55,7 @@ class StudyResults:
     table: pd.DataFrame
     timings: pd.DataFrame
     versions: pd.DataFrame
+    repeated: pd.DataFrame | None = None  # tidy results of units that were run again on another machine
 
     @property
     def units(self) -> pd.DataFrame:
@@ -81,6 +83,8 @@ def save_results(results: StudyResults, folder: str | Path) -> None:
     results.table.to_parquet(place / RESULTS_FILE, index=False, compression="zstd")
     results.timings.to_parquet(place / TIMINGS_FILE, index=False, compression="zstd")
     results.versions.to_parquet(place / VERSIONS_FILE, index=False, compression="zstd")
+    if results.repeated is not None:
+        results.repeated.to_parquet(place / REPEATED_FILE, index=False, compression="zstd")
 
 
 def load_results(folder: str | Path) -> StudyResults:
@@ -90,7 +94,9 @@ def load_results(folder: str | Path) -> StudyResults:
         raise DataError(
             f"{place / RESULTS_FILE} not found; make it with `fragility study tables RUN --results {place}`"
         )
-    return StudyResults(*(pd.read_parquet(place / name) for name in (RESULTS_FILE, TIMINGS_FILE, VERSIONS_FILE)))
+    table, timings, versions = (pd.read_parquet(place / name) for name in (RESULTS_FILE, TIMINGS_FILE, VERSIONS_FILE))
+    again = place / REPEATED_FILE
+    return StudyResults(table, timings, versions, pd.read_parquet(again) if again.is_file() else None)
 
 
 # ------------------------------------------------------------------ a table
@@ -768,6 +774,40 @@ def environments(results: StudyResults) -> Table:
     return Table("environments", "Where the units were run", ("Models", "units", "versions"), tuple(rows), note)
 
 
+def repeats(results: StudyResults) -> Table:
+    """How far units move when they are run again on another machine."""
+    asked: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("AUROC", "predictive", {"metric": "auroc", "rows": "test"}),
+        ("NLL", "predictive", {"metric": "nll", "rows": "test"}),
+        ("mean RCMA (`current`)", "certificate", {"metric": "rcma", "rows": "any", "reading": "current"}),
+        ("flip share", "certificate", {"metric": "flip_share", "rows": "confident", "reading": "support"}),
+        ("brittle share", "labels", {"metric": "brittle_share", "rule": "expected"}),
+        ("AUROC of CFC-FDS", "ranking", {"metric": "auroc", "score": "cfc_fds", "rule": "expected"}),
+    )
+    header = ("Quantity", "Models", "units", "mean difference", "mean absolute difference", "largest")
+    title = "Units repeated on another machine"
+    if results.repeated is None:
+        return Table("repeats", title, header, (("–",) * 6,), "No unit was repeated.")
+    again = StudyResults(results.repeated, results.timings, results.versions)
+    rows = []
+    for name, analysis, where in asked:
+        gap = (again.per_unit(analysis, **where) - results.per_unit(analysis, **where)).dropna()
+        for models, part in _by_training(gap):
+            size = part.abs()
+            rows.append(
+                (name, models, str(len(part)), signed(mean(part)), number(mean(size), 4), number(size.max(), 4))
+            )
+    note = "Repeated minus reported, over units where both are defined."
+    return Table("repeats", title, header, tuple(rows), note)
+
+
+def _by_training(values: pd.Series) -> list[tuple[str, pd.Series]]:
+    """Values of networks trained with torch, and of the other models; empty parts are left out."""
+    torch = values.index.get_level_values("model").isin([n for n, spec in MODELS.items() if spec.library == "torch"])
+    parts = (("ResMLP, FR-ResMLP", values[torch]), ("others", values[~torch]))
+    return [(name, part) for name, part in parts if len(part)]
+
+
 def mitigation(results: StudyResults) -> Table:
     """The auxiliary study: ResMLP against its fragility-regularised twin."""
     rows = []
@@ -829,6 +869,7 @@ TABLES: Mapping[str, Builder] = {
     "mitigation": mitigation,
     "cost": computational_cost,
     "environments": environments,
+    "repeats": repeats,
 }
 
 
