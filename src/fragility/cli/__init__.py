@@ -6,6 +6,7 @@ such a module, name it in COMMANDS, and describe every option in docs/guide/comm
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -52,8 +53,19 @@ for commands in COMMANDS:
     commands.register(app)
 
 
+def _tell_what_takes_long() -> None:
+    """Show the library's own notes (such as a first compilation) to whoever waits at a terminal."""
+    if sys.stderr.isatty():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger = logging.getLogger("fragility")
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; every error becomes one sentence on standard error and an exit code."""
+    _tell_what_takes_long()
     try:
         app(args=None if arguments is None else list(arguments), prog_name="fragility")
     except SystemExit as stop:
