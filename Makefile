@@ -1,6 +1,6 @@
 # Every target sets up .venv by itself, with nothing but Python 3.11 or newer and pip.
 #   make demo    train, audit and explain a model on the bundled credit data
-#   make test    the whole test suite (TESTS="tests/test_cli.py" for some of it)
+#   make test    the tests but for the slow ones (TESTS="tests/test_cli.py" for some of them)
 
 # The first interpreter on this machine that is new enough; override with `make PYTHON=python3.13 ...`.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -12,7 +12,7 @@ TESTS ?= tests
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint types bench docs clean
+.PHONY: help setup demo test test-all lint types bench docs clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,11 +22,11 @@ setup: $(VENV)/.installed-dev  ## everything a developer needs, in .venv
 demo: $(VENV)/.installed  ## train, audit, explain; writes demo-audit/
 	$(BIN)/fragility demo
 
-test: $(VENV)/.installed-dev  ## the whole test suite
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
-
-test-fast: $(VENV)/.installed-dev  ## without the tests marked slow
+test: $(VENV)/.installed-dev  ## the tests, but for those marked slow
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(TESTS)
+
+test-all: $(VENV)/.installed-dev  ## the whole test suite
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
 
 lint: $(VENV)/.installed-dev  ## ruff
 	$(BIN)/ruff check .
