@@ -177,6 +177,14 @@ def test_verify_exits_0_when_every_claim_holds(made):
     assert run(*verify_words(made), "--sample", "5").code == 0
 
 
+def test_verify_finds_the_fields_by_itself(made):
+    """The protocol names them, so a label beside them needs no --target."""
+    words = verify_words(made)
+    place = words.index("--target")
+    done = run(*words[:place], *words[place + 2 :])
+    assert done.code == 0, done
+
+
 def test_verify_exits_1_when_the_rows_are_others(made, tmp_path):
     frame = pd.read_parquet(made / "test.parquet")
     frame.loc[3, "age"] += 1

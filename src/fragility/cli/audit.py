@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from fragility import fitting, scores
 from fragility.audit import audit as audit_rows
-from fragility.certificate import Certificates, read_manifest
+from fragility.certificate import PROTOCOL_FILE, Certificates, read_manifest
 from fragility.cli.options import (
     Baseline,
     Classes,
@@ -136,6 +136,18 @@ def _check_out(folder: Path) -> None:
         raise CertificateError(f"--out {folder} is a file; name a folder that does not exist yet")
 
 
+def _declared_fields(directory: Path, given: list[str]) -> list[str]:
+    """Return the columns to verify with: the protocol's fields, if all are there; a label beside them is set aside.
+
+    Where a field is lacking, or the protocol cannot be read, everything is handed on, for verify to say so.
+    """
+    try:
+        fields = [field.name for field in Protocol.load(directory / PROTOCOL_FILE).fields]
+    except ProtocolError:
+        return given
+    return fields if set(fields) <= set(given) else given
+
+
 def _print_summary(certs: Certificates, folder: Path, seconds: float) -> None:
     summary = summarise(certs)
     turning = round(summary.confident * summary.confident_flips_within_two) if summary.confident else 0
@@ -173,7 +185,8 @@ def verify(
     read_manifest(directory)  # a folder that is no audit cannot be checked, which is not the same as a false claim
     loaded = load_model(model, trust=trust, classes=parse_classes(classes))
     given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows)
-    verification = verify_certificates(directory, loaded, given.X, ids=given.ids, sample=sample)
+    X = given.X[_declared_fields(directory, list(given.X.columns))]
+    verification = verify_certificates(directory, loaded, X, ids=given.ids, sample=sample)
     out().print(escape(str(verification)))
     if not verification:
         raise typer.Exit(EXIT_CLAIM_FAILED)

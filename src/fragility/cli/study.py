@@ -49,13 +49,16 @@ def run(
         list[str] | None, typer.Option("--model", metavar="NAME", help="Only units of this model; repeatable.")
     ] = None,
     engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="Audit engine; changes no result.")] = "auto",
+    device: Annotated[
+        str, typer.Option("--device", metavar="NAME", help="Where ResMLP runs: cpu, cuda, or auto. (default cpu)")
+    ] = "cpu",
 ) -> None:
     """Run every unit of a profile that is not finished yet.
 
     [dim]fragility study run smoke --out study-smoke[/dim]
     """
     status = run_study(
-        profile_named(profile, full=full),
+        profile_named(profile, full=full, device=device),
         folder,
         data=data,
         jobs=jobs,

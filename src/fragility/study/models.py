@@ -107,11 +107,12 @@ def train(
     y_validation: np.ndarray,
     *,
     seed: int,
+    device: str = "cpu",
 ) -> Pipeline:
     """Fit preprocessing and model on the training rows; validation rows serve early stopping of ResMLP alone."""
     prepare = preprocessing(data).fit(X_train)
     matrix = prepare.transform(X_train)
-    estimator = _estimator(model, seed, groups=column_fields(data, prepare))
+    estimator = _estimator(model, seed, column_fields(data, prepare), device)
     if model.library == "torch":
         estimator.fit(matrix, y_train, X_validation=prepare.transform(X_validation), y_validation=y_validation)
     else:
@@ -119,10 +120,10 @@ def train(
     return Pipeline([("prepare", prepare), ("model", estimator)])
 
 
-def _estimator(model: ModelSpec, seed: int, groups: tuple[str, ...]) -> Any:
+def _estimator(model: ModelSpec, seed: int, groups: tuple[str, ...], device: str) -> Any:
     settings = dict(model.settings)
     if model.library == "torch":
-        return _residual(settings, seed, groups)
+        return _residual(settings, seed, groups, device)
     if model.name == "xgboost":
         from xgboost import XGBClassifier
 
@@ -146,7 +147,7 @@ def _estimator(model: ModelSpec, seed: int, groups: tuple[str, ...]) -> Any:
     return kind(**settings, random_state=seed)
 
 
-def _residual(settings: dict[str, Any], seed: int, groups: tuple[str, ...]) -> ResMLPClassifier:
+def _residual(settings: dict[str, Any], seed: int, groups: tuple[str, ...], device: str) -> ResMLPClassifier:
     alpha, beta = settings.pop("alpha", 0.0), settings.pop("beta", 0.0)
     penalty = FragilityPenalty(alpha=alpha, beta=beta, groups=groups) if alpha else None
-    return ResMLPClassifier(**settings, fragility=penalty, device="cpu", n_jobs=1, progress=False, random_state=seed)
+    return ResMLPClassifier(**settings, fragility=penalty, device=device, n_jobs=1, progress=False, random_state=seed)

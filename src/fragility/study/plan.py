@@ -46,6 +46,7 @@ class Profile:
     random_orders: int = 3
     train_cap: int | None = None  # overrides the data set's own cap on training rows
     full: bool = False  # lifts every cap on training rows
+    device: str = "cpu"  # where ResMLP trains and predicts; recorded with a unit's timing, since it is no setting
 
     def __post_init__(self) -> None:
         for name in self.datasets:
@@ -106,10 +107,10 @@ PROFILES: Mapping[str, Profile] = {
 }
 
 
-def profile_named(name: str, *, full: bool = False) -> Profile:
+def profile_named(name: str, *, full: bool = False, device: str = "cpu") -> Profile:
     """A profile by name; ``full`` lifts the declared caps on training rows."""
     try:
-        return replace(PROFILES[name], full=full)
+        return replace(PROFILES[name], full=full, device=device)
     except KeyError:
         raise DataError(f"unknown profile {name!r}; expected one of {', '.join(PROFILES)}") from None
 
@@ -142,9 +143,8 @@ def units_of(profile: Profile) -> tuple[Unit, ...]:
 def unit_config(unit: Unit, profile: Profile) -> dict[str, Any]:
     """Everything that decides a unit's numbers, as plain values."""
     data = dataset_spec(unit.dataset)
-    analyses = {
-        key: value for key, value in asdict(profile).items() if key not in ("name", "datasets", "models", "seeds")
-    }
+    no_setting = ("name", "datasets", "models", "seeds", "device")
+    analyses = {key: value for key, value in asdict(profile).items() if key not in no_setting}
     analyses["extra_seeds"] = list(profile.extra_seeds)
     return {
         "format": FORMAT,

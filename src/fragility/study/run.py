@@ -110,7 +110,8 @@ def run_unit(unit: Unit, profile: Profile, out: Path, data: str | None, keep_mod
         result.table.to_parquet(folder / RESULTS, index=False)
         result.rows.to_parquet(folder / "rows.parquet", index=False)
         result.certificates.save(folder / "certificates")
-        _write_json(folder / "timing.json", {"seconds": dict(result.seconds), "versions": versions()})
+        ran = {"seconds": dict(result.seconds), "versions": versions(), "device": profile.device}
+        _write_json(folder / "timing.json", ran)
         digest = hashlib.sha256((folder / RESULTS).read_bytes()).hexdigest()
         (folder / DONE).write_text(f"{digest}\n")
     return time.perf_counter() - start
@@ -293,7 +294,8 @@ def _one_thread_each() -> Iterator[None]:
 def _claim_folder(folder: Path, profile: Profile) -> None:
     """Write the profile into a new folder; refuse a folder that holds another one."""
     path = folder / "study.json"
-    ours = json.loads(json.dumps({"format": FORMAT, "profile": asdict(profile)}))
+    settings = {key: value for key, value in asdict(profile).items() if key != "device"}  # units may run anywhere
+    ours = json.loads(json.dumps({"format": FORMAT, "profile": settings}))
     if path.is_file():
         if json.loads(path.read_text()) != ours:
             raise DataError(f"{folder} holds a run of another profile or other settings; choose another --out")

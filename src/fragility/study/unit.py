@@ -133,7 +133,7 @@ def fit_unit(
     """Split, train (unless a model trained by the same configuration is given) and declare the protocol."""
     parts = split(data.y, unit.seed, train_cap=profile.rows_to_train(unit.dataset))
     if pipeline is None:
-        pipeline = train_unit(unit, data, parts)
+        pipeline = train_unit(unit, data, parts, profile.device)
     model = Model.wrap(pipeline)
     protocol = declared_protocol(unit, data, parts, model)
     return FittedUnit(
@@ -141,7 +141,7 @@ def fit_unit(
     )
 
 
-def train_unit(unit: Unit, data: Dataset, parts: Split) -> Pipeline:
+def train_unit(unit: Unit, data: Dataset, parts: Split, device: str = "cpu") -> Pipeline:
     X, y = data.X, data.y
     return train(
         model_spec(unit.model),
@@ -151,6 +151,7 @@ def train_unit(unit: Unit, data: Dataset, parts: Split) -> Pipeline:
         X.iloc[parts.validation],
         y[parts.validation],
         seed=unit.seed,
+        device=device,
     )
 
 
