@@ -3,8 +3,8 @@
     python benchmarks/parity.py [--rows 1000] [--out parity.json]
 
 A row counts as different if any exact claim of it (predicted class, path, k*, classes along the path, lambda*) differs.
-For such a row the distance to the nearest decision edge is looked at: a margin within float rounding of a flip, or a tie
-between two drops can go either way, and is counted as a tie.
+For such a row the distance to the nearest decision edge is looked at: a margin within float rounding of a flip, or of
+a tie between two drops, can go either way, and is counted as a tie.
 """
 
 from __future__ import annotations
