@@ -41,6 +41,7 @@ from fragility.protocol import Protocol
 from fragility.scores import Floats, softmax_probabilities
 from fragility.tracing import output_names, trace_columns
 
+Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 FORMAT = "fragility-resmlp/1"
 SUFFIX = ".safetensors"
 QUIET_SECONDS = 2.0  # a training shorter than this shows no progress bar
@@ -312,7 +313,7 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):
         patience: int = 10,
         validation_fraction: float = 0.15,
         fragility: FragilityPenalty | None = None,
-        device: Literal["auto", "cpu", "cuda"] = "auto",
+        device: Device = "auto",
         n_jobs: int | None = None,
         progress: bool | Literal["auto"] = "auto",
         random_state: int | np.random.RandomState | None = None,

@@ -10,6 +10,7 @@ import typer
 from fragility.cli.terminal import err, out
 from fragility.errors import DataError
 from fragility.study.figures import write_figures
+from fragility.study.models import Device
 from fragility.study.plan import PROFILES, profile_named
 from fragility.study.reproduction import reproduction_document
 from fragility.study.run import Event, Status, collect, run_study, saved_profile, study_status
@@ -50,7 +51,7 @@ def run(
     ] = None,
     engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="Audit engine; changes no result.")] = "auto",
     device: Annotated[
-        str, typer.Option("--device", metavar="NAME", help="Where ResMLP runs: cpu, cuda, or auto. (default cpu)")
+        Device, typer.Option("--device", metavar="NAME", help="Where ResMLP runs: cpu, cuda, or auto. (default cpu)")
     ] = "cpu",
 ) -> None:
     """Run every unit of a profile that is not finished yet.

@@ -20,7 +20,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline
 
 from fragility.errors import ModelError
-from fragility.resmlp import FragilityPenalty, ResMLPClassifier
+from fragility.resmlp import Device, FragilityPenalty, ResMLPClassifier
 from fragility.study.datasets import DatasetSpec
 from fragility.study.preparation import column_fields, preprocessing
 
@@ -107,7 +107,7 @@ def train(
     y_validation: np.ndarray,
     *,
     seed: int,
-    device: str = "cpu",
+    device: Device = "cpu",
 ) -> Pipeline:
     """Fit preprocessing and model on the training rows; validation rows serve early stopping of ResMLP alone."""
     prepare = preprocessing(data).fit(X_train)
@@ -120,7 +120,7 @@ def train(
     return Pipeline([("prepare", prepare), ("model", estimator)])
 
 
-def _estimator(model: ModelSpec, seed: int, groups: tuple[str, ...], device: str) -> Any:
+def _estimator(model: ModelSpec, seed: int, groups: tuple[str, ...], device: Device) -> Any:
     settings = dict(model.settings)
     if model.library == "torch":
         return _residual(settings, seed, groups, device)
@@ -147,7 +147,7 @@ def _estimator(model: ModelSpec, seed: int, groups: tuple[str, ...], device: str
     return kind(**settings, random_state=seed)
 
 
-def _residual(settings: dict[str, Any], seed: int, groups: tuple[str, ...], device: str) -> ResMLPClassifier:
+def _residual(settings: dict[str, Any], seed: int, groups: tuple[str, ...], device: Device) -> ResMLPClassifier:
     alpha, beta = settings.pop("alpha", 0.0), settings.pop("beta", 0.0)
     penalty = FragilityPenalty(alpha=alpha, beta=beta, groups=groups) if alpha else None
     return ResMLPClassifier(**settings, fragility=penalty, device=device, n_jobs=1, progress=False, random_state=seed)

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from fragility.errors import DataError
 from fragility.study.datasets import DATASETS, dataset_spec
-from fragility.study.models import MODELS, model_spec
+from fragility.study.models import MODELS, Device, model_spec
 
 FORMAT = "fragility-study/1"
 
@@ -46,13 +46,15 @@ class Profile:
     random_orders: int = 3
     train_cap: int | None = None  # overrides the data set's own cap on training rows
     full: bool = False  # lifts every cap on training rows
-    device: str = "cpu"  # where ResMLP trains and predicts; recorded with a unit's timing, since it is no setting
+    device: Device = "cpu"  # where ResMLP trains and predicts; recorded with a unit's timing, since it is no setting
 
     def __post_init__(self) -> None:
         for name in self.datasets:
             dataset_spec(name)
         for name in self.models:
             model_spec(name)
+        if self.device not in get_args(Device):
+            raise DataError(f"device must be one of {', '.join(get_args(Device))}, got {self.device!r}")
         if not self.datasets or not self.models or not self.seeds:
             raise DataError(f"profile {self.name!r} must name at least one data set, model and seed")
 
@@ -107,7 +109,7 @@ PROFILES: Mapping[str, Profile] = {
 }
 
 
-def profile_named(name: str, *, full: bool = False, device: str = "cpu") -> Profile:
+def profile_named(name: str, *, full: bool = False, device: Device = "cpu") -> Profile:
     """A profile by name; ``full`` lifts the declared caps on training rows."""
     try:
         return replace(PROFILES[name], full=full, device=device)

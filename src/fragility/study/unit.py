@@ -58,7 +58,7 @@ from fragility.scores import (
 from fragility.search import failing_sets_of_rows, greedy_diagnostics
 from fragility.stress import BrittleLabels, Stress, label_rows, run_stress_rows
 from fragility.study.datasets import Dataset, Split, split
-from fragility.study.models import model_spec, train
+from fragility.study.models import Device, model_spec, train
 from fragility.study.plan import Profile, Unit
 from fragility.study.tidy import Recorder
 
@@ -141,7 +141,7 @@ def fit_unit(
     )
 
 
-def train_unit(unit: Unit, data: Dataset, parts: Split, device: str = "cpu") -> Pipeline:
+def train_unit(unit: Unit, data: Dataset, parts: Split, device: Device = "cpu") -> Pipeline:
     X, y = data.X, data.y
     return train(
         model_spec(unit.model),
