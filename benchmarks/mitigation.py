@@ -193,7 +193,16 @@ def save(path: Path | None, options: argparse.Namespace, records: list[dict[str,
         return
     document = {"options": {k: str(v) for k, v in vars(options).items()}, "records": records}
     document["differences"] = differences(records)
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(_defined(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _defined(value: Any) -> Any:
+    """JSON has no NaN: what is undefined (a share of no rows, an interval over one unit) becomes null."""
+    if isinstance(value, float) and np.isnan(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _defined(item) for key, item in value.items()}
+    return [_defined(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def arguments() -> argparse.Namespace:
