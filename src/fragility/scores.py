@@ -120,11 +120,10 @@ def rcma(c: Floats) -> Floats:
 
 def flip_budget(path_flipped: Booleans) -> Integers:
     """Return k* = first k >= 1 that flips, else K + 1; path_flipped (n, K+1) -> (n,)."""
-    steps = path_flipped.shape[1]
-    flipped = path_flipped.copy()
-    flipped[:, 0] = False
-    first = np.argmax(flipped, axis=1)
-    return np.asarray(np.where(flipped.any(axis=1), first, steps), dtype=np.int64)
+    never = path_flipped.shape[1]
+    step = np.arange(1, never, dtype=np.int32)
+    first = np.where(path_flipped[:, 1:], step, np.int32(never)).min(axis=1, initial=never)
+    return np.asarray(first, dtype=np.int64)
 
 
 def flip_threshold(severities: Floats, flips: Booleans) -> Floats:
