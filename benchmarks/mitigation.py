@@ -217,12 +217,18 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu")
     parser.add_argument("--data", type=Path, default=None, help=f"folder of the data sets; default {DATA_VARIABLE}")
+    parser.add_argument("--join", type=Path, nargs="+", help="no training: join the records of these JSON files")
     parser.add_argument("--out", type=Path, default=None, help="write records and differences to this JSON file")
     return parser.parse_args()
 
 
 def main() -> None:
     options = arguments()
+    if options.join:
+        joined = [record for path in options.join for record in json.loads(path.read_text())["records"]]
+        save(options.out, options, joined)
+        print(report(differences(joined)))
+        return
     if options.data is None and DATA_VARIABLE not in os.environ:
         beside = Path(__file__).resolve().parents[2] / "shared" / "data"  # where the tests look too
         options.data = beside if beside.is_dir() else None
