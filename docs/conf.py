@@ -1,0 +1,70 @@
+"""The documentation site: `make docs` builds it, with every warning an error."""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # gallery_order, beside this file
+
+import fragility
+
+os.environ.setdefault("MPLBACKEND", "agg")
+
+project = "fragility"
+author = "The fragility authors"
+copyright = "the fragility authors, Apache-2.0"
+release = fragility.__version__
+version = release
+
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
+]
+source_suffix = {".rst": "restructuredtext", ".md": "markdown"}
+exclude_patterns = ["_build", "auto_examples/**/*.ipynb", "auto_examples/**/*.py"]
+suppress_warnings = ["config.cache"]  # the gallery's settings hold functions, which Sphinx cannot store
+
+# Markdown pages are read on the code host too, so links between them are plain relative links.
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autosummary_generate = True
+autodoc_typehints = "none"  # numpydoc sections say the types in words
+numpydoc_show_class_members = False
+numpydoc_class_members_toctree = False
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "auto_examples",
+    "filename_pattern": r"/plot_",
+    "within_subsection_order": "gallery_order.InReadingOrder",
+    "copyfile_regex": r"never^",
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "min_reported_time": 1e9,  # a build's own times are no measurement
+    "abort_on_example_error": True,
+    "reference_url": {"fragility": None},
+    "doc_module": ("fragility",),
+    "backreferences_dir": "api/backreferences",
+}
+
+html_theme = "pydata_sphinx_theme"
+html_title = "fragility"
+html_static_path = ["images"]
+html_show_sourcelink = False
+html_theme_options = {
+    "navigation_with_keys": False,
+    "show_toc_level": 2,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "tango",
+    "pygments_dark_style": "monokai",
+}
+html_sidebars = {"index": [], "performance": [], "reproduction": [], "format": []}

@@ -1,0 +1,54 @@
+"""
+Stress a model with your own outage log
+=======================================
+
+Fields do not fail one by one: a bureau is down and four of them are gone. Where such events are on record, they can be
+replayed on every prediction.
+"""
+
+# %%
+import pandas as pd
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+import fragility as fg
+
+X, y = fg.load_credit_g()
+X_train, y_train, X_test = X[:600], y[:600], X[600:]
+nominal = list(X.select_dtypes(exclude="number"))
+encode = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), nominal), remainder=StandardScaler())
+forest = RandomForestClassifier(100, min_samples_leaf=3, random_state=0)
+model = make_pipeline(encode, forest).fit(X_train, y_train)
+protocol = fg.Protocol.fit(model, X_train, baseline="mode")
+
+# %%
+# The log: one line for each field that an event took away
+# --------------------------------------------------------
+log = pd.DataFrame(
+    [
+        ("bank feed down, 3 March", "checking_status"),
+        ("bank feed down, 3 March", "savings_status"),
+        ("bank feed down, 9 May", "checking_status"),
+        ("bank feed down, 9 May", "savings_status"),
+        ("bureau timeout, 12 June", "credit_history"),
+        ("bureau timeout, 12 June", "existing_credits"),
+        ("form without employment", "employment"),
+    ],
+    columns=["event", "field"],
+)
+
+# %%
+# Which confident decisions would not have survived those events?
+# ---------------------------------------------------------------
+labels = fg.label_brittle(model, X_test, protocol, fg.Stress.from_outages(log))
+print(labels.counts())
+
+# %%
+# Did the certificates know? They never saw the log
+# -------------------------------------------------
+# FDS should put the rows that broke to the front of the confident ones.
+certs = fg.audit(model, X_test, protocol)
+report = fg.compare_scores(certs, labels)
+print(report)

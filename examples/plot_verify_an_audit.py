@@ -1,0 +1,49 @@
+"""
+Verify an audit that someone else made
+======================================
+
+A colleague hands over a folder of certificates, the model and the rows. Nothing in the folder has to be believed: all of it
+can be recomputed.
+"""
+
+# %%
+# What the colleague did
+# ----------------------
+import tempfile
+from pathlib import Path
+
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import fragility as fg
+
+X, y = fg.load_credit_g()
+X = X.select_dtypes("number")
+X_train, y_train, X_test = X[:700], y[:700], X[700:]
+model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X_train, y_train)
+
+folder = Path(tempfile.mkdtemp()) / "audit"
+fg.audit(model, X_test, fg.Protocol.fit(model, X_train, depth=5)).save(folder)
+
+# %%
+# What you do
+# -----------
+# Every claim is computed anew through the model's own probabilities, whatever engine made the certificates.
+print(fg.verify(folder, model, X_test))
+
+# %%
+# Only some of the rows
+# ---------------------
+# Someone who shows the robust cases only cannot hide that there were others.
+certs = fg.Certificates.load(folder)
+robust_first = certs.to_pandas()["fds"].argsort()
+certs.take(robust_first[:10]).save(folder.parent / "selection")
+print(fg.verify(folder.parent / "selection", model, X_test))
+
+# %%
+# Another model
+# -------------
+# A model with other parameters has another fingerprint, even if it predicts much the same.
+other = make_pipeline(StandardScaler(), LogisticRegression(C=0.5)).fit(X_train, y_train)
+print(fg.verify(folder, other, X_test))
