@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss, log_loss
 
 from fragility.errors import DataError
-from fragility.metrics import (
+from fragility.ranking.predictive import (
     brier_score,
     class_codes,
     expected_calibration_error,
