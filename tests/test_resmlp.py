@@ -318,11 +318,11 @@ def test_clone_and_grid_search_over_penalties():
     X, y = data(200)
     penalties = [None, FragilityPenalty(alpha=0.5), FragilityPenalty(alpha=1.0, groups=[[0, 1], range(2, 8)])]
     search = GridSearchCV(small(max_epochs=3), {"penalty": penalties, "width": [8]}, cv=2).fit(X, y)
-    assert search.best_params_["fragility"] in penalties
+    assert search.best_params_["penalty"] in penalties
     model = small(penalty=penalties[2])
     copy = clone(model)
-    assert copy.fragility == model.fragility
-    assert copy.get_params()["fragility"] == penalties[2]
+    assert copy.penalty == model.penalty
+    assert copy.get_params()["penalty"] == penalties[2]
 
 
 def test_pickle_keeps_the_model():
@@ -602,7 +602,7 @@ def test_unfitted_models_say_so(tmp_path):
         ({"device": "tpu"}, "device must be 'auto', 'cpu' or 'cuda', got 'tpu'"),
         ({"n_jobs": 0}, "n_jobs must be None or a whole number other than 0, got 0"),
         ({"progress": "yes"}, "progress must be None, True, False or a function, got 'yes'"),
-        ({"fragility": 0.5}, "fragility must be None or a FragilityPenalty, got float"),
+        ({"penalty": 0.5}, "penalty must be None or a FragilityPenalty, got float"),
     ],
 )
 def test_bad_parameters_are_refused(changes, message):

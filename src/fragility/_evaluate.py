@@ -170,7 +170,7 @@ def evaluate(
     work = _Work(stress or Stress(), baselines or Baselines(), seed, engine, byte_budget, progress)
     truth = None if y is None else class_codes(_labels_at(y, places, len(bound)), wrapped.classes)
     held = None if validation is None else work.judge_validation(wrapped, certs, *validation)
-    judged = work.judge(prepared(bound.take(places), engine), certs, None if held is None else held.order)
+    judged = work.judge(prepared(bound.take(places.tolist()), engine), certs, None if held is None else held.order)
     return work.evaluation(certs, judged, held, truth)
 
 

@@ -55,7 +55,7 @@ METHODS = ("raw", "temperature", "brittleness-aware")
 PROBE = 0.01  # a logit difference small enough that no temperature saturates the probabilities it is read from
 
 
-class _GivenLogits(ClassifierMixin, BaseEstimator):
+class _GivenLogits(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """An estimator whose rows are already logits, for scikit-learn's calibrator to scale."""
 
     def fit(self, X: Floats, y: Integers, sample_weight: Floats | None = None) -> _GivenLogits:
@@ -68,7 +68,7 @@ class _GivenLogits(ClassifierMixin, BaseEstimator):
         return (X[:, 1] - X[:, 0]) / 2.0 if X.shape[1] == 2 else X
 
     def predict(self, X: Floats) -> Integers:  # asked for by scikit-learn's checks, never called
-        return X.argmax(axis=1)
+        return np.asarray(X.argmax(axis=1))
 
 
 def global_temperature(probabilities: ArrayLike, codes: ArrayLike) -> float:
@@ -109,7 +109,7 @@ def _with_label_kept(before: Floats, after: Floats) -> Floats:
     return after
 
 
-class FragilityTemperature(BaseEstimator):
+class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Temperature scaling with a higher temperature for fragile rows.
 
     Parameters
@@ -216,7 +216,7 @@ class FragilityTemperature(BaseEstimator):
         return cls.from_dict(document)
 
 
-class FragilityCalibratedClassifier(ClassifierMixin, BaseEstimator):
+class FragilityCalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A trained model whose probabilities are corrected by what its certificates say about each new row.
 
     model: anything `Model.wrap` takes, already trained. protocol: the protocol rows are audited under.
@@ -271,12 +271,12 @@ class FragilityCalibratedClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Floats:
         """Probabilities corrected by each row's certificate."""
         check_is_fitted(self)
-        return self._calibrator().transform(self.raw_probabilities(X), self.fragility(X))
+        return np.asarray(self._calibrator().transform(self.raw_probabilities(X), self.fragility(X)))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The model's own labels: the correction never changes one, so none is computed."""
         check_is_fitted(self)
-        return self.classes_[self.raw_probabilities(X).argmax(axis=1)]
+        return np.asarray(self.classes_[self.raw_probabilities(X).argmax(axis=1)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class NativeEngine:
     def predictor(self, rows: EvidenceRows) -> Callable[[Floats], Floats] | None:
         """Return the engine's own predictor of stressed rows, None where it has none faster than the model."""
         offered = getattr(self._loaded(), "predictor", None)
-        return None if offered is None else offered(rows)  # type: ignore[no-any-return]
+        return None if offered is None else offered(rows)
 
     def _loaded(self) -> Any:
         return importlib.import_module(self.module)
@@ -77,25 +77,20 @@ def prepared(rows: EvidenceRows, engine: str = "auto") -> EvidenceRows:
     """
     native = _native_for(rows, engine)
     fast = None if native is None else native.predictor(rows)
-    if native is None or fast is None or not _answers_alike(fast, native, rows):
+    if native is None or fast is None:
+        return rows
+    states = _sample_states(rows)
+    gap = float(np.abs(fast(states) - rows.predict(states)).max())
+    if not _is_rounding(gap, native, rows, required=engine != "auto"):
         return rows
     return replace(rows, predict_matrix=fast)
 
 
-def _answers_alike(fast: Callable[[Floats], Floats], native: NativeEngine, rows: EvidenceRows) -> bool:
-    """Compare a native predictor with the model on a few rows, whole, without one half of their groups, and bare."""
+def _sample_states(rows: EvidenceRows) -> Floats:
+    """Return a few rows: whole, without either half of their groups, and with nothing left."""
     x = rows.dense(0, SELF_CHECK_ROWS)
     odd = rows.column_group % 2 == 1
-    bare = np.broadcast_to(rows.baseline, x.shape)
-    states = np.concatenate([x, np.where(odd, bare, x), np.where(odd, x, bare), bare[:1]])
-    gap = float(np.abs(fast(states) - rows.predict(states)).max())
-    if gap > native.tolerance:
-        warnings.warn(
-            f"the {native.name} engine differs from {rows.model.kind}'s own probabilities by {gap:.3g}; "
-            "the model itself is asked instead",
-            stacklevel=4,
-        )
-    return gap <= native.tolerance
+    return np.concatenate([x, np.where(odd, rows.baseline, x), np.where(odd, x, rows.baseline), rows.baseline[None]])
 
 
 def choose_native(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int) -> NativeEngine | None:
@@ -133,10 +128,14 @@ def _agrees(native: NativeEngine, rows: EvidenceRows, protocol: Protocol, byte_b
             (claimed.confidence, asked.confidence),
         ]
     )
+    return _is_rounding(gap, native, rows, required)
+
+
+def _is_rounding(gap: float, native: NativeEngine, rows: EvidenceRows, required: bool) -> bool:
     if gap <= native.tolerance:
         return True
     message = f"the {native.name} engine differs from {rows.model.kind}'s own probabilities by {gap:.3g}"
     if required:
         raise EngineError(f"{message}; use engine='auto'")
-    warnings.warn(f"{message}; the black-box engine is used instead", stacklevel=4)
+    warnings.warn(f"{message}; the black-box engine is used instead", stacklevel=5)
     return False

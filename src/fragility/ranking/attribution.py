@@ -68,7 +68,7 @@ def concentration(mass: Floats, top: int = 3) -> Floats:
     """Share of each row's mass that its `top` largest groups hold; 0 where there is no mass at all."""
     largest = -np.sort(-mass, axis=1)[:, :top]
     total = mass.sum(axis=1)
-    return np.divide(largest.sum(axis=1), total, out=np.zeros(len(mass)), where=total > 0.0)
+    return np.asarray(np.divide(largest.sum(axis=1), total, out=np.zeros(len(mass)), where=total > 0.0))
 
 
 def _explainer_family(estimator: Any) -> str:

@@ -155,4 +155,4 @@ def _weighted_auroc(weights: Floats, places: _Places) -> Floats:
     own = weights[:, places.positive]
     won = (own * (passed[:, places.below] + passed[:, places.up_to])).sum(axis=1) / 2.0
     with np.errstate(invalid="ignore"):
-        return won / (own.sum(axis=1) * passed[:, -1])
+        return np.asarray(won / (own.sum(axis=1) * passed[:, -1]))

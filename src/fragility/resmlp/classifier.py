@@ -41,7 +41,7 @@ from fragility.scores import Booleans, Floats, Integers, softmax_probabilities
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 
 
-class ResMLPClassifier(ClassifierMixin, BaseEstimator):
+class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Residual MLP for tabular rows, trained by mini-batch AdamW with early stopping on validation NLL.
 
     Parameters
@@ -181,7 +181,7 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> NDArray[Any]:
         """The label with the largest logit; the first in the order of ``classes_`` among equals."""
         logits = self.decision_logits(X)
-        return self.classes_[logits.argmax(axis=1)]
+        return np.asarray(self.classes_[logits.argmax(axis=1)])
 
     def fingerprint(self) -> str:
         """``sha256:...`` over weights, shape and classes: all that decides the predictions.

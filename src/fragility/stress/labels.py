@@ -190,7 +190,8 @@ class BrittleLabels:
 
     def to_pandas(self) -> pd.DataFrame:
         """`to_arrow` as a pandas DataFrame."""
-        return self.to_arrow().to_pandas()
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table as .parquet or .csv."""
