@@ -24,12 +24,12 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import Pipeline
 
 from fragility.audit import audit
-from fragility.metrics import negative_log_likelihood
 from fragility.models import Model
 from fragility.protocol import Protocol
 from fragility.ranking import bootstrap_mean, paired_bootstrap
+from fragility.ranking.predictive import negative_log_likelihood
 from fragility.resmlp import FragilityPenalty, ResMLPClassifier
-from fragility.stress import brittle_labels
+from fragility.stress import label_brittle
 from fragility.study.datasets import DATA_VARIABLE, load, split
 from fragility.study.preparation import preprocessing
 
@@ -108,7 +108,7 @@ def _trained(
     if setting.changes is not None:
         penalty = FragilityPenalty.from_preprocessing(prepare, **setting.changes)
     model = ResMLPClassifier(
-        width=options.width, blocks=options.blocks, fragility=penalty, device=options.device, random_state=seed
+        width=options.width, blocks=options.blocks, penalty=penalty, device=options.device, random_state=seed
     )
     matrix = prepare.transform(X_train)
     if options.ablation:  # the validation rows judge, so they may not also stop the training
@@ -127,7 +127,7 @@ def _predictive(model: Pipeline, X: Any, y: np.ndarray) -> dict[str, float]:
 
 def _fragility(model: Pipeline, X: Any, protocol: Protocol) -> dict[str, float]:
     claims = audit(model, X, protocol, progress=False).claims
-    labels = brittle_labels(model, X, protocol)
+    labels = label_brittle(model, X, protocol)
     sure = int(labels.high_confidence.sum())
     return {
         "confidence": claims.confidence.mean(),

@@ -32,6 +32,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from standalone import load_core
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 MEASUREMENTS = 10  # first columns of Covertype; then 4 columns of one field, and 40 of another
@@ -106,7 +107,7 @@ class Bench:
         self.torch = torch
         self.states = load_source("engines/neural_states.py")
         self.scores = load_source("scores.py")
-        self.core = load_source("residual_network.py")
+        self.core = load_core()
         self.options = options
         self.device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.batches = CUDA_BATCHES if self.device.type == "cuda" else CPU_BATCHES

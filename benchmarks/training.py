@@ -4,38 +4,26 @@
     python benchmarks/training.py --dataset covertype --write covertype.npz
     python benchmarks/training.py --prepared covertype.npz --device cuda --batch-size 4096
 
-With --prepared nothing but numpy and torch is needed: the network and its training are loaded from
-src/fragility/residual_network.py by path, so the same code runs where the package is not installed.
+With --prepared nothing but numpy and torch is needed: the network and its training are loaded by their paths, so the
+same code runs where the package is not installed.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import platform
 import resource
-import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+from standalone import load_core
 
-CORE = Path(__file__).resolve().parents[1] / "src" / "fragility" / "residual_network.py"
 PARTS = ("train", "validation", "test")
 MODELS = ("ResMLP", "FR-ResMLP")
-
-
-def load_core() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("residual_network", CORE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up by name
-    spec.loader.exec_module(module)
-    return module
 
 
 def prepare(dataset: str, seed: int) -> dict[str, np.ndarray]:
@@ -57,7 +45,7 @@ def prepare(dataset: str, seed: int) -> dict[str, np.ndarray]:
     return prepared
 
 
-def train_once(core: ModuleType, prepared: dict[str, np.ndarray], model: str, options: argparse.Namespace) -> Any:
+def train_once(core: Any, prepared: dict[str, np.ndarray], model: str, options: argparse.Namespace) -> Any:
     """One training; wall and CPU seconds, peak memory, history and quality on the test part."""
     rows = core.Rows(prepared["train_matrix"], prepared["train_codes"])
     validation = core.Rows(prepared["validation_matrix"], prepared["validation_codes"])
@@ -99,7 +87,7 @@ def _peak_host_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _quality(core: ModuleType, network: Any, prepared: dict[str, np.ndarray], device: str) -> dict[str, float]:
+def _quality(core: Any, network: Any, prepared: dict[str, np.ndarray], device: str) -> dict[str, float]:
     codes = prepared["test_codes"]
     logits = core.logits_of(network, prepared["test_matrix"], device)
     top = logits.max(axis=1)
@@ -207,9 +195,7 @@ def main() -> None:
 def _head(prepared: dict[str, np.ndarray], n: int) -> dict[str, np.ndarray]:
     """The first rows of each part, with the last class kept so that the network has its shape."""
     keep = {part: np.r_[:n, prepared[f"{part}_codes"].argmax()] for part in PARTS}
-    return {
-        f"{part}_{what}": prepared[f"{part}_{what}"][keep[part]] for part in PARTS for what in ("matrix", "codes")
-    }
+    return {f"{part}_{what}": prepared[f"{part}_{what}"][keep[part]] for part in PARTS for what in ("matrix", "codes")}
 
 
 if __name__ == "__main__":

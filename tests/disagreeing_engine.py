@@ -14,3 +14,7 @@ def refusal(rows):
 def trace(rows, protocol, progress=None):
     right = trace_blackbox(rows, protocol)
     return replace(right, one_step_margin=right.one_step_margin + ERROR, engine="disagreeing")
+
+
+def predictor(rows):
+    return lambda matrix: rows.predict(matrix) + ERROR

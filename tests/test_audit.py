@@ -24,7 +24,7 @@ from fragility.audit import audit
 from fragility.certificate import Certificates, Claims
 from fragility.errors import EngineError
 from fragility.models import Model
-from fragility.protocol import Protocol
+from fragility.protocol import Protocol, bind
 from fragility.verify import verify
 
 N = 16
@@ -246,3 +246,22 @@ def test_another_process_with_other_threads_gives_the_same_certificates(tmp_path
         command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path), threads]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=True)
         assert done.stdout.split() == expected
+
+
+@pytest.mark.parametrize("space", ["transformed", "raw"])
+def test_rows_bound_before_are_audited_as_they_are(space):
+    case = fitted("credit_g", "lightgbm", space)
+    protocol = fg.Protocol.fit(case.model, case.X_train, space=space)
+    X = case.X_test.iloc[:20]
+    bound = bind(case.model, X, protocol)
+    for rows, same in ((bound, X), (bound.take([4, 2]), X.iloc[[4, 2]])):
+        once, afresh = (fg.audit(case.model, given, protocol, engine="blackbox") for given in (rows, same))
+        assert once.to_arrow().equals(afresh.to_arrow())
+        assert once.manifest["input"] == afresh.manifest["input"]
+    other = fitted("credit_g", "logistic", space).model
+    with pytest.raises(fg.ModelError, match="bound to another model"):
+        fg.audit(other, bound, protocol)
+    with pytest.raises(fg.ProtocolError, match="bound under other groups or another baseline"):
+        fg.audit(case.model, bound, fg.Protocol.fit(case.model, case.X_train, space=space, baseline="median"))
+    with pytest.raises(fg.DataError, match="have their ids already"):
+        fg.audit(case.model, bound, protocol, ids=range(20))

@@ -11,7 +11,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from test_cli import refuse, run
 
 import fragility as fg
-from fragility.calibration import BrittlenessAwareTemperature
+from fragility.calibration import FragilityTemperature
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_it_fits_reports_draws_and_corrects(folder, tmp_path):
     raw = model.predict_proba(pd.read_csv(folder / "test.csv").drop(columns="risk"))
     corrected_labels = corrected[["probability_bad", "probability_good"]].to_numpy().argmax(axis=1)
     np.testing.assert_array_equal(corrected_labels, raw.argmax(axis=1))
-    fitted = BrittlenessAwareTemperature.load(tmp_path / "correction.json")
+    fitted = FragilityTemperature.load(tmp_path / "correction.json")
     assert fitted.validation_nll_[fitted.eta_] <= fitted.validation_nll_[0.0]
 
 

@@ -18,9 +18,8 @@ from fragility.audit import audit
 from fragility.calibration import (
     ETAS,
     METHODS,
-    BrittlenessAwareClassifier,
-    BrittlenessAwareTemperature,
-    FragileCalibrationDisplay,
+    FragilityCalibratedClassifier,
+    FragilityTemperature,
     calibration_report,
     corrections,
     fragile_rows,
@@ -28,8 +27,8 @@ from fragility.calibration import (
     scaled_probabilities,
 )
 from fragility.errors import DataError, ModelError
-from fragility.metrics import brier_score, expected_calibration_error, negative_log_likelihood
 from fragility.protocol import Protocol
+from fragility.ranking.predictive import brier_score, expected_calibration_error, negative_log_likelihood
 from fragility.scores import pseudo_logits
 
 
@@ -74,7 +73,7 @@ def test_the_correction_equals_its_slow_twin(n_classes):
     p, y, fds = overconfident(1, 400, n_classes)
     new_p, _, new_fds = overconfident(2, 50, n_classes)
     new_fds = new_fds * 1.5 - 0.2  # beyond the validation range on both sides
-    calibrator = BrittlenessAwareTemperature().fit(p, y, fds)
+    calibrator = FragilityTemperature().fit(p, y, fds)
     t0, eta, expected = slow_correction(p, y, fds, new_p, new_fds)
     assert calibrator.temperature_ == pytest.approx(t0, rel=1e-4)
     assert calibrator.eta_ == eta > 0
@@ -102,9 +101,9 @@ def test_the_global_temperature_is_a_minimum_of_the_validation_nll():
 def test_a_class_without_validation_rows_is_allowed():
     p, y, fds = overconfident(4, 600, 4)
     kept = y != 2
-    calibrator = BrittlenessAwareTemperature().fit(p[kept], y[kept], fds[kept])
+    calibrator = FragilityTemperature().fit(p[kept], y[kept], fds[kept])
     assert calibrator.n_classes_ == 4
-    only = BrittlenessAwareTemperature().fit(p[y == 0], y[y == 0], fds[y == 0])
+    only = FragilityTemperature().fit(p[y == 0], y[y == 0], fds[y == 0])
     assert only.temperature_ > 0
 
 
@@ -120,7 +119,7 @@ def test_a_class_without_validation_rows_is_allowed():
 )
 def test_never_worse_than_temperature_scaling_on_validation(seed, n, n_classes, by_fds):
     p, y, fds = overconfident(seed, n, n_classes, by_fds)
-    calibrator = BrittlenessAwareTemperature().fit(p, y, fds)
+    calibrator = FragilityTemperature().fit(p, y, fds)
     corrected = corrections(calibrator, p, fds)
     aware = negative_log_likelihood(corrected["brittleness-aware"], y)
     assert aware <= negative_log_likelihood(corrected["temperature"], y)
@@ -152,7 +151,7 @@ def test_no_temperature_changes_a_label_not_even_at_ties(row, temperature):
 @given(seed=st.integers(0, 10_000), n_classes=st.integers(2, 5), fds=st.floats(-1, 3))
 def test_the_correction_never_changes_a_label(seed, n_classes, fds):
     p, y, f = overconfident(seed, 80, n_classes)
-    calibrator = BrittlenessAwareTemperature().fit(p, y, f)
+    calibrator = FragilityTemperature().fit(p, y, f)
     new = np.random.default_rng(seed).dirichlet(np.full(n_classes, 0.3), 40)
     corrected = calibrator.transform(new, np.full(40, fds))
     assert np.array_equal(corrected.argmax(axis=1), new.argmax(axis=1))
@@ -168,7 +167,7 @@ def test_an_exact_tie_stays_a_tie():
 
 def test_fragile_rows_lose_more_confidence():
     p, y, fds = overconfident()
-    calibrator = BrittlenessAwareTemperature().fit(p, y, fds)
+    calibrator = FragilityTemperature().fit(p, y, fds)
     assert calibrator.eta_ > 0
     same = np.tile([0.95, 0.05], (3, 1))
     confidence = calibrator.transform(same, [0.1, 0.5, 0.9])[:, 0]
@@ -177,14 +176,14 @@ def test_fragile_rows_lose_more_confidence():
 
 def test_new_fds_are_clipped_to_the_validation_range():
     p, y, fds = overconfident()
-    calibrator = BrittlenessAwareTemperature().fit(p, y, fds)
+    calibrator = FragilityTemperature().fit(p, y, fds)
     low, high = calibrator.fds_range_
     assert calibrator.normalised([low - 1, low, high, high + 1]).tolist() == [0.0, 0.0, 1.0, 1.0]
 
 
 def test_equal_fds_leave_plain_temperature_scaling():
     p, y, _ = overconfident()
-    calibrator = BrittlenessAwareTemperature().fit(p, y, np.full(len(y), 0.4))
+    calibrator = FragilityTemperature().fit(p, y, np.full(len(y), 0.4))
     assert calibrator.eta_ == 0.0
     np.testing.assert_array_equal(calibrator.temperatures([0.0, 0.9]), calibrator.temperature_)
 
@@ -192,31 +191,31 @@ def test_equal_fds_leave_plain_temperature_scaling():
 def test_when_fds_says_nothing_eta_is_small_and_zero_wins_ties():
     p, y, fds = overconfident(by_fds=0.0)
     shuffled = np.random.default_rng(0).permutation(fds)
-    assert BrittlenessAwareTemperature().fit(p, y, shuffled).eta_ <= 0.25
-    assert BrittlenessAwareTemperature(etas=[0.0]).fit(p, y, fds).eta_ == 0.0
+    assert FragilityTemperature().fit(p, y, shuffled).eta_ <= 0.25
+    assert FragilityTemperature(etas=[0.0]).fit(p, y, fds).eta_ == 0.0
 
 
 def test_labels_may_be_given_with_declared_classes():
     p, y, fds = overconfident()
     names = np.array(["no", "yes"])
-    by_code = BrittlenessAwareTemperature().fit(p, y, fds)
-    by_name = BrittlenessAwareTemperature(classes=("no", "yes")).fit(p, names[y], fds)
+    by_code = FragilityTemperature().fit(p, y, fds)
+    by_name = FragilityTemperature(classes=("no", "yes")).fit(p, names[y], fds)
     assert by_code.temperature_ == by_name.temperature_
     assert clone(by_name).classes == ("no", "yes")
 
 
 def test_the_correction_travels_as_json(tmp_path):
     p, y, fds = overconfident()
-    calibrator = BrittlenessAwareTemperature(classes=("no", "yes")).fit(p, np.array(["no", "yes"])[y], fds)
+    calibrator = FragilityTemperature(classes=("no", "yes")).fit(p, np.array(["no", "yes"])[y], fds)
     calibrator.save(tmp_path / "t.json")
-    again = BrittlenessAwareTemperature.load(tmp_path / "t.json")
+    again = FragilityTemperature.load(tmp_path / "t.json")
     assert np.array_equal(again.transform(p, fds), calibrator.transform(p, fds))
     assert again.to_dict() == calibrator.to_dict()
 
 
 def test_report_figures_are_those_of_the_metrics():
     p, y, fds = overconfident(0)
-    calibrator = BrittlenessAwareTemperature().fit(p, y, fds)
+    calibrator = FragilityTemperature().fit(p, y, fds)
     new_p, new_y, new_fds = overconfident(1)
     report = calibration_report(calibrator, new_p, new_y, new_fds)
     found = {(line.method, line.subset) for line in report.lines}
@@ -259,7 +258,7 @@ def test_the_classifier_audits_new_rows_then_corrects():
     model, protocol, part = audited()
     X_val, y_val = part.X_test[:200], part.y_test[:200]
     X_new = part.X_test[200:260]
-    aware = BrittlenessAwareClassifier(model, protocol, engine="blackbox").fit(X_val, y_val)
+    aware = FragilityCalibratedClassifier(model, protocol, engine="blackbox").fit(X_val, y_val)
     fds = audit(model, X_new, protocol, engine="blackbox").claims.fds
     expected = aware.calibrator_.transform(model.predict_proba(X_new), fds)
     np.testing.assert_allclose(aware.predict_proba(X_new), expected, atol=1e-12)
@@ -275,42 +274,12 @@ def test_the_classifier_audits_new_rows_then_corrects():
 def test_the_classifier_takes_a_fitted_correction_and_needs_one():
     model, protocol, part = audited()
     with pytest.raises(NotFittedError):
-        BrittlenessAwareClassifier(model, protocol, engine="blackbox").predict_proba(part.X_test[:2])
-    first = BrittlenessAwareClassifier(model, protocol, engine="blackbox").fit(part.X_test[:200], part.y_test[:200])
-    second = BrittlenessAwareClassifier(model, protocol, first.calibrator_, engine="blackbox")
+        FragilityCalibratedClassifier(model, protocol, engine="blackbox").predict_proba(part.X_test[:2])
+    first = FragilityCalibratedClassifier(model, protocol, engine="blackbox").fit(part.X_test[:200], part.y_test[:200])
+    second = FragilityCalibratedClassifier(model, protocol, first.calibrator_, engine="blackbox")
     assert np.array_equal(second.predict_proba(part.X_test[200:210]), first.predict_proba(part.X_test[200:210]))
     with pytest.raises(DataError, match="not among the model's classes"):
-        BrittlenessAwareClassifier(model, protocol, engine="blackbox").fit(part.X_test[:3], ["good", "bad", "ugly"])
-
-
-# --- pictures -------------------------------------------------------------------------------------------------
-
-
-def test_the_display_draws_both_panels_with_labels():
-    import matplotlib
-
-    matplotlib.use("Agg", force=True)
-    import matplotlib.pyplot as plt
-
-    p, y, fds = overconfident()
-    calibrator = BrittlenessAwareTemperature().fit(p, y, fds)
-    display = FragileCalibrationDisplay.from_predictions(y, corrections(calibrator, p, fds), fds)
-    try:
-        figure = display.plot().figure_
-        titles = [ax.get_title() for ax in figure.axes]
-        assert titles == ["All rows (n = 2,000)", "Most fragile 20% (n = 400)"]
-        assert all("confidence" in ax.get_xlabel() for ax in figure.axes)
-        assert "accuracy" in figure.axes[0].get_ylabel()
-        assert len(figure.axes[0].get_lines()) == 1 + len(METHODS)
-        own = plt.subplots(1, 2)
-        assert display.plot(own[1]).figure_ is own[0]
-    finally:
-        plt.close("all")
-    single = FragileCalibrationDisplay.compute(y, p, fds, bins=5)
-    assert list(single.curves["fragile"]) == ["model"]
-    assert single.curves["fragile"]["model"].count.sum() == 400
-    with pytest.raises(DataError, match="two axes were expected"):
-        single.plot([None])
+        FragilityCalibratedClassifier(model, protocol, engine="blackbox").fit(part.X_test[:3], ["good", "bad", "ugly"])
 
 
 # --- refusals -------------------------------------------------------------------------------------------------
@@ -329,29 +298,29 @@ def test_the_display_draws_both_panels_with_labels():
 )
 def test_bad_rows_are_refused(p, y, fds, message):
     with pytest.raises(DataError, match=message):
-        BrittlenessAwareTemperature().fit(p, y, fds)
+        FragilityTemperature().fit(p, y, fds)
 
 
 def test_other_refusals(tmp_path):
     p, y, fds = overconfident(n=50)
     with pytest.raises(DataError, match="contain 0"):
-        BrittlenessAwareTemperature(etas=[0.5]).fit(p, y, fds)
+        FragilityTemperature(etas=[0.5]).fit(p, y, fds)
     with pytest.raises(DataError, match="classes names 3 labels, the probabilities have 2 columns"):
-        BrittlenessAwareTemperature(classes=(0, 1, 2)).fit(p, y, fds)
+        FragilityTemperature(classes=(0, 1, 2)).fit(p, y, fds)
     with pytest.raises(NotFittedError):
-        BrittlenessAwareTemperature().transform(p, fds)
-    calibrator = BrittlenessAwareTemperature().fit(p, y, fds)
+        FragilityTemperature().transform(p, fds)
+    calibrator = FragilityTemperature().fit(p, y, fds)
     with pytest.raises(DataError, match="fitted on 2 classes, these rows have 3"):
         calibrator.transform(np.full((1, 3), 1 / 3), [0.1])
     with pytest.raises(DataError, match=r"the fragile share must lie in \(0, 1\], got 0.0"):
         fragile_rows(fds, 0.0)
     with pytest.raises(ModelError, match="expected a temperature correction of format"):
-        BrittlenessAwareTemperature.from_dict({"format": "other"})
+        FragilityTemperature.from_dict({"format": "other"})
     with pytest.raises(ModelError, match="could change a predicted label"):
-        BrittlenessAwareTemperature.from_dict({**calibrator.to_dict(), "temperature": -1.0})
+        FragilityTemperature.from_dict({**calibrator.to_dict(), "temperature": -1.0})
     with pytest.raises(ModelError, match="cannot read the temperature correction"):
-        BrittlenessAwareTemperature.load(tmp_path / "absent.json")
+        FragilityTemperature.load(tmp_path / "absent.json")
     with pytest.raises(ModelError, match="malformed"):
-        BrittlenessAwareTemperature.from_dict({"format": calibrator.to_dict()["format"]})
+        FragilityTemperature.from_dict({"format": calibrator.to_dict()["format"]})
     with pytest.raises(DataError, match="no line 'isotonic'"):
         calibration_report(calibrator, p, y, fds).line("isotonic", "all")

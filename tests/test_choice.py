@@ -1,12 +1,14 @@
 """Which engine audits which model, and that a native engine that disagrees with the model is not used."""
 
 import numpy as np
+import pipelines
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 
 import fragility as fg
 from fragility.engines import choice
+from fragility.protocol import bind
 
 
 @pytest.fixture
@@ -45,6 +47,39 @@ def test_an_engine_that_disagrees_with_the_model_gives_way_with_a_warning(data, 
     assert certs.engine == "blackbox"
     with pytest.raises(fg.EngineError, match=r"differs .* by 0.25; use engine='auto'"):
         fg.audit(model, X, protocol, engine="disagreeing")
+
+
+@pytest.mark.parametrize("family", ["lightgbm", "xgboost", "catboost", "random_forest", "hist_gradient_boosting"])
+def test_prepared_rows_answer_as_the_model_does(family):
+    pytest.importorskip("numba")
+    case = pipelines.fitted("credit_g", family, "transformed")
+    protocol = fg.Protocol.fit(case.model, case.X_train)
+    rows = bind(case.model, case.X_test[:40], protocol)
+    fast = choice.prepared(rows)
+    assert fast.predict_matrix is not rows.predict_matrix
+    stressed = np.where(np.random.default_rng(0).random(rows.dense().shape) < 0.3, rows.baseline, rows.dense())
+    np.testing.assert_allclose(fast.predict(stressed), rows.predict(stressed), rtol=0, atol=1e-15)
+    assert choice.prepared(rows, "blackbox") is rows
+
+
+def test_models_without_a_faster_predictor_are_asked_themselves(data):
+    X, y = data
+    for model in (LogisticRegression(), GaussianNB()):
+        rows = bind(model.fit(X, y), X, fg.Protocol.fit(model, X))
+        assert choice.prepared(rows) is rows
+
+
+def test_a_predictor_that_disagrees_with_the_model_gives_way_with_a_warning(data, monkeypatch):
+    X, y = data
+    model = GaussianNB().fit(X, y)
+    rows = bind(model, X, fg.Protocol.fit(model, X))
+    wrong = choice.NativeEngine("disagreeing", "disagreeing_engine", (), 1e-6)
+    monkeypatch.setattr(choice, "NATIVE", (wrong,))
+    monkeypatch.setattr(choice, "ENGINES", (*choice.ENGINES, "disagreeing"))
+    with pytest.warns(UserWarning, match="the disagreeing engine differs from GaussianNB's own probabilities by 0.25"):
+        assert choice.prepared(rows) is rows
+    with pytest.raises(fg.EngineError, match=r"differs .* by 0.25; use engine='auto'"):
+        choice.prepared(rows, "disagreeing")
 
 
 def test_an_engine_whose_library_is_absent_says_so(data, monkeypatch):

@@ -48,7 +48,7 @@ def stable_position(certs) -> int:
 def test_collapse_shows_margin_groups_and_flip(certs):
     row = flipped_position(certs)
     cert = certs[row]
-    display = fg.CollapseDisplay.from_certificates(certs, rows=[row]).plot()
+    display = fg.CollapseDisplay.from_certificates(certs, rows=[row])
     line = display.ax_.lines[1]
     assert np.array_equal(line.get_ydata(), cert.path_margin)
     ticks = [label.get_text() for label in display.ax_.get_xticklabels()]
@@ -61,13 +61,13 @@ def test_collapse_shows_margin_groups_and_flip(certs):
 
 
 def test_collapse_without_a_flip_marks_none(certs):
-    display = fg.CollapseDisplay.from_certificates(certs, rows=[stable_position(certs)]).plot()
+    display = fg.CollapseDisplay.from_certificates(certs, rows=[stable_position(certs)])
     assert display.curves[0].flip_step is None
     assert len(display.ax_.get_legend().get_texts()) == 1
 
 
 def test_collapse_draws_one_panel_a_row(certs):
-    display = fg.CollapseDisplay.from_certificates(certs, rows=[0, 3, -1]).plot()
+    display = fg.CollapseDisplay.from_certificates(certs, rows=[0, 3, -1])
     assert display.ax_.shape == (3,)
     assert [ax.get_title(loc="left") for ax in display.ax_] == [f"row {certs[i].id}" for i in (0, 3, -1)]
     assert display.ax_[0].get_ylabel() == MARGIN_LABEL[certs.protocol.reading]
@@ -77,9 +77,9 @@ def test_collapse_draws_one_panel_a_row(certs):
 def test_collapse_takes_the_place_of_given_axes(certs):
     figure = Figure()
     ax = figure.add_subplot()
-    display = fg.CollapseDisplay.from_certificates(certs, rows=[0]).plot(ax=ax)
+    display = fg.CollapseDisplay.from_certificates(certs, rows=[0], ax=ax)
     assert display.ax_ is ax and display.figure_ is figure
-    several = fg.CollapseDisplay.from_certificates(certs, rows=[0, 1]).plot(ax=Figure().add_subplot())
+    several = fg.CollapseDisplay.from_certificates(certs, rows=[0, 1], ax=Figure().add_subplot())
     assert len(several.ax_) == 2
 
 
@@ -91,8 +91,15 @@ def test_collapse_refuses_rows_that_are_not_there(certs, rows, message):
         fg.CollapseDisplay.from_certificates(certs, rows=rows)
 
 
+def test_a_display_can_be_drawn_again(certs):
+    display = fg.CollapseDisplay.from_certificates(certs)
+    first, ax = display.figure_, Figure().add_subplot()
+    assert display.plot(ax=ax) is display
+    assert display.ax_ is ax and display.figure_ is not first
+
+
 def test_map_draws_every_prediction_once(certs):
-    display = fg.FragilityMapDisplay.from_certificates(certs).plot()
+    display = fg.FragilityMapDisplay.from_certificates(certs)
     points = np.concatenate([collection.get_offsets() for collection in display.ax_.collections])
     table = certs.to_pandas()
     assert len(points) == len(table)
@@ -109,12 +116,12 @@ def test_the_corner_holds_the_most_fragile_confident_predictions(certs):
     inside, outside = table[display.in_corner], confident[~confident.index.isin(table.index[display.in_corner])]
     assert (inside["confidence"] >= 0.8).all()
     assert inside["fds"].min() > outside["fds"].max()
-    label = display.plot().ax_.patches[0].get_label()
+    label = display.ax_.patches[0].get_label()
     assert label == f"brittle corner: {display.in_corner.sum()} predictions"
 
 
 def test_map_without_confident_predictions_has_no_corner(certs):
-    display = fg.FragilityMapDisplay.from_certificates(certs, min_confidence=1.0).plot()
+    display = fg.FragilityMapDisplay.from_certificates(certs, min_confidence=1.0)
     assert np.isnan(display.fds_threshold) and not display.in_corner.any() and not display.ax_.patches
 
 
@@ -126,6 +133,44 @@ def test_map_refuses_a_share_that_is_none(certs, share):
 
 def test_the_users_style_is_left_as_it_was(certs):
     before = dict(matplotlib.rcParams)
-    fg.CollapseDisplay.from_certificates(certs).plot()
-    fg.FragilityMapDisplay.from_certificates(certs).plot()
+    fg.CollapseDisplay.from_certificates(certs)
+    fg.FragilityMapDisplay.from_certificates(certs)
     assert dict(matplotlib.rcParams) == before
+
+
+# --- calibration --------------------------------------------------------------------------------------------------
+
+
+def stated_rows(n: int = 2000):
+    """Probabilities of two classes, columns drawn by them, and any FDS."""
+    rng = np.random.default_rng(0)
+    share, fds = rng.uniform(0.05, 0.95, n), rng.beta(2, 3, n)
+    return np.column_stack([1 - share, share]), (rng.random(n) < share).astype(int), fds
+
+
+def test_reliability_draws_both_panels_with_labels():
+    p, y, fds = stated_rows()
+    display = fg.FragileCalibrationDisplay.from_predictions(
+        y, {"raw": p, "sharper": p**2 / (p**2).sum(1)[:, None]}, fds
+    )
+    titles = [ax.get_title(loc="left") for ax in display.ax_]
+    assert titles == ["All rows (n = 2,000)", "Most fragile 20% (n = 400)"]
+    assert all("confidence" in ax.get_xlabel() for ax in display.ax_)
+    assert "accuracy" in display.ax_[0].get_ylabel()
+    assert len(display.ax_[0].get_lines()) == 1 + 2
+    figure = Figure()
+    assert display.plot(list(figure.subplots(1, 2))).figure_ is figure
+    assert len(display.plot(Figure().add_subplot()).ax_) == 2
+
+
+def test_reliability_of_one_model_and_of_labels_by_name():
+    p, y, fds = stated_rows()
+    single = fg.FragileCalibrationDisplay.from_predictions(y, p, fds, bins=5)
+    assert list(single.curves["fragile"]) == ["model"]
+    assert single.curves["fragile"]["model"].count.sum() == 400
+    named = fg.FragileCalibrationDisplay.from_predictions(np.array(["no", "yes"])[y], p, fds, classes=("no", "yes"))
+    assert named.curves["all"]["model"].count.sum() == 2000
+    with pytest.raises(DataError, match="2 axes were expected, one for each panel, got 1"):
+        single.plot([Figure().add_subplot()])
+    with pytest.raises(DataError, match="at least one array of probabilities is needed"):
+        fg.FragileCalibrationDisplay.from_predictions(y, {}, fds)

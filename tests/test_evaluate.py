@@ -13,24 +13,26 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fragility.audit import audit
-from fragility.cli import evaluate as commands
-from fragility.errors import DataError, FragilityError, ModelError
-from fragility.evaluate import (
+from fragility._evaluate import (
     BETTER,
     CANNOT_TELL,
     MIN_CASES,
     NOT_SHOWN,
     WORSE,
+    Baselines,
     evaluate,
     judge,
     predictions_of,
 )
+from fragility.audit import audit
+from fragility.cli import evaluate as commands
+from fragility.errors import DataError, FragilityError, ModelError
 from fragility.protocol import Protocol, bind
-from fragility.ranking import ranking_report
-from fragility.stress import Stress, brittle_labels
+from fragility.ranking import compare_scores
+from fragility.stress import Stress, label_brittle
 
 LOOSE = Stress(tau_confidence=0.7, tau_collapse=0.3, draws=8)
+CHEAP = Baselines(random_orders=0, resamples=100)
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +61,11 @@ def evaluation(case, certs, truth):
         certs,
         case.model,
         case.X_test,
+        truth,
+        validation=(case.X_test.iloc[200:], truth.iloc[200:]),
         stress=LOOSE,
-        y=truth,
-        validation=case.X_test.iloc[200:],
-        y_validation=truth.iloc[200:],
-        random_orders=2,
+        baselines=Baselines(random_orders=2, resamples=300),
         engine="blackbox",
-        resamples=300,
     )
 
 
@@ -74,11 +74,11 @@ def evaluation(case, certs, truth):
 
 def test_it_says_what_the_parts_say(evaluation, case, certs, protocol, truth):
     X = case.X_test.iloc[:200]
-    labels = brittle_labels(case.model, X, protocol, LOOSE)
+    labels = label_brittle(case.model, X, protocol, LOOSE)
     assert evaluation.counts == labels.counts()
     assert evaluation.report.brittle == labels.brittle.sum() >= MIN_CASES
     rows = bind(case.model, X, protocol)
-    plain = ranking_report(certs, labels, probabilities=predictions_of(rows), resamples=300)
+    plain = compare_scores(certs, labels, probabilities=predictions_of(rows), resamples=300)
     for score in ("cfc_fds", "cfc_rcma", "margin"):
         assert evaluation.report.result(score, "paper").auroc == plain.result(score, "paper").auroc
     wrong = certs.to_pandas()["predicted"].to_numpy() != truth.iloc[:200].to_numpy()
@@ -109,7 +109,7 @@ def test_every_verdict_has_its_sentence(fds, confidence, state, opening):
     brittle = generator.random(200) < 0.3
     kinds = {"label": brittle + generator.normal(0, 0.4, 200), "noise": generator.normal(size=200)}
     labels = given_labels(brittle)
-    report = ranking_report(None, labels, scores={"margin": -kinds[confidence], "cfc_fds": kinds[fds]}, resamples=300)
+    report = compare_scores(None, labels, scores={"margin": -kinds[confidence], "cfc_fds": kinds[fds]}, resamples=300)
     verdict = judge(report)
     assert verdict.state == state
     assert verdict.sentence.startswith(opening)
@@ -123,7 +123,7 @@ def given_labels(brittle):
 
 
 def test_too_few_brittle_rows_cannot_be_judged(case, certs):
-    found = evaluate(certs, case.model, case.X_test, stress=Stress(tau_collapse=5.0), random_orders=0)
+    found = evaluate(certs, case.model, case.X_test, stress=Stress(tau_collapse=5.0), baselines=CHEAP)
     assert found.verdict.state == CANNOT_TELL
     assert found.verdict.sentence.startswith("Cannot be judged: of 200 rows")
     assert "at least 10 brittle" in found.to_text()
@@ -131,7 +131,7 @@ def test_too_few_brittle_rows_cannot_be_judged(case, certs):
 
 
 def test_nothing_confident_is_a_report_too(case, certs):
-    found = evaluate(certs, case.model, case.X_test, stress=Stress(tau_confidence=1.0), random_orders=0)
+    found = evaluate(certs, case.model, case.X_test, stress=Stress(tau_confidence=1.0), baselines=CHEAP)
     assert found.verdict.state == CANNOT_TELL
     assert found.report.undefined() == {"undefined: no rows": len({r.score for r in found.report.results})}
 
@@ -140,8 +140,8 @@ def test_text_json_and_csv_say_the_same(evaluation, tmp_path):
     text = str(evaluation)
     assert text.startswith(evaluation.verdict.sentence)
     assert "Label-noise ceiling" in text and "Brittle by stressor: mask(0.3)" in text
-    evaluation.save_json(tmp_path / "e.json")
-    evaluation.save_csv(tmp_path / "e.csv")
+    evaluation.save(tmp_path / "e.json")
+    evaluation.save(tmp_path / "e.csv")
     document = json.loads((tmp_path / "e.json").read_text())
     table = pd.read_csv(tmp_path / "e.csv")
     assert document["verdict"]["state"] == evaluation.verdict.state
@@ -150,18 +150,42 @@ def test_text_json_and_csv_say_the_same(evaluation, tmp_path):
     assert len(table) == len(evaluation.to_pandas())
 
 
+def test_a_file_name_must_name_a_format(evaluation, tmp_path):
+    evaluation.save(tmp_path / "e.parquet")
+    assert pq.read_table(tmp_path / "e.parquet").num_rows == len(evaluation.to_pandas())
+    with pytest.raises(DataError, match=r"e\.xlsx must end in \.json or \.parquet or \.csv"):
+        evaluation.save(tmp_path / "e.xlsx")
+
+
+def test_rows_bound_before_give_the_same_answer(case, certs, protocol, truth):
+    options = {"stress": LOOSE, "baselines": CHEAP}
+    bound = bind(case.model, case.X_test, protocol)
+    assert (
+        evaluate(certs, case.model, bound, truth, **options).to_dict()
+        == evaluate(certs, case.model, case.X_test, truth, **options).to_dict()
+    )
+
+
+@pytest.mark.parametrize("family", ["lightgbm", "random_forest"])
+def test_no_engine_changes_the_answer(family):
+    case = pipelines.fitted("credit_g", family, "transformed")
+    protocol = Protocol.fit(case.model, case.X_train)
+    certs = audit(case.model, case.X_test.iloc[:120], protocol, engine="blackbox")
+    options = {"stress": LOOSE, "baselines": Baselines(2, resamples=100)}
+    by_engine = [evaluate(certs, case.model, case.X_test, engine=e, **options).to_dict() for e in ("auto", "blackbox")]
+    assert by_engine[0] == by_engine[1]
+
+
 def test_the_same_question_has_the_same_answer(case, certs, evaluation, truth):
     again = evaluate(
         certs,
         case.model,
         case.X_test.iloc[::-1],
+        truth.iloc[::-1],
+        validation=(case.X_test.iloc[200:], truth.iloc[200:]),
         stress=LOOSE,
-        y=truth.iloc[::-1],
-        validation=case.X_test.iloc[200:],
-        y_validation=truth.iloc[200:],
-        random_orders=2,
+        baselines=Baselines(random_orders=2, resamples=300),
         engine="blackbox",
-        resamples=300,
     )
     assert again.to_dict() == evaluation.to_dict()
 
@@ -175,14 +199,14 @@ def test_rows_may_come_as_another_kind_of_table(case, certs, truth, library):
         import polars
 
         table, labels = polars.from_arrow(table), polars.Series(truth.tolist())
-    options = {"stress": LOOSE, "random_orders": 0, "resamples": 100}
+    options = {"stress": LOOSE, "baselines": CHEAP}
     other = evaluate(certs, case.model, table, ids=ids, y=labels, **options)
     assert other.to_dict() == evaluate(certs, case.model, case.X_test, y=truth, **options).to_dict()
 
 
 def test_group_shap_joins_when_asked(case, certs):
     pytest.importorskip("shap")
-    found = evaluate(certs, case.model, case.X_test, stress=LOOSE, shap_rows=30, random_orders=0, resamples=100)
+    found = evaluate(certs, case.model, case.X_test, stress=LOOSE, baselines=Baselines(0, shap_rows=30, resamples=100))
     assert found.report.result("group_shap").rows == 30
 
 
@@ -191,7 +215,11 @@ def test_many_classes_and_the_raw_space():
     protocol = Protocol.fit(case.model, case.X_train, space="raw")
     X = case.X_test.iloc[:120]
     found = evaluate(
-        audit(case.model, X, protocol, engine="blackbox"), case.model, X, stress=LOOSE, random_orders=1, resamples=100
+        audit(case.model, X, protocol, engine="blackbox"),
+        case.model,
+        X,
+        stress=LOOSE,
+        baselines=Baselines(1, resamples=100),
     )
     assert found.report.rows == 120
     assert {"negative_entropy", "negative_energy"} <= {line.score for line in found.report.results}
@@ -206,7 +234,9 @@ def test_wrong_requests_are_refused(case, certs):
     with pytest.raises(DataError, match="one label for each of the 400 rows given, got 3"):
         evaluate(certs, case.model, case.X_test, y=["good", "bad", "good"])
     with pytest.raises(DataError, match="resamples must be at least 100"):
-        evaluate(certs, case.model, case.X_test, resamples=0)
+        Baselines(resamples=0)
+    with pytest.raises(DataError, match="must be at least 0, got -1 and 0"):
+        Baselines(random_orders=-1)
 
 
 # --- the commands --------------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
 LAYERS: list[set[str]] = [  # lowest first
-    {"version", "errors", "bundled", "files", "progress"},
-    {"canonical"},
-    {"fingerprint", "scores", "metrics", "residual_network"},
+    {"version", "errors", "bundled", "progress", "text", "ids"},
+    {"files", "canonical"},
+    {"fingerprint", "scores"},
     {"models", "frames", "tracing"},
     {"evidence", "handover"},
     {"fitting"},
@@ -24,8 +24,9 @@ LAYERS: list[set[str]] = [  # lowest first
     {"engines"},
     {"audit"},
     {"verify", "search", "stress"},
-    {"ranking", "calibration", "resmlp", "display", "summary"},
-    {"loading", "evaluate"},
+    {"ranking", "summary"},
+    {"calibration", "resmlp"},
+    {"display", "loading", "_evaluate"},
     {"report", "review", "scale", "study", "demo", "bench"},
     {"bench"},
     {"cli"},
@@ -36,7 +37,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Libraries that a plain install does not have, and the only modules that may name them outside a function.
 OPTIONAL = {"torch", "safetensors", "numba", "xgboost", "lightgbm", "catboost", "shap", "polars"}
 LAZY = OPTIONAL | {"matplotlib", "skops"}  # slow to import, and not needed by most commands
-MAY_IMPORT_TORCH = {"engines.neural", "engines.neural_states", "resmlp", "residual_network"}
+MAY_IMPORT_TORCH = {"engines.neural", "engines.neural_states", "resmlp.network", "resmlp.training"}
 MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models"}  # inside a function: the adapter of a torch module
 MAY_IMPORT_NUMBA = {"engines.tree_kernels"}
 

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import tracemalloc
+from pathlib import Path
 
 import naive_training as naive
 import numpy as np
@@ -25,12 +26,14 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import fragility
 from fragility.errors import DataError, EvidenceError, ModelError
 from fragility.protocol import Protocol
 from fragility.resmlp import FragilityPenalty, ResMLPClassifier, load_resmlp
 
 torch = pytest.importorskip("torch", reason="the residual MLP needs the torch extra")
-from fragility import residual_network as core  # noqa: E402 (after the skip)
+from fragility.resmlp import network as net  # noqa: E402 (after the skip)
+from fragility.resmlp import training as core  # noqa: E402
 
 # Mini-batches, dropout and the early-stopping split draw by row: a row of weight 2 cannot train exactly like two rows.
 STOCHASTIC = {
@@ -91,8 +94,8 @@ def test_an_unchanged_twin_costs_nothing():
     assert float(core.fragility_loss(z, z, y, stress)) == pytest.approx(float(core.nominal_loss(z, y)))
 
 
-def tiny_network(n_classes: int) -> core.ResidualNetwork:
-    return core.new_network(core.NetworkShape(3, n_classes, width=4, blocks=2), seed=5).double()
+def tiny_network(n_classes: int) -> net.ResidualNetwork:
+    return net.new_network(net.NetworkShape(3, n_classes, width=4, blocks=2), seed=5).double()
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -162,7 +165,7 @@ def test_every_number_of_groups_and_every_group_is_drawn_about_equally_often():
 def test_alpha_zero_equals_the_plain_model_bit_for_bit():
     X, y = data()
     plain = small().fit(X, y)
-    regularised = small(fragility=FragilityPenalty(alpha=0.0, beta=0.7)).fit(X, y)
+    regularised = small(penalty=FragilityPenalty(alpha=0.0, beta=0.7)).fit(X, y)
     assert same_weights(plain, regularised)
     assert np.array_equal(plain.predict_proba(X), regularised.predict_proba(X))
     assert plain.fingerprint() == regularised.fingerprint()
@@ -175,14 +178,14 @@ def test_a_penalised_run_shuffles_and_drops_as_the_plain_run_does():
     paired = core.PairedDropout(upper, core.SeededDropout(0.5, torch.Generator().manual_seed(4)))
     for _ in range(3):
         assert torch.equal(plain(x), paired(torch.cat([x, x]))[:6])
-    seeds = [core.stream_seed(0, name) for name in core.STREAMS]
+    seeds = [net.stream_seed(0, name) for name in net.STREAMS]
     assert len(set(seeds)) == len(seeds)
 
 
 def test_a_vanishing_alpha_leaves_the_plain_path_of_the_network():
     X, y = data()
     plain = small(max_epochs=2, gradient_clip=None).fit(X, y)
-    almost = small(max_epochs=2, gradient_clip=None, fragility=FragilityPenalty(alpha=1e-30)).fit(X, y)
+    almost = small(max_epochs=2, gradient_clip=None, penalty=FragilityPenalty(alpha=1e-30)).fit(X, y)
     np.testing.assert_allclose(plain.predict_proba(X), almost.predict_proba(X), atol=1e-4)
 
 
@@ -190,21 +193,21 @@ def test_a_vanishing_alpha_leaves_the_plain_path_of_the_network():
 def test_a_seed_fixes_the_weights_whatever_the_ambient_threads(penalty):
     X, y = data()
     before = torch.get_num_threads()
-    first = small(fragility=penalty).fit(X, y)
+    first = small(penalty=penalty).fit(X, y)
     try:
         torch.set_num_threads(2 if before == 1 else 1)
-        second = small(fragility=penalty).fit(X, y)
+        second = small(penalty=penalty).fit(X, y)
     finally:
         torch.set_num_threads(before)
     assert same_weights(first, second)
-    assert not same_weights(first, small(fragility=penalty, random_state=1).fit(X, y))
+    assert not same_weights(first, small(penalty=penalty, random_state=1).fit(X, y))
 
 
 def test_training_leaves_the_global_generators_and_thread_count_alone():
     X, y = data()
     torch_state, threads = torch.get_rng_state(), torch.get_num_threads()
     numpy_state = np.random.get_state()[1].copy()  # noqa: NPY002 (the global generator is what is watched)
-    small(fragility=FragilityPenalty()).fit(X, y)
+    small(penalty=FragilityPenalty()).fit(X, y)
     assert torch.equal(torch_state, torch.get_rng_state())
     assert np.array_equal(numpy_state, np.random.get_state()[1])  # noqa: NPY002
     assert threads == torch.get_num_threads()
@@ -214,7 +217,7 @@ def test_the_penalty_makes_twins_differ_less():
     X, y = data(600)
     X = StandardScaler().fit_transform(X)
     plain = small(max_epochs=25, random_state=1).fit(X, y)
-    steady = small(max_epochs=25, random_state=1, fragility=FragilityPenalty(alpha=2.0)).fit(X, y)
+    steady = small(max_epochs=25, random_state=1, penalty=FragilityPenalty(alpha=2.0)).fit(X, y)
     degraded = np.where(np.arange(8) < 3, 0.5 * X, X)
 
     def drift(model: ResMLPClassifier) -> float:
@@ -230,7 +233,7 @@ def test_the_penalty_makes_twins_differ_less():
 @parametrize_with_checks(
     [
         ResMLPClassifier(device="cpu"),
-        ResMLPClassifier(device="cpu", fragility=FragilityPenalty(), width=32, max_epochs=30),
+        ResMLPClassifier(device="cpu", penalty=FragilityPenalty(), width=32, max_epochs=30),
     ],
     expected_failed_checks=lambda _: STOCHASTIC,
 )
@@ -280,7 +283,7 @@ def test_labels_of_any_kind(labels, tmp_path):
 
 def test_many_classes():
     X, y = data(600, n_classes=3)
-    model = small(max_epochs=20, fragility=FragilityPenalty()).fit(X, y)
+    model = small(max_epochs=20, penalty=FragilityPenalty()).fit(X, y)
     p = model.predict_proba(X)
     assert p.shape == (600, 3)
     np.testing.assert_allclose(p.sum(axis=1), 1.0)
@@ -305,8 +308,8 @@ def test_tables_in_pandas_polars_and_set_output():
 def test_sparse_rows_give_the_dense_result():
     X, y = data()
     X[np.abs(X) < 0.7] = 0.0
-    dense = small(fragility=FragilityPenalty()).fit(X, y)
-    sparse = small(fragility=FragilityPenalty()).fit(sp.csr_array(X), y)
+    dense = small(penalty=FragilityPenalty()).fit(X, y)
+    sparse = small(penalty=FragilityPenalty()).fit(sp.csr_array(X), y)
     assert same_weights(dense, sparse)
     np.testing.assert_allclose(dense.predict_proba(X), sparse.predict_proba(sp.csc_array(X)), rtol=1e-12)
 
@@ -314,17 +317,17 @@ def test_sparse_rows_give_the_dense_result():
 def test_clone_and_grid_search_over_penalties():
     X, y = data(200)
     penalties = [None, FragilityPenalty(alpha=0.5), FragilityPenalty(alpha=1.0, groups=[[0, 1], range(2, 8)])]
-    search = GridSearchCV(small(max_epochs=3), {"fragility": penalties, "width": [8]}, cv=2).fit(X, y)
-    assert search.best_params_["fragility"] in penalties
-    model = small(fragility=penalties[2])
+    search = GridSearchCV(small(max_epochs=3), {"penalty": penalties, "width": [8]}, cv=2).fit(X, y)
+    assert search.best_params_["penalty"] in penalties
+    model = small(penalty=penalties[2])
     copy = clone(model)
-    assert copy.fragility == model.fragility
-    assert copy.get_params()["fragility"] == penalties[2]
+    assert copy.penalty == model.penalty
+    assert copy.get_params()["penalty"] == penalties[2]
 
 
 def test_pickle_keeps_the_model():
     X, y = data()
-    model = small(fragility=FragilityPenalty()).fit(X, y)
+    model = small(penalty=FragilityPenalty()).fit(X, y)
     again = pickle.loads(pickle.dumps(model))
     assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
     assert again.fingerprint() == model.fingerprint()
@@ -375,14 +378,14 @@ def test_validation_split_keeps_every_class_in_training():
     assert list(model.classes_) == [0, 1, 2]
 
 
-def test_a_progress_bar_is_shown_only_when_asked_for_or_watched(capsys):
+def test_progress_is_told_to_a_function_and_shown_to_nobody_else(capsys):
     X, y = data()
     small().fit(X, y)
     assert capsys.readouterr() == ("", "")
-    small(progress=True, max_epochs=2).fit(X, y)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "training" in captured.err
+    told = []
+    small(progress=lambda *epochs: told.append(epochs), max_epochs=2).fit(X, y)
+    assert told == [(1, 2), (2, 2)]
+    assert capsys.readouterr() == ("", "")
 
 
 # --- groups and baselines -------------------------------------------------------------------------------------
@@ -423,7 +426,7 @@ def test_save_and_load_give_the_same_model_and_the_same_bytes(tmp_path):
     X, y = data()
     frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(8)])
     penalty = FragilityPenalty(groups=[[f"c{i}" for i in range(4)], [f"c{i}" for i in range(4, 8)]])
-    model = small(fragility=penalty).fit(frame, np.array(["no", "yes"])[y])
+    model = small(penalty=penalty).fit(frame, np.array(["no", "yes"])[y])
     model.save(tmp_path / "a.safetensors")
     again = ResMLPClassifier.load(tmp_path / "a.safetensors")
     assert np.array_equal(again.predict_proba(frame), model.predict_proba(frame))
@@ -440,12 +443,12 @@ def test_a_pipeline_travels_in_a_skops_file_that_holds_no_other_unknown_type(tmp
 
     part = split("credit_g")
     penalty = FragilityPenalty.from_preprocessing(preprocessing(part.X_train).fit(part.X_train))
-    steps = [("prepare", preprocessing(part.X_train)), ("model", small(max_epochs=2, fragility=penalty))]
+    steps = [("prepare", preprocessing(part.X_train)), ("model", small(max_epochs=2, penalty=penalty))]
     pipeline = Pipeline(steps).fit(part.X_train, part.y_train)
     io.dump(pipeline, tmp_path / "m.skops")
     unknown = io.get_untrusted_types(file=tmp_path / "m.skops")
     of_preprocessing = io.get_untrusted_types(data=io.dumps(pipeline[:-1]))
-    assert set(unknown) - set(of_preprocessing) == {"fragility.resmlp.ResMLPClassifier"}
+    assert set(unknown) - set(of_preprocessing) == {"fragility.resmlp.classifier.ResMLPClassifier"}
     again = io.load(tmp_path / "m.skops", trusted=unknown)
     assert np.array_equal(again.predict_proba(part.X_test), pipeline.predict_proba(part.X_test))
     assert again[-1].get_params() == pipeline[-1].get_params()
@@ -526,32 +529,35 @@ def test_a_header_cannot_ask_for_more_memory_than_the_file_holds(tmp_path, chang
 
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_parameter_shapes_are_those_of_the_network(blocks):
-    shape = core.NetworkShape(5, 4, 6, blocks)
-    built = {name: tuple(tensor.shape) for name, tensor in core.ResidualNetwork(shape).state_dict().items()}
-    assert core.parameter_shapes(shape) == built
+    shape = net.NetworkShape(5, 4, 6, blocks)
+    built = {name: tuple(tensor.shape) for name, tensor in net.ResidualNetwork(shape).state_dict().items()}
+    assert net.parameter_shapes(shape) == built
 
 
 # --- standing alone -------------------------------------------------------------------------------------------
 
 ALONE = """
-import importlib.util, sys
+import importlib, sys, types
 import numpy as np
-for name in ("sklearn", "scipy", "pandas", "fragility"):
+for name in ("sklearn", "scipy", "pandas", "pyarrow"):
     sys.modules[name] = None  # an import of it now fails
-spec = importlib.util.spec_from_file_location("residual_network", sys.argv[1])
-core = importlib.util.module_from_spec(spec)
-sys.modules[spec.name] = core
-spec.loader.exec_module(core)
+for name, folder in (("fragility", sys.argv[1]), ("fragility.resmlp", sys.argv[1] + "/resmlp")):
+    sys.modules[name] = types.ModuleType(name)  # no package, only the place of its modules
+    sys.modules[name].__path__ = [folder]
+core = importlib.import_module("fragility.resmlp.training")
 x = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
 rows = core.Rows(x, (x[:, 0] > 0).astype(np.int64))
 stress = core.EvidenceStress(np.array([0, 0, 1, 1]), x.mean(axis=0))
 shape, plan = core.NetworkShape(4, 2, 8, 1), core.TrainingPlan(max_epochs=2)
 print(core.train_network(rows, shape, plan, validation=rows, stress=stress).best_epoch)
+own = {name for name in sys.modules if name.startswith("fragility.")}
+assert own == {"fragility.resmlp", "fragility.resmlp.network", "fragility.resmlp.training"}, own
 """
 
 
 def test_the_training_core_needs_numpy_and_torch_alone():
-    done = subprocess.run([sys.executable, "-c", ALONE, core.__file__], capture_output=True, text=True, check=False)
+    folder = Path(fragility.__file__).parent
+    done = subprocess.run([sys.executable, "-c", ALONE, str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "2"
 
@@ -595,8 +601,8 @@ def test_unfitted_models_say_so(tmp_path):
         ({"gradient_clip": -1}, "gradient_clip must be a positive number or None, got -1"),
         ({"device": "tpu"}, "device must be 'auto', 'cpu' or 'cuda', got 'tpu'"),
         ({"n_jobs": 0}, "n_jobs must be None or a whole number other than 0, got 0"),
-        ({"progress": "yes"}, "progress must be 'auto', True or False, got 'yes'"),
-        ({"fragility": 0.5}, "fragility must be None or a FragilityPenalty, got float"),
+        ({"progress": "yes"}, "progress must be None, True, False or a function, got 'yes'"),
+        ({"penalty": 0.5}, "penalty must be None or a FragilityPenalty, got float"),
     ],
 )
 def test_bad_parameters_are_refused(changes, message):
@@ -638,13 +644,13 @@ def test_bad_penalties_are_refused(changes, message):
 )
 def test_penalties_that_do_not_fit_the_columns_are_refused(penalty, message):
     with pytest.raises(EvidenceError, match=message):
-        small(fragility=penalty).fit(*data())
+        small(penalty=penalty).fit(*data())
 
 
 def test_group_names_not_among_the_columns_are_refused():
     X, y = data()
     with pytest.raises(EvidenceError, match="the groups name the column 'age', which is not among"):
-        small(fragility=FragilityPenalty(groups=[["age"]])).fit(pd.DataFrame(X).add_prefix("c"), y)
+        small(penalty=FragilityPenalty(groups=[["age"]])).fit(pd.DataFrame(X).add_prefix("c"), y)
 
 
 def test_other_bad_input_is_refused(tmp_path):
@@ -669,7 +675,7 @@ def test_other_bad_input_is_refused(tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_training_on_a_gpu_learns_the_same_task():
     X, y = data(600)
-    model = small(device="cuda", max_epochs=20, fragility=FragilityPenalty()).fit(X, y)
+    model = small(device="cuda", max_epochs=20, penalty=FragilityPenalty()).fit(X, y)
     on_cpu = clone(model).set_params(device="cpu").fit(X, y)
     assert model.score(X, y) == pytest.approx(on_cpu.score(X, y), abs=0.05)
     assert next(model.network_.parameters()).device.type == "cpu"

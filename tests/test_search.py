@@ -16,9 +16,9 @@ from fragility.search import (
     FOUND,
     NONE,
     UNAFFORDABLE,
+    compare_searches,
     failing_sets_of_rows,
-    greedy_diagnostics,
-    smallest_failing_sets,
+    find_failing_sets,
 )
 
 BLOCKS = {
@@ -111,17 +111,31 @@ def test_batches_do_not_matter(setting):
 
 def test_rows_do_not_influence_each_other(setting):
     model, X, protocol = setting
-    whole = smallest_failing_sets(model, X, protocol)
-    backwards = smallest_failing_sets(model, X.iloc[::-1], protocol)
+    whole = find_failing_sets(model, X, protocol)
+    backwards = find_failing_sets(model, X.iloc[::-1], protocol)
     assert np.array_equal(whole.size, backwards.size[::-1])
     assert np.array_equal(whole.removed, backwards.removed[::-1])
     assert whole.id.tolist() == X.index.tolist()
 
 
+def test_tables_name_the_groups(setting, tmp_path):
+    model, X, protocol = setting
+    told = []
+    found = find_failing_sets(model, X, protocol, progress=lambda *done: told.append(done))
+    assert told and told[-1][1] == 30
+    found.save(tmp_path / "sets.parquet")
+    found.save(tmp_path / "sets.csv")
+    assert (
+        pd.read_parquet(tmp_path / "sets.parquet")["groups"].map(tuple).tolist() == found.to_pandas()["groups"].tolist()
+    )
+    first = int(np.flatnonzero(np.asarray(found.state) == FOUND)[0])
+    assert pd.read_csv(tmp_path / "sets.csv")["groups"][first] == " + ".join(found.groups(first))
+
+
 def test_an_unaffordable_row_says_how_far_it_was_searched():
     case = pipelines.fitted("credit_g", "logistic", "transformed")
     protocol = Protocol.fit(case.model, case.X_train)
-    found = smallest_failing_sets(case.model, case.X_test.iloc[:30], protocol, method="exact", max_evaluations=250)
+    found = find_failing_sets(case.model, case.X_test.iloc[:30], protocol, method="exact", max_evaluations=250)
     state = np.asarray(found.state)
     stopped = state == UNAFFORDABLE
     assert stopped.any() and (state == FOUND).any()
@@ -151,7 +165,7 @@ def test_the_greedy_path_is_smallest_for_a_linear_score_of_two_classes():
     rows = bind(case.model, case.X_test.iloc[:60], protocol)
     found = failing_sets_of_rows(rows, protocol, method="exact")
     assert found.resolved.all()
-    diagnostics = greedy_diagnostics(greedy_budget(rows, protocol), found)
+    diagnostics = compare_searches(greedy_budget(rows, protocol), found)
     assert diagnostics.exact_match == 1.0 and diagnostics.mean_gap == 0.0
 
 
@@ -181,7 +195,7 @@ def test_diagnostics_of_a_missed_pair():
     assert greedy.tolist() == [3, 1]
     assert exact.size.tolist() == [2, 1] and beam.size.tolist() == [2, 1]
     assert exact.groups(0) == ("b", "c") and exact.groups(1) == ("b",)
-    found = greedy_diagnostics(greedy, exact, beam)
+    found = compare_searches(greedy, exact, beam)
     assert (found.exact_match, found.greedy_over, found.mean_gap) == (0.5, 0.5, 0.5)
     assert (found.pair_miss, found.beam_improve) == (0.5, 0.5)
     assert (found.rows, found.exact_feasible, found.beam_rows) == (2, 2, 2)
@@ -190,7 +204,7 @@ def test_diagnostics_of_a_missed_pair():
 
 
 def test_diagnostics_without_searches_are_undefined_and_counted():
-    found = greedy_diagnostics([1, 2])
+    found = compare_searches([1, 2])
     assert found.exact_feasible == 0 and found.beam_rows == 0
     assert all(math.isnan(v) for v in (found.exact_match, found.greedy_over, found.mean_gap, found.beam_improve))
 
@@ -198,13 +212,13 @@ def test_diagnostics_without_searches_are_undefined_and_counted():
 def test_wrong_requests_are_refused(setting):
     model, X, protocol = setting
     with pytest.raises(ProtocolError, match="method must be one of"):
-        smallest_failing_sets(model, X, protocol, method="annealing")
+        find_failing_sets(model, X, protocol, method="annealing")
     with pytest.raises(ProtocolError, match="max_size must be between 1 and the number of groups 9, got 10"):
-        smallest_failing_sets(model, X, protocol, max_size=10)
+        find_failing_sets(model, X, protocol, max_size=10)
     with pytest.raises(ProtocolError, match="beam width must be at least 1"):
-        smallest_failing_sets(model, X, protocol, width=0)
-    shallow = smallest_failing_sets(model, X, protocol, max_size=2)
+        find_failing_sets(model, X, protocol, width=0)
+    shallow = find_failing_sets(model, X, protocol, max_size=2)
     with pytest.raises(ProtocolError, match="has 30 rows, the greedy budgets 1"):
-        greedy_diagnostics([1], beam=shallow)
+        compare_searches([1], beam=shallow)
     with pytest.raises(ProtocolError, match="stopped at size 2"):
-        greedy_diagnostics([9] * 30, beam=shallow)
+        compare_searches([9] * 30, beam=shallow)

@@ -25,7 +25,7 @@ from fragility.stress import (
     Noise,
     Outages,
     Stress,
-    brittle_labels,
+    label_brittle,
     label_rows,
     outage_events,
     row_keys,
@@ -179,7 +179,7 @@ def test_rates_of_zero_and_one_do_nothing_and_everything(setting):
 def test_labels_equal_their_slow_twin(setting, rule):
     model, X, protocol = setting
     stress = Stress(draws=6, rule=rule, tau_confidence=0.6, tau_collapse=0.3, seed=2)
-    labels = brittle_labels(model, X, protocol, stress)
+    labels = label_brittle(model, X, protocol, stress)
     run = labels.run
     for r in range(len(labels)):
         brittle, rate = naive_ranking.naive_label(
@@ -222,7 +222,7 @@ def test_sparse_rows_are_stressed_as_dense_ones_are():
     X = case.X_test.iloc[:50]
     assert [issparse(bind(m, X, p).matrix) for m, p in zip(models, protocols, strict=True)] == [False, True]
     dense, sparse = (
-        brittle_labels(m, X, p, Stress(draws=3), byte_budget=10**5) for m, p in zip(models, protocols, strict=True)
+        label_brittle(m, X, p, Stress(draws=3), byte_budget=10**5) for m, p in zip(models, protocols, strict=True)
     )
     assert dense.mean_margin == pytest.approx(sparse.mean_margin, abs=1e-9)
 
@@ -230,7 +230,7 @@ def test_sparse_rows_are_stressed_as_dense_ones_are():
 def test_any_finds_at_least_what_expected_finds(setting):
     """The mean collapse can reach tau only if some draw does."""
     model, X, protocol = setting
-    expected = brittle_labels(model, X, protocol, Stress(tau_confidence=0.7))
+    expected = label_brittle(model, X, protocol, Stress(tau_confidence=0.7))
     loose = expected.relabel(rule="any")
     assert (loose.brittle | ~expected.brittle).all()
     assert loose.brittle.sum() > expected.brittle.sum()
@@ -238,8 +238,8 @@ def test_any_finds_at_least_what_expected_finds(setting):
 
 def test_relabel_equals_labelling_afresh(setting):
     model, X, protocol = setting
-    first = brittle_labels(model, X, protocol, Stress())
-    again = brittle_labels(model, X, protocol, Stress(tau_confidence=0.85, tau_collapse=0.25, rule="any"))
+    first = label_brittle(model, X, protocol, Stress())
+    again = label_brittle(model, X, protocol, Stress(tau_confidence=0.85, tau_collapse=0.25, rule="any"))
     moved = first.relabel(tau_confidence=0.85, tau_collapse=0.25, rule="any")
     assert np.array_equal(moved.brittle, again.brittle)
     assert np.array_equal(moved.kappa, again.kappa)
@@ -248,27 +248,42 @@ def test_relabel_equals_labelling_afresh(setting):
 
 def test_labels_do_not_depend_on_the_reading(setting):
     model, X, protocol = setting
-    labels = [brittle_labels(model, X, replace(protocol, reading=r)).kappa for r in ("support", "current")]
+    labels = [label_brittle(model, X, replace(protocol, reading=r)).kappa for r in ("support", "current")]
     assert np.array_equal(*labels)
 
 
-def test_a_faster_predictor_may_be_given(setting):
+def test_no_engine_changes_a_label(setting):
     model, X, protocol = setting
-    rows = bind(model, X, protocol)
-    asked = []
+    runs = [run_stress(model, X, protocol, Stress(draws=2), engine=engine) for engine in ("auto", "blackbox")]
+    assert np.array_equal(runs[0].draw_margin, runs[1].draw_margin)
 
-    def predict(matrix):
-        asked.append(len(matrix))
-        return rows.predict(matrix)
 
-    labels = brittle_labels(model, X, protocol, Stress(draws=2), predict=predict)
-    assert sum(asked) == 60 * (1 + 3 * 2)
-    assert np.array_equal(labels.kappa, brittle_labels(model, X, protocol, Stress(draws=2)).kappa)
+def test_bound_rows_are_labelled_and_progress_is_told(setting):
+    model, X, protocol = setting
+    told = []
+    bound = bind(model, X, protocol)
+    labels = label_brittle(
+        model, bound, protocol, Stress(draws=2), byte_budget=10**4, progress=lambda *done: told.append(done)
+    )
+    assert np.array_equal(labels.kappa, label_brittle(model, X, protocol, Stress(draws=2)).kappa)
+    assert told[-1] == (60, 60) and len(told) > 1
+
+
+def test_labels_are_written_whole_as_their_name_says(setting, tmp_path):
+    model, X, protocol = setting
+    labels = label_brittle(model, X, protocol, Stress(draws=2))
+    labels.save(tmp_path / "labels.parquet")
+    labels.save(tmp_path / "labels.csv")
+    for table in (pd.read_parquet(tmp_path / "labels.parquet"), pd.read_csv(tmp_path / "labels.csv")):
+        assert table["brittle"].tolist() == labels.brittle.tolist()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["labels.csv", "labels.parquet"]
+    with pytest.raises(DataError, match=r"must end in \.parquet or \.csv"):
+        labels.save(tmp_path / "labels.json")
 
 
 def test_tables_and_counts(setting):
     model, X, protocol = setting
-    labels = brittle_labels(model, X, protocol, Stress(tau_confidence=0.6))
+    labels = label_brittle(model, X, protocol, Stress(tau_confidence=0.6))
     table = labels.to_pandas()
     assert table["id"].tolist() == X.index.tolist()
     assert {"confidence", "brittle", "brittle_rate", "kappa_mask(0.3)", "flip_noise(0.3)"} <= set(table.columns)
@@ -365,7 +380,7 @@ def test_the_naturalistic_proxy_on_credit_g():
     assert stress.stressors[0].fields == tuple(sorted(markers))
     gone = case.X_train[list(markers)].isin([v for values in markers.values() for v in values])
     assert stress.stressors[0].events == int(gone.any(axis=1).sum())
-    labels = brittle_labels(case.model, case.X_test, protocol, stress)
+    labels = label_brittle(case.model, case.X_test, protocol, stress)
     assert labels.kappa.shape == (len(case.X_test), 1)
     assert 0 < labels.brittle.sum() < labels.high_confidence.sum()
 
@@ -423,7 +438,7 @@ def test_wrong_logs_are_refused(log, markers, message):
 def test_an_unknown_field_is_named(setting):
     model, X, protocol = setting
     with pytest.raises(ProtocolError, match=r"has no fields \['shoe'\]"):
-        brittle_labels(model, X, protocol, Stress.from_outages([{"shoe"}]))
+        label_brittle(model, X, protocol, Stress.from_outages([{"shoe"}]))
 
 
 def test_label_rows_is_pure():

@@ -5,11 +5,12 @@ lose support? The answer is a certificate: finite, deterministic, and recomputab
 and the protocol.
 """
 
+from fragility._evaluate import Baselines, evaluate
 from fragility.audit import audit
 from fragility.bundled import load_credit_g
-from fragility.calibration import BrittlenessAwareClassifier, BrittlenessAwareTemperature, FragileCalibrationDisplay
+from fragility.calibration import FragilityCalibratedClassifier, FragilityTemperature
 from fragility.certificate import Certificate, Certificates
-from fragility.display import CollapseDisplay, FragilityMapDisplay
+from fragility.display import CollapseDisplay, FragileCalibrationDisplay, FragilityMapDisplay
 from fragility.errors import (
     CertificateError,
     DataError,
@@ -20,33 +21,37 @@ from fragility.errors import (
     ProtocolError,
     VerificationError,
 )
-from fragility.evaluate import evaluate
 from fragility.loading import load_model
 from fragility.models import Model
 from fragility.protocol import Protocol
-from fragility.ranking import ranking_report
+from fragility.ranking import compare_scores
 from fragility.resmlp import FragilityPenalty, ResMLPClassifier
-from fragility.search import greedy_diagnostics, smallest_failing_sets
-from fragility.stress import Stress, brittle_labels
+from fragility.search import compare_searches, find_failing_sets
+from fragility.stress import Dropout, Mask, Noise, Outages, Stress, label_brittle
 from fragility.verify import Verification, verify
 from fragility.version import __version__
 
 __all__ = [
-    "BrittlenessAwareClassifier",
-    "BrittlenessAwareTemperature",
+    "Baselines",
     "Certificate",
     "CertificateError",
     "Certificates",
     "CollapseDisplay",
     "DataError",
+    "Dropout",
     "EngineError",
     "EvidenceError",
     "FragileCalibrationDisplay",
+    "FragilityCalibratedClassifier",
     "FragilityError",
     "FragilityMapDisplay",
     "FragilityPenalty",
+    "FragilityTemperature",
+    "Mask",
     "Model",
     "ModelError",
+    "Noise",
+    "Outages",
     "Protocol",
     "ProtocolError",
     "ResMLPClassifier",
@@ -55,12 +60,12 @@ __all__ = [
     "VerificationError",
     "__version__",
     "audit",
-    "brittle_labels",
+    "compare_scores",
+    "compare_searches",
     "evaluate",
-    "greedy_diagnostics",
+    "find_failing_sets",
+    "label_brittle",
     "load_credit_g",
     "load_model",
-    "ranking_report",
-    "smallest_failing_sets",
     "verify",
 ]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,26 +29,24 @@ from sklearn.utils.validation import check_is_fitted
 from fragility.audit import audit
 from fragility.certificate import Certificates
 from fragility.errors import DataError, ModelError
-from fragility.files import write_text
+from fragility.files import save_report, without_nan, write_json
 from fragility.frames import read_rows
-from fragility.metrics import (
-    BINS,
-    ReliabilityCurve,
+from fragility.models import ClassLabel, Model
+from fragility.protocol import Protocol
+from fragility.ranking.predictive import (
     brier_score,
     class_codes,
     expected_calibration_error,
     negative_log_likelihood,
-    reliability_curve,
 )
-from fragility.models import ClassLabel, Model
-from fragility.protocol import Protocol
 from fragility.scores import Floats, Integers, pseudo_logits, softmax_probabilities
+from fragility.text import aligned, number
 
 if TYPE_CHECKING:
     import os
 
     import pandas as pd
-    from matplotlib.axes import Axes
+    import pyarrow as pa
 
 FORMAT = "fragility-temperature/1"
 ETAS = (0.0, 0.25, 0.5, 1.0, 2.0)
@@ -57,7 +55,7 @@ METHODS = ("raw", "temperature", "brittleness-aware")
 PROBE = 0.01  # a logit difference small enough that no temperature saturates the probabilities it is read from
 
 
-class _GivenLogits(ClassifierMixin, BaseEstimator):
+class _GivenLogits(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """An estimator whose rows are already logits, for scikit-learn's calibrator to scale."""
 
     def fit(self, X: Floats, y: Integers, sample_weight: Floats | None = None) -> _GivenLogits:
@@ -70,7 +68,7 @@ class _GivenLogits(ClassifierMixin, BaseEstimator):
         return (X[:, 1] - X[:, 0]) / 2.0 if X.shape[1] == 2 else X
 
     def predict(self, X: Floats) -> Integers:  # asked for by scikit-learn's checks, never called
-        return X.argmax(axis=1)
+        return np.asarray(X.argmax(axis=1))
 
 
 def global_temperature(probabilities: ArrayLike, codes: ArrayLike) -> float:
@@ -111,7 +109,7 @@ def _with_label_kept(before: Floats, after: Floats) -> Floats:
     return after
 
 
-class BrittlenessAwareTemperature(BaseEstimator):
+class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Temperature scaling with a higher temperature for fragile rows.
 
     Parameters
@@ -130,11 +128,11 @@ class BrittlenessAwareTemperature(BaseEstimator):
         self.etas = etas
         self.classes = classes
 
-    def fit(self, probabilities: ArrayLike, y: ArrayLike, fds: ArrayLike) -> BrittlenessAwareTemperature:
+    def fit(self, probabilities: ArrayLike, y: ArrayLike, fds: ArrayLike) -> FragilityTemperature:
         """Find T0, the range of FDS and eta on validation rows the model was not trained on."""
         etas = _checked_etas(self.etas)
-        p, f = _checked_rows(probabilities, fds)
-        codes = _codes(y, self.classes, p.shape[1])
+        p, f = checked_rows(probabilities, fds)
+        codes = class_columns(y, self.classes, p.shape[1])
         raw = negative_log_likelihood(p, codes)  # also refuses labels and probabilities that do not fit together
         self.n_classes_ = p.shape[1]
         self.temperature_ = global_temperature(p, codes)
@@ -162,7 +160,7 @@ class BrittlenessAwareTemperature(BaseEstimator):
     def transform(self, probabilities: ArrayLike, fds: ArrayLike) -> Floats:
         """Corrected probabilities of rows with these FDS; the predicted label of every row is unchanged."""
         check_is_fitted(self)
-        p, f = _checked_rows(probabilities, fds)
+        p, f = checked_rows(probabilities, fds)
         if p.shape[1] != self.n_classes_:
             raise DataError(f"the correction was fitted on {self.n_classes_} classes, these rows have {p.shape[1]}")
         return scaled_probabilities(p, self.temperatures(f))
@@ -183,7 +181,7 @@ class BrittlenessAwareTemperature(BaseEstimator):
         }
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> BrittlenessAwareTemperature:
+    def from_dict(cls, document: Mapping[str, Any]) -> FragilityTemperature:
         if not isinstance(document, Mapping) or document.get("format") != FORMAT:
             found = document.get("format") if isinstance(document, Mapping) else type(document).__name__
             raise ModelError(f"expected a temperature correction of format {FORMAT!r}, got {found!r}")
@@ -207,10 +205,10 @@ class BrittlenessAwareTemperature(BaseEstimator):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted correction as JSON."""
-        write_text(path, json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
+        write_json(path, self.to_dict())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> BrittlenessAwareTemperature:
+    def load(cls, path: str | os.PathLike[str]) -> FragilityTemperature:
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -218,11 +216,11 @@ class BrittlenessAwareTemperature(BaseEstimator):
         return cls.from_dict(document)
 
 
-class BrittlenessAwareClassifier(ClassifierMixin, BaseEstimator):
+class FragilityCalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A trained model whose probabilities are corrected by what its certificates say about each new row.
 
     model: anything `Model.wrap` takes, already trained. protocol: the protocol rows are audited under.
-    calibrator: a `BrittlenessAwareTemperature`; a fitted one is used as it is, `fit` fits a copy.
+    calibrator: a `FragilityTemperature`; a fitted one is used as it is, `fit` fits a copy.
 
     ``predict_proba`` audits the rows it is given, then corrects; an audit costs many model evaluations a row.
     """
@@ -231,7 +229,7 @@ class BrittlenessAwareClassifier(ClassifierMixin, BaseEstimator):
         self,
         model: Any,
         protocol: Protocol,
-        calibrator: BrittlenessAwareTemperature | None = None,
+        calibrator: FragilityTemperature | None = None,
         *,
         engine: str = "auto",
     ) -> None:
@@ -250,9 +248,9 @@ class BrittlenessAwareClassifier(ClassifierMixin, BaseEstimator):
     def classes_(self) -> NDArray[Any]:
         return np.asarray(Model.wrap(self.model).classes)
 
-    def fit(self, X: Any, y: ArrayLike) -> BrittlenessAwareClassifier:
+    def fit(self, X: Any, y: ArrayLike) -> FragilityCalibratedClassifier:
         """Audit validation rows, which the model was not trained on, and fit the correction; the model stays."""
-        fresh = BrittlenessAwareTemperature() if self.calibrator is None else clone(self.calibrator)
+        fresh = FragilityTemperature() if self.calibrator is None else clone(self.calibrator)
         fresh.set_params(classes=Model.wrap(self.model).classes)
         self.calibrator_ = fresh.fit(self.raw_probabilities(X), y, self.fragility(X))
         return self
@@ -273,12 +271,12 @@ class BrittlenessAwareClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Floats:
         """Probabilities corrected by each row's certificate."""
         check_is_fitted(self)
-        return self._calibrator().transform(self.raw_probabilities(X), self.fragility(X))
+        return np.asarray(self._calibrator().transform(self.raw_probabilities(X), self.fragility(X)))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The model's own labels: the correction never changes one, so none is computed."""
         check_is_fitted(self)
-        return self.classes_[self.raw_probabilities(X).argmax(axis=1)]
+        return np.asarray(self.classes_[self.raw_probabilities(X).argmax(axis=1)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,17 +310,29 @@ class CalibrationReport:
         return asdict(self)
 
     def to_pandas(self) -> pd.DataFrame:
+        """One row for each method and set of rows."""
         import pandas as pd
 
         return pd.DataFrame([asdict(line) for line in self.lines])
 
+    def to_arrow(self) -> pa.Table:
+        """`to_pandas` as an Arrow table."""
+        import pyarrow as pa
+
+        return pa.Table.from_pylist([asdict(line) for line in self.lines])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything (.json) or the lines as a table (.csv, .parquet)."""
+        save_report(path, lambda: without_nan(self.to_dict()), self.to_arrow)
+
     def __str__(self) -> str:
-        head = f"{'method':<18} {'rows':<8} {'n':>8} {'ECE':>8} {'Brier':>8} {'NLL':>8}"
+        head = ("method", "rows", "n", "ECE", "Brier", "NLL")
         body = [
-            f"{a.method:<18} {a.subset:<8} {a.rows:>8} {a.ece:>8.4f} {a.brier:>8.4f} {a.nll:>8.4f}" for a in self.lines
+            (a.method, a.subset, str(a.rows), *(number(value, 4) for value in (a.ece, a.brier, a.nll)))
+            for a in self.lines
         ]
         note = f"T0 = {self.temperature:.4g}, eta = {self.eta:g}; fragile: top {self.fragile_share:.0%} by FDS"
-        return "\n".join([head, *body, note])
+        return "\n".join([*aligned([head, *body], left=2), note])
 
 
 def fragile_rows(fds: ArrayLike, share: float = FRAGILE_SHARE) -> NDArray[np.bool_]:
@@ -337,7 +347,7 @@ def fragile_rows(fds: ArrayLike, share: float = FRAGILE_SHARE) -> NDArray[np.boo
 
 
 def calibration_report(
-    calibrator: BrittlenessAwareTemperature,
+    calibrator: FragilityTemperature,
     probabilities: ArrayLike,
     y: ArrayLike,
     fds: ArrayLike,
@@ -345,8 +355,8 @@ def calibration_report(
     fragile_share: float = FRAGILE_SHARE,
 ) -> CalibrationReport:
     """Compare the three methods on rows used neither for training nor for fitting ``calibrator``."""
-    p, f = _checked_rows(probabilities, fds)
-    codes = _codes(y, calibrator.classes, p.shape[1])
+    p, f = checked_rows(probabilities, fds)
+    codes = class_columns(y, calibrator.classes, p.shape[1])
     subsets = {"all": np.ones(len(f), dtype=bool), "fragile": fragile_rows(f, fragile_share)}
     lines = tuple(
         _line(method, subset, corrected[chosen], codes[chosen])
@@ -356,7 +366,7 @@ def calibration_report(
     return CalibrationReport(lines, calibrator.temperature_, calibrator.eta_, fragile_share)
 
 
-def corrections(calibrator: BrittlenessAwareTemperature, probabilities: ArrayLike, fds: ArrayLike) -> dict[str, Floats]:
+def corrections(calibrator: FragilityTemperature, probabilities: ArrayLike, fds: ArrayLike) -> dict[str, Floats]:
     """Method -> probabilities, for `METHODS`."""
     p = np.asarray(probabilities, dtype=np.float64)
     values = (p, scaled_probabilities(p, calibrator.temperature_), calibrator.transform(p, fds))
@@ -374,100 +384,6 @@ def _line(method: str, subset: str, p: Floats, codes: Integers) -> CalibrationLi
     )
 
 
-@dataclass
-class FragileCalibrationDisplay:
-    """Accuracy against confidence, for the whole set and for its most fragile share.
-
-    curves: subset -> method -> `ReliabilityCurve`. Made by `from_predictions`; drawn by `plot`.
-    """
-
-    curves: Mapping[str, Mapping[str, ReliabilityCurve]]
-    fragile_share: float = FRAGILE_SHARE
-    ax_: Any = field(default=None, init=False, repr=False)  # the two axes drawn on
-    figure_: Any = field(default=None, init=False, repr=False)
-
-    @classmethod
-    def from_predictions(
-        cls,
-        y_true: ArrayLike,
-        probabilities: ArrayLike | Mapping[str, ArrayLike],
-        fds: ArrayLike,
-        *,
-        classes: Sequence[ClassLabel] | None = None,
-        bins: int = BINS,
-        fragile_share: float = FRAGILE_SHARE,
-        axes: Sequence[Axes] | None = None,
-    ) -> FragileCalibrationDisplay:
-        """Compute and draw; ``probabilities`` is one (n, C) array or several by name (see `corrections`)."""
-        display = cls.compute(y_true, probabilities, fds, classes=classes, bins=bins, fragile_share=fragile_share)
-        display.plot(axes)
-        return display
-
-    @classmethod
-    def compute(
-        cls,
-        y_true: ArrayLike,
-        probabilities: ArrayLike | Mapping[str, ArrayLike],
-        fds: ArrayLike,
-        *,
-        classes: Sequence[ClassLabel] | None = None,
-        bins: int = BINS,
-        fragile_share: float = FRAGILE_SHARE,
-    ) -> FragileCalibrationDisplay:
-        """Compute without drawing."""
-        named = probabilities if isinstance(probabilities, Mapping) else {"model": probabilities}
-        if not named:
-            raise DataError("at least one array of probabilities is needed, got none")
-        checked = {name: _checked_rows(p, fds)[0] for name, p in named.items()}
-        codes = _codes(y_true, classes, next(iter(checked.values())).shape[1])
-        subsets = {"all": np.ones(len(codes), dtype=bool), "fragile": fragile_rows(fds, fragile_share)}
-        curves = {
-            subset: {name: reliability_curve(p[chosen], codes[chosen], bins) for name, p in checked.items()}
-            for subset, chosen in subsets.items()
-        }
-        return cls(curves, fragile_share)
-
-    def plot(self, axes: Sequence[Axes] | None = None) -> FragileCalibrationDisplay:
-        """Draw two panels, on ``axes`` (two of them) if given; ``figure_`` and ``ax_`` hold what was drawn on."""
-        import matplotlib.pyplot as plt
-
-        if axes is None:
-            _, made = plt.subplots(1, 2, figsize=(9.0, 4.4), sharex=True, sharey=True, layout="constrained")
-            axes = list(made)
-        if len(axes) != 2:
-            raise DataError(f"two axes were expected (all rows, fragile rows), got {len(axes)}")
-        titles = {"all": "All rows", "fragile": f"Most fragile {self.fragile_share:.0%}"}
-        for ax, (subset, curves) in zip(axes, self.curves.items(), strict=True):
-            n = int(sum(next(iter(curves.values())).count))
-            _draw_panel(ax, curves, f"{titles[subset]} (n = {n:,})")
-        axes[0].set_ylabel("accuracy (share of rows predicted right)")
-        self.ax_, self.figure_ = np.asarray(axes), axes[0].figure
-        return self
-
-
-# Okabe and Ito's palette and different markers: told apart with any common form of colour blindness, and in grey.
-_LOOKS = (("#8A8F98", "o"), ("#E69F00", "s"), ("#0072B2", "D"), ("#D55E00", "^"), ("#009E73", "v"))
-
-
-def _draw_panel(ax: Axes, curves: Mapping[str, ReliabilityCurve], title: str) -> None:
-    low = min(float(np.nanmin(curve.confidence)) for curve in curves.values())
-    ax.plot([0, 1], [0, 1], color="#B8BCC4", linewidth=1.0, linestyle="--", label="perfectly calibrated")
-    for i, (name, curve) in enumerate(curves.items()):
-        colour, marker = _LOOKS[i % len(_LOOKS)]
-        filled = curve.count > 0
-        ax.plot(
-            curve.confidence[filled],
-            curve.accuracy[filled],
-            color=colour,
-            marker=marker,
-            markersize=5,
-            label=f"{name} (ECE {curve.calibration_error:.3f})",
-        )
-    ax.set(xlim=(max(0.0, low - 0.05), 1.02), ylim=(-0.02, 1.02), title=title)
-    ax.set_xlabel("confidence (mean top probability of the bin)")
-    ax.legend(loc="lower right", frameon=False)
-
-
 def _checked_etas(etas: Iterable[float]) -> tuple[float, ...]:
     values = tuple(float(eta) for eta in etas)
     if 0.0 not in values or not all(np.isfinite(eta) and eta >= 0.0 for eta in values):
@@ -477,7 +393,8 @@ def _checked_etas(etas: Iterable[float]) -> tuple[float, ...]:
     return values
 
 
-def _checked_rows(probabilities: ArrayLike, fds: ArrayLike) -> tuple[Floats, Floats]:
+def checked_rows(probabilities: ArrayLike, fds: ArrayLike) -> tuple[Floats, Floats]:
+    """Probabilities (n, C) and FDS (n,) that belong together, as float64."""
     p = np.asarray(probabilities, dtype=np.float64)
     f = np.asarray(fds, dtype=np.float64)
     if p.ndim != 2 or p.shape[0] == 0 or p.shape[1] < 2:
@@ -491,7 +408,8 @@ def _checked_rows(probabilities: ArrayLike, fds: ArrayLike) -> tuple[Floats, Flo
     return p, f
 
 
-def _codes(y: ArrayLike, classes: Sequence[ClassLabel] | None, n_classes: int) -> Integers:
+def class_columns(y: ArrayLike, classes: Sequence[ClassLabel] | None, n_classes: int) -> Integers:
+    """Columns 0..C-1 of labels; without declared classes the labels must be columns already."""
     if classes is None:
         codes = np.asarray(y)
         if codes.dtype.kind not in "iu":

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import base64
 import html
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -27,6 +29,9 @@ from fragility.certificate import Certificate, Certificates
 from fragility.display import CollapseDisplay, FragilityMapDisplay, drawing_style
 from fragility.protocol import Protocol
 from fragility.summary import CONFIDENT, AuditSummary, summarise
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SEED = 0
 TARGET = "class"
@@ -92,14 +97,14 @@ def _draw(folder: Path, certs: Certificates) -> None:
     """Draw without pyplot, so that no window system is needed and nothing global changes."""
     from matplotlib.figure import Figure
 
-    displays: dict[str, FragilityMapDisplay | CollapseDisplay] = {
-        MAP_PICTURE: FragilityMapDisplay.from_certificates(certs),
-        COLLAPSE_PICTURE: CollapseDisplay.from_certificates(certs, rows=_contrast(certs)),
+    drawings: dict[str, Callable[[Axes], object]] = {
+        MAP_PICTURE: lambda ax: FragilityMapDisplay.from_certificates(certs, ax=ax),
+        COLLAPSE_PICTURE: lambda ax: CollapseDisplay.from_certificates(certs, _contrast(certs), ax=ax),
     }
-    for name, display in displays.items():
+    for name, draw in drawings.items():
         with drawing_style():
             figure = Figure(figsize=(9.6, 4.6), layout="constrained")
-            display.plot(ax=figure.add_subplot())
+            draw(figure.add_subplot())
             figure.savefig(folder / name, dpi=110, metadata={"Software": None})
 
 

@@ -1,21 +1,25 @@
 """Pictures of certificates, in the manner of scikit-learn's `Display` classes.
 
-`from_certificates` computes what is to be drawn and keeps it in plain fields; `plot` draws it, on axes of its own or
-on those it is given, and can be called again. Matplotlib is imported when something is drawn, and its global style is
-left as it was.
+`from_certificates` and `from_predictions` compute what is to be drawn, keep it in plain fields, draw it and return the
+display; `plot` draws it again, on axes of its own or on those it is given. Matplotlib is imported when something is
+drawn, and its global style is left as it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from fragility.calibration import FRAGILE_SHARE, checked_rows, class_columns, fragile_rows
 from fragility.certificate import Certificates
 from fragility.errors import DataError
+from fragility.models import ClassLabel
+from fragility.ranking.predictive import BINS, ReliabilityCurve, reliability_curve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +69,28 @@ def _new_figure(width: float, height: float) -> Figure:
     return plt.figure(figsize=(width, height), layout="constrained")
 
 
+def _panels(ax: Axes | Sequence[Axes] | None, count: int, size: tuple[float, float]) -> list[Axes]:
+    """Return `count` panels side by side: new ones, those given, or ones in the place of the one given."""
+    if ax is None:
+        return list(_new_figure(*size).subplots(1, count, sharey=True, squeeze=False)[0])
+    if isinstance(ax, (Sequence, np.ndarray)):
+        if len(ax) != count:
+            raise DataError(f"{count} axes were expected, one for each panel, got {len(ax)}")
+        return list(ax)
+    if count == 1:
+        return [ax]
+    # Like scikit-learn's PartialDependenceDisplay: the given axes lend their place to a row of panels.
+    from matplotlib.gridspec import GridSpecFromSubplotSpec
+
+    place = ax.get_subplotspec()
+    if place is None:
+        raise DataError("several panels need axes made by plt.subplots, got axes placed by hand")
+    ax.set_axis_off()
+    grid = GridSpecFromSubplotSpec(1, count, subplot_spec=place)
+    first = ax.figure.add_subplot(grid[0, 0])
+    return [first, *(ax.figure.add_subplot(grid[0, i], sharey=first) for i in range(1, count))]
+
+
 @dataclass(frozen=True)
 class CollapseCurve:
     """One row's margin along its removal path; step 0 is the full record.
@@ -107,41 +133,25 @@ class CollapseDisplay:
     figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
-    def from_certificates(cls, certs: Certificates, rows: Sequence[int] = (0,)) -> CollapseDisplay:
-        """Take the certificates at the positions `rows` (negative ones count from the end)."""
+    def from_certificates(
+        cls, certs: Certificates, rows: Sequence[int] = (0,), *, ax: Axes | None = None
+    ) -> CollapseDisplay:
+        """Draw the certificates at the positions `rows` (negative ones count from the end)."""
         if len(rows) == 0:
             raise DataError("rows must name at least one position, got none; for example rows=[0]")
-        return cls(tuple(_collapse_curve(certs, int(row)) for row in rows), certs.protocol.reading)
+        return cls(tuple(_collapse_curve(certs, int(row)) for row in rows), certs.protocol.reading).plot(ax)
 
     def plot(self, ax: Axes | None = None) -> CollapseDisplay:
         """Draw one panel a row, on new axes or in the place of `ax`."""
         with drawing_style():
-            panels = self._panels(ax)
+            count = len(self.curves)
+            panels = _panels(ax, count, (1.2 + 4.6 * count, 4.2))
             for panel, curve in zip(panels, self.curves, strict=True):
                 _draw_collapse(panel, curve)
             panels[0].set_ylabel(MARGIN_LABEL[self.reading])
         self.ax_ = panels[0] if len(panels) == 1 else np.array(panels, dtype=object)
         self.figure_ = panels[0].figure
         return self
-
-    def _panels(self, ax: Axes | None) -> list[Axes]:
-        count = len(self.curves)
-        if ax is None:
-            figure = _new_figure(1.2 + 4.6 * count, 4.2)
-            return list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
-        if count == 1:
-            return [ax]
-        # Like scikit-learn's PartialDependenceDisplay: the given axes lend their place to a row of panels.
-        from matplotlib.gridspec import GridSpecFromSubplotSpec
-
-        place = ax.get_subplotspec()
-        if place is None:
-            raise DataError("several rows need axes made by plt.subplots, got axes placed by hand; draw one row each")
-        ax.set_axis_off()
-        grid = GridSpecFromSubplotSpec(1, count, subplot_spec=place)
-        owner = ax.figure
-        first = owner.add_subplot(grid[0, 0])
-        return [first, *(owner.add_subplot(grid[0, i], sharey=first) for i in range(1, count))]
 
 
 def _collapse_curve(certs: Certificates, row: int) -> CollapseCurve:
@@ -216,9 +226,9 @@ class FragilityMapDisplay:
 
     @classmethod
     def from_certificates(
-        cls, certs: Certificates, *, min_confidence: float = 0.9, share: float = 0.2
+        cls, certs: Certificates, *, min_confidence: float = 0.9, share: float = 0.2, ax: Axes | None = None
     ) -> FragilityMapDisplay:
-        """Mark the most fragile `share` of the predictions whose confidence is at least `min_confidence`."""
+        """Draw all predictions; mark the most fragile `share` of those with at least `min_confidence`."""
         if not 0.0 < share <= 1.0:
             raise DataError(f"share must lie in (0, 1], got {share}")
         table = certs.to_arrow()
@@ -227,7 +237,7 @@ class FragilityMapDisplay:
         )
         confident = fds[confidence >= min_confidence]
         threshold = float(np.quantile(confident, 1.0 - share)) if len(confident) else float("nan")
-        return cls(confidence, fds, flip_budget, flipped, min_confidence, threshold)
+        return cls(confidence, fds, flip_budget, flipped, min_confidence, threshold).plot(ax)
 
     @property
     def in_corner(self) -> np.ndarray:
@@ -271,3 +281,77 @@ class FragilityMapDisplay:
                     self.confidence[here], self.fds[here], s=size, c=colour, marker=marker, alpha=0.75,
                     linewidths=0, label=f"{label} ({int(here.sum())})", zorder=2 + number,
                 )  # fmt: skip
+
+
+@dataclass
+class FragileCalibrationDisplay:
+    """Accuracy against confidence, for the whole set and for its most fragile share.
+
+    curves: subset -> method -> `ReliabilityCurve`.
+    """
+
+    curves: Mapping[str, Mapping[str, ReliabilityCurve]]
+    fragile_share: float = FRAGILE_SHARE
+    ax_: Any = field(default=None, init=False, repr=False)  # the two axes drawn on
+    figure_: Any = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y_true: ArrayLike,
+        probabilities: ArrayLike | Mapping[str, ArrayLike],
+        fds: ArrayLike,
+        *,
+        classes: Sequence[ClassLabel] | None = None,
+        bins: int = BINS,
+        fragile_share: float = FRAGILE_SHARE,
+        ax: Axes | Sequence[Axes] | None = None,
+    ) -> FragileCalibrationDisplay:
+        """Draw ``probabilities``: one (n, C) array, or several by name (see `corrections`)."""
+        named = probabilities if isinstance(probabilities, Mapping) else {"model": probabilities}
+        if not named:
+            raise DataError("at least one array of probabilities is needed, got none")
+        checked = {name: checked_rows(p, fds)[0] for name, p in named.items()}
+        codes = class_columns(y_true, classes, next(iter(checked.values())).shape[1])
+        subsets = {"all": np.ones(len(codes), dtype=bool), "fragile": fragile_rows(fds, fragile_share)}
+        curves = {
+            subset: {name: reliability_curve(p[chosen], codes[chosen], bins) for name, p in checked.items()}
+            for subset, chosen in subsets.items()
+        }
+        return cls(curves, fragile_share).plot(ax)
+
+    def plot(self, ax: Axes | Sequence[Axes] | None = None) -> FragileCalibrationDisplay:
+        """Draw two panels, on new axes, on the two given, or in the place of the one given."""
+        titles = {"all": "All rows", "fragile": f"Most fragile {self.fragile_share:.0%}"}
+        with drawing_style():
+            panels = _panels(ax, 2, (9.0, 4.4))
+            for panel, (subset, curves) in zip(panels, self.curves.items(), strict=True):
+                n = int(sum(next(iter(curves.values())).count))
+                _draw_reliability(panel, curves, f"{titles[subset]} (n = {n:,})")
+            panels[0].set_ylabel("accuracy (share of rows predicted right)")
+        self.ax_, self.figure_ = np.array(panels, dtype=object), panels[0].figure
+        return self
+
+
+# Different markers as well as colours: told apart in grey print.
+RELIABILITY_STYLES = ((GREY, "o"), (ORANGE, "s"), (BLUE, "D"), (RED, "^"), ("#009E73", "v"))
+
+
+def _draw_reliability(ax: Axes, curves: Mapping[str, ReliabilityCurve], title: str) -> None:
+    low = min(float(np.nanmin(curve.confidence)) for curve in curves.values())
+    ax.plot([0, 1], [0, 1], color="#B8BCC4", linewidth=1.0, linestyle="--", label="perfectly calibrated")
+    for i, (name, curve) in enumerate(curves.items()):
+        colour, marker = RELIABILITY_STYLES[i % len(RELIABILITY_STYLES)]
+        filled = curve.count > 0
+        ax.plot(
+            curve.confidence[filled],
+            curve.accuracy[filled],
+            color=colour,
+            marker=marker,
+            markersize=5,
+            label=f"{name} (ECE {curve.calibration_error:.3f})",
+        )
+    ax.set(xlim=(max(0.0, low - 0.05), 1.02), ylim=(-0.02, 1.02))
+    ax.set_title(title)
+    ax.set_xlabel("confidence (mean top probability of the bin)")
+    ax.legend(loc="lower right")

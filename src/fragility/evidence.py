@@ -76,8 +76,10 @@ class EvidenceRows:
         return self.predict_matrix(matrix)
 
     def take(self, positions: Sequence[int]) -> EvidenceRows:
-        """Return the rows at these positions, for an engine; ``source`` stays that of all rows."""
-        return replace(self, matrix=self.matrix[list(positions)], ids=tuple(self.ids[i] for i in positions))
+        """Return the rows at these positions."""
+        chosen = list(positions)
+        ids = tuple(self.ids[i] for i in chosen)
+        return replace(self, matrix=self.matrix[chosen], ids=ids, source=self.source.take(chosen))
 
     def group_columns(self) -> list[Integers]:
         """Return each group's column indices."""
@@ -159,20 +161,13 @@ def _names(names: Sequence[str], limit: int = 5) -> str:
 
 def merged_fields(frame: pd.DataFrame, kinds: Mapping[str, Kind], threshold: float) -> dict[str, str]:
     """Return field -> block, with fields joined (transitively) where their association reaches ``threshold``."""
-    parent = {name: name for name in kinds}
+    from scipy.cluster.hierarchy import DisjointSet  # slow to import, and only this grouping needs it
 
-    def root(name: str) -> str:
-        while parent[name] != name:
-            name = parent[name]
-        return name
-
+    blocks = DisjointSet(kinds)
     for a, b in itertools.combinations(kinds, 2):
-        if root(a) != root(b) and association(frame[a], kinds[a], frame[b], kinds[b]) >= threshold:
-            parent[root(b)] = root(a)
-    members: dict[str, list[str]] = {}
-    for name in kinds:
-        members.setdefault(root(name), []).append(name)
-    return {name: "+".join(block) for block in members.values() for name in block}
+        if not blocks.connected(a, b) and association(frame[a], kinds[a], frame[b], kinds[b]) >= threshold:
+            blocks.merge(a, b)
+    return {name: "+".join(other for other in kinds if other in blocks.subset(name)) for name in kinds}
 
 
 def association(a: pd.Series, kind_a: Kind, b: pd.Series, kind_b: Kind) -> float:

@@ -36,6 +36,13 @@ class Rows:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def take(self, positions: Sequence[int]) -> Rows:
+        """Return the rows at these positions."""
+        chosen = list(positions)
+        native = self.native.iloc[chosen] if isinstance(self.native, pd.DataFrame) else self.native[chosen]
+        frame = None if self.frame is None else self.frame.iloc[chosen]
+        return Rows(native, frame, self.names, tuple(self.ids[i] for i in chosen))
+
     def columns(self) -> dict[str, Any]:
         """Return name -> values, for digests."""
         if self.frame is None:

@@ -396,13 +396,15 @@ def _check_baseline_accepted(model: Model, rows: Rows, protocol: Protocol) -> No
 
 
 def bind(model: Any, X: Any, protocol: Protocol, ids: Any = None) -> EvidenceRows:
-    """Return the rows of ``X`` in the protocol's evidence space, ready for an engine."""
+    """Return the rows of ``X`` in the protocol's evidence space, ready for an engine; rows already bound stay."""
     if not isinstance(protocol, Protocol):
         raise ProtocolError(
             f"a Protocol was expected, got {type(protocol).__name__}; make one with Protocol.fit or read one with "
             "Protocol.load"
         )
     wrapped = Model.wrap(model)
+    if isinstance(X, EvidenceRows):
+        return _as_bound(wrapped, X, protocol, ids)
     expected = wrapped.columns or tuple(f.name for f in protocol.fields)
     if set(expected) != {f.name for f in protocol.fields} and wrapped.columns is not None:
         raise ProtocolError(
@@ -413,6 +415,23 @@ def bind(model: Any, X: Any, protocol: Protocol, ids: Any = None) -> EvidenceRow
     if rows.frame is not None:
         check_kinds(rows.frame, {f.name: f.kind for f in protocol.fields})
     return _bind_rows(wrapped, rows, protocol)
+
+
+def _as_bound(model: Model, rows: EvidenceRows, protocol: Protocol, ids: Any) -> EvidenceRows:
+    """Return rows that were bound before, if it was to this model and to this evidence space."""
+    if ids is not None:
+        raise DataError("bound rows have their ids already; give ids= where the rows are bound")
+    if rows.model.head is not model.head:
+        raise ModelError(f"the rows were bound to another model ({rows.model.kind}); bind them to this one")
+    numeric = [j for j, column in enumerate(protocol.columns) if column.kind == "numeric"]
+    values = [protocol.columns[j].baseline for j in numeric]
+    declared = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    if not (
+        np.array_equal(rows.column_group, protocol.column_group)
+        and np.array_equal(rows.baseline[numeric], declared, equal_nan=True)
+    ):
+        raise ProtocolError("the rows were bound under other groups or another baseline; bind them to this protocol")
+    return rows
 
 
 def _bind_rows(model: Model, rows: Rows, protocol: Protocol) -> EvidenceRows:

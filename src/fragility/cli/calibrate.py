@@ -10,8 +10,7 @@ import typer
 
 from fragility.audit import audit
 from fragility.calibration import (
-    BrittlenessAwareTemperature,
-    FragileCalibrationDisplay,
+    FragilityTemperature,
     calibration_report,
     corrections,
 )
@@ -19,6 +18,7 @@ from fragility.certificate import PROTOCOL_FILE
 from fragility.cli.options import Classes, Id, ModelArgument, Trust, parse_classes
 from fragility.cli.tables import AuditRows, read_rows
 from fragility.cli.terminal import note
+from fragility.display import FragileCalibrationDisplay
 from fragility.errors import DataError
 from fragility.files import replacing
 from fragility.loading import load_model
@@ -85,7 +85,7 @@ def calibrate(
     declared = Protocol.load(protocol / PROTOCOL_FILE if protocol.is_dir() else protocol)
     given, labels = _labelled(validation, "VALIDATION", target, id_column)
     p, fds = _probabilities_and_fds(loaded, declared, given)
-    fitted = BrittlenessAwareTemperature(classes=loaded.classes).fit(p, labels, fds)
+    fitted = FragilityTemperature(classes=loaded.classes).fit(p, labels, fds)
     fitted.save(out)
     _print_fit(fitted, out)
     if test is not None:
@@ -114,7 +114,7 @@ def _labelled(path: Path, role: str, target: str, id_column: str | None) -> tupl
     return rows, rows.labels
 
 
-def _print_fit(fitted: BrittlenessAwareTemperature, out: Path) -> None:
+def _print_fit(fitted: FragilityTemperature, out: Path) -> None:
     plain, best = fitted.validation_nll_[0.0], fitted.validation_nll_[fitted.eta_]
     typer.echo(f"T0 = {fitted.temperature_:.4g}, eta = {fitted.eta_:g}, written to {out}")
     typer.echo(
@@ -125,7 +125,7 @@ def _print_fit(fitted: BrittlenessAwareTemperature, out: Path) -> None:
 
 
 def _report(
-    fitted: BrittlenessAwareTemperature,
+    fitted: FragilityTemperature,
     model: Model,
     protocol: Protocol,
     labelled: tuple[AuditRows, pd.Series],
@@ -135,14 +135,16 @@ def _report(
     p, fds = _probabilities_and_fds(model, protocol, rows)
     typer.echo(str(calibration_report(fitted, p, labels, fds)))
     if picture is not None:
-        display = FragileCalibrationDisplay.compute(labels, corrections(fitted, p, fds), fds, classes=model.classes)
+        display = FragileCalibrationDisplay.from_predictions(
+            labels, corrections(fitted, p, fds), fds, classes=model.classes
+        )
         with replacing(picture) as temporary:
-            display.plot().figure_.savefig(temporary, dpi=150)
+            display.figure_.savefig(temporary, dpi=150)
         note(f"drawn to {picture}")
 
 
 def _apply(
-    fitted: BrittlenessAwareTemperature,
+    fitted: FragilityTemperature,
     model: Model,
     protocol: Protocol,
     apply: Path,

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
-import pyarrow.csv
-import pyarrow.parquet
 import typer
 
+from fragility._evaluate import Baselines
+from fragility._evaluate import evaluate as evaluate_ranking
 from fragility.certificate import PROTOCOL_FILE, Certificates
 from fragility.cli.options import (
     Classes,
@@ -27,11 +27,11 @@ from fragility.cli.options import (
 from fragility.cli.tables import read_rows, read_table
 from fragility.cli.terminal import err, note
 from fragility.errors import DataError
-from fragility.evaluate import evaluate as evaluate_ranking
+from fragility.files import TABLE_SUFFIXES, checked_suffix
 from fragility.loading import load_model
 from fragility.protocol import Protocol
 from fragility.ranking import DEFINED, label_noise_ceiling
-from fragility.stress import BrittleLabels, Dropout, Mask, Noise, Outages, Stress, brittle_labels, outage_events
+from fragility.stress import Dropout, Mask, Noise, Outages, Stress, label_brittle, outage_events
 
 ProtocolArgument = Annotated[
     Path,
@@ -122,21 +122,22 @@ def stress(
 
       fragility stress audit/ --model model.skops --data test.parquet --outages train.parquet --markers '?,unknown'
     """
-    _check_labels_file(out_file)
+    if out_file is not None:
+        checked_suffix(out_file, TABLE_SUFFIXES)
     declared = _stress(outages, markers, severity, draws, rule, tau_confidence, tau_collapse, seed)
     loaded = load_model(model, trust=trust, classes=parse_classes(classes))
     given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows)
     pi = Protocol.load(protocol / PROTOCOL_FILE if protocol.is_dir() else protocol)
     with _working("stressing"):
-        labels = brittle_labels(loaded, given.X, pi, declared, ids=given.ids)
-        independent = brittle_labels(loaded, given.X, pi, declared.independent(), ids=given.ids)
+        labels = label_brittle(loaded, given.X, pi, declared, ids=given.ids)
+        independent = label_brittle(loaded, given.X, pi, declared.independent(), ids=given.ids)
     for name, count in labels.counts().items():
         typer.echo(f"{count:8d}  {name}")
     ceiling = label_noise_ceiling(labels, independent)
     shown = f"{ceiling.auroc:.3f}" if ceiling.state == DEFINED else ceiling.state
     typer.echo(f"Label-noise ceiling (AUROC of independent draws): {shown}")
     if out_file is not None:
-        _write_labels(labels, out_file)
+        labels.save(out_file)
         note(f"labels written to {out_file}")
 
 
@@ -187,18 +188,16 @@ def evaluate(
             certs,
             loaded,
             given.X,
-            ids=given.ids,
+            given.labels,
+            validation=None if held is None else (held.X, held.labels),
             stress=declared,
-            y=given.labels,
-            validation=None if held is None else held.X,
-            y_validation=None if held is None else held.labels,
-            random_orders=random_orders,
-            shap_rows=shap,
+            baselines=Baselines(random_orders, shap),
+            ids=given.ids,
             seed=seed,
         )
     typer.echo(found.to_text())
-    _write(json_file, found.save_json)
-    _write(csv_file, found.save_csv)
+    _write(json_file, found.save)
+    _write(csv_file, found.save)
 
 
 def _working(what: str) -> AbstractContextManager[Any]:
@@ -247,18 +246,3 @@ def _parse_markers(text: str | None) -> Any:
         except ValueError:
             continue
     return found
-
-
-_WRITERS: dict[str, Callable[[BrittleLabels, Path], None]] = {
-    ".parquet": lambda labels, path: pyarrow.parquet.write_table(labels.to_arrow(), path),
-    ".csv": lambda labels, path: pyarrow.csv.write_csv(labels.to_arrow(), path),
-}
-
-
-def _check_labels_file(path: Path | None) -> None:
-    if path is not None and path.suffix.lower() not in _WRITERS:
-        raise DataError(f"--out {path} must end in {' or '.join(_WRITERS)}")
-
-
-def _write_labels(labels: BrittleLabels, path: Path) -> None:
-    _WRITERS[path.suffix.lower()](labels, path)

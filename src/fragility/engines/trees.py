@@ -193,6 +193,20 @@ def _chunk_size(forest: Forest, width: int, protocol: Protocol) -> int:
     return min(CHUNK_ROWS, max(512, CHUNK_BYTES // row_bytes))
 
 
+def predictor(rows: EvidenceRows) -> Callable[[Floats], Floats] | None:
+    """Return the forest's own probabilities of stressed rows, prepared once; None where cells are rounded first."""
+    forest = _forest_of(rows.model)
+    if rows.cell_dtype == np.float32 and not forest.single:
+        return None
+    answer = forest_predictor(forest, rows.width, sparse=bool(sp.issparse(rows.matrix)))
+
+    def predict(matrix: Floats) -> Floats:
+        _ask_about_unusual_cells(matrix, rows)
+        return answer(matrix)
+
+    return predict
+
+
 def forest_probabilities(forest: Forest, matrix: Floats, *, sparse: bool = False) -> Floats:
     """Return (m, C) probabilities of any rows; ``sparse``: the model would be handed them as a sparse matrix."""
     return forest_predictor(forest, matrix.shape[1], sparse=sparse)(matrix)

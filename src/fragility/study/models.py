@@ -150,4 +150,4 @@ def _estimator(model: ModelSpec, seed: int, groups: tuple[str, ...], device: Dev
 def _residual(settings: dict[str, Any], seed: int, groups: tuple[str, ...], device: Device) -> ResMLPClassifier:
     alpha, beta = settings.pop("alpha", 0.0), settings.pop("beta", 0.0)
     penalty = FragilityPenalty(alpha=alpha, beta=beta, groups=groups) if alpha else None
-    return ResMLPClassifier(**settings, fragility=penalty, device=device, n_jobs=1, progress=False, random_state=seed)
+    return ResMLPClassifier(**settings, penalty=penalty, device=device, n_jobs=1, progress=False, random_state=seed)

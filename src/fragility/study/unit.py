@@ -22,10 +22,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.pipeline import Pipeline
 
 from fragility.audit import audit
-from fragility.calibration import BrittlenessAwareTemperature, scaled_probabilities
+from fragility.calibration import FragilityTemperature, scaled_probabilities
 from fragility.certificate import Certificates
 from fragility.evidence import EvidenceRows, merged_fields
-from fragility.metrics import brier_score, expected_calibration_error, negative_log_likelihood
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
 from fragility.ranking import (
@@ -45,6 +44,7 @@ from fragility.ranking import (
     ranking_state,
     rcma_along,
 )
+from fragility.ranking.predictive import brier_score, expected_calibration_error, negative_log_likelihood
 from fragility.scores import (
     clipped_probabilities,
     collapse,
@@ -55,7 +55,7 @@ from fragility.scores import (
     rcma,
     softmax_probabilities,
 )
-from fragility.search import failing_sets_of_rows, greedy_diagnostics
+from fragility.search import compare_searches, failing_sets_of_rows
 from fragility.stress import BrittleLabels, Stress, label_rows, run_stress_rows
 from fragility.study.datasets import Dataset, Split, split
 from fragility.study.models import Device, model_spec, train
@@ -370,7 +370,7 @@ def measure_confident(
     validation: Scored,
     chosen: Selection,
     held: Selection,
-    calibrator: BrittlenessAwareTemperature,
+    calibrator: FragilityTemperature,
 ) -> pd.DataFrame:
     """Scores, labels, their meeting, and the extras: all on confident test rows."""
     fitted, profile, record, clock = work.fitted, work.profile, work.record, work.clock
@@ -647,13 +647,13 @@ class TemperedClassifier(ClassifierMixin, BaseEstimator):
 
 def record_calibration(
     record: Recorder, fitted: FittedUnit, test: Scored, validation: Scored, chosen: Selection, held: Selection
-) -> BrittlenessAwareTemperature:
+) -> FragilityTemperature:
     """Raw, temperature-scaled and brittleness-aware probabilities on test rows of any confidence."""
     y = fitted.data.y
     seen, asked = _places(held.union, held.anyone), _places(chosen.union, chosen.anyone)
     p_seen, p_asked = validation.p[seen], test.p[asked]
     fds_seen, fds_asked = validation.certs.claims.fds[seen], test.certs.claims.fds[asked]
-    calibrator = BrittlenessAwareTemperature().fit(p_seen, y[validation.positions[seen]], fds_seen)
+    calibrator = FragilityTemperature().fit(p_seen, y[validation.positions[seen]], fds_seen)
     truth = y[test.positions[asked]]
     fragile = np.zeros(len(truth), dtype=bool)
     fragile[np.argsort(-calibrator.normalised(fds_asked), kind="stable")[: math.ceil(0.2 * len(truth))]] = True
@@ -755,7 +755,7 @@ def record_depth(extra: Extra) -> None:
         _auroc_row(extra, "depth", "cfc_fds", score, extra.labels.brittle[places], depth=depth)
 
 
-def record_temperature(extra: Extra, calibrator: BrittlenessAwareTemperature) -> None:
+def record_temperature(extra: Extra, calibrator: FragilityTemperature) -> None:
     """FDS of the temperature-scaled model on the same rows, and its rank correlation with the raw one."""
     places, fitted = extra.sample, extra.fitted
     head = TemperedClassifier(fitted.pipeline[-1], float(calibrator.temperature_))
@@ -857,7 +857,7 @@ def record_search(extra: Extra) -> None:
     budget = extra.profile.search_evaluations
     exact = failing_sets_of_rows(rows, fitted.protocol, method="exact", max_evaluations=budget)
     beam = failing_sets_of_rows(rows, fitted.protocol, method="beam", width=8)
-    found = greedy_diagnostics(extra.confident.certs.claims.flip_budget[places], exact, beam)
+    found = compare_searches(extra.confident.certs.claims.flip_budget[places], exact, beam)
     record = extra.record
     for name in ("exact_match", "greedy_over", "mean_gap", "pair_miss"):
         record.add("search", name, getattr(found, name), count=found.exact_feasible)

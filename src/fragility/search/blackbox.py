@@ -15,77 +15,26 @@ them is evaluated.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
 from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
+from fragility.engines.blackbox import DEFAULT_BYTE_BUDGET
+from fragility.engines.choice import prepared
 from fragility.errors import ProtocolError
 from fragility.evidence import EvidenceRows
-from fragility.models import Model
+from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
-from fragility.scores import predicted_class, support_margin
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
-Predict = Callable[[FloatArray], FloatArray]
+from fragility.scores import Booleans, Floats, Integers, predicted_class, support_margin
+from fragility.search.found import FOUND, NONE, UNAFFORDABLE, FailingSets
 
 METHODS = ("beam", "exact")
-FOUND = "found"
-NONE = "none up to max_size"
-UNAFFORDABLE = "unaffordable"
-DEFAULT_BYTE_BUDGET = 128 * 2**20
 DEFAULT_MAX_EVALUATIONS = 50_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FailingSets:
-    """Smallest failing set found for every row; n rows, G groups."""
-
-    id: npt.NDArray[Any]  # (n,)
-    method: str
-    width: int | None  # beam width; None for the exact search
-    max_size: int  # K
-    size: IntArray  # (n,) |S|, or K + 1 where none was found
-    state: tuple[str, ...]  # (n,) "found", "none up to max_size" or "unaffordable" (exact search stopped)
-    searched_size: IntArray  # (n,) largest size searched in full
-    removed: BoolArray  # (n, G) the set, all false where none was found
-    margin: FloatArray  # (n,) support margin after its removal, NaN where none was found
-    evaluations: int  # states asked of the model
-    group_names: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.id)
-
-    @property
-    def resolved(self) -> BoolArray:
-        """Rows whose search ended: found, or proved absent up to max_size."""
-        return np.asarray([state != UNAFFORDABLE for state in self.state], dtype=bool)
-
-    def groups(self, row: int) -> tuple[str, ...]:
-        """Names of the groups of one row's set, in declared order."""
-        return tuple(self.group_names[g] for g in np.flatnonzero(self.removed[row]))
-
-    def to_pandas(self) -> pd.DataFrame:
-        """One row a prediction."""
-        return pd.DataFrame(
-            {
-                "id": self.id,
-                "size": self.size,
-                "state": self.state,
-                "searched_size": self.searched_size,
-                "groups": [self.groups(row) for row in range(len(self))],
-                "margin": self.margin,
-            }
-        )
-
-
-def smallest_failing_sets(
+def find_failing_sets(
     model: Any,
     X: Any,
     protocol: Protocol,
@@ -95,8 +44,9 @@ def smallest_failing_sets(
     max_size: int | None = None,
     max_evaluations: int = DEFAULT_MAX_EVALUATIONS,
     ids: Any = None,
-    predict: Predict | None = None,
+    engine: str = "auto",
     byte_budget: int = DEFAULT_BYTE_BUDGET,
+    progress: bool | Report | None = None,
 ) -> FailingSets:
     """Smallest set of groups whose removal flips each prediction.
 
@@ -106,18 +56,20 @@ def smallest_failing_sets(
     max_size : largest set tried, by default the protocol's depth K.
     max_evaluations : for "exact", the most states a row may cost; a row whose next size would pass it ends with
         state "unaffordable" and `searched_size` says up to which size absence is proved.
-    predict : replaces the model's probabilities on evidence matrices, (m, d) -> (m, C).
+    ids : one distinct id a row, as in `audit`.
+    engine : whose predictor answers: ``auto`` takes a native one where the model is known to it.
+    byte_budget : bound on the states held in memory at a time; it changes nothing in the result.
+    progress : a bar on the terminal (the default if there is one), or a function (rows decided, rows in all).
     """
-    rows = bind(Model.wrap(model), X, protocol, ids=ids)
     return failing_sets_of_rows(
-        rows,
+        prepared(bind(model, X, protocol, ids=ids), engine),
         protocol,
         method=method,
         width=width,
         max_size=max_size,
         max_evaluations=max_evaluations,
-        predict=predict,
         byte_budget=byte_budget,
+        progress=progress,
     )
 
 
@@ -129,65 +81,65 @@ def failing_sets_of_rows(
     width: int = 8,
     max_size: int | None = None,
     max_evaluations: int = DEFAULT_MAX_EVALUATIONS,
-    predict: Predict | None = None,
     byte_budget: int = DEFAULT_BYTE_BUDGET,
+    progress: bool | Report | None = False,
 ) -> FailingSets:
-    """`smallest_failing_sets` on rows that are already bound."""
+    """`find_failing_sets` on rows that are already bound, asked through their own predictor."""
     if method not in METHODS:
         raise ProtocolError(f"search method must be one of {METHODS}, got {method!r}")
     if width < 1:
         raise ProtocolError(f"beam width must be at least 1, got {width}")
-    n_groups = int(rows.n_groups)
-    limit = min(protocol.depth, n_groups) if max_size is None else max_size
-    if not 1 <= limit <= n_groups:
-        raise ProtocolError(f"max_size must be between 1 and the number of groups {n_groups}, got {limit}")
-    search = _Search(rows, protocol, limit, rows.predict if predict is None else predict, byte_budget)
-    if method == "exact":
-        search.run_exact(max_evaluations)
-    else:
-        search.run_beam(width)
+    limit = min(protocol.depth, rows.n_groups) if max_size is None else max_size
+    if not 1 <= limit <= rows.n_groups:
+        raise ProtocolError(f"max_size must be between 1 and the number of groups {rows.n_groups}, got {limit}")
+    search = _Search(rows, protocol, limit, byte_budget)
+    with progress_bar("searching", progress) as search.report:
+        if method == "exact":
+            search.run_exact(max_evaluations)
+        else:
+            search.run_beam(width)
     return search.result(method, width if method == "beam" else None, protocol.group_names)
 
 
 class _Search:
     """Working state of one search over all rows; rows leave `active` as soon as they are decided."""
 
-    def __init__(self, rows: EvidenceRows, protocol: Protocol, max_size: int, ask: Predict, byte_budget: int) -> None:
-        n = rows.matrix.shape[0]
-        self.x = np.asarray(rows.dense(0, n), dtype=np.float64)
-        self.rows, self.ask, self.max_size = rows, ask, max_size
-        self.column_group = np.asarray(rows.column_group, dtype=np.int64)
+    def __init__(self, rows: EvidenceRows, protocol: Protocol, max_size: int, byte_budget: int) -> None:
+        n = len(rows)
+        self.x = rows.dense()
+        self.rows, self.max_size = rows, max_size
         self.resolution = protocol.resolution
         self.batch = max(1, byte_budget // (32 * self.x.shape[1]))
         self.live = self._live_groups()
-        self.original = predicted_class(ask(self.x), self.resolution)
+        self.original = predicted_class(rows.predict(self.x), self.resolution)
         self.size = np.full(n, max_size + 1, dtype=np.int64)
         self.searched = np.zeros(n, dtype=np.int64)
-        self.removed = np.zeros((n, int(rows.n_groups)), dtype=bool)
+        self.removed = np.zeros((n, rows.n_groups), dtype=bool)
         self.margin = np.full(n, np.nan)
         self.state = np.full(n, NONE, dtype=object)
         self.evaluations = n
+        self.report: Report | None = None
 
-    def _live_groups(self) -> BoolArray:
+    def _live_groups(self) -> Booleans:
         """Groups that are not already at their baseline, (n, G)."""
         same = (self.x == self.rows.baseline) | (np.isnan(self.x) & np.isnan(self.rows.baseline))
-        live = np.zeros((len(self.x), int(self.rows.n_groups)), dtype=bool)
-        for column, group in enumerate(self.column_group):
+        live = np.zeros((len(self.x), self.rows.n_groups), dtype=bool)
+        for column, group in enumerate(self.rows.column_group):
             live[:, group] |= ~same[:, column]
         return live
 
-    def margins(self, row: IntArray, removed: BoolArray) -> FloatArray:
+    def margins(self, row: Integers, removed: Booleans) -> Floats:
         """Support margins of states (row[i], removed[i]), evaluated in byte-bounded batches."""
         out = np.empty(len(row))
         for start in range(0, len(row), self.batch):
             part = slice(start, start + self.batch)
-            gone = removed[part][:, self.column_group]
+            gone = removed[part][:, self.rows.column_group]
             states = np.where(gone, self.rows.baseline, self.x[row[part]])
-            out[part] = support_margin(self.ask(states), self.original[row[part]])
+            out[part] = support_margin(self.rows.predict(states), self.original[row[part]])
         self.evaluations += len(row)
         return out
 
-    def settle(self, row: IntArray, removed: BoolArray, margins: FloatArray, size: int) -> None:
+    def settle(self, row: Integers, removed: Booleans, margins: Floats, size: int) -> None:
         """Record for every row the failing candidate with the lowest margin; earlier candidates win ties."""
         failing = np.flatnonzero(margins < -self.resolution)
         step = self._rounded(margins[failing])
@@ -198,8 +150,10 @@ class _Search:
         owner, chosen = owner[better], failing[best[better]]
         self.size[owner], self.state[owner] = size, FOUND
         self.removed[owner], self.margin[owner] = removed[chosen], margins[chosen]
+        if self.report is not None:
+            self.report(int((self.state != NONE).sum()), len(self.x))
 
-    def _rounded(self, margins: FloatArray) -> FloatArray:
+    def _rounded(self, margins: Floats) -> Floats:
         return np.rint(margins / self.resolution) if self.resolution > 0 else margins
 
     # -- exact ---------------------------------------------------------------------------------------------------
@@ -221,7 +175,7 @@ class _Search:
             self.searched[active] = size
             active = active[self.size[active] > self.max_size]
 
-    def _exact_level(self, active: IntArray, size: int) -> None:
+    def _exact_level(self, active: Integers, size: int) -> None:
         inert = (~self.live[active]).T.astype(np.float32)
         for block in _blocks_of_subsets(len(inert), size, self.batch // len(active)):
             # np.nonzero goes subset by subset, which keeps lexicographic order within every row.
@@ -246,7 +200,7 @@ class _Search:
         # A row with nothing left to remove has been searched as far as it can be.
         self.searched[self.size > self.max_size] = self.max_size
 
-    def _expand(self, row: IntArray, kept: BoolArray) -> tuple[IntArray, BoolArray]:
+    def _expand(self, row: Integers, kept: Booleans) -> tuple[Integers, Booleans]:
         """All distinct sets that add one live, unused group; sorted by row, then lexicographically."""
         parent, group = np.nonzero(self.live[row] & ~kept)
         grown = kept[parent]
@@ -258,7 +212,7 @@ class _Search:
         first = np.unique(void, return_index=True)[1]
         return owner[first], grown[first]
 
-    def _prune(self, row: IntArray, kept: BoolArray, margins: FloatArray, width: int) -> tuple[IntArray, BoolArray]:
+    def _prune(self, row: Integers, kept: Booleans, margins: Floats, width: int) -> tuple[Integers, Booleans]:
         """The `width` lowest margins of every undecided row; equal margins keep lexicographic order."""
         order = np.lexsort((np.arange(len(row)), self._rounded(margins), row))
         row, kept = row[order], kept[order]
@@ -283,84 +237,10 @@ class _Search:
         )
 
 
-def _blocks_of_subsets(n_groups: int, size: int, batch: int) -> Iterator[BoolArray]:
+def _blocks_of_subsets(n_groups: int, size: int, batch: int) -> Iterator[Booleans]:
     """All subsets of one size in lexicographic order, as boolean blocks of at most `batch` rows."""
     generator = combinations(range(n_groups), size)
     while chunk := list(islice(generator, max(1, batch))):
         block = np.zeros((len(chunk), n_groups), dtype=bool)
         np.put_along_axis(block, np.asarray(chunk), True, axis=1)
         yield block
-
-
-# --- diagnostics -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class GreedyDiagnostics:
-    """How far the greedy flip budget is from the smallest failing set; NaN where no row allows it.
-
-    exact_match   Pr[k* = k_exact]                    greedy_over  Pr[k* > k_exact]
-    mean_gap      E[(k* - k_exact)_+]                 pair_miss    Pr[k_exact = 2 and k* > 2]
-    beam_improve  Pr[k_beam < k*]
-
-    The first four are over exact-feasible rows, the last over all rows the beam searched. Where the exact search ran
-    out of evaluations, the feasible rows are the ones with small failing sets, so read the first four with
-    `exact_unaffordable` beside them.
-    """
-
-    rows: int
-    exact_feasible: int
-    exact_unaffordable: int
-    exact_match: float
-    greedy_over: float
-    mean_gap: float
-    pair_miss: float
-    beam_rows: int
-    beam_improve: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain form."""
-        return asdict(self)
-
-
-def greedy_diagnostics(
-    greedy: npt.ArrayLike, exact: FailingSets | None = None, beam: FailingSets | None = None
-) -> GreedyDiagnostics:
-    """Compare greedy flip budgets k* (n,) with exact and beam searches of the same rows, in the same order.
-
-    All must have the same depth: k* = K + 1 and size = max_size + 1 both mean "no flip within K".
-    """
-    k = np.asarray(greedy, dtype=np.int64)
-    for search in (exact, beam):
-        _check_comparable(k, search)
-    feasible = np.zeros(len(k), dtype=bool) if exact is None else exact.resolved
-    gap = np.zeros(0, dtype=np.int64) if exact is None else (k - exact.size)[feasible]
-    pairs = np.zeros(0, dtype=bool) if exact is None else ((exact.size == 2) & (k > 2))[feasible]
-    improved = np.zeros(0, dtype=bool) if beam is None else beam.size < k
-    return GreedyDiagnostics(
-        rows=len(k),
-        exact_feasible=int(feasible.sum()),
-        exact_unaffordable=0 if exact is None else int((~feasible).sum()),
-        exact_match=_mean(gap == 0),
-        greedy_over=_mean(gap > 0),
-        mean_gap=_mean(np.maximum(gap, 0)),
-        pair_miss=_mean(pairs),
-        beam_rows=0 if beam is None else len(beam),
-        beam_improve=_mean(improved),
-    )
-
-
-def _check_comparable(greedy: IntArray, search: FailingSets | None) -> None:
-    if search is None:
-        return
-    if len(search) != len(greedy):
-        raise ProtocolError(f"{search.method} search has {len(search)} rows, the greedy budgets {len(greedy)}")
-    if len(greedy) and int(greedy.max()) > search.max_size + 1:
-        raise ProtocolError(
-            f"greedy budgets reach {int(greedy.max())} but the {search.method} search stopped at size "
-            f"{search.max_size}; search with max_size equal to the protocol's depth"
-        )
-
-
-def _mean(values: npt.NDArray[Any]) -> float:
-    return float(values.mean()) if len(values) else math.nan

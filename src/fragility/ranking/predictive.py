@@ -1,4 +1,4 @@
-"""Quality of probabilities: calibration error, Brier score, negative log-likelihood (SPEC section 8, Predictive).
+"""Quality of a classifier's probabilities: calibration error, Brier score, likelihood, discrimination.
 
 Every function takes ``probabilities`` (n, C), rows summing to one, and ``y`` (n,), the *column* of the true class.
 `class_codes` turns labels of any kind into columns.  Pure functions on arrays: nothing here knows about models.
@@ -8,15 +8,18 @@ Letters: n rows, C classes, B bins; p_ic the probability row i gives to class c;
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 
 from fragility.errors import DataError
+from fragility.ranking.metrics import auroc
+from fragility.scores import CLIP, Floats, Integers
 
 BINS = 15
-CLIP = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +29,10 @@ class ReliabilityCurve:
     edges (B+1,), confidence (B,) mean top probability, accuracy (B,) share predicted right, count (B,).
     """
 
-    edges: NDArray[np.float64]
-    confidence: NDArray[np.float64]
-    accuracy: NDArray[np.float64]
-    count: NDArray[np.int64]
+    edges: Floats
+    confidence: Floats
+    accuracy: Floats
+    count: Integers
 
     @property
     def calibration_error(self) -> float:
@@ -39,7 +42,7 @@ class ReliabilityCurve:
         return float(np.sum(self.count[filled] * gap) / self.count.sum())
 
 
-def class_codes(y: ArrayLike, classes: ArrayLike) -> NDArray[np.int64]:
+def class_codes(y: ArrayLike, classes: ArrayLike) -> Integers:
     """Column of every label of ``y`` in the declared class order."""
     labels = np.asarray(y)
     if labels.ndim != 1:
@@ -103,7 +106,52 @@ def negative_log_likelihood(probabilities: ArrayLike, y: ArrayLike) -> float:
     return float(-np.mean(np.log(np.maximum(p[np.arange(len(code)), code], CLIP))))
 
 
-def _checked(probabilities: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+@dataclass(frozen=True, slots=True)
+class PredictiveMetrics:
+    """Ordinary quality of a classifier on held-out rows; NaN where a class is absent."""
+
+    rows: int
+    accuracy: float
+    macro_f1: float
+    auroc: float
+    average_precision: float
+    nll: float
+    ece: float
+    brier: float
+
+
+def predictive_metrics(p: ArrayLike, y: ArrayLike) -> PredictiveMetrics:
+    """Accuracy, macro-F1, AUROC, average precision, NLL, ECE (15 bins) and Brier; p (n, C), y class columns (n,).
+
+    AUROC and average precision: the second class against the first for two classes; macro average of one-vs-rest
+    for more, NaN when a class does not occur.
+    """
+    probabilities, code = np.asarray(p, dtype=np.float64), np.asarray(y, dtype=np.int64)
+    predicted = probabilities.argmax(axis=1)
+    area, precision = _discrimination(probabilities, code)
+    return PredictiveMetrics(
+        rows=len(code),
+        accuracy=float(accuracy_score(code, predicted)),
+        macro_f1=float(f1_score(code, predicted, average="macro")),
+        auroc=area,
+        average_precision=precision,
+        nll=negative_log_likelihood(probabilities, code),
+        ece=expected_calibration_error(probabilities, code),
+        brier=brier_score(probabilities, code),
+    )
+
+
+def _discrimination(p: Floats, code: Integers) -> tuple[float, float]:
+    n_classes = p.shape[1]
+    if len(np.unique(code)) < n_classes:
+        return math.nan, math.nan
+    columns = [1] if n_classes == 2 else range(n_classes)
+    areas = [auroc(p[:, c], code == c) for c in columns]
+    precisions = [average_precision_score(code == c, p[:, c]) for c in columns]
+    return float(np.mean(areas)), float(np.mean(precisions))
+
+
+def _checked(probabilities: ArrayLike, y: ArrayLike) -> tuple[Floats, Integers]:
     p = np.asarray(probabilities, dtype=np.float64)
     code = np.asarray(y)
     if p.ndim != 2 or p.shape[0] == 0 or p.shape[1] < 2:

@@ -7,41 +7,45 @@ were worth having. When there are too few brittle rows to tell, the answer is th
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from fragility.audit import audit
 from fragility.certificate import Certificates
+from fragility.engines.blackbox import DEFAULT_BYTE_BUDGET
+from fragility.engines.choice import prepared
 from fragility.errors import DataError, ModelError
 from fragility.evidence import EvidenceRows
-from fragility.metrics import class_codes
+from fragility.files import save_report, without_nan
+from fragility.ids import places_by_id
 from fragility.models import Model
+from fragility.progress import Report
 from fragility.protocol import bind
 from fragility.ranking import (
     Comparison,
     PredictiveMetrics,
     RankingReport,
     ScoreResult,
+    class_codes,
+    compare_scores,
     group_shap,
     permutation_importance_order,
     predictive_metrics,
     random_order_score,
-    ranking_report,
     rcma_along,
     scores_of,
-    without_nan,
 )
-from fragility.stress import BrittleLabels, Predict, Stress, label_rows, run_stress_rows
+from fragility.scores import Floats, Integers
+from fragility.stress import BrittleLabels, Stress, label_rows, run_stress_rows
 
-FloatArray = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
 
 BETTER = "better"
 WORSE = "worse"
@@ -92,6 +96,10 @@ class Evaluation:
         """One row per score and orientation."""
         return self.report.to_pandas()
 
+    def to_arrow(self) -> pa.Table:
+        """`to_pandas` as an Arrow table."""
+        return self.report.to_arrow()
+
     def to_text(self) -> str:
         """Verdict, counts, ceiling and table."""
         return render_evaluation(self)
@@ -99,105 +107,156 @@ class Evaluation:
     def __str__(self) -> str:
         return render_evaluation(self)
 
-    def save_json(self, path: str | os.PathLike[str]) -> None:
-        """Write `to_dict` as JSON."""
-        text = json.dumps(self.to_dict(), indent=2, allow_nan=False, ensure_ascii=False)
-        Path(path).write_text(text + "\n", encoding="utf-8")
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything (.json) or the table of scores (.csv, .parquet)."""
+        save_report(path, self.to_dict, self.to_arrow)
 
-    def save_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the table of scores as CSV."""
-        self.to_pandas().to_csv(path, index=False)
+
+@dataclass(frozen=True, slots=True)
+class Baselines:
+    """Which costly scores FDS is judged against, and how finely.
+
+    random_orders: repeats of the random-group-order score; 0 leaves it out.
+    shap_rows: rows to explain for group-SHAP (at least 256 is sensible); 0 leaves it out.
+    resamples: resamples for the interval of each difference in AUROC.
+    """
+
+    random_orders: int = 5
+    shap_rows: int = 0
+    resamples: int = 2_000
+
+    def __post_init__(self) -> None:
+        if self.random_orders < 0 or self.shap_rows < 0:
+            raise DataError(
+                f"random_orders and shap_rows must be at least 0, got {self.random_orders} and {self.shap_rows}"
+            )
+        if self.resamples < 100:
+            raise DataError(f"resamples must be at least 100 for an interval to judge by, got {self.resamples}")
 
 
 def evaluate(
     certs: Certificates,
     model: Any,
     X: Any,
-    *,
-    ids: Any = None,
-    stress: Stress | None = None,
     y: npt.ArrayLike | None = None,
-    validation: Any = None,
-    y_validation: npt.ArrayLike | None = None,
-    random_orders: int = 5,
-    shap_rows: int = 0,
-    engine: str = "auto",
-    predict: Predict | None = None,
-    resamples: int = 2_000,
+    *,
+    validation: tuple[Any, npt.ArrayLike | None] | None = None,
+    stress: Stress | None = None,
+    baselines: Baselines | None = None,
+    ids: Any = None,
     seed: int = 0,
+    engine: str = "auto",
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    progress: bool | Report | None = None,
 ) -> Evaluation:
     """Judge the ranking of `certs` by held-out stress of the same rows.
 
     Parameters
     ----------
     certs : certificates of rows of `X`, found there by id (all of them must be there; `X` may hold more).
-    ids : ids of the rows of `X`, by default their index, as in `audit`.
-    stress : the label channel; by default mask, dropout and noise at 0.3.
     y : true labels of `X`; adds ordinary quality and the capture of wrong confident predictions.
-    validation, y_validation : rows on which every baseline's direction is chosen; with labels, also the
-        permutation-importance order. Without them each baseline is turned in its own favour on the judged rows.
-    random_orders : repeats of the random-group-order baseline; 0 leaves it out.
-    shap_rows : rows to explain for the group-SHAP baseline (at least 256 is sensible); 0 leaves it out.
-    engine : engine for the certificates of the validation rows, as in `audit`.
-    predict : faster probabilities on evidence matrices of these rows, (m, d) -> (m, C).
-    resamples : resamples for the interval of each difference in AUROC.
+    validation : (rows, their true labels or None). On these rows every baseline's direction is chosen and, with labels,
+        the permutation-importance order. Without them each baseline is turned in its own favour on the judged rows.
+    stress : the label channel; by default mask, dropout and noise at 0.3.
+    baselines : which costly scores to compare with, and the number of resamples.
+    ids : ids of the rows of `X`, by default their index, as in `audit`.
+    seed : seed of random orders, explained rows and resamples; the label channel has its own in `stress`.
+    engine, byte_budget, progress : as in `audit`.
     """
-    if resamples < 100:
-        raise DataError(f"resamples must be at least 100 for an interval to judge by, got {resamples}")
     wrapped = Model.wrap(model)
     _check_same_model(certs, wrapped)
-    chosen = Stress() if stress is None else stress
-    rows, places = _certified_rows(certs, wrapped, X, ids)
-    labels, independent = _labels(rows, certs, chosen, predict), _labels(rows, certs, chosen.independent(), predict)
-    probabilities = predictions_of(rows)
-    truth = None if y is None else class_codes(_labels_at(y, places, _count_rows(X)), wrapped.classes)
-    extras = _Extras(random_orders, shap_rows, seed, predict)
-    order = None
-    checked = None
-    validation_counts = None
-    if validation is not None:
-        held = bind(wrapped, validation, certs.protocol)
-        held_labels = _labels(held, certs, chosen, None)
-        order = _validated_order(held, wrapped, y_validation, seed)
-        held_certs = audit(wrapped, validation, certs.protocol, engine=engine)
-        held_scores = _all_scores(
-            held, held_certs, predictions_of(held), order, held_labels.high_confidence, extras.without_predict()
-        )
-        checked = (held_scores, held_labels)
-        validation_counts = held_labels.counts()
-    report = ranking_report(
-        certs,
-        labels,
-        scores=_all_scores(rows, certs, probabilities, order, labels.high_confidence, extras),
-        validation=checked,
-        wrong=None if truth is None else truth != certs.claims.predicted,
-        independent=independent,
-        resamples=resamples,
-        seed=seed,
-    )
-    return Evaluation(
-        verdict=judge(report),
-        report=report,
-        stress=chosen,
-        counts=labels.counts(),
-        validation_counts=validation_counts,
-        predictive=None if truth is None else predictive_metrics(probabilities, truth),
-        model=wrapped.kind,
-        protocol_digest=certs.protocol.digest,
-    )
+    bound = bind(wrapped, X, certs.protocol, ids=ids)
+    places = _certified_places(certs, bound)
+    work = _Work(stress or Stress(), baselines or Baselines(), seed, engine, byte_budget, progress)
+    truth = None if y is None else class_codes(_labels_at(y, places, len(bound)), wrapped.classes)
+    held = None if validation is None else work.judge_validation(wrapped, certs, *validation)
+    judged = work.judge(prepared(bound.take(places.tolist()), engine), certs, None if held is None else held.order)
+    return work.evaluation(certs, judged, held, truth)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Judged:
+    """Rows with the scores and the labels that meet in the report."""
+
+    probabilities: Floats
+    labels: BrittleLabels
+    scores: Mapping[str, Floats]
+    order: Integers | None  # the permutation-importance order the scores used
+    rows: EvidenceRows
 
 
 @dataclass(frozen=True, slots=True)
-class _Extras:
-    """Which baselines that need further model calls to compute."""
+class _Work:
+    """The settings of one evaluation, and what is done with them to any set of rows."""
 
-    random_orders: int
-    shap_rows: int
+    stress: Stress
+    baselines: Baselines
     seed: int
-    predict: Predict | None
+    engine: str
+    byte_budget: int
+    progress: bool | Report | None
 
-    def without_predict(self) -> _Extras:
-        return _Extras(self.random_orders, self.shap_rows, self.seed, None)
+    def judge_validation(self, model: Model, certs: Certificates, X: Any, y: npt.ArrayLike | None) -> _Judged:
+        """Certify, score and label validation rows, bound once."""
+        bound = bind(model, X, certs.protocol)
+        held = audit(
+            model, bound, certs.protocol, engine=self.engine, byte_budget=self.byte_budget, progress=self.progress
+        )
+        rows, order = prepared(bound, self.engine), None
+        if y is not None:
+            order = permutation_importance_order(rows, class_codes(y, model.classes), seed=self.seed)
+        return self.judge(rows, held, order)
+
+    def judge(self, rows: EvidenceRows, certs: Certificates, order: Integers | None) -> _Judged:
+        """Score and label rows whose certificates are known; the two do not see each other's results."""
+        labels = self.labels(rows, certs, self.stress)
+        probabilities = predictions_of(rows)
+        found = scores_of(certs, probabilities)
+        if self.baselines.random_orders > 0:
+            found["random_order"] = random_order_score(
+                rows,
+                certs.protocol,
+                repeats=self.baselines.random_orders,
+                seed=self.seed,
+                byte_budget=self.byte_budget,
+            )
+        if order is not None:
+            found["permutation_order"] = rcma_along(rows, certs.protocol, order, byte_budget=self.byte_budget)
+        if self.baselines.shap_rows > 0:
+            confident = labels.high_confidence  # by the model's confidence alone: says nothing of what broke
+            found["group_shap"] = group_shap(
+                rows, certs.protocol, max_rows=self.baselines.shap_rows, among=confident, seed=self.seed
+            ).score
+        return _Judged(probabilities, labels, found, order, rows)
+
+    def labels(self, rows: EvidenceRows, certs: Certificates, stress: Stress) -> BrittleLabels:
+        run = run_stress_rows(rows, certs.protocol, stress, byte_budget=self.byte_budget, progress=self.progress)
+        return label_rows(run, stress)
+
+    def evaluation(
+        self, certs: Certificates, judged: _Judged, held: _Judged | None, truth: Integers | None
+    ) -> Evaluation:
+        """Let scores and labels meet."""
+        report = compare_scores(
+            certs,
+            judged.labels,
+            scores=judged.scores,
+            validation=None if held is None else (held.scores, held.labels),
+            wrong=None if truth is None else truth != certs.claims.predicted,
+            independent=self.labels(judged.rows, certs, self.stress.independent()),
+            resamples=self.baselines.resamples,
+            seed=self.seed,
+        )
+        return Evaluation(
+            verdict=judge(report),
+            report=report,
+            stress=self.stress,
+            counts=judged.labels.counts(),
+            validation_counts=None if held is None else held.labels.counts(),
+            predictive=None if truth is None else predictive_metrics(judged.probabilities, truth),
+            model=judged.rows.model.kind,
+            protocol_digest=certs.protocol.digest,
+        )
 
 
 def _check_same_model(certs: Certificates, model: Model) -> None:
@@ -209,81 +268,28 @@ def _check_same_model(certs: Certificates, model: Model) -> None:
         )
 
 
-def _certified_rows(certs: Certificates, model: Model, X: Any, ids: Any) -> tuple[EvidenceRows, npt.NDArray[np.int64]]:
-    """The certified rows, in the certificates' order, and their places in X."""
-    bound = bind(model, X, certs.protocol, ids=ids)
-    place = {str(sample): index for index, sample in enumerate(bound.ids)}
-    wanted = [str(sample) for sample in certs.claims.ids]
-    missing = [sample for sample in wanted if sample not in place]
+def _certified_places(certs: Certificates, bound: EvidenceRows) -> Integers:
+    """The certificates' places among the rows given."""
+    places, missing = places_by_id(certs.claims.ids, bound.ids)
     if missing:
         raise DataError(
-            f"{len(missing)} of the {len(wanted)} certified rows are not among the {len(bound)} rows given, "
+            f"{len(missing)} of the {len(certs)} certified rows are not among the {len(bound)} rows given, "
             f"e.g. id {missing[0]!r}; give the rows that were audited, with the same ids"
         )
-    places = np.asarray([place[sample] for sample in wanted], dtype=np.int64)
-    if np.array_equal(places, np.arange(len(bound))):
-        return bound, places
-    picked = bind(model, _rows_at(X, places), certs.protocol, ids=[bound.ids[i] for i in places])
-    return picked, places
+    return places
 
 
-def _rows_at(table: Any, places: npt.NDArray[np.int64]) -> Any:
-    """Rows of any kind of table, by position."""
-    if hasattr(table, "iloc"):
-        return table.iloc[places]
-    if hasattr(table, "take") and not isinstance(table, np.ndarray):
-        return table.take(places)  # Arrow
-    return np.asarray(table)[places] if isinstance(table, (list, tuple)) else table[places]
-
-
-def _labels_at(y: Any, places: npt.NDArray[np.int64], count: int) -> Any:
+def _labels_at(y: Any, places: Integers, count: int) -> Any:
+    """The labels of the certified rows, from any kind of column."""
     if len(y) != count:
         raise DataError(f"y must have one label for each of the {count} rows given, got {len(y)}")
-    return _rows_at(y, places)
+    return np.asarray(y)[places]
 
 
-def _count_rows(X: Any) -> int:
-    """Number of rows of any kind of table."""
-    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
-
-
-def _labels(rows: EvidenceRows, certs: Certificates, stress: Stress, predict: Predict | None) -> BrittleLabels:
-    return label_rows(run_stress_rows(rows, certs.protocol, stress, predict=predict), stress)
-
-
-def predictions_of(rows: EvidenceRows, chunk: int = 8192) -> FloatArray:
+def predictions_of(rows: EvidenceRows, chunk: int = 8192) -> Floats:
     """Probabilities of bound rows at x, (n, C)."""
     starts = range(0, len(rows), chunk)
     return np.concatenate([rows.predict(rows.dense(start, min(start + chunk, len(rows)))) for start in starts])
-
-
-def _validated_order(
-    rows: EvidenceRows, model: Model, y: npt.ArrayLike | None, seed: int
-) -> npt.NDArray[np.int64] | None:
-    return None if y is None else permutation_importance_order(rows, class_codes(y, model.classes), seed=seed)
-
-
-def _all_scores(
-    rows: EvidenceRows,
-    certs: Certificates,
-    probabilities: FloatArray,
-    order: npt.NDArray[np.int64] | None,
-    confident: npt.NDArray[np.bool_],
-    extras: _Extras,
-) -> dict[str, FloatArray]:
-    """Every score: from the certificates and probabilities, and those that need further model calls."""
-    found = scores_of(certs, probabilities)
-    if extras.random_orders > 0:
-        found["random_order"] = random_order_score(
-            rows, certs.protocol, repeats=extras.random_orders, seed=extras.seed, predict=extras.predict
-        )
-    if order is not None:
-        found["permutation_order"] = rcma_along(rows, certs.protocol, order, predict=extras.predict)
-    if extras.shap_rows > 0:
-        found["group_shap"] = group_shap(
-            rows, certs.protocol, max_rows=extras.shap_rows, among=confident, seed=extras.seed
-        ).score
-    return found
 
 
 # --- the verdict -------------------------------------------------------------------------------------------------

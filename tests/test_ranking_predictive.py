@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import brier_score_loss, log_loss
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    brier_score_loss,
+    f1_score,
+    log_loss,
+    roc_auc_score,
+)
 
 from fragility.errors import DataError
-from fragility.metrics import (
+from fragility.ranking.predictive import (
     brier_score,
     class_codes,
     expected_calibration_error,
     negative_log_likelihood,
+    predictive_metrics,
     reliability_curve,
 )
 
@@ -115,3 +125,24 @@ def test_class_codes_name_unknown_labels():
 def test_bad_input_is_refused_with_a_reason(p, y, message):
     with pytest.raises(DataError, match=message):
         negative_log_likelihood(p, y)
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_predictive_metrics_equal_scikit_learn(n_classes):
+    generator = np.random.default_rng(1)
+    p, y = generator.dirichlet(np.ones(n_classes), 300), generator.integers(0, n_classes, 300)
+    found = predictive_metrics(p, y)
+    assert found.rows == 300
+    assert found.accuracy == pytest.approx(accuracy_score(y, p.argmax(1)))
+    assert found.macro_f1 == pytest.approx(f1_score(y, p.argmax(1), average="macro"))
+    assert found.nll == pytest.approx(log_loss(y, p))
+    if n_classes == 2:
+        assert found.auroc == pytest.approx(roc_auc_score(y, p[:, 1]))
+        assert found.average_precision == pytest.approx(average_precision_score(y, p[:, 1]))
+        assert found.brier == pytest.approx(brier_score_loss(y, p[:, 1]))
+    else:
+        assert found.auroc == pytest.approx(roc_auc_score(y, p, multi_class="ovr", average="macro"))
+        one_hot = np.eye(n_classes)[y]
+        assert found.average_precision == pytest.approx(average_precision_score(one_hot, p, average="macro"))
+    absent = predictive_metrics(p, np.zeros(300, dtype=int))
+    assert math.isnan(absent.auroc) and math.isnan(absent.average_precision)

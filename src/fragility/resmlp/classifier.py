@@ -1,0 +1,409 @@
+"""ResMLPClassifier: the residual MLP of SPEC section 9 as a scikit-learn classifier, plain or fragility-regularised.
+
+`penalty=None` trains with cross-entropy.  `penalty=FragilityPenalty(...)` adds, for each mini-batch, a mildly
+degraded twin and the price of losing support between the two (Eq. train; the formula is in `training`).
+
+Weights are trained in float32.  Predictions use those weights in float64: in float32 a logit of 10 has steps of 1e-6,
+the resolution at which certificates order evidence, and the last bits change with the size of the batch.
+
+torch is imported when a network is first needed, so this module loads in an installation without it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from fragility.errors import DataError, EvidenceError, ModelError
+from fragility.progress import Report, progress_bar
+from fragility.ranking.predictive import class_codes
+from fragility.resmlp.penalty import FragilityPenalty, is_count, is_number
+from fragility.resmlp.storage import (
+    classes_document,
+    classes_from,
+    fingerprint,
+    network_from,
+    read_model,
+    torch_part,
+    write_model,
+)
+from fragility.scores import Booleans, Floats, Integers, softmax_probabilities
+
+Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+
+
+class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Residual MLP for tabular rows, trained by mini-batch AdamW with early stopping on validation NLL.
+
+    Parameters
+    ----------
+    width, blocks, dropout : size of the hidden layer, number of residual blocks, dropout rate inside a block.
+    learning_rate, weight_decay, batch_size, gradient_clip : AdamW's settings; ``gradient_clip`` bounds the norm of
+        a batch's gradient (None: no bound).
+    max_epochs, patience : training ends after ``max_epochs``, or after ``patience`` epochs without a lower
+        validation NLL; the weights of the best epoch are kept.
+    validation_fraction : share of the rows, by class, set aside for that; 0 trains ``max_epochs`` epochs on all rows.
+        Ignored where ``fit`` is given validation rows.
+    penalty : None, or a `FragilityPenalty`.
+    device : "auto" (a CUDA device where there is one), "cpu" or "cuda".
+    n_jobs : CPU threads of the training; None is one. The last bits of the weights depend on this number, as
+        sums are split among threads; nothing else of the machine's load or settings enters.
+    progress : a bar over the epochs on the terminal (None: if there is one), or a function (epochs done, most epochs).
+    random_state : an integer makes training repeatable, bit for bit on the CPU; the global random generators are
+        left alone.
+
+    Attributes
+    ----------
+    classes_, n_features_in_, feature_names_in_ : as in scikit-learn.
+    network_ : the trained torch module, on the CPU, float32.
+    history_ : one `Epoch` an epoch (number, loss, validation NLL, seconds).
+    best_epoch_ : the epoch whose weights were kept.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int = 128,
+        blocks: int = 3,
+        dropout: float = 0.1,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 1e-4,
+        batch_size: int = 256,
+        gradient_clip: float | None = 1.0,
+        max_epochs: int = 100,
+        patience: int = 10,
+        validation_fraction: float = 0.15,
+        penalty: FragilityPenalty | None = None,
+        device: Device = "auto",
+        n_jobs: int | None = None,
+        progress: bool | Report | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.width = width
+        self.blocks = blocks
+        self.dropout = dropout
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.gradient_clip = gradient_clip
+        self.max_epochs = max_epochs
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.penalty = penalty
+        self.device = device
+        self.n_jobs = n_jobs
+        self.progress = progress
+        self.random_state = random_state
+
+    def __getstate__(self) -> dict[str, Any]:
+        """State in arrays and plain values alone, so that a skops file of a Pipeline holds no type but this class."""
+        state = dict(super().__getstate__())
+        if self.penalty is not None:
+            state["penalty"] = self.penalty.to_dict()
+        if "network_" in state:
+            state["network_"] = {"shape": asdict(self.network_.shape), "arrays": self._weights()}
+            state["history_"] = [asdict(epoch) for epoch in self.history_]
+        return state
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        plain = dict(state)
+        if plain.get("penalty") is not None:
+            plain["penalty"] = FragilityPenalty.from_dict(plain["penalty"])
+        if "network_" in plain:
+            plain["network_"] = network_from(**plain["network_"], source="the stored state")
+            plain["history_"] = _history_from(plain["history_"])
+        super().__setstate__(plain)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        X_validation: Any = None,
+        y_validation: ArrayLike | None = None,
+    ) -> ResMLPClassifier:
+        """Train on rows X (dense or CSR, numeric, no missing values) with labels y of any kind.
+
+        sample_weight: weight of each row in the loss and in the validation NLL; a row of weight 0 is left out.
+        X_validation, y_validation: rows for early stopping instead of a share of X. In a Pipeline, name
+            ``X_validation`` in its ``transform_input``.
+        """
+        _check_parameters(self)
+        X, codes, weights = self._checked(X, y, sample_weight)
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        rows, validation = self._training_rows(X, codes, weights, seed, X_validation, y_validation)
+        trained = self._train(rows, validation, self._stress(X), seed)
+        self.network_ = trained.network
+        self.history_ = trained.history
+        self.best_epoch_ = trained.best_epoch
+        self.n_iter_ = len(trained.history)
+        return self
+
+    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> tuple[Any, Integers, Floats | None]:
+        """Rows, class columns and weights that count; sets ``classes_``."""
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=(np.float64, np.float32))
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        X, codes, weights = _without_zero_weights(X, codes, weights)
+        if len(np.unique(codes)) < 2:
+            raise DataError(
+                f"at least 2 classes were expected in y, got one class: {self.classes_[codes[0]]!r}; a prediction "
+                "without an alternative cannot be learned"
+            )
+        return X, codes, weights
+
+    def decision_logits(self, X: Any) -> Floats:
+        """(n, C) logits in the order of ``classes_``: float32 weights in float64 arithmetic, memory bounded."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
+        logits: Floats = torch_part("network").logits_of(self.network_, X, _device_name(self.device))
+        return logits
+
+    def predict_proba(self, X: Any) -> Floats:
+        """(n, C) softmax of the logits in double precision."""
+        return softmax_probabilities(self.decision_logits(X))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The label with the largest logit; the first in the order of ``classes_`` among equals."""
+        logits = self.decision_logits(X)
+        return np.asarray(self.classes_[logits.argmax(axis=1)])
+
+    def fingerprint(self) -> str:
+        """``sha256:...`` over weights, shape and classes: all that decides the predictions.
+
+        The same after saving and loading, and whatever the thread count, device or training settings.
+        """
+        check_is_fitted(self)
+        return fingerprint(self.network_.shape, self.classes_, self._weights())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one ``.safetensors`` file: weights as arrays, everything else as JSON in its header."""
+        check_is_fitted(self)
+        write_model(path, _header(self), self._weights())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ResMLPClassifier:
+        """Read what `save` wrote; nothing in the file is executed, and the fingerprint is checked."""
+        return load_resmlp(path)
+
+    def _weights(self) -> dict[str, NDArray[np.float32]]:
+        weights: dict[str, NDArray[np.float32]] = torch_part("network").weights_of(self.network_)
+        return weights
+
+    def _training_rows(
+        self, X: Any, codes: Integers, weights: Floats | None, seed: int, X_validation: Any, y_validation: Any
+    ) -> tuple[Any, Any]:
+        """Rows to train on and rows for early stopping (None without any)."""
+        core = torch_part("training")
+        if (X_validation is None) != (y_validation is None):
+            raise DataError("X_validation and y_validation belong together; got only one of them")
+        if X_validation is not None:
+            held = validate_data(self, X_validation, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
+            held_codes = class_codes(y_validation, self.classes_)
+            if len(held_codes) != held.shape[0]:
+                raise DataError(f"X_validation has {held.shape[0]} rows, y_validation {len(held_codes)} labels")
+            return core.Rows(X, codes, _mean_one(weights)), core.Rows(held, held_codes)
+        chosen = _held_out(codes, self.validation_fraction, seed)
+        if not chosen.any():
+            return core.Rows(X, codes, _mean_one(weights)), None
+        kept, held_out = np.flatnonzero(~chosen), np.flatnonzero(chosen)
+        training = core.Rows(X, codes[kept], None if weights is None else _mean_one(weights[kept]), kept)
+        return training, core.Rows(X, codes[held_out], None if weights is None else weights[held_out], held_out)
+
+    def _stress(self, X: Any) -> Any:
+        """How twins are made and what they cost; None for the plain network."""
+        penalty = self.penalty
+        if penalty is None:
+            return None
+        names = getattr(self, "feature_names_in_", None)
+        groups = penalty.column_group(X.shape[1], None if names is None else [str(name) for name in names])
+        if penalty.min_groups > groups.max() + 1:
+            raise EvidenceError(
+                f"min_groups is {penalty.min_groups}, but there are only {int(groups.max()) + 1} evidence groups"
+            )
+        return torch_part("training").EvidenceStress(
+            column_group=groups,
+            baseline=penalty.baseline_vector(X),
+            alpha=float(penalty.alpha),
+            beta=float(penalty.beta),
+            min_groups=int(penalty.min_groups),
+            max_groups=int(penalty.max_groups),
+            min_severity=float(penalty.min_severity),
+            max_severity=float(penalty.max_severity),
+            margin_floor=float(penalty.margin_floor),
+        )
+
+    def _train(self, rows: Any, validation: Any, stress: Any, seed: int) -> Any:
+        core = torch_part("training")
+        shape = core.NetworkShape(int(rows.matrix.shape[1]), len(self.classes_), int(self.width), int(self.blocks))
+        with progress_bar("training", self.progress) as report:
+            try:
+                return core.train_network(
+                    rows,
+                    shape,
+                    self._plan(seed),
+                    validation=validation,
+                    stress=stress,
+                    device=_device_name(self.device),
+                    on_epoch=None if report is None else lambda epoch: report(epoch.number, self.max_epochs),
+                )
+            except FloatingPointError as error:
+                raise DataError(
+                    f"training diverged: {error}; standardise the columns (StandardScaler), or lower learning_rate"
+                ) from error
+
+    def _plan(self, seed: int) -> Any:
+        return torch_part("training").TrainingPlan(
+            max_epochs=self.max_epochs,
+            patience=self.patience,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            dropout=self.dropout,
+            gradient_clip=self.gradient_clip,
+            seed=seed,
+            threads=_threads(self.n_jobs),
+        )
+
+
+def load_resmlp(path: str | os.PathLike[str]) -> ResMLPClassifier:
+    """Return the classifier in a ``.safetensors`` file written by `ResMLPClassifier.save`.
+
+    Checked: the format's version, the names and shapes of the arrays, and the fingerprint.
+    """
+    header, arrays = read_model(path)
+    try:
+        model = ResMLPClassifier(**_parameters_from(header["parameters"]))
+        model.classes_ = classes_from(header["classes"])
+        model.network_ = network_from(header["shape"], arrays, path)
+        model.history_ = _history_from(header["history"])
+        model.best_epoch_ = header["best_epoch"]
+        claimed, names = header["fingerprint"], header["feature_names"]
+    except (KeyError, TypeError) as error:
+        raise ModelError(f"{path}: the header lacks or misnames a field: {error}") from error
+    model.n_iter_ = len(model.history_)
+    model.n_features_in_ = model.network_.shape.n_features
+    if names is not None:
+        model.feature_names_in_ = np.array(names, dtype=object)
+    if model.fingerprint() != claimed:
+        raise ModelError(f"{path}: weights and header do not belong together (fingerprint {claimed} expected)")
+    return model
+
+
+def _header(model: ResMLPClassifier) -> dict[str, Any]:
+    names = getattr(model, "feature_names_in_", None)
+    return {
+        "shape": asdict(model.network_.shape),
+        "classes": classes_document(model.classes_),
+        "feature_names": None if names is None else [str(name) for name in names],
+        "parameters": _parameters_document(model),
+        "best_epoch": model.best_epoch_,
+        "history": [asdict(epoch) for epoch in model.history_],
+        "fingerprint": model.fingerprint(),
+    }
+
+
+def _history_from(epochs: Any) -> tuple[Any, ...]:
+    return tuple(torch_part("training").Epoch(**epoch) for epoch in epochs)
+
+
+def _parameters_document(model: ResMLPClassifier) -> dict[str, Any]:
+    document = dict(model.get_params(deep=False))
+    if model.penalty is not None:
+        document["penalty"] = model.penalty.to_dict()
+    if callable(model.progress):
+        document["progress"] = None  # a function of this process
+    if not isinstance(model.random_state, (int, np.integer)):
+        document["random_state"] = None  # a generator's state is not part of the trained model
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in document.items()}
+
+
+def _parameters_from(document: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = dict(document)
+    if parameters.get("penalty") is not None:
+        parameters["penalty"] = FragilityPenalty.from_dict(parameters["penalty"])
+    return parameters
+
+
+def _device_name(device: str) -> str:
+    if device == "cpu":
+        return device
+    if torch_part("network").cuda_available():
+        return "cuda"
+    if device == "cuda":
+        raise ModelError("device='cuda' was asked for, but torch finds no CUDA device; use 'auto' or 'cpu'")
+    return "cpu"
+
+
+def _threads(n_jobs: int | None) -> int:
+    if n_jobs is None:
+        return 1
+    return n_jobs if n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + n_jobs)
+
+
+def _check_parameters(model: ResMLPClassifier) -> None:
+    for name in ("width", "blocks", "batch_size", "max_epochs", "patience"):
+        if not is_count(getattr(model, name)):
+            raise ModelError(f"{name} must be a whole number of at least 1, got {getattr(model, name)!r}")
+    for name, low, high in (
+        ("dropout", 0.0, 1.0),
+        ("validation_fraction", 0.0, 1.0),
+        ("learning_rate", 0.0, np.inf),
+        ("weight_decay", 0.0, np.inf),
+    ):
+        value = getattr(model, name)
+        if not is_number(value) or not low <= value < high or (name == "learning_rate" and value == 0.0):
+            raise ModelError(f"{name} must be a number in [{low:g}, {high:g}), got {value!r}")
+    if model.gradient_clip is not None and (not is_number(model.gradient_clip) or model.gradient_clip <= 0):
+        raise ModelError(f"gradient_clip must be a positive number or None, got {model.gradient_clip!r}")
+    _check_choices(model)
+
+
+def _check_choices(model: ResMLPClassifier) -> None:
+    if model.device not in ("auto", "cpu", "cuda"):
+        raise ModelError(f"device must be 'auto', 'cpu' or 'cuda', got {model.device!r}")
+    if model.n_jobs is not None and (not isinstance(model.n_jobs, (int, np.integer)) or model.n_jobs == 0):
+        raise ModelError(f"n_jobs must be None or a whole number other than 0, got {model.n_jobs!r}")
+    if model.progress not in (None, True, False) and not callable(model.progress):
+        raise ModelError(f"progress must be None, True, False or a function, got {model.progress!r}")
+    if model.penalty is not None and not isinstance(model.penalty, FragilityPenalty):
+        raise ModelError(f"penalty must be None or a FragilityPenalty, got {type(model.penalty).__name__}")
+
+
+def _without_zero_weights(X: Any, codes: Any, weights: Any) -> tuple[Any, Any, Any]:
+    if weights is None or (weights > 0).all():
+        return X, codes, weights
+    kept = weights > 0
+    if not kept.any():
+        raise DataError("every row has sample weight 0; at least one class needs rows that count")
+    return X[kept], codes[kept], weights[kept]
+
+
+def _mean_one(weights: Floats | None) -> Floats | None:
+    """Weights scaled to mean 1, so that the learning rate does not depend on their unit."""
+    return None if weights is None else weights / weights.mean()
+
+
+def _held_out(codes: Integers, fraction: float, seed: int) -> Booleans:
+    """(n,) True for validation rows: floor(fraction * rows) of each class, so that every class stays in training."""
+    chosen = np.zeros(len(codes), dtype=bool)
+    order = np.random.default_rng(seed).permutation(len(codes))
+    for code in np.unique(codes):
+        members = order[codes[order] == code]
+        chosen[members[: int(fraction * len(members))]] = True
+    return chosen

@@ -1,0 +1,238 @@
+"""FragilityPenalty: what a network pays for losing support when its evidence is mildly degraded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from fragility.errors import EvidenceError
+from fragility.evidence import column_means, raw_origin_groups
+from fragility.protocol import Protocol
+from fragility.scores import Floats, Integers
+from fragility.tracing import output_names, trace_columns
+
+Member: TypeAlias = int | str
+Groups: TypeAlias = tuple[tuple[Member, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FragilityPenalty:
+    """What a network pays for losing support when its evidence is mildly degraded (SPEC section 9).
+
+    alpha: weight of the whole penalty; 0 trains the plain network, bit for bit.
+    beta: weight of the margin term inside it.
+    groups: which columns fail together. None: every column by itself. A sequence of groups, each a sequence of column
+        positions or names. A flat sequence with one label a column (columns of equal label form a group). A
+        Protocol: its groups.
+    baseline: what evidence is attenuated toward. "mean": the mean of the rows given to ``fit``. A vector with one
+        number a column. A Protocol: its baseline.
+    min_groups, max_groups: how many groups of a row are degraded, drawn uniformly.
+    min_severity, max_severity: how far toward the baseline, drawn uniformly, one number a row.
+    margin_floor: added to |m(x)| in the normaliser of the margin term. The declared 1e-8 lets a row at the decision
+        boundary outweigh a whole batch; a floor of about 0.1 bounds its say.
+    """
+
+    alpha: float = 0.5
+    beta: float = 0.1
+    groups: Any = None
+    baseline: Any = "mean"
+    min_groups: int = 1
+    max_groups: int = 3
+    min_severity: float = 0.1
+    max_severity: float = 0.5
+    margin_floor: float = 1e-8
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta"):
+            value = getattr(self, name)
+            if not is_number(value) or value < 0:
+                raise EvidenceError(f"{name} must be a number of at least 0, got {value!r}")
+        if not is_number(self.margin_floor) or self.margin_floor <= 0:
+            raise EvidenceError(f"margin_floor must be a positive number, got {self.margin_floor!r}")
+        if not (is_count(self.min_groups) and is_count(self.max_groups) and self.min_groups <= self.max_groups):
+            raise EvidenceError(
+                "min_groups and max_groups must be whole numbers with 1 <= min_groups <= max_groups, "
+                f"got {self.min_groups!r} and {self.max_groups!r}"
+            )
+        low, high = self.min_severity, self.max_severity
+        if not (is_number(low) and is_number(high) and 0 <= low <= high <= 1):
+            raise EvidenceError(
+                f"severities must satisfy 0 <= min_severity <= max_severity <= 1, got {low!r} and {high!r}"
+            )
+        # Tuples instead of what came: equality, hashing and copying then work on values.
+        object.__setattr__(self, "groups", _plain_groups(self.groups))
+        object.__setattr__(self, "baseline", _plain_baseline(self.baseline))
+
+    @classmethod
+    def from_protocol(
+        cls,
+        protocol: Protocol,
+        alpha: float = 0.5,
+        beta: float = 0.1,
+        *,
+        min_groups: int = 1,
+        max_groups: int = 3,
+        min_severity: float = 0.1,
+        max_severity: float = 0.5,
+        margin_floor: float = 1e-8,
+    ) -> FragilityPenalty:
+        """The penalty with the groups and the baseline of a protocol in the transformed space."""
+        return cls(alpha, beta, protocol, protocol, min_groups, max_groups, min_severity, max_severity, margin_floor)
+
+    @classmethod
+    def from_preprocessing(
+        cls,
+        transformer: Any,
+        alpha: float = 0.5,
+        beta: float = 0.1,
+        *,
+        min_groups: int = 1,
+        max_groups: int = 3,
+        min_severity: float = 0.1,
+        max_severity: float = 0.5,
+        margin_floor: float = 1e-8,
+    ) -> FragilityPenalty:
+        """The penalty with one group a raw field, traced through a fitted transformer as `Protocol.fit` traces it."""
+        groups = _traced_groups(transformer)
+        return cls(alpha, beta, groups, "mean", min_groups, max_groups, min_severity, max_severity, margin_floor)
+
+    def column_group(self, n_columns: int, names: Sequence[str] | None = None) -> Integers:
+        """(d,) group index of every column; refuses groups that do not partition the columns."""
+        if self.groups is None:
+            return np.arange(n_columns, dtype=np.int64)
+        owner = np.full(n_columns, -1, dtype=np.int64)
+        for g, members in enumerate(self.groups):
+            for member in members:
+                j = _column_position(member, n_columns, names)
+                if owner[j] >= 0:
+                    raise EvidenceError(f"column {member!r} is in the groups at positions {owner[j]} and {g}")
+                owner[j] = g
+        if (owner < 0).any():
+            missing = [names[j] if names is not None else int(j) for j in np.flatnonzero(owner < 0)[:5]]
+            raise EvidenceError(
+                f"the groups cover {int((owner >= 0).sum())} of the {n_columns} columns; left out are {missing}; "
+                "every column belongs to exactly one group"
+            )
+        return owner
+
+    def baseline_vector(self, matrix: Any) -> Floats:
+        """(d,) values the columns are attenuated toward."""
+        if isinstance(self.baseline, str):
+            return np.asarray(column_means(matrix), dtype=np.float64)
+        if len(self.baseline) != matrix.shape[1]:
+            raise EvidenceError(
+                f"the baseline must have one number for each of the {matrix.shape[1]} columns, got {len(self.baseline)}"
+            )
+        return np.asarray(self.baseline, dtype=np.float64)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The penalty as plain JSON values."""
+        document = asdict(self)
+        if self.groups is not None:
+            document["groups"] = [list(members) for members in self.groups]
+        if not isinstance(self.baseline, str):
+            document["baseline"] = list(self.baseline)
+        return document
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> FragilityPenalty:
+        return cls(**document)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and math.isfinite(float(value))
+
+
+def is_count(value: object, least: int = 1) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= least
+
+
+def _plain_groups(groups: Any) -> Groups | None:
+    if groups is None:
+        return None
+    if isinstance(groups, Protocol):
+        return _positions_by_label(_transformed(groups).column_group.tolist())
+    if isinstance(groups, (str, Mapping)) or not hasattr(groups, "__iter__"):
+        raise EvidenceError(
+            "groups must be None, a Protocol, a sequence of groups (each a sequence of column positions or names) or a "
+            f"sequence with one label a column, got {type(groups).__name__}"
+        )
+    items = [_plain_member(item) for item in groups]
+    if not items:
+        raise EvidenceError("groups must name at least one group, got none")
+    if all(isinstance(item, (int, str)) for item in items):
+        return _positions_by_label(items)
+    if any(isinstance(item, (int, str)) or not item for item in items):
+        raise EvidenceError("groups must be non-empty sequences of columns, or one label a column; got a mixture")
+    return tuple(tuple(item) for item in items)
+
+
+def _plain_member(item: Any) -> Any:
+    if isinstance(item, (str, bool, np.bool_)) or not hasattr(item, "__iter__"):
+        if isinstance(item, np.generic):
+            item = item.item()
+        if isinstance(item, bool) or not isinstance(item, (int, str)):
+            raise EvidenceError(f"a column must be a position (whole number) or a name, got {item!r}")
+        return item
+    return [_plain_member(member) for member in item]
+
+
+def _positions_by_label(labels: Sequence[Member]) -> Groups:
+    groups: dict[Member, list[int]] = {}
+    for j, label in enumerate(labels):
+        groups.setdefault(label, []).append(j)
+    return tuple(tuple(members) for members in groups.values())
+
+
+def _plain_baseline(baseline: Any) -> str | tuple[float, ...]:
+    if isinstance(baseline, Protocol):
+        values: Any = [column.baseline for column in _transformed(baseline).columns]
+    elif isinstance(baseline, str):
+        if baseline != "mean":
+            raise EvidenceError(f"baseline must be 'mean', a vector or a Protocol, got {baseline!r}")
+        return baseline
+    else:
+        values = np.asarray(baseline).tolist()
+    if not isinstance(values, list) or not all(is_number(value) for value in values):
+        raise EvidenceError("baseline must be one finite number for each column; a network accepts no missing value")
+    return tuple(float(value) for value in values)
+
+
+def _transformed(protocol: Protocol) -> Protocol:
+    if protocol.space != "transformed":
+        raise EvidenceError(
+            f"a protocol of the transformed space was expected, this one is of the {protocol.space} space; a network "
+            "is trained on transformed columns: fit the protocol with space='transformed'"
+        )
+    return protocol
+
+
+def _traced_groups(transformer: Any) -> Groups:
+    check_is_fitted(transformer)
+    names = getattr(transformer, "feature_names_in_", None)
+    fields = [f"x{j}" for j in range(transformer.n_features_in_)] if names is None else [str(name) for name in names]
+    origins = trace_columns(transformer, fields)
+    columns = output_names(transformer, len(origins))
+    position = {column: j for j, column in enumerate(columns)}
+    groups = raw_origin_groups(columns, origins)
+    return tuple(tuple(position[column] for column in members) for members in groups.values())
+
+
+def _column_position(member: Member, n_columns: int, names: Sequence[str] | None) -> int:
+    if isinstance(member, str):
+        if names is None:
+            raise EvidenceError(
+                f"the groups name the column {member!r}, but the rows have no column names; use positions, or give a "
+                "table (in a Pipeline: set_output(transform='pandas'))"
+            )
+        if member not in names:
+            raise EvidenceError(f"the groups name the column {member!r}, which is not among {list(names)[:10]}")
+        return list(names).index(member)
+    if not 0 <= member < n_columns:
+        raise EvidenceError(f"the groups name column {member}; positions go from 0 to {n_columns - 1}")
+    return member

@@ -1,0 +1,116 @@
+"""The file of a trained network: weights as arrays, everything else as JSON in the header of one .safetensors file.
+
+Nothing in a file is executed. Checked on reading: the format's version, the names and shapes of the arrays; the
+classifier checks the fingerprint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fragility.canonical import digest_of
+from fragility.errors import ModelError
+from fragility.files import write_bytes
+
+FORMAT = "fragility-resmlp/1"
+SUFFIX = ".safetensors"
+
+
+def torch_part(name: str) -> Any:
+    """The module `network` or `training`, loaded on first use: the package must load, and quickly, without torch."""
+    try:
+        return importlib.import_module(f"fragility.resmlp.{name}")
+    except ImportError as error:
+        raise ModelError("ResMLPClassifier needs PyTorch; install it with: pip install 'fragility[torch]'") from error
+
+
+def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], weights: Mapping[str, NDArray[Any]]) -> None:
+    """Write header and weights; the file appears whole or not at all."""
+    target = Path(path)
+    if target.suffix != SUFFIX:
+        raise ModelError(f"the file name must end in {SUFFIX}, got {target.name!r}")
+    from safetensors.numpy import save
+
+    text = json.dumps({"format": FORMAT, **header}, ensure_ascii=False, allow_nan=False, sort_keys=True)
+    try:
+        write_bytes(target, save(dict(weights), metadata={"fragility": text}))
+    except OSError as error:
+        raise ModelError(f"cannot write the model to {target}: {error.strerror or error}") from error
+
+
+def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the header and the arrays of a file that `write_model` wrote."""
+    torch_part("network")  # says what to install before the file's own library is missed
+    text, arrays = _file_content(path)
+    try:
+        header = json.loads(text or "null")
+    except ValueError as error:
+        raise ModelError(f"{path}: the header is not JSON: {error}") from error
+    found = header.get("format") if isinstance(header, dict) else None
+    if found != FORMAT:
+        raise ModelError(f"{path}: expected a model of format {FORMAT!r} (ResMLPClassifier.save), got {found!r}")
+    return header, arrays
+
+
+def _file_content(path: str | os.PathLike[str]) -> tuple[str | None, dict[str, NDArray[Any]]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            text = (file.metadata() or {}).get("fragility")
+            return text, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot read the model {path}: {error}") from error
+
+
+def network_from(shape: Mapping[str, int], arrays: Mapping[str, NDArray[Any]], source: object) -> Any:
+    """Return the network of a stored shape and its arrays; `source` names the file in messages."""
+    core = torch_part("network")
+    declared = core.NetworkShape(**shape)
+    # The arrays are compared before anything is made: a file's header may not decide how much memory is taken.
+    found = {name: array.shape for name, array in arrays.items()}
+    blocks = sum(name.endswith(".outer.bias") for name in found)
+    expected = core.parameter_shapes(replace(declared, blocks=min(declared.blocks, blocks + 1)))
+    if found != expected:
+        wrong = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
+        raise ModelError(f"{source}: the arrays {wrong[:5]} are missing, unknown or not of the shape the header says")
+    return core.network_of(declared, arrays)
+
+
+def classes_document(classes: NDArray[Any]) -> dict[str, Any]:
+    """Class labels as JSON values with their dtype."""
+    values = classes.tolist()
+    if not all(isinstance(value, (str, int, float, bool)) for value in values):
+        raise ModelError(f"class labels must be text, numbers or truth values to be saved, got {values[:3]!r}")
+    return {"dtype": "object" if classes.dtype == object else classes.dtype.str, "values": values}
+
+
+def classes_from(document: Mapping[str, Any]) -> NDArray[Any]:
+    """Class labels as `classes_document` wrote them."""
+    return np.array(document["values"], dtype=document["dtype"])
+
+
+def fingerprint(shape: Any, classes: NDArray[Any], weights: Mapping[str, NDArray[Any]]) -> str:
+    """``sha256:...`` over all that decides the predictions."""
+
+    def content(array: NDArray[Any]) -> str:
+        return hashlib.sha256(np.ascontiguousarray(array).astype("<f4").tobytes()).hexdigest()
+
+    return digest_of(
+        {
+            "format": FORMAT,
+            "shape": asdict(shape),
+            "classes": [[type(label).__name__, label] for label in classes.tolist()],
+            "weights": {name: [list(array.shape), content(array)] for name, array in weights.items()},
+        }
+    )

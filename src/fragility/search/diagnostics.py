@@ -1,0 +1,85 @@
+"""compare_searches: how far the greedy flip budget is from the smallest failing set."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fragility.errors import ProtocolError
+from fragility.scores import Integers
+from fragility.search.found import FailingSets
+
+
+@dataclass(frozen=True, slots=True)
+class SearchComparison:
+    """How far the greedy flip budget is from the smallest failing set; NaN where no row allows it.
+
+    exact_match   Pr[k* = k_exact]                    greedy_over  Pr[k* > k_exact]
+    mean_gap      E[(k* - k_exact)_+]                 pair_miss    Pr[k_exact = 2 and k* > 2]
+    beam_improve  Pr[k_beam < k*]
+
+    The first four are over exact-feasible rows, the last over all rows the beam searched. Where the exact search ran
+    out of evaluations, the feasible rows are the ones with small failing sets, so read the first four with
+    `exact_unaffordable` beside them.
+    """
+
+    rows: int
+    exact_feasible: int
+    exact_unaffordable: int
+    exact_match: float
+    greedy_over: float
+    mean_gap: float
+    pair_miss: float
+    beam_rows: int
+    beam_improve: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain form."""
+        return asdict(self)
+
+
+def compare_searches(
+    greedy: npt.ArrayLike, exact: FailingSets | None = None, beam: FailingSets | None = None
+) -> SearchComparison:
+    """Compare greedy flip budgets k* (n,) with exact and beam searches of the same rows, in the same order.
+
+    All must have the same depth: k* = K + 1 and size = max_size + 1 both mean "no flip within K".
+    """
+    k = np.asarray(greedy, dtype=np.int64)
+    for search in (exact, beam):
+        _check_comparable(k, search)
+    feasible = np.zeros(len(k), dtype=bool) if exact is None else exact.resolved
+    gap = np.zeros(0, dtype=np.int64) if exact is None else (k - exact.size)[feasible]
+    pairs = np.zeros(0, dtype=bool) if exact is None else ((exact.size == 2) & (k > 2))[feasible]
+    improved = np.zeros(0, dtype=bool) if beam is None else beam.size < k
+    return SearchComparison(
+        rows=len(k),
+        exact_feasible=int(feasible.sum()),
+        exact_unaffordable=0 if exact is None else int((~feasible).sum()),
+        exact_match=_mean(gap == 0),
+        greedy_over=_mean(gap > 0),
+        mean_gap=_mean(np.maximum(gap, 0)),
+        pair_miss=_mean(pairs),
+        beam_rows=0 if beam is None else len(beam),
+        beam_improve=_mean(improved),
+    )
+
+
+def _check_comparable(greedy: Integers, search: FailingSets | None) -> None:
+    if search is None:
+        return
+    if len(search) != len(greedy):
+        raise ProtocolError(f"{search.method} search has {len(search)} rows, the greedy budgets {len(greedy)}")
+    if len(greedy) and int(greedy.max()) > search.max_size + 1:
+        raise ProtocolError(
+            f"greedy budgets reach {int(greedy.max())} but the {search.method} search stopped at size "
+            f"{search.max_size}; search with max_size equal to the protocol's depth"
+        )
+
+
+def _mean(values: npt.NDArray[Any]) -> float:
+    return float(values.mean()) if len(values) else math.nan

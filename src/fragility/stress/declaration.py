@@ -1,0 +1,124 @@
+"""Stress: the label channel, declared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from fragility.errors import ProtocolError
+from fragility.stress.draws import DRAW_FORMAT
+from fragility.stress.outages import Markers, Outages, outage_events
+from fragility.stress.stressors import Dropout, Mask, Noise
+
+RULES = ("expected", "any")
+# A second seed far from the small ones people choose, so that `independent()` of seed 0 is not their seed 1.
+_INDEPENDENT_OFFSET = 1_000_003
+
+Stressor: TypeAlias = Mask | Dropout | Noise | Outages
+_STRESSORS: dict[str, type[Mask] | type[Dropout] | type[Noise] | type[Outages]] = {
+    "mask": Mask,
+    "dropout": Dropout,
+    "noise": Noise,
+    "outages": Outages,
+}
+
+
+def _stressor_from_dict(document: Mapping[str, Any]) -> Stressor:
+    fields = {key: value for key, value in document.items() if key != "kind"}
+    kind = document.get("kind")
+    if kind not in _STRESSORS:
+        raise ProtocolError(f"stressor kind must be one of {sorted(_STRESSORS)}, got {kind!r}")
+    if kind == "outages":
+        return Outages(tuple(tuple(p) for p in fields["patterns"]), tuple(int(c) for c in fields["counts"]))
+    return _STRESSORS[kind](**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Stress:
+    """The label channel, declared: stressors, number of draws, rule, thresholds and seed."""
+
+    stressors: tuple[Stressor, ...] = (Mask(), Dropout(), Noise())
+    draws: int = 16
+    rule: str = "expected"
+    tau_confidence: float = 0.90
+    tau_collapse: float = 0.50
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.stressors:
+            raise ProtocolError("stress: expected at least one stressor, got none")
+        names = [stressor.name for stressor in self.stressors]
+        if len(set(names)) != len(names):
+            raise ProtocolError(f"stress: stressors must differ, got {names}")
+        if self.draws < 1 or self.draws >= 2**31:
+            raise ProtocolError(f"stress: draws must be between 1 and 2**31 - 1, got {self.draws}")
+        if self.rule not in RULES:
+            raise ProtocolError(f"stress: rule must be one of {RULES}, got {self.rule!r}")
+        if not 0.0 <= self.tau_confidence <= 1.0:
+            raise ProtocolError(f"stress: tau_confidence must be between 0 and 1, got {self.tau_confidence!r}")
+        if not self.tau_collapse > 0.0:
+            raise ProtocolError(f"stress: tau_collapse must be positive, got {self.tau_collapse!r}")
+
+    @classmethod
+    def at(cls, severity: float) -> Stress:
+        """The three default stressors with rate and extent `severity`."""
+        return cls((Mask(severity), Dropout(severity), Noise(severity)))
+
+    @classmethod
+    def from_outages(
+        cls,
+        log: Any,
+        *,
+        markers: Markers | None = None,
+        event: str = "event",
+        field: str = "field",
+        fields: Sequence[str] | None = None,
+        draws: int = 16,
+        rule: str = "expected",
+        tau_confidence: float = 0.90,
+        tau_collapse: float = 0.50,
+        seed: int = 0,
+    ) -> Stress:
+        """Stress made of recorded outages: each draw removes what one past event lacked.
+
+        `log`, `markers`, `event`, `field` and `fields` are read by `outage_events`. The naturalistic proxy of
+        app:naturalistic_proxy is ``Stress.from_outages(X_train, markers=...)``.
+        """
+        events = outage_events(log, markers=markers, event=event, field=field, fields=fields)
+        return cls((Outages.from_events(events),), draws, rule, tau_confidence, tau_collapse, seed)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the stressors."""
+        return tuple(stressor.name for stressor in self.stressors)
+
+    def independent(self) -> Stress:
+        """The same stress with other draws, for the label-noise ceiling."""
+        return replace(self, seed=self.seed + _INDEPENDENT_OFFSET)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain form, for files."""
+        return {
+            "draw_format": DRAW_FORMAT,
+            "stressors": [stressor.to_dict() for stressor in self.stressors],
+            "draws": self.draws,
+            "rule": self.rule,
+            "tau_confidence": float(self.tau_confidence),
+            "tau_collapse": float(self.tau_collapse),
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Stress:
+        """The stress a plain form describes."""
+        if document.get("draw_format", DRAW_FORMAT) != DRAW_FORMAT:
+            raise ProtocolError(f"stress: draw_format must be {DRAW_FORMAT!r}, got {document['draw_format']!r}")
+        return cls(
+            stressors=tuple(_stressor_from_dict(entry) for entry in document["stressors"]),
+            draws=int(document["draws"]),
+            rule=document["rule"],
+            tau_confidence=float(document["tau_confidence"]),
+            tau_collapse=float(document["tau_collapse"]),
+            seed=int(document["seed"]),
+        )

@@ -1,0 +1,257 @@
+"""The label channel: held-out random stress that says which confident predictions really break.
+
+Nothing here is used by any certificate or ranking score; `fragility.ranking` does not import this module. The
+definitions are those of the paper's app:threshold_protocol and app:non_circular_labels, with the open choices settled:
+
+    kappa_P(x) = [m(x) - m_P(x)]_+ / (|m(x)| + 1e-8)
+    brittle(x) = 1[ p^(x) >= tau_p  and, for at least one stressor P,  flip_P(x)  or  kappa_P(x) >= tau_kappa ]
+
+m is the support margin (pseudo-logit of the class predicted at x minus its best competitor). A random P needs a rule:
+
+* ``expected`` (default): m_P is the mean support margin over the draws; flip means m_P < 0.
+* ``any``: flip (support margin < -resolution) or kappa >= tau in any single draw.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+
+from fragility.engines.blackbox import DEFAULT_BYTE_BUDGET
+from fragility.engines.choice import prepared
+from fragility.evidence import EvidenceRows
+from fragility.files import write_table
+from fragility.progress import Report, progress_bar
+from fragility.protocol import Protocol, bind
+from fragility.scores import EPSILON, Booleans, Floats, Integers, predicted_class, support_margin
+from fragility.stress.declaration import Stress
+from fragility.stress.draws import row_keys
+from fragility.stress.stressors import Layout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StressRun:
+    """What the model did under stress, before any threshold; n rows, P stressors, D draws."""
+
+    id: npt.NDArray[Any]  # (n,)
+    predicted: Integers  # (n,) class index at x
+    confidence: Floats  # (n,) probability of that class at x
+    margin: Floats  # (n,) support margin at x
+    draw_margin: Floats  # (n, P, D) support margin of that class under each draw
+    stress: Stress
+    resolution: float
+
+
+def run_stress(
+    model: Any,
+    X: Any,
+    protocol: Protocol,
+    stress: Stress | None = None,
+    *,
+    ids: Any = None,
+    engine: str = "auto",
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    progress: bool | Report | None = None,
+) -> StressRun:
+    """Ask the model for every row, stressor and draw; the costly half of `label_brittle`."""
+    rows = prepared(bind(model, X, protocol, ids=ids), engine)
+    return run_stress_rows(rows, protocol, stress or Stress(), byte_budget=byte_budget, progress=progress)
+
+
+def run_stress_rows(
+    rows: EvidenceRows,
+    protocol: Protocol,
+    stress: Stress,
+    *,
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    progress: bool | Report | None = False,
+) -> StressRun:
+    """`run_stress` on rows that are already bound, asked through their own predictor."""
+    run = _blank_run(rows, protocol, stress)
+    layout = Layout.of(protocol, rows)
+    chunk = rows_per_chunk(rows.width, stress.draws, byte_budget)
+    with progress_bar("stressing", progress) as report:
+        for start in range(0, len(rows), chunk):
+            part = slice(start, min(start + chunk, len(rows)))
+            _fill_chunk(run, part, rows, layout)
+            if report is not None:
+                report(part.stop, len(rows))
+    return run
+
+
+def _blank_run(rows: EvidenceRows, protocol: Protocol, stress: Stress) -> StressRun:
+    n = len(rows)
+    return StressRun(
+        id=np.fromiter(rows.ids, dtype=object, count=n),
+        predicted=np.empty(n, dtype=np.int64),
+        confidence=np.empty(n),
+        margin=np.empty(n),
+        draw_margin=np.empty((n, len(stress.stressors), stress.draws)),
+        stress=stress,
+        resolution=protocol.resolution,
+    )
+
+
+def _fill_chunk(run: StressRun, part: slice, rows: EvidenceRows, layout: Layout) -> None:
+    x = rows.dense(part.start, part.stop)
+    p = rows.predict(x)
+    predicted = run.predicted[part] = predicted_class(p, run.resolution)
+    run.confidence[part] = p[np.arange(len(p)), predicted]
+    run.margin[part] = support_margin(p, predicted)
+    for index, stressor in enumerate(run.stress.stressors):
+        keys = row_keys(run.stress.seed, stressor.kind, run.id[part])
+        states = stressor.stressed(x, keys, np.arange(run.stress.draws), layout)
+        p = rows.predict(states.reshape(-1, x.shape[1]))
+        margins = support_margin(p, np.repeat(predicted, run.stress.draws))
+        run.draw_margin[part, index] = margins.reshape(len(x), -1)
+
+
+def rows_per_chunk(n_columns: int, copies: int, byte_budget: int) -> int:
+    """Rows whose stressed copies fit the budget; the factor 4 covers words, masks and the model's own copy."""
+    return max(1, byte_budget // (4 * 8 * max(1, n_columns) * copies))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrittleLabels:
+    """Held-out labels, one row a prediction; n rows, P stressors.
+
+    Ranking is judged on the rows where `high_confidence` holds; `brittle` is false outside them.
+    """
+
+    id: npt.NDArray[Any]  # (n,)
+    predicted: Integers  # (n,) class index at x
+    confidence: Floats  # (n,) p^(x)
+    margin: Floats  # (n,) m(x)
+    high_confidence: Booleans  # (n,) p^(x) >= tau_confidence
+    mean_margin: Floats  # (n, P) mean of the support margin over draws
+    kappa: Floats  # (n, P) collapse by the rule (of the mean, or the largest over draws)
+    flip: Booleans  # (n, P) flip by the rule
+    brittle: Booleans  # (n,)
+    brittle_rate: Floats  # (n,) share of draws in which some stressor flips or collapses the prediction
+    stress: Stress
+    run: StressRun
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    @property
+    def brittle_by(self) -> Booleans:
+        """Which stressor breaks a row by the rule, confident or not, shape (n, P)."""
+        return self.flip | (self.kappa >= self.stress.tau_collapse)
+
+    def relabel(
+        self,
+        *,
+        tau_confidence: float | None = None,
+        tau_collapse: float | None = None,
+        rule: str | None = None,
+    ) -> BrittleLabels:
+        """Labels by other thresholds or the other rule, from the same draws (no new model calls)."""
+        stress = replace(
+            self.stress,
+            tau_confidence=self.stress.tau_confidence if tau_confidence is None else tau_confidence,
+            tau_collapse=self.stress.tau_collapse if tau_collapse is None else tau_collapse,
+            rule=self.stress.rule if rule is None else rule,
+        )
+        return label_rows(self.run, stress)
+
+    def counts(self) -> dict[str, int]:
+        """Rows, high-confidence rows, brittle rows, and brittle rows by stressor."""
+        by = (self.brittle_by & self.high_confidence[:, None]).sum(axis=0)
+        named = {f"brittle by {name}": int(k) for name, k in zip(self.stress.names, by, strict=True)}
+        return {
+            "rows": len(self),
+            "high-confidence rows": int(self.high_confidence.sum()),
+            "brittle rows": int(self.brittle.sum()),
+            **named,
+        }
+
+    def to_arrow(self) -> pa.Table:
+        """One row a prediction; per-stressor values in columns named after the stressor."""
+        columns: dict[str, Any] = {
+            "id": self.id,
+            "confidence": self.confidence,
+            "margin": self.margin,
+            "high_confidence": self.high_confidence,
+            "brittle": self.brittle,
+            "brittle_rate": self.brittle_rate,
+        }
+        for index, name in enumerate(self.stress.names):
+            columns[f"mean_margin_{name}"] = self.mean_margin[:, index]
+            columns[f"kappa_{name}"] = self.kappa[:, index]
+            columns[f"flip_{name}"] = self.flip[:, index]
+        return pa.table({name: pa.array(values) for name, values in columns.items()})
+
+    def to_pandas(self) -> pd.DataFrame:
+        """`to_arrow` as a pandas DataFrame."""
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the table as .parquet or .csv."""
+        write_table(path, self.to_arrow())
+
+
+def collapse_under(margin: Floats, stressed: Floats) -> Floats:
+    """kappa = [m(x) - m_P(x)]_+ / (|m(x)| + 1e-8), for stressed margins with further trailing axes."""
+    m = margin.reshape(margin.shape + (1,) * (stressed.ndim - margin.ndim))
+    return np.maximum(m - stressed, 0.0) / (np.abs(m) + EPSILON)
+
+
+def label_rows(run: StressRun, stress: Stress) -> BrittleLabels:
+    """Apply rule and thresholds to a stress run; the cheap half of `label_brittle`."""
+    mean_margin = run.draw_margin.mean(axis=2)
+    draw_kappa = collapse_under(run.margin, run.draw_margin)
+    draw_flip = run.draw_margin < -run.resolution
+    if stress.rule == "expected":
+        kappa, flip = collapse_under(run.margin, mean_margin), mean_margin < 0.0
+    else:
+        kappa, flip = draw_kappa.max(axis=2), draw_flip.any(axis=2)
+    confident = run.confidence >= stress.tau_confidence
+    broken = (flip | (kappa >= stress.tau_collapse)).any(axis=1)
+    broken_draw = (draw_flip | (draw_kappa >= stress.tau_collapse)).any(axis=1)
+    return BrittleLabels(
+        id=run.id,
+        predicted=run.predicted,
+        confidence=run.confidence,
+        margin=run.margin,
+        high_confidence=confident,
+        mean_margin=mean_margin,
+        kappa=kappa,
+        flip=flip,
+        brittle=confident & broken,
+        brittle_rate=broken_draw.mean(axis=1),
+        stress=stress,
+        run=run,
+    )
+
+
+def label_brittle(
+    model: Any,
+    X: Any,
+    protocol: Protocol,
+    stress: Stress | None = None,
+    *,
+    ids: Any = None,
+    engine: str = "auto",
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    progress: bool | Report | None = None,
+) -> BrittleLabels:
+    """Which confident predictions of `model` on `X` break under held-out stress; see the module's definition.
+
+    Parameters
+    ----------
+    stress : the label channel; by default mask, dropout and noise at 0.3.
+    ids : one distinct id a row, as in `audit`; the random numbers of a row depend on its id.
+    engine : whose predictor answers for the stressed rows: ``auto`` takes a native one where the model is known to it.
+    byte_budget : bound on the stressed rows held in memory at a time; it changes nothing in the result.
+    progress : a bar on the terminal (the default if there is one), or a function (rows done, rows in all).
+    """
+    run = run_stress(model, X, protocol, stress, ids=ids, engine=engine, byte_budget=byte_budget, progress=progress)
+    return label_rows(run, run.stress)
