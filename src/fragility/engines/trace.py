@@ -1,10 +1,12 @@
-"""Trace: what an engine observed, before any score is made of it."""
+"""What is answered: Trace, the observations of an engine before any score is made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from fragility.scores import Floats, Integers
 
@@ -29,3 +31,24 @@ class Trace:
     threshold: Floats  # (n, P) lambda*, infinity where no severity flips
     evaluations: int  # model evaluations made (rows handed to the model)
     engine: str
+
+    @classmethod
+    def joined(cls, parts: Sequence[Trace]) -> Trace:
+        """Return the trace of several pieces of rows, one after the other."""
+        arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.arrays()}
+        return cls(**arrays, evaluations=sum(part.evaluations for part in parts), engine=parts[0].engine)
+
+    def rows(self, chosen: slice | Integers) -> Trace:
+        """Return some rows; for a slice, as views into this trace."""
+        return replace(self, **{name: getattr(self, name)[chosen] for name in self.arrays()})
+
+    @classmethod
+    def arrays(cls) -> list[str]:
+        """Return the names of the arrays, which all have one entry a row."""
+        return [f.name for f in fields(cls) if f.name not in ("evaluations", "engine")]
+
+
+def original_confidence(p: Floats, original: Integers) -> Floats:
+    """Return the probability of the original class at each state; p (..., C), original broadcast to (...)."""
+    index: Any = np.broadcast_to(original, p.shape[:-1])[..., None]
+    return np.asarray(np.take_along_axis(p, index, axis=-1)[..., 0])

@@ -1,0 +1,51 @@
+"""What is asked: the states in which a protocol observes every row.
+
+    x                                       the row itself
+    R(x, {g})            g = 1..G           each group removed alone
+    x^(k)                k = 2..K           the path: the first k groups in order of their one-step drops removed
+    x attenuated         P operators        the first ``width`` groups of that order moved toward the baseline,
+                         severities         by each severity of the grid
+
+x^(1) is a one-step state. Full attenuation (severity 1) of ``width`` groups is their removal: a step of the path where
+the path is that long, or the baseline itself where it covers every group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fragility.protocol import Protocol, operator_width
+
+
+@dataclass(frozen=True, slots=True)
+class StatesAsked:
+    """The states of a protocol; those that follow from others are asked once."""
+
+    n_groups: int
+    depth: int
+    widths: tuple[int, ...]  # (P,) groups that each operator degrades
+    severities: tuple[float, ...]
+
+    @classmethod
+    def of(cls, protocol: Protocol, n_groups: int) -> StatesAsked:
+        widths = tuple(operator_width(operator, n_groups) for operator in protocol.operators)
+        return cls(n_groups, protocol.depth, widths, protocol.severities)
+
+    def on_path(self, width: int) -> bool:
+        """Return whether the removal of the first ``width`` groups is a step of the path."""
+        return width <= self.depth
+
+    def removal_known(self, width: int) -> bool:
+        """Return whether full attenuation of the first ``width`` groups is a state known otherwise."""
+        return self.on_path(width) or width == self.n_groups
+
+    @property
+    def grid(self) -> list[float]:
+        """The severities to evaluate: full attenuation only where some operator's is not known otherwise."""
+        known = all(self.removal_known(width) for width in self.widths)
+        return [severity for severity in self.severities if severity < 1.0 or not known]
+
+    @property
+    def longest(self) -> int:
+        """How far down the order of removal any state goes, states that cover every group aside."""
+        return max([self.depth, *(width for width in self.widths if width < self.n_groups)])

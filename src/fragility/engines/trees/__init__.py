@@ -1,0 +1,26 @@
+"""The tree engine: a whole certificate from a tree ensemble without materialising one stressed row.
+
+    encoding    the flags of a test, the bits of a node, the links: the numbers everything below agrees on
+    forest      Forest, a tree ensemble as flat arrays, and how it is assembled from trees
+    readers     from each library's fitted model to a Forest
+    plan        what a protocol's baseline, groups and states mean for the tests of a forest
+    kernels     compiled: which leaves do the states of a row reach, and what do they add up to?
+    scoring     which kernel scores a forest, and on which threads
+    observed    raw scores of states as margins, classes and confidences
+    engine      the certificate's states in two rounds: what `engines.choice` calls
+    prediction  the same forest as a fast predictor of rows as they stand
+
+``readers`` turns a fitted ensemble into one flat ``Forest``. Every split becomes a *test*: go right iff v > t, where v
+is the cell as the library compares it (float32 or float64). Strict comparisons, zero-as-missing, category sets and
+default directions are all brought to that form exactly:
+
+    library              compares                      as a test
+    XGBoost              left iff float32 v < t        t' = the float32 just below t
+    LightGBM             left iff float64 v <= t       t' = t; NaN as 0 or to the default side; zero band; sets
+    scikit-learn trees   left iff float32 v <= t       t' = t (float64)
+    HistGradientBoosting left iff float64 v <= t       t' = t
+    CatBoost             right iff float32 v > border  t' = border; tests shared by a whole level
+
+Raw scores are sums of leaf values in tree order, in the library's own precision, starting from its base score; the link
+(sigmoid, softmax, mean of leaf probabilities) is applied in float64, as the model adapter does.
+"""

@@ -1,0 +1,215 @@
+"""State sets: one walk through a tree carries all states of a row, as the bits of one word.
+
+Let a row x and the baseline stand at a numeric test. A cell that moves from one to the other crosses the threshold at
+most once (``plan.monotone``), hence:
+
+    x and the baseline go the same way    so does every state between them: the set walks on together,
+                                          at the cost of one comparison
+    they part                             the states that move the cell far enough go with the baseline, the others
+                                          with x: ``levels.at_least`` holds that set for each severity, so a split is
+                                          one look-up and one AND
+
+Where a set splits, the states that go right wait on a stack and the others walk on to the left, which is the next node.
+At a leaf each state of the set takes its value. Tests of other kinds (categories, zero band) ask every severity.
+
+What a walk needs of a node is its threshold and its word, explained in ``encoding``; the names for the word's parts are
+the first functions below. In the loop over nodes there are only numbers and look-ups in arrays; helpers that take
+nothing but numbers are inlined and cost nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fragility.engines.trees.encoding import BASELINE_RIGHT, COLUMN_SHIFT, FLAGS, KIND, NAN_RIGHT, NUMERIC
+from fragility.engines.trees.kernels.cells import compared_cell, goes_right, stressed_cell
+from fragility.engines.trees.kernels.compiling import entry, helper, inlined, lowest_bit
+
+WALK_BLOCK = 512  # rows that visit a deep tree together
+MOST_STATES = 64
+ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+NONE = np.uint64(0)
+ONE = np.uint64(1)
+
+
+# --- a node's word ------------------------------------------------------------------------------------------
+
+
+@inlined
+def _is_leaf(word: int) -> bool:
+    return word < 0
+
+
+@inlined
+def _leaf_number(word: int) -> Any:
+    return np.uint64(-1 - word)
+
+
+@inlined
+def _column(word: int, column_bits: int) -> Any:
+    return np.uint64((word >> COLUMN_SHIFT) & ((1 << column_bits) - 1))
+
+
+@inlined
+def _steps_to_right(word: int, column_bits: int) -> Any:
+    """Return how many places after its parent the right child stands; the left child is the next node."""
+    return np.uint64(word >> (COLUMN_SHIFT + column_bits))
+
+
+@inlined
+def _baseline_right(word: int) -> bool:
+    return (word & BASELINE_RIGHT) != 0
+
+
+@inlined
+def _is_numeric(word: int) -> bool:
+    return (word & KIND) == NUMERIC
+
+
+@inlined
+def _cell_right(v: float, threshold: float, word: int) -> bool:
+    """Return whether a cell goes right at a numeric test."""
+    missing_right = (word & NAN_RIGHT) != 0
+    return missing_right if v != v else v > threshold
+
+
+# --- states that part ---------------------------------------------------------------------------------------
+
+
+@helper
+def _crossing(x: float, toward: float, threshold: float, base: bool, severities: Any, single: bool) -> int:
+    """Return the first severity at which a cell that moves past the threshold is on the baseline's side.
+
+    Such a cell crosses once, so the severities before it can be counted; a loop without branches is the fastest.
+    """
+    level = 0
+    for i in range(len(severities)):
+        v = x + severities[i] * toward
+        if single:
+            v = np.float64(np.float32(v))
+        level += (v > threshold) != base
+    return level
+
+
+@helper
+def _right_by_level(node: Any, cell: Any, compare: Any, severities: Any, at_least: Any, sets: Any) -> Any:
+    """Return the states that go right at a node where a cell may cross more than once: every severity is asked.
+
+    node: (threshold, word). cell: (x, baseline, stepwise). compare: (single, zero_missing). severities (S,),
+    at_least (S+1,) of this cell's group. sets: (set_start, set_words).
+    """
+    threshold, word = node
+    x, baseline, stepwise = cell
+    single, zero_missing = compare
+    set_start, set_words = sets
+    right = at_least[len(severities)] if _baseline_right(word) else NONE
+    for i in range(-1, len(severities)):
+        severity = severities[i] if i >= 0 else 0.0
+        v = compared_cell(stressed_cell(x, baseline, severity, stepwise), single, zero_missing)
+        if goes_right(v, threshold, word & FLAGS, set_start, set_words):
+            right |= at_least[i] & ~at_least[i + 1] if i >= 0 else ~at_least[0]
+    return right
+
+
+# --- the walk -----------------------------------------------------------------------------------------------
+
+
+@entry
+def walk_states(
+    forest: Any, plan: Any, packed: Any, matrix: Any, rank: Any, levels: Any, span: Any, scores: Any
+) -> None:
+    """Fill ``scores`` (states, outputs, n) with the raw sums of up to 64 states of the rows span[0]..span[1].
+
+    packed: ``scoring.PackedNodes``. rank: (n, G) place of each group in the row's order. levels: ``scoring.Levels``.
+    """
+    tree_start, tree_output = forest.tree_start, forest.tree_output
+    n_states, n_outputs, _ = scores.shape
+    compared = np.empty((WALK_BLOCK, matrix.shape[1]), dtype=packed.compared.dtype)
+    sums = np.empty((WALK_BLOCK, n_states, n_outputs), dtype=forest.leaf_value.dtype)
+    waiting = (np.empty(MOST_STATES + 1, dtype=np.uint64), np.empty(MOST_STATES + 1, dtype=np.uint64))
+    for start in range(span[0], span[1], WALK_BLOCK):
+        size = min(WALK_BLOCK, span[1] - start)
+        x = matrix[start : start + size]
+        _compare_cells(x, plan.single, plan.zero_missing, compared)
+        sums[:] = forest.base
+        rows = (x, compared, rank[start : start + size])
+        for tree in range(len(tree_output)):  # a tree's nodes stay in cache for the whole block
+            at = (tree_start[tree], tree_output[tree])
+            _walk_tree(forest, plan, packed, at, rows, levels, waiting, sums)
+        for row in range(size):
+            scores[:, :, start + row] = sums[row]
+
+
+@helper
+def _compare_cells(x: Any, single: bool, zero_missing: bool, compared: Any) -> None:
+    """Fill ``compared`` (rows, d) with the cells of x (rows, d) as the library compares them."""
+    for row in range(len(x)):
+        for column in range(x.shape[1]):
+            compared[row, column] = compared_cell(x[row, column], single, zero_missing)
+
+
+@helper
+def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: Any, waiting: Any, sums: Any) -> None:
+    """Add one tree's leaves to ``sums`` (rows, states, outputs).
+
+    at: (root, first output). rows: (x, x as compared, rank). waiting: scratch for the (node, states) of a row that are
+    still to be walked.
+    """
+    root, output = at
+    x, compared, rank = rows
+    nodes, _, column_bits = packed
+    severities, at_least, jump = levels
+    waiting_place, waiting_states = waiting
+    leaf_value = forest.leaf_value
+    sets = (forest.set_start, forest.set_words)
+    column_group, baseline, stepwise = plan.column_group, plan.baseline, plan.stepwise
+    monotone, single, compare = plan.monotone, plan.single, (plan.single, plan.zero_missing)
+    removal = len(severities)
+    everything = ALL >> np.uint64(MOST_STATES - sums.shape[1])
+    for row in range(len(x)):
+        waiting_place[0], waiting_states[0] = root, everything
+        depth = 1
+        while depth > 0:
+            depth -= 1
+            place, states = waiting_place[depth], waiting_states[depth]
+            word = np.int64(nodes[place].word)
+            while not _is_leaf(word):
+                column = _column(word, column_bits)
+                threshold = nodes[place].threshold
+                crosses_once = monotone and _is_numeric(word)
+                way = _cell_right(compared[row, column], threshold, word)
+                if crosses_once and way == _baseline_right(word):
+                    right = states if way else NONE
+                else:
+                    group = rank[row, column_group[column]]
+                    cell = x[row, column]
+                    if crosses_once:
+                        level = removal
+                        if states & at_least[group, 0] & ~at_least[group, removal]:  # some move it only in part
+                            level = jump
+                            if not (stepwise[column] or cell != cell):
+                                toward = baseline[column] - cell
+                                level = _crossing(cell, toward, threshold, not way, severities, single)
+                        moved = at_least[group, level]
+                        right = states & (~moved if way else moved)
+                    else:
+                        node, moving = (np.float64(threshold), word), (cell, baseline[column], stepwise[column] != 0)
+                        right = states & _right_by_level(node, moving, compare, severities, at_least[group], sets)
+                if right == states:
+                    place += _steps_to_right(word, column_bits)
+                else:
+                    if right:
+                        waiting_place[depth] = place + _steps_to_right(word, column_bits)
+                        waiting_states[depth] = right
+                        depth += 1
+                    states &= ~right
+                    place += ONE
+                word = np.int64(nodes[place].word)
+            leaf = _leaf_number(word)
+            while states:
+                state: Any = lowest_bit(states)
+                for part in range(leaf_value.shape[1]):
+                    sums[row, state, output + part] += leaf_value[leaf, part]
+                states &= states - ONE

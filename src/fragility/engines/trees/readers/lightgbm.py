@@ -1,0 +1,111 @@
+"""LightGBM: trees from the text form of its booster, in float64."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fragility.engines.trees.encoding import CATEGORY_INVERTED, NAN_RIGHT, NUMERIC, SIGMOID, SOFTMAX, ZERO_BAND
+from fragility.engines.trees.forest import Convention, Forest, TreeNodes, assemble
+from fragility.errors import EngineError
+from fragility.scores import Floats, Integers
+
+# ``decision_type`` of a node: is it a category, does a missing cell go left, and what counts as missing
+CATEGORY_BIT, DEFAULT_LEFT_BIT = 1, 2
+MISSING_SHIFT, MISSING_MASK = 2, 3
+NAN_IS_ZERO, ZERO_IS_MISSING = 0, 1  # and 2: NaN alone is missing
+
+
+def read_classifier(head: Any) -> Forest:
+    return read_booster(head.booster_)
+
+
+def read_booster(booster: Any) -> Forest:
+    if booster.pandas_categorical:
+        raise EngineError("LightGBM re-codes the categories of a data frame, which the tree engine does not")
+    header, *blocks = re.split(r"^Tree=\d+\n", booster.model_to_string(), flags=re.MULTILINE)
+    settings = _settings(header)
+    objective = settings.get("objective", "").split()
+    if not objective or objective[0] not in ("binary", "multiclass"):
+        name = settings.get("objective", "custom")
+        raise EngineError(f"LightGBM objective {name!r} has no link the tree engine knows")
+    if re.search(r"^average_output$", header, flags=re.MULTILINE):
+        raise EngineError("LightGBM boosting type rf averages probabilities, not scores")
+    n_outputs = int(settings["num_tree_per_iteration"])
+    sets: list[Sequence[int]] = []
+    trees = [_nodes(_settings(block), t % n_outputs, sets) for t, block in enumerate(blocks)]
+    scale = float(next((word.split(":")[1] for word in objective if word.startswith("sigmoid:")), 1.0))
+    convention = Convention(np.zeros(n_outputs), SIGMOID if n_outputs == 1 else SOFTMAX, scale=scale)
+    return assemble(trees, convention, int(settings["max_feature_idx"]) + 1, sets)
+
+
+def _settings(block: str) -> dict[str, str]:
+    lines = block.split("\n\n")[0].split("\n") if not block.startswith("tree") else block.split("\n")
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def _nodes(block: dict[str, str], output: int, sets: list[Sequence[int]]) -> TreeNodes:
+    """Return one tree, its leaves behind its inner nodes; its category sets are added to ``sets``."""
+    if block.get("is_linear", "0") != "0":
+        raise EngineError("LightGBM trees with linear models in their leaves (linear_tree)")
+    n_leaves = int(block["num_leaves"])
+    value = _numbers(block["leaf_value"], np.float64)[:, None]
+    inner = n_leaves - 1
+    if inner == 0:
+        return _single_leaf(value, output)
+    flags, threshold = _tests(block, sets)
+    # LightGBM numbers leaves from 0 as ~leaf, which is negative
+    children = [_numbers(block[side], np.int64) for side in ("left_child", "right_child")]
+    left, right = (np.where(child < 0, inner + ~child, child) for child in children)
+    pad = np.zeros(n_leaves, dtype=np.int64)
+    return TreeNodes(
+        np.concatenate([_numbers(block["split_feature"], np.int64), pad]),
+        np.concatenate([threshold, pad]),
+        np.concatenate([left, pad]),
+        np.concatenate([right, pad]),
+        np.arange(inner + n_leaves) >= inner,
+        np.concatenate([flags, pad]).astype(np.uint8),
+        np.concatenate([np.zeros((inner, 1)), value]),
+        output,
+    )
+
+
+def _numbers(text: str, kind: Any) -> npt.NDArray[Any]:
+    return np.array(text.split(), dtype=kind)
+
+
+def _tests(block: dict[str, str], sets: list[Sequence[int]]) -> tuple[Integers, Floats]:
+    """Return (flags, thresholds) of a tree's inner nodes."""
+    threshold: Floats = _numbers(block["threshold"], np.float64)
+    decision: Integers = _numbers(block["decision_type"], np.int64)
+    default_right = (decision & DEFAULT_LEFT_BIT) == 0
+    missing = (decision >> MISSING_SHIFT) & MISSING_MASK
+    nan_right = np.where(missing == NAN_IS_ZERO, threshold < 0.0, default_right)  # 0 > t
+    flags = np.where(nan_right, NAN_RIGHT, 0) | np.where(missing == ZERO_IS_MISSING, ZERO_BAND, NUMERIC)
+    own_sets = _category_sets(block)
+    for node in np.flatnonzero(decision & CATEGORY_BIT):
+        flags[node] = CATEGORY_INVERTED | NAN_RIGHT  # the listed categories go left, all else right
+        sets.append(own_sets[int(threshold[node])])
+        threshold[node] = len(sets) - 1
+    return np.asarray(flags, dtype=np.int64), threshold
+
+
+def _category_sets(block: dict[str, str]) -> list[list[int]]:
+    if block.get("num_cat", "0") == "0":
+        return []
+    bounds = [int(word) for word in block["cat_boundaries"].split()]
+    words = _numbers(block["cat_threshold"], np.uint32)
+    return [
+        [int(i) for i in np.flatnonzero(np.unpackbits(words[a:b].view(np.uint8), bitorder="little"))]
+        for a, b in itertools.pairwise(bounds)
+    ]
+
+
+def _single_leaf(value: npt.NDArray[Any], output: int) -> TreeNodes:
+    nothing, no_flags = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint8)
+    return TreeNodes(nothing, np.zeros(1), nothing, nothing, np.ones(1, dtype=bool), no_flags, value[:1], output)

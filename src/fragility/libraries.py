@@ -1,0 +1,53 @@
+"""Which library a model comes from, and which versions had a part in a result; no library is imported to find out."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib import metadata
+from typing import Any
+
+# Distributions that can change a prediction, and the module each is imported as.
+VERSIONED = {
+    "numpy": "numpy",
+    "pandas": "pandas",
+    "scikit-learn": "sklearn",
+    "xgboost": "xgboost",
+    "xgboost-cpu": "xgboost",
+    "lightgbm": "lightgbm",
+    "catboost": "catboost",
+    "torch": "torch",
+    "numba": "numba",
+}
+
+
+def library_of(value: Any) -> str:
+    """Return the top-level package that defines the class of ``value``, e.g. ``sklearn``."""
+    return type(value).__module__.split(".")[0]
+
+
+def family_of(value: Any) -> str:
+    """Return ``library.Class``, e.g. ``xgboost.Booster``: the exact class, not a base of it."""
+    return f"{library_of(value)}.{type(value).__name__}"
+
+
+def is_torch_module(value: Any) -> bool:
+    """Return whether ``value`` is a torch.nn.Module, also one of the user's own class."""
+    return any(base.__module__ == "torch.nn.modules.module" for base in type(value).__mro__)
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of Python, of this package and of each library that is in use."""
+    versions = {"python": platform.python_version(), "fragility": _version("fragility") or "unknown"}
+    for distribution, module in VERSIONED.items():
+        # A library merely installed had no part in the result.
+        if module in sys.modules and (found := _version(distribution)):
+            versions[distribution] = found
+    return versions
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
