@@ -30,8 +30,7 @@ from fragility.protocol import Protocol
 from fragility.ranking import bootstrap_mean, paired_bootstrap
 from fragility.resmlp import FragilityPenalty, ResMLPClassifier
 from fragility.stress import brittle_labels
-from fragility.study.datasets import DATA_VARIABLE, load, split
-from fragility.study.preparation import preprocessing
+from fragility_paper.data import DATA_VARIABLE, load, preprocessing, split
 
 DATASETS = ("adult", "bank_marketing", "credit_g", "electricity", "heloc")
 PLAIN, DEFAULT = "ResMLP", "FR-ResMLP"

@@ -26,8 +26,7 @@ LAYERS: list[set[str]] = [  # lowest first
     {"verify", "search", "stress"},
     {"ranking", "calibration", "resmlp", "display", "summary"},
     {"loading", "evaluate"},
-    {"report", "review", "scale", "study", "demo", "bench"},
-    {"bench"},
+    {"report", "review", "scale", "demo"},
     {"cli"},
     {"__init__", "__main__"},
 ]

@@ -38,7 +38,9 @@ RANKING_KEY = (
 )
 
 
-def _canvas(columns: int = 1, rows: int = 1, *, width: float, height: float, sharey: bool = False) -> tuple[Any, Any]:
+def _canvas(
+    columns: int = 1, rows: int = 1, *, width: float, height: float, sharey: bool = False
+) -> tuple[Figure, Any]:
     # A figure of its own, not pyplot's: nothing global is opened, chosen or left behind.
     from matplotlib.figure import Figure
 

@@ -71,7 +71,8 @@ def saved_profile(folder: str | Path) -> Profile:
     if not path.is_file():
         raise DataError(f"{path} not found; expected a folder that `fragility study run` wrote")
     fields: dict[str, Any] = json.loads(path.read_text())["profile"]
-    return Profile(**{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})
+    plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    return Profile(**plain)
 
 
 def is_done(unit: Unit, profile: Profile, folder: Path) -> bool:

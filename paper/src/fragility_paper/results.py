@@ -1,7 +1,7 @@
 """Results of finished units: read from a run's folder or from the committed files, written as Parquet.
 
-Nothing here trains or audits. The results are one tidy table (:mod:`fragility_paper.tidy`); timings and library versions
-lie beside it, because they never repeat.
+Nothing here trains or audits. The results are one tidy table (:mod:`fragility_paper.tidy`); timings and versions of
+libraries lie beside it, because they never repeat.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ UNIT = ["dataset", "model", "seed"]
 Values = pd.Series  # one value a unit, indexed by data set, model and seed
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class StudyResults:
     """Tidy results, timings and library versions of the finished units."""
 
@@ -36,9 +37,14 @@ class StudyResults:
     def units(self) -> pd.DataFrame:
         return self.table[UNIT].drop_duplicates().reset_index(drop=True)
 
+    @cached_property
+    def _analyses(self) -> dict[str, pd.DataFrame]:
+        """The table by analysis: tables ask thousands of times, and comparing half a million words takes long."""
+        return {str(name): rows for name, rows in self.table.groupby("analysis", sort=False)}
+
     def pick(self, analysis: str, **where: Any) -> pd.DataFrame:
         """Rows of one analysis with the given settings."""
-        found = self.table[self.table["analysis"] == analysis]
+        found = self._analyses.get(analysis, self.table.iloc[:0])
         for name, value in where.items():
             keep = found[name].isin(list(value)) if isinstance(value, (tuple, list)) else found[name] == value
             found = found[keep]

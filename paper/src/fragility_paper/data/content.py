@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fragility_paper.data.spec import DatasetSpec
 from fragility.errors import DataError
+from fragility_paper.data.spec import DatasetSpec
 
 
 def file_digest(path: Path) -> str:

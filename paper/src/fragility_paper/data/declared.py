@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fragility_paper.data.spec import DatasetSpec, blocks, names
 from fragility.errors import DataError
+from fragility_paper.data.spec import DatasetSpec, blocks, names
 
 _ADULT_FIELDS = names(
     "age workclass fnlwgt education education-num marital-status occupation relationship race sex "

@@ -1,6 +1,6 @@
 """60/20/20 splits, stratified by class, decided by the seed alone.
 
-Everything that is fitted (preprocessing, baseline, calibration, normalisation) sees the training or validation part only.
+What is fitted (preprocessing, baseline, calibration, normalisation) sees the training or validation part only.
 """
 
 from __future__ import annotations

@@ -112,8 +112,9 @@ def cell_means(values: Values) -> Values:
 
 def gaps_to_paper(values: Values, printed: Mapping[str, Mapping[str, float]]) -> list[float]:
     """|ours - paper| for every data set and model that has units."""
-    cells = cell_means(values)
-    return [abs(float(ours) - printed[model][dataset]) for (dataset, model), ours in cells.items()]
+    cells = cell_means(values).rename("ours").reset_index()
+    places = zip(cells["dataset"], cells["model"], cells["ours"], strict=True)
+    return [abs(ours - printed[model][dataset]) for dataset, model, ours in places]
 
 
 def rcma_values(results: StudyResults, reading: str) -> Values:

@@ -67,7 +67,7 @@ def _record_quality(work: Work, version: str, prefix: str, p: Floats, truth: Arr
         work.record.add("calibration", f"{prefix}{metric}", value, score=version, count=len(p), rows="any")
 
 
-class TemperedClassifier(ClassifierMixin, BaseEstimator):
+class TemperedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A fitted estimator whose pseudo-logits are divided by one temperature."""
 
     def __init__(self, estimator: Any, temperature: float) -> None:

@@ -82,7 +82,8 @@ class AuditedPart:
 
     def places(self, kind: Kind) -> Array:
         """Where the rows of one analysis lie among ``rows``."""
-        return np.searchsorted(self.selection.union, getattr(self.selection, kind))
+        wanted: Array = getattr(self.selection, kind)
+        return np.searchsorted(self.selection.union, wanted)
 
     def select(self, kind: Kind) -> AuditedRows:
         return self.rows.take(self.places(kind))

@@ -1,4 +1,4 @@
-"""What moves when a choice of the protocol moves: depth, temperature, baseline, grouping. On the declared extra rows."""
+"""What moves when depth, temperature, baseline or grouping move; on the declared extra rows."""
 
 from __future__ import annotations
 

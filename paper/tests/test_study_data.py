@@ -1,18 +1,20 @@
-"""The study's data sets: declarations, verification, splits, and the OpenML loader against a local server."""
+"""The study's data sets: declarations, verification, splits, and fetching from OpenML out of scikit-learn's cache."""
 
+import gzip
 import hashlib
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import data_folder
+from study_helpers import data_folder
 
 from fragility.errors import DataError
-from fragility.study import datasets as ds
+from fragility_paper import data as ds
+from fragility_paper.data.content import verify_rows
+from fragility_paper.data.loading import collapsed
+from fragility_paper.data.openml import original_table
 
 PRESENT = [name for name in ds.DATASETS if name == "credit_g" or (data_folder() / f"{name}.parquet").exists()]
 
@@ -120,9 +122,9 @@ def test_the_same_rows_in_another_file_are_accepted(tmp_path):
 
 def test_indicator_columns_become_one_field():
     table = pd.DataFrame({"Soil_Type1": [0, 1], "Soil_Type2": [0, 0], "Soil_Type3": [1, 0]})
-    assert ds._collapse(table, "Soil_Type").tolist() == [3, 1]
+    assert collapsed(table, "Soil_Type").tolist() == [3, 1]
     with pytest.raises(DataError, match="exactly one 1"):
-        ds._collapse(table * 0, "Soil_Type")
+        collapsed(table * 0, "Soil_Type")
 
 
 # --- splits ------------------------------------------------------------------------------------------------------
@@ -151,7 +153,7 @@ def test_the_cap_thins_training_rows_alone():
 # --- OpenML ------------------------------------------------------------------------------------------------------
 
 
-def arff_of(table: pd.DataFrame) -> str:
+def arff_of(table: pd.DataFrame) -> bytes:
     """The table as OpenML writes it: quoted categories, numbers bare."""
     lines = ["% a comment", "@RELATION credit-g", ""]
     for name in table.columns:
@@ -163,95 +165,84 @@ def arff_of(table: pd.DataFrame) -> str:
     lines += ["", "@DATA"]
     for row in table.itertuples(index=False):
         lines.append(",".join(f"'{value}'" if isinstance(value, str) else str(value) for value in row))
-    return "\n".join(lines) + "\n"
+    return ("\n".join(lines) + "\n").encode()
 
 
-class Shelf:
-    """What the stand-in server hands out."""
-
-    def __init__(self, body: bytes, md5: str | None = None) -> None:
-        self.body = body
-        self.md5 = hashlib.md5(body, usedforsecurity=False).hexdigest() if md5 is None else md5
-
-
-@pytest.fixture
-def openml() -> Iterator[tuple[str, dict[int, Shelf]]]:
-    """A server on 127.0.0.1 that answers like OpenML's JSON API and file store."""
-    shelves: dict[int, Shelf] = {}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            kind, _, number = self.path.rpartition("/")
-            shelf = shelves.get(int(number)) if number.isdigit() else None
-            if shelf is None:
-                self.send_error(404)
-                return
-            body = shelf.body
-            if kind == "/api/v1/json/data":
-                host, port = self.server.server_address[:2]
-                document = {"id": number, "url": f"http://{host}:{port}/data/{number}", "md5_checksum": shelf.md5}
-                body = json.dumps({"data_set_description": document}).encode()
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Keep the test output clean."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", shelves
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def cached(folder: Path, number: int, table: pd.DataFrame, body: bytes = b"") -> Path:
+    """Put a table into a folder as scikit-learn keeps what it fetched from OpenML, so that no network is needed."""
+    body = body or arff_of(table)
+    address = f"data/v1/download/{number}/credit-g.arff"
+    features = [
+        {
+            "index": str(place),
+            "name": name,
+            "data_type": "numeric" if pd.api.types.is_numeric_dtype(table[name]) else "nominal",
+            "is_target": "false",
+            "is_ignore": "false",
+            "is_row_identifier": "false",
+        }
+        for place, name in enumerate(table.columns)
+    ]
+    description = {
+        "id": str(number),
+        "name": "credit-g",
+        "version": "1",
+        "status": "active",
+        "format": "ARFF",
+        "description": "",
+        "url": f"https://www.openml.org/{address}",
+        "md5_checksum": hashlib.md5(body, usedforsecurity=False).hexdigest(),
+    }
+    qualities = {"data_qualities": {"quality": [{"name": "NumberOfInstances", "value": str(len(table))}]}}
+    files = {
+        f"api/v1/json/data/{number}": json.dumps({"data_set_description": description}).encode(),
+        f"api/v1/json/data/features/{number}": json.dumps({"data_features": {"feature": features}}).encode(),
+        f"api/v1/json/data/qualities/{number}": json.dumps(qualities).encode(),
+        address: body,
+    }
+    for name, content in files.items():
+        path = folder / "openml" / "openml.org" / f"{name}.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(content))
+    return folder
 
 
-def test_a_download_is_verified_and_then_loads(openml, tmp_path):
-    server, shelves = openml
+def test_a_fetched_table_is_verified_and_then_loads(tmp_path):
     table = ds.load_table("credit_g", data=tmp_path)
-    shelves[31] = Shelf(arff_of(table).encode())
-    path = ds.download("credit_g", tmp_path / "fetched", server=server)
+    path = ds.download("credit_g", tmp_path / "fetched", cache=cached(tmp_path / "cache", 31, table))
     assert path == tmp_path / "fetched" / "credit_g.parquet"
     fetched = ds.load("credit_g", data=path.parent)
     assert fetched.X.equals(ds.prepare(fetched.spec, table).X)
 
 
-def test_a_download_with_another_checksum_is_not_written(openml, tmp_path):
-    server, shelves = openml
-    shelves[31] = Shelf(arff_of(ds.load_table("credit_g", data=tmp_path)).encode(), md5="0" * 32)
-    with pytest.raises(DataError, match="OpenML states MD5 0000"):
-        ds.download("credit_g", tmp_path, server=server)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_download_with_other_values_is_not_written(openml, tmp_path):
-    server, shelves = openml
+def test_a_fetched_table_with_other_values_is_not_written(tmp_path):
     table = ds.load_table("credit_g", data=tmp_path)
-    shelves[31] = Shelf(arff_of(table.assign(age=table["age"] + 1)).encode())
+    cache = cached(tmp_path / "cache", 31, table.assign(age=table["age"] + 1))
     with pytest.raises(DataError, match="content digest"):
-        ds.download("credit_g", tmp_path, server=server)
-    assert not list(tmp_path.iterdir())
+        ds.download("credit_g", tmp_path / "fetched", cache=cache)
+    assert not (tmp_path / "fetched").exists()
 
 
-def test_a_short_download_is_not_written(openml, tmp_path):
-    server, shelves = openml
-    shelves[31] = Shelf(arff_of(ds.load_table("credit_g", data=tmp_path).head(10)).encode())
+def test_a_short_fetched_table_is_not_written(tmp_path):
+    cache = cached(tmp_path / "cache", 31, ds.load_table("credit_g", data=tmp_path).head(10))
     with pytest.raises(DataError, match="must have 1000 rows"):
-        ds.download("credit_g", tmp_path, server=server)
+        ds.download("credit_g", tmp_path / "fetched", cache=cache)
+    assert not (tmp_path / "fetched").exists()
 
 
-def test_other_columns_are_refused(openml, tmp_path):
-    server, shelves = openml
-    shelves[31] = Shelf(arff_of(pd.DataFrame({"a": [1.0], "class": ["good"]})).encode())
+def test_other_columns_are_refused(tmp_path):
+    cache = cached(tmp_path / "cache", 31, pd.DataFrame({"a": [1.0], "class": ["good"]}))
     with pytest.raises(DataError, match="must have the columns"):
-        ds.download("credit_g", tmp_path, server=server)
+        ds.download("credit_g", tmp_path / "fetched", cache=cache)
 
 
-def test_an_absent_data_set_says_what_failed(openml, tmp_path):
-    server, _ = openml
-    with pytest.raises(DataError, match="could not fetch"):
-        ds.download("credit_g", tmp_path, server=server)
+def test_a_file_that_does_not_fit_its_description_says_what_failed(tmp_path):
+    table = ds.load_table("credit_g", data=tmp_path)
+    cache = cached(tmp_path / "cache", 31, table, body=arff_of(table.assign(more=1)))
+    with pytest.raises(
+        DataError, match=r"OpenML data set 31 \('credit_g'\) could not be fetched: The number of columns"
+    ):
+        ds.download("credit_g", tmp_path / "fetched", cache=cache)
 
 
 def test_heloc_cannot_be_downloaded(tmp_path):
@@ -262,21 +253,28 @@ def test_heloc_cannot_be_downloaded(tmp_path):
 def test_openml_names_and_codes_turn_back_into_the_original():
     spec = ds.dataset_spec("bank_marketing")
     row = [30, "admin.", "single", "tertiary", "no", 10, "no", "no", "unknown", 5, "may", 7, 1, -1, 0, "unknown", "2"]
-    table = ds.original_table(spec, pd.DataFrame([row], columns=list(spec.openml_columns)))
+    table = original_table(spec, pd.DataFrame([row], columns=list(spec.openml_columns)))
     assert list(table.columns) == [*spec.fields, "y"]
     assert table.loc[0, "y"] == "yes"
 
 
-def test_arff_quotes_escapes_and_missing_values():
-    text = (
-        "@relation r\n@attribute a numeric\n@attribute 'b c' {'x, y','?',z}\n@data\n1,'x, y'\n?,'?'\n3,?\n% end\n4,z\n"
-    )
-    table = ds.parse_arff(text)
-    assert table["a"].tolist()[0] == 1.0 and np.isnan(table["a"].tolist()[1])
-    assert table["b c"].tolist()[:2] == ["x, y", "?"]
-    assert table["b c"].isna().tolist() == [False, False, True, False]
+def openml_form(spec: ds.DatasetSpec, table: pd.DataFrame) -> pd.DataFrame:
+    """The original as OpenML has it: its names and class codes, categories for nominal fields, markers missing."""
+    plain = table.drop(columns=list(spec.drop))
+    fields = [name for name in plain.columns if name != spec.target]
+    found = plain[[*fields, spec.target]].set_axis(list(spec.openml_columns), axis=1)
+    if spec.openml_classes:
+        codes = dict(zip(spec.classes, spec.openml_classes, strict=True))
+        found[spec.openml_columns[-1]] = found[spec.openml_columns[-1]].map(codes)
+    nominal = [n for n, field in zip(spec.openml_columns, spec.fields, strict=False) if field in spec.nominal]
+    nominal = [] if spec.collapse else nominal
+    for name in [*nominal, spec.openml_columns[-1]]:
+        found[name] = found[name].astype(str).where(found[name].astype(str) != "?").astype("category")
+    return found
 
 
-def test_an_arff_row_of_another_width_is_refused():
-    with pytest.raises(DataError, match="row 2 has 1 values, expected 2"):
-        ds.parse_arff("@relation r\n@attribute a numeric\n@attribute b numeric\n@data\n1,2\n3\n")
+@pytest.mark.parametrize("name", [name for name in PRESENT if ds.dataset_spec(name).openml_id is not None])
+def test_every_data_set_comes_back_from_openmls_form(name):
+    spec = ds.dataset_spec(name)
+    table = ds.load_table(name, data=data_folder())
+    verify_rows(spec, original_table(spec, openml_form(spec, table)), "the round trip")

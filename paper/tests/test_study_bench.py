@@ -3,10 +3,11 @@
 import json
 
 import pytest
-from test_cli import refuse, run
+from study_helpers import refuse, run_command
 
-from fragility.bench import MODELS, Bench, cost_of, measure
-from fragility.study.datasets import load
+from fragility_paper.bench import MODELS, Bench, cost_of
+from fragility_paper.bench.costs import measure
+from fragility_paper.data import load
 
 
 def test_contenders_take_turns():
@@ -28,7 +29,7 @@ def test_costs_of_a_linear_model():
 
 def test_the_command_prints_a_table_and_writes_json(tmp_path):
     words = ("--dataset", "credit_g", "--model", "LogisticRegression", "--rows", 100, "--repeats", 1)
-    done = run("bench", *words, "--out", tmp_path / "bench.json")
+    done = run_command("bench", *words, "--out", tmp_path / "bench.json")
     assert done.code == 0, done.err
     assert "| credit_g | LogisticRegression | linear |" in done.out
     document = json.loads((tmp_path / "bench.json").read_text())
