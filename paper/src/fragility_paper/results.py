@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fragility.errors import DataError
@@ -45,10 +46,11 @@ class StudyResults:
     def pick(self, analysis: str, **where: Any) -> pd.DataFrame:
         """Rows of one analysis with the given settings."""
         found = self._analyses.get(analysis, self.table.iloc[:0])
+        keep = np.ones(len(found), dtype=bool)
         for name, value in where.items():
-            keep = found[name].isin(list(value)) if isinstance(value, (tuple, list)) else found[name] == value
-            found = found[keep]
-        return found
+            wanted = list(value) if isinstance(value, (tuple, list)) else [value]
+            keep &= found[name].isin(wanted).to_numpy()
+        return found[keep]
 
     def per_unit(self, analysis: str, **where: Any) -> Values:
         """One value a unit, indexed by unit; refuses settings that leave several."""
@@ -59,7 +61,7 @@ class StudyResults:
 
     def present(self, column: str, order: tuple[str, ...]) -> list[str]:
         """The names of ``order`` that some unit has."""
-        there = set(self.table[column])
+        there = set(self.table[column].unique())
         return [name for name in order if name in there]
 
 
