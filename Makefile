@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-TESTS ?= tests
+TESTS ?= tests paper/tests
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
@@ -17,7 +17,7 @@ WORKERS ?= 2
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(VENV)/.installed-dev  ## everything a developer needs, in .venv
+setup: $(VENV)/.installed-dev  ## everything a developer needs, and the paper's study, in .venv
 
 demo: $(VENV)/.installed  ## train, audit, explain; writes demo-audit/
 	$(BIN)/fragility demo
@@ -53,6 +53,6 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable ".[dev]"
+$(VENV)/.installed-dev: pyproject.toml paper/pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable ".[dev]" --editable paper
 	@touch $@ $(VENV)/.installed

@@ -30,8 +30,7 @@ from fragility.ranking import bootstrap_mean, paired_bootstrap
 from fragility.ranking.predictive import negative_log_likelihood
 from fragility.resmlp import FragilityPenalty, ResMLPClassifier
 from fragility.stress import label_brittle
-from fragility.study.datasets import DATA_VARIABLE, load, split
-from fragility.study.preparation import preprocessing
+from fragility_paper.data import DATA_VARIABLE, load, preprocessing, split
 
 DATASETS = ("adult", "bank_marketing", "credit_g", "electricity", "heloc")
 PLAIN, DEFAULT = "ResMLP", "FR-ResMLP"

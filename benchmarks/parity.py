@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from fragility.audit import claims_from
-from fragility.bench import MODELS, Bench
 from fragility.certificate import Claims
 from fragility.engines.blackbox import trace_blackbox
-from fragility.study.datasets import DATA_VARIABLE, DATASETS, load
 from fragility.verify import EXACT
+from fragility_paper.bench import MODELS, Bench
+from fragility_paper.data import DATA_VARIABLE, DATASETS, load
 
 EDGE = 1e-9  # margins this close to an edge are decided by rounding
 

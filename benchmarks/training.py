@@ -28,8 +28,7 @@ MODELS = ("ResMLP", "FR-ResMLP")
 
 def prepare(dataset: str, seed: int) -> dict[str, np.ndarray]:
     """Matrices and class columns of the three parts, column groups and baseline, as the study makes them."""
-    from fragility.study.datasets import load, split
-    from fragility.study.preparation import column_fields, preprocessing
+    from fragility_paper.data import column_fields, load, preprocessing, split
 
     data = load(dataset)
     parts = split(data.y, seed)

@@ -100,12 +100,11 @@ def test_links_lead_somewhere(page):
 
 def leaf_commands(command, path=()):
     """Yield (words, command) for every command that does something."""
-    children = getattr(command, "commands", None)
-    if not children:
+    if not hasattr(command, "list_commands"):
         yield path, command
         return
-    for word, child in children.items():
-        yield from leaf_commands(child, (*path, word))
+    for word in command.list_commands(None):  # with those of installed extensions
+        yield from leaf_commands(command.get_command(None, word), (*path, word))
 
 
 LEAVES = dict(leaf_commands(typer.main.get_command(app)))

@@ -27,8 +27,7 @@ LAYERS: list[set[str]] = [  # lowest first
     {"ranking", "summary"},
     {"calibration", "resmlp"},
     {"display", "loading", "_evaluate"},
-    {"report", "review", "scale", "study", "demo", "bench"},
-    {"bench"},
+    {"report", "review", "scale", "demo"},
     {"cli"},
     {"__init__", "__main__"},
 ]

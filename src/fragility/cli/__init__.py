@@ -2,6 +2,7 @@
 
 Each module here adds its commands in `register(app)`; nothing is computed in this package. To add a command, write
 such a module, name it in COMMANDS, and describe every option in docs/guide/command-line.md (a test compares them).
+Other packages add commands through `fragility.cli.extensions`.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from fragility.cli import audit, bench, calibrate, demo, evaluate, protocol, reading, study
+from fragility.cli import audit, calibrate, demo, evaluate, protocol, reading
+from fragility.cli.extensions import ExtensibleGroup
 from fragility.cli.terminal import DEBUG, EXIT_ERROR, EXIT_INTERRUPTED, complain, explain
 from fragility.errors import FragilityError
 from fragility.version import __version__
 
-COMMANDS = (demo, audit, reading, protocol, evaluate, calibrate, study, bench)
+COMMANDS = (demo, audit, reading, protocol, evaluate, calibrate)
 
 app = typer.Typer(
     name="fragility",
+    cls=ExtensibleGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

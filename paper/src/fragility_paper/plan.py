@@ -1,0 +1,168 @@
+"""What is run: profiles, units and the configuration that a unit's folder records.
+
+A unit is one data set, one model family, one seed. A profile says which units there are and how many rows each
+analysis takes. Costly extras (sensitivity to baseline, grouping, depth and thresholds, group-SHAP, subset searches)
+run on declared seeds and declared numbers of rows, all of which are written into the unit's ``config.json``.
+
+Row selection is the same for every analysis: the test rows are permuted once by the seed, and an analysis takes the
+first so many of them that qualify. A smaller analysis therefore looks at a prefix of the rows of a larger one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, get_args
+
+from fragility.errors import DataError
+from fragility_paper.data import DATASETS, dataset_spec
+from fragility_paper.library import Device
+from fragility_paper.models import MODELS, model_spec
+
+FORMAT = "fragility-study/1"
+
+# Cheap first, so that an interrupted run still covers every data set.
+_CHEAP_DATASETS = ("credit_g", "heloc", "electricity", "default_credit", "bank_marketing", "adult", "covertype")
+_CHEAP_MODELS = ("logreg", "catboost", "xgboost", "lightgbm", "mlp", "resmlp", "rf", "extratrees", "fr_resmlp")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Which units are run, and how many rows each analysis of a unit takes."""
+
+    name: str
+    datasets: tuple[str, ...]
+    models: tuple[str, ...]
+    seeds: tuple[int, ...]
+    audited_rows: int  # high-confidence test rows that are certified, stressed and ranked
+    rcma_rows: int  # test rows of any confidence, for the mean RCMA of a model
+    validation_rows: int  # high-confidence validation rows that decide the orientation of a baseline score
+    calibration_rows: int  # validation rows of any confidence, for the brittleness-aware temperature
+    draws: int = 16
+    extra_seeds: tuple[int, ...] = (0,)  # seeds that run the extras below
+    extra_rows: int = 512  # high-confidence rows for baseline, grouping, depth, temperature and threshold extras
+    shap_rows: int = 256
+    search_rows: int = 43  # high-confidence rows for exact and beam search; 9 models make 387 a data set
+    search_evaluations: int = 4_100  # states an exact search may cost a row before it is called unaffordable
+    random_orders: int = 3
+    train_cap: int | None = None  # overrides the data set's own cap on training rows
+    full: bool = False  # lifts every cap on training rows
+    device: Device = "cpu"  # where ResMLP trains and predicts; recorded with a unit's timing, since it is no setting
+
+    def __post_init__(self) -> None:
+        for name in self.datasets:
+            dataset_spec(name)
+        for name in self.models:
+            model_spec(name)
+        if self.device not in get_args(Device):
+            raise DataError(f"device must be one of {', '.join(get_args(Device))}, got {self.device!r}")
+        if not self.datasets or not self.models or not self.seeds:
+            raise DataError(f"profile {self.name!r} must name at least one data set, model and seed")
+
+    def rows_to_train(self, dataset: str) -> int | None:
+        if self.full:
+            return None
+        return self.train_cap if self.train_cap is not None else dataset_spec(dataset).train_cap
+
+
+PROFILES: Mapping[str, Profile] = {
+    profile.name: profile
+    for profile in (
+        Profile(
+            name="smoke",
+            datasets=("credit_g",),
+            models=("logreg", "rf", "mlp"),
+            seeds=(0,),
+            audited_rows=40,
+            rcma_rows=60,
+            validation_rows=40,
+            calibration_rows=60,
+            draws=8,
+            extra_rows=40,
+            shap_rows=20,
+            search_rows=6,
+            search_evaluations=250,
+            random_orders=2,
+        ),
+        Profile(
+            name="quick",
+            datasets=("adult", "electricity", "heloc"),
+            models=("logreg", "lightgbm", "rf"),
+            seeds=(0,),
+            audited_rows=256,
+            rcma_rows=256,
+            validation_rows=256,
+            calibration_rows=256,
+            extra_rows=256,
+            shap_rows=256,
+        ),
+        Profile(
+            name="paper",
+            datasets=tuple(DATASETS),
+            models=tuple(MODELS),
+            seeds=(0, 1, 2),
+            audited_rows=2_000,
+            rcma_rows=2_000,
+            validation_rows=500,
+            calibration_rows=1_000,
+        ),
+    )
+}
+
+
+def profile_named(name: str, *, full: bool = False, device: Device = "cpu") -> Profile:
+    """A profile by name; ``full`` lifts the declared caps on training rows."""
+    try:
+        return replace(PROFILES[name], full=full, device=device)
+    except KeyError:
+        raise DataError(f"unknown profile {name!r}; expected one of {', '.join(PROFILES)}") from None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Unit:
+    """One trained model: the unit of the paired bootstrap."""
+
+    dataset: str
+    model: str
+    seed: int
+
+    @property
+    def label(self) -> str:
+        """Its name in folders; a label only, config.json holds the facts."""
+        return f"{self.dataset}.{self.model}.{self.seed}"
+
+    @property
+    def folder(self) -> str:
+        """Where its results lie, relative to the output folder."""
+        return f"units/{self.label}"
+
+    def __str__(self) -> str:
+        return f"{self.dataset} / {self.model} / seed {self.seed}"
+
+
+def units_of(profile: Profile) -> tuple[Unit, ...]:
+    """All units, seed by seed; within a seed cheap models first, so an early stop leaves whole seeds."""
+    units = (
+        Unit(dataset, model, seed) for dataset in profile.datasets for model in profile.models for seed in profile.seeds
+    )
+    return tuple(sorted(units, key=lambda u: (u.seed, _CHEAP_MODELS.index(u.model), _CHEAP_DATASETS.index(u.dataset))))
+
+
+def unit_config(unit: Unit, profile: Profile) -> dict[str, Any]:
+    """Everything that decides a unit's numbers, as plain values."""
+    data = dataset_spec(unit.dataset)
+    no_setting = ("name", "datasets", "models", "seeds", "device")
+    analyses = {key: value for key, value in asdict(profile).items() if key not in no_setting}
+    analyses["extra_seeds"] = list(profile.extra_seeds)
+    return {
+        "format": FORMAT,
+        "dataset": unit.dataset,
+        "model": model_spec(unit.model).to_dict(),
+        "seed": unit.seed,
+        "profile": profile.name,
+        "data_content_sha256": data.content_sha256,
+        "split": "60/20/20 stratified by class",
+        "train_cap": profile.rows_to_train(unit.dataset),
+        "extras": unit.seed in profile.extra_seeds,
+        "analyses": analyses,
+    }

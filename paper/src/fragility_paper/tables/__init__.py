@@ -1,0 +1,67 @@
+"""The paper's tables from the tidy results, each beside the paper's printed value.
+
+Nothing here trains or audits: a table is a function of :class:`~fragility_paper.results.StudyResults`. Where a unit's
+value is undefined (no brittle row among its confident rows, say) it is left out of the mean and counted in the note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fragility_paper.results import StudyResults
+from fragility_paper.table import Table
+from fragility_paper.tables.design import (
+    baseline_sensitivity,
+    component_ablation,
+    design_stability,
+    greedy_exact_beam,
+    grouping_sensitivity,
+)
+from fragility_paper.tables.labels import label_table, saturation, threshold_grid
+from fragility_paper.tables.models import main_auroc, main_rcma, nominal_vs_fragility, readings
+from fragility_paper.tables.ranking import (
+    attribution,
+    by_model,
+    main_ci,
+    naturalistic,
+    review_budget,
+    score_comparison,
+    seed_variance,
+)
+from fragility_paper.tables.running import computational_cost, environments, repeats
+from fragility_paper.tables.uses import bats, mitigation
+
+TABLES: Mapping[str, Callable[[StudyResults], Table]] = {
+    "main-auroc": main_auroc,
+    "main-rcma": main_rcma,
+    "readings": readings,
+    "labels": label_table,
+    "scores": score_comparison,
+    "scores-oriented": lambda results: score_comparison(results, "oriented"),
+    "scores-any-rule": lambda results: score_comparison(results, "oriented", "any"),
+    "by-model": by_model,
+    "saturation": saturation,
+    "intervals": main_ci,
+    "seeds": seed_variance,
+    "review": review_budget,
+    "attribution": attribution,
+    "naturalistic": naturalistic,
+    "nominal": nominal_vs_fragility,
+    "search": greedy_exact_beam,
+    "components": component_ablation,
+    "design": design_stability,
+    "baseline": baseline_sensitivity,
+    "grouping": grouping_sensitivity,
+    "grid": threshold_grid,
+    "grid-any-rule": lambda results: threshold_grid(results, "any"),
+    "bats": bats,
+    "mitigation": mitigation,
+    "cost": computational_cost,
+    "environments": environments,
+    "repeats": repeats,
+}
+
+
+def all_tables(results: StudyResults) -> dict[str, Table]:
+    """Every table, by short name, in the order of the document."""
+    return {name: build(results) for name, build in TABLES.items()}

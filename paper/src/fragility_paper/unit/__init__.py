@@ -1,0 +1,6 @@
+"""One unit: fit, certify, label, rank. ``measure`` runs it all; each other module is one analysis."""
+
+from fragility_paper.unit.fitted import fit_unit
+from fragility_paper.unit.measuring import UnitResult, measure
+
+__all__ = ["UnitResult", "fit_unit", "measure"]

@@ -1,0 +1,94 @@
+"""The confident test rows of a unit, judged: where scores and labels meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import fragility as fg
+from fragility_paper.arrays import Array, Floats, Scores
+from fragility_paper.library import BrittleLabels, auroc
+from fragility_paper.unit.labels import INDEPENDENT, label, naturalistic_labels
+from fragility_paper.unit.rows import AuditedPart, AuditedRows
+from fragility_paper.unit.scores import current_scores, importance_order, orientations, scores_on
+from fragility_paper.unit.work import Work
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldOut:
+    """Confident validation rows, which decide the orientation of baseline scores."""
+
+    rows: AuditedRows
+    labels: BrittleLabels
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """Confident test rows with scores, labels and the orientation of every score."""
+
+    work: Work
+    rows: AuditedRows
+    scores: Scores
+    directions: dict[str, int]
+    labels: BrittleLabels
+    independent: BrittleLabels  # of a second set of draws
+    natural: BrittleLabels | None  # of recorded outages, where the data have any
+    held: HeldOut | None
+
+    @property
+    def wrong(self) -> Array:
+        return np.asarray(self.labels.predicted != self.rows.truth)
+
+    def places(self, count: int) -> Array:
+        """A seeded draw of confident rows; smaller draws are prefixes of larger ones."""
+        order = np.random.default_rng([self.work.fitted.unit.seed, 1]).permutation(len(self.rows))
+        return np.sort(order[:count])
+
+    @property
+    def sample(self) -> Array:
+        """The rows that the extras take."""
+        return self.places(self.work.profile.extra_rows)
+
+    def record_auroc(self, analysis: str, score: str, values: Floats, brittle: Array, **setting: Any) -> None:
+        where: dict[str, Any] = {"score": score, "rule": "expected", "count": len(values), **setting}
+        self.work.record.add(analysis, "auroc", auroc(values, brittle), **where)
+
+
+def judge(work: Work, test: AuditedPart, current: fg.Certificates, validation: AuditedPart) -> Case:
+    """Score the confident rows, label them, and orient the scores on confident validation rows."""
+    rows, held_rows = test.select("confident"), validation.select("confident")
+    with work.clock.stage("scores"):
+        order = importance_order(work, validation.select("anyone"))
+        scores = {**scores_on(work, rows, order), **current_scores(current.take(test.places("confident")))}
+        held_scores = scores_on(work, held_rows, order) if len(held_rows) else {}
+    with work.clock.stage("labels"):
+        labels = label(work, rows.evidence)
+        independent = label(work, rows.evidence, seed_offset=INDEPENDENT)
+        held = HeldOut(held_rows, label(work, held_rows.evidence)) if len(held_rows) else None
+    with work.clock.stage("naturalistic"):
+        natural = naturalistic_labels(work, rows)
+    directions = orientations(scores, held_scores, held.labels if held else None)
+    return Case(work, rows, scores, directions, labels, independent, natural, held)
+
+
+def row_table(case: Case) -> pd.DataFrame:
+    """One line a confident test row: who it is, what was true, what the label channel said, every score."""
+    unit, labels = case.work.fitted.unit, case.labels
+    return pd.DataFrame(
+        {
+            "id": case.rows.positions,
+            "dataset": unit.dataset,
+            "model": unit.model,
+            "seed": unit.seed,
+            "truth": case.rows.truth,
+            "predicted": labels.predicted,
+            "confidence": labels.confidence,
+            "brittle_expected": labels.relabel(rule="expected").brittle,
+            "brittle_any": labels.relabel(rule="any").brittle,
+            "brittle_rate": labels.brittle_rate,
+            **case.scores,
+        }
+    )

@@ -1,0 +1,60 @@
+"""The label channel: held-out stress on some rows. Not given scores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import fragility as fg
+from fragility_paper.arrays import Array
+from fragility_paper.data import Dataset
+from fragility_paper.library import BrittleLabels, EvidenceRows, label_rows, run_stress_rows
+from fragility_paper.unit.rows import AuditedRows
+from fragility_paper.unit.work import Work
+
+INDEPENDENT = 1_000_003  # added to the seed for a second, independent set of draws
+RULES = ("expected", "any")
+SEVERITY = 0.3
+
+
+def label(
+    work: Work,
+    rows: EvidenceRows,
+    *,
+    protocol: fg.Protocol | None = None,
+    severity: float = SEVERITY,
+    seed_offset: int = 0,
+) -> BrittleLabels:
+    stress = replace(fg.Stress.at(severity), draws=work.profile.draws, seed=work.label_seed + seed_offset)
+    return label_rows(run_stress_rows(rows, protocol or work.fitted.protocol, stress), stress)
+
+
+def naturalistic_labels(work: Work, rows: AuditedRows) -> BrittleLabels | None:
+    """Labels from the fields that were unavailable together in training rows; none where no field has a marker."""
+    fitted = work.fitted
+    markers = markers_of(fitted.data)
+    if not markers:
+        return None
+    donors = fitted.rows(fitted.split.train)[list(markers)]
+    stress = fg.Stress.from_outages(donors, markers=markers, draws=work.profile.draws, seed=work.label_seed)
+    return label_rows(run_stress_rows(rows.evidence, fitted.protocol, stress), stress)
+
+
+def markers_of(data: Dataset) -> dict[str, list[Any]]:
+    """Field -> values that stand for "not available", as the field's own type."""
+    spec = data.spec
+    return {name: [str(v) if name in spec.nominal else float(v) for v in values] for name, values in spec.markers}
+
+
+def labels_at(labels: BrittleLabels, places: Array) -> BrittleLabels:
+    """Labels of some rows, from the same draws."""
+    run = labels.run
+    kept = replace(
+        run,
+        id=run.id[places],
+        predicted=run.predicted[places],
+        confidence=run.confidence[places],
+        margin=run.margin[places],
+        draw_margin=run.draw_margin[places],
+    )
+    return label_rows(kept, labels.stress)

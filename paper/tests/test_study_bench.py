@@ -1,0 +1,41 @@
+"""`fragility bench`: that it measures what it says, on data and models small enough to wait for."""
+
+import json
+
+import pytest
+from study_helpers import refuse, run_command
+
+from fragility_paper.bench import MODELS, Bench, cost_of
+from fragility_paper.bench.costs import measure
+from fragility_paper.data import load
+
+
+def test_contenders_take_turns():
+    seen = []
+    medians = measure({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, repeats=3)
+    assert seen == ["a", "b"] * 4  # one round to warm up, then three
+    assert set(medians) == {"a", "b"} and all(seconds >= 0 for seconds in medians.values())
+
+
+def test_costs_of_a_linear_model():
+    bench = Bench.prepare(load("credit_g"), MODELS["LogisticRegression"](), 700)
+    assert len(bench.rows) == 700  # more than the 500 held-out rows: they are repeated
+    cost = cost_of("logistic", bench, 1)
+    assert (cost.engine, cost.groups, cost.states_per_row) == ("linear", 20, 1 + 20 + 10 + 20)
+    assert cost.explainer is None and cost.blackbox is not None
+    assert cost.rows_per_second == pytest.approx(700 / cost.certificate)
+    assert cost.over_native_pass == pytest.approx(cost.certificate / cost.native_pass)
+
+
+def test_the_command_prints_a_table_and_writes_json(tmp_path):
+    words = ("--dataset", "credit_g", "--model", "LogisticRegression", "--rows", 100, "--repeats", 1)
+    done = run_command("bench", *words, "--out", tmp_path / "bench.json")
+    assert done.code == 0, done.err
+    assert "| credit_g | LogisticRegression | linear |" in done.out
+    document = json.loads((tmp_path / "bench.json").read_text())
+    assert document["models"][0]["rows"] == 100 and document["scaling"] == []
+
+
+def test_unknown_names():
+    assert "unknown model 'Oracle'" in refuse("bench", "--dataset", "credit_g", "--model", "Oracle")
+    assert "nowhere" in refuse("bench", "--dataset", "nowhere", "--model", "LogisticRegression")
