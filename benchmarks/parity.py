@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from fragility.audit import claims_from
+from fragility._audit import claims_from
+from fragility._verify import EXACT
 from fragility.bench import MODELS, Bench
 from fragility.certificate import Claims
 from fragility.engines.blackbox import trace_blackbox
 from fragility.study.datasets import DATA_VARIABLE, DATASETS, load
-from fragility.verify import EXACT
 
 EDGE = 1e-9  # margins this close to an edge are decided by rounding
 

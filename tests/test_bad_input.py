@@ -19,12 +19,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import fragility.errors
-from fragility.audit import audit
+from fragility._audit import audit
+from fragility._verify import verify
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.loading import load_model
 from fragility.models import Model
 from fragility.protocol import Protocol
-from fragility.verify import verify
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fragility.audit import audit
-from fragility.cli import evaluate as commands
-from fragility.errors import DataError, FragilityError, ModelError
-from fragility.evaluate import (
+from fragility._audit import audit
+from fragility._evaluate import (
     BETTER,
     CANNOT_TELL,
     MIN_CASES,
@@ -26,6 +24,8 @@ from fragility.evaluate import (
     judge,
     predictions_of,
 )
+from fragility.cli import evaluate as commands
+from fragility.errors import DataError, FragilityError, ModelError
 from fragility.protocol import Protocol, bind
 from fragility.ranking import ranking_report
 from fragility.stress import Stress, brittle_labels

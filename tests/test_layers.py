@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
 LAYERS: list[set[str]] = [  # lowest first
-    {"version", "errors", "bundled", "files", "progress"},
+    {"version", "errors", "equality", "bundled", "files", "progress"},
     {"canonical"},
     {"fingerprint", "scores", "metrics", "residual_network"},
     {"models", "frames", "tracing"},
@@ -22,10 +22,10 @@ LAYERS: list[set[str]] = [  # lowest first
     {"protocol"},
     {"certificate"},
     {"engines"},
-    {"audit"},
-    {"verify", "search", "stress"},
+    {"_audit"},
+    {"_verify", "search", "stress"},
     {"ranking", "calibration", "resmlp", "display", "summary"},
-    {"loading", "evaluate"},
+    {"loading", "_evaluate"},
     {"report", "review", "scale", "study", "demo", "bench"},
     {"bench"},
     {"cli"},

@@ -23,7 +23,7 @@ from sklearn.metrics import (
 
 import fragility
 from fragility import ranking
-from fragility.audit import audit
+from fragility._audit import audit
 from fragility.errors import DataError
 from fragility.protocol import Protocol, bind
 from fragility.stress import Stress, brittle_labels

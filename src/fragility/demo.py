@@ -21,7 +21,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from fragility.audit import audit
+from fragility._audit import audit
 from fragility.bundled import load_credit_g
 from fragility.certificate import Certificate, Certificates
 from fragility.display import CollapseDisplay, FragilityMapDisplay, drawing_style

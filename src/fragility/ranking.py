@@ -40,6 +40,7 @@ from scipy.special import logsumexp
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 
 from fragility.certificate import Certificates
+from fragility.equality import NanEqual
 from fragility.errors import DataError
 from fragility.evidence import EvidenceRows
 from fragility.metrics import brier_score, expected_calibration_error, negative_log_likelihood
@@ -451,8 +452,8 @@ def _tie_blocks(s: FloatArray, b: BoolArray) -> tuple[IntArray, IntArray]:
     return size, np.bincount(place, weights=b, minlength=len(values)).astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class PredictiveMetrics:
+@dataclass(frozen=True, slots=True, eq=False)
+class PredictiveMetrics(NanEqual):
     """Ordinary quality of a classifier on held-out rows; NaN where a class is absent."""
 
     rows: int
@@ -510,8 +511,8 @@ def better_direction(scores: npt.ArrayLike, brittle: npt.ArrayLike, fallback: in
 # --- bootstrap over units ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class MeanInterval:
+@dataclass(frozen=True, slots=True, eq=False)
+class MeanInterval(NanEqual):
     """A mean over units with its percentile interval; `undefined` units are counted, not averaged."""
 
     mean: float
@@ -522,8 +523,8 @@ class MeanInterval:
     undefined: int
 
 
-@dataclass(frozen=True, slots=True)
-class PairedDifference:
+@dataclass(frozen=True, slots=True, eq=False)
+class PairedDifference(NanEqual):
     """Mean of a - b over paired units, its percentile interval, and how many units agree with its sign."""
 
     mean: float
@@ -680,8 +681,8 @@ class Labels(Shape):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreResult:
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreResult(NanEqual):
     """One score in one orientation. Metrics are NaN where undefined, and `state` says why."""
 
     score: str
@@ -699,16 +700,16 @@ class ScoreResult:
     aurc: float
 
 
-@dataclass(frozen=True, slots=True)
-class Ceiling:
+@dataclass(frozen=True, slots=True, eq=False)
+class Ceiling(NanEqual):
     """Label-noise ceiling: AUROC of the brittle rate over independent draws against the labels."""
 
     auroc: float
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison(NanEqual):
     """AUROC of one score minus an oriented baseline on the rows both have, with an interval over rows."""
 
     score: str

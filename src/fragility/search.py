@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from fragility.equality import NanEqual
 from fragility.errors import ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.models import Model
@@ -295,8 +296,8 @@ def _blocks_of_subsets(n_groups: int, size: int, batch: int) -> Iterator[BoolArr
 # --- diagnostics -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class GreedyDiagnostics:
+@dataclass(frozen=True, slots=True, eq=False)
+class GreedyDiagnostics(NanEqual):
     """How far the greedy flip budget is from the smallest failing set; NaN where no row allows it.
 
     exact_match   Pr[k* = k_exact]                    greedy_over  Pr[k* > k_exact]

@@ -10,7 +10,8 @@ import typer
 from rich.markup import escape
 
 from fragility import fitting, scores
-from fragility.audit import audit as audit_rows
+from fragility._audit import audit as audit_rows
+from fragility._verify import verify as verify_certificates
 from fragility.certificate import PROTOCOL_FILE, Certificates, read_manifest
 from fragility.cli.options import (
     Baseline,
@@ -38,7 +39,6 @@ from fragility.loading import load_model
 from fragility.models import Model
 from fragility.protocol import Protocol
 from fragility.summary import summarise
-from fragility.verify import verify as verify_certificates
 
 Train = Annotated[
     Path | None,

@@ -8,7 +8,7 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from fragility.audit import audit
+from fragility._audit import audit
 from fragility.calibration import (
     BrittlenessAwareTemperature,
     FragileCalibrationDisplay,

@@ -11,6 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import typer
 
+from fragility._evaluate import evaluate as evaluate_ranking
 from fragility.certificate import PROTOCOL_FILE, Certificates
 from fragility.cli.options import (
     Classes,
@@ -27,7 +28,6 @@ from fragility.cli.options import (
 from fragility.cli.tables import read_rows, read_table
 from fragility.cli.terminal import err, note
 from fragility.errors import DataError
-from fragility.evaluate import evaluate as evaluate_ranking
 from fragility.loading import load_model
 from fragility.protocol import Protocol
 from fragility.ranking import DEFINED, label_noise_ceiling

@@ -21,7 +21,7 @@ from scipy.stats import spearmanr
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.pipeline import Pipeline
 
-from fragility.audit import audit
+from fragility._audit import audit
 from fragility.calibration import BrittlenessAwareTemperature, scaled_probabilities
 from fragility.certificate import Certificates
 from fragility.evidence import EvidenceRows, merged_fields

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from fragility.audit import audit
+from fragility._audit import audit
 from fragility.certificate import Certificates
 from fragility.errors import DataError, ModelError
 from fragility.evidence import EvidenceRows
