@@ -547,7 +547,7 @@ def test_an_error_nobody_foresaw_is_one_sentence_too(made, out, monkeypatch):
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the flux is inverted\nand more")
 
-    monkeypatch.setattr("fragility.cli.audit.audit_rows", broken)
+    monkeypatch.setattr(fg, "audit", broken)
     sentence = refuse(*audit_words(made), *out)
     assert "RuntimeError: the flux is inverted" in sentence and "FRAGILITY_DEBUG=1" in sentence
 

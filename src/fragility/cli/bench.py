@@ -32,5 +32,5 @@ def bench(
     typer.echo(markdown(document))
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(bench)
+app = typer.Typer()
+app.command()(bench)

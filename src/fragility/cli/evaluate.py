@@ -5,33 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pyarrow.csv
-import pyarrow.parquet
 import typer
 
-from fragility._evaluate import evaluate as evaluate_ranking
-from fragility.certificate import PROTOCOL_FILE, Certificates
+import fragility as fg
+from fragility.cli.group import JUDGE
 from fragility.cli.options import (
     Classes,
     DataOption,
+    Decimal,
     DirArgument,
+    Encoding,
+    Engine,
     Id,
     ModelOption,
     RowRange,
+    Separator,
     Target,
     Trust,
+    is_given,
+    load_protocol,
     name_or_json,
     parse_classes,
 )
-from fragility.cli.tables import read_rows, read_table
+from fragility.cli.outputs import plan_files
+from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows, read_table
 from fragility.cli.terminal import err, note
 from fragility.errors import DataError
-from fragility.loading import load_model
-from fragility.protocol import Protocol
-from fragility.ranking import DEFINED, label_noise_ceiling
-from fragility.stress import BrittleLabels, Dropout, Mask, Noise, Outages, Stress, brittle_labels, outage_events
+from fragility.files import replacing
+
+if TYPE_CHECKING:
+    from fragility.stress import BrittleLabels
 
 ProtocolArgument = Annotated[
     Path,
@@ -87,11 +92,12 @@ CsvOut = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Writ
 
 
 def register(app: typer.Typer) -> None:
-    app.command("stress")(stress)
-    app.command("evaluate")(evaluate)
+    app.command("stress", rich_help_panel=JUDGE)(stress)
+    app.command("evaluate", rich_help_panel=JUDGE)(evaluate)
 
 
 def stress(
+    context: typer.Context,
     protocol: ProtocolArgument,
     model: ModelOption,
     data: DataOption,
@@ -107,6 +113,9 @@ def stress(
     target: Target = None,
     id_column: Id = None,
     rows: RowRange = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
     classes: Classes = None,
     trust: Trust = False,
 ) -> None:
@@ -122,14 +131,20 @@ def stress(
 
       fragility stress audit/ --model model.skops --data test.parquet --outages train.parquet --markers '?,unknown'
     """
+    from fragility.ranking import DEFINED, label_noise_ceiling
+
+    _check_stress_options(context)
     _check_labels_file(out_file)
-    declared = _stress(outages, markers, severity, draws, rule, tau_confidence, tau_collapse, seed)
-    loaded = load_model(model, trust=trust, classes=parse_classes(classes))
-    given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows)
-    pi = Protocol.load(protocol / PROTOCOL_FILE if protocol.is_dir() else protocol)
+    plan_files({"--out": out_file}, {"--model": model, "--data": data, "--outages": outages})
+    form = csv_format(separator, encoding, decimal, data, outages)
+    declared = _stress(outages, markers, form, severity, draws, rule, tau_confidence, tau_collapse, seed)
+    loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
+    given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows, form=form)
+    pi = load_protocol(protocol)
+    note_unlabelled(given, target, data)
     with _working("stressing"):
-        labels = brittle_labels(loaded, given.X, pi, declared, ids=given.ids)
-        independent = brittle_labels(loaded, given.X, pi, declared.independent(), ids=given.ids)
+        labels = fg.brittle_labels(loaded, given.X, pi, declared, ids=given.ids)
+        independent = fg.brittle_labels(loaded, given.X, pi, declared.independent(), ids=given.ids)
     for name, count in labels.counts().items():
         typer.echo(f"{count:8d}  {name}")
     ceiling = label_noise_ceiling(labels, independent)
@@ -141,6 +156,7 @@ def stress(
 
 
 def evaluate(
+    context: typer.Context,
     directory: DirArgument,
     model: ModelOption,
     data: DataOption,
@@ -159,6 +175,10 @@ def evaluate(
     tau_confidence: TauConfidence = 0.90,
     tau_collapse: TauCollapse = 0.50,
     seed: Seed = 0,
+    engine: Engine = "auto",
+    separator: Separator = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
     classes: Classes = None,
     trust: Trust = False,
 ) -> None:
@@ -175,15 +195,22 @@ def evaluate(
 
       fragility evaluate audit/ --model model.skops --data test.parquet --outages outages.csv --json evaluation.json
     """
-    declared = _stress(outages, markers, severity, draws, rule, tau_confidence, tau_collapse, seed)
-    certs = Certificates.load(directory)
-    loaded = load_model(model, trust=trust, classes=parse_classes(classes))
-    given = read_rows(data, "DATA", target=target, id_column=id_column)
+    _check_stress_options(context)
+    if validation is None and is_given(context, "engine"):
+        raise DataError("--engine audits the --validation rows; name them with --validation or leave out --engine")
+    read = {"--model": model, "--data": data, "--validation": validation, "--outages": outages}
+    plan_files({"--json": json_file, "--csv": csv_file}, read)
+    form = csv_format(separator, encoding, decimal, data, validation, outages)
+    declared = _stress(outages, markers, form, severity, draws, rule, tau_confidence, tau_collapse, seed)
+    certs = fg.Certificates.load(directory)
+    loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
+    given = read_rows(data, "DATA", target=target, id_column=id_column, form=form)
     held = None
     if validation is not None:
-        held = read_rows(validation, "--validation", target=target, id_column=id_column)
+        held = read_rows(validation, "--validation", target=target, id_column=id_column, form=form)
+    note_unlabelled(given, target, data)
     with _working("evaluating"):
-        found = evaluate_ranking(
+        found = fg.evaluate(
             certs,
             loaded,
             given.X,
@@ -194,6 +221,7 @@ def evaluate(
             y_validation=None if held is None else held.labels,
             random_orders=random_orders,
             shap_rows=shap,
+            engine=engine,
             seed=seed,
         )
     typer.echo(found.to_text())
@@ -212,24 +240,33 @@ def _write(path: Path | None, save: Callable[[Path], None]) -> None:
         note(f"written to {path}")
 
 
+def _check_stress_options(context: typer.Context) -> None:
+    """Options that would have no effect beside others are refused."""
+    if is_given(context, "markers") and not is_given(context, "outages"):
+        raise DataError("--markers says which values of a table mean 'unavailable'; name the table with --outages")
+    if is_given(context, "severity") and is_given(context, "outages"):
+        raise DataError("--severity is the extent of random stress, which --outages replaces; leave out one of the two")
+
+
 def _stress(
     outages: Path | None,
     markers: str | None,
+    form: CsvFormat,
     severity: float,
     draws: int,
     rule: str,
     tau_confidence: float,
     tau_collapse: float,
     seed: int,
-) -> Stress:
+) -> fg.Stress:
+    from fragility.stress import Dropout, Mask, Noise, Outages, outage_events
+
     if outages is None:
-        if markers is not None:
-            raise DataError("--markers says which values of a table mean 'unavailable'; name the table with --outages")
-        return Stress(
+        return fg.Stress(
             (Mask(severity), Dropout(severity), Noise(severity)), draws, rule, tau_confidence, tau_collapse, seed
         )
-    events = outage_events(read_table(outages, "--outages"), markers=_parse_markers(markers))
-    return Stress((Outages.from_events(events),), draws, rule, tau_confidence, tau_collapse, seed)
+    events = outage_events(read_table(outages, "--outages", form), markers=_parse_markers(markers))
+    return fg.Stress((Outages.from_events(events),), draws, rule, tau_confidence, tau_collapse, seed)
 
 
 def _parse_markers(text: str | None) -> Any:
@@ -249,16 +286,18 @@ def _parse_markers(text: str | None) -> Any:
     return found
 
 
-_WRITERS: dict[str, Callable[[BrittleLabels, Path], None]] = {
-    ".parquet": lambda labels, path: pyarrow.parquet.write_table(labels.to_arrow(), path),
-    ".csv": lambda labels, path: pyarrow.csv.write_csv(labels.to_arrow(), path),
-}
+LABEL_FILES = (".parquet", ".csv")
 
 
 def _check_labels_file(path: Path | None) -> None:
-    if path is not None and path.suffix.lower() not in _WRITERS:
-        raise DataError(f"--out {path} must end in {' or '.join(_WRITERS)}")
+    if path is not None and path.suffix.lower() not in LABEL_FILES:
+        raise DataError(f"--out {path} must end in {' or '.join(LABEL_FILES)}")
 
 
 def _write_labels(labels: BrittleLabels, path: Path) -> None:
-    _WRITERS[path.suffix.lower()](labels, path)
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    write = pyarrow.csv.write_csv if path.suffix.lower() == ".csv" else pyarrow.parquet.write_table
+    with replacing(path) as temporary:
+        write(labels.to_arrow(), temporary)

@@ -23,10 +23,6 @@ RunFolder = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(study, name="study")
-
-
 @study.command()
 def run(
     profile: Annotated[str, typer.Argument(metavar="PROFILE", help=f"One of {', '.join(PROFILES)}.")] = "quick",
