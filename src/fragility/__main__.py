@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from types import FrameType
 from typing import NoReturn
@@ -16,7 +17,7 @@ def main() -> NoReturn:
     listening = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if listening:
         signal.signal(signal.SIGINT, _leave)
-    command_line = import_module("fragility.cli").main
+    command_line: Callable[[], NoReturn] = import_module("fragility.cli").main
     if listening:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     command_line()

@@ -198,15 +198,14 @@ def _classes_of(head: Any, declared: Sequence[ClassLabel] | None) -> tuple[Class
         return tuple(_plain(label) for label in known)
     if known is not None and len(known) != len(declared):
         raise ModelError(f"the model has {len(known)} classes, but classes names {len(declared)}: {list(declared)!r}")
-    if known is not None and len(set(declared)) == len(declared):
-        _check_renaming([_plain(label) for label in known], [_plain(label) for label in declared])
+    if known is not None:
+        _check_order([_plain(label) for label in known], [_plain(label) for label in declared])
     return tuple(_plain(label) for label in declared)
 
 
-def _check_renaming(known: list[ClassLabel], declared: list[ClassLabel]) -> None:
-    """Numbers 0, 1, ... may be given names; labels the model knows may be neither renamed nor reordered."""
-    numbers = known == list(range(len(known)))
-    if declared != known and (not numbers or set(declared) == set(known)):
+def _check_order(known: list[ClassLabel], declared: list[ClassLabel]) -> None:
+    """Classes may be given new names; their own names in another order would exchange the predictions."""
+    if declared != known and set(declared) == set(known):
         raise ModelError(
             f"the model knows its classes, in the order {known!r}, but classes says {declared!r}; leave classes out"
         )

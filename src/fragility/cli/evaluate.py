@@ -198,8 +198,10 @@ def evaluate(
     _check_stress_options(context)
     if validation is None and is_given(context, "engine"):
         raise DataError("--engine audits the --validation rows; name them with --validation or leave out --engine")
-    read = {"--model": model, "--data": data, "--validation": validation, "--outages": outages}
-    plan_files({"--json": json_file, "--csv": csv_file}, read)
+    plan_files(
+        {"--json": json_file, "--csv": csv_file},
+        {"--model": model, "--data": data, "--validation": validation, "--outages": outages},
+    )
     form = csv_format(separator, encoding, decimal, data, validation, outages)
     declared = _stress(outages, markers, form, severity, draws, rule, tau_confidence, tau_collapse, seed)
     certs = fg.Certificates.load(directory)
