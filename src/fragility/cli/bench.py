@@ -32,5 +32,5 @@ def bench(
     typer.echo(markdown(document))
 
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 app.command()(bench)
