@@ -20,12 +20,12 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
-from fragility.audit import audit
+from fragility._audit import audit
+from fragility._verify import verify
 from fragility.certificate import Certificates, Claims
 from fragility.errors import EngineError
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
-from fragility.verify import verify
 
 N = 16
 

@@ -19,12 +19,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import fragility.errors
-from fragility.audit import audit
+from fragility._audit import audit
+from fragility._verify import verify
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.loading import load_model
 from fragility.models import Model
 from fragility.protocol import Protocol
-from fragility.verify import verify
 
 
 @pytest.fixture(scope="module")
@@ -384,7 +384,7 @@ def test_booster_files_load_without_trust(family: str, suffix: str, dataset: str
 def test_pickles_are_refused_without_trust(case, tmp_path) -> None:
     saved_models(tmp_path, case)
     for name in ("pipeline.joblib", "pipeline.pkl"):
-        with pytest.raises(ModelError, match=rf"{re.escape(name)} is a pickle, .*load it with --trust"):
+        with pytest.raises(ModelError, match=rf"{re.escape(name)} is a pickle, .*load it with trust=True"):
             load_model(tmp_path / name)
 
 
@@ -418,7 +418,7 @@ def test_unknown_types_in_a_skops_file_are_shown(case, tmp_path) -> None:
     pipeline = make_pipeline(FunctionTransformer(doubled), LogisticRegression()).fit(X, split("credit_g").y_train)
     skops.io.dump(pipeline, tmp_path / "odd.skops")
     with pytest.raises(
-        ModelError, match=r"odd\.skops holds types that skops does not know to be safe: .*doubled.*--trust"
+        ModelError, match=r"odd\.skops holds types that skops does not know to be safe: .*doubled.*trust=True"
     ):
         load_model(tmp_path / "odd.skops")
     assert load_model(tmp_path / "odd.skops", trust=True).classes == ("bad", "good")

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import fitted
 
-from fragility.audit import audit
+from fragility._audit import audit
 from fragility.canonical import combine_digests
 from fragility.certificate import CLAIM, Certificates, Claims, claims_of, manifest_text, row_digests, table_of
 from fragility.errors import CertificateError

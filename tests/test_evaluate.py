@@ -13,6 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from fragility._audit import audit
 from fragility._evaluate import (
     BETTER,
     CANNOT_TELL,
@@ -24,7 +25,6 @@ from fragility._evaluate import (
     judge,
     predictions_of,
 )
-from fragility.audit import audit
 from fragility.cli import evaluate as commands
 from fragility.errors import DataError, FragilityError, ModelError
 from fragility.protocol import Protocol, bind

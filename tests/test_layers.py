@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import fragility
+
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
 LAYERS: list[set[str]] = [  # lowest first
-    {"version", "errors", "bundled", "progress", "text", "ids"},
+    {"version", "errors", "equality", "arrays", "libraries", "bundled", "progress", "text", "ids"},
     {"files", "canonical"},
     {"fingerprint", "scores"},
     {"models", "frames", "tracing"},
@@ -22,14 +24,16 @@ LAYERS: list[set[str]] = [  # lowest first
     {"protocol"},
     {"certificate"},
     {"engines"},
-    {"audit"},
-    {"verify", "search", "stress"},
+    {"_audit"},
+    {"_verify", "search", "stress"},
     {"ranking", "summary"},
     {"calibration", "resmlp"},
     {"display", "loading", "_evaluate"},
+    {"policy"},
     {"report", "review", "scale", "demo"},
-    {"cli"},
-    {"__init__", "__main__"},
+    {"__init__"},  # the door, which names the modules below and loads them when they are asked for
+    {"cli"},  # a user of the door
+    {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
@@ -40,9 +44,7 @@ MAY_IMPORT_TORCH = {"engines.neural", "engines.neural_states", "resmlp.network",
 MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models"}  # inside a function: the adapter of a torch module
 MAY_IMPORT_NUMBA = {"engines.tree_kernels"}
 
-MODULES = {
-    ".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))
-}
+MODULES = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}
 
 
 def layer_of(module: str) -> str:
@@ -115,6 +117,9 @@ def test_imports_point_downwards(module):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_no_function_level_import_of_our_own_modules(module):
+    """Such an import hides a cycle; the command line is above all others, and imports late to answer soon."""
+    if layer_of(module) == "cli":
+        return
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
     optional = {f"fragility.{name}" for name in MAY_IMPORT_TORCH | MAY_IMPORT_NUMBA}  # they import an optional library
     hidden = [
@@ -138,17 +143,69 @@ def test_optional_libraries_are_imported_lazily(module):
 @pytest.mark.parametrize("module", MODULES)
 def test_only_the_named_modules_touch_torch_and_numba(module):
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
-    everywhere = {
-        name.split(".")[0] for node in ast.walk(tree) for name in imported_names(node, module)
-    }
+    everywhere = {name.split(".")[0] for node in ast.walk(tree) for name in imported_names(node, module)}
     if module not in MAY_NAME_TORCH:
         assert "torch" not in everywhere
     if module not in MAY_IMPORT_NUMBA:
         assert "numba" not in everywhere
 
 
-def test_importing_the_package_and_the_command_line_loads_nothing_optional():
-    code = "import sys, fragility, fragility.cli; print(*sorted({name.split('.')[0] for name in sys.modules}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+SLOW = LAZY | {"numpy", "pandas", "pyarrow", "scipy", "sklearn", "narwhals", "joblib"}
+
+
+def loaded_by(code: str) -> set[str]:
+    """Top-level packages that are loaded after `code` in a fresh interpreter."""
+    report = "import sys; print(*sorted({name.split('.')[0] for name in sys.modules}), file=sys.stderr)"
+    words = [sys.executable, "-c", f"import atexit\natexit.register(lambda: exec({report!r}))\n{code}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return set(done.stderr.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("module", ["fragility", "fragility.bundled", "fragility.cli", "fragility.__main__"])
+def test_importing_the_package_and_the_command_line_is_cheap(module):
+    loaded = loaded_by(f"import {module}")
+    assert "fragility" in loaded and not loaded & SLOW
+    if module == "fragility":
+        assert "rich" not in loaded and "typer" not in loaded
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["--version"], ["audit", "--help"], ["protocol", "write", "--help"], ["audit", "--trian"], ["adit"]],
+    ids=" ".join,
+)
+def test_help_and_mistyped_words_are_answered_without_loading_the_library(words):
+    loaded = loaded_by(f"from fragility.cli import main; main({words!r})")
+    assert "typer" in loaded and not loaded & SLOW
+
+
+@pytest.mark.slow
+def test_all_public_names_together_load_nothing_optional():
+    loaded = loaded_by("import fragility; [getattr(fragility, name) for name in fragility.__all__]")
     # polars and others may be probed by narwhals or pandas only when they are already loaded
-    assert not set(done.stdout.split()) & LAZY
+    assert "sklearn" in loaded and not loaded & LAZY
+
+
+def test_the_door_lists_each_public_name_alike():
+    """The names editors see, the names that are loaded when used, and the names of `from fragility import *`."""
+    tree = ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+    homes = {
+        alias.name: node.module.removeprefix("fragility.")
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert homes == fragility._HOME
+    assert fragility.__all__ == sorted(fragility.__all__) == dir(fragility)
+    assert set(fragility.__all__) == {*homes, "__version__"}
+
+
+def test_no_module_has_the_name_of_a_public_function():
+    """`fragility.audit` is the function, whatever was imported before."""
+    assert not {module.split(".")[0] for module in MODULES} & set(fragility.__all__)
+
+
+def test_an_unknown_name_is_refused_as_python_does():
+    with pytest.raises(AttributeError, match=r"module 'fragility' has no attribute 'audti'"):
+        fragility.audti  # noqa: B018

@@ -19,7 +19,7 @@ import pytest
 from naive import Row, naive_certificate
 from pipelines import FAMILIES, Case, fitted, nominal_names, raw_row_table
 
-from fragility.audit import audit
+from fragility._audit import audit
 from fragility.certificate import Certificates
 from fragility.models import Model
 from fragility.protocol import Protocol

@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pipelines import fitted
 
-from fragility.audit import audit
+from fragility._audit import audit
+from fragility._verify import verify
 from fragility.canonical import combine_digests
 from fragility.certificate import Certificates, Claims, manifest_text
 from fragility.errors import VerificationError
 from fragility.protocol import Protocol
-from fragility.verify import verify
 
 N = 12
 

@@ -5,31 +5,76 @@ lose support? The answer is a certificate: finite, deterministic, and recomputab
 and the protocol.
 """
 
-from fragility._evaluate import Baselines, evaluate
-from fragility.audit import audit
-from fragility.bundled import load_credit_g
-from fragility.calibration import FragilityCalibratedClassifier, FragilityTemperature
-from fragility.certificate import Certificate, Certificates
-from fragility.display import CollapseDisplay, FragileCalibrationDisplay, FragilityMapDisplay
-from fragility.errors import (
-    CertificateError,
-    DataError,
-    EngineError,
-    EvidenceError,
-    FragilityError,
-    ModelError,
-    ProtocolError,
-    VerificationError,
-)
-from fragility.loading import load_model
-from fragility.models import Model
-from fragility.protocol import Protocol
-from fragility.ranking import compare_scores
-from fragility.resmlp import FragilityPenalty, ResMLPClassifier
-from fragility.search import compare_searches, find_failing_sets
-from fragility.stress import Dropout, Mask, Noise, Outages, Stress, label_brittle
-from fragility.verify import Verification, verify
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fragility.version import __version__
+
+if TYPE_CHECKING:
+    from fragility._audit import audit
+    from fragility._evaluate import Baselines, evaluate
+    from fragility._verify import Verification, verify
+    from fragility.bundled import load_credit_g
+    from fragility.calibration import FragilityCalibratedClassifier, FragilityTemperature
+    from fragility.certificate import Certificate, Certificates
+    from fragility.display import CollapseDisplay, FragileCalibrationDisplay, FragilityMapDisplay
+    from fragility.errors import (
+        CertificateError,
+        DataError,
+        EngineError,
+        EvidenceError,
+        FragilityError,
+        ModelError,
+        ProtocolError,
+        VerificationError,
+    )
+    from fragility.loading import load_model
+    from fragility.models import Model
+    from fragility.protocol import Protocol
+    from fragility.ranking import compare_scores
+    from fragility.resmlp import FragilityPenalty, ResMLPClassifier
+    from fragility.search import compare_searches, find_failing_sets
+    from fragility.stress import Dropout, Mask, Noise, Outages, Stress, label_brittle
+
+# Public name -> its module, which is imported when the name is first used: pandas, scikit-learn and the rest take over
+# a second, and whoever asks for the version or mistypes an option should not wait for them.
+_HOME = {
+    "Baselines": "_evaluate",
+    "Certificate": "certificate",
+    "CertificateError": "errors",
+    "Certificates": "certificate",
+    "CollapseDisplay": "display",
+    "DataError": "errors",
+    "Dropout": "stress",
+    "EngineError": "errors",
+    "EvidenceError": "errors",
+    "FragileCalibrationDisplay": "display",
+    "FragilityCalibratedClassifier": "calibration",
+    "FragilityError": "errors",
+    "FragilityMapDisplay": "display",
+    "FragilityPenalty": "resmlp",
+    "FragilityTemperature": "calibration",
+    "Mask": "stress",
+    "Model": "models",
+    "ModelError": "errors",
+    "Noise": "stress",
+    "Outages": "stress",
+    "Protocol": "protocol",
+    "ProtocolError": "errors",
+    "ResMLPClassifier": "resmlp",
+    "Stress": "stress",
+    "Verification": "_verify",
+    "VerificationError": "errors",
+    "audit": "_audit",
+    "compare_scores": "ranking",
+    "compare_searches": "search",
+    "evaluate": "_evaluate",
+    "find_failing_sets": "search",
+    "label_brittle": "stress",
+    "load_credit_g": "bundled",
+    "load_model": "loading",
+    "verify": "_verify",
+}
 
 __all__ = [
     "Baselines",
@@ -69,3 +114,15 @@ __all__ = [
     "load_model",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'fragility' has no attribute {name!r}")
+    value = getattr(import_module(f"fragility.{_HOME[name]}"), name)
+    globals()[name] = value  # found directly from now on
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fragility.audit import audit
+from fragility._audit import audit
 from fragility.certificate import Certificates
 from fragility.engines.blackbox import DEFAULT_BYTE_BUDGET
 from fragility.engines.choice import prepared

@@ -1,8 +1,12 @@
 """The one data set that travels with the package."""
 
-from importlib.resources import files
+from __future__ import annotations
 
-import pandas as pd
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def load_credit_g() -> tuple[pd.DataFrame, pd.Series]:
@@ -30,6 +34,8 @@ def load_credit_g() -> tuple[pd.DataFrame, pd.Series]:
     >>> X.shape, y.value_counts().to_dict()
     ((1000, 20), {'good': 700, 'bad': 300})
     """
+    import pandas as pd
+
     with files("fragility").joinpath("data", "credit_g.parquet").open("rb") as stream:
         table = pd.read_parquet(stream)
     return table.drop(columns="class"), table["class"]

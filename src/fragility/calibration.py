@@ -26,7 +26,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.utils.validation import check_is_fitted
 
-from fragility.audit import audit
+from fragility._audit import audit
 from fragility.certificate import Certificates
 from fragility.errors import DataError, ModelError
 from fragility.files import save_report, without_nan, write_json

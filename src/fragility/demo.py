@@ -11,6 +11,7 @@ import html
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from fragility.audit import audit
+from fragility._audit import audit
 from fragility.bundled import load_credit_g
 from fragility.certificate import Certificate, Certificates
 from fragility.display import CollapseDisplay, FragilityMapDisplay, drawing_style
@@ -76,36 +77,52 @@ def run_demo(folder: Path) -> Demo:
     model = credit_pipeline().fit(X_train, y_train)
     protocol = Protocol.fit(model, X_train, baseline="mode")
     certs = audit(model, X_test, protocol, engine="blackbox")  # 300 rows are not worth compiling a native engine for
-    certs.save(folder)
-    _write_inputs(folder, model, X_train.assign(**{TARGET: y_train}), X_test.assign(**{TARGET: y_test}))
-    _draw(folder, certs)
     summary = summarise(certs, labels=y_test.to_dict())
     made = Demo(folder, certs, summary, list(certs.most_fragile(SHOWN, min_confidence=CONFIDENT)))
-    made.page.write_text(_page(made), encoding="utf-8")
+    pictures = _draw(certs)
+    inputs = _inputs(model, X_train.assign(**{TARGET: y_train}), X_test.assign(**{TARGET: y_test}))
+    page = {made.page.name: _page(made, pictures).encode("utf-8")}
+    # Everything is ready before anything is written, so that an interrupted demo leaves nothing behind.
+    certs.save(folder)
+    for name, content in {**inputs, **pictures, **page}.items():
+        (folder / name).write_bytes(content)
     return made
 
 
-def _write_inputs(folder: Path, model: Pipeline, train: pd.DataFrame, test: pd.DataFrame) -> None:
+def _inputs(model: Pipeline, train: pd.DataFrame, test: pd.DataFrame) -> dict[str, bytes]:
+    """File name -> content of the model and the rows."""
     import skops.io  # slow to import: it loads torch where torch is installed
 
-    skops.io.dump(model, folder / "model.skops")
-    train.to_parquet(folder / "train.parquet")
-    test.to_parquet(folder / "test.parquet")
+    return {
+        "model.skops": skops.io.dumps(model),
+        "train.parquet": _parquet(train),
+        "test.parquet": _parquet(test),
+    }
 
 
-def _draw(folder: Path, certs: Certificates) -> None:
-    """Draw without pyplot, so that no window system is needed and nothing global changes."""
+def _parquet(table: pd.DataFrame) -> bytes:
+    buffer = BytesIO()
+    table.to_parquet(buffer)
+    return buffer.getvalue()
+
+
+def _draw(certs: Certificates) -> dict[str, bytes]:
+    """Draw without pyplot, so that no window system is needed and nothing global changes; file name -> PNG."""
     from matplotlib.figure import Figure
 
     drawings: dict[str, Callable[[Axes], object]] = {
         MAP_PICTURE: lambda ax: FragilityMapDisplay.from_certificates(certs, ax=ax),
         COLLAPSE_PICTURE: lambda ax: CollapseDisplay.from_certificates(certs, _contrast(certs), ax=ax),
     }
+    drawn = {}
     for name, draw in drawings.items():
+        buffer = BytesIO()
         with drawing_style():
             figure = Figure(figsize=(9.6, 4.6), layout="constrained")
             draw(figure.add_subplot())
-            figure.savefig(folder / name, dpi=110, metadata={"Software": None})
+            figure.savefig(buffer, dpi=110, metadata={"Software": None})
+        drawn[name] = buffer.getvalue()
+    return drawn
 
 
 def _contrast(certs: Certificates) -> list[int]:
@@ -120,7 +137,7 @@ def _contrast(certs: Certificates) -> list[int]:
 # --- the page ---------------------------------------------------------------------------------------------
 
 
-def _page(demo: Demo) -> str:
+def _page(demo: Demo, pictures: dict[str, bytes]) -> str:
     """One file that opens offline: the numbers, both pictures, the table, and how to check it."""
     summary = demo.summary
     template = Template(files("fragility").joinpath("data", "demo.html").read_text(encoding="utf-8"))
@@ -132,8 +149,8 @@ def _page(demo: Demo) -> str:
         threshold=f"{summary.min_confidence:.0%}",
         after_one=f"{summary.confident_flips_after_one:.0%}",
         within_two=f"{summary.confident_flips_within_two:.0%}",
-        map_picture=_inline(demo.folder / MAP_PICTURE),
-        collapse_picture=_inline(demo.folder / COLLAPSE_PICTURE),
+        map_picture=_inline(pictures[MAP_PICTURE]),
+        collapse_picture=_inline(pictures[COLLAPSE_PICTURE]),
         table="\n".join(_table_row(cert) for cert in demo.most_fragile),
         folder=html.escape(str(demo.folder)),
     )
@@ -144,5 +161,5 @@ def _table_row(cert: Certificate) -> str:
     return f'<tr><td class="n">{identifier}</td><td class="n">{cert.fds:.3f}</td><td>{sentence}</td></tr>'
 
 
-def _inline(picture: Path) -> str:
-    return "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode("ascii")
+def _inline(picture: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(picture).decode("ascii")

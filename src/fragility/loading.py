@@ -73,7 +73,7 @@ def _load_skops(path: Path, trust: bool) -> Any:
     if doubtful and not trust:
         raise ModelError(
             f"{path.name} holds types that skops does not know to be safe: {', '.join(doubtful)}; "
-            "if you know where the file comes from, load it with --trust"
+            "if you know where the file comes from, load it with trust=True"
         )
     return io.load(path, trusted=unknown)
 
@@ -82,9 +82,13 @@ def _load_pickle(path: Path, trust: bool) -> Any:
     if not trust:
         raise ModelError(
             f"{path.name} is a pickle, and loading one runs whatever it contains; if you know where it comes from, "
-            "load it with --trust (a .skops file needs no trust)"
+            "load it with trust=True (a .skops file needs no trust)"
         )
     import joblib
+
+    for folder in (os.getcwd(), str(path.resolve().parent)):
+        if folder not in sys.path:
+            sys.path.append(folder)  # a pickle names the classes it needs; the user's own often lie beside it
 
     return joblib.load(path)
 

@@ -198,7 +198,17 @@ def _classes_of(head: Any, declared: Sequence[ClassLabel] | None) -> tuple[Class
         return tuple(_plain(label) for label in known)
     if known is not None and len(known) != len(declared):
         raise ModelError(f"the model has {len(known)} classes, but classes names {len(declared)}: {list(declared)!r}")
+    if known is not None:
+        _check_order([_plain(label) for label in known], [_plain(label) for label in declared])
     return tuple(_plain(label) for label in declared)
+
+
+def _check_order(known: list[ClassLabel], declared: list[ClassLabel]) -> None:
+    """Classes may be given new names; their own names in another order would exchange the predictions."""
+    if declared != known and set(declared) == set(known):
+        raise ModelError(
+            f"the model knows its classes, in the order {known!r}, but classes says {declared!r}; leave classes out"
+        )
 
 
 def _booster_classes(head: Any) -> list[int] | None:

@@ -6,9 +6,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 SHOW_AFTER_SECONDS = 2.0
 Report = Callable[[int, int], None]
@@ -43,8 +44,7 @@ class _LateBar:
 
     def report(self, done: int, total: int) -> None:
         if self._bar is None and time.monotonic() - self._start >= SHOW_AFTER_SECONDS:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar = _transient_bar()
             self._bar.start()
             self._task = self._bar.add_task(self._name, total=total)
         if self._bar is not None:
@@ -53,3 +53,11 @@ class _LateBar:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def _transient_bar() -> Progress:
+    from rich.console import Console  # only whoever waits at a terminal needs it
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)

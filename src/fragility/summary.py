@@ -10,13 +10,14 @@ import numpy as np
 import pandas as pd
 
 from fragility.certificate import Certificates
+from fragility.equality import NanEqual
 from fragility.errors import DataError
 
 CONFIDENT = 0.9
 
 
-@dataclass(frozen=True)
-class AuditSummary:
+@dataclass(frozen=True, eq=False)
+class AuditSummary(NanEqual):
     """Means and shares over the certificates of one audit.
 
     Every row counts: a prediction that never flips enters the mean flip budget as K + 1, as its certificate says, and

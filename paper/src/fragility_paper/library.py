@@ -12,7 +12,6 @@ from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import NativeEngine, choose_native
 from fragility.evidence import EvidenceRows, merged_fields
 from fragility.files import replacing, write_text
-from fragility.ranking.predictive import brier_score, expected_calibration_error, negative_log_likelihood
 from fragility.protocol import bind
 from fragility.ranking import (
     MeanInterval,
@@ -35,6 +34,7 @@ from fragility.ranking import (
     ranking_state,
     rcma_along,
 )
+from fragility.ranking.predictive import brier_score, expected_calibration_error, negative_log_likelihood
 from fragility.resmlp import Device
 from fragility.scores import (
     clipped_probabilities,

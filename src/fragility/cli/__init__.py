@@ -2,7 +2,9 @@
 
 Each module here adds its commands in `register(app)`; nothing is computed in this package. To add a command, write
 such a module, name it in COMMANDS, and describe every option in docs/guide/command-line.md (a test compares them).
-Other packages add commands through `fragility.cli.extensions`.
+A command imports what is slow to import (pandas, scikit-learn, the library itself) inside its functions, or takes it
+from the package's door, so that help and a mistyped option answer at once.
+Other packages add commands through `fragility.cli.group`.
 """
 
 from __future__ import annotations
@@ -10,29 +12,33 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated, NoReturn
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from fragility.cli import audit, calibrate, demo, evaluate, protocol, reading
-from fragility.cli.extensions import ExtensibleGroup
-from fragility.cli.terminal import DEBUG, EXIT_ERROR, EXIT_INTERRUPTED, complain, explain
+from fragility.cli.group import Commands
+from fragility.cli.outputs import forget_outputs, interruption
+from fragility.cli.terminal import DEBUG, EXIT_ERROR, EXIT_INTERRUPTED, complain, explain, note
+from fragility.cli.usage import UsageError, explain_usage
+from fragility.cli.wording import in_options
 from fragility.errors import FragilityError
 from fragility.version import __version__
 
-COMMANDS = (demo, audit, reading, protocol, evaluate, calibrate)
+COMMANDS = (demo, protocol, audit, reading, evaluate, calibrate)
 
 app = typer.Typer(
     name="fragility",
-    cls=ExtensibleGroup,
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Start with [bold]fragility demo[/bold]. "
-    "Each command shows examples: [bold]fragility audit --help[/bold].",
+    epilog="Start with [bold]fragility demo[/bold]. Each command shows examples: [bold]fragility audit --help[/bold].",
 )
 
 
@@ -66,20 +72,39 @@ def _tell_what_takes_long() -> None:
         logger.setLevel(logging.INFO)
 
 
+@contextmanager
+def _warnings_as_notes() -> Iterator[None]:
+    """Show a warning as one line, not with the source line of the library that gave it."""
+
+    def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        first_line = (str(message).strip().splitlines() or [category.__name__])[0]
+        note(f"warning: {in_options(first_line)}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; every error becomes one sentence on standard error and an exit code."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
     _tell_what_takes_long()
+    forget_outputs()
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="fragility")
-    except SystemExit as stop:
-        if stop.code == EXIT_INTERRUPTED:
-            complain("interrupted; nothing was written")
-        raise
+        with _warnings_as_notes():
+            # not standalone: what Typer would print in a box of its own, we say in one sentence
+            code = app(args=words, prog_name="fragility", standalone_mode=False) or 0
+        if code == EXIT_INTERRUPTED:
+            complain(interruption())
+        sys.exit(code)
     except KeyboardInterrupt:
-        complain("interrupted; nothing was written")
+        complain(interruption())
         sys.exit(EXIT_INTERRUPTED)
+    except UsageError as error:
+        if sentence := explain_usage(error, words):
+            complain(sentence)
     except FragilityError as error:
-        complain(str(error))
+        complain(in_options(str(error)))
     except Exception as error:
         if os.environ.get(DEBUG):
             raise

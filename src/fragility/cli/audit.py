@@ -4,41 +4,46 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.markup import escape
 
-from fragility import fitting, scores
-from fragility.audit import audit as audit_rows
-from fragility.certificate import PROTOCOL_FILE, Certificates, read_manifest
+import fragility as fg
+from fragility.cli.group import AUDIT
 from fragility.cli.options import (
     Baseline,
     Classes,
     DataArgument,
     DataOption,
+    Decimal,
     Depth,
     DirArgument,
+    Encoding,
+    Engine,
     Groups,
     Id,
     ModelArgument,
     ModelOption,
     Reading,
     RowRange,
+    Separator,
     Space,
     Target,
     Trust,
+    load_protocol,
     name_or_json,
     parse_classes,
+    refuse_declared,
 )
-from fragility.cli.tables import read_rows, read_training
+from fragility.cli.outputs import plan_folder
+from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows, read_training
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
-from fragility.errors import CertificateError, ProtocolError
-from fragility.loading import load_model
-from fragility.models import Model
-from fragility.protocol import Protocol
-from fragility.summary import summarise
-from fragility.verify import verify as verify_certificates
+from fragility.cli.wording import in_options
+from fragility.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from fragility import fitting, scores
 
 Train = Annotated[
     Path | None,
@@ -49,15 +54,14 @@ ProtocolFile = Annotated[
     Path | None,
     typer.Option("--protocol", metavar="FILE", help="Use this protocol file instead of fitting one on --train."),
 ]
-Engine = Annotated[str, typer.Option("--engine", metavar="NAME", help="auto, or the engine to insist on (blackbox).")]
 Sample = Annotated[
     int | None, typer.Option("--sample", metavar="N", min=1, help="Recompute only N rows, spread over the file.")
 ]
 
 
 def register(app: typer.Typer) -> None:
-    app.command("audit")(audit)
-    app.command("verify")(verify)
+    app.command("audit", rich_help_panel=AUDIT)(audit)
+    app.command("verify", rich_help_panel=AUDIT)(verify)
 
 
 def audit(
@@ -76,6 +80,9 @@ def audit(
     space: Space = None,
     engine: Engine = "auto",
     rows: RowRange = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
     classes: Classes = None,
     trust: Trust = False,
 ) -> None:
@@ -89,51 +96,40 @@ def audit(
 
       fragility audit credit.scoring:pipeline new.parquet --protocol protocol.json --id loan_id --out audit/
     """
-    _check_out(out_dir)
-    started = time.perf_counter()
-    loaded = load_model(model, trust=trust, classes=parse_classes(classes))
-    given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows)
     if protocol is not None:
-        _refuse_protocol_options(context)
-        declared = Protocol.load(protocol)
+        refuse_declared(context, "--protocol", ("train", "groups", "baseline", "depth", "reading", "space"))
+    plan_folder(out_dir)
+    form = csv_format(separator, encoding, decimal, data, train)
+    started = time.perf_counter()
+    loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
+    given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows, form=form)
+    if protocol is not None:
+        declared = load_protocol(protocol)
     else:
-        declared = _fit_protocol(loaded, train, target, id_column, groups, baseline, depth, reading, space)
-    certs = audit_rows(loaded, given.X, declared, ids=given.ids, engine=engine)
+        declared = _fit_protocol(loaded, train, target, id_column, form, groups, baseline, depth, reading, space)
+    note_unlabelled(given, target, data)
+    certs = fg.audit(loaded, given.X, declared, ids=given.ids, engine=engine)
     certs.save(out_dir)
     _print_summary(certs, out_dir, time.perf_counter() - started)
 
 
 def _fit_protocol(
-    model: Model, train: Path | None, target: str | None, id_column: str | None,
+    model: fg.Model, train: Path | None, target: str | None, id_column: str | None, form: CsvFormat,
     groups: str, baseline: str, depth: int | None, reading: str, space: str | None,
-) -> Protocol:  # fmt: skip
+) -> fg.Protocol:  # fmt: skip
     if train is None:
         raise ProtocolError(
             "a protocol is fitted on training rows: name them with --train, or a finished protocol with --protocol"
         )
-    return Protocol.fit(
+    return fg.Protocol.fit(
         model,
-        read_training(train, target=target, id_column=id_column),
+        read_training(train, target=target, id_column=id_column, form=form),
         groups=groups,
         baseline=name_or_json(baseline, "--baseline"),
         depth=depth,
-        reading=cast(scores.Reading, reading),  # the protocol checks the word and names the choices
-        space=cast(fitting.Space | None, space),
+        reading=cast("scores.Reading", reading),  # the protocol checks the word and names the choices
+        space=cast("fitting.Space | None", space),
     )
-
-
-def _refuse_protocol_options(context: typer.Context) -> None:
-    """A protocol file already declares these; silently ignoring an option would be worse than refusing it."""
-    for name in ("train", "groups", "baseline", "depth", "reading", "space"):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise ProtocolError(f"--protocol already declares the {name}; leave out --{name} or leave out --protocol")
-
-
-def _check_out(folder: Path) -> None:
-    """Find out before the work, not after it, that the folder cannot be written."""
-    if folder.exists() and not folder.is_dir():
-        raise CertificateError(f"--out {folder} is a file; name a folder that does not exist yet")
 
 
 def _declared_fields(directory: Path, given: list[str]) -> list[str]:
@@ -142,13 +138,15 @@ def _declared_fields(directory: Path, given: list[str]) -> list[str]:
     Where a field is lacking, or the protocol cannot be read, everything is handed on, for verify to say so.
     """
     try:
-        fields = [field.name for field in Protocol.load(directory / PROTOCOL_FILE).fields]
+        fields = [field.name for field in load_protocol(directory).fields]
     except ProtocolError:
         return given
     return fields if set(fields) <= set(given) else given
 
 
-def _print_summary(certs: Certificates, folder: Path, seconds: float) -> None:
+def _print_summary(certs: fg.Certificates, folder: Path, seconds: float) -> None:
+    from fragility.summary import summarise
+
     summary = summarise(certs)
     turning = round(summary.confident * summary.confident_flips_within_two) if summary.confident else 0
     console = out()
@@ -168,6 +166,9 @@ def verify(
     id_column: Id = None,
     rows: RowRange = None,
     sample: Sample = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
     classes: Classes = None,
     trust: Trust = False,
 ) -> None:
@@ -182,11 +183,15 @@ def verify(
 
       fragility verify audit/ --model model.skops --data test.parquet --target class --sample 100
     """
+    from fragility.certificate import read_manifest
+
     read_manifest(directory)  # a folder that is no audit cannot be checked, which is not the same as a false claim
-    loaded = load_model(model, trust=trust, classes=parse_classes(classes))
-    given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows)
+    form = csv_format(separator, encoding, decimal, data)
+    loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
+    given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows, form=form)
+    note_unlabelled(given, target, data)
     X = given.X[_declared_fields(directory, list(given.X.columns))]
-    verification = verify_certificates(directory, loaded, X, ids=given.ids, sample=sample)
-    out().print(escape(str(verification)))
+    verification = fg.verify(directory, loaded, X, ids=given.ids, sample=sample)
+    out().print(escape(in_options(str(verification))))
     if not verification:
         raise typer.Exit(EXIT_CLAIM_FAILED)

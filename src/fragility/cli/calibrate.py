@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import pandas as pd
 import typer
 
-from fragility.audit import audit
-from fragility.calibration import (
-    FragilityTemperature,
-    calibration_report,
-    corrections,
+import fragility as fg
+from fragility.cli.group import JUDGE
+from fragility.cli.options import (
+    Classes,
+    Decimal,
+    Encoding,
+    Engine,
+    Id,
+    ModelArgument,
+    Separator,
+    Trust,
+    load_protocol,
+    parse_classes,
 )
-from fragility.certificate import PROTOCOL_FILE
-from fragility.cli.options import Classes, Id, ModelArgument, Trust, parse_classes
-from fragility.cli.tables import AuditRows, read_rows
+from fragility.cli.outputs import plan_files
+from fragility.cli.tables import AuditRows, CsvFormat, csv_format, read_rows
 from fragility.cli.terminal import note
-from fragility.display import FragileCalibrationDisplay
 from fragility.errors import DataError
 from fragility.files import replacing
-from fragility.loading import load_model
-from fragility.models import Model
-from fragility.protocol import Protocol
-from fragility.scores import Floats
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fragility.scores import Floats
 
 ValidationArgument = Annotated[
     Path,
@@ -54,7 +61,7 @@ Probabilities = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    app.command("calibrate")(calibrate)
+    app.command("calibrate", rich_help_panel=JUDGE)(calibrate)
 
 
 def calibrate(
@@ -68,6 +75,10 @@ def calibrate(
     picture: Picture = None,
     apply: Apply = None,
     probabilities: Probabilities = None,
+    engine: Engine = "auto",
+    separator: Separator = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
     classes: Classes = None,
     trust: Trust = False,
 ) -> None:
@@ -81,17 +92,24 @@ def calibrate(
       --test test.csv --picture reliability.png --apply new.csv --probabilities corrected.csv
     """
     _check_pairs(test, picture, apply, probabilities)
-    loaded = load_model(model, trust=trust, classes=parse_classes(classes))
-    declared = Protocol.load(protocol / PROTOCOL_FILE if protocol.is_dir() else protocol)
-    given, labels = _labelled(validation, "VALIDATION", target, id_column)
-    p, fds = _probabilities_and_fds(loaded, declared, given)
-    fitted = FragilityTemperature(classes=loaded.classes).fit(p, labels, fds)
+    plan_files(
+        {"--out": out, "--picture": picture, "--probabilities": probabilities},
+        {"MODEL": model, "VALIDATION": validation, "--protocol": protocol, "--test": test, "--apply": apply},
+    )
+    form = csv_format(separator, encoding, decimal, validation, test, apply)
+    loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
+    known = _Known(loaded, load_protocol(protocol), engine)
+    given, labels = _labelled(validation, "VALIDATION", target, id_column, form)
+    p, fds = known.probabilities_and_fds(given)
+    fitted = fg.FragilityTemperature(classes=loaded.classes).fit(p, labels, fds)
     fitted.save(out)
     _print_fit(fitted, out)
     if test is not None:
-        _report(fitted, loaded, declared, _labelled(test, "--test", target, id_column), picture)
+        _report(fitted, known, _labelled(test, "--test", target, id_column, form), picture)
     if apply is not None and probabilities is not None:
-        _apply(fitted, loaded, declared, apply, target, id_column, probabilities)
+        # a label, if there is one, is set aside
+        rows = read_rows(apply, "--apply", target=target, id_column=id_column, form=form)
+        _apply(fitted, known, rows, probabilities)
 
 
 def _check_pairs(test: Path | None, picture: Path | None, apply: Path | None, probabilities: Path | None) -> None:
@@ -101,20 +119,30 @@ def _check_pairs(test: Path | None, picture: Path | None, apply: Path | None, pr
         raise DataError("--apply names the rows and --probabilities the file to write; give both or neither")
 
 
-def _probabilities_and_fds(model: Model, protocol: Protocol, rows: AuditRows) -> tuple[Floats, Floats]:
-    certificates = audit(model, rows.X, protocol, ids=rows.ids)
-    order = [str(name) for name in (model.columns or [field.name for field in protocol.fields])]
-    return model.probabilities(rows.X[order]), certificates.claims.fds
+@dataclass(frozen=True)
+class _Known:
+    """What all rows of one command are audited with."""
+
+    model: fg.Model
+    protocol: fg.Protocol
+    engine: str
+
+    def probabilities_and_fds(self, rows: AuditRows) -> tuple[Floats, Floats]:
+        certificates = fg.audit(self.model, rows.X, self.protocol, ids=rows.ids, engine=self.engine)
+        order = [str(name) for name in (self.model.columns or [field.name for field in self.protocol.fields])]
+        return self.model.probabilities(rows.X[order]), certificates.claims.fds
 
 
-def _labelled(path: Path, role: str, target: str, id_column: str | None) -> tuple[AuditRows, pd.Series]:
-    rows = read_rows(path, role, target=target, id_column=id_column)
+def _labelled(
+    path: Path, role: str, target: str, id_column: str | None, form: CsvFormat
+) -> tuple[AuditRows, pd.Series]:
+    rows = read_rows(path, role, target=target, id_column=id_column, form=form)
     if rows.labels is None:
         raise DataError(f"{role} {path} must hold the label column {target!r}; it has {list(rows.X.columns)[:8]}")
     return rows, rows.labels
 
 
-def _print_fit(fitted: FragilityTemperature, out: Path) -> None:
+def _print_fit(fitted: fg.FragilityTemperature, out: Path) -> None:
     plain, best = fitted.validation_nll_[0.0], fitted.validation_nll_[fitted.eta_]
     typer.echo(f"T0 = {fitted.temperature_:.4g}, eta = {fitted.eta_:g}, written to {out}")
     typer.echo(
@@ -125,37 +153,30 @@ def _print_fit(fitted: FragilityTemperature, out: Path) -> None:
 
 
 def _report(
-    fitted: FragilityTemperature,
-    model: Model,
-    protocol: Protocol,
+    fitted: fg.FragilityTemperature,
+    known: _Known,
     labelled: tuple[AuditRows, pd.Series],
     picture: Path | None,
 ) -> None:
+    from fragility.calibration import calibration_report, corrections
+
     rows, labels = labelled
-    p, fds = _probabilities_and_fds(model, protocol, rows)
+    p, fds = known.probabilities_and_fds(rows)
     typer.echo(str(calibration_report(fitted, p, labels, fds)))
     if picture is not None:
-        display = FragileCalibrationDisplay.from_predictions(
-            labels, corrections(fitted, p, fds), fds, classes=model.classes
-        )
+        methods, classes = corrections(fitted, p, fds), known.model.classes
+        display = fg.FragileCalibrationDisplay.from_predictions(labels, methods, fds, classes=classes)
         with replacing(picture) as temporary:
             display.figure_.savefig(temporary, dpi=150)
         note(f"drawn to {picture}")
 
 
-def _apply(
-    fitted: FragilityTemperature,
-    model: Model,
-    protocol: Protocol,
-    apply: Path,
-    target: str,
-    id_column: str | None,
-    path: Path,
-) -> None:
-    rows = read_rows(apply, "--apply", target=target, id_column=id_column)  # a label, if there is one, is set aside
-    p, fds = _probabilities_and_fds(model, protocol, rows)
+def _apply(fitted: fg.FragilityTemperature, known: _Known, rows: AuditRows, path: Path) -> None:
+    import pandas as pd
+
+    p, fds = known.probabilities_and_fds(rows)
     corrected = fitted.transform(p, fds)
-    frame = pd.DataFrame(corrected, columns=[f"probability_{label}" for label in model.classes])
+    frame = pd.DataFrame(corrected, columns=[f"probability_{label}" for label in known.model.classes])
     frame.insert(0, "id", rows.ids if rows.ids is not None else range(len(frame)))
     frame["fds"] = fds
     with replacing(path) as temporary:

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fragility.cli.group import START
+from fragility.cli.outputs import plan_folder
 from fragility.cli.reading import fragile_table
 from fragility.cli.terminal import note, out
-from fragility.demo import Demo, run_demo
+
+if TYPE_CHECKING:
+    from fragility.demo import Demo
 
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.")]
 
 
 def register(app: typer.Typer) -> None:
-    app.command("demo")(demo)
+    app.command("demo", rich_help_panel=START)(demo)
 
 
 def demo(out_dir: Out = Path("demo-audit")) -> None:
     """Train a credit model on the bundled data, audit it, explain what it rests on, and write demo-audit/.
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
       fragility demo
+
+      fragility demo --out credit/
     """
+    from fragility.demo import run_demo
+
+    plan_folder(out_dir)
     _print(run_demo(out_dir))
 
 

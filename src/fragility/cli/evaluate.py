@@ -5,33 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fragility._evaluate import Baselines
-from fragility._evaluate import evaluate as evaluate_ranking
-from fragility.certificate import PROTOCOL_FILE, Certificates
+import fragility as fg
+from fragility.cli.group import JUDGE
 from fragility.cli.options import (
     Classes,
     DataOption,
+    Decimal,
     DirArgument,
+    Encoding,
+    Engine,
     Id,
     ModelOption,
     RowRange,
+    Separator,
     Target,
     Trust,
+    is_given,
+    load_protocol,
     name_or_json,
     parse_classes,
 )
-from fragility.cli.tables import read_rows, read_table
+from fragility.cli.outputs import plan_files
+from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows, read_table
 from fragility.cli.terminal import err, note
 from fragility.errors import DataError
 from fragility.files import TABLE_SUFFIXES, checked_suffix
-from fragility.loading import load_model
-from fragility.protocol import Protocol
-from fragility.ranking import DEFINED, label_noise_ceiling
-from fragility.stress import Dropout, Mask, Noise, Outages, Stress, label_brittle, outage_events
+
+if TYPE_CHECKING:
+    pass
 
 ProtocolArgument = Annotated[
     Path,
@@ -87,11 +92,12 @@ CsvOut = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Writ
 
 
 def register(app: typer.Typer) -> None:
-    app.command("stress")(stress)
-    app.command("evaluate")(evaluate)
+    app.command("stress", rich_help_panel=JUDGE)(stress)
+    app.command("evaluate", rich_help_panel=JUDGE)(evaluate)
 
 
 def stress(
+    context: typer.Context,
     protocol: ProtocolArgument,
     model: ModelOption,
     data: DataOption,
@@ -107,6 +113,9 @@ def stress(
     target: Target = None,
     id_column: Id = None,
     rows: RowRange = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
     classes: Classes = None,
     trust: Trust = False,
 ) -> None:
@@ -122,15 +131,21 @@ def stress(
 
       fragility stress audit/ --model model.skops --data test.parquet --outages train.parquet --markers '?,unknown'
     """
+    from fragility.ranking import DEFINED, label_noise_ceiling
+
+    _check_stress_options(context)
     if out_file is not None:
         checked_suffix(out_file, TABLE_SUFFIXES)
-    declared = _stress(outages, markers, severity, draws, rule, tau_confidence, tau_collapse, seed)
-    loaded = load_model(model, trust=trust, classes=parse_classes(classes))
-    given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows)
-    pi = Protocol.load(protocol / PROTOCOL_FILE if protocol.is_dir() else protocol)
+    plan_files({"--out": out_file}, {"--model": model, "--data": data, "--outages": outages})
+    form = csv_format(separator, encoding, decimal, data, outages)
+    declared = _stress(outages, markers, form, severity, draws, rule, tau_confidence, tau_collapse, seed)
+    loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
+    given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows, form=form)
+    pi = load_protocol(protocol)
+    note_unlabelled(given, target, data)
     with _working("stressing"):
-        labels = label_brittle(loaded, given.X, pi, declared, ids=given.ids)
-        independent = label_brittle(loaded, given.X, pi, declared.independent(), ids=given.ids)
+        labels = fg.label_brittle(loaded, given.X, pi, declared, ids=given.ids)
+        independent = fg.label_brittle(loaded, given.X, pi, declared.independent(), ids=given.ids)
     for name, count in labels.counts().items():
         typer.echo(f"{count:8d}  {name}")
     ceiling = label_noise_ceiling(labels, independent)
@@ -142,6 +157,7 @@ def stress(
 
 
 def evaluate(
+    context: typer.Context,
     directory: DirArgument,
     model: ModelOption,
     data: DataOption,
@@ -160,6 +176,10 @@ def evaluate(
     tau_confidence: TauConfidence = 0.90,
     tau_collapse: TauCollapse = 0.50,
     seed: Seed = 0,
+    engine: Engine = "auto",
+    separator: Separator = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
     classes: Classes = None,
     trust: Trust = False,
 ) -> None:
@@ -176,23 +196,33 @@ def evaluate(
 
       fragility evaluate audit/ --model model.skops --data test.parquet --outages outages.csv --json evaluation.json
     """
-    declared = _stress(outages, markers, severity, draws, rule, tau_confidence, tau_collapse, seed)
-    certs = Certificates.load(directory)
-    loaded = load_model(model, trust=trust, classes=parse_classes(classes))
-    given = read_rows(data, "DATA", target=target, id_column=id_column)
+    _check_stress_options(context)
+    if validation is None and is_given(context, "engine"):
+        raise DataError("--engine audits the --validation rows; name them with --validation or leave out --engine")
+    plan_files(
+        {"--json": json_file, "--csv": csv_file},
+        {"--model": model, "--data": data, "--validation": validation, "--outages": outages},
+    )
+    form = csv_format(separator, encoding, decimal, data, validation, outages)
+    declared = _stress(outages, markers, form, severity, draws, rule, tau_confidence, tau_collapse, seed)
+    certs = fg.Certificates.load(directory)
+    loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
+    given = read_rows(data, "DATA", target=target, id_column=id_column, form=form)
     held = None
     if validation is not None:
-        held = read_rows(validation, "--validation", target=target, id_column=id_column)
+        held = read_rows(validation, "--validation", target=target, id_column=id_column, form=form)
+    note_unlabelled(given, target, data)
     with _working("evaluating"):
-        found = evaluate_ranking(
+        found = fg.evaluate(
             certs,
             loaded,
             given.X,
             given.labels,
             validation=None if held is None else (held.X, held.labels),
             stress=declared,
-            baselines=Baselines(random_orders, shap),
+            baselines=fg.Baselines(random_orders, shap),
             ids=given.ids,
+            engine=engine,
             seed=seed,
         )
     typer.echo(found.to_text())
@@ -211,24 +241,33 @@ def _write(path: Path | None, save: Callable[[Path], None]) -> None:
         note(f"written to {path}")
 
 
+def _check_stress_options(context: typer.Context) -> None:
+    """Options that would have no effect beside others are refused."""
+    if is_given(context, "markers") and not is_given(context, "outages"):
+        raise DataError("--markers says which values of a table mean 'unavailable'; name the table with --outages")
+    if is_given(context, "severity") and is_given(context, "outages"):
+        raise DataError("--severity is the extent of random stress, which --outages replaces; leave out one of the two")
+
+
 def _stress(
     outages: Path | None,
     markers: str | None,
+    form: CsvFormat,
     severity: float,
     draws: int,
     rule: str,
     tau_confidence: float,
     tau_collapse: float,
     seed: int,
-) -> Stress:
+) -> fg.Stress:
+    from fragility.stress import Dropout, Mask, Noise, Outages, outage_events
+
     if outages is None:
-        if markers is not None:
-            raise DataError("--markers says which values of a table mean 'unavailable'; name the table with --outages")
-        return Stress(
+        return fg.Stress(
             (Mask(severity), Dropout(severity), Noise(severity)), draws, rule, tau_confidence, tau_collapse, seed
         )
-    events = outage_events(read_table(outages, "--outages"), markers=_parse_markers(markers))
-    return Stress((Outages.from_events(events),), draws, rule, tau_confidence, tau_collapse, seed)
+    events = outage_events(read_table(outages, "--outages", form), markers=_parse_markers(markers))
+    return fg.Stress((Outages.from_events(events),), draws, rule, tau_confidence, tau_collapse, seed)
 
 
 def _parse_markers(text: str | None) -> Any:

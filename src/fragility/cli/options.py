@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fragility.errors import DataError
+import fragility as fg
+from fragility.errors import DataError, ProtocolError
 
 MODEL_HELP = (
     "A model file (.skops, XGBoost .json/.ubj, LightGBM .txt, CatBoost .cbm, .joblib or .pkl with --trust) "
@@ -38,9 +40,7 @@ RowRange = Annotated[
 ]
 Trust = Annotated[
     bool,
-    typer.Option(
-        "--trust", help="Load files that can run code when opened (.joblib, .pkl, unknown types in .skops)."
-    ),
+    typer.Option("--trust", help="Load files that can run code when opened (.joblib, .pkl, unknown types in .skops)."),
 ]
 Classes = Annotated[
     str | None,
@@ -75,6 +75,38 @@ Space = Annotated[
         "--space", metavar="NAME", help="Replace evidence in the model's transformed columns or in the raw fields."
     ),
 ]
+Engine = Annotated[str, typer.Option("--engine", metavar="NAME", help="auto, or the engine to insist on (blackbox).")]
+Separator = Annotated[
+    str | None,
+    typer.Option("--separator", metavar="CHAR", help="What separates the fields of CSV files: ';', tab. (default ,)"),
+]
+Encoding = Annotated[
+    str | None,
+    typer.Option("--encoding", metavar="NAME", help="Encoding of CSV files: latin-1, utf-16. (default utf-8)"),
+]
+Decimal = Annotated[
+    str | None, typer.Option("--decimal", metavar="CHAR", help="The decimal mark in CSV files: ','. (default .)")
+]
+
+
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether the user typed the option, be it with its default value."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def refuse_declared(context: typer.Context, by: str, names: Iterable[str]) -> None:
+    """Refuse options that say what `by` already declares; silently ignoring one would be worse."""
+    for name in names:
+        if is_given(context, name):
+            raise ProtocolError(f"{by} already declares the {name}; leave out --{name} or leave out {by}")
+
+
+def load_protocol(path: Path) -> fg.Protocol:
+    """Read a protocol file, or the protocol of an audit folder."""
+    from fragility.certificate import PROTOCOL_FILE
+
+    return fg.Protocol.load(path / PROTOCOL_FILE if path.is_dir() else path)
 
 
 def parse_classes(text: str | None) -> list[Any] | None:

@@ -9,26 +9,34 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+import fragility as fg
+from fragility.cli.group import AUDIT
 from fragility.cli.options import (
     Baseline,
     Classes,
     DataOption,
+    Decimal,
     Depth,
+    Encoding,
     Groups,
     Id,
     ModelOption,
     Reading,
+    Separator,
     Space,
     Target,
     Trust,
+    is_given,
+    load_protocol,
     name_or_json,
     parse_classes,
     parse_numbers,
+    refuse_declared,
 )
-from fragility.cli.tables import read_rows, read_training
+from fragility.cli.outputs import plan_files
+from fragility.cli.tables import csv_format, note_unlabelled, read_rows, read_training
 from fragility.cli.terminal import out
-from fragility.loading import load_model
-from fragility.protocol import Protocol, bind
+from fragility.errors import ProtocolError
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The protocol file (JSON).", show_default=False)]
 TrainOption = Annotated[
@@ -36,9 +44,7 @@ TrainOption = Annotated[
 ]
 Operators = Annotated[
     str | None,
-    typer.Option(
-        "--operators", metavar="A,B", help="Attenuation operators. (default attenuate_all,attenuate_top1)"
-    ),
+    typer.Option("--operators", metavar="A,B", help="Attenuation operators. (default attenuate_all,attenuate_top1)"),
 ]
 Severities = Annotated[
     str | None, typer.Option("--severities", metavar="A,B", help="The severity grid. (default 0.1,0.2,...,1.0)")
@@ -55,8 +61,11 @@ MergeThreshold = Annotated[
     float, typer.Option("--merge-threshold", min=0.0, max=1.0, help="Association from which --groups merged merges.")
 ]
 Paper = Annotated[
-    bool, typer.Option("--paper", help="The paper's protocol: current reading, mean baseline, depth 10.")
+    bool, typer.Option("--paper", help="The paper's protocol: current reading, mean baseline, depth 10, its grid.")
 ]
+
+
+DECLARED_BY_PAPER = ("reading", "baseline", "depth", "operators", "severities", "weights")
 
 
 def register(app: typer.Typer) -> None:
@@ -67,10 +76,11 @@ def register(app: typer.Typer) -> None:
     group.command("write")(write)
     group.command("show")(show)
     group.command("check")(check)
-    app.add_typer(group)
+    app.add_typer(group, rich_help_panel=AUDIT)
 
 
 def write(
+    context: typer.Context,
     file: FileArgument,
     model: ModelOption,
     train: TrainOption,
@@ -87,6 +97,9 @@ def write(
     resolution: Resolution = 1e-6,
     merge_threshold: MergeThreshold = 0.8,
     paper: Paper = False,
+    separator: Separator = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
     classes: Classes = None,
     trust: Trust = False,
 ) -> None:
@@ -97,41 +110,54 @@ def write(
       fragility protocol write protocol.json --model model.skops --train train.parquet --target class
 
       fragility protocol write protocol.json --model model.skops --train train.parquet --target class --baseline mode
+
+      fragility protocol write paper.json --model model.skops --train train.parquet --target class --paper
     """
-    loaded = load_model(model, trust=trust, classes=parse_classes(classes))
-    X_train = read_training(train, target=target, id_column=id_column)
-    if paper:
-        protocol = Protocol.paper(loaded, X_train)
-    else:
-        chosen: dict[str, Any] = {  # what is None is left to the library's own default
-            "reading": reading,
-            "space": space,
-            "operators": None if operators is None else tuple(operators.split(",")),
-            "severities": parse_numbers(severities, "--severities"),
-            "weights": parse_numbers(weights, "--weights"),
-        }
-        protocol = Protocol.fit(
-            loaded,
-            X_train,
-            groups=groups,
-            baseline=name_or_json(baseline, "--baseline"),
-            depth=depth,
-            resolution=resolution,
-            merge_threshold=merge_threshold,
-            **{name: value for name, value in chosen.items() if value is not None},
-        )
+    _check_together(context, paper, groups)
+    plan_files({"FILE": file}, {"--model": model, "--train": train})
+    form = csv_format(separator, encoding, decimal, train)
+    declared: dict[str, Any] = {
+        "reading": reading,
+        "baseline": name_or_json(baseline, "--baseline"),
+        "depth": depth,
+        "operators": None if operators is None else tuple(operators.split(",")),
+        "severities": parse_numbers(severities, "--severities"),
+        "weights": parse_numbers(weights, "--weights"),
+    }
+    settings: dict[str, Any] = {
+        "groups": groups,
+        "space": space,
+        "resolution": resolution,
+        "merge_threshold": merge_threshold,
+        **({} if paper else {name: value for name, value in declared.items() if value is not None}),
+    }
+    loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
+    X_train = read_training(train, target=target, id_column=id_column, form=form)
+    protocol = (fg.Protocol.paper if paper else fg.Protocol.fit)(loaded, X_train, **settings)
     protocol.save(file)
     out().print(f"{file}: {len(protocol.groups)} evidence groups, depth {protocol.depth}, {protocol.digest}")
+
+
+def _check_together(context: typer.Context, paper: bool, groups: str) -> None:
+    """Options that would have no effect beside others are refused."""
+    if paper:
+        refuse_declared(context, "--paper", DECLARED_BY_PAPER)
+    if groups != "merged" and is_given(context, "merge_threshold"):
+        raise ProtocolError(
+            "--merge-threshold says which fields --groups merged joins; add --groups merged or leave it out"
+        )
 
 
 def show(file: FileArgument) -> None:
     """Print what a protocol declares: the groups, their columns, the baseline and the settings.
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
       fragility protocol show protocol.json
+
+      fragility protocol show audit/
     """
-    protocol = Protocol.load(file)
+    protocol = load_protocol(file)
     console = out()
     for name, value in _settings(protocol):
         console.print(f"[bold]{name:<16}[/bold]{escape(value)}", soft_wrap=True)
@@ -145,7 +171,7 @@ def show(file: FileArgument) -> None:
     console.print(table)
 
 
-def _settings(protocol: Protocol) -> list[tuple[str, str]]:
+def _settings(protocol: fg.Protocol) -> list[tuple[str, str]]:
     numbers = ", ".join(f"{s:g}" for s in protocol.severities)
     return [
         ("evidence space", protocol.space),
@@ -174,6 +200,9 @@ def check(
     data: DataOption,
     target: Target = None,
     id_column: Id = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
     classes: Classes = None,
     trust: Trust = False,
 ) -> None:
@@ -183,8 +212,12 @@ def check(
 
       fragility protocol check protocol.json --model model.skops --data test.parquet --target class
     """
-    protocol = Protocol.load(file)
-    loaded = load_model(model, trust=trust, classes=parse_classes(classes))
-    given = read_rows(data, "DATA", target=target, id_column=id_column)
+    from fragility.protocol import bind
+
+    form = csv_format(separator, encoding, decimal, data)
+    protocol = load_protocol(file)
+    loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
+    given = read_rows(data, "DATA", target=target, id_column=id_column, form=form)
+    note_unlabelled(given, target, data)
     rows = bind(loaded, given.X, protocol, ids=given.ids)
     out().print(f"{file} fits: {len(rows.ids)} rows, {len(protocol.columns)} columns, {len(protocol.groups)} groups")

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fragility.certificate import Certificate, Certificates
-from fragility.cli.options import DirArgument, Id, MinConfidence, Target
-from fragility.cli.tables import read_rows
+import fragility as fg
+from fragility.cli.group import READ
+from fragility.cli.options import Decimal, DirArgument, Encoding, Id, MinConfidence, Separator, Target, is_given
+from fragility.cli.tables import CsvFormat, csv_format, read_rows
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
-from fragility.summary import AuditSummary, summarise
+
+if TYPE_CHECKING:
+    from fragility.summary import AuditSummary
 
 Row = Annotated[str, typer.Option("--row", metavar="ID", help="The id of the row.", show_default=False)]
 Count = Annotated[int, typer.Option("-n", "--number", metavar="N", min=1, help="How many to show.")]
@@ -29,29 +32,32 @@ Labels = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    app.command("show")(show)
-    app.command("top")(top)
-    app.command("compare")(compare)
+    for command in (show, top, compare):
+        app.command(command.__name__, rich_help_panel=READ)(command)
 
 
 def show(directory: DirArgument, row: Row) -> None:
     """Show one certificate: the removal path, the margin at each step, and where the prediction turns.
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
       fragility show audit/ --row 17
+
+      fragility show audit/ --row L0703
     """
-    out().print(escape(Certificates.load(directory).by_id(row).story()))
+    out().print(escape(fg.Certificates.load(directory).by_id(row).story()))
 
 
 def top(directory: DirArgument, number: Count = 20, min_confidence: MinConfidence = 0.9) -> None:
     """List the confident predictions that rest on least, the most fragile first.
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
       fragility top audit/ -n 20
+
+      fragility top audit/ -n 5 --min-confidence 0.95
     """
-    certs = Certificates.load(directory)
+    certs = fg.Certificates.load(directory)
     chosen = list(certs.most_fragile(number, min_confidence=min_confidence))
     if not chosen:
         out().print(f"none of the {len(certs)} predictions reaches a confidence of {min_confidence:.0%}")
@@ -59,7 +65,7 @@ def top(directory: DirArgument, number: Count = 20, min_confidence: MinConfidenc
     out().print(fragile_table(chosen))
 
 
-def fragile_table(certificates: list[Certificate]) -> Table:
+def fragile_table(certificates: list[fg.Certificate]) -> Table:
     """One line a prediction: its numbers, and a sentence for whoever must decide on it."""
     table = Table()
     table.add_column("row", justify="right", no_wrap=True)
@@ -73,11 +79,15 @@ def fragile_table(certificates: list[Certificate]) -> Table:
 
 
 def compare(
+    context: typer.Context,
     directories: Directories,
     min_confidence: MinConfidence = 0.9,
     labels: Labels = None,
     target: Target = None,
     id_column: Id = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
 ) -> None:
     """Put audits side by side: confidence, flip budget k*, RCMA, FDS, and how many confident predictions turn.
 
@@ -87,21 +97,36 @@ def compare(
 
       fragility compare audit-logistic/ audit-boosting/ --labels test.parquet --target class
     """
+    from fragility.summary import summarise
+
     if len(directories) < 2:
         raise DataError(f"compare needs two folders or more, got {len(directories)}")
-    audits = [Certificates.load(directory) for directory in directories]
-    truth = _read_labels(labels, target, id_column)
+    if labels is None:
+        _refuse_without_labels(context)
+    form = csv_format(separator, encoding, decimal, labels)
+    audits = [fg.Certificates.load(directory) for directory in directories]
+    truth = _read_labels(labels, target, id_column, form)
     summaries = [summarise(certs, min_confidence=min_confidence, labels=truth) for certs in audits]
     out().print(_comparison(directories, [certs.manifest["model"]["kind"] for certs in audits], summaries))
     _note_differences(audits)
 
 
-def _read_labels(path: Path | None, target: str | None, id_column: str | None) -> Mapping[Any, Any] | None:
+def _refuse_without_labels(context: typer.Context) -> None:
+    for name, option in (("target", "--target"), ("id_column", "--id")):
+        if is_given(context, name):
+            raise DataError(
+                f"{option} speaks of the table of true classes; name it with --labels, or leave out {option}"
+            )
+
+
+def _read_labels(
+    path: Path | None, target: str | None, id_column: str | None, form: CsvFormat
+) -> Mapping[Any, Any] | None:
     if path is None:
         return None
     if target is None:
         raise DataError("--labels needs --target, the column with the true class")
-    given = read_rows(path, "--labels", target=target, id_column=id_column)
+    given = read_rows(path, "--labels", target=target, id_column=id_column, form=form)
     if given.labels is None:
         raise DataError(f"--target names the column {target!r}, but {path} has none of that name")
     ids = given.ids if given.ids is not None else given.labels.index.tolist()
@@ -147,7 +172,7 @@ def _comparison(directories: list[Path], kinds: list[str], summaries: list[Audit
     return table
 
 
-def _note_differences(audits: list[Certificates]) -> None:
+def _note_differences(audits: list[fg.Certificates]) -> None:
     """Numbers under different protocols or on different rows do not compare; say so rather than refuse."""
     if len({certs.protocol.reading for certs in audits}) > 1 or len({certs.protocol.depth for certs in audits}) > 1:
         note("the protocols differ in reading or depth: RCMA, k* and FDS are not on the same scale")

@@ -2,43 +2,146 @@
 
 from __future__ import annotations
 
+import codecs
+import gzip
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
-import pyarrow as pa
-import pyarrow.feather
-
+from fragility.cli.terminal import note
 from fragility.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TAB = "\t"
+TAB_NAMES = ("tab", "\\t")  # a tab is hard to type in a shell
+SAMPLED_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """How the CSV files of one command are written; None where the user did not say."""
+
+    separator: str | None = None
+    encoding: str | None = None
+    decimal: str | None = None
+
+
+PLAIN = CsvFormat()
+
+
+def csv_format(separator: str | None, encoding: str | None, decimal: str | None, *tables: Path | None) -> CsvFormat:
+    """Check the options of CSV files, and that there is a CSV file among the `tables` for them to speak of."""
+    given = {"--separator": separator, "--encoding": encoding, "--decimal": decimal}
+    options = [option for option, value in given.items() if value is not None]
+    if options and not any(table is not None and is_csv(table) for table in tables):
+        raise DataError(f"{options[0]} is for CSV files, and none was given; leave it out")
+    if separator in TAB_NAMES:
+        separator = TAB
+    for option, value in (("--separator", separator), ("--decimal", decimal)):
+        if value is not None and len(value) != 1:
+            raise DataError(f"{option} must be one character, such as ';' or ',', got {value!r}")
+    if encoding is not None:
+        _check_encoding(encoding)
+    return CsvFormat(separator, encoding, decimal)
+
+
+def _check_encoding(name: str) -> None:
+    try:
+        codecs.lookup(name)
+    except LookupError as error:
+        raise DataError(f"--encoding {name} is not known; utf-8, latin-1, cp1252 and utf-16 are common ones") from error
+
+
+# --- readers ------------------------------------------------------------------------------------------------
+
+
+def is_csv(path: Path) -> bool:
+    return path.name.lower().endswith((".csv", ".csv.gz"))
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.read_parquet(path)
 
 
 def _read_arrow(path: Path) -> pd.DataFrame:
     """Arrow files come in two layouts, with a footer (Feather, IPC file) and without (IPC stream)."""
+    import pyarrow as pa
+    import pyarrow.feather
+
     try:
-        return pa.feather.read_feather(path)
+        return pyarrow.feather.read_feather(path)
     except pa.ArrowInvalid:
         with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
             return reader.read_pandas()
 
 
-READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
-    ".parquet": pd.read_parquet,
-    ".pq": pd.read_parquet,
-    ".csv": pd.read_csv,
-    ".csv.gz": pd.read_csv,
-    ".arrow": _read_arrow,
-    ".feather": _read_arrow,
-    ".ipc": _read_arrow,
+def _read_csv(path: Path, role: str, form: CsvFormat) -> pd.DataFrame:
+    import pandas as pd
+
+    _check_first_lines(path, role, form)
+    try:
+        return pd.read_csv(
+            path,
+            sep="," if form.separator is None else form.separator,
+            encoding="utf-8" if form.encoding is None else form.encoding,
+            decimal="." if form.decimal is None else form.decimal,
+        )
+    except UnicodeError as error:
+        raise DataError(_undecodable(path, role, form, error)) from error
+
+
+def _check_first_lines(path: Path, role: str, form: CsvFormat) -> None:
+    """Refuse what would be read as one column of everything, or as nonsense, and name the option that helps."""
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
+        start = stream.read(SAMPLED_BYTES)
+    if form.encoding is None and (start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in start):
+        raise DataError(f"{role} {path} seems to be UTF-16 text; add --encoding utf-16, or save it as UTF-8")
+    lines = start.decode(form.encoding or "utf-8", errors="replace").splitlines() or [""]
+    mark = _other_separator(lines[0]) if form.separator is None else None
+    if mark is not None:
+        word = TAB_NAMES[0] if mark == TAB else repr(mark)
+        decimal = " and --decimal ','" if form.decimal is None and re.search(r"\d,\d", " ".join(lines[1:20])) else ""
+        raise DataError(
+            f"{role} {path} seems to have {word} between its fields, not a comma; add --separator {word}{decimal}"
+        )
+
+
+def _other_separator(header: str) -> str | None:
+    """The separator of a header without commas, if it has an obvious one."""
+    return None if "," in header else next((mark for mark in (";", TAB, "|") if mark in header), None)
+
+
+def _undecodable(path: Path, role: str, form: CsvFormat, error: UnicodeError) -> str:
+    if form.encoding is not None:
+        return f"{role} {path} is not {form.encoding} text ({error}); try another --encoding"
+    byte = error.object[error.start] if isinstance(error, UnicodeDecodeError) else 0
+    likely = "cp1252" if 0x80 <= byte <= 0x9F else "latin-1"
+    return f"{role} {path} is not UTF-8 text; it is probably {likely}: add --encoding {likely}, or save it as UTF-8"
+
+
+READERS: dict[str, Callable[[Path, str, CsvFormat], pd.DataFrame]] = {
+    ".parquet": lambda path, role, form: _read_parquet(path),
+    ".pq": lambda path, role, form: _read_parquet(path),
+    ".csv": _read_csv,
+    ".csv.gz": _read_csv,
+    ".arrow": lambda path, role, form: _read_arrow(path),
+    ".feather": lambda path, role, form: _read_arrow(path),
+    ".ipc": lambda path, role, form: _read_arrow(path),
 }
 
 
-def read_table(path: Path, role: str) -> pd.DataFrame:
+def read_table(path: Path, role: str, form: CsvFormat = PLAIN) -> pd.DataFrame:
     """Read the file `path`; `role` names it in messages (DATA, --train ...)."""
     reader = _reader(path, role)
     try:
-        table = reader(path)
-    except MemoryError:
+        table = reader(path, role, form)
+    except (MemoryError, DataError):
         raise
     except OSError as error:
         # pyarrow raises a bare OSError, without a number, for a file it cannot parse
@@ -60,7 +163,7 @@ def _unreadable(path: Path, role: str, error: Exception) -> str:
     return f"{role} {path} could not be read as {path.suffix or 'a table'}: {first_line}"
 
 
-def _reader(path: Path, role: str) -> Callable[[Path], pd.DataFrame]:
+def _reader(path: Path, role: str) -> Callable[[Path, str, CsvFormat], pd.DataFrame]:
     if not path.exists():
         raise DataError(f"{role} {path} does not exist")
     if path.is_dir():
@@ -73,6 +176,9 @@ def _reader(path: Path, role: str) -> Callable[[Path], pd.DataFrame]:
     raise DataError(f"{role} {path} has an unknown kind {path.suffix or '(no suffix)'!r}; expected one of {known}")
 
 
+# --- rows, ids and labels -----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class AuditRows:
     """Rows for a model: the fields it sees, and beside them the ids and labels it must not see."""
@@ -83,13 +189,19 @@ class AuditRows:
 
 
 def read_rows(
-    path: Path, role: str, *, target: str | None = None, id_column: str | None = None, rows: str | None = None
+    path: Path,
+    role: str,
+    *,
+    target: str | None = None,
+    id_column: str | None = None,
+    rows: str | None = None,
+    form: CsvFormat = PLAIN,
 ) -> AuditRows:
     """Read a table and take its id and label columns out; `rows` is `N` or `START:STOP`.
 
     The label column may be absent, since rows to audit are often not labelled yet; the id column may not.
     """
-    table = read_table(path, role)
+    table = read_table(path, role, form)
     if rows is not None:
         table = table.iloc[parse_rows(rows, len(table), path)]
     ids = None
@@ -104,9 +216,15 @@ def read_rows(
     return AuditRows(table, ids, labels)
 
 
-def read_training(path: Path, *, target: str | None, id_column: str | None) -> pd.DataFrame:
+def note_unlabelled(rows: AuditRows, target: str | None, path: Path) -> None:
+    """Rows need no labels, but whoever mistyped --target should see that it had no effect."""
+    if target is not None and rows.labels is None:
+        note(f"{path} has no column {target!r}, so --target has no effect on it")
+
+
+def read_training(path: Path, *, target: str | None, id_column: str | None, form: CsvFormat = PLAIN) -> pd.DataFrame:
     """Read the training rows; here the target, if named, must be present, because a typing error would leak it."""
-    table = read_table(path, "--train")
+    table = read_table(path, "--train", form)
     if target is not None:
         _column(table, target, "--target", path)
     dropped = [name for name in (target, id_column) if name is not None and name in table.columns]
@@ -121,14 +239,9 @@ def _column(table: pd.DataFrame, name: str, option: str, path: Path) -> pd.Serie
 
 def parse_rows(text: str, count: int, path: Path) -> slice:
     """Turn `N` (the first N rows) or `START:STOP` into a slice of at least one of `count` rows."""
-    parts = text.split(":")
-    try:
-        numbers = [int(part) if part else None for part in parts]
-    except ValueError:
-        numbers = []
-    if len(numbers) not in (1, 2) or (len(numbers) == 1 and numbers[0] is None):
+    if not re.fullmatch(r"\d+|\d*:\d*", text.strip()):
         raise DataError(f"--rows must be a number of rows or START:STOP, such as 100 or 100:200, got {text!r}")
-    chosen = slice(numbers[0]) if len(numbers) == 1 else slice(*numbers)
+    chosen = slice(*(int(part) if part.strip() else None for part in text.split(":")))
     if len(range(*chosen.indices(count))) == 0:
         raise DataError(f"--rows {text} selects none of the {count} rows of {path}")
     return chosen

@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from fragility.equality import NanEqual
 from fragility.errors import DataError
 from fragility.scores import Booleans, Floats, Integers
 
 
-@dataclass(frozen=True, slots=True)
-class MeanInterval:
+@dataclass(frozen=True, slots=True, eq=False)
+class MeanInterval(NanEqual):
     """A mean over units with its percentile interval; `undefined` units are counted, not averaged."""
 
     mean: float
@@ -27,8 +28,8 @@ class MeanInterval:
     undefined: int
 
 
-@dataclass(frozen=True, slots=True)
-class PairedDifference:
+@dataclass(frozen=True, slots=True, eq=False)
+class PairedDifference(NanEqual):
     """Mean of a - b over paired units, its percentile interval, and how many units agree with its sign."""
 
     mean: float

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 
+from fragility.equality import NanEqual
 from fragility.errors import DataError
 from fragility.ranking.metrics import auroc
 from fragility.scores import CLIP, Floats, Integers
@@ -106,8 +107,8 @@ def negative_log_likelihood(probabilities: ArrayLike, y: ArrayLike) -> float:
     return float(-np.mean(np.log(np.maximum(p[np.arange(len(code)), code], CLIP))))
 
 
-@dataclass(frozen=True, slots=True)
-class PredictiveMetrics:
+@dataclass(frozen=True, slots=True, eq=False)
+class PredictiveMetrics(NanEqual):
     """Ordinary quality of a classifier on held-out rows; NaN where a class is absent."""
 
     rows: int

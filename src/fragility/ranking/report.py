@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy.typing as npt
 
+from fragility.equality import NanEqual
 from fragility.errors import DataError
 from fragility.files import save_report, without_nan
 from fragility.ranking.metrics import DEFINED
@@ -45,8 +46,8 @@ class Labels(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreResult:
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreResult(NanEqual):
     """One score in one orientation. Metrics are NaN where undefined, and `state` says why."""
 
     score: str
@@ -64,16 +65,16 @@ class ScoreResult:
     aurc: float
 
 
-@dataclass(frozen=True, slots=True)
-class Ceiling:
+@dataclass(frozen=True, slots=True, eq=False)
+class Ceiling(NanEqual):
     """Label-noise ceiling: AUROC of the brittle rate over independent draws against the labels."""
 
     auroc: float
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison(NanEqual):
     """AUROC of one score minus an oriented baseline on the rows both have, with an interval over rows."""
 
     score: str

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fragility.equality import NanEqual
 from fragility.errors import ProtocolError
 from fragility.scores import Integers
 from fragility.search.found import FailingSets
 
 
-@dataclass(frozen=True, slots=True)
-class SearchComparison:
+@dataclass(frozen=True, slots=True, eq=False)
+class SearchComparison(NanEqual):
     """How far the greedy flip budget is from the smallest failing set; NaN where no row allows it.
 
     exact_match   Pr[k* = k_exact]                    greedy_over  Pr[k* > k_exact]

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fragility.audit import claims_from, declared_tolerance, input_row_digests
+from fragility._audit import claims_from, declared_tolerance, input_row_digests
 from fragility.canonical import DIGEST_PREFIX, combine_digests, digest_bytes
 from fragility.certificate import (
     CLAIM,

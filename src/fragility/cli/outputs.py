@@ -1,0 +1,91 @@
+"""What a command will write: checked before the work begins, and looked at again when it is interrupted.
+
+A command names its outputs here first. Whether something was written is then read from the disk, so that the sentence
+after Ctrl-C is true whatever the command was doing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from fragility.errors import CertificateError, DataError
+
+MANIFEST = "manifest.json"  # what makes a folder an audit
+
+# path -> how it looked when the command began
+_planned: dict[Path, object] = {}
+
+
+def forget_outputs() -> None:
+    """Begin a command: nothing is planned yet."""
+    _planned.clear()
+
+
+def plan_folder(folder: Path, option: str = "--out") -> None:
+    """Find out before the work, not after it, that an audit cannot be written to `folder`."""
+    if folder.exists() and not folder.is_dir():
+        raise CertificateError(f"{option} {folder} is a file; name a folder that does not exist yet")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
+        raise CertificateError(
+            f"{option} {folder} is not an audit folder and holds other things; choose another name, or an empty folder"
+        )
+    _check_writable(folder if folder.is_dir() else _nearest_parent(folder), folder, option)
+    _planned[folder] = _look(folder)
+
+
+def plan_files(outputs: Mapping[str, Path | None], inputs: Mapping[str, str | Path | None]) -> None:
+    """Check the files a command is to write (option -> file) against the disk, each other and what it reads."""
+    taken = {Path(path).resolve(): role for role, path in inputs.items() if path is not None}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        _check_file(path, option)
+        other = taken.setdefault(path.resolve(), option)
+        if other != option:
+            raise DataError(f"{option} and {other} both name {path}; give {option} a file of its own")
+        _planned[path] = _look(path)
+
+
+def interruption() -> str:
+    """Return what to say after Ctrl-C."""
+    if not _planned:
+        return "interrupted"
+    changed = [str(path) for path, before in _planned.items() if _look(path) != before]
+    if not changed:
+        return "interrupted; nothing was written"
+    return f"interrupted; written by then, perhaps not to the end: {', '.join(changed)}"
+
+
+def _check_file(path: Path, option: str) -> None:
+    if path.is_dir():
+        raise DataError(f"{option} {path} is a folder; name a file")
+    if not path.parent.is_dir():
+        raise DataError(f"{option} {path} lies in a folder that does not exist; make {path.parent} first")
+    _check_writable(path.parent, path, option)
+
+
+def _check_writable(folder: Path, target: Path, option: str) -> None:
+    if not folder.is_dir():
+        raise DataError(f"{option} {target} cannot be made: {folder} is not a folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise DataError(
+            f"{option} {target} cannot be written: no permission to write to {folder}; choose another place"
+        )
+
+
+def _nearest_parent(path: Path) -> Path:
+    return next((parent for parent in path.parents if parent.exists()), path.parent)
+
+
+def _look(path: Path) -> object:
+    """Return something that differs once a file, or anything in a folder, was written."""
+    if not path.exists():
+        return None
+    return frozenset(_signature(each) for each in (path, *(path.rglob("*") if path.is_dir() else ())))
+
+
+def _signature(path: Path) -> tuple[str, int, int, int]:
+    found = path.lstat()
+    return str(path), found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,0 +1,38 @@
+"""The library's sentences in the words of the command line.
+
+Errors of the library advise whoever calls it from Python: `space='raw'`, `ids=`. At the command line the same remedy is
+an option. All such sentences pass through `in_options`; a test holds every advice in the package against it.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Arguments of Python functions that are options of the same name: space='raw' -> --space raw.
+SAME_NAME = ("baseline", "depth", "engine", "groups", "reading", "sample", "space")
+
+PYTHON_OBJECT = "name it as package.module:attribute"
+
+_PHRASES: tuple[tuple[str, str], ...] = (
+    (r"pass ids=, or reset the index", "name a column with distinct ids by --id"),
+    (r"pass the ids as text", "store them as text"),
+    (r"drop them \(on the command line (name the label [^)]*)\)", r"drop them, or \1"),
+    (r"\btrust=True", "--trust"),
+    (r"\bclasses=\[\.\.\.\]", "--classes A,B"),
+    (r"\bmarkers=\.\.\.", "--markers A,B"),
+    (r"keep only known ones with fields=\[\.\.\.\] when reading the log", "remove the others from the log"),
+    (r"declare groups=(\{[^}]*\}) that keep", r"declare groups with --groups FILE (JSON: \1) that keep"),
+    (r"if these are logits, declare output='logits'",
+     f"if these are logits, write a function that turns them into probabilities and {PYTHON_OBJECT}"),
+    (r"declare what (\S+) returns with output=('\w+'(?:, '\w+')* or '\w+')",
+     rf"wrap it in Python with Model.wrap, which declares what \1 returns (\2), and {PYTHON_OBJECT}"),
+    (r"^y holds", "the --target column holds"),
+    (rf"\b({'|'.join(SAME_NAME)})='([\w-]+)'", r"--\1 \2"),
+)  # fmt: skip
+
+
+def in_options(sentence: str) -> str:
+    """Return an error's sentence with advice in options instead of Python arguments."""
+    for pattern, words in _PHRASES:
+        sentence = re.sub(pattern, words, sentence)
+    return sentence

@@ -1,0 +1,378 @@
+"""The command line speaks command line: advice in its own options, and one sentence for a mistyped word."""
+
+# ruff: noqa: F811 -- the fixtures of test_cli are imported, then named as arguments
+
+import ast
+import gzip
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import joblib
+import pandas as pd
+import pytest
+import typer.main
+from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from test_cli import (  # noqa: F401
+    COLUMNS,
+    NOMINAL,
+    NUMERIC,
+    audit_words,
+    made,
+    model,
+    refuse,
+    replaced,
+    run,
+    table,
+    verify_words,
+)  # fmt: skip
+
+import fragility as fg
+from fragility.cli import app
+from fragility.cli.wording import in_options
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
+
+
+# --- advice -------------------------------------------------------------------------------------------------
+
+
+def text_of(node: ast.AST) -> str:
+    """The text of a string, its parts that are filled in later shown as {...}."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "{...}"
+
+
+def sentences(path: Path) -> list[str]:
+    """Every sentence that a module raises as an error or gives as a warning."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        called = getattr(node, "func", None)
+        name = getattr(called, "id", getattr(called, "attr", ""))
+        if isinstance(node, ast.Call) and (name.endswith("Error") or name == "warn"):
+            found += [text_of(argument) for argument in node.args]
+    return found
+
+
+# Modules whose errors no command of `fragility` can meet, or whose advice is about Python code the user must write.
+PYTHON_ONLY = {"resmlp.py", "residual_network.py", "display.py", "calibration.py", "bench.py"}
+OF_OTHER_LIBRARIES = {"probability", "feature_names_out", "init"}
+ADVICE = re.compile(r"(?<![-\w])([a-z_]+)=(?!=)")
+MODULES = [p for p in sorted(SOURCE.rglob("*.py")) if p.name not in PYTHON_ONLY and "study" not in p.parts]
+
+
+def all_options(command) -> set[str]:
+    own = {option for parameter in command.params for option in parameter.opts}
+    return own.union(*(all_options(child) for child in getattr(command, "commands", {}).values()))
+
+
+OPTIONS = all_options(typer.main.get_command(app))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_advice_in_python_reaches_the_command_line(path):
+    for sentence in sentences(path):
+        said = in_options(sentence)
+        python = set(ADVICE.findall(said)) - OF_OTHER_LIBRARIES
+        assert not python, f"say it in options, in fragility/cli/wording.py: {sentence}"
+        assert set(re.findall(r"(?<!\w)--[a-z][a-z-]*", said)) <= OPTIONS, said
+
+
+def test_the_inspection_sees_advice():
+    found = [s for path in MODULES for s in sentences(path) if set(ADVICE.findall(s)) - OF_OTHER_LIBRARIES]
+    assert len(found) >= 10 and any("space='raw'" in s for s in found) and any("ids=" in s for s in found)
+
+
+@pytest.mark.parametrize(
+    ("python", "options"),
+    [
+        ("2 appears twice; pass ids=, or reset the index", "2 appears twice; name a column with distinct ids by --id"),
+        ("categories, not numbers; use space='raw'", "categories, not numbers; use --space raw"),
+        ("cannot audit it; use engine='auto'", "cannot audit it; use --engine auto"),
+        ("declare them in column order with classes=[...]", "declare them in column order with --classes A,B"),
+        ("load it with trust=True (a .skops", "load it with --trust (a .skops"),
+        ("declare groups={block: [fields, ...]} that keep those fields together",
+         "declare groups with --groups FILE (JSON: {block: [fields, ...]}) that keep those fields together"),
+        ("y holds 'maybe', not among", "the --target column holds 'maybe', not among"),
+        ("the data have column 'y=1', which", "the data have column 'y=1', which"),
+    ],
+)  # fmt: skip
+def test_advice_in_options(python, options):
+    assert in_options(python) == options
+
+
+def test_repeated_ids_are_told_in_options(made, tmp_path):
+    pd.read_parquet(made / "test.parquet").assign(loan="L1").to_parquet(tmp_path / "twice.parquet")
+    words = audit_words(made)
+    words[2] = tmp_path / "twice.parquet"
+    said = refuse(*words, "--out", tmp_path / "audit")
+    assert "--id" in said and "ids=" not in said
+
+
+def test_repeated_ids_are_told_in_options_by_verify_too(made, tmp_path):
+    pd.read_parquet(made / "test.parquet").assign(loan="L1").to_parquet(tmp_path / "twice.parquet")
+    done = run(*replaced(verify_words(made), "--data", tmp_path / "twice.parquet"))
+    assert done.code != 0
+    assert "--id" in done.out + done.err and "ids=" not in done.out + done.err
+
+
+def test_columns_of_several_fields_are_told_in_options(made, table, tmp_path):
+    X = table[NUMERIC]
+    joblib.dump(make_pipeline(PCA(2), LogisticRegression()).fit(X[:700], table["risk"][:700]), tmp_path / "m.joblib")
+    X[:700].to_parquet(tmp_path / "train.parquet")
+    X[700:].to_parquet(tmp_path / "test.parquet")
+    words = ["audit", tmp_path / "m.joblib", tmp_path / "test.parquet", "--train", tmp_path / "train.parquet"]
+    said = refuse(*words, "--trust", "--out", tmp_path / "audit")
+    assert "--groups FILE" in said and "--space raw" in said and "='" not in said
+
+
+def test_a_warning_is_one_line_without_source_code(made, tmp_path):
+    """Such as scikit-learn's, about a model of another version."""
+    code = (
+        f"import joblib, warnings\npipeline = joblib.load({str(made / 'model.joblib')!r})\n"
+        "warnings.warn('this model is old\\nvery old')\n"
+    )
+    (tmp_path / "warning_model_of_this_test.py").write_text(code)
+    words = audit_words(made)
+    words[1] = "warning_model_of_this_test:pipeline"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        done = run(*words, "--rows", "3", "--out", tmp_path / "audit")
+    assert done.code == 0 and "warning: this model is old\n" in done.err and "warnings.warn" not in done.err
+
+
+# --- mistyped words -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["audit", "--trian", "x"], "there is no option --trian; did you mean --train? (see fragility audit --help)"),
+        (["top", "audit/", "--colour"], "there is no option --colour (see fragility top --help)"),
+        (["adit"], "there is no command adit; did you mean audit? (see fragility --help)"),
+        (["stduy"], "there is no command stduy; did you mean study? (see fragility --help)"),
+        (["zzz"], "there is no command zzz (see fragility --help)"),
+        (["protocol", "wirte"], "there is no command wirte; did you mean write? (see fragility protocol --help)"),
+        (["--verison"], "there is no option --verison; did you mean --version? (see fragility --help)"),
+        (["audit"], "MODEL is missing (see fragility audit --help)"),
+        (["audit", "m.skops", "d.csv"], "--out DIR is missing (see fragility audit --help)"),
+        (["verify", "audit/", "--data", "d"], "--model MODEL is missing (see fragility verify --help)"),
+        (["audit", "m", "d", "--out"], "option --out requires an argument (see fragility audit --help)"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistyped_words_get_one_sentence(words, sentence):
+    assert refuse(*words) == f"fragility: {sentence}\n"
+
+
+def test_impossible_values_get_one_sentence():
+    assert "--depth" in refuse("audit", "m.skops", "d.csv", "--out", "x", "--depth", "0")
+    assert "--depth" in refuse("audit", "m.skops", "d.csv", "--out", "x", "--depth", "many")
+    assert "(surplus)" in refuse("top", "audit/", "surplus")
+
+
+@pytest.mark.parametrize("words", [[], ["protocol"], ["study"]], ids=" ".join)
+def test_no_words_print_the_help(words):
+    done = run(*words)
+    assert done.code == 2 and "Usage: fragility" in done.out + done.err and "fragility: " not in done.err
+
+
+def test_help_groups_the_commands():
+    shown = run("--help").out
+    for panel, commands in {
+        "Start here": ["demo"],
+        "Declare, audit, verify": ["audit", "verify", "protocol"],
+        "Read certificates": ["show", "top", "compare"],
+        "Judge and correct": ["stress", "evaluate", "calibrate"],
+        "Reproduce the paper": ["study", "bench"],
+    }.items():
+        part = shown[shown.index(panel) :].split("╰")[0]
+        assert re.findall(r"│ (\w+)  ", part) == commands
+
+
+# --- options that would have no effect ----------------------------------------------------------------------
+
+
+def write_words(made, tmp_path, *more) -> list[object]:
+    source = ["--model", made / "model.skops", "--train", made / "train.parquet", *COLUMNS]
+    return ["protocol", "write", tmp_path / "p.json", *source, *more]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("depth", 3), ("reading", "support"), ("baseline", "mode"), ("weights", "1,2,1"), ("severities", "0.5,1"),
+     ("operators", "attenuate_all")],
+)  # fmt: skip
+def test_the_papers_protocol_is_not_changed_by_the_way(made, tmp_path, option, value):
+    said = refuse(*write_words(made, tmp_path, "--paper", f"--{option}", value))
+    assert f"--paper already declares the {option}; leave out --{option} or leave out --paper" in said
+    assert not (tmp_path / "p.json").exists()
+
+
+def test_what_the_paper_leaves_open_is_honoured(made, tmp_path):
+    blocks = {name: "numbers" if name in NUMERIC else name for name in NUMERIC + NOMINAL}
+    (tmp_path / "groups.json").write_text(json.dumps(blocks))
+    words = write_words(
+        made, tmp_path, "--paper", "--groups", tmp_path / "groups.json", "--space", "raw", "--resolution", 1e-5
+    )
+    assert run(*words).code == 0
+    protocol = fg.Protocol.load(tmp_path / "p.json")
+    assert set(protocol.group_names) == {"numbers", *NOMINAL}
+    assert (protocol.space, protocol.resolution, protocol.reading) == ("raw", 1e-5, "current")
+
+
+def test_a_merge_threshold_needs_merged_groups(made, tmp_path):
+    assert "--groups merged" in refuse(*write_words(made, tmp_path, "--merge-threshold", 0.5))
+    assert run(*write_words(made, tmp_path, "--groups", "merged", "--merge-threshold", 0.5)).code == 0
+
+
+def test_compare_refuses_columns_of_a_table_it_was_not_given(made):
+    for option in ("--target", "--id"):
+        assert "--labels" in refuse("compare", made / "audit", made / "audit", option, "risk")
+
+
+@pytest.mark.parametrize("command", ["stress", "evaluate"])
+def test_recorded_outages_have_no_severity(made, tmp_path, command):
+    pd.DataFrame({"event": [1, 2], "field": ["age", "purpose"]}).to_csv(tmp_path / "log.csv", index=False)
+    words = [command, made / "audit", "--model", made / "model.skops", "--data", made / "test.parquet", *COLUMNS]
+    said = refuse(*words, "--outages", tmp_path / "log.csv", "--severity", "0.3")
+    assert "--severity" in said and "--outages" in said
+    assert "--outages" in refuse(*words, "--markers", "?")
+
+
+def test_evaluate_has_an_engine_only_for_validation_rows(made):
+    words = ["evaluate", made / "audit", "--model", made / "model.skops", "--data", made / "test.parquet", *COLUMNS]
+    assert "--validation" in refuse(*words, "--engine", "blackbox")
+
+
+def test_classes_in_another_order_are_refused(made, tmp_path):
+    said = refuse(*audit_words(made), "--classes", "good,bad", "--out", tmp_path / "audit")
+    assert "in the order ['bad', 'good']" in said
+    assert run(*audit_words(made), "--classes", "bad,good", "--rows", 3, "--out", tmp_path / "audit").code == 0
+
+
+def test_a_target_that_is_not_there_is_mentioned(made, tmp_path):
+    done = run(*replaced(verify_words(made), "--target", "riks"))
+    assert done.code == 0 and "no column 'riks', so --target has no effect" in done.err
+
+
+# --- CSV files of other kinds -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def csv_words(made, tmp_path):
+    """Return f(text bytes, *options) -> done: an audit of rows from that CSV file."""
+
+    def words(content: bytes, *options: object, name: str = "rows.csv") -> list[object]:
+        (tmp_path / name).write_bytes(content)
+        found = audit_words(made)
+        found[2] = tmp_path / name
+        return [*found, *options, "--out", tmp_path / "audit"]
+
+    return words
+
+
+@pytest.fixture
+def rows(made) -> pd.DataFrame:
+    return pd.read_parquet(made / "test.parquet")
+
+
+def digests(folder: Path) -> list[str]:
+    return fg.Certificates.load(folder).to_pandas()["digest"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("mark", "word", "hint"), [(";", ";", "--separator ';'"), ("\t", "tab", "--separator tab"), ("|", "|", "'|'")]
+)
+def test_other_separators(made, rows, csv_words, tmp_path, mark, word, hint):
+    content = rows.to_csv(index=False, sep=mark).encode()
+    assert hint in refuse(*csv_words(content))
+    assert run(*csv_words(content, "--separator", word)).code == 0
+    assert digests(tmp_path / "audit") == digests(made / "audit")
+
+
+def test_decimal_commas(made, rows, csv_words, tmp_path):
+    content = rows.assign(age=rows["age"] + 0.5).to_csv(index=False, sep=";", decimal=",").encode()
+    assert "--separator ';' and --decimal ','" in refuse(*csv_words(content))
+    assert run(*csv_words(content, "--separator", ";", "--decimal", ",")).code == 0
+
+
+@pytest.mark.parametrize(
+    ("encoding", "hint"),
+    [("latin-1", "--encoding latin-1"), ("cp1252", "--encoding cp1252"), ("utf-16", "--encoding utf-16"),
+     ("utf-16-le", "--encoding utf-16")],
+)  # fmt: skip
+def test_other_encodings(rows, csv_words, encoding, hint):
+    word = "€ ’neu’" if encoding == "cp1252" else "Möbel"
+    content = rows.assign(purpose=word).to_csv(index=False).encode(encoding)
+    assert hint in refuse(*csv_words(content))
+    assert run(*csv_words(content, "--encoding", encoding)).code == 0
+
+
+def test_compressed_files_are_looked_into(rows, csv_words):
+    content = gzip.compress(rows.to_csv(index=False, sep=";").encode())
+    assert "--separator ';'" in refuse(*csv_words(content, name="rows.csv.gz"))
+    assert run(*csv_words(content, "--separator", ";", name="rows.csv.gz")).code == 0
+
+
+def test_training_rows_have_the_same_format(made, rows, csv_words, tmp_path):
+    train = pd.read_parquet(made / "train.parquet")
+    train.to_csv(tmp_path / "train.csv", index=False, sep=";")
+    words = csv_words(rows.to_csv(index=False, sep=";").encode(), "--separator", ";")
+    assert run(*replaced(words, "--train", tmp_path / "train.csv")).code == 0
+    assert digests(tmp_path / "audit") == digests(made / "audit")
+
+
+def test_options_of_csv_files_are_checked(made, rows, csv_words, tmp_path):
+    content = rows.to_csv(index=False).encode()
+    assert "must be one character" in refuse(*csv_words(content, "--separator", "::"))
+    assert "--encoding klingon is not known" in refuse(*csv_words(content, "--encoding", "klingon"))
+    for option, value in (("--separator", ";"), ("--encoding", "latin-1"), ("--decimal", ",")):
+        said = refuse(*audit_words(made), option, value, "--out", tmp_path / "audit")
+        assert f"{option} is for CSV files, and none was given" in said
+    assert "is not ascii text" in refuse(
+        *csv_words(rows.assign(purpose="Möbel").to_csv(index=False).encode(), "--encoding", "ascii")
+    )
+
+
+# --- models beside their classes ----------------------------------------------------------------------------
+
+
+def test_a_pickle_finds_its_classes_beside_it(made, tmp_path, monkeypatch):
+    """The module of a user's own transformer lies in the folder of the model, not in the current one."""
+    folder, elsewhere = tmp_path / "model", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    (folder / "steps_of_this_test.py").write_text(
+        "from sklearn.base import BaseEstimator, TransformerMixin\n"
+        "class Same(TransformerMixin, BaseEstimator):\n"
+        "    def fit(self, X, y=None):\n        self.fitted_ = True\n        return self\n"
+        "    def transform(self, X):\n        return X\n"
+        "    def get_feature_names_out(self, names):\n        return names\n"
+    )
+    make = (
+        "import joblib, pandas as pd\nfrom sklearn.linear_model import LogisticRegression\n"
+        "from sklearn.pipeline import make_pipeline\nfrom steps_of_this_test import Same\n"
+        f"t = pd.read_parquet({str(made / 'train.parquet')!r})\n"
+        f"m = make_pipeline(Same(), LogisticRegression(max_iter=5000)).fit(t[{NUMERIC!r}], t['risk'])\n"
+        "joblib.dump(m, 'model.joblib')\n"
+    )
+    subprocess.run([sys.executable, "-c", make], cwd=folder, check=True)
+    for name in ("train", "test"):
+        pd.read_parquet(made / f"{name}.parquet")[[*NUMERIC, "risk"]].to_parquet(folder / f"{name}.parquet")
+    words = ["audit", "../model/model.joblib", "../model/test.parquet", "--train", "../model/train.parquet"]
+    options = ["--target", "risk", "--trust", "--space", "raw", "--rows", "3", "--out", "audit"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fragility", *words, *options],
+        cwd=elsewhere,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "3 certificates in audit" in done.stdout
