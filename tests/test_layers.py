@@ -13,8 +13,8 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
 LAYERS: list[set[str]] = [  # lowest first
-    {"version", "errors", "bundled", "progress", "text", "ids"},
-    {"files", "canonical"},
+    {"version", "errors", "bundled", "files", "progress", "text", "ids"},
+    {"canonical", "saving"},
     {"fingerprint", "scores"},
     {"models", "frames", "tracing"},
     {"evidence", "handover"},

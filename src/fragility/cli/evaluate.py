@@ -27,10 +27,10 @@ from fragility.cli.options import (
 from fragility.cli.tables import read_rows, read_table
 from fragility.cli.terminal import err, note
 from fragility.errors import DataError
-from fragility.files import TABLE_SUFFIXES, checked_suffix
 from fragility.loading import load_model
 from fragility.protocol import Protocol
 from fragility.ranking import DEFINED, label_noise_ceiling
+from fragility.saving import TABLE_SUFFIXES, checked_suffix
 from fragility.stress import Dropout, Mask, Noise, Outages, Stress, label_brittle, outage_events
 
 ProtocolArgument = Annotated[
