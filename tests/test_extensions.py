@@ -46,7 +46,8 @@ def greeting(tmp_path) -> Path:
 def test_an_extension_adds_a_command(greeting):
     done = fragility(greeting, "greet", "you")
     assert (done.returncode, done.stdout) == (0, "hello you\n"), done.stderr
-    assert "Say hello." in fragility(greeting, "--help").stdout
+    assert "Say hello." in fragility(greeting, "greet", "--help").stdout
+    assert "From the package greeting." in fragility(greeting, "--help").stdout  # listed without being imported
 
 
 def test_an_extension_cannot_replace_a_command(greeting):
@@ -75,8 +76,8 @@ def test_a_broken_extension_breaks_nothing_else(greeting):
     install(greeting, "broken-thing", {"broken": "no_such_module:app"})
     assert fragility(greeting, "greet", "you").stdout == "hello you\n"
     listed = fragility(greeting, "--help")
-    assert listed.returncode == 0 and "Say hello." in listed.stdout and "audit" in listed.stdout
-    assert "cannot be loaded" in listed.stderr and "Traceback" not in listed.stderr
+    assert listed.returncode == 0 and "greet" in listed.stdout and "audit" in listed.stdout
+    assert "Traceback" not in listed.stderr
 
 
 @pytest.mark.parametrize("command", ["study", "bench"])

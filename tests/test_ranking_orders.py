@@ -6,7 +6,7 @@ import pipelines
 import pytest
 
 from fragility import ranking
-from fragility.audit import audit
+from fragility._audit import audit
 from fragility.protocol import Protocol, bind
 
 

@@ -21,7 +21,6 @@ from fragility.engines.blackbox import DEFAULT_BYTE_BUDGET
 from fragility.engines.choice import prepared
 from fragility.errors import DataError, ModelError
 from fragility.evidence import EvidenceRows
-from fragility.files import save_report, without_nan
 from fragility.ids import places_by_id
 from fragility.models import Model
 from fragility.progress import Report
@@ -40,6 +39,7 @@ from fragility.ranking import (
     rcma_along,
     scores_of,
 )
+from fragility.saving import save_report, without_nan
 from fragility.scores import Floats, Integers
 from fragility.stress import BrittleLabels, Stress, label_rows, run_stress_rows
 

@@ -29,7 +29,6 @@ from sklearn.utils.validation import check_is_fitted
 from fragility._audit import audit
 from fragility.certificate import Certificates
 from fragility.errors import DataError, ModelError
-from fragility.files import save_report, without_nan, write_json
 from fragility.frames import read_rows
 from fragility.models import ClassLabel, Model
 from fragility.protocol import Protocol
@@ -39,6 +38,7 @@ from fragility.ranking.predictive import (
     expected_calibration_error,
     negative_log_likelihood,
 )
+from fragility.saving import save_report, without_nan, write_json
 from fragility.scores import Floats, Integers, pseudo_logits, softmax_probabilities
 from fragility.text import aligned, number
 

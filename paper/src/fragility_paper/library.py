@@ -4,7 +4,7 @@ Public names are used as ``fg.audit``, ``fg.Protocol`` and so on. The study also
 scores rows that are bound once, and it tries variants of formulas that a user has no reason to change.
 """
 
-from fragility.audit import claims_from
+from fragility._audit import claims_from
 from fragility.calibration import scaled_probabilities
 from fragility.certificate import Claims
 from fragility.engines.blackbox import DEFAULT_BYTE_BUDGET, trace_blackbox

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -33,10 +33,7 @@ from fragility.cli.outputs import plan_files
 from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows, read_table
 from fragility.cli.terminal import err, note
 from fragility.errors import DataError
-from fragility.files import TABLE_SUFFIXES, checked_suffix
-
-if TYPE_CHECKING:
-    pass
+from fragility.saving import TABLE_SUFFIXES, checked_suffix
 
 ProtocolArgument = Annotated[
     Path,

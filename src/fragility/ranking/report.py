@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from fragility.equality import NanEqual
 from fragility.errors import DataError
-from fragility.files import save_report, without_nan
 from fragility.ranking.metrics import DEFINED
+from fragility.saving import save_report, without_nan
 from fragility.scores import Booleans, Floats
 from fragility.text import aligned, number
 

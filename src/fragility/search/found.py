@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from fragility.files import TABLE_SUFFIXES, checked_suffix, write_table
+from fragility.saving import TABLE_SUFFIXES, checked_suffix, write_table
 from fragility.scores import Booleans, Floats, Integers
 
 FOUND = "found"

@@ -26,9 +26,9 @@ import pyarrow as pa
 from fragility.engines.blackbox import DEFAULT_BYTE_BUDGET
 from fragility.engines.choice import prepared
 from fragility.evidence import EvidenceRows
-from fragility.files import write_table
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
+from fragility.saving import write_table
 from fragility.scores import EPSILON, Booleans, Floats, Integers, predicted_class, support_margin
 from fragility.stress.declaration import Stress
 from fragility.stress.draws import row_keys
