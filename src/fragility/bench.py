@@ -25,9 +25,10 @@ from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifie
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
 
+from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.audit import audit, claims_from
-from fragility.engines.blackbox import DEFAULT_BYTE_BUDGET, trace_blackbox
 from fragility.engines.blackbox import ENGINE as BLACKBOX
+from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import NativeEngine, choose_native
 from fragility.errors import ModelError
 from fragility.evidence import EvidenceRows
