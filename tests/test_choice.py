@@ -85,7 +85,7 @@ def test_a_predictor_that_disagrees_with_the_model_gives_way_with_a_warning(data
 def test_an_engine_whose_library_is_absent_says_so(data, monkeypatch):
     X, y = data
     model = LogisticRegression().fit(X, y)
-    absent = choice.NativeEngine("linear", "fragility.engines.linear", ("a_library_that_is_not_there",), 1e-6)
+    absent = choice.NativeEngine("linear", "fragility.engines.linear.engine", ("a_library_that_is_not_there",), 1e-6)
     monkeypatch.setattr(choice, "NATIVE", (absent,))
     assert fg.audit(model, X, fg.Protocol.fit(model, X)).engine == "blackbox"
     with pytest.raises(fg.EngineError, match="a_library_that_is_not_there is not installed"):

@@ -17,8 +17,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import fragility as fg
-from fragility.engines import linear
 from fragility.engines.blackbox import trace_blackbox
+from fragility.engines.linear import engine as linear
+from fragility.engines.linear.fillings import BOUND
 from fragility.engines.trace import Trace
 from fragility.errors import DataError, EngineError
 from fragility.protocol import Protocol, bind
@@ -157,8 +158,8 @@ def test_confident_rows_are_clipped_as_probabilities_are(dataset):
     model[-1].coef_ = model[-1].coef_ * 60.0
     for reading in READINGS:
         _, _, claimed = check(model, data.X_train, data.X_test[:200], reading=reading)
-        assert np.isclose(claimed.margin.max(), linear.BOUND)
-        assert claimed.margin.max() <= linear.BOUND
+        assert np.isclose(claimed.margin.max(), BOUND)
+        assert claimed.margin.max() <= BOUND
 
 
 @pytest.mark.parametrize("size", [1, 2**12, 2**15])

@@ -11,11 +11,22 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba")
 
-from fragility.engines import tree_kernels, trees
+from fragility.engines.trees import encoding, kernels
+from fragility.engines.trees.forest import Convention, TreeNodes, assemble
+from fragility.engines.trees.plan import Plan, States, tree_groups
+from fragility.engines.trees.prediction import raw_scores
+from fragility.engines.trees.scoring import bit_planes, walks
 from fragility.evidence import blend
 
 VALUES = np.array([-2.0, -1.0, -1e-36, 0.0, 0.1, 0.5, 1.0, 1.5, 2.0, 3.0, 33.0, np.nan])
-KINDS = (trees.NUMERIC, trees.NUMERIC, trees.NUMERIC, trees.ZERO_BAND, trees.CATEGORY, trees.CATEGORY_INVERTED)
+KINDS = (
+    encoding.NUMERIC,
+    encoding.NUMERIC,
+    encoding.NUMERIC,
+    encoding.ZERO_BAND,
+    encoding.CATEGORY,
+    encoding.CATEGORY_INVERTED,
+)
 N_SETS = 3
 
 
@@ -24,17 +35,17 @@ N_SETS = 3
 
 def naive_right(v: float, threshold: float, flags: int, sets: list[list[int]], zero: float = 1e-35) -> bool:
     if np.isnan(v):
-        return bool(flags & trees.NAN_RIGHT)
-    kind = flags & trees.KIND
-    if kind == trees.ZERO_BAND and abs(v) <= float(np.float32(zero)):
-        return bool(flags & trees.NAN_RIGHT)
-    if kind in (trees.NUMERIC, trees.ZERO_BAND):
+        return bool(flags & encoding.NAN_RIGHT)
+    kind = flags & encoding.KIND
+    if kind == encoding.ZERO_BAND and abs(v) <= float(np.float32(zero)):
+        return bool(flags & encoding.NAN_RIGHT)
+    if kind in (encoding.NUMERIC, encoding.ZERO_BAND):
         return bool(v > threshold)
     inside = v > -1 and int(v) in sets[int(threshold)]
-    return inside if kind == trees.CATEGORY else not inside
+    return inside if kind == encoding.CATEGORY else not inside
 
 
-def naive_scores(nodes: list[trees._Nodes], sets: list[list[int]], base: np.ndarray, X: np.ndarray) -> np.ndarray:
+def naive_scores(nodes: list[TreeNodes], sets: list[list[int]], base: np.ndarray, X: np.ndarray) -> np.ndarray:
     """Return (rows, outputs): each row walks each tree, leaf values are added in tree order."""
     scores = np.tile(base, (len(X), 1))
     for row, x in zip(scores, X, strict=True):
@@ -50,7 +61,7 @@ def naive_scores(nodes: list[trees._Nodes], sets: list[list[int]], base: np.ndar
 # --- random forests -------------------------------------------------------------------------------------------
 
 
-def random_tree(rng: np.random.Generator, n_columns: int, n_leaves: int, output: int, parts: int) -> trees._Nodes:
+def random_tree(rng: np.random.Generator, n_columns: int, n_leaves: int, output: int, parts: int) -> TreeNodes:
     """Return a tree grown at random leaves; its nodes are not in preorder."""
     left, right, leaf = [0], [0], [True]
     for _ in range(n_leaves - 1):
@@ -63,9 +74,9 @@ def random_tree(rng: np.random.Generator, n_columns: int, n_leaves: int, output:
     size = len(leaf)
     flags = rng.choice(KINDS, size) | rng.integers(0, 2, size)
     threshold = rng.choice(VALUES[:-1], size)
-    category = (flags & trees.KIND) >= trees.CATEGORY
+    category = (flags & encoding.KIND) >= encoding.CATEGORY
     threshold[category] = rng.integers(0, N_SETS, category.sum())
-    return trees._Nodes(
+    return TreeNodes(
         rng.integers(0, n_columns, size),
         threshold,
         np.array(left),
@@ -96,7 +107,7 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
     n_groups = draw(st.integers(1, d))
     group = np.concatenate([np.arange(n_groups), rng.integers(0, n_groups, d - n_groups)])
     return {
-        "forest": trees._assemble(nodes, base=rng.normal(size=outputs), n_columns=d, link=trees.AVERAGE, sets=sets),
+        "forest": assemble(nodes, Convention(rng.normal(size=outputs), encoding.AVERAGE), d, sets),
         "nodes": nodes,
         "sets": sets,
         "X": X,
@@ -109,17 +120,17 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def plan_of(problem: dict[str, Any], monotone: bool) -> trees._Plan:
+def plan_of(problem: dict[str, Any], monotone: bool) -> Plan:
     forest, group = problem["forest"], problem["group"].astype(np.uint32)
     n_groups = int(group.max()) + 1
-    return trees._Plan(
+    return Plan(
         baseline=problem["baseline"],
         stepwise=problem["stepwise"].astype(np.uint8),
         column_group=group,
         test_group=group[forest.test_column],
-        test_base=tree_kernels.baseline_ways(forest, problem["baseline"], False, False),
-        tree_group=trees._tree_groups(forest, group, n_groups),
-        slots=trees._largest_tree(forest),
+        test_base=kernels.baseline_ways(forest, problem["baseline"], False, False),
+        tree_group=tree_groups(forest, group, n_groups),
+        slots=forest.most_nodes,
         single=False,
         zero_missing=False,
         monotone=monotone,
@@ -139,11 +150,11 @@ def expected(problem: dict[str, Any]) -> np.ndarray:
 @settings(max_examples=60, deadline=None)
 @given(problems())
 def test_both_kernels_equal_materialised_rows_to_the_last_bit(problem):
-    states = trees._States(problem["severity"], problem["moved"])
+    states = States(problem["severity"], problem["moved"])
     want = expected(problem)
     for monotone in (True, False):
         plan = plan_of(problem, monotone)
-        for kernel in (trees._bit_planes, trees._walks):
+        for kernel in (bit_planes, walks):
             got = kernel(problem["forest"], plan)(problem["X"], problem["rank"], states)
             np.testing.assert_array_equal(got, want, err_msg=f"{kernel.__name__}, monotone={monotone}")
 
@@ -151,7 +162,7 @@ def test_both_kernels_equal_materialised_rows_to_the_last_bit(problem):
 @settings(max_examples=20, deadline=None)
 @given(problems())
 def test_plain_rows(problem):
-    got = trees.raw_scores(problem["forest"], problem["X"])
+    got = raw_scores(problem["forest"], problem["X"])
     np.testing.assert_array_equal(
         got, naive_scores(problem["nodes"], problem["sets"], problem["forest"].base, problem["X"])
     )
@@ -182,12 +193,12 @@ def test_leaf_numbers_of_a_balanced_tree_need_one_union_a_node():
     size = 2 ** (depth + 1) - 1
     leaf = np.arange(size) >= size // 2
     left = np.where(leaf, 0, 2 * np.arange(size) + 1)
-    order = tree_kernels.preorder(left, left + 1, leaf)
+    order = kernels.preorder(left, left + 1, leaf)
     place = np.empty(size, dtype=np.int64)
     place[order] = np.arange(size)
     test = np.where(leaf[order], -1, 0).astype(np.int32)
     right = place[np.where(leaf, 0, left + 1)][order].astype(np.int32)
-    gates, _, slots, _ = tree_kernels.build_networks(test, right, np.array([0, size]))
+    gates, _, slots, _ = kernels.build_networks(test, right, np.array([0, size]))
     assert len(gates) == len(slots) == 2**depth - 1
 
 
@@ -198,7 +209,7 @@ def test_more_states_than_one_walk_holds():
     for tree in nodes:
         tree.flags[:] = 0
     problem = {
-        "forest": trees._assemble(nodes, base=np.zeros(1), n_columns=3, link=trees.SIGMOID),
+        "forest": assemble(nodes, Convention(np.zeros(1), encoding.SIGMOID), 3),
         "nodes": nodes,
         "sets": [],
         "X": rng.normal(size=(20, 3)),
@@ -209,7 +220,7 @@ def test_more_states_than_one_walk_holds():
         "severity": np.sort(rng.choice(np.arange(11) / 10, 70)),
         "moved": rng.integers(0, 2, (70, 3)).astype(np.uint8),
     }
-    states = trees._States(problem["severity"], problem["moved"])
-    for kernel in (trees._bit_planes, trees._walks):
+    states = States(problem["severity"], problem["moved"])
+    for kernel in (bit_planes, walks):
         got = kernel(problem["forest"], plan_of(problem, True))(problem["X"], problem["rank"], states)
         np.testing.assert_array_equal(got, expected(problem))

@@ -22,9 +22,11 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
-from fragility.engines import trees
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.trace import Trace
+from fragility.engines.trees import engine as trees
+from fragility.engines.trees.prediction import forest_predictor, forest_probabilities, raw_scores
+from fragility.engines.trees.readers import load_forest
 from fragility.errors import DataError, EngineError, ModelError
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
@@ -135,8 +137,8 @@ def test_raw_scores_equal_the_library_to_the_last_bit(name, n_classes, numbers):
     X, y = numbers
     y = (np.digitize(X[:, 0] + X[:, 1], [-0.7, 0.0, 0.7]) if n_classes == 4 else y).astype(int)
     model = MODELS[name]().fit(X, y)
-    forest = trees.load_forest(model)
-    sums = trees.raw_scores(forest, X)
+    forest = load_forest(model)
+    sums = raw_scores(forest, X)
     own = np.asarray(RAW[name](model, X)).reshape(len(X), -1)
     np.testing.assert_array_equal(sums / forest.divisor, own)
 
@@ -155,11 +157,11 @@ def test_probabilities_of_arbitrary_rows(name, numbers):
     X, y = numbers
     model = MODELS[name]().fit(X, y)
     rows = np.random.default_rng(0).normal(scale=3.0, size=(1100, 6))
-    forest = trees.load_forest(model)
-    p = trees.forest_probabilities(forest, rows)
-    np.testing.assert_array_equal(trees.forest_predictor(forest, 6)(rows[5:9]), p[5:9])
+    forest = load_forest(model)
+    p = forest_probabilities(forest, rows)
+    np.testing.assert_array_equal(forest_predictor(forest, 6)(rows[5:9]), p[5:9])
     np.testing.assert_allclose(p, Model.wrap(model).head_probabilities(rows), rtol=0, atol=1e-14)
-    assert trees.forest_probabilities(forest, rows[:0]).shape == (0, 2)
+    assert forest_probabilities(forest, rows[:0]).shape == (0, 2)
 
 
 # --- missing values and unusual cells ---------------------------------------------------------------------------
@@ -411,7 +413,7 @@ REFUSED = {
 def test_unusual_settings_that_are_refused(name, numbers):
     make, reason = REFUSED[name]
     with pytest.raises(EngineError, match=reason):
-        trees.load_forest(make(*numbers))
+        load_forest(make(*numbers))
 
 
 def test_refusal_names_the_reason(numbers):
@@ -430,7 +432,7 @@ class Doubtful(RandomForestClassifier):
 
 def test_a_subclass_is_not_taken_for_its_parent(numbers):
     with pytest.raises(EngineError, match="does not know"):
-        trees.load_forest(Doubtful(3).fit(*numbers))
+        load_forest(Doubtful(3).fit(*numbers))
 
 
 # --- invariance ---------------------------------------------------------------------------------------------------
@@ -438,7 +440,7 @@ def test_a_subclass_is_not_taken_for_its_parent(numbers):
 
 @pytest.mark.parametrize("name", ["lightgbm", "xgboost", "catboost", "random forest", "lightgbm 400 leaves"])
 def test_threads_and_neighbours_do_not_change_a_bit(name, numbers, monkeypatch):
-    from fragility.engines import tree_kernels
+    from fragility.engines.trees import kernels
 
     X, y = numbers
     rows = np.random.default_rng(1).normal(size=(1500, 6))
@@ -446,7 +448,7 @@ def test_threads_and_neighbours_do_not_change_a_bit(name, numbers, monkeypatch):
     protocol = Protocol.fit(model, X)
     results = []
     for n_threads in (1, 2, 3):
-        monkeypatch.setattr(tree_kernels, "THREADS", n_threads)
+        monkeypatch.setattr(kernels, "THREADS", n_threads)
         results.append(trees.trace(bind(model, rows, protocol), protocol))
     alone = trees.trace(bind(model, rows[700:703], protocol), protocol)
     monkeypatch.setattr(trees, "CHUNK_ROWS", 600)
@@ -471,7 +473,7 @@ def test_no_rows(numbers):
 def test_wide_rows_are_traced_in_smaller_chunks(numbers):
     X, y = numbers
     model = Model.wrap(MODELS["lightgbm"]().fit(X, y))
-    forest, protocol = trees.load_forest(model.head), Protocol.fit(model, X)
+    forest, protocol = load_forest(model.head), Protocol.fit(model, X)
     assert trees._chunk_size(forest, 6, protocol) == trees.CHUNK_ROWS
     assert 512 < trees._chunk_size(forest, 20_000, protocol) < 1000
     assert trees._chunk_size(forest, 10**7, protocol) == 512

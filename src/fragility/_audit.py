@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import platform
-import sys
-from importlib import metadata
 from typing import Any
 
 import numpy as np
 
+from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.canonical import combine_digests, row_digests
 from fragility.certificate import CLAIM, FORMAT, LIMITS, Certificates, Claims
-from fragility.engines.blackbox import DEFAULT_BYTE_BUDGET
 from fragility.engines.choice import trace_rows
 from fragility.engines.trace import Progress, Trace
 from fragility.evidence import EvidenceRows
+from fragility.libraries import library_versions
 from fragility.models import Model
 from fragility.progress import progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.scores import collapse, fds, flip_budget, rcma
-
-VERSIONED = (
-    "numpy",
-    "pandas",
-    "scikit-learn",
-    "xgboost",
-    "xgboost-cpu",
-    "lightgbm",
-    "catboost",
-    "torch",
-    "numba",
-)
 
 
 def audit(
@@ -101,7 +87,7 @@ def _manifest(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> dict[str,
             "paper_evaluations": len(rows) * protocol.states_per_row,
         },
         "tolerance": declared_tolerance(protocol),
-        "versions": _versions(),
+        "versions": library_versions(),
     }
 
 
@@ -114,19 +100,3 @@ def input_row_digests(rows: EvidenceRows) -> list[bytes]:
     """Return one digest a row over its id and raw columns."""
     ids = np.array([str(own_id) for own_id in rows.ids], dtype=object)
     return row_digests({**rows.source.columns(), "id\x00": ids})
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version(), "fragility": _version("fragility") or "unknown"}
-    for name in VERSIONED:
-        # Only libraries that are in use: a library merely installed had no part in the result.
-        if name.replace("scikit-learn", "sklearn").replace("-cpu", "") in sys.modules and (found := _version(name)):
-            versions[name] = found
-    return versions
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None

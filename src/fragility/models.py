@@ -17,6 +17,7 @@ import numpy as np
 
 from fragility.errors import ModelError
 from fragility.fingerprint import fingerprint
+from fragility.libraries import family_of, is_torch_module
 from fragility.scores import Floats, sigmoid_probabilities, softmax_probabilities
 
 ClassLabel: TypeAlias = str | int | bool | float
@@ -106,7 +107,7 @@ class Model:
     def n_columns(self) -> int | None:
         """Number of raw columns the model was fitted on, where it knows."""
         count = getattr(self.estimator, "n_features_in_", None)
-        if _family(self.estimator).startswith("catboost."):
+        if family_of(self.estimator).startswith("catboost."):
             count = len(self.estimator.feature_names_) or None  # n_features_in_ is 0 after loading from a file
         if count is None and self.columns is not None:
             count = len(self.columns)
@@ -171,7 +172,7 @@ def _feature_names(estimator: Any) -> tuple[str, ...] | None:
 
 
 def _booster_names(estimator: Any) -> Sequence[str] | None:
-    family = _family(estimator)
+    family = family_of(estimator)
     if family == "xgboost.Booster":
         return estimator.feature_names  # type: ignore[no-any-return]
     if family == "lightgbm.Booster":
@@ -212,18 +213,13 @@ def _check_order(known: list[ClassLabel], declared: list[ClassLabel]) -> None:
 
 
 def _booster_classes(head: Any) -> list[int] | None:
-    family = _family(head)
+    family = family_of(head)
     if family == "xgboost.Booster":
         n = int(_xgboost_objective(head)[1])
         return list(range(max(n, 2)))
     if family == "lightgbm.Booster":
         return list(range(max(head.num_model_per_iteration(), 2)))
     return None
-
-
-def _family(value: Any) -> str:
-    """Return ``library.Class`` for the classes of gradient-boosting libraries and scikit-learn."""
-    return f"{type(value).__module__.split('.')[0]}.{type(value).__name__}"
 
 
 def _predict_proba(estimator: Any, rows: Any) -> Floats:
@@ -234,7 +230,7 @@ PREDICT_PROBA = Link("predict_proba", _predict_proba)
 
 
 def _has_probabilities(head: Any) -> bool:
-    return hasattr(head, "predict_proba") or _family(head) in ("xgboost.Booster", "lightgbm.Booster")
+    return hasattr(head, "predict_proba") or family_of(head) in ("xgboost.Booster", "lightgbm.Booster")
 
 
 def _check_gives_probabilities(head: Any) -> None:
@@ -246,11 +242,11 @@ def _check_gives_probabilities(head: Any) -> None:
 
 
 def _link_of(head: Any, output: OutputKind | None) -> Link:
-    if _is_torch_module(head):
+    if is_torch_module(head):
         return _torch_link(head, output)
     if not _has_probabilities(head):
         return _callable_link(output)
-    make = _KNOWN_LINKS.get(_family(head))
+    make = _KNOWN_LINKS.get(family_of(head))
     return (make(head) if make is not None else None) or PREDICT_PROBA
 
 
@@ -279,10 +275,6 @@ def _converter(output: str) -> Callable[[Any], Floats]:
     if output not in _OUTPUTS:
         raise ModelError(f"output must be one of {', '.join(_OUTPUTS)}, got {output!r}")
     return _OUTPUTS[output]
-
-
-def _is_torch_module(value: Any) -> bool:
-    return any(base.__module__ == "torch.nn.modules.module" for base in type(value).__mro__)
 
 
 def _torch_link(module: Any, output: OutputKind | None) -> Link:

@@ -5,10 +5,11 @@ scores rows that are bound once, and it tries variants of formulas that a user h
 """
 
 from fragility._audit import claims_from
+from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.calibration import scaled_probabilities
 from fragility.certificate import Claims
-from fragility.engines.blackbox import DEFAULT_BYTE_BUDGET, trace_blackbox
 from fragility.engines.blackbox import ENGINE as BLACKBOX
+from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import NativeEngine, choose_native
 from fragility.evidence import EvidenceRows, merged_fields
 from fragility.files import replacing, write_text

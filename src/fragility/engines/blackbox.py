@@ -9,16 +9,18 @@ budget, and no result depends on the batch a row is in.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from fragility.engines.trace import Progress, Trace
+from fragility.arrays import DEFAULT_BYTE_BUDGET, rows_within
+from fragility.engines.states import StatesAsked
+from fragility.engines.trace import Progress, Trace, original_confidence
 from fragility.evidence import STEP, EvidenceRows
-from fragility.protocol import Protocol, operator_width
+from fragility.protocol import Protocol
 from fragility.scores import (
     Booleans,
     Floats,
@@ -30,7 +32,6 @@ from fragility.scores import (
     support_margin,
 )
 
-DEFAULT_BYTE_BUDGET = 256 * 2**20
 ENGINE = "blackbox"
 Ranks: TypeAlias = npt.NDArray[np.int32]  # (n, d) step at which each column's group is removed, from 0
 
@@ -43,23 +44,19 @@ def trace_blackbox(
     progress: Progress | None = None,
 ) -> Trace:
     """Return the trace of every row; ``byte_budget`` bounds the stressed rows held at a time."""
-    capacity = max(1, byte_budget // (2 * 8 * rows.width))  # half for the batch, half for its making
+    asked = StatesAsked.of(protocol, rows.n_groups)
+    capacity = rows_within(byte_budget, rows.width, copies=2)  # half for the batch, half for its making
     distinct, copy_of = _distinct_rows(rows.matrix)
     chunk_rows = max(1, capacity // 4)  # a chunk's own arrays must fit as well
-    phase_states = max(len(protocol.groups), protocol.depth, len(protocol.operators), 1)
+    phase_states = max(asked.n_groups, asked.depth, len(asked.widths), 1)
     calls = _Calls.within(capacity, rows, min(chunk_rows, len(distinct)) * phase_states)
     parts = []
     for start in range(0, len(distinct), chunk_rows):
         chosen = distinct[start : start + chunk_rows]
-        parts.append(_trace_chunk(_dense_rows(rows, chosen), rows, protocol, calls))
+        parts.append(_trace_chunk(_dense_rows(rows, chosen), rows, asked, calls))
         if progress is not None:
             progress(len(rows) * (start + len(chosen)) // len(distinct), len(rows))
-    arrays = {
-        f.name: np.concatenate([getattr(part, f.name) for part in parts])[copy_of]
-        for f in fields(Trace)
-        if f.name not in ("evaluations", "engine")
-    }
-    return Trace(**arrays, evaluations=calls.evaluations, engine=ENGINE)
+    return replace(Trace.joined(parts).rows(copy_of), evaluations=calls.evaluations)
 
 
 def _dense_rows(rows: EvidenceRows, chosen: Integers) -> Floats:
@@ -133,28 +130,40 @@ class _Calls:
         self.waiting.clear()
 
 
-def _trace_chunk(x: Floats, rows: EvidenceRows, protocol: Protocol, calls: _Calls) -> Trace:
+class _Chunk(NamedTuple):
+    """Some rows whose removal order is known: m rows, d columns."""
+
+    x: Floats  # (m, d)
+    rank: Ranks
+    rows: EvidenceRows
+    asked: StatesAsked
+    calls: _Calls
+
+
+def _trace_chunk(x: Floats, rows: EvidenceRows, asked: StatesAsked, calls: _Calls) -> Trace:
+    resolution, reading = asked.resolution, asked.reading
     p0 = _ask_originals(x, calls, rows.n_classes)
-    predicted = predicted_class(p0, protocol.resolution)
-    margin = reading_margin(p0, predicted, protocol.reading)
+    predicted = predicted_class(p0, resolution)
+    original = predicted[:, None]
+    margin = reading_margin(p0, predicted, reading)
     one_step = _ask_one_steps(x, p0, rows, calls)
-    one_step_margin = reading_margin(one_step, predicted[:, None], protocol.reading)
-    order = removal_order(margin[:, None] - one_step_margin, protocol.resolution)
-    # (n, d): when each column's group is removed; narrow, because it is read for every state
+    one_step_margin = reading_margin(one_step, original, reading)
+    order = removal_order(margin[:, None] - one_step_margin, resolution)
+    # (m, d): when each column's group is removed; narrow, because it is read for every state
     rank = np.argsort(order, axis=1).astype(np.int32)[:, rows.column_group]
-    path = _ask_path(x, p0, one_step, order, rank, rows, protocol.depth, calls)
-    everyone = np.arange(len(x))
+    chunk = _Chunk(x, rank, rows, asked, calls)
+    path = _ask_path(chunk, p0, one_step, order)
     return Trace(
         predicted=predicted,
-        confidence=p0[everyone, predicted],
+        confidence=original_confidence(p0, predicted),
         margin=margin,
         one_step_margin=one_step_margin,
-        one_step_confidence=np.take_along_axis(one_step, predicted[:, None, None], axis=2)[:, :, 0],
-        order=order[:, : protocol.depth],
-        path_margin=reading_margin(path, predicted[:, None], protocol.reading),
-        path_predicted=state_prediction(path, predicted[:, None], protocol.resolution),
-        threshold=_ask_thresholds(x, predicted, path, rank, rows, protocol, calls),
-        evaluations=0,
+        one_step_confidence=original_confidence(one_step, original),
+        order=order[:, : asked.depth],
+        path_margin=reading_margin(path, original, reading),
+        path_predicted=state_prediction(path, original, resolution),
+        threshold=_ask_thresholds(chunk, predicted, path),
+        evaluations=0,  # counted by the calls, for all chunks
         engine=ENGINE,
     )
 
@@ -183,31 +192,22 @@ def _ask_one_steps(x: Floats, p0: Floats, rows: EvidenceRows, calls: _Calls) -> 
     return one_step
 
 
-def _ask_path(
-    x: Floats,
-    p0: Floats,
-    one_step: Floats,
-    order: Integers,
-    rank: Ranks,
-    rows: EvidenceRows,
-    depth: int,
-    calls: _Calls,
-) -> Floats:
-    """Return (n, K+1, C) probabilities after 0..K removals."""
-    everyone = np.arange(len(x))
-    path = np.empty((len(x), depth + 1, p0.shape[1]))
+# --- the path -----------------------------------------------------------------------------------------------
+
+
+def _ask_path(chunk: _Chunk, p0: Floats, one_step: Floats, order: Integers) -> Floats:
+    """Return (m, K+1, C) probabilities after 0..K removals, from those of x (m, C) and of one step (m, G, C)."""
+    x, rank, rows, asked, calls = chunk
+    path = np.empty((len(x), asked.depth + 1, p0.shape[1]))
     path[:, 0] = p0
-    path[:, 1] = one_step[everyone, order[:, 0]]
-    at_baseline = np.stack(
-        [_at_baseline(x[:, columns], rows.baseline[columns]).all(axis=1) for columns in rows.group_columns()], axis=1
-    )
-    same = np.take_along_axis(at_baseline, order[:, :depth], axis=1)  # step k changes nothing
-    asked = ~same
-    asked[:, 0] = False  # the first step is a one-step state
-    copies, sources = _meeting_states(x, order[:, :depth], rank, rows, asked, calls.capacity)
-    asked[copies] = False
-    for k in range(2, depth + 1):
-        moving = np.flatnonzero(asked[:, k - 1])
+    path[:, 1] = one_step[np.arange(len(x)), order[:, 0]]
+    same = _idle_steps(chunk, order)
+    new = ~same
+    new[:, 0] = False  # the first step is a one-step state
+    copies, sources = _meeting_states(chunk, order[:, : asked.depth], new)
+    new[copies] = False
+    for k in range(2, asked.depth + 1):
+        moving = np.flatnonzero(new[:, k - 1])
         if len(moving):
             state = calls.reserve(len(moving), path, (moving, k))
             whole = len(moving) == len(x)
@@ -215,120 +215,148 @@ def _ask_path(
             np.copyto(state, rows.baseline, where=(rank if whole else rank[moving]) < k)
     calls.flush()
     path[:, 1:][copies] = path[:, 1:][sources]
-    for k in range(2, depth + 1):
+    for k in range(2, asked.depth + 1):
         path[same[:, k - 1], k] = path[same[:, k - 1], k - 1]
     return path
+
+
+def _idle_steps(chunk: _Chunk, order: Integers) -> Booleans:
+    """Return (m, K): the steps of the path that remove a group which lies at its baseline already."""
+    x, rows = chunk.x, chunk.rows
+    idle = [_at_baseline(x[:, columns], rows.baseline[columns]).all(axis=1) for columns in rows.group_columns()]
+    return np.take_along_axis(np.stack(idle, axis=1), order[:, : chunk.asked.depth], axis=1)
 
 
 Places: TypeAlias = tuple[Integers, Integers]  # rows, and steps of their paths counted from 0
 
 
-def _meeting_states(
-    x: Floats, order: Integers, rank: Ranks, rows: EvidenceRows, asked: Booleans, capacity: int
-) -> tuple[Places, Places]:
+def _meeting_states(chunk: _Chunk, order: Integers, new: Booleans) -> tuple[Places, Places]:
     """Return (states of the path that another row's path passes through as well, those other states).
 
-    A state's key is a sum over groups, so each step of a path changes it by one group's difference. Equal keys are
-    only a hint: the states themselves are compared.
+    order: (m, K), new: (m, K) the states to look at. Equal keys are only a hint: the states themselves are compared.
     """
-    bits, base = x.view(np.uint64), rows.baseline.view(np.uint64)
-    multipliers = _multipliers(rows.width)
-    change = np.stack([(base[c] - bits[:, c]) @ multipliers[c] for c in rows.group_columns()], axis=1)
-    keys = (bits @ multipliers)[:, None] + np.cumsum(np.take_along_axis(change, order, axis=1), axis=1, dtype=np.uint64)
-    who, step = np.nonzero(asked)
-    _, first, key_of = np.unique(keys[who, step], return_index=True, return_inverse=True)
+    who, step = np.nonzero(new)
+    _, first, key_of = np.unique(_path_keys(chunk, order)[who, step], return_index=True, return_inverse=True)
     repeats = np.flatnonzero(first[key_of] != np.arange(len(who)))
     origin = first[key_of[repeats]]
-    equal = np.empty(len(repeats), dtype=bool)
-    for start in range(0, len(repeats), capacity):
-        part = slice(start, start + capacity)
-        one, other = (
-            np.where(rank[who[at]] <= step[at][:, None], base, bits[who[at]]) for at in (repeats[part], origin[part])
-        )
-        equal[part] = (one == other).all(axis=1)
+    equal = _equal_states(chunk, (who[repeats], step[repeats]), (who[origin], step[origin]))
     repeats, origin = repeats[equal], origin[equal]
     return (who[repeats], step[repeats]), (who[origin], step[origin])
 
 
-def _ask_thresholds(
-    x: Floats,
-    predicted: Integers,
-    path: Floats,
-    rank: Ranks,
-    rows: EvidenceRows,
-    protocol: Protocol,
-    calls: _Calls,
-) -> Floats:
-    """Return (n, P) lambda*; rows that have flipped are not asked again at larger severities."""
-    widths = [operator_width(operator, rows.n_groups) for operator in protocol.operators]
-    threshold = np.full((len(x), len(widths)), np.inf)
-    toward = rows.baseline - x
-    jump = rows.stepwise | np.isnan(x)
-    any_jump = bool(jump.any())
-    known = np.zeros(threshold.shape, dtype=bool)
-    if any_jump:
-        for j, width in enumerate(widths):
-            known[:, j] = _fill_known(
-                threshold[:, j], width, jump | (toward == 0), predicted, path, rank, protocol, calls
-            )
-    outside = {width: rank >= width for width in widths if width < rows.n_groups}
-    for severity in protocol.severities:
-        live = [np.flatnonzero(np.isinf(threshold[:, j]) & ~known[:, j]) for j in range(len(widths))]
-        answers = [np.empty((len(who), path.shape[2])) for who in live]
-        for who, width, p in zip(live, widths, answers, strict=True):
-            if severity == 1.0 and width <= protocol.depth:
-                p[:] = path[who, width]  # full attenuation of the first j groups is their removal
-            elif severity == 1.0 and width == rows.n_groups and len(who):
-                p[:] = calls.everything_removed()
-            elif len(who):
-                state = calls.reserve(len(who), p, slice(None))
-                _attenuate(state, x, toward, jump if any_jump else None, severity, who, rows)
-                if width < rows.n_groups:
-                    np.copyto(state, x[who], where=outside[width][who])
-        calls.flush()
+def _path_keys(chunk: _Chunk, order: Integers) -> npt.NDArray[np.uint64]:
+    """Return (m, K) keys: a key is a sum over groups, so each step of a path changes it by one group's difference."""
+    bits, base = chunk.x.view(np.uint64), chunk.rows.baseline.view(np.uint64)
+    multipliers = _multipliers(chunk.rows.width)
+    change = np.stack([(base[c] - bits[:, c]) @ multipliers[c] for c in chunk.rows.group_columns()], axis=1)
+    steps = np.cumsum(np.take_along_axis(change, order, axis=1), axis=1, dtype=np.uint64)
+    return np.asarray((bits @ multipliers)[:, None] + steps)
+
+
+def _equal_states(chunk: _Chunk, some: Places, others: Places) -> Booleans:
+    """Return where two states are the same row of cells, to the last bit."""
+    bits, base = chunk.x.view(np.uint64), chunk.rows.baseline.view(np.uint64)
+    equal = np.empty(len(some[0]), dtype=bool)
+    for start in range(0, len(equal), chunk.calls.capacity):
+        part = slice(start, start + chunk.calls.capacity)
+        one, other = (
+            np.where(chunk.rank[who[part]] <= step[part][:, None], base, bits[who[part]])
+            for who, step in (some, others)
+        )
+        equal[part] = (one == other).all(axis=1)
+    return equal
+
+
+# --- the severity grid --------------------------------------------------------------------------------------
+
+
+class _Motion(NamedTuple):
+    """How the cells of a chunk move toward the baseline."""
+
+    toward: Floats  # (m, d) baseline - x
+    jump: Booleans  # (m, d) cells that cannot be interpolated
+    any_jump: bool
+    outside: dict[int, Booleans]  # by operator width: (m, d) cells of groups that it leaves alone
+
+
+def _ask_thresholds(chunk: _Chunk, predicted: Integers, path: Floats) -> Floats:
+    """Return (m, P) lambda*; rows that have flipped are not asked again at larger severities."""
+    asked = chunk.asked
+    motion = _motion_of(chunk)
+    threshold, known = _known_thresholds(chunk, motion, predicted, path)
+    for severity in asked.severities:
+        live = [np.flatnonzero(np.isinf(threshold[:, j]) & ~known[:, j]) for j in range(len(asked.widths))]
+        answers = [
+            _ask_severity(chunk, motion, width, severity, who, path)
+            for who, width in zip(live, asked.widths, strict=True)
+        ]
+        chunk.calls.flush()
         for j, (who, p) in enumerate(zip(live, answers, strict=True)):
-            flipped = support_margin(p, predicted[who]) < -protocol.resolution
+            flipped = support_margin(p, predicted[who]) < -asked.resolution
             threshold[who[flipped], j] = severity
     return threshold
 
 
-def _fill_known(
-    threshold: Floats,
-    width: int,
-    still: Booleans,
-    predicted: Integers,
-    path: Floats,
-    rank: Ranks,
-    protocol: Protocol,
-    calls: _Calls,
-) -> Booleans:
-    """Fill in lambda* of rows whose first ``width`` groups can only jump; return which rows these are.
+def _motion_of(chunk: _Chunk) -> _Motion:
+    jump = chunk.rows.stepwise | np.isnan(chunk.x)
+    narrow = [width for width in chunk.asked.widths if width < chunk.asked.n_groups]
+    outside = {width: chunk.rank >= width for width in narrow}
+    return _Motion(chunk.rows.baseline - chunk.x, jump, bool(jump.any()), outside)
+
+
+def _ask_severity(chunk: _Chunk, motion: _Motion, width: int, severity: float, who: Integers, path: Floats) -> Floats:
+    """Return (len(who), C) probabilities of rows ``who`` with ``width`` groups attenuated; filled at the next flush."""
+    p = np.empty((len(who), path.shape[2]))
+    if severity == 1.0 and chunk.asked.removal_known(width):
+        p[:] = _removed(chunk, width, who, path)
+    elif len(who):
+        state = chunk.calls.reserve(len(who), p, slice(None))
+        _attenuate(state, chunk, motion, severity, who)
+        if width in motion.outside:
+            np.copyto(state, chunk.x[who], where=motion.outside[width][who])
+    return p
+
+
+def _removed(chunk: _Chunk, width: int, who: Integers, path: Floats) -> Floats:
+    """Return (len(who), C) probabilities with the first ``width`` groups removed, where that state is known."""
+    if chunk.asked.on_path(width):
+        return np.asarray(path[who, width])
+    return np.tile(chunk.calls.everything_removed(), (len(who), 1)) if len(who) else path[who, 0]
+
+
+def _known_thresholds(chunk: _Chunk, motion: _Motion, predicted: Integers, path: Floats) -> tuple[Floats, Booleans]:
+    """Return (m, P) lambda* of rows whose attenuated groups can only jump, and which rows these are; else infinity.
 
     Below severity 0.5 such a row is x itself, from 0.5 on it is the removal of those groups.
     """
-    n_groups = len(protocol.groups)
-    if not (width <= protocol.depth or width == n_groups):
-        return np.zeros(len(still), dtype=bool)
-    known = np.asarray((still | (rank >= width)).all(axis=1))
-    who = np.flatnonzero(known)
-    jumps_at = next((severity for severity in protocol.severities if severity >= STEP), None)
-    if len(who) and jumps_at is not None:
-        removed = path[who, width] if width <= protocol.depth else np.tile(calls.everything_removed(), (len(who), 1))
-        threshold[who[support_margin(removed, predicted[who]) < -protocol.resolution]] = jumps_at
-    return known
+    asked = chunk.asked
+    threshold = np.full((len(chunk.x), len(asked.widths)), np.inf)
+    known = np.zeros(threshold.shape, dtype=bool)
+    jumps_at = next((severity for severity in asked.severities if severity >= STEP), None)
+    if not motion.any_jump:
+        return threshold, known
+    still = motion.jump | (motion.toward == 0)
+    for j, width in enumerate(asked.widths):
+        if not asked.removal_known(width):
+            continue
+        known[:, j] = (still | (chunk.rank >= width)).all(axis=1)
+        who = np.flatnonzero(known[:, j])
+        if len(who) and jumps_at is not None:
+            lost = support_margin(_removed(chunk, width, who, path), predicted[who]) < -asked.resolution
+            threshold[who[lost], j] = jumps_at
+    return threshold, known
 
 
-def _attenuate(
-    state: Floats, x: Floats, toward: Floats, jump: Booleans | None, severity: float, who: Integers, rows: EvidenceRows
-) -> None:
+def _attenuate(state: Floats, chunk: _Chunk, motion: _Motion, severity: float, who: Integers) -> None:
     """Fill ``state`` with rows ``who`` at ``severity``: the rule of ``evidence.blend``, without its temporaries."""
+    baseline = chunk.rows.baseline
     if severity >= 1.0:
-        state[:] = rows.baseline
+        state[:] = baseline
         return
-    whole = len(who) == len(x)
-    own = x if whole else x[who]
-    np.multiply(toward if whole else toward[who], severity, out=state)
+    whole = len(who) == len(chunk.x)
+    own = chunk.x if whole else chunk.x[who]
+    np.multiply(motion.toward if whole else motion.toward[who], severity, out=state)
     state += own
-    if jump is not None:
-        target = np.broadcast_to(rows.baseline, own.shape) if severity >= STEP else own
-        np.copyto(state, target, where=jump if whole else jump[who])
+    if motion.any_jump:
+        target = np.broadcast_to(baseline, own.shape) if severity >= STEP else own
+        np.copyto(state, target, where=motion.jump if whole else motion.jump[who])

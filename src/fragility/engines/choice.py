@@ -51,7 +51,7 @@ class NativeEngine:
 
 
 NATIVE = (
-    NativeEngine("linear", "fragility.engines.linear", (), 1e-6),
+    NativeEngine("linear", "fragility.engines.linear.engine", (), 1e-6),
     NativeEngine("trees", "fragility.engines.trees.engine", ("numba",), 1e-6),
     # A float32 network rounds by the shape of its batch, in the black box as in the engine.
     NativeEngine("neural", "fragility.engines.neural", ("torch",), 1e-4),

@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,13 @@ import torch
 from torch import nn
 
 from fragility.engines.neural_states import Sizes, SplitNetwork, StatePlan, split_module, trace_states
+from fragility.engines.states import StatesAsked
 from fragility.engines.trace import Progress, Trace
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows
+from fragility.libraries import family_of
 from fragility.models import PREDICT_PROBA
-from fragility.protocol import Protocol, operator_width
+from fragility.protocol import Protocol
 
 ENGINE = "neural"
 TORCH_LINK = " of a torch module, link in float64"
@@ -73,16 +76,8 @@ def trace(
 
 
 def _plan(rows: EvidenceRows, protocol: Protocol) -> StatePlan:
-    return StatePlan(
-        baseline=rows.baseline,
-        column_group=rows.column_group,
-        n_groups=rows.n_groups,
-        depth=protocol.depth,
-        widths=tuple(operator_width(operator, rows.n_groups) for operator in protocol.operators),
-        severities=protocol.severities,
-        reading=protocol.reading,
-        resolution=protocol.resolution,
-    )
+    asked = StatesAsked.of(protocol, rows.n_groups)
+    return StatePlan(baseline=rows.baseline, column_group=rows.column_group, **asdict(asked))
 
 
 def _refuse_rows(rows: EvidenceRows, error: Exception) -> None:
@@ -99,7 +94,7 @@ def _kind_of(rows: EvidenceRows) -> str | None:
     head, link = rows.model.head, rows.model.link
     if isinstance(head, nn.Module):
         return "torch" if link.removesuffix(TORCH_LINK) in OUTPUTS else None
-    family = f"{type(head).__module__.split('.')[0]}.{type(head).__name__}"
+    family = family_of(head)
     if family == "fragility.ResMLPClassifier":
         return "residual" if link != PREDICT_PROBA.name else None
     if family == "sklearn.MLPClassifier" and not (head.n_outputs_ > 1 and head.out_activation_ == "logistic"):

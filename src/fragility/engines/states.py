@@ -15,21 +15,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fragility.protocol import Protocol, operator_width
+from fragility.scores import Reading
 
 
 @dataclass(frozen=True, slots=True)
 class StatesAsked:
-    """The states of a protocol; those that follow from others are asked once."""
+    """The states of a protocol, and how their margins are read: all that an engine needs to know of it."""
 
     n_groups: int
     depth: int
     widths: tuple[int, ...]  # (P,) groups that each operator degrades
-    severities: tuple[float, ...]
+    severities: tuple[float, ...]  # of the grid, rising
+    reading: Reading
+    resolution: float
 
     @classmethod
     def of(cls, protocol: Protocol, n_groups: int) -> StatesAsked:
-        widths = tuple(operator_width(operator, n_groups) for operator in protocol.operators)
-        return cls(n_groups, protocol.depth, widths, protocol.severities)
+        return cls(
+            n_groups=n_groups,
+            depth=protocol.depth,
+            widths=tuple(operator_width(operator, n_groups) for operator in protocol.operators),
+            severities=protocol.severities,
+            reading=protocol.reading,
+            resolution=protocol.resolution,
+        )
 
     def on_path(self, width: int) -> bool:
         """Return whether the removal of the first ``width`` groups is a step of the path."""

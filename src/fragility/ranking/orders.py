@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fragility.engines.blackbox import DEFAULT_BYTE_BUDGET
+from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
 from fragility.ranking.predictive import negative_log_likelihood

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from fragility.engines.blackbox import DEFAULT_BYTE_BUDGET
+from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.engines.choice import prepared
 from fragility.errors import ProtocolError
 from fragility.evidence import EvidenceRows

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from fragility.engines.blackbox import DEFAULT_BYTE_BUDGET
+from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.engines.choice import prepared
 from fragility.evidence import EvidenceRows
 from fragility.progress import Report, progress_bar

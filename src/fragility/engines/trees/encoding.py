@@ -19,7 +19,7 @@ A node of a deep tree, as a walk reads it, is its threshold and one integer, its
 from __future__ import annotations
 
 NAN_RIGHT = 1
-NUMERIC, ZERO_BAND, CATEGORY, CATEGORY_INVERTED = 0, 2, 4, 6
+NUMERIC, ZERO_BAND, CATEGORY, CATEGORY_INVERTED = 0, 2, 4, 6  # what asks for a set comes last
 KIND = 6
 FLAGS = NAN_RIGHT | KIND
 

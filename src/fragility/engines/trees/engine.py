@@ -66,7 +66,7 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
     for start in range(0, max(len(rows), 1), size):
         x = rows.dense(start, start + size)
         _ask_about_unusual_cells(x, rows)
-        parts.append(_trace_chunk(x, scorer, protocol))
+        parts.append(_trace_chunk(x, scorer))
         if progress is not None:
             progress(min(start + size, len(rows)), len(rows))
     return Trace.joined(parts)
@@ -134,8 +134,9 @@ class _Scorer:
         return self.observe(self.baseline[None, :], rank, unmoved(self.asked.n_groups)).repeat(n)
 
 
-def _trace_chunk(x: Floats, scorer: _Scorer, protocol: Protocol) -> Trace:
-    resolution, reading, asked = protocol.resolution, protocol.reading, scorer.asked
+def _trace_chunk(x: Floats, scorer: _Scorer) -> Trace:
+    asked = scorer.asked
+    resolution, reading = asked.resolution, asked.reading
     in_order = np.broadcast_to(np.arange(asked.n_groups), (len(x), asked.n_groups))
     first = scorer.observe(x, in_order, single_removals(asked.n_groups))
     original = first.take([0])
@@ -156,21 +157,21 @@ def _trace_chunk(x: Floats, scorer: _Scorer, protocol: Protocol) -> Trace:
         order=order[:, : asked.depth],
         path_margin=np.ascontiguousarray(path.margin(predicted, reading).T),
         path_predicted=np.ascontiguousarray(path.state_predicted(predicted, resolution).T),
-        threshold=_thresholds(path, second, predicted, scorer, resolution),
+        threshold=_thresholds(path, second, predicted, scorer),
         evaluations=len(x) * (1 + asked.n_groups + asked.depth - 1 + len(asked.grid) * len(asked.widths)),
         engine=ENGINE,
     )
 
 
-def _thresholds(path: Observed, second: Observed, predicted: Integers, scorer: _Scorer, resolution: float) -> Floats:
+def _thresholds(path: Observed, second: Observed, predicted: Integers, scorer: _Scorer) -> Floats:
     """Return (n, P) lambda*: the smallest severity at which another class beats the original."""
     asked = scorer.asked
     threshold = np.empty((len(predicted), len(asked.widths)))
     for j, width in enumerate(asked.widths):
         places = [asked.depth - 1 + i * len(asked.widths) + j for i in range(len(asked.grid))]
-        flips = second.take(places).support(predicted) < -resolution
+        flips = second.take(places).support(predicted) < -asked.resolution
         if len(asked.grid) < len(asked.severities):
             full = path.take([width]) if asked.on_path(width) else scorer.everything_removed(len(predicted))
-            flips = np.concatenate([flips, full.support(predicted) < -resolution])
+            flips = np.concatenate([flips, full.support(predicted) < -asked.resolution])
         threshold[:, j] = flip_threshold(np.array(asked.severities), flips.T)
     return threshold

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fragility.engines.trees.encoding import CATEGORY_INVERTED, KIND, NAN_RIGHT, NUMERIC, ZERO_BAND
+from fragility.engines.trees.encoding import CATEGORY, CATEGORY_INVERTED, KIND, NAN_RIGHT, ZERO_BAND
 from fragility.engines.trees.kernels.compiling import entry, helper
 from fragility.evidence import STEP
 
@@ -42,7 +42,7 @@ def goes_right(v: float, threshold: float, flags: int, set_start: Any, set_words
     kind = flags & KIND
     if v != v or (kind == ZERO_BAND and abs(v) <= ZERO_THRESHOLD):
         return (flags & NAN_RIGHT) != 0
-    if kind == NUMERIC or kind == ZERO_BAND:
+    if kind < CATEGORY:
         return v > threshold
     return in_set(v, np.int64(threshold), set_start, set_words) != (kind == CATEGORY_INVERTED)
 

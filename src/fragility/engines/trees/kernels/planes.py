@@ -1,10 +1,10 @@
 """Bit planes: the leaves that a block of rows reaches, by logic on whole words of rows.
 
-    decisions  (T, WORDS)            bit of a row: it goes right at the test
-    reach      (nodes, WORDS)        bit of a row: it arrives at the node
-    planes     (16, WORDS)           bit of a row: that bit of its leaf's number
-    known      (trees + 1, 2, BLOCK) leaf numbers of x, low and high byte; the last place is for those of one state
-    sums       (outputs, BLOCK)      raw sums
+decisions  (T, WORDS)            bit of a row: it goes right at the test
+reach      (nodes, WORDS)        bit of a row: it arrives at the node
+planes     (16, WORDS)           bit of a row: that bit of its leaf's number
+known      (trees + 1, 2, BLOCK) leaf numbers of x, low and high byte; the last place is for those of one state
+sums       (outputs, BLOCK)      raw sums
 """
 
 from __future__ import annotations

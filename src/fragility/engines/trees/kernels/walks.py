@@ -13,8 +13,8 @@ Where a set splits, the states that go right wait on a stack and the others walk
 At a leaf each state of the set takes its value. Tests of other kinds (categories, zero band) ask every severity.
 
 What a walk needs of a node is its threshold and its word, explained in ``encoding``; the names for the word's parts are
-the first functions below. In the loop over nodes there are only numbers and look-ups in arrays; helpers that take
-nothing but numbers are inlined and cost nothing.
+the first functions below. Helpers of numbers are inlined and cost nothing; one that takes arrays counts references
+to them, which the step from node to node cannot afford, so look-ups in arrays stay in the loop.
 """
 
 from __future__ import annotations
@@ -78,39 +78,53 @@ def _cell_right(v: float, threshold: float, word: int) -> bool:
 # --- states that part ---------------------------------------------------------------------------------------
 
 
-@helper
-def _crossing(x: float, toward: float, threshold: float, base: bool, severities: Any, single: bool) -> int:
-    """Return the first severity at which a cell that moves past the threshold is on the baseline's side.
+@inlined
+def _level(cell: Any, threshold: float, way: bool, severities: Any, jump: int, single: bool) -> int:
+    """Return the first severity at which a cell is on the baseline's side of a test that it crosses once.
 
-    Such a cell crosses once, so the severities before it can be counted; a loop without branches is the fastest.
+    cell: (x, baseline, stepwise). way: x itself goes right. jump: see ``scoring.Levels``.
     """
+    x, baseline, stepwise = cell
+    return jump if stepwise or x != x else _crossing(x, baseline - x, threshold, way, severities, single)
+
+
+@helper
+def _crossing(x: float, toward: float, threshold: float, way: bool, severities: Any, single: bool) -> int:
+    """Count the severities at which the cell has not crossed yet; a loop without branches is the fastest."""
     level = 0
     for i in range(len(severities)):
         v = x + severities[i] * toward
         if single:
             v = np.float64(np.float32(v))
-        level += (v > threshold) != base
+        level += (v > threshold) == way
     return level
 
 
 @helper
-def _right_by_level(node: Any, cell: Any, compare: Any, severities: Any, at_least: Any, sets: Any) -> Any:
-    """Return the states that go right at a node where a cell may cross more than once: every severity is asked.
+def _right_by_level(states: Any, node: Any, cell: Any, group: int, levels: Any, compare: Any, sets: Any) -> Any:
+    """Return the states that go right at a test that a cell may cross more than once: every severity is asked.
 
-    node: (threshold, word). cell: (x, baseline, stepwise). compare: (single, zero_missing). severities (S,),
-    at_least (S+1,) of this cell's group. sets: (set_start, set_words).
+    node: (threshold, word). cell: (x, baseline, stepwise). compare: (single, zero_missing). sets: (starts, words).
     """
-    threshold, word = node
+    severities, at_least, _ = levels
     x, baseline, stepwise = cell
+    threshold, word = node
+    unmoved, removed = ~at_least[group, 0], at_least[group, len(severities)]
+    right = removed if _baseline_right(word) else NONE
+    if _passes(x, threshold, word, compare, sets):
+        right |= unmoved
+    for i in range(len(severities)):
+        if _passes(stressed_cell(x, baseline, severities[i], stepwise), threshold, word, compare, sets):
+            right |= at_least[group, i] & ~at_least[group, i + 1]
+    return states & right
+
+
+@helper
+def _passes(v: float, threshold: float, word: int, compare: Any, sets: Any) -> bool:
+    """Return whether a cell goes right at a test of any kind."""
     single, zero_missing = compare
     set_start, set_words = sets
-    right = at_least[len(severities)] if _baseline_right(word) else NONE
-    for i in range(-1, len(severities)):
-        severity = severities[i] if i >= 0 else 0.0
-        v = compared_cell(stressed_cell(x, baseline, severity, stepwise), single, zero_missing)
-        if goes_right(v, threshold, word & FLAGS, set_start, set_words):
-            right |= at_least[i] & ~at_least[i + 1] if i >= 0 else ~at_least[0]
-    return right
+    return goes_right(compared_cell(v, single, zero_missing), threshold, word & FLAGS, set_start, set_words)
 
 
 # --- the walk -----------------------------------------------------------------------------------------------
@@ -162,8 +176,7 @@ def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: 
     nodes, _, column_bits = packed
     severities, at_least, jump = levels
     waiting_place, waiting_states = waiting
-    leaf_value = forest.leaf_value
-    sets = (forest.set_start, forest.set_words)
+    leaf_value, sets = forest.leaf_value, (forest.set_start, forest.set_words)
     column_group, baseline, stepwise = plan.column_group, plan.baseline, plan.stepwise
     monotone, single, compare = plan.monotone, plan.single, (plan.single, plan.zero_missing)
     removal = len(severities)
@@ -184,19 +197,16 @@ def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: 
                     right = states if way else NONE
                 else:
                     group = rank[row, column_group[column]]
-                    cell = x[row, column]
+                    cell = (x[row, column], baseline[column], stepwise[column] != 0)
                     if crosses_once:
                         level = removal
-                        if states & at_least[group, 0] & ~at_least[group, removal]:  # some move it only in part
-                            level = jump
-                            if not (stepwise[column] or cell != cell):
-                                toward = baseline[column] - cell
-                                level = _crossing(cell, toward, threshold, not way, severities, single)
+                        if states & at_least[group, 0] & ~at_least[group, removal]:  # some move the cell in part
+                            level = _level(cell, threshold, way, severities, jump, single)
                         moved = at_least[group, level]
                         right = states & (~moved if way else moved)
                     else:
-                        node, moving = (np.float64(threshold), word), (cell, baseline[column], stepwise[column] != 0)
-                        right = states & _right_by_level(node, moving, compare, severities, at_least[group], sets)
+                        node = (np.float64(threshold), word)
+                        right = _right_by_level(states, node, cell, group, levels, compare, sets)
                 if right == states:
                     place += _steps_to_right(word, column_bits)
                 else:
@@ -207,9 +217,14 @@ def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: 
                     states &= ~right
                     place += ONE
                 word = np.int64(nodes[place].word)
-            leaf = _leaf_number(word)
-            while states:
-                state: Any = lowest_bit(states)
-                for part in range(leaf_value.shape[1]):
-                    sums[row, state, output + part] += leaf_value[leaf, part]
-                states &= states - ONE
+            _add_leaf(leaf_value, _leaf_number(word), states, sums, row, output)
+
+
+@inlined
+def _add_leaf(leaf_value: Any, leaf: Any, states: Any, sums: Any, row: int, output: int) -> None:
+    """Add a leaf's values to the sums of each of the states that reach it; leaf_value (L, V)."""
+    while states:
+        state: Any = lowest_bit(states)
+        for part in range(leaf_value.shape[1]):
+            sums[row, state, output + part] += leaf_value[leaf, part]
+        states &= states - ONE

@@ -1,0 +1,76 @@
+"""The linear engine: rows in pieces, each turned into sums and each sum into observations."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fragility.arrays import MEBIBYTE, rows_within
+from fragility.engines.linear.fillings import filling
+from fragility.engines.linear.links import link_for
+from fragility.engines.linear.sums import GroupScores
+from fragility.engines.states import StatesAsked
+from fragility.engines.trace import Progress, Trace
+from fragility.errors import EngineError
+from fragility.evidence import EvidenceRows
+from fragility.protocol import Protocol
+
+ENGINE = "linear"
+PIECE_BYTES = 2 * MEBIBYTE  # an array of a piece of rows should stay in cache
+LEAST_ROWS = 16
+
+
+def refusal(rows: EvidenceRows) -> str | None:
+    """Return why this engine cannot audit these rows, or None if it can."""
+    if link_for(rows) is None:
+        return "it is not a linear classifier whose scores and link are known"
+    if not rows.native_matrix:
+        return "preprocessing or categories stand between the evidence and the scores"
+    if rows.cell_dtype != np.float64:
+        return "its rows are float32, and sums of float32 products depend on their order"
+    if bool(rows.stepwise.any()) or not bool(np.isfinite(rows.baseline).all()):
+        return "some columns cannot be interpolated, or have no baseline"
+    return None
+
+
+def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
+    """Return the trace of every row."""
+    link = link_for(rows)
+    if link is None:
+        raise EngineError(f"the linear engine does not know {rows.model.kind}; use engine='auto'")
+    asked = StatesAsked.of(protocol, rows.n_groups)
+    scores = GroupScores.of(rows)
+    fill = filling(scores.n_outputs, link, asked)
+    out = _blank_trace(len(rows), asked)
+    size = rows_within(PIECE_BYTES, _widest(scores.n_outputs, asked), least=LEAST_ROWS)
+    for start in range(0, len(rows), size):
+        piece = slice(start, min(start + size, len(rows)))
+        total, removed = scores.of_piece(rows, piece)
+        fill(out.rows(piece), total, removed, asked)
+        if progress is not None:
+            progress(piece.stop, len(rows))
+    return out
+
+
+def _widest(outputs: int, asked: StatesAsked) -> int:
+    """Return how many cells a row has in the widest array."""
+    if outputs == 1:
+        return asked.n_groups
+    return max(asked.n_groups, asked.depth + 1, len(asked.severities)) * outputs
+
+
+def _blank_trace(n: int, asked: StatesAsked) -> Trace:
+    """Return a trace to be filled; its tables are stored state by state, as they are made."""
+    steps = asked.depth + 1
+    return Trace(
+        predicted=np.empty(n, np.int64),
+        confidence=np.empty(n),
+        margin=np.empty(n),
+        one_step_margin=np.empty((asked.n_groups, n)).T,
+        one_step_confidence=np.empty((asked.n_groups, n)).T,
+        order=np.empty((asked.depth, n), np.int64).T,
+        path_margin=np.empty((steps, n)).T,
+        path_predicted=np.empty((steps, n), np.int64).T,
+        threshold=np.empty((len(asked.widths), n)).T,
+        evaluations=0,
+        engine=ENGINE,
+    )

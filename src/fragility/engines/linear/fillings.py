@@ -1,0 +1,244 @@
+"""From sums to a trace: three ways to fill some rows of it, the fastest that is exact for a link and a protocol.
+
+A filling is handed views of the rows to fill, s (O, m), t (G, O, m) and what is asked. Rows come last in every array,
+so that each operation runs over whole vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from fragility.engines.linear.links import Link
+from fragility.engines.states import StatesAsked
+from fragility.engines.trace import Trace, original_confidence
+from fragility.scores import (
+    CLIP,
+    Floats,
+    Integers,
+    flip_threshold,
+    predicted_class,
+    reading_margin,
+    removal_order,
+    softmax_probabilities,
+    state_prediction,
+    support_margin,
+)
+
+BOUND = -float(np.log(CLIP))  # largest margin two clipped probabilities can have
+TINY = 1e-290
+
+Filling: TypeAlias = Callable[[Trace, Floats, Floats, StatesAsked], None]
+
+
+def filling(outputs: int, link: Link, asked: StatesAsked) -> Filling:
+    """Return how some rows are filled: the fastest way that is exact for this link and protocol."""
+    if outputs == 1:
+        return _fill_binary
+    slow = _fill_linked(link)
+    if link is not softmax_probabilities or asked.reading == "current" or asked.resolution >= 1.0:
+        return slow
+
+    def fill(out: Trace, total: Floats, removed: Floats, asked: StatesAsked) -> None:
+        if not _fill_softmax(out, total, removed, asked):
+            slow(out, total, removed, asked)
+
+    return fill
+
+
+# --- two classes --------------------------------------------------------------------------------------------
+
+
+def _fill_binary(out: Trace, total: Floats, removed: Floats, asked: StatesAsked) -> None:
+    """Fill some rows from s (1, m) and t (G, 1, m), both turned so that the predicted class is the positive one.
+
+    With S = +-s and T_g = +-t_g the support margin of a state is clip(S - sum T), its confidence
+    1 / (1 + exp(sum T - S)).
+    """
+    np.greater(np.minimum(total[0], BOUND), asked.resolution, out=out.predicted, casting="unsafe")
+    sign = 2.0 * out.predicted - 1.0
+    score, loss = total[0] * sign, removed[:, 0]
+    loss *= sign
+    one_step = np.subtract(score, loss, out=out.one_step_margin.T)
+    _confidences(score, out.confidence)
+    _confidences(one_step, out.one_step_confidence.T)
+    out.margin[:] = score
+    _read(out.margin, asked)
+    _read(one_step, asked)
+    order = _ordered(one_step - out.margin, asked)
+    out.order.T[:] = order[: asked.depth]
+    lost = _running_sums(loss, order)
+    _fill_binary_path(out, score, lost, asked)
+    for j, width in enumerate(asked.widths):
+        whole = loss.sum(axis=0) if width > len(lost) else lost[width - 1]
+        out.threshold[:, j] = _linear_threshold(score, whole, asked)
+
+
+def _fill_binary_path(out: Trace, score: Floats, lost: Floats, asked: StatesAsked) -> None:
+    """Fill margins and classes along the path from S (m,) and what its first steps take from it (J, m)."""
+    path = out.path_margin.T
+    path[0] = score
+    np.subtract(score, lost[: asked.depth], out=path[1:])
+    flipped = np.logical_and(path < -asked.resolution, asked.resolution < BOUND)
+    out.path_predicted.T[:] = out.predicted.astype(np.int8) ^ flipped.view(np.int8)
+    _read(path, asked)
+
+
+def _confidences(score: Floats, out: Floats) -> None:
+    """Fill ``out`` with 1 / (1 + exp(-score))."""
+    np.negative(score, out=out)
+    with np.errstate(over="ignore"):
+        np.exp(out, out=out)
+    out += 1.0
+    np.reciprocal(out, out=out)
+
+
+def _read(support: Floats, asked: StatesAsked) -> None:
+    """Clip support margins in place as probabilities are clipped; the ``current`` reading is their absolute value."""
+    if max(support.max(), -support.min()) > BOUND:
+        np.clip(support, -BOUND, BOUND, out=support)
+    if asked.reading == "current":
+        np.abs(support, out=support)
+
+
+def _running_sums(loss: Floats, order: Integers) -> Floats:
+    """Return sum_{i <= k} T of the i-th group in order; (G, m), (J, m) -> (J, m)."""
+    m = loss.shape[1]
+    place = order * m
+    place += np.arange(m)
+    sums = loss.ravel().take(place)
+    for k in range(1, len(sums)):
+        sums[k] += sums[k - 1]
+    return np.asarray(sums)
+
+
+# --- for any number of classes ------------------------------------------------------------------------------
+
+
+def _ordered(gains: Floats, asked: StatesAsked) -> Integers:
+    """Return the transposed ``removal_order`` of -gains (G, m), as far as the states go down the path.
+
+    Rounded drops are whole numbers: with the group's index in their low bits a plain sort is a stable one, and numpy
+    sorts whole numbers several times faster than it argsorts.
+    """
+    n_groups = len(gains)
+    bits = (n_groups - 1).bit_length()
+    largest = (2 * BOUND / asked.resolution + 1) * 2.0**bits
+    if largest >= 2.0**52:
+        return np.asarray(removal_order(-gains.T, asked.resolution).T[: asked.longest])
+    gains /= asked.resolution
+    keys: Integers = np.rint(gains, out=gains).astype(np.int32 if largest < 2.0**31 else np.int64)
+    keys <<= bits
+    keys += np.arange(n_groups, dtype=keys.dtype)[:, None]
+    by_row = keys.T.copy()
+    by_row.sort(axis=1)
+    return np.asarray(np.bitwise_and(by_row.T[: asked.longest], 2**bits - 1, order="C", dtype=np.int64))
+
+
+def _linear_threshold(lead: Floats, loss: Floats, asked: StatesAsked) -> Floats:
+    """Return lambda*: each lead - lambda * loss falls below -resolution at one point and stays there.
+
+    lead, loss: (m,), or (C, m) with one line a rival. Where nothing is lost the point lies beyond 1, also for a lead of
+    -resolution: hence the two tiny numbers.
+    """
+    grid = np.array([*asked.severities, np.inf])
+    if asked.resolution >= BOUND:  # no clipped margin is that low
+        return np.full(lead.shape[-1], np.inf)
+    with np.errstate(over="ignore"):
+        crossing = np.maximum(lead + asked.resolution, TINY) / np.maximum(loss, TINY)
+    if crossing.ndim == 2:
+        crossing = crossing.min(axis=0)
+    held: Integers = np.zeros(len(crossing), np.int8 if len(grid) < 128 else np.int64)
+    for severity in asked.severities:
+        held += (crossing >= severity).view(np.int8)
+    return np.asarray(grid.take(held))
+
+
+# --- many classes, softmax ----------------------------------------------------------------------------------
+
+
+def _fill_softmax(out: Trace, total: Floats, removed: Floats, asked: StatesAsked) -> bool:
+    """Fill some rows from s (C, m) and t (G, C, m); False, with nothing of use in ``out``, if a clip would matter.
+
+    ``lead`` holds D (C, m), infinite for the original class itself; ``loss`` what each group's removal takes from it.
+    A margin within +-(log 1e12 - log C) is made of probabilities above 1e-12.
+    """
+    lead, loss = _leads(out, total, removed, asked)
+    one_step = lead - loss
+    np.min(lead, axis=0, out=out.margin)
+    np.min(one_step, axis=1, out=out.one_step_margin.T)
+    order = _ordered(out.one_step_margin.T - out.margin, asked)
+    out.order.T[:] = order[: asked.depth]
+    lost = np.take_along_axis(loss, order[:, None], axis=0)
+    for k in range(1, len(lost)):
+        lost[k] += lost[k - 1]
+    path = lead - lost[: asked.depth]
+    out.path_margin[:, 0] = out.margin
+    np.min(path, axis=1, out=out.path_margin.T[1:])
+    furthest = max(np.abs(part).max() for part in (out.margin, out.one_step_margin, out.path_margin))
+    if not furthest <= BOUND - np.log(len(total)):
+        return False
+    out.path_predicted[:] = out.predicted[:, None]
+    _name_winners(out.path_predicted.T[1:], path, out.path_margin.T[1:], asked.resolution)
+    for j, width in enumerate(asked.widths):
+        whole = loss.sum(axis=0) if width > len(lost) else lost[width - 1]
+        out.threshold[:, j] = _linear_threshold(lead, whole, asked)
+    out.confidence[:] = _own_probability(lead, axis=0)
+    out.one_step_confidence.T[:] = _own_probability(one_step, axis=1)
+    return True
+
+
+def _leads(out: Trace, total: Floats, removed: Floats, asked: StatesAsked) -> tuple[Floats, Floats]:
+    """Fill in the original class o; return D (C, m), infinite for o, and what each removal takes from it (G, C, m)."""
+    np.argmax(total >= total.max(axis=0) - asked.resolution, axis=0, out=out.predicted)
+    own = out.predicted[None]
+    lead = np.take_along_axis(total, own, axis=0) - total
+    np.put_along_axis(lead, own, np.inf, axis=0)
+    return lead, np.take_along_axis(removed, own[None], axis=1) - removed
+
+
+def _own_probability(lead: Floats, axis: int) -> Floats:
+    """Return p_o = 1 / (1 + sum_c exp(-D_c)); overwrites ``lead``."""
+    np.negative(lead, out=lead)
+    np.exp(lead, out=lead)
+    return np.asarray(1.0 / (1.0 + lead.sum(axis=axis)))
+
+
+def _name_winners(predicted: Integers, lead: Floats, margin: Floats, resolution: float) -> None:
+    """Put the first class within ``resolution`` of the leading one where the original has lost; lead (K, C, m)."""
+    lost = margin < -resolution
+    near = margin + resolution
+    for c in range(lead.shape[1] - 1, -1, -1):
+        np.copyto(predicted, c, where=lost & (lead[:, c] <= near))
+
+
+# --- many classes, any link ---------------------------------------------------------------------------------
+
+
+def _fill_linked(link: Link) -> Filling:
+    """Return the filling of some rows for many classes: states' raw scores, through the link and the definitions."""
+
+    def fill(out: Trace, total: Floats, removed: Floats, asked: StatesAsked) -> None:
+        score, loss = np.ascontiguousarray(total.T), np.ascontiguousarray(removed.transpose(2, 0, 1))
+        p, one_step = link(score), link(score[:, None] - loss)
+        out.predicted[:] = predicted_class(p, asked.resolution)
+        original = out.predicted[:, None]
+        out.confidence[:] = original_confidence(p, out.predicted)
+        out.margin[:] = reading_margin(p, out.predicted, asked.reading)
+        out.one_step_margin[:] = reading_margin(one_step, original, asked.reading)
+        out.one_step_confidence[:] = original_confidence(one_step, original)
+        order = removal_order(out.margin[:, None] - out.one_step_margin, asked.resolution)
+        out.order[:] = order[:, : asked.depth]
+        lost = np.cumsum(np.take_along_axis(loss, order[:, :, None], axis=1), axis=1)
+        path = np.concatenate([p[:, None], link(score[:, None] - lost[:, : asked.depth])], axis=1)
+        out.path_margin[:] = reading_margin(path, original, asked.reading)
+        out.path_predicted[:] = state_prediction(path, original, asked.resolution)
+        severities = np.array(asked.severities)
+        for j, width in enumerate(asked.widths):
+            states = link(score[:, None] - severities[:, None] * lost[:, width - 1][:, None])
+            flips = support_margin(states, original) < -asked.resolution
+            out.threshold[:, j] = flip_threshold(severities, flips)
+
+    return fill
