@@ -13,8 +13,8 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
 LAYERS: list[set[str]] = [  # lowest first
-    {"version", "errors", "bundled", "files", "progress"},
-    {"canonical"},
+    {"version", "errors", "bundled", "files", "progress", "compiled"},
+    {"canonical", "descriptions"},
     {"fingerprint", "scores", "metrics", "residual_network"},
     {"models", "frames", "tracing"},
     {"evidence", "handover"},

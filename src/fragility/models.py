@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from fragility.errors import ModelError
-from fragility.fingerprint import fingerprint
+from fragility.fingerprint import Fingerprint, fingerprint
 from fragility.scores import Floats, sigmoid_probabilities, softmax_probabilities
 
 ClassLabel: TypeAlias = str | int | bool | float
@@ -80,9 +80,18 @@ class Model:
         return cls(estimator=model, transformer=transformer, head=head, classes=labels, head_link=link)
 
     @cached_property
+    def _fingerprint(self) -> Fingerprint:
+        return fingerprint([self.estimator, [_plain(label) for label in self.classes]])
+
+    @property
     def fingerprint(self) -> str:
         """Digest of everything that determines the predictions, class labels included."""
-        return fingerprint([self.estimator, [_plain(label) for label in self.classes]])
+        return self._fingerprint.digest
+
+    @property
+    def fingerprint_partial(self) -> tuple[str, ...]:
+        """What the fingerprint could not take in, in words: another model may differ there and have the same one."""
+        return self._fingerprint.partial
 
     @property
     def link(self) -> str:
