@@ -14,6 +14,7 @@ from types import CodeType
 READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS"})
 GLOBAL_READS = READS - {"LOAD_DEREF", "LOAD_CLASSDEREF"}
 ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+REBINDS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
 # Methods by which the built-in containers change.
 MUTATORS = frozenset({"append", "extend", "insert", "add", "update", "setdefault", "pop", "popitem", "clear", "remove"})
 # Instructions that leave the top of the stack as it is.
@@ -59,9 +60,8 @@ def _own_changes(code: CodeType) -> Iterator[str]:
     instructions = list(dis.get_instructions(code))
     outside = set(code.co_freevars)
     for step in instructions:
-        if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-            yield str(step.argval)
-        elif step.opname in ("STORE_DEREF", "DELETE_DEREF") and step.argval in outside:
+        own = step.opname.endswith("_DEREF") and step.argval not in outside
+        if step.opname in REBINDS and not own:
             yield str(step.argval)
     for step, after in pairwise(instructions):
         if _reads_outside(step, outside) and after.opname in ATTRIBUTE_READS and after.argval in MUTATORS:

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
+from sklearn.utils import Bunch
 
 from fragility.compiled import changed_names, global_reads
 
@@ -41,6 +42,7 @@ NOT_PREDICTIVE = frozenset(
 _SEARCH = frozenset({"cv_results_", "refit_time_"})  # seconds among them
 LEFT_BY_USE = {
     "numpy.vectorize": frozenset({"_ufunc"}),
+    "skrub.MinHashEncoder": frozenset({"hash_dict_"}),
     "sklearn.GridSearchCV": _SEARCH,
     "sklearn.RandomizedSearchCV": _SEARCH,
     "sklearn.HalvingGridSearchCV": _SEARCH,
@@ -50,21 +52,53 @@ LEFT_BY_USE = {
 FURTHER_PARAMETERS = {"lightgbm": "_other_params", "xgboost": "kwargs"}
 # Made by the interpreter or by the class statement; they compute nothing.
 CLASS_BOOKKEEPING = frozenset(
-    """__module__ __qualname__ __dict__ __weakref__ __doc__ __annotations__ __annotate__ __annotate_func__
-    __annotations_cache__ __abstractmethods__ _abc_impl __firstlineno__ __static_attributes__ __parameters__
-    __orig_bases__ __dataclass_fields__ __dataclass_params__ __match_args__ __slots__""".split()
+    {
+        "__module__",
+        "__qualname__",
+        "__dict__",
+        "__weakref__",
+        "__doc__",
+        "__annotations__",
+        "__annotate__",
+        "__annotate_func__",
+        "__annotations_cache__",
+        "__abstractmethods__",
+        "_abc_impl",
+        "__firstlineno__",
+        "__static_attributes__",
+        "__parameters__",
+        "__orig_bases__",
+        "__dataclass_fields__",
+        "__dataclass_params__",
+        "__match_args__",
+        "__slots__",
+    }
 )
 # The state of a torch module that takes part in a forward pass in evaluation mode.
 TORCH_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 TORCH_BOOKKEEPING = frozenset(
-    """training call_super_init dump_patches T_destination _is_full_backward_hook _compiled_call_impl _backward_hooks
-    _backward_pre_hooks _forward_hooks_with_kwargs _forward_hooks_always_called _forward_pre_hooks_with_kwargs
-    _state_dict_hooks _state_dict_pre_hooks _load_state_dict_pre_hooks _load_state_dict_post_hooks
-    _non_persistent_buffers_set""".split()
+    {
+        "training",
+        "call_super_init",
+        "dump_patches",
+        "T_destination",
+        "_is_full_backward_hook",
+        "_compiled_call_impl",
+        "_backward_hooks",
+        "_backward_pre_hooks",
+        "_forward_hooks_with_kwargs",
+        "_forward_hooks_always_called",
+        "_forward_pre_hooks_with_kwargs",
+        "_state_dict_hooks",
+        "_state_dict_pre_hooks",
+        "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks",
+        "_non_persistent_buffers_set",
+    }
 )
 LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.local)
 GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
-WEAK = (weakref.ref, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet, *weakref.ProxyTypes)
+WEAK_CACHES = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 RANDOM = (np.random.RandomState, np.random.Generator, np.random.BitGenerator, np.random.SeedSequence, random.Random)
 NATIVE_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, np.ufunc)
 SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
@@ -106,15 +140,20 @@ def plain(value: Any) -> bytes | None:
 
 def describe(value: Any) -> Parts:
     """Return what a compound value consists of."""
-    for kind, description in _BY_TYPE:
-        if isinstance(value, kind):
-            return description(value)
-    for library in dict.fromkeys(base.__module__.split(".")[0] for base in type(value).__mro__):
-        special = _BY_LIBRARY.get(library)
-        found = special(value) if special is not None else None
+    for description in _descriptions_of(type(value)):  # type: ignore[arg-type]
+        found = description(value)
         if found is not None:
             return found
     return _object(value)
+
+
+@functools.lru_cache(maxsize=1000)
+def _descriptions_of(kind: type) -> tuple[Callable[[Any], Parts | None], ...]:
+    general = next((description for known, description in _BY_TYPE if issubclass(kind, known)), None)
+    if general is not None:
+        return (general,)
+    libraries = dict.fromkeys(base.__module__.split(".")[0] for base in kind.__mro__)
+    return tuple(_BY_LIBRARY[library] for library in libraries if library in _BY_LIBRARY)
 
 
 # --- containers and arrays ------------------------------------------------------------------------------------------
@@ -133,7 +172,8 @@ def _set(value: Any) -> Parts:
 
 
 def _mapping(value: Any) -> Parts:
-    if type(value) not in (dict, types.MappingProxyType):
+    # A Bunch has bookkeeping of its own, which it loses on being saved.
+    if type(value) not in (dict, types.MappingProxyType, Bunch):
         return _object(value)
     # In order: what iterates over a dictionary makes its columns in that order.
     return Parts("mapping", [part for pair in value.items() for part in pair])
@@ -227,7 +267,12 @@ def is_library(module: str | None) -> bool:
     if top == "fragility" or top in sys.stdlib_module_names:
         return True
     file = getattr(sys.modules.get(module) or sys.modules.get(top), "__file__", None)
-    return file is not None and str(Path(file).resolve()).startswith(_library_folders())
+    return file is not None and _is_installed(file)
+
+
+@functools.cache
+def _is_installed(file: str) -> bool:
+    return str(Path(file).resolve()).startswith(_library_folders())
 
 
 def _at_address(module: str | None, qualified: str) -> Any:
@@ -239,9 +284,9 @@ def _at_address(module: str | None, qualified: str) -> Any:
 
 
 def _function(function: types.FunctionType) -> Parts:
-    owner = function.__globals__.get("__name__")
-    if is_library(owner) and _at_address(owner, function.__qualname__) is function:
-        return Parts("library function", [owner, function.__qualname__])
+    home, owner = function.__module__, function.__globals__.get("__name__")  # they differ for a decorated function
+    if is_library(home) and _at_address(home, function.__qualname__) is function:
+        return Parts("library function", [home, function.__qualname__])
     code = function.__code__
     changed = changed_names(code)
     closure = zip(code.co_freevars, function.__closure__ or (), strict=True)
@@ -392,15 +437,20 @@ def _attributes_in_order(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: attributes[name] for name in sorted(attributes, key=str)}
 
 
-def _left_out(value: Any) -> set[str]:
+def _left_out(value: Any) -> frozenset[str]:
     """Return the attributes that say how an object was used or is run, not what it computes."""
     kind = type(value)
-    names = {name for base in kind.__mro__ for name, part in vars(base).items() if _is_cached_property(part)}
+    names = _cached_properties(kind)  # type: ignore[arg-type]
     if is_library(kind.__module__):
         names |= LEFT_BY_USE.get(f"{kind.__module__.split('.')[0]}.{kind.__name__}", frozenset())
         if hasattr(value, "get_params"):
             names |= NOT_PREDICTIVE
     return names
+
+
+@functools.lru_cache(maxsize=1000)
+def _cached_properties(kind: type) -> frozenset[str]:
+    return frozenset(name for base in kind.__mro__ for name, part in vars(base).items() if _is_cached_property(part))
 
 
 def _is_cached_property(part: Any) -> bool:
@@ -416,7 +466,7 @@ def _cached_function(value: Any) -> Parts:
 
 
 def _no_effect(value: Any) -> Parts:
-    # Locks and loggers compute nothing; the state of a generator of random numbers moves with every use.
+    # Locks, loggers and caches of weak references compute nothing; a generator of random numbers moves with every use.
     return Parts("no effect", [type(value).__name__])
 
 
@@ -495,7 +545,7 @@ def _tensor(value: Any) -> Parts:
 
 def _torch_module(value: Any) -> Parts:
     if hasattr(value, "inlined_graph"):
-        state = {name: tensor for name, tensor in sorted(value.state_dict().items())}
+        state = dict(sorted(value.state_dict().items()))
         return Parts("script", [str(value.code), state], unseen=("the attributes of a TorchScript module",))
     held = {name: part for name, part in vars(value).items() if name not in TORCH_BOOKKEEPING | _left_out(value)}
     # Hooks are numbered in the order in which a process made them, whatever they belong to.
@@ -508,6 +558,7 @@ _BY_TYPE: list[tuple[Any, Callable[[Any], Parts]]] = [
     ((list, tuple), _sequence),
     ((set, frozenset), _set),
     ((dict, types.MappingProxyType), _mapping),
+    (sp.sparray | sp.spmatrix, _sparse),
     (types.FunctionType, _function),
     (types.CodeType, _code),
     (types.MethodType, _method),
@@ -523,10 +574,11 @@ _BY_TYPE: list[tuple[Any, Callable[[Any], Parts]]] = [
     (pd.api.extensions.ExtensionDtype, _pandas_dtype),
     (RANDOM, _no_effect),
     (LOCKS, _no_effect),
+    (WEAK_CACHES, _no_effect),
     (logging.Logger, _no_effect),
     (functools._lru_cache_wrapper, _cached_function),
     (GENERATORS, _unseen),
-    (WEAK, _unseen),
+    ((weakref.ref, *weakref.ProxyTypes), _unseen),
     (io.IOBase, _unseen),
 ]
 _BY_LIBRARY: dict[str, Callable[[Any], Parts | None]] = {
