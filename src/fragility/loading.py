@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -75,12 +76,12 @@ def _reason(error: Exception) -> str:
             f"it needs the module {error.name!r}, which cannot be found; install its package, or put {error.name}.py "
             "beside the model file"
         )
-    if isinstance(error, EOFError):
-        return "it is empty or cut off"
+    if isinstance(error, (EOFError, IndexError, pickle.UnpicklingError)):
+        return "it is cut off, or no model file of its kind"
     missing = re.search(r"Can't get attribute '([^']+)' on <module '([^']+)'", str(error))
     if isinstance(error, AttributeError) and missing is not None:
         name, module = missing.groups()
-        if module in ("__main__", "__mp_main__"):
+        if module.endswith("__main__"):
             return (
                 f"it needs {name!r}, which was defined in the script or notebook that saved it; move it into a module, "
                 "put that module beside the model file and save the model again"
