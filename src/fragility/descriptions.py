@@ -253,12 +253,6 @@ def _pyarrow(value: Any) -> Parts | None:
 # --- code -----------------------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def _library_folders() -> tuple[str, ...]:
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    return tuple({str(Path(sysconfig.get_paths()[name]).resolve()) for name in names})
-
-
 def is_library(module: str | None) -> bool:
     """True for modules of Python, of this package and of installed packages: known by name and version."""
     if not module or module == "__main__":
@@ -272,7 +266,11 @@ def is_library(module: str | None) -> bool:
 
 @functools.cache
 def _is_installed(file: str) -> bool:
-    return str(Path(file).resolve()).startswith(_library_folders())
+    path = Path(file).resolve()
+    standard = (Path(sysconfig.get_paths()[name]).resolve() for name in ("stdlib", "platstdlib"))
+    return not {"site-packages", "dist-packages"}.isdisjoint(path.parts) or any(
+        path.is_relative_to(f) for f in standard
+    )
 
 
 def _at_address(module: str | None, qualified: str) -> Any:
