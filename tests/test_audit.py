@@ -156,7 +156,7 @@ def test_repeated_rows_get_the_same_claims_under_their_own_ids() -> None:
 
 
 def test_other_certificates_for_another_model_protocol_or_class_name() -> None:
-    case, protocol = fitted("credit_g", "lightgbm", "transformed"), small("lightgbm", "transformed")
+    case, protocol = fitted("credit_g", "xgboost", "transformed"), small("xgboost", "transformed")
     X = case.X_test[:2]
     base = audit(case.model, X, protocol, engine="blackbox")[0].digest
     other = Protocol.from_dict({**protocol.to_dict(), "weights": [0.2, 0.4, 0.4]})

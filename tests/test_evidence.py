@@ -38,6 +38,7 @@ from fragility.errors import EvidenceError, FragilityError
 from fragility.evidence import association, blend
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
+from fragility.tracing import _few_rows
 
 NUMERIC = ["duration", "credit_amount", "age"]
 NOMINAL = ["checking_status", "purpose", "foreign_worker"]
@@ -401,12 +402,85 @@ def test_names_decide_only_without_doubt() -> None:
         groups_of(Ratio(), ["duration", "age"])
 
 
+class Renamed(Ratio):
+    """Computes one column from two fields and keeps the name of one of them."""
+
+    def transform(self, X):
+        return np.column_stack([X["age"], X["credit_amount"] / (1.0 + X["duration"])])
+
+    def get_feature_names_out(self, input_features=None):
+        return np.array(["age", self.name], dtype=object)
+
+    def __init__(self, name: str = "credit_amount") -> None:
+        self.name = name
+
+
+@pytest.mark.parametrize("name", ["credit_amount", "credit_amount_scaled"])
+def test_a_column_that_moves_with_a_field_comes_from_it_whatever_its_name(name: str) -> None:
+    with pytest.raises(
+        EvidenceError, match=rf"1 column\(s\) are made from several raw fields.*'{name}' from credit_amount, duration"
+    ):
+        groups_of(Renamed(name), NUMERIC)
+    scaled = ColumnTransformer(
+        [("r", make_pipeline(StandardScaler().set_output(transform="pandas"), Renamed(name)), NUMERIC)]
+    )
+    with pytest.raises(EvidenceError, match=r"from credit_amount, duration"):
+        groups_of(scaled, NUMERIC)
+
+
+def test_such_a_column_is_kept_where_its_fields_form_one_group() -> None:
+    X, y = credit(NUMERIC)
+    pipeline = pipeline_of(Renamed(), X, y)
+    protocol = Protocol.fit(pipeline, X, groups={"loan": ["duration", "credit_amount"], "age": ["age"]})
+    assert {group.name: group.columns for group in protocol.groups} == {"loan": ("credit_amount",), "age": ("age",)}
+
+
+@pytest.mark.parametrize("container", ["pandas", "polars", "array"])
+def test_a_function_said_to_be_one_to_one_is_tried(container: str) -> None:
+    def of_the_row(X):
+        return X / X.sum(axis=1, keepdims=True)
+
+    def of_each_cell(X):
+        return X / 10.0
+
+    X, y = credit(NUMERIC)
+    rows = X.to_numpy(dtype=float)
+    if container == "pandas":
+        rows = X.astype(float)
+    elif container == "polars":
+        rows = pytest.importorskip("polars").from_pandas(X.astype(float))
+    mixing, plain = (
+        FunctionTransformer(f, feature_names_out="one-to-one", validate=True) for f in (of_the_row, of_each_cell)
+    )
+    with pytest.raises(EvidenceError, match=r"3 column\(s\) are made from several raw fields"):
+        Protocol.fit(pipeline_of(mixing, rows, y), rows, space="transformed")
+    assert len(Protocol.fit(pipeline_of(plain, rows, y), rows, space="transformed").groups) == 3
+
+
+def test_the_rows_on_which_claims_are_tried_do_not_depend_on_their_order() -> None:
+    X, _ = credit([*NUMERIC, *NOMINAL])
+    shuffled = X.sample(frac=1.0, random_state=1)
+    one, two = (_few_rows(rows).reset_index(drop=True) for rows in (X, shuffled))
+    pd.testing.assert_frame_equal(one, two)
+    assert len(one) == 64
+
+
 class Suffix(Ratio):
     def transform(self, X):
         return X.to_numpy(dtype=float)
 
     def get_feature_names_out(self, input_features=None):
         return np.array([f"{name}_x" for name in self.feature_names_in_], dtype=object)
+
+
+class Noisy(Suffix):
+    def transform(self, X):
+        return X.to_numpy(dtype=float) + np.random.default_rng().normal(size=X.shape)
+
+
+def test_preprocessing_that_answers_differently_twice_is_refused() -> None:
+    with pytest.raises(EvidenceError, match=r"Noisy gives different columns for the same row.*each row by itself"):
+        groups_of(Noisy(), ["duration", "age"])
 
 
 def test_the_longest_name_wins() -> None:

@@ -15,8 +15,8 @@ import fragility
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
 LAYERS: list[set[str]] = [  # lowest first
-    {"version", "errors", "equality", "arrays", "libraries", "bundled", "files", "progress", "text", "ids"},
-    {"canonical", "saving"},
+    {"version", "errors", "equality", "arrays", "libraries", "bundled", "files", "progress", "text", "ids", "compiled"},
+    {"canonical", "saving", "descriptions"},
     {"fingerprint", "scores"},
     {"models", "frames", "tracing"},
     {"evidence", "handover"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import re
 import subprocess
 import sys
 
@@ -155,11 +156,28 @@ def test_one_class_is_refused() -> None:
 
 
 def test_repeated_or_miscounted_class_names_are_refused() -> None:
-    model = fitted("credit_g", "logistic", "transformed").model
+    model = fitted("credit_g", "xgboost", "transformed").model
     with pytest.raises(ModelError, match=r"2 classes, but classes names 3"):
         Model.wrap(model, classes=["a", "b", "c"])
     with pytest.raises(ModelError, match=r"distinct"):
         Model.wrap(model, classes=["a", "a"])
+
+
+@pytest.mark.parametrize("declared", [["good", "bad"], ["x", "y"], ["bad", "best"]])
+def test_classes_that_contradict_the_models_own_are_refused(declared: list[str]) -> None:
+    model = fitted("credit_g", "logistic", "transformed").model
+    with pytest.raises(ModelError, match=rf"own classes are \['bad', 'good'\].*{re.escape(repr(declared))}; leave"):
+        Model.wrap(model, classes=declared)
+    assert Model.wrap(model, classes=["bad", "good"]).classes == ("bad", "good")
+
+
+def test_numbered_classes_take_names_but_no_other_order() -> None:
+    model = fitted("credit_g", "xgboost", "transformed").model
+    for swapped in ([1, 0], ["1", "0"]):
+        with pytest.raises(ModelError, match=rf"own classes are \[0, 1\].*{re.escape(repr(swapped))}"):
+            Model.wrap(model, classes=swapped)
+    for names in (["bad", "good"], [1, 2], [0, 1]):
+        assert Model.wrap(model, classes=names).classes == tuple(names)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -389,7 +407,7 @@ def test_fingerprint_sees_the_order_of_native_categories() -> None:
 
 
 def test_declared_class_names_are_part_of_the_fingerprint() -> None:
-    model = fitted("credit_g", "logistic", "transformed").model
+    model = fitted("credit_g", "xgboost", "transformed").model
     assert Model.wrap(model, classes=["x", "y"]).fingerprint != Model.wrap(model).fingerprint
 
 

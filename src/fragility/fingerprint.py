@@ -1,216 +1,119 @@
 """Fingerprints of fitted models: a digest over what determines their predictions.
 
-The walk is structural: parameters, fitted arrays, nested estimators, boosters by their own serialised form. It does
-not go through pickle, whose bytes change with object identity and between a model in memory and the same model
-loaded from a file. Settings that cannot change a prediction (threads, verbosity, caches) are left out.
+The walk is structural (`descriptions` says what each value consists of). It does not go through pickle, whose bytes
+change with object identity and between a model in memory and the same model loaded from a file. It neither recurses
+nor has a depth at which it stops seeing.
+
+Each value's digest is taken over those of its parts. A value that leads back to one that is still open refers to it by
+how many open values lie between, so that the digest of a cycle does not depend on where in a model it hangs; two parts
+that are equal and two references to one part are the same model.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import types
-from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import scipy.sparse as sp
-
 from fragility.canonical import DIGEST_PREFIX
-
-# Named so that the same model with more threads or less talk keeps its fingerprint.
-NOT_PREDICTIVE = frozenset(
-    {"n_jobs", "thread_count", "nthread", "num_threads", "verbose", "verbosity", "silent", "memory", "_sklearn_version"}
-)
-MAX_DEPTH = 60
+from fragility.descriptions import Parts, chunk, describe, plain
 
 
-def fingerprint(model: object) -> str:
-    """Return ``sha256:<hex>`` of a fitted model; equal for equal models, in memory or loaded from a file."""
-    hasher = hashlib.sha256()
-    _Walk(hasher.update).visit(model, 0)
-    return DIGEST_PREFIX + hasher.hexdigest()
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """``digest``: ``sha256:<hex>``. ``partial``: what the digest could not take in, in words; empty if nothing."""
+
+    digest: str
+    partial: tuple[str, ...]
+
+
+def fingerprint(model: object) -> Fingerprint:
+    """Return the fingerprint of a fitted model; equal for equal models, in memory or loaded from a file."""
+    walk = _Walk()
+    digest = walk.digest(model)
+    return Fingerprint(DIGEST_PREFIX + digest.hex(), tuple(sorted(walk.unseen)))
+
+
+class _Open:
+    """A value whose parts are being visited."""
+
+    def __init__(self, described: Parts, place: int) -> None:
+        self.parts = iter(described.parts)
+        self.place = place  # among the values that are not settled
+        self.reaches = place  # the lowest place that it or its parts lead back to
+        self._hasher = hashlib.sha256(chunk("tag", described.tag.encode()))
+        self._unordered: list[bytes] | None = None if described.ordered else []
+
+    def add(self, part: bytes) -> None:
+        if self._unordered is None:
+            self._hasher.update(part)
+        else:
+            self._unordered.append(part)
+
+    def digest(self) -> bytes:
+        for part in sorted(self._unordered or ()):
+            self._hasher.update(part)
+        return self._hasher.digest()
 
 
 class _Walk:
-    """Feeds a tagged, length-prefixed description of a value to ``emit``."""
+    """Tarjan's walk: a value is settled once nothing in it leads to a value opened before it."""
 
-    def __init__(self, emit: Callable[[bytes], None]) -> None:
-        self._emit = emit
-        self._open: set[int] = set()  # objects on the current path: a cycle is written as a mark
+    def __init__(self) -> None:
+        self.unseen: set[str] = set()
+        self._open: list[_Open] = []
+        self._unsettled: dict[int, int] = {}  # id -> place, in the order of the places
+        self._settled: dict[int, bytes] = {}
+        self._alive: list[Any] = []  # an id is a name only while its value lives
 
-    def _put(self, tag: str, data: bytes = b"") -> None:
-        self._emit(f"{tag}:{len(data)}:".encode())
-        self._emit(data)
-
-    def visit(self, value: Any, depth: int) -> None:
-        if _put_scalar(self._put, value):
-            return
-        if id(value) in self._open or depth > MAX_DEPTH:
-            self._put("cycle")
-            return
-        self._open.add(id(value))
-        try:
-            self._visit_compound(value, depth)
-        finally:
-            self._open.discard(id(value))
-
-    def _visit_compound(self, value: Any, depth: int) -> None:
-        serialise = _booster_serialiser(value)
-        if serialise is not None:
-            self._put("booster", serialise(value))
-        elif isinstance(value, np.ndarray):
-            self._visit_array(value, depth)
-        elif sp.issparse(value):
-            self._put("sparse", str(value.shape).encode())
-            self.visit([np.asarray(part) for part in sp.find(value)], depth + 1)
-        elif isinstance(value, (list, tuple)):
-            self._put("list", str(len(value)).encode())
-            for item in value:
-                self.visit(item, depth + 1)
-        elif isinstance(value, (set, frozenset)):
-            self._put("set", str(len(value)).encode())
-            for item in sorted(value, key=repr):
-                self.visit(item, depth + 1)
-        elif isinstance(value, Mapping):
-            self._visit_mapping(value, depth)
-        else:
-            self._visit_object(value, depth)
-
-    def _visit_array(self, value: np.ndarray[Any, Any], depth: int) -> None:
-        self._put("array", f"{value.dtype.str if value.dtype != object else 'O'}{value.shape}".encode())
-        if value.dtype == object:
-            for item in value.ravel():
-                self.visit(item, depth + 1)
-        elif value.dtype.names:
-            # Structured arrays may have padding, whose bytes are undefined: take field by field.
-            for name in value.dtype.names:
-                self._put("field", name.encode())
-                self._visit_array(np.ascontiguousarray(value[name]), depth + 1)
-        else:
-            self._put("data", np.ascontiguousarray(value).tobytes())
-
-    def _visit_mapping(self, value: Mapping[Any, Any], depth: int) -> None:
-        predictive = ((repr(key), item) for key, item in value.items() if key not in NOT_PREDICTIVE)
-        items = sorted(predictive, key=lambda pair: pair[0])
-        self._put("mapping", str(len(items)).encode())
-        for key, item in items:
-            self._put("key", key.encode())
-            self.visit(item, depth + 1)
-
-    def _visit_object(self, value: Any, depth: int) -> None:
-        own = getattr(value, "fingerprint", None)
-        if callable(own):  # a model that knows what determines its predictions says so itself
-            self._put("own", str(own()).encode())
-        elif isinstance(value, (types.FunctionType, types.BuiltinFunctionType, np.ufunc, type)):
-            self._visit_function(value, depth)
-        else:
-            self._put("object", f"{type(value).__module__}.{type(value).__qualname__}".encode())
-            self.visit(_state_of(value), depth + 1)
-
-    def _visit_function(self, value: Any, depth: int) -> None:
-        name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', repr(value))}"
-        self._put("function", name.encode())
-        code = getattr(value, "__code__", None)
-        if code is not None:
-            self._visit_code(code, depth)
-            self.visit([cell.cell_contents for cell in (value.__closure__ or ())], depth + 1)
-            self.visit(value.__defaults__ or (), depth + 1)
-
-    def _visit_code(self, code: types.CodeType, depth: int) -> None:
-        # Names too: the same bytecode that calls another function is another function.
-        self._put("code", code.co_code)
-        self.visit(list(code.co_names), depth + 1)
-        for constant in code.co_consts:
-            if isinstance(constant, types.CodeType):
-                self._visit_code(constant, depth + 1)
+    def digest(self, root: Any) -> bytes:
+        top = _Open(Parts("root", [root]), -1)
+        self._open.append(top)
+        while True:
+            current = self._open[-1]
+            for part in current.parts:
+                if self._take(current, part):
+                    break
             else:
-                self.visit(constant, depth + 1)
+                self._open.pop()
+                if current is top:
+                    return current.digest()
+                self._close(current)
 
-
-def _put_scalar(put: Callable[..., None], value: Any) -> bool:
-    if isinstance(value, np.generic) and value.dtype.names is None:
-        value = value.item()
-    if value is None or isinstance(value, (bool, int)):
-        put("value", repr(value).encode())
-    elif isinstance(value, float):
-        put("float", value.hex().encode())
-    elif isinstance(value, str):
-        put("text", value.encode())
-    elif isinstance(value, (bytes, bytearray)):
-        put("bytes", bytes(value))
-    elif isinstance(value, (np.dtype, slice, range, complex)):
-        put("value", repr(value).encode())
-    elif isinstance(value, (np.random.RandomState, np.random.Generator)):
-        put("random")  # the state of a generator cannot change a fitted model's predictions
-    else:
+    def _take(self, current: _Open, value: Any) -> bool:
+        """Add a part to the current value; True if it has parts of its own and was opened."""
+        data = plain(value)
+        if data is not None:
+            current.add(data)
+        elif id(value) in self._settled:
+            current.add(chunk("node", self._settled[id(value)]))
+        elif id(value) in self._unsettled:
+            place = self._unsettled[id(value)]
+            current.add(chunk("back", str(current.place - place).encode()))
+            current.reaches = min(current.reaches, place)
+        else:
+            self._enter(value)
+            return True
         return False
-    return True
 
+    def _enter(self, value: Any) -> None:
+        described = describe(value)
+        self.unseen.update(described.unseen)
+        place = len(self._unsettled)
+        self._unsettled[id(value)] = place
+        self._alive.append(value)
+        self._open.append(_Open(described, place))
 
-def _state_of(value: Any) -> Any:
-    """Return the state an object would be rebuilt from."""
-    if isinstance(value, types.MethodType):
-        return [value.__func__, value.__self__]
-    if isinstance(value, types.ModuleType):
-        return value.__name__
-    state = getattr(value, "__dict__", None)
-    if state:
-        return state
-    try:
-        reduced = value.__reduce_ex__(2)
-    except TypeError:
-        return repr(type(value))
-    return reduced if isinstance(reduced, str) else [part for part in reduced[1:3] if part is not None]
+    def _close(self, closed: _Open) -> None:
+        digest = closed.digest()
+        if closed.reaches == closed.place:
+            self._settle(closed.place, digest)
+        parent = self._open[-1]
+        parent.reaches = min(parent.reaches, closed.reaches)
+        parent.add(chunk("node", digest))
 
-
-def _booster_serialiser(value: Any) -> Callable[[Any], bytes] | None:
-    """Return how a gradient-boosting library's own object becomes bytes, or None for anything else."""
-    module = type(value).__module__.split(".")[0]
-    name = type(value).__name__
-    if module == "xgboost" and name == "Booster":
-        return _xgboost_bytes
-    if module == "lightgbm" and name == "Booster":
-        return _lightgbm_bytes
-    if module == "catboost" and hasattr(value, "_serialize_model"):
-        return _catboost_bytes
-    if module == "torch" and hasattr(value, "state_dict"):
-        return _torch_bytes
-    return None
-
-
-def _xgboost_bytes(booster: Any) -> bytes:
-    document = json.loads(bytes(booster.save_raw(raw_format="json")))
-    # Attributes hold training logs and wrapper bookkeeping; only the best iteration decides predictions.
-    attributes = document["learner"].pop("attributes", {})
-    document["learner"]["best_iteration"] = attributes.get("best_iteration")
-    return json.dumps(document, sort_keys=True).encode()
-
-
-def _lightgbm_bytes(booster: Any) -> bytes:
-    trees = str(booster.model_to_string()).split("\nparameters:")[0]
-    # The order of the training categories decides which code a value gets.
-    return (trees + repr(booster.pandas_categorical)).encode()
-
-
-def _catboost_bytes(model: Any) -> bytes:
-    if not model.is_fitted():
-        return repr(sorted(model.get_params().items())).encode()
-    import tempfile
-    from pathlib import Path
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.json"
-        model.save_model(str(path), format="json")
-        document = json.loads(path.read_text())
-    document.pop("model_info", None)  # training parameters, time and GUID: not the function
-    return json.dumps(document, sort_keys=True).encode()
-
-
-def _torch_bytes(module: Any) -> bytes:
-    hasher = hashlib.sha256(repr(module).encode())
-    for name, tensor in sorted(module.state_dict().items()):
-        array = tensor.detach().cpu().contiguous().numpy()
-        hasher.update(f"{name}{array.dtype}{array.shape}".encode())
-        hasher.update(array.tobytes())
-    return hasher.digest()
+    def _settle(self, place: int, digest: bytes) -> None:
+        while len(self._unsettled) > place:
+            member, own = self._unsettled.popitem()
+            within = chunk("member", digest + str(own - place).encode())
+            self._settled[member] = digest if own == place else hashlib.sha256(within).digest()

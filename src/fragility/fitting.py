@@ -85,7 +85,7 @@ def training_evidence(model: Model, rows: Rows, space: Space | None, nominal: Se
         names, origins = list(rows.names), [Origin((name,), kinds[name] == "nominal") for name in rows.names]
     else:
         names = output_names(model.transformer, matrix.shape[1])
-        origins = trace_columns(model.transformer, rows.names)
+        origins = trace_columns(model.transformer, rows.names, rows.native)
         if len(origins) != matrix.shape[1]:
             raise EvidenceError(
                 f"the preprocessing gives {matrix.shape[1]} columns, {len(origins)} were traced; use space='raw'"
@@ -111,22 +111,22 @@ def _field_kinds(model: Model, rows: Rows, nominal: Sequence[str]) -> dict[str, 
     if rows.frame is None:
         return dict.fromkeys(rows.names, "numeric")
     kinds = {name: kind_of(rows.frame[name]) for name in rows.names}
-    for name in [*nominal, *_native_categories(model, rows.names), *_encoded_fields(model, rows.names)]:
+    for name in [*nominal, *_native_categories(model, rows.names), *_encoded_fields(model, rows)]:
         kinds[name] = "nominal"
     return kinds
 
 
-def _encoded_fields(model: Model, names: Sequence[str]) -> list[str]:
+def _encoded_fields(model: Model, rows: Rows) -> list[str]:
     """Return fields that reach the estimator only through an encoder of categories."""
     if model.transformer is None:
         return []
     try:
-        origins = trace_columns(model.transformer, names)
+        origins = trace_columns(model.transformer, rows.names, rows.native)
     except EvidenceError:
         return []
     quantities = {f for origin in origins if not origin.nominal for f in origin.fields}
     categories = {f for origin in origins if origin.nominal for f in origin.fields}
-    return [name for name in names if name in categories - quantities]
+    return [name for name in rows.names if name in categories - quantities]
 
 
 def _native_categories(model: Model, names: Sequence[str]) -> list[str]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +45,50 @@ def load_model(
     if load is None:
         raise ModelError(f"cannot tell what kind of model {text!r} is; a model is one of: {KINDS}")
     try:
-        loaded = load(path, trust)
+        with _importable(path.parent if trust else None):
+            loaded = load(path, trust)
     except FragilityError:
         raise
     except Exception as error:  # each library raises its own; a user needs the one sentence
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-        raise ModelError(f"cannot load the model {text!r}: {type(error).__name__}: {reason}") from error
+        raise ModelError(f"cannot load the model {text!r}: {_reason(error)}") from error
     return Model.wrap(loaded, classes=classes)
+
+
+@contextmanager
+def _importable(folder: Path | None) -> Iterator[None]:
+    """Let the file's classes come from modules beside it, as for a script in that folder."""
+    if folder is None:
+        yield
+        return
+    entry = str(folder.resolve())
+    sys.path.insert(0, entry)
+    importlib.invalidate_caches()  # the module may be younger than the last look at its folder
+    try:
+        yield
+    finally:
+        sys.path.remove(entry)
+
+
+def _reason(error: Exception) -> str:
+    """Return why a file cannot be loaded, in a sentence; for a class that cannot be found, what to do about it."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return (
+            f"it needs the module {error.name!r}, which cannot be found; install its package, or put {error.name}.py "
+            "beside the model file"
+        )
+    if isinstance(error, (EOFError, IndexError, pickle.UnpicklingError)):
+        return "it is cut off, or no model file of its kind"
+    missing = re.search(r"Can't get attribute '([^']+)' on <module '([^']+)'", str(error))
+    if isinstance(error, AttributeError) and missing is not None:
+        name, module = missing.groups()
+        if module.endswith("__main__"):
+            return (
+                f"it needs {name!r}, which was defined in the script or notebook that saved it; move it into a module, "
+                "put that module beside the model file and save the model again"
+            )
+        return f"it needs {name!r} of the module {module!r}, which does not have it; use the version it was saved with"
+    first = (str(error).strip().splitlines() or [""])[0][:300]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _imported(spec: str) -> Any:

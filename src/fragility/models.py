@@ -14,9 +14,10 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from sklearn.pipeline import Pipeline
 
 from fragility.errors import ModelError
-from fragility.fingerprint import fingerprint
+from fragility.fingerprint import Fingerprint, fingerprint
 from fragility.libraries import family_of, is_torch_module
 from fragility.scores import Floats, sigmoid_probabilities, softmax_probabilities
 
@@ -81,9 +82,18 @@ class Model:
         return cls(estimator=model, transformer=transformer, head=head, classes=labels, head_link=link)
 
     @cached_property
+    def _fingerprint(self) -> Fingerprint:
+        return fingerprint([self.estimator, [_plain(label) for label in self.classes]])
+
+    @property
     def fingerprint(self) -> str:
         """Digest of everything that determines the predictions, class labels included."""
-        return fingerprint([self.estimator, [_plain(label) for label in self.classes]])
+        return self._fingerprint.digest
+
+    @property
+    def fingerprint_partial(self) -> tuple[str, ...]:
+        """What the fingerprint could not take in, in words: another model may differ there and have the same one."""
+        return self._fingerprint.partial
 
     @property
     def link(self) -> str:
@@ -159,9 +169,12 @@ def _split_pipeline(model: Any) -> tuple[Any, Any]:
     steps = getattr(model, "steps", None)
     if steps is None or not hasattr(model, "predict"):
         return None, model
-    before = [step for _, step in steps[:-1] if step is not None and step != "passthrough"]
+    # Samplers (SMOTE and its like) work in training only; a prediction passes them by.
+    before = [(name, step) for name, step in steps[:-1] if not hasattr(step, "fit_resample")]
     head = steps[-1][1]
-    return (model[:-1] if before else None), head
+    if all(step is None or step == "passthrough" for _, step in before):
+        return None, head
+    return (model[:-1] if len(before) == len(steps) - 1 else Pipeline(before)), head
 
 
 def _feature_names(estimator: Any) -> tuple[str, ...] | None:
@@ -197,19 +210,24 @@ def _classes_of(head: Any, declared: Sequence[ClassLabel] | None) -> tuple[Class
         if any(isinstance(part, (list, np.ndarray)) for part in known):
             raise ModelError(f"{_type_name(head)} has several outputs; audit one output at a time")
         return tuple(_plain(label) for label in known)
-    if known is not None and len(known) != len(declared):
-        raise ModelError(f"the model has {len(known)} classes, but classes names {len(declared)}: {list(declared)!r}")
     if known is not None:
-        _check_order([_plain(label) for label in known], [_plain(label) for label in declared])
+        _check_names([_plain(label) for label in known], list(declared))
     return tuple(_plain(label) for label in declared)
 
 
-def _check_order(known: list[ClassLabel], declared: list[ClassLabel]) -> None:
-    """Classes may be given new names; their own names in another order would exchange the predictions."""
-    if declared != known and set(declared) == set(known):
-        raise ModelError(
-            f"the model knows its classes, in the order {known!r}, but classes says {declared!r}; leave classes out"
-        )
+def _check_names(known: list[Any], declared: list[Any]) -> None:
+    """Refuse declared classes that contradict the model's own; names for classes 0, 1, ... are welcome."""
+    if len(known) != len(declared):
+        raise ModelError(f"the model has {len(known)} classes, but classes names {len(declared)}: {declared!r}")
+    same = [str(label) for label in known] == [str(label) for label in declared]
+    numbered = known == list(range(len(known)))
+    reordered = {str(label) for label in known} == {str(label) for label in declared}
+    if same or (numbered and not reordered):
+        return
+    raise ModelError(
+        f"the model's own classes are {known!r}, in the order of its probability columns, but classes says "
+        f"{declared!r}; leave classes out"
+    )
 
 
 def _booster_classes(head: Any) -> list[int] | None:

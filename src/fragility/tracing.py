@@ -3,6 +3,9 @@
 Each fitted scikit-learn step maps the origins of its input columns to the origins of its output columns; the walk
 follows the structure of the pipeline and its fitted attributes. Names are consulted last, and only when each output
 name leads to one input name without doubt.
+
+Names, and what a transformer of the user's own says of itself, are claims. Where training rows are at hand they are
+tried: each input column is given the values of other rows, and an output column that moves with it comes from it too.
 """
 
 from __future__ import annotations
@@ -10,9 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
+import scipy.sparse as sp
 from sklearn.base import OneToOneFeatureMixin
 from sklearn.compose import ColumnTransformer
 from sklearn.feature_selection import SelectorMixin
@@ -43,11 +49,19 @@ class Origin:
 
 
 Origins = list[Origin]
+Sample: TypeAlias = Callable[[], Any] | None  # gives the rows that a step is handed; made only where they are needed
+SAMPLE_ROWS = 64
+SHIFTS = (1, 7, 29)  # how far down a column's values move; together they bring most pairs of values together
+ROWS_AT_A_TIME = 20_000
 
 
-def trace_columns(transformer: Any, fields: Sequence[str]) -> Origins:
-    """Return the origin of every output column of a fitted transformer, in output order."""
-    return _trace(transformer, [Origin((field,)) for field in fields])
+def trace_columns(transformer: Any, fields: Sequence[str], rows: Any = None) -> Origins:
+    """Return the origin of every output column of a fitted transformer, in output order.
+
+    rows: training rows on which claims about columns are tried; without them, claims are taken as they are.
+    """
+    sample = None if rows is None else cache(lambda: _few_rows(rows))
+    return _trace(transformer, [Origin((field,)) for field in fields], sample)
 
 
 def output_names(transformer: Any, n_columns: int) -> list[str]:
@@ -59,34 +73,51 @@ def output_names(transformer: Any, n_columns: int) -> list[str]:
     return names if len(names) == n_columns else [f"c{i}" for i in range(n_columns)]
 
 
-def _trace(step: Any, origins: Origins) -> Origins:
+def _trace(step: Any, origins: Origins, sample: Sample) -> Origins:
     if step is None or isinstance(step, str):
         return [] if step == "drop" else list(origins)
-    for kind, handler in _HANDLERS:
+    for kind, compose in _COMPOSITES:
         if isinstance(step, kind):
-            return handler(step, origins)
-    return _by_names(step, origins)
+            return compose(step, origins, sample)
+    handler = next((handler for kind, handler in _HANDLERS if isinstance(step, kind)), _by_names)
+    traced = handler(step, origins)
+    return traced if sample is None or _known_by_structure(step) else _tried(step, origins, traced, sample)
 
 
-def _pipeline(step: Pipeline, origins: Origins) -> Origins:
+def _known_by_structure(step: Any) -> bool:
+    if isinstance(step, FunctionTransformer):
+        return step.func is None
+    return type(step).__module__.split(".")[0] == "sklearn"
+
+
+def _handed_on(step: Any, sample: Sample) -> Sample:
+    """Return the sample as the step after this one gets it."""
+    if sample is None or step is None or isinstance(step, str):
+        return sample
+    return cache(lambda: step.transform(sample()))
+
+
+def _pipeline(step: Pipeline, origins: Origins, sample: Sample) -> Origins:
     for _, inner in step.steps:
-        origins = _trace(inner, origins)
+        if hasattr(inner, "fit_resample"):
+            continue  # a sampler works in training only
+        origins, sample = _trace(inner, origins, sample), _handed_on(inner, sample)
     return origins
 
 
-def _feature_union(step: FeatureUnion, origins: Origins) -> Origins:
-    return [origin for _, inner in step.transformer_list for origin in _trace(inner, origins)]
+def _feature_union(step: FeatureUnion, origins: Origins, sample: Sample) -> Origins:
+    return [origin for _, inner in step.transformer_list for origin in _trace(inner, origins, sample)]
 
 
-def _column_transformer(step: ColumnTransformer, origins: Origins) -> Origins:
+def _column_transformer(step: ColumnTransformer, origins: Origins, sample: Sample) -> Origins:
     names = [str(name) for name in getattr(step, "feature_names_in_", [])]
     parts: list[tuple[int, Origins]] = []
     for name, inner, columns in step.transformers_:
-        chosen = [origins[i] for i in _column_indices(columns, names, len(origins))]
+        places = _column_indices(columns, names, len(origins))
         place = step.output_indices_[name]
         if place.stop == place.start:
             continue
-        traced = _trace(inner, chosen)
+        traced = _trace(inner, [origins[i] for i in places], _part(sample, places))
         if len(traced) != place.stop - place.start:
             raise EvidenceError(
                 f"transformer {name!r} ({type(inner).__name__}) gives {place.stop - place.start} columns, but "
@@ -94,6 +125,10 @@ def _column_transformer(step: ColumnTransformer, origins: Origins) -> Origins:
             )
         parts.append((place.start, traced))
     return [origin for _, traced in sorted(parts, key=lambda part: part[0]) for origin in traced]
+
+
+def _part(sample: Sample, places: list[int]) -> Sample:
+    return None if sample is None else cache(lambda: _columns_of(sample(), places))
 
 
 def _column_indices(columns: Any, names: list[str], n: int) -> list[int]:
@@ -229,10 +264,112 @@ def _inputs_in(name: str, inputs: list[str]) -> list[int]:
     return sorted(found)
 
 
-_HANDLERS: list[tuple[type, Callable[[Any, Origins], Origins]]] = [
+# --- trying claims on training rows ---------------------------------------------------------------------------------
+
+
+def _few_rows(rows: Any) -> Any:
+    """Return a few rows, the same ones whatever the order of the table."""
+    chosen = np.argsort(_row_hashes(rows), kind="stable")[:SAMPLE_ROWS]
+    return rows.iloc[chosen] if isinstance(rows, pd.DataFrame) else rows[chosen]
+
+
+def _row_hashes(rows: Any) -> Any:
+    if hasattr(rows, "hash_rows"):  # polars
+        return rows.hash_rows().to_numpy()
+    try:
+        frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(np.asarray(rows))
+        return pd.util.hash_pandas_object(frame, index=False).to_numpy()
+    except (TypeError, ValueError):  # sparse rows, or cells that have no hash
+        return np.arange(rows.shape[0])
+
+
+def _columns_of(rows: Any, places: list[int]) -> Any:
+    return rows.iloc[:, places] if isinstance(rows, pd.DataFrame) else rows[:, places]
+
+
+def _tried(step: Any, origins: Origins, traced: Origins, sample: Callable[[], Any]) -> Origins:
+    """Return the traced origins, each with those of the further inputs that its column moves with."""
+    every = {field for origin in origins for field in origin.fields}
+    if all(set(origin.fields) == every for origin in traced):
+        return traced
+    rows = sample()
+    if len(getattr(rows, "shape", ())) != 2 or rows.shape[1] != len(origins) or rows.shape[0] < 2:
+        return traced
+    found = list(traced)
+    for j, moved in enumerate(_moved_outputs(step, rows)):
+        for i in moved:
+            if i < len(found) and not set(origins[j].fields) <= set(found[i].fields):
+                found[i] = _merge([found[i], origins[j]])
+    return found
+
+
+def _moved_outputs(step: Any, rows: Any) -> list[list[int]]:
+    """Return for each input column the output columns that move when it is given the values of other rows."""
+    n, d = rows.shape
+    width = max(1, ROWS_AT_A_TIME // (n * len(SHIFTS)))
+    moved: list[list[int]] = []
+    for start in range(0, d, width):
+        moved += _moved_by(step, rows, list(range(start, min(start + width, d))))
+    return moved
+
+
+def _moved_by(step: Any, rows: Any, columns: list[int]) -> list[list[int]]:
+    n, d = rows.shape
+    blocks = [(None, 0), (None, 0), *((j, shift) for j in columns for shift in SHIFTS)]
+    takes = np.tile(np.arange(n)[:, None], (len(blocks), d))
+    for b, (j, shift) in enumerate(blocks):
+        if j is not None:
+            takes[b * n : (b + 1) * n, j] = np.roll(np.arange(n), shift)
+    out = _cells(_transformed(step, _recombined(rows, takes))).reshape(len(blocks), n, -1)
+    if _differs(out[1], out[0]).any():
+        raise EvidenceError(
+            f"{type(step).__name__} gives different columns for the same row twice in a table, so it is random or "
+            "depends on the other rows; a certificate needs preprocessing that treats each row by itself"
+        )
+    changes = _differs(out[2:], out[0]).any(axis=1).reshape(len(columns), len(SHIFTS), -1).any(axis=1)
+    return [np.flatnonzero(row).tolist() for row in changes]
+
+
+def _transformed(step: Any, rows: Any) -> Any:
+    try:
+        return step.transform(rows)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise EvidenceError(
+            f"{type(step).__name__} fails on training rows in which one field has another row's value "
+            f"({type(error).__name__}: {reason}), so its columns cannot be traced to raw fields; use space='raw'"
+        ) from error
+
+
+def _recombined(rows: Any, takes: Any) -> Any:
+    """Return a table of the same kind whose cell (i, j) is that of row takes[i, j]."""
+    if isinstance(rows, pd.DataFrame):
+        columns = [rows.iloc[:, j].take(takes[:, j]).reset_index(drop=True) for j in range(rows.shape[1])]
+        return pd.concat(columns, axis=1).set_axis(rows.columns, axis=1)
+    if hasattr(rows, "hash_rows"):  # polars
+        return rows.select([rows.to_series(j).gather(takes[:, j]) for j in range(rows.shape[1])])
+    if sp.issparse(rows):
+        return sp.csr_matrix(np.take_along_axis(rows.toarray(), takes, axis=0))
+    return np.take_along_axis(np.asarray(rows), takes, axis=0)
+
+
+def _cells(out: Any) -> Any:
+    array = np.asarray(out.toarray() if sp.issparse(out) else out)
+    return array if array.dtype == object or array.dtype.kind in "SU" else array.astype(np.float64)
+
+
+def _differs(a: Any, b: Any) -> Any:
+    if a.dtype.kind == "f":  # a matrix product rounds by the shape of its batch
+        return ~np.isclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True)
+    return np.asarray(a != b, dtype=bool) & ~(pd.isna(a) & pd.isna(b))
+
+
+_COMPOSITES: list[tuple[type, Callable[[Any, Origins, Sample], Origins]]] = [
     (Pipeline, _pipeline),
     (FeatureUnion, _feature_union),
     (ColumnTransformer, _column_transformer),
+]
+_HANDLERS: list[tuple[type, Callable[[Any, Origins], Origins]]] = [
     (OneHotEncoder, _one_hot),
     (TargetEncoder, _target_encoder),
     (OrdinalEncoder, _nominal_one_to_one),

@@ -1,0 +1,118 @@
+"""Model files that need a class of the user's own, and files that cannot be loaded: one sentence each."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pytest
+import skops.io
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+from fragility.errors import ModelError
+from fragility.loading import load_model
+
+STEPS = """
+    from sklearn.base import BaseEstimator, TransformerMixin
+
+    class Doubled(TransformerMixin, BaseEstimator):
+        def fit(self, X, y=None):
+            self.n_features_in_ = X.shape[1]
+            return self
+
+        def transform(self, X):
+            return X * 2
+"""
+SAVE = """
+    import joblib, numpy as np, skops.io
+    from doubled_steps import Doubled
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    class Local(Doubled):
+        pass
+
+    X, y = np.arange(40.0).reshape(20, 2), np.arange(20) % 2
+    model = make_pipeline(Doubled(), LogisticRegression()).fit(X, y)
+    joblib.dump(model, "model.joblib")
+    skops.io.dump(model, "model.skops")
+    joblib.dump(make_pipeline(Local(), LogisticRegression()).fit(X, y), "local.pkl")
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """A folder with a module and the models that a script there saved."""
+    made = tmp_path_factory.mktemp("saved")
+    (made / "doubled_steps.py").write_text(textwrap.dedent(STEPS))
+    (made / "save.py").write_text(textwrap.dedent(SAVE))
+    subprocess.run([sys.executable, "save.py"], cwd=made, check=True)
+    return made
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path):
+    """Such a folder to change; its module is forgotten afterwards."""
+    shutil.copytree(saved, tmp_path / "own")
+    yield tmp_path / "own"
+    sys.modules.pop("doubled_steps", None)
+
+
+@pytest.mark.parametrize("name", ["model.joblib", "model.skops"])
+def test_classes_in_a_module_beside_the_file_are_found(folder: Path, name: str) -> None:
+    path = list(sys.path)
+    model = load_model(folder / name, trust=True)
+    assert sys.path == path
+    assert model.kind == "Pipeline(Doubled -> LogisticRegression)"
+    assert model.probabilities(np.ones((3, 2))).shape == (3, 2)
+
+
+def test_the_folder_is_not_searched_without_trust(folder: Path) -> None:
+    with pytest.raises(ModelError, match=r"types that skops does not know.*doubled_steps\.Doubled.*--trust"):
+        load_model(folder / "model.skops")
+    assert "doubled_steps" not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["model.joblib", "model.skops"])
+def test_a_module_that_cannot_be_found_is_named(folder: Path, name: str) -> None:
+    (folder / "doubled_steps.py").unlink()
+    with pytest.raises(ModelError, match=r"module 'doubled_steps', which cannot be found.*doubled_steps\.py beside"):
+        load_model(folder / name, trust=True)
+
+
+def test_a_class_that_its_module_no_longer_has_is_named(folder: Path) -> None:
+    (folder / "doubled_steps.py").write_text("Tripled = None\n")
+    with pytest.raises(ModelError, match=r"it needs 'Doubled' of the module 'doubled_steps', which does not have it"):
+        load_model(folder / "model.joblib", trust=True)
+
+
+def test_a_class_of_the_script_that_saved_the_model_is_named(folder: Path) -> None:
+    with pytest.raises(ModelError, match=r"it needs 'Local', which was defined in the script or notebook that saved"):
+        load_model(folder / "local.pkl", trust=True)
+
+
+@pytest.mark.parametrize("kept", [0, 60])
+def test_a_file_that_is_cut_off_says_so(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "model.pkl"
+    joblib.dump(make_pipeline(LogisticRegression()).fit(np.eye(4), [0, 1, 0, 1]), path)
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(
+        ModelError,
+        match=rf"cannot load the model {re.escape(repr(str(path)))}: it is cut off, or no model file of its kind$",
+    ):
+        load_model(path, trust=True)
+
+
+def test_a_broken_skops_file_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "model.skops"
+    skops.io.dump(LogisticRegression().fit(np.eye(4), [0, 1, 0, 1]), path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ModelError, match=r"^cannot load the model [^\n]+$"):
+        load_model(path)
