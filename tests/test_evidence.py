@@ -608,8 +608,11 @@ def test_transformed_baselines_against_the_training_matrix(mixed) -> None:
             assert mode[name] == (1.0 if name == f"c__{field}_{most}" else 0.0)
 
 
-def test_raw_baselines_against_the_training_table(mixed) -> None:
+@pytest.mark.parametrize("decimals", [True, False])
+def test_raw_baselines_against_the_training_table(mixed, decimals: bool) -> None:
+    """A field of whole numbers takes the nearest whole number; the same field held as decimals takes the number."""
     pipeline, X = mixed
+    X = X.astype({"age": float}) if decimals else X
     most = {field: Counter(X[field]).most_common(1)[0][0] for field in NOMINAL}
     for kind, number in (
         ("mean", X["age"].mean()),
@@ -618,7 +621,7 @@ def test_raw_baselines_against_the_training_table(mixed) -> None:
         ("mode", X["age"].mean()),
     ):
         values = baseline_of(Protocol.fit(pipeline, X, baseline=kind, space="raw"))
-        assert values["age"] == pytest.approx(number, rel=1e-12)
+        assert values["age"] == (pytest.approx(number, rel=1e-11) if decimals else round(number))
         assert {field: values[field] for field in NOMINAL} == most
 
 
@@ -672,7 +675,7 @@ def test_explicit_baselines(mixed) -> None:
     pipeline, X = mixed
     d = len(Protocol.fit(pipeline, X).columns)
     vector = np.linspace(-1, 1, d)
-    protocol = Protocol.fit(pipeline, X, baseline=vector)
+    protocol = Protocol.fit(pipeline, X, baseline=vector, baseline_units="transformed")
     assert protocol.baseline == "explicit"
     assert [c.baseline for c in protocol.columns] == vector.tolist()
     row = X.iloc[[5]]
@@ -689,8 +692,8 @@ def test_explicit_baselines(mixed) -> None:
     ("baseline", "message"),
     [
         ("average", "baseline must be one of mean, median, zero, mode, missing or explicit values, got 'average'"),
-        ([1.0, 2.0], "needs 6 values, one a column, got 2"),
-        ({"age": 1.0}, "must name each column once"),
+        ([1.0, 2.0], "needs 6 values, one a raw field, got 2"),
+        ({"age": 1.0}, "must name each raw field once"),
         ("two rows", "exactly one row, got 2"),
         ("infinite", "'age' must be finite, got inf"),
         ("text", "'age' must be a number, got 'old'"),

@@ -35,8 +35,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from fragility.canonical import digest_of
 from fragility.errors import DataError, EvidenceError, ModelError
-from fragility.evidence import column_means, raw_origin_groups
+from fragility.evidence import raw_origin_groups
 from fragility.metrics import class_codes
+from fragility.moments import column_means
 from fragility.protocol import Protocol
 from fragility.scores import Floats, softmax_probabilities
 from fragility.tracing import output_names, trace_columns
