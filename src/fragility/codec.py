@@ -155,7 +155,7 @@ def _codes(column: pd.Series, table: Table) -> Floats:
 
 def _table_dtype(column: pd.Series, table: Table) -> Any:
     """Return what the values of a table are handed over as, the same for every batch of a protocol."""
-    dtype = column.dtype
+    dtype: Any = column.dtype
     if is_categorical(column):
         known = set(dtype.categories)
         # The baseline's value goes to the end, so that the codes of known categories stay as they are.
@@ -165,11 +165,11 @@ def _table_dtype(column: pd.Series, table: Table) -> Any:
         return np.dtype(object)
     plain = isinstance(dtype, np.dtype) and dtype != np.dtype(object)
     if plain and None in table and not np.issubdtype(dtype, np.floating):
-        return _dtype_with_gaps(column, table)
+        return _dtype_with_gaps(column)
     return dtype
 
 
-def _dtype_with_gaps(column: pd.Series, table: Table) -> Any:
+def _dtype_with_gaps(column: pd.Series) -> Any:
     """Return the type that pandas gives a plain column once a value of it is missing."""
     if not pd.api.types.is_integer_dtype(column.dtype):
         return np.dtype(object)

@@ -115,7 +115,9 @@ def conformed(rows: Rows, fields: Sequence[Field], *, needs_categories: bool, wh
 
 def _conformed_column(column: pd.Series, field: Field, needs_categories: bool, whole: bool) -> pd.Series:
     came = type_of(column)
-    if "empty" in (came, field.type) or field.type == "mixed":
+    if came == "empty":
+        return _empty_column(column, field)
+    if field.type in ("empty", "mixed"):
         return column
     plain = column
     if is_categorical(column) and not field.categorical:
@@ -132,6 +134,16 @@ def _conformed_column(column: pd.Series, field: Field, needs_categories: bool, w
     if fitting is None:
         raise DataError(_mismatch(field, came, plain))
     return fitting
+
+
+def _empty_column(column: pd.Series, field: Field) -> pd.Series:
+    """Return a column of missing values in the form that a column of this field has."""
+    if field.categorical:
+        return column if is_categorical(column) else column.astype("category")
+    numeric = pd.api.types.is_numeric_dtype(column.dtype)
+    if field.type in ("integer", "number"):
+        return column if numeric else _to_number(column, False)
+    return column.astype(object) if numeric else column
 
 
 def _impossible(column: pd.Series, whole: bool) -> pd.Series | None:

@@ -436,7 +436,7 @@ def _check_gaps_harmless(model: Model, rows: Rows, fields: Sequence[Field]) -> N
     """
     if rows.frame is None:
         return
-    whole = [f.name for f in fields if f.type == "integer" and f.kind == "numeric"]
+    whole = [f.name for f in fields if f.type == "integer"]
     gappy = [name for name in whole if rows.frame[name].dtype == np.float64 and rows.frame[name].isna().any()]
     complete = np.flatnonzero(rows.frame[gappy].notna().all(axis=1))[:CONFIRM_ROWS]
     if not gappy or len(complete) == 0:

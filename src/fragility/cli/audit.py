@@ -14,6 +14,7 @@ from fragility.audit import audit as audit_rows
 from fragility.certificate import PROTOCOL_FILE, Certificates, read_manifest
 from fragility.cli.options import (
     Baseline,
+    BaselineUnits,
     Classes,
     DataArgument,
     DataOption,
@@ -71,6 +72,7 @@ def audit(
     groups: Groups = "raw-origin",
     protocol: ProtocolFile = None,
     baseline: Baseline = "mean",
+    baseline_units: BaselineUnits = "raw",
     depth: Depth = None,
     reading: Reading = "support",
     space: Space = None,
@@ -97,7 +99,9 @@ def audit(
         _refuse_protocol_options(context)
         declared = Protocol.load(protocol)
     else:
-        declared = _fit_protocol(loaded, train, target, id_column, groups, baseline, depth, reading, space)
+        declared = _fit_protocol(
+            loaded, train, target, id_column, groups, baseline, baseline_units, depth, reading, space
+        )
     certs = audit_rows(loaded, given.X, declared, ids=given.ids, engine=engine)
     certs.save(out_dir)
     _print_summary(certs, out_dir, time.perf_counter() - started)
@@ -105,7 +109,7 @@ def audit(
 
 def _fit_protocol(
     model: Model, train: Path | None, target: str | None, id_column: str | None,
-    groups: str, baseline: str, depth: int | None, reading: str, space: str | None,
+    groups: str, baseline: str, baseline_units: str, depth: int | None, reading: str, space: str | None,
 ) -> Protocol:  # fmt: skip
     if train is None:
         raise ProtocolError(
@@ -116,6 +120,7 @@ def _fit_protocol(
         read_training(train, target=target, id_column=id_column),
         groups=groups,
         baseline=name_or_json(baseline, "--baseline"),
+        baseline_units=cast(fitting.Units, baseline_units),
         depth=depth,
         reading=cast(scores.Reading, reading),  # the protocol checks the word and names the choices
         space=cast(fitting.Space | None, space),
@@ -124,10 +129,13 @@ def _fit_protocol(
 
 def _refuse_protocol_options(context: typer.Context) -> None:
     """A protocol file already declares these; silently ignoring an option would be worse than refusing it."""
-    for name in ("train", "groups", "baseline", "depth", "reading", "space"):
+    for name in ("train", "groups", "baseline", "baseline_units", "depth", "reading", "space"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise ProtocolError(f"--protocol already declares the {name}; leave out --{name} or leave out --protocol")
+            option = f"--{name.replace('_', '-')}"
+            raise ProtocolError(
+                f"--protocol already declares the {name.replace('_', ' ')}; leave out {option} or leave out --protocol"
+            )
 
 
 def _check_out(folder: Path) -> None:

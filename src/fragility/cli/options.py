@@ -60,7 +60,13 @@ Groups = Annotated[
 Baseline = Annotated[
     str,
     typer.Option(
-        "--baseline", metavar="KIND", help="mean, median, zero, mode, missing, or a JSON file {column: value}."
+        "--baseline", metavar="KIND", help="mean, median, zero, mode, missing, or a JSON file {field: value}."
+    ),
+]
+BaselineUnits = Annotated[
+    str,
+    typer.Option(
+        "--baseline-units", metavar="NAME", help="What the values of a --baseline file are in: raw or transformed."
     ),
 ]
 Depth = Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.markup import escape
@@ -11,6 +11,7 @@ from rich.table import Table
 
 from fragility.cli.options import (
     Baseline,
+    BaselineUnits,
     Classes,
     DataOption,
     Depth,
@@ -27,6 +28,7 @@ from fragility.cli.options import (
 )
 from fragility.cli.tables import read_rows, read_training
 from fragility.cli.terminal import out
+from fragility.fitting import Units
 from fragility.loading import load_model
 from fragility.protocol import Protocol, bind
 
@@ -78,6 +80,7 @@ def write(
     id_column: Id = None,
     groups: Groups = "raw-origin",
     baseline: Baseline = "mean",
+    baseline_units: BaselineUnits = "raw",
     depth: Depth = None,
     reading: Reading = "support",
     space: Space = None,
@@ -115,6 +118,7 @@ def write(
             X_train,
             groups=groups,
             baseline=name_or_json(baseline, "--baseline"),
+            baseline_units=cast(Units, baseline_units),  # the protocol checks the word and names the choices
             depth=depth,
             resolution=resolution,
             merge_threshold=merge_threshold,
