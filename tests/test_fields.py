@@ -356,6 +356,28 @@ def test_fractions_among_whole_numbers_are_refused_where_cells_are_rounded() -> 
         bind(forest, half, Protocol.fit(forest, numbers, space="raw"))
 
 
+@pytest.mark.parametrize("values", [[3, 1, 2], [True, False, True], ["a", "b", "c"], [0.5, 1.5, 2.5]], ids=str)
+@pytest.mark.parametrize("gap", [False, True])
+def test_plain_values_that_arrive_as_categories_are_plain_again(values: list, gap: bool) -> None:
+    seen = []
+
+    def probabilities(frame):
+        seen.append(frame)
+        return np.tile([0.4, 0.6], (len(frame), 1))
+
+    model = Model.wrap(probabilities, classes=["bad", "good"])
+    X = pd.DataFrame({"field": values * 5, "x": 1.5})
+    protocol = Protocol.fit(model, X, space="raw")
+    given = X.astype({"field": "category"})
+    if gap:
+        given.loc[0, "field"] = None
+    rows = bind(model, given, protocol)
+    rows.predict(rows.dense())
+    assert not isinstance(seen[-1]["field"].dtype, pd.CategoricalDtype)
+    assert seen[-1]["field"].tolist()[1:] == X["field"].tolist()[1:]
+    assert seen[-1]["field"].isna().tolist()[0] is gap
+
+
 def test_categories_trained_natively_are_refused_as_text() -> None:
     lightgbm = pytest.importorskip("lightgbm")
     X, y = credit()

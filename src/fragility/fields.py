@@ -121,7 +121,7 @@ def _conformed_column(column: pd.Series, field: Field, needs_categories: bool, w
         return column
     plain = column
     if is_categorical(column) and not field.categorical:
-        plain = column.astype(column.cat.categories.dtype)
+        plain = _without_categories(column)
         came = type_of(plain)
     if field.categorical and needs_categories and not is_categorical(column):
         raise DataError(
@@ -134,6 +134,13 @@ def _conformed_column(column: pd.Series, field: Field, needs_categories: bool, w
     if fitting is None:
         raise DataError(_mismatch(field, came, plain))
     return fitting
+
+
+def _without_categories(column: pd.Series) -> pd.Series:
+    values = column.cat.categories.dtype
+    if not column.isna().any() or not pd.api.types.is_numeric_dtype(values):
+        return column.astype(values)
+    return column.astype(object) if pd.api.types.is_bool_dtype(values) else _to_number(column, False)
 
 
 def _empty_column(column: pd.Series, field: Field) -> pd.Series:
@@ -191,7 +198,7 @@ _WORDS = {
     "text": "text",
     "date": "dates",
     "duration": "durations",
-    "mixed": "values of several types",
+    "mixed": "values of no one type",
     "empty": "nothing",
 }
 
