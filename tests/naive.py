@@ -106,15 +106,25 @@ def is_nan(cell: Any) -> bool:
     return cell is None or (isinstance(cell, float) and math.isnan(cell))
 
 
-def naive_cell(x: Any, baseline: Any, severity: float, stepwise: bool) -> Any:
-    """One cell at one severity."""
+def naive_mean(values: Sequence[float]) -> float:
+    """The mean at 12 significant digits of the larger of itself and the spread; what lies below is noise."""
+    n = len(values)
+    mean = math.fsum(values) / n
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / n)
+    size = max(abs(mean), spread)
+    return round(mean, 11 - math.floor(math.log10(size))) + 0.0 if size > 0 else mean
+
+
+def naive_cell(x: Any, baseline: Any, severity: float, stepwise: bool, whole: bool = False) -> Any:
+    """One cell at one severity; a field of whole numbers takes the nearest one, halves to even."""
     if severity >= 1.0:
         return baseline
     if severity <= 0.0:
         return x
     if stepwise or is_nan(x) or is_nan(baseline):
         return baseline if severity >= 0.5 else x
-    return x + severity * (baseline - x)
+    moved = x + severity * (baseline - x)
+    return round(moved) if whole else moved
 
 
 def naive_state(
@@ -123,12 +133,13 @@ def naive_state(
     groups: Sequence[Sequence[int]],
     severity: dict[int, float],
     stepwise: Sequence[bool],
+    whole: Sequence[bool] | None = None,
 ) -> Row:
     """Every column of group g moves by s_g * (baseline - x)."""
     state = list(x)
     for g, s in severity.items():
         for j in groups[g]:
-            state[j] = naive_cell(x[j], baseline[j], s, stepwise[j])
+            state[j] = naive_cell(x[j], baseline[j], s, stepwise[j], whole is not None and whole[j])
     return state
 
 
@@ -154,12 +165,13 @@ def naive_certificate(
     weights: Sequence[float],
     resolution: float,
     stepwise: Sequence[bool] | None = None,
+    whole: Sequence[bool] | None = None,
 ) -> dict[str, Any]:
     """Algorithm `cfc` for one row; group and class claims are indices."""
     stepwise = [False] * len(x) if stepwise is None else list(stepwise)
 
     def at(severity: dict[int, float]) -> list[float]:
-        return [float(v) for v in probabilities([naive_state(x, baseline, groups, severity, stepwise)])]
+        return [float(v) for v in probabilities([naive_state(x, baseline, groups, severity, stepwise, whole)])]
 
     p = at({})
     original = naive_predicted_class(p, resolution)

@@ -225,9 +225,8 @@ def native_estimator(family: str, X: pd.DataFrame) -> Any:
 
 
 def raw_row_table(case: Case, cells: list[Any]) -> pd.DataFrame:
-    """One row of the raw space as the model's own kind of table; numbers travel as float64."""
+    """One row of the raw space as the model's own kind of table, in the types it was trained with."""
     columns = {}
     for name, cell in zip(case.X_train.columns, cells, strict=True):
-        dtype = case.X_train[name].dtype
-        columns[name] = pd.Series([cell], dtype="float64" if pd.api.types.is_numeric_dtype(dtype) else dtype)
+        columns[name] = pd.Series([cell], dtype=case.X_train[name].dtype)
     return pd.DataFrame(columns)

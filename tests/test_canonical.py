@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fragility.canonical import canonical_bytes, combine_digests, digest_of, row_digests, table_digest
+from fragility.canonical import canonical_bytes, combine_digests, digest_of, row_digests, table_digest, value_bytes
 
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.text(max_size=8)
@@ -124,6 +124,29 @@ def test_table_digest_does_not_depend_on_how_numbers_are_stored() -> None:
     negative_zero = TABLE.copy()
     negative_zero.loc[2, "income"] = -0.0
     assert table_digest(columns_of(negative_zero)) == base
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "Int64", "object"])
+def test_whole_numbers_beyond_the_doubles_differ_in_their_rows(dtype: str) -> None:
+    column = pd.Series([2**53, 2**53 + 1, 2**53 + 2, 2**60, 2**60 + 1, 2**63 - 1], dtype=dtype)
+    digests = row_digests({"a": column})
+    assert len(set(digests)) == len(column)
+    as_decimals = row_digests({"a": np.array([2.0**53, 2.0**60])})
+    assert as_decimals == [digests[0], digests[3]]  # a number that a double holds is that number
+
+
+def test_negative_and_enormous_whole_numbers_keep_their_digits() -> None:
+    values = [-(2**53) - 1, -(2**53), 10**400, 10**400 + 1]
+    assert len(set(row_digests({"a": np.array(values, dtype=object)}))) == 4
+    assert len(set(row_digests({"a": pd.Series([-(2**53) - 1, -(2**53) - 2])}))) == 2
+
+
+def test_a_cell_is_32_bytes_and_a_text_the_whole_of_its_hash() -> None:
+    cells = value_bytes(np.array(["Ulm", None], dtype=object))
+    assert cells.shape == (2, 32)
+    assert cells[0].tobytes() == hashlib.sha256(b"text:Ulm").digest()
+    assert cells[1].tobytes() == value_bytes(np.array([np.nan]))[0].tobytes()
+    assert value_bytes(np.array([1.5]))[0].tobytes() == bytes(24) + np.float64(1.5).tobytes()
 
 
 def test_a_number_and_its_text_differ() -> None:

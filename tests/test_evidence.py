@@ -682,8 +682,11 @@ def test_transformed_baselines_against_the_training_matrix(mixed) -> None:
             assert mode[name] == (1.0 if name == f"c__{field}_{most}" else 0.0)
 
 
-def test_raw_baselines_against_the_training_table(mixed) -> None:
+@pytest.mark.parametrize("decimals", [True, False])
+def test_raw_baselines_against_the_training_table(mixed, decimals: bool) -> None:
+    """A field of whole numbers takes the nearest whole number; the same field held as decimals takes the number."""
     pipeline, X = mixed
+    X = X.astype({"age": float}) if decimals else X
     most = {field: Counter(X[field]).most_common(1)[0][0] for field in NOMINAL}
     for kind, number in (
         ("mean", X["age"].mean()),
@@ -692,7 +695,7 @@ def test_raw_baselines_against_the_training_table(mixed) -> None:
         ("mode", X["age"].mean()),
     ):
         values = baseline_of(Protocol.fit(pipeline, X, baseline=kind, space="raw"))
-        assert values["age"] == pytest.approx(number, rel=1e-12)
+        assert values["age"] == (pytest.approx(number, rel=1e-11) if decimals else round(number))
         assert {field: values[field] for field in NOMINAL} == most
 
 
@@ -731,6 +734,22 @@ def test_missing_baseline_where_the_model_refuses_it(mixed) -> None:
         Protocol.fit(pipeline, X, baseline="missing")
 
 
+def test_an_encoder_that_refuses_missing_values_does_not_hide_the_token_of_another() -> None:
+    X, y = credit(["age", "purpose", "housing"])
+    X = X.astype({"purpose": object, "housing": object})
+    X.loc[::9, "purpose"] = None
+    pre = ColumnTransformer(
+        [
+            ("p", OneHotEncoder(sparse_output=False), ["purpose"]),
+            ("h", OneHotEncoder(sparse_output=False), ["housing"]),
+        ],
+        remainder="passthrough",
+    )
+    pipeline = make_pipeline(pre, HistGradientBoostingClassifier(max_iter=10)).fit(X, y)
+    values = baseline_of(Protocol.fit(pipeline, X, baseline="missing"))
+    assert {n: v for n, v in values.items() if v != 0.0} == {"p__purpose_None": 1.0, "remainder__age": None}
+
+
 def test_missing_baseline_in_the_transformed_space_uses_the_encoders_token() -> None:
     X, y = credit(["age", "duration", "purpose"])
     X = X.astype({"purpose": object, "age": float})
@@ -746,7 +765,7 @@ def test_explicit_baselines(mixed) -> None:
     pipeline, X = mixed
     d = len(Protocol.fit(pipeline, X).columns)
     vector = np.linspace(-1, 1, d)
-    protocol = Protocol.fit(pipeline, X, baseline=vector)
+    protocol = Protocol.fit(pipeline, X, baseline=vector, baseline_units="transformed")
     assert protocol.baseline == "explicit"
     assert [c.baseline for c in protocol.columns] == vector.tolist()
     row = X.iloc[[5]]
@@ -759,12 +778,74 @@ def test_explicit_baselines(mixed) -> None:
     assert baseline_of(raw) == {n: (float(v) if n in NUMERIC else v) for n, v in row.iloc[0].to_dict().items()}
 
 
+@pytest.mark.parametrize("given", ["series", "mapping", "vector", "table"])
+def test_explicit_baselines_are_in_raw_units_whatever_the_preprocessing_names_its_columns(given: str) -> None:
+    X, y = credit(NUMERIC)
+    middle = X.median() + 0.5
+    baseline = {"series": middle, "mapping": dict(middle), "vector": list(middle), "table": middle.to_frame().T}[given]
+    plain = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)  # its columns are named as the fields
+    named = pipeline_of(ColumnTransformer([("n", StandardScaler(), NUMERIC)]), X, y)
+    expected = (middle.to_numpy() - X.mean().to_numpy()) / X.std(ddof=0).to_numpy()
+    for pipeline in (plain, named):
+        protocol = Protocol.fit(pipeline, X, baseline=baseline)
+        np.testing.assert_allclose([c.baseline for c in protocol.columns], expected, rtol=1e-9)
+    said = Protocol.fit(plain, X, baseline=baseline, baseline_units="transformed")
+    assert [c.baseline for c in said.columns] == list(middle)
+
+
+def test_values_in_transformed_units_must_be_said(mixed) -> None:
+    pipeline, X = mixed
+    names = [c.name for c in Protocol.fit(pipeline, X).columns]
+    remedy = r"one a raw field, or add baseline_units='transformed'"
+    for baseline in (dict.fromkeys(names, 0.25), np.full(len(names), 0.25)):
+        with pytest.raises(EvidenceError, match=remedy):
+            Protocol.fit(pipeline, X, baseline=baseline)
+        said = Protocol.fit(pipeline, X, baseline=baseline, baseline_units="transformed")
+        assert set(baseline_of(said).values()) == {0.25}
+    with pytest.raises(EvidenceError, match=r"needs \d+ values, one a transformed column, got 3"):
+        Protocol.fit(pipeline, X, baseline=[1.0, 2.0, 3.0], baseline_units="transformed")
+    with pytest.raises(EvidenceError, match=r"in the raw space the baseline is in raw units"):
+        Protocol.fit(pipeline, X, baseline=dict.fromkeys(names, 0.25), baseline_units="transformed", space="raw")
+    with pytest.raises(EvidenceError, match=r"baseline_units must be one of raw, transformed, got 'metric'"):
+        Protocol.fit(pipeline, X, baseline=X.iloc[[0]], baseline_units="metric")
+    with pytest.raises(EvidenceError, match=r"the baseline 'mean' is fitted: leave baseline_units out"):
+        Protocol.fit(pipeline, X, baseline_units="transformed")
+
+
+def test_without_preprocessing_both_units_are_the_same() -> None:
+    X, y = credit(NUMERIC)
+    model = LogisticRegression(max_iter=500).fit(X, y)
+    values = {"duration": 12, "credit_amount": 1000.5, "age": 40}
+    one, other = (Protocol.fit(model, X, baseline=values, baseline_units=units) for units in ("raw", "transformed"))
+    assert one == other and baseline_of(one) == values
+
+
+def test_an_explicit_baseline_has_the_types_of_the_fields(mixed) -> None:
+    pipeline, X = mixed
+    row = X.iloc[0].to_dict()
+    with pytest.raises(EvidenceError, match=r"does not fit the training data: column 'purpose' held text"):
+        Protocol.fit(pipeline, X, baseline={**row, "purpose": 7})
+    with pytest.raises(EvidenceError, match=r"'age' must be a whole number, as in the training data, got 35.5"):
+        Protocol.fit(pipeline, X, baseline={**row, "age": 35.5}, space="raw")
+    halfway = Protocol.fit(pipeline, X, baseline={**row, "age": 35.5})
+    assert baseline_of(halfway)["n__age"] == pytest.approx((35.5 - X["age"].mean()) / X["age"].std(ddof=0))
+
+
+def test_explicit_baselines_of_polars_tables_go_through_as_polars() -> None:
+    polars = pytest.importorskip("polars")
+    X, y = credit([*NUMERIC, *NOMINAL])
+    pre = ColumnTransformer([("n", StandardScaler(), NUMERIC), ("c", OneHotEncoder(sparse_output=False), NOMINAL)])
+    pipeline = pipeline_of(pre, X, y)
+    expected = baseline_of(Protocol.fit(pipeline, X, baseline=X.iloc[[7]]))
+    assert baseline_of(Protocol.fit(pipeline, polars.from_pandas(X), baseline=polars.from_pandas(X)[7])) == expected
+
+
 @pytest.mark.parametrize(
     ("baseline", "message"),
     [
         ("average", "baseline must be one of mean, median, zero, mode, missing or explicit values, got 'average'"),
-        ([1.0, 2.0], "needs 6 values, one a column, got 2"),
-        ({"age": 1.0}, "must name each column once"),
+        ([1.0, 2.0], "needs 6 values, one a raw field, got 2"),
+        ({"age": 1.0}, "must name each raw field once"),
         ("two rows", "exactly one row, got 2"),
         ("infinite", "'age' must be finite, got inf"),
         ("text", "'age' must be a number, got 'old'"),

@@ -10,14 +10,18 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from naive import Row, naive_certificate
-from pipelines import FAMILIES, Case, fitted, nominal_names, raw_row_table
+from naive import Row, naive_certificate, naive_mean
+from pipelines import FAMILIES, Case, estimator, fitted, labels_for, nominal_names, raw_row_table, split
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OrdinalEncoder
 
 from fragility._audit import audit
 from fragility.certificate import Certificates
@@ -41,6 +45,7 @@ class Twin:
     baseline: Row
     stepwise: list[bool]
     probabilities: Any
+    whole: list[bool] | None = None  # fields of whole numbers (raw space)
 
 
 @functools.cache
@@ -60,7 +65,8 @@ def transformed_twin(dataset: str, family: str) -> Twin:
         groups[names.index(field)].append(j)
     model = Model.wrap(case.model)
     probabilities = remembered(lambda row: model.head_probabilities(np.array([row]))[0])
-    return Twin(names, groups, rows.tolist(), train.mean(axis=0).tolist(), [False] * train.shape[1], probabilities)
+    means = [naive_mean(column.tolist()) for column in train.T]
+    return Twin(names, groups, rows.tolist(), means, [False] * train.shape[1], probabilities)
 
 
 @functools.cache
@@ -71,7 +77,10 @@ def raw_twin(dataset: str, family: str) -> Twin:
     baseline: Row = []
     for name in names:
         known = case.X_train[name].dropna()
-        baseline.append(Counter(known).most_common(1)[0][0] if name in nominal else float(known.mean()))
+        if name in nominal:
+            baseline.append(Counter(known).most_common(1)[0][0])
+        else:
+            baseline.append(as_trained(case, name, naive_mean(known.tolist())))
     model = Model.wrap(case.model)
     return Twin(
         names,
@@ -80,7 +89,17 @@ def raw_twin(dataset: str, family: str) -> Twin:
         baseline,
         [name in nominal for name in names],
         remembered(lambda row: model.probabilities(raw_row_table(case, list(row)))[0]),
+        [is_whole(case, name) for name in names],
     )
+
+
+def is_whole(case: Case, name: str) -> bool:
+    return pd.api.types.is_integer_dtype(case.X_train[name].dtype)
+
+
+def as_trained(case: Case, name: str, number: float) -> float:
+    """A field of whole numbers takes the nearest whole number."""
+    return round(number) if is_whole(case, name) else number
 
 
 def raw_cells(case: Case, nominal: set[str]) -> list[Row]:
@@ -90,7 +109,12 @@ def raw_cells(case: Case, nominal: set[str]) -> list[Row]:
     chosen = X.iloc[list(dict.fromkeys([*gaps, *range(N_ROWS["raw"])]))[: N_ROWS["raw"]]]
     rows = []
     for _, row in chosen.iterrows():
-        rows.append([(None if pd.isna(v) else v) if n in nominal else float(v) for n, v in row.items()])
+        rows.append(
+            [
+                (None if pd.isna(v) else v) if n in nominal else (int(v) if is_whole(case, n) else float(v))
+                for n, v in row.items()
+            ]
+        )
     return rows
 
 
@@ -130,9 +154,9 @@ def assert_equal(certs: Certificates, i: int, twin: dict[str, Any], where: str) 
     close(claims.one_step_confidence_drop[i], drops, f"{where} one_step_confidence_drop")
 
 
-def run(protocol: Protocol, case: Case, twin: Twin, X: pd.DataFrame) -> Certificates:
+def run(protocol: Protocol, case: Case, twin: Twin, X: pd.DataFrame, engine: str = "blackbox") -> Certificates:
     assert list(protocol.group_names) == twin.names
-    certs = audit(case.model, X, protocol, engine="blackbox")
+    certs = audit(case.model, X, protocol, engine=engine)
     for i, row in enumerate(twin.rows):
         expected = naive_certificate(
             twin.probabilities,
@@ -146,6 +170,7 @@ def run(protocol: Protocol, case: Case, twin: Twin, X: pd.DataFrame) -> Certific
             protocol.weights,
             protocol.resolution,
             twin.stepwise,
+            twin.whole,
         )
         assert_equal(certs, i, expected, f"{case.name} {protocol.reading} row {i}")
     return certs
@@ -225,14 +250,69 @@ def test_other_raw_baselines_equal_the_slow_twin(dataset: str, family: str, base
     values: Row = []
     for name, step in zip(twin.names, twin.stepwise, strict=True):
         known = case.X_train[name].dropna()
-        number = {"median": known.median, "zero": lambda: 0.0, "mode": known.mean} if not step else {}
         if baseline == "missing":
             values.append(None if step else math.nan)
+        elif step:
+            values.append(Counter(known).most_common(1)[0][0])
         else:
-            values.append(Counter(known).most_common(1)[0][0] if step else float(number[baseline]()))
+            number = {"median": float(known.median()), "zero": 0.0, "mode": naive_mean(list(known))}[baseline]
+            values.append(as_trained(case, name, number))
     X = pd.concat([raw_row_table(case, row) for row in twin.rows], ignore_index=True)
     protocol = Protocol.fit(case.model, case.X_train, space="raw", baseline=baseline, operators=OPERATORS)
-    run(protocol, case, Twin(twin.names, twin.groups, twin.rows, values, twin.stepwise, twin.probabilities), X)
+    run(protocol, case, replace(twin, baseline=values), X)
+
+
+TAKE_NAN = ("random_forest", "extra_trees", "hist_gradient_boosting", "xgboost", "lightgbm")
+
+
+@pytest.mark.parametrize("engine", ["blackbox", "trees"])
+@pytest.mark.parametrize("dataset", ["credit_g", "credit_g_property"])
+@pytest.mark.parametrize("family", TAKE_NAN)
+def test_missing_evidence_in_the_transformed_space_equals_the_slow_twin(family: str, dataset: str, engine: str) -> None:
+    """A lost number is NaN to the estimator; a lost category is no indicator at all to an encoder that ignores it."""
+    case, twin = fitted(dataset, family, "transformed"), transformed_twin(dataset, family)
+    names = case.model[:-1].get_feature_names_out()
+    lost = [math.nan if name.startswith("numeric__") else 0.0 for name in names]
+    missing = replace(twin, baseline=lost, stepwise=[math.isnan(value) for value in lost])
+    for reading in READINGS:
+        protocol = Protocol.fit(case.model, case.X_train, baseline="missing", reading=reading, operators=OPERATORS)
+        assert protocol.space == "transformed"
+        run(protocol, case, missing, case.X_test[: N_ROWS["transformed"]], engine)
+
+
+@pytest.mark.parametrize("engine", ["blackbox", "trees"])
+@pytest.mark.parametrize("family", TAKE_NAN)
+def test_missing_codes_in_the_transformed_space_equal_the_slow_twin(family: str, engine: str) -> None:
+    """An ordinal encoder writes a missing category as NaN or as the code it was told, an indicator column says 1."""
+    data = split("credit_g")
+    numbers = ["duration", "age"]
+    X_train, X_test = (
+        X[["purpose", "housing", *numbers]].astype({"purpose": object, "housing": object, "duration": float}).copy()
+        for X in (data.X_train, data.X_test)
+    )
+    X_train.loc[::9, ["purpose", "housing"]] = np.nan
+    X_train.loc[::7, "duration"] = np.nan
+    prepare = ColumnTransformer(
+        [
+            ("nan", OrdinalEncoder(), ["purpose"]),
+            ("told", OrdinalEncoder(encoded_missing_value=-5), ["housing"]),
+            ("filled", SimpleImputer(add_indicator=True), numbers),
+        ]
+    )
+    model = make_pipeline(prepare, estimator(family)).fit(X_train, labels_for(family, data.y_train))
+    protocol = Protocol.fit(model, X_train, baseline="missing", operators=OPERATORS)
+    lost = [math.nan, -5.0, math.nan, math.nan, 1.0]
+    wrapped = Model.wrap(model)
+    twin = Twin(
+        ["purpose", "housing", *numbers],
+        [[0], [1], [2, 4], [3]],
+        np.asarray(prepare.transform(X_test[:8])).tolist(),
+        lost,
+        [math.isnan(value) for value in lost],
+        remembered(lambda row: wrapped.head_probabilities(np.array([row]))[0]),
+    )
+    case = Case(family, "credit_g", "transformed", model, X_train, X_test)
+    run(protocol, case, twin, X_test[:8], engine)
 
 
 def test_the_parity_rows_are_not_all_alike() -> None:

@@ -16,9 +16,10 @@ from pipelines import fitted, preprocessing, split
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
-from fragility.errors import EvidenceError, ProtocolError
+from fragility.errors import EvidenceError, ModelError, ProtocolError
+from fragility.models import Model
 from fragility.protocol import Protocol, bind
 
 
@@ -286,3 +287,33 @@ def test_dates_as_raw_evidence_are_refused_by_name() -> None:
     with pytest.raises(EvidenceError, match=r"the baseline of column 'day' would be Timestamp.*numbers or text"):
         Protocol.fit(pipeline, X, space="raw")
     assert Protocol.fit(pipeline, X).group_names == ("day", "age")
+
+
+# --- faults of the model --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (lambda n: np.full((n, 3), 1 / 3), r"^the model's probabilities must have shape"),
+        (lambda n: np.full((n, 2), 4.5), r"^the model's output is not a probability"),
+        (lambda n: 1 / 0, r"^the model failed on these rows: ZeroDivisionError"),
+    ],
+    ids=["shape", "logits", "exception"],
+)
+@pytest.mark.parametrize("space", ["transformed", "raw"])
+def test_faults_of_the_model_are_not_laid_on_the_baseline(fault, message: str, space: str) -> None:
+    X = split("credit_g").X_train[["age", "duration"]].astype(float)
+    model = Model.wrap(lambda rows: fault(len(rows)), classes=["bad", "good"])
+    with pytest.raises(ModelError, match=message):
+        Protocol.fit(model, X, space=space)
+
+
+def test_training_rows_that_become_infinite_are_refused_by_name() -> None:
+    data = split("credit_g")
+    X = data.X_train[["age", "duration"]].assign(age=lambda X: X["age"] - X["age"].min())
+    log = FunctionTransformer(lambda X: np.log(X.clip(lower=1e-9)), feature_names_out="one-to-one")
+    pipeline = make_pipeline(log, LogisticRegression(max_iter=500)).fit(X, data.y_train)
+    pipeline[0].set_params(func=lambda X: np.log(X))
+    with np.errstate(divide="ignore"), pytest.raises(EvidenceError, match=r"infinite value .* in column 'age'"):
+        Protocol.fit(pipeline, X, space="transformed")

@@ -20,6 +20,8 @@ import rfc8785
 
 DIGEST_PREFIX = "sha256:"
 ROWS_AT_A_TIME = 50_000  # bounds the memory of a table's digest
+CELL_BYTES = 32
+WHOLE_BITS = 53  # up to 2**53 every whole number is a float64
 
 
 def encode(value: Any) -> Any:
@@ -47,7 +49,7 @@ def _wide_integers_as_text(value: Any) -> Any:
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return value
     if isinstance(value, int):
-        return value if abs(value) < 2**53 else str(value)
+        return value if abs(value) < 2**WHOLE_BITS else str(value)
     if isinstance(value, dict):
         return {key: _wide_integers_as_text(item) for key, item in value.items()}
     return [_wide_integers_as_text(item) for item in value]
@@ -68,31 +70,54 @@ def combine_digests(digests: Iterable[bytes]) -> str:
 
 
 def value_bytes(values: Any) -> npt.NDArray[np.uint8]:
-    """Return 16 bytes a value: numbers by their float64 bits, everything else by its text.
+    """Return 32 bytes a value: a number by its float64 bits, everything else by the SHA-256 of its text.
 
-    Shape (n,) -> (n, 16). NaN, NaT and None are one value, "missing"; 0.0 and -0.0 are one value.
+    Shape (n,) -> (n, 32). NaN, NaT and None are one value, "missing"; 0.0 and -0.0 are one value; 1, 1.0 and True are
+    one value. A whole number that float64 cannot hold exactly goes by its digits.
     """
     column = pd.Series(values)
     if pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_bool_dtype(column.dtype):
-        return _number_bytes(column.to_numpy(dtype=np.float64, na_value=np.nan))
+        cells = _number_bytes(column.to_numpy(dtype=np.float64, na_value=np.nan))
+        wide = np.flatnonzero(beyond_doubles(column))
+        if len(wide):
+            exact = b"".join(_scalar_bytes(int(value)) for value in column.iloc[wide])
+            cells[wide] = np.frombuffer(exact, dtype=np.uint8).reshape(-1, CELL_BYTES)
+        return cells
     codes, distinct = pd.factorize(column, use_na_sentinel=True)
     table = b"".join(_scalar_bytes(value) for value in [*distinct, None])
-    return np.frombuffer(table, dtype=np.uint8).reshape(-1, 16)[codes]
+    return np.frombuffer(table, dtype=np.uint8).reshape(-1, CELL_BYTES)[codes]
+
+
+def beyond_doubles(column: pd.Series) -> npt.NDArray[np.bool_]:
+    """Return which cells are whole numbers of magnitude above 2**53, where float64 no longer holds every one."""
+    if not pd.api.types.is_integer_dtype(column.dtype):
+        return np.zeros(len(column), dtype=bool)
+    limit = 2**WHOLE_BITS
+    return np.asarray(((column > limit) | (column < -limit)).to_numpy(dtype=bool, na_value=False))
 
 
 def _number_bytes(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
     clean = np.where(np.isnan(values), np.nan, values + 0.0)
-    out = np.zeros((len(values), 16), dtype=np.uint8)
-    out[:, 8:] = clean.astype("<f8").view(np.uint8).reshape(-1, 8)
+    out = np.zeros((len(values), CELL_BYTES), dtype=np.uint8)
+    out[:, -8:] = clean.astype("<f8").view(np.uint8).reshape(-1, 8)
     return out
 
 
 def _scalar_bytes(value: Any) -> bytes:
     if is_missing(value):
         return _number_bytes(np.array([np.nan])).tobytes()
+    if isinstance(value, (bool, int, np.bool_, np.integer)) and not _fits_double(int(value)):
+        return hashlib.sha256(b"integer:" + str(int(value)).encode()).digest()
     if isinstance(value, (bool, int, float, np.bool_, np.number)):
         return _number_bytes(np.array([float(value)])).tobytes()
-    return hashlib.sha256(b"text:" + str(value).encode()).digest()[:16]
+    return hashlib.sha256(b"text:" + str(value).encode()).digest()
+
+
+def _fits_double(value: int) -> bool:
+    try:
+        return float(value) == value
+    except OverflowError:
+        return False
 
 
 def is_missing(value: Any) -> bool:
@@ -114,7 +139,7 @@ def row_digests(columns: Mapping[str, Any]) -> list[bytes]:
     for start in range(0, n, ROWS_AT_A_TIME):
         cells = [value_bytes(columns[name][start : start + ROWS_AT_A_TIME]) for name in names]
         block = np.concatenate(cells, axis=1).tobytes()
-        width = 16 * len(names)
+        width = CELL_BYTES * len(names)
         out += [hashlib.sha256(head + block[i : i + width]).digest() for i in range(0, len(block), width)]
     return out
 

@@ -7,7 +7,6 @@ moves by s_g * (baseline - x). ``blend`` is that rule, once, for every engine's 
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,8 +18,10 @@ import scipy.sparse as sp
 from scipy import stats
 
 from fragility.errors import EvidenceError
+from fragility.fields import Field
 from fragility.frames import Kind, Rows, Scalar
 from fragility.models import Model
+from fragility.moments import column_means, column_medians, mean_and_spread, rounded
 from fragility.scores import Booleans, Floats, Integers
 from fragility.tracing import Origin
 
@@ -173,8 +174,13 @@ def merged_fields(frame: pd.DataFrame, kinds: Mapping[str, Kind], threshold: flo
 def association(a: pd.Series, kind_a: Kind, b: pd.Series, kind_b: Kind) -> float:
     """Return the strength of association in [0, 1] over rows where both are known; 0 where either is constant.
 
-    |Spearman's rho| for two numeric fields, Cramer's V for two nominal ones, the correlation ratio for one of each.
+    |Spearman's rho| for two numeric fields, Cramer's V for two nominal ones, the correlation ratio for one of each,
+    rounded so that the order of the rows cannot carry it over a threshold.
     """
+    return rounded(_association(a, kind_a, b, kind_b), 1.0)
+
+
+def _association(a: pd.Series, kind_a: Kind, b: pd.Series, kind_b: Kind) -> float:
     known = (a.notna() & b.notna()).to_numpy()
     a, b = a[known], b[known]
     if len(a) < 2 or a.nunique() < 2 or b.nunique() < 2:
@@ -197,48 +203,20 @@ def _correlation_ratio(category: pd.Series, number: pd.Series) -> float:
 # --- baselines ------------------------------------------------------------------------------------------
 
 
-def matrix_baseline(kind: str, matrix: Any, origins: Sequence[Origin], missing_row: Floats | None) -> Floats:
-    """Return the (d,) baseline of a transformed training matrix, dense or CSR."""
+def matrix_baseline(kind: str, matrix: Any, origins: Sequence[Origin], tokens: Floats | None) -> Floats:
+    """Return the (d,) baseline of a transformed training matrix, dense or CSR.
+
+    tokens: for ``missing``, what the encoders make of a missing value in their nominal columns.
+    """
     if kind == "zero":
         return np.zeros(matrix.shape[1])
     if kind == "median":
-        return _column_medians(matrix)
-    mean = column_means(matrix)
-    if kind == "mode":
-        return _mode_rows(matrix, origins, mean)
+        return column_medians(matrix)
     if kind == "missing":
-        nominal = np.array([origin.nominal for origin in origins])
-        token = np.zeros(matrix.shape[1]) if missing_row is None else np.nan_to_num(missing_row)
-        return np.where(nominal, token, np.nan)
-    return mean
-
-
-def column_means(matrix: Any) -> Floats:
-    if sp.issparse(matrix):
-        return np.asarray(matrix.mean(axis=0), dtype=np.float64).ravel()
-    return _nan_reduced(np.nanmean, matrix)
-
-
-def column_spreads(matrix: Any) -> Floats:
-    """Return each column's training standard deviation."""
-    if sp.issparse(matrix):
-        square = np.asarray(matrix.multiply(matrix).mean(axis=0), dtype=np.float64).ravel()
-        return np.sqrt(np.maximum(square - column_means(matrix) ** 2, 0.0))
-    return _nan_reduced(np.nanstd, matrix)
-
-
-def _column_medians(matrix: Any) -> Floats:
-    if not sp.issparse(matrix):
-        return _nan_reduced(np.nanmedian, matrix)
-    by_column = matrix.tocsc()
-    return np.array([np.median(by_column[:, [j]].toarray()) for j in range(matrix.shape[1])])
-
-
-def _nan_reduced(reduce: Callable[..., Any], matrix: Any) -> Floats:
-    with warnings.catch_warnings():
-        # A column without any value has no mean; NaN is the right answer and numpy's warning is noise.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return np.asarray(reduce(np.asarray(matrix, dtype=np.float64), axis=0), dtype=np.float64)
+        assert tokens is not None
+        return np.where([origin.nominal for origin in origins], tokens, np.nan)
+    mean = column_means(matrix)
+    return _mode_rows(matrix, origins, mean) if kind == "mode" else mean
 
 
 def _mode_rows(matrix: Any, origins: Sequence[Origin], mean: Floats) -> Floats:
@@ -251,28 +229,35 @@ def _mode_rows(matrix: Any, origins: Sequence[Origin], mean: Floats) -> Floats:
     for columns in blocks.values():
         part = matrix[:, columns]
         dense = part.toarray() if sp.issparse(part) else np.asarray(part, dtype=np.float64)
-        distinct, counts = np.unique(dense, axis=0, return_counts=True)
-        out[columns] = distinct[np.argmax(counts)]
+        # Missing codes are one value; infinity, which no row may hold, stands for them while rows are counted.
+        distinct, counts = np.unique(np.where(np.isnan(dense), np.inf, dense), axis=0, return_counts=True)
+        most = distinct[np.argmax(counts)]
+        out[columns] = np.where(np.isinf(most), np.nan, most)
     return out
 
 
-def field_baseline(kind: str, column: pd.Series, field_kind: Kind) -> Scalar:
-    """Return one raw field's baseline: a number or None (NaN) for numeric, a value or None (missing) for nominal."""
+def field_baseline(kind: str, column: pd.Series, field: Field) -> Scalar:
+    """Return one raw field's baseline: a number or None (NaN) for numeric, a value or None (missing) for nominal.
+
+    A field of whole numbers takes the nearest whole number, halves to even.
+    """
     if kind == "missing":
         return None
     known = column.dropna()
-    if field_kind == "nominal":
+    if field.kind == "nominal":
         return None if known.empty else _most_frequent(known)
     if kind == "zero":
         return 0.0
     if known.empty:
         return None
     values = known.to_numpy(dtype=np.float64)
-    return float(np.median(values) if kind == "median" else values.mean())
+    number = float(np.median(values)) if kind == "median" else mean_and_spread(values)[0]
+    return float(round(number)) if field.type == "integer" else number
 
 
 def _most_frequent(known: pd.Series) -> Scalar:
     counts = known.value_counts()
     best = [value for value, count in counts.items() if count == counts.iloc[0]]
-    value = min(best, key=str)  # equally frequent values: the first in text order, whatever the row order
+    # Equally frequent values: the first in text order, whatever the row order.
+    value = min(best, key=lambda value: (str(value), type(value).__name__))
     return value.item() if isinstance(value, np.generic) else value  # type: ignore[return-value]

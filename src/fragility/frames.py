@@ -1,13 +1,12 @@
 """Frames: rows as users bring them (pandas, polars, Arrow, arrays), checked and turned into one form.
 
-``read_rows`` gives named columns in the model's order and one id a row. ``RawCodec`` turns raw fields into a float64
-matrix and back, so that the engines see one kind of input: a numeric field is its value, a nominal one the index of
-its value in a table.
+``read_rows`` gives named columns in the model's order and one id a row; ``native_like`` gives a table back in the kind
+of container that the rows came in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -18,7 +17,6 @@ import scipy.sparse as sp
 
 from fragility.canonical import is_missing
 from fragility.errors import DataError
-from fragility.scores import Floats
 
 Kind: TypeAlias = Literal["numeric", "nominal"]
 Scalar: TypeAlias = float | int | bool | str | None
@@ -42,6 +40,10 @@ class Rows:
         native = self.native.iloc[chosen] if isinstance(self.native, pd.DataFrame) else self.native[chosen]
         frame = None if self.frame is None else self.frame.iloc[chosen]
         return Rows(native, frame, self.names, tuple(self.ids[i] for i in chosen))
+
+    def head(self, n: int) -> Rows:
+        """Return the first ``n`` rows."""
+        return Rows(self.native[:n], None if self.frame is None else self.frame.iloc[:n], self.names, self.ids[:n])
 
     def columns(self) -> dict[str, Any]:
         """Return name -> values, for digests."""
@@ -98,7 +100,44 @@ def _as_pandas(native: Any, names: Sequence[str]) -> pd.DataFrame:
         frame = native
     else:
         frame = nw.from_native(native, eager_only=True).to_pandas()
+    if _is_polars(native):
+        frame = _with_whole_gaps(frame, native)
     return frame if list(frame.columns) == list(names) else frame.set_axis(list(names), axis=1)
+
+
+def _with_whole_gaps(frame: pd.DataFrame, native: Any) -> pd.DataFrame:
+    """Return the pandas form of a polars table with whole numbers left whole where some are missing."""
+    gaps = [name for name in native.columns if native[name].dtype.is_integer() and native[name].null_count()]
+    nullable = {
+        name: pd.arrays.IntegerArray(
+            native[name].fill_null(0).to_numpy().astype(_int_kind(native[name])), native[name].is_null().to_numpy()
+        )
+        for name in gaps
+    }
+    return frame.assign(**nullable)
+
+
+def _int_kind(series: Any) -> str:
+    return "uint64" if series.dtype.is_unsigned_integer() else "int64"
+
+
+def native_like(frame: pd.DataFrame, rows: Rows) -> Any:
+    """Return ``frame`` in the kind of container that ``rows`` came in, with the column types it has there."""
+    if isinstance(rows.native, np.ndarray):
+        return frame.to_numpy()
+    if not _is_polars(rows.native):
+        return frame
+    import polars
+
+    columns = [polars.from_pandas(frame[name]).alias(name) for name in frame.columns]
+    return polars.DataFrame([_cast_where_possible(c, rows.native.schema[c.name], polars) for c in columns])
+
+
+def _cast_where_possible(series: Any, dtype: Any, polars: Any) -> Any:
+    try:
+        return series.cast(dtype)
+    except polars.exceptions.PolarsError:  # e.g. a baseline that an Enum does not list: the model will say so
+        return series
 
 
 def _read_array(X: Any, expected: Sequence[str] | None, n_expected: int | None, ids: Any) -> Rows:
@@ -191,133 +230,3 @@ def _row_ids(ids: Any, index: Any, n: int) -> tuple[Hashable, ...]:
             f"ids must be distinct, {twice!r} appears {values.count(twice)} times; pass ids=, or reset the index"
         )
     return tuple(values)
-
-
-def kind_of(column: pd.Series) -> Kind:
-    """Return ``numeric`` for numbers, ``nominal`` for everything else (text, categories, booleans, dates)."""
-    dtype = column.dtype
-    numeric = pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype)
-    return "numeric" if numeric else "nominal"
-
-
-def check_kinds(frame: pd.DataFrame, kinds: Mapping[str, Kind]) -> None:
-    """Refuse a field that was numeric in training and holds something else now."""
-    for name, kind in kinds.items():
-        if kind == "numeric" and kind_of(frame[name]) != "numeric":
-            example = next((value for value in frame[name] if not is_missing(value)), None)
-            if example is None:
-                continue  # a column of missing values only has no type of its own
-            raise DataError(
-                f"column {name!r} was numeric in the training data, now it has type {frame[name].dtype} "
-                f"(for example {example!r}); convert it to numbers"
-            )
-
-
-@dataclass(frozen=True, eq=False)
-class RawCodec:
-    """Raw fields as a float64 matrix: numbers as they are, nominal values as indices into a table."""
-
-    names: tuple[str, ...]
-    kinds: tuple[Kind, ...]
-    tables: tuple[tuple[Scalar, ...] | None, ...]  # one a column; None for numeric
-    dtypes: tuple[Any, ...]
-    polars: bool
-    as_array: bool
-
-    @classmethod
-    def fit(cls, rows: Rows, kinds: Mapping[str, Kind], baseline: Mapping[str, Scalar]) -> RawCodec:
-        """Return a codec whose tables hold every nominal value of ``rows`` and of the baseline."""
-        assert rows.frame is not None
-        tables = tuple(
-            _value_table(rows.frame[name], baseline[name]) if kinds[name] == "nominal" else None for name in rows.names
-        )
-        return cls(
-            names=rows.names,
-            kinds=tuple(kinds[name] for name in rows.names),
-            tables=tables,
-            dtypes=tuple(rows.frame[name].dtype for name in rows.names),
-            polars=_is_polars(rows.native),
-            as_array=isinstance(rows.native, np.ndarray),
-        )
-
-    def encode(self, frame: pd.DataFrame) -> Floats:
-        matrix = np.empty((len(frame), len(self.names)))
-        for j, name in enumerate(self.names):
-            table = self.tables[j]
-            matrix[:, j] = _number_column(frame[name]) if table is None else _codes(frame[name], table)
-        return matrix
-
-    def encode_row(self, values: Mapping[str, Scalar]) -> Floats:
-        """Return one row, e.g. the baseline, as a (d,) vector."""
-        out = np.empty(len(self.names))
-        for j, name in enumerate(self.names):
-            table, value = self.tables[j], values[name]
-            out[j] = (np.nan if value is None else float(value)) if table is None else _position(table, value)
-        return out
-
-    def decode(self, matrix: Floats) -> Any:
-        """Return the frame (or array) that a matrix stands for, in the user's kind of container."""
-        columns = {name: self._decode_column(j, matrix[:, j]) for j, name in enumerate(self.names)}
-        if self.as_array:
-            if all(table is None for table in self.tables):
-                return matrix
-            return np.column_stack([np.asarray(column, dtype=object) for column in columns.values()])
-        frame = pd.DataFrame(columns)
-        if not self.polars:
-            return frame
-        import polars
-
-        return polars.from_pandas(frame)
-
-    def _decode_column(self, j: int, codes: Floats) -> Any:
-        table, dtype = self.tables[j], self.dtypes[j]
-        if table is None:
-            return codes
-        values = np.empty(len(table), dtype=object)
-        values[:] = [np.nan if value is None else value for value in table]
-        picked = values[codes.astype(np.int64)]
-        if isinstance(dtype, pd.CategoricalDtype):
-            known = list(dtype.categories)
-            # The baseline's value goes to the end, so that the codes of known categories stay as they are.
-            new = [value for value in table if value is not None and value not in known]
-            return pd.Categorical(picked, dtype=pd.CategoricalDtype(known + new, dtype.ordered))
-        try:
-            return pd.Series(picked, dtype=dtype)
-        except (ValueError, TypeError):  # e.g. a missing baseline in an integer column
-            return pd.Series(picked, dtype=float if pd.api.types.is_numeric_dtype(dtype) else object)
-
-
-def _number_column(column: pd.Series) -> Floats:
-    return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-
-
-def _value_table(column: pd.Series, baseline: Scalar) -> tuple[Scalar, ...]:
-    try:
-        distinct = column.unique()
-    except TypeError as error:
-        raise DataError(f"column {column.name!r} holds values that are neither numbers nor texts: {error}") from error
-    values: list[Scalar] = [None if is_missing(v) else _plain(v) for v in distinct]
-    values = list(dict.fromkeys(values))
-    if not any(_same(baseline, value) for value in values):
-        values.append(baseline)
-    return tuple(values)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _same(a: Scalar, b: Scalar) -> bool:
-    return a is b if a is None or b is None else a == b
-
-
-def _position(table: tuple[Scalar, ...], value: Scalar) -> int:
-    return next(i for i, known in enumerate(table) if _same(known, value))
-
-
-def _codes(column: pd.Series, table: tuple[Scalar, ...]) -> Floats:
-    codes, values = pd.factorize(column, use_na_sentinel=True)
-    positions = np.array([_position(table, _plain(value)) for value in values] + [-1], dtype=np.float64)
-    if (codes == -1).any():
-        positions[-1] = _position(table, None)
-    return np.asarray(positions[codes])

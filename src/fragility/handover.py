@@ -16,16 +16,20 @@ import scipy.sparse as sp
 
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError
 from fragility.frames import Rows
-from fragility.models import Model
+from fragility.models import LINK_TOLERANCE, Model
 from fragility.scores import Floats
 
 T = TypeVar("T")
 
 
-def transform(model: Model, rows: Rows) -> tuple[Any, Callable[[Floats], Any]]:
-    """Return (the matrix the final estimator is handed, how a float64 matrix becomes such a hand-over again)."""
+def transform(model: Model, rows: Rows) -> tuple[Any, Callable[[Floats], Any], Any]:
+    """Return (the estimator's input as a matrix, how any float64 matrix becomes such an input, the input itself)."""
     native = rows.native
     out = native if model.transformer is None else guarded(lambda: model.transformer.transform(native), rows)
+    return *_as_matrix(out), out
+
+
+def _as_matrix(out: Any) -> tuple[Any, Callable[[Floats], Any]]:
     if sp.issparse(out):
         # Stressed cells are fractions: whole numbers could not hold them.
         dtype = out.dtype if np.issubdtype(out.dtype, np.floating) else np.dtype(np.float64)
@@ -53,14 +57,50 @@ def _as_numbers(array: Any) -> Floats:
 def _numeric_frame(frame: Any) -> Floats:
     if isinstance(frame, pd.DataFrame) and any(isinstance(d, pd.CategoricalDtype) for d in frame.dtypes):
         raise EvidenceError("the estimator is handed categories, not numbers; use space='raw'")
-    return _as_numbers(frame.to_numpy())
+    array = frame.to_numpy()
+    return array if array.dtype == np.float32 else _as_numbers(array)
 
 
 def _frame_restorer(frame: Any) -> Callable[[Floats], Any]:
     names = list(frame.columns)
+    dtype = np.float32 if frame.to_numpy().dtype == np.float32 else np.float64
     if isinstance(frame, pd.DataFrame):
-        return lambda matrix: pd.DataFrame(matrix, columns=names)
-    return lambda matrix: type(frame)(matrix, schema=names)
+        return lambda matrix: pd.DataFrame(matrix.astype(dtype, copy=False), columns=names)
+    return lambda matrix: type(frame)(matrix.astype(dtype, copy=False), schema=names)
+
+
+def answers_alike(model: Model, matrix: Any, restore: Callable[[Floats], Any], handed: Any) -> bool:
+    """True if the estimator gives the same probabilities for its input and for that input rebuilt from a matrix.
+
+    Whole numbers rebuilt as decimals are the same numbers, but not to a model that reads them as names.
+    """
+    if _all_decimals(handed):
+        return True
+    return same_answers(model.head_probabilities, handed, lambda: restore(dense(matrix)))
+
+
+def same_answers(ask: Callable[[Any], Floats], handed: Any, rebuild: Callable[[], Any]) -> bool:
+    """True if a model answers a rebuilt input as it answers its own."""
+    try:
+        own, again = ask(handed), ask(handed)
+    except Exception:  # a fault of the model is reported by its first prediction
+        return True
+    if not _close(own, again):  # a model that does not answer twice alike says nothing about the form of its input
+        return True
+    try:
+        return _close(own, ask(rebuild()))
+    except Exception:  # it takes the one form and fails on the other
+        return False
+
+
+def _close(one: Floats, other: Floats) -> bool:
+    return bool(np.abs(one - other).max(initial=0.0) <= LINK_TOLERANCE)
+
+
+def _all_decimals(handed: Any) -> bool:
+    if hasattr(handed, "columns"):
+        return all(str(dtype).lower().startswith("float") for dtype in handed.dtypes)
+    return np.issubdtype(handed.dtype if hasattr(handed, "dtype") else np.asarray(handed).dtype, np.floating)
 
 
 def guarded(call: Callable[[], T], rows: Rows) -> T:

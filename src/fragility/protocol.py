@@ -11,20 +11,23 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fragility.canonical import digest_of, table_digest
+from fragility.codec import RawCodec
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.evidence import EvidenceRows
+from fragility.fields import FIELD_TYPES, Field, conformed
 from fragility.files import write_text
-from fragility.fitting import SPACES, GroupMap, Space, baseline_for, groups_for, training_evidence
-from fragility.frames import Kind, RawCodec, Rows, Scalar, check_kinds, read_rows
-from fragility.handover import dense, guarded, transform
+from fragility.fitting import SPACES, GroupMap, Space, Units, baseline_for, groups_for, training_evidence
+from fragility.frames import Kind, Rows, Scalar, native_like, read_rows
+from fragility.handover import answers_alike, dense, guarded, same_answers, transform
 from fragility.models import Model
 from fragility.scores import READINGS, Floats, Integers, Reading
 from fragility.tracing import output_names
@@ -35,14 +38,6 @@ DEFAULT_OPERATORS = ("attenuate_all", "attenuate_top1")
 DEFAULT_SEVERITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 EQUAL_WEIGHTS = (1 / 3, 1 / 3, 1 / 3)
 CONFIRM_ROWS = 64  # rows on which a known link is compared with the model's own predict_proba
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A raw field of the data, as the model is given it."""
-
-    name: str
-    kind: Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +83,8 @@ class Protocol:
         _check_choice("reading", self.reading, READINGS)
         for name, kind in [*((f.name, f.kind) for f in self.fields), *((c.name, c.kind) for c in self.columns)]:
             _check_choice(f"kind of {name!r}", kind, ("numeric", "nominal"))
+        for f in self.fields:
+            _check_choice(f"type of {f.name!r}", f.type, FIELD_TYPES)
         _check_partition(self.groups, [column.name for column in self.columns])
         _check_depth(self.depth, len(self.groups))
         _check_severities(self.severities)
@@ -110,6 +107,7 @@ class Protocol:
         space: Space | None = None,
         groups: str | os.PathLike[str] | GroupMap = "raw-origin",
         baseline: Any = "mean",
+        baseline_units: Units = "raw",
         operators: Sequence[str] = DEFAULT_OPERATORS,
         severities: Sequence[float] = DEFAULT_SEVERITIES,
         depth: int | None = None,
@@ -127,8 +125,10 @@ class Protocol:
             training data at ``merge_threshold`` or more), or a map field -> block or block -> fields (a dict or the
             path of a JSON file).
         baseline: ``mean``, ``median``, ``zero``, ``mode``, ``missing``, or explicit values (a vector, a mapping from
-            columns to values, or a one-row table). LightGBM splits one-hot columns at about 1e-35, so under ``mean``
+            fields to values, or a one-row table). LightGBM splits one-hot columns at about 1e-35, so under ``mean``
             every category reads as present there; ``mode`` does not have this artefact.
+        baseline_units: what explicit values are measured in: ``raw`` (one value a raw field, sent through the model's
+            preprocessing) or ``transformed`` (one value a column of the estimator's input).
         depth: how many groups the removal path takes at most; by default 10, or all groups if there are fewer.
         nominal: numeric fields whose numbers are codes, not quantities (raw space).
         """
@@ -136,7 +136,7 @@ class Protocol:
         rows = read_rows(X_train, wrapped.columns, wrapped.n_columns)
         evidence = training_evidence(wrapped, rows, space, nominal)
         blocks, grouping = groups_for(groups, evidence, rows, merge_threshold)
-        values, kind = baseline_for(baseline, evidence, wrapped, rows)
+        values, kind = baseline_for(baseline, baseline_units, evidence, wrapped, rows)
         columns = tuple(
             Column(name, origin_kind, value, spread)
             for name, origin_kind, value, spread in zip(
@@ -145,7 +145,7 @@ class Protocol:
         )
         protocol = cls(
             space=evidence.space,
-            fields=tuple(Field(name, evidence.field_kinds[name]) for name in rows.names),
+            fields=evidence.fields,
             columns=columns,
             groups=tuple(Group(name, tuple(members)) for name, members in blocks.items()),
             grouping=grouping,
@@ -196,7 +196,9 @@ class Protocol:
             **self.extra,
             "format": FORMAT,
             "space": self.space,
-            "fields": [{"name": f.name, "kind": f.kind} for f in self.fields],
+            "fields": [
+                {"name": f.name, "kind": f.kind, "type": f.type, "categorical": f.categorical} for f in self.fields
+            ],
             "columns": [
                 {"name": c.name, "kind": c.kind, "baseline": c.baseline, "spread": c.spread} for c in self.columns
             ],
@@ -223,7 +225,7 @@ class Protocol:
         try:
             return cls(
                 space=document["space"],
-                fields=tuple(Field(str(f["name"]), f["kind"]) for f in document["fields"]),
+                fields=tuple(_field_from(f) for f in document["fields"]),
                 columns=tuple(_column_from(c) for c in document["columns"]),
                 groups=tuple(Group(str(g["name"]), tuple(g["columns"])) for g in document["groups"]),
                 grouping=document["grouping"],
@@ -354,6 +356,12 @@ def _number(name: str, value: Any) -> float:
         raise ProtocolError(f"{name} must be a number, got {value!r}") from error
 
 
+def _field_from(document: Mapping[str, Any]) -> Field:
+    if not isinstance(document["categorical"], bool):
+        raise ProtocolError(f"categorical must be true or false, got {document['categorical']!r}")
+    return Field(str(document["name"]), document["kind"], document["type"], document["categorical"])
+
+
 def _column_from(document: Mapping[str, Any]) -> Column:
     spread = document["spread"]
     baseline = document["baseline"]
@@ -382,8 +390,8 @@ def operator_width(operator: str, n_groups: int) -> int:
 
 
 def _check_baseline_accepted(model: Model, rows: Rows, protocol: Protocol) -> None:
-    first = Rows(rows.native[:1], None if rows.frame is None else rows.frame.iloc[:1], rows.names, rows.ids[:1])
-    bound = _bind_rows(model, first, protocol)
+    bound = _bind_rows(model, rows.head(CONFIRM_ROWS), protocol)
+    bound.predict(bound.dense(0, 1))  # a fault on an ordinary row is the model's, not the baseline's
     try:
         bound.predict(bound.baseline[None, :])
     except FragilityError as error:
@@ -412,9 +420,39 @@ def bind(model: Any, X: Any, protocol: Protocol, ids: Any = None) -> EvidenceRow
             f"{list(expected)[:8]}; fit a protocol for this model"
         )
     rows = read_rows(X, expected, wrapped.n_columns, ids)
-    if rows.frame is not None:
-        check_kinds(rows.frame, {f.name: f.kind for f in protocol.fields})
-    return _bind_rows(wrapped, rows, protocol)
+    fitting = conformed(
+        rows,
+        protocol.fields,
+        needs_categories=wrapped.transformer is None and not hasattr(wrapped.head, "get_cat_feature_indices"),
+        whole=protocol.space == "raw",
+    )
+    _check_gaps_harmless(wrapped, fitting, protocol.fields)
+    # The digest is of the rows as they came: what they were turned into follows from the protocol.
+    return replace(_bind_rows(wrapped, fitting, protocol), source=rows)
+
+
+def _check_gaps_harmless(model: Model, rows: Rows, fields: Sequence[Field]) -> None:
+    """Refuse whole numbers that came as decimals because some are missing, if the model tells the two apart.
+
+    Else a row's certificate would depend on whether another row of its batch lacks a value.
+    """
+    if rows.frame is None:
+        return
+    whole = [f.name for f in fields if f.type == "integer"]
+    gappy = [name for name in whole if rows.frame[name].dtype == np.float64 and rows.frame[name].isna().any()]
+    complete = np.flatnonzero(rows.frame[gappy].notna().all(axis=1))[:CONFIRM_ROWS]
+    if not gappy or len(complete) == 0:
+        return
+    frame = rows.frame.iloc[complete]
+    if not same_answers(
+        model.probabilities,
+        native_like(frame, rows),
+        lambda: native_like(frame.astype(dict.fromkeys(gappy, int)), rows),
+    ):
+        raise DataError(
+            f"column {gappy[0]!r} held whole numbers in the training data and now came as decimals because values are "
+            "missing, which this model answers differently; hand it over as a nullable column (Int64), or fill the gaps"
+        )
 
 
 def _as_bound(model: Model, rows: EvidenceRows, protocol: Protocol, ids: Any) -> EvidenceRows:
@@ -443,10 +481,10 @@ def _bind_rows(model: Model, rows: Rows, protocol: Protocol) -> EvidenceRows:
 def _bind_raw(model: Model, rows: Rows, protocol: Protocol) -> EvidenceRows:
     if rows.frame is None:
         raise DataError("the raw evidence space needs a table or dense array, got a sparse matrix")
-    kinds = {column.name: column.kind for column in protocol.columns}
     values = {column.name: column.baseline for column in protocol.columns}
     order = [column.name for column in protocol.columns]
-    codec = RawCodec.fit(rows, kinds, values)
+    codec = RawCodec.fit(rows, protocol.fields, values)
+    _check_same_answers(model, rows.head(CONFIRM_ROWS), codec)
     place = [rows.names.index(name) for name in order]  # evidence columns are in the protocol's order
     inverse = np.argsort(place)
     baseline = codec.encode_row(values)[place]
@@ -466,16 +504,32 @@ def _bind_raw(model: Model, rows: Rows, protocol: Protocol) -> EvidenceRows:
         predict_matrix=predict,
         model=confirmed,
         source=rows,
-        native_matrix=(
-            model.transformer is None
-            and all(table is None for table in codec.tables)
-            and place == list(range(len(place)))
-        ),
+        cell_dtype=codec.cell_dtype or np.float64,
+        native_matrix=(model.transformer is None and codec.cell_dtype is not None and place == list(range(len(place)))),
     )
 
 
+def _check_same_answers(model: Model, rows: Rows, codec: RawCodec) -> None:
+    """Refuse columns that must be handed over in another type, such as whole numbers with gaps, if it matters."""
+    changed = [
+        name
+        for name, dtype in zip(rows.names, codec.dtypes, strict=True)
+        if dtype != rows.frame[name].dtype and not isinstance(dtype, pd.CategoricalDtype)  # type: ignore[index]
+    ]
+    if changed and not same_answers(
+        model.probabilities,
+        rows.native,
+        lambda: codec.decode(codec.encode(rows.frame)),  # type: ignore[arg-type]
+    ):
+        raise EvidenceError(
+            f"the model answers differently once column {changed[0]!r} may hold missing values, because it is then "
+            f"handed over as {codec.dtypes[rows.names.index(changed[0])]}; choose a baseline other than missing, or "
+            "train with a nullable column (Int64)"
+        )
+
+
 def _bind_transformed(model: Model, rows: Rows, protocol: Protocol) -> EvidenceRows:
-    matrix, restore = transform(model, rows)
+    matrix, restore, handed = transform(model, rows)
     if matrix.shape[1] != len(protocol.columns):
         raise ProtocolError(
             f"the protocol was made for {len(protocol.columns)} columns, the model's estimator is handed "
@@ -487,6 +541,11 @@ def _bind_transformed(model: Model, rows: Rows, protocol: Protocol) -> EvidenceR
         other = next(name for name in names if name not in set(declared)) if set(names) != set(declared) else names[0]
         raise ProtocolError(
             f"the protocol was made for other columns: it does not place {other!r}; fit one for this model"
+        )
+    if not answers_alike(model, matrix[:CONFIRM_ROWS], restore, handed[:CONFIRM_ROWS]):
+        raise EvidenceError(
+            "the model answers differently when its whole numbers are handed over as decimals, which the transformed "
+            "space needs; use space='raw'"
         )
     baseline = np.array([np.nan if c.baseline is None else float(c.baseline) for c in protocol.columns])
     confirmed = _confirmed(model, lambda: restore(dense(matrix[:CONFIRM_ROWS])), raw=False)

@@ -13,6 +13,7 @@ import fragility as fg
 from fragility.cli.group import AUDIT
 from fragility.cli.options import (
     Baseline,
+    BaselineUnits,
     Classes,
     DataArgument,
     DataOption,
@@ -75,6 +76,7 @@ def audit(
     groups: Groups = "raw-origin",
     protocol: ProtocolFile = None,
     baseline: Baseline = "mean",
+    baseline_units: BaselineUnits = "raw",
     depth: Depth = None,
     reading: Reading = "support",
     space: Space = None,
@@ -97,7 +99,7 @@ def audit(
       fragility audit credit.scoring:pipeline new.parquet --protocol protocol.json --id loan_id --out audit/
     """
     if protocol is not None:
-        refuse_declared(context, "--protocol", ("train", "groups", "baseline", "depth", "reading", "space"))
+        refuse_declared(context, "--protocol", ("train", "groups", "baseline", "baseline_units", "depth", "reading", "space"))
     plan_folder(out_dir)
     form = csv_format(separator, encoding, decimal, data, train)
     started = time.perf_counter()
@@ -106,7 +108,9 @@ def audit(
     if protocol is not None:
         declared = load_protocol(protocol)
     else:
-        declared = _fit_protocol(loaded, train, target, id_column, form, groups, baseline, depth, reading, space)
+        declared = _fit_protocol(
+            loaded, train, target, id_column, form, groups, baseline, baseline_units, depth, reading, space
+        )
     note_unlabelled(given, target, data)
     certs = fg.audit(loaded, given.X, declared, ids=given.ids, engine=engine)
     certs.save(out_dir)
@@ -115,7 +119,7 @@ def audit(
 
 def _fit_protocol(
     model: fg.Model, train: Path | None, target: str | None, id_column: str | None, form: CsvFormat,
-    groups: str, baseline: str, depth: int | None, reading: str, space: str | None,
+    groups: str, baseline: str, baseline_units: str, depth: int | None, reading: str, space: str | None,
 ) -> fg.Protocol:  # fmt: skip
     if train is None:
         raise ProtocolError(
@@ -126,6 +130,7 @@ def _fit_protocol(
         read_training(train, target=target, id_column=id_column, form=form),
         groups=groups,
         baseline=name_or_json(baseline, "--baseline"),
+        baseline_units=cast("fitting.Units", baseline_units),
         depth=depth,
         reading=cast("scores.Reading", reading),  # the protocol checks the word and names the choices
         space=cast("fitting.Space | None", space),

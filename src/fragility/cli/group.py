@@ -1,7 +1,7 @@
 """The commands that `fragility` lists: the product's own, then those of other installed packages.
 
-Other packages add commands as entry points of the group ``fragility.commands``: the entry point is named like the command, its
-object a ``typer.Typer``. It is imported when its command is called, not to be listed, so that an extension costs the
+Other packages add commands as entry points of the group ``fragility.commands``: the entry point is named like
+the command, and its object is a ``typer.Typer``. It is imported when called, not to be listed, so that it costs the
 other commands nothing and a broken one breaks nothing but itself.
 """
 

@@ -60,7 +60,13 @@ Groups = Annotated[
 Baseline = Annotated[
     str,
     typer.Option(
-        "--baseline", metavar="KIND", help="mean, median, zero, mode, missing, or a JSON file {column: value}."
+        "--baseline", metavar="KIND", help="mean, median, zero, mode, missing, or a JSON file {field: value}."
+    ),
+]
+BaselineUnits = Annotated[
+    str,
+    typer.Option(
+        "--baseline-units", metavar="NAME", help="What the values of a --baseline file are in: raw or transformed."
     ),
 ]
 Depth = Annotated[
@@ -99,7 +105,8 @@ def refuse_declared(context: typer.Context, by: str, names: Iterable[str]) -> No
     """Refuse options that say what `by` already declares; silently ignoring one would be worse."""
     for name in names:
         if is_given(context, name):
-            raise ProtocolError(f"{by} already declares the {name}; leave out --{name} or leave out {by}")
+            words, option = name.replace("_", " "), f"--{name.replace('_', '-')}"
+            raise ProtocolError(f"{by} already declares the {words}; leave out {option} or leave out {by}")
 
 
 def load_protocol(path: Path) -> fg.Protocol:

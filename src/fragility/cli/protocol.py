@@ -13,6 +13,7 @@ import fragility as fg
 from fragility.cli.group import AUDIT
 from fragility.cli.options import (
     Baseline,
+    BaselineUnits,
     Classes,
     DataOption,
     Decimal,
@@ -88,6 +89,7 @@ def write(
     id_column: Id = None,
     groups: Groups = "raw-origin",
     baseline: Baseline = "mean",
+    baseline_units: BaselineUnits = "raw",
     depth: Depth = None,
     reading: Reading = "support",
     space: Space = None,
@@ -119,6 +121,7 @@ def write(
     declared: dict[str, Any] = {
         "reading": reading,
         "baseline": name_or_json(baseline, "--baseline"),
+        "baseline_units": baseline_units,
         "depth": depth,
         "operators": None if operators is None else tuple(operators.split(",")),
         "severities": parse_numbers(severities, "--severities"),

@@ -1,0 +1,197 @@
+"""Codec: raw fields as a float64 matrix and back, so that engines see one kind of input.
+
+A numeric field is its value, a nominal one the index of its value in a table. What comes back has the types of the
+training data: whole numbers are whole (a blend of two is rounded, halves to even), text is text, categories are
+categories, nullable columns are nullable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from fragility.canonical import beyond_doubles, is_missing
+from fragility.errors import DataError, EvidenceError
+from fragility.fields import Field, is_categorical, type_of
+from fragility.frames import Rows, Scalar, native_like
+from fragility.scores import Floats
+
+Table: TypeAlias = tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class RawCodec:
+    """How each field of some rows is written into a matrix and read back."""
+
+    rows: Rows  # whose kind of container and whose types are given back
+    tables: tuple[Table | None, ...]  # one a field; None: the field is its number
+    whole: tuple[bool, ...]  # fields of whole numbers
+    dtypes: tuple[Any, ...]  # what each column is handed over as
+    gaps: tuple[Any, ...]  # what stands for a missing value in each
+
+    @classmethod
+    def fit(cls, rows: Rows, fields: Sequence[Field], baseline: Mapping[str, Scalar]) -> RawCodec:
+        """Return a codec whose tables hold every nominal value of ``rows`` and of the baseline."""
+        assert rows.frame is not None
+        by_name = {field.name: field for field in fields}
+        ordered = [by_name[name] for name in rows.names]
+        columns = [rows.frame[name] for name in rows.names]
+        tables = tuple(
+            _value_table(column, baseline[field.name]) if field.kind == "nominal" else None
+            for column, field in zip(columns, ordered, strict=True)
+        )
+        for column, table in zip(columns, tables, strict=True):
+            if table is None:
+                _check_exact(column)
+        return cls(
+            rows=rows,
+            tables=tables,
+            whole=tuple(f.type == "integer" and f.kind == "numeric" for f in ordered),
+            dtypes=tuple(
+                _number_dtype(column, field, baseline[field.name]) if table is None else _table_dtype(column, table)
+                for column, field, table in zip(columns, ordered, tables, strict=True)
+            ),
+            gaps=tuple(_missing_marker(column) for column in columns),
+        )
+
+    @property
+    def cell_dtype(self) -> Any:
+        """The one precision in which an estimator is handed this matrix itself, or None if it is handed another."""
+        if any(table is not None for table in self.tables) or any(self.whole) or len(set(self.dtypes)) != 1:
+            return None
+        return self.dtypes[0].type if self.dtypes[0] in (np.dtype(np.float64), np.dtype(np.float32)) else None
+
+    def encode(self, frame: pd.DataFrame) -> Floats:
+        matrix = np.empty((len(frame), len(self.tables)))
+        for j, (name, table) in enumerate(zip(self.rows.names, self.tables, strict=True)):
+            column = frame[name]
+            matrix[:, j] = (
+                column.to_numpy(dtype=np.float64, na_value=np.nan) if table is None else _codes(column, table)
+            )
+        return matrix
+
+    def encode_row(self, values: Mapping[str, Scalar]) -> Floats:
+        """Return one row, e.g. the baseline, as a (d,) vector."""
+        out = np.empty(len(self.tables))
+        for j, (name, table) in enumerate(zip(self.rows.names, self.tables, strict=True)):
+            value = values[name]
+            out[j] = (np.nan if value is None else float(value)) if table is None else table.index(value)
+        return out
+
+    def decode(self, matrix: Floats) -> Any:
+        """Return the frame (or array) that a matrix stands for, in the user's kind of container."""
+        columns = {name: self._decoded(j, matrix[:, j]) for j, name in enumerate(self.rows.names)}
+        return native_like(pd.DataFrame(columns), self.rows)
+
+    def _decoded(self, j: int, cells: Floats) -> Any:
+        table, dtype = self.tables[j], self.dtypes[j]
+        if table is not None:
+            return _picked(table, cells.astype(np.int64), dtype, self.gaps[j])
+        return _numbers(np.rint(cells) if self.whole[j] else cells, dtype)
+
+
+# --- numbers --------------------------------------------------------------------------------------------
+
+
+def _check_exact(column: pd.Series) -> None:
+    wide = beyond_doubles(column)
+    if wide.any():
+        raise DataError(
+            f"column {column.name!r} holds the whole number {int(column[wide].iloc[0])}, beyond 2**53, where a number "
+            f"in double precision loses digits; if it is a code, fit the protocol with nominal=[{column.name!r}]"
+        )
+
+
+def _number_dtype(column: pd.Series, field: Field, baseline: Scalar) -> Any:
+    dtype = column.dtype
+    if not pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype):
+        return np.dtype(np.float64)  # a column without any value
+    if isinstance(dtype, np.dtype) and np.issubdtype(dtype, np.integer):
+        # Whole numbers with gaps are decimals in a plain column, in every batch if the baseline is a gap.
+        return np.dtype(np.float64) if baseline is None or field.type != "integer" else dtype
+    return dtype
+
+
+def _numbers(values: Floats, dtype: Any) -> Any:
+    if not isinstance(dtype, np.dtype):
+        missing = np.isnan(values)
+        if pd.api.types.is_integer_dtype(dtype):
+            return pd.arrays.IntegerArray(np.where(missing, 0, values).astype(np.int64), missing).astype(dtype)
+        return pd.arrays.FloatingArray(values.copy(), missing).astype(dtype)
+    if np.issubdtype(dtype, np.integer):
+        limits = np.iinfo(dtype)
+        fits = values.min(initial=0) >= limits.min and values.max(initial=0) <= limits.max
+        return values.astype(dtype if fits else np.int64)
+    return values.astype(dtype)
+
+
+# --- values of a table ----------------------------------------------------------------------------------
+
+
+def _value_table(column: pd.Series, baseline: Scalar) -> Table:
+    try:
+        distinct = column.unique()
+    except TypeError as error:
+        raise DataError(f"column {column.name!r} holds values that are neither numbers nor texts: {error}") from error
+    values = [None if is_missing(value) else _plain(value) for value in distinct]
+    return tuple(dict.fromkeys([*values, baseline]))
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _codes(column: pd.Series, table: Table) -> Floats:
+    place = {value: float(i) for i, value in enumerate(table)}
+    codes, values = pd.factorize(column, use_na_sentinel=True)
+    positions = np.array([place[_plain(value)] for value in values] + [place.get(None, np.nan)])
+    return np.asarray(positions[codes])
+
+
+def _table_dtype(column: pd.Series, table: Table) -> Any:
+    """Return what the values of a table are handed over as, the same for every batch of a protocol."""
+    dtype: Any = column.dtype
+    if is_categorical(column):
+        known = set(dtype.categories)
+        # The baseline's value goes to the end, so that the codes of known categories stay as they are.
+        new = [value for value in table if value is not None and value not in known]
+        return pd.CategoricalDtype([*dtype.categories, *new], dtype.ordered)
+    if type_of(column) == "empty":
+        return np.dtype(object)
+    plain = isinstance(dtype, np.dtype) and dtype != np.dtype(object)
+    if plain and None in table and not np.issubdtype(dtype, np.floating):
+        return _dtype_with_gaps(column)
+    return dtype
+
+
+def _dtype_with_gaps(column: pd.Series) -> Any:
+    """Return the type that pandas gives a plain column once a value of it is missing."""
+    if not pd.api.types.is_integer_dtype(column.dtype):
+        return np.dtype(object)
+    if beyond_doubles(column).any():
+        raise EvidenceError(
+            f"column {column.name!r} holds whole numbers beyond 2**53, which a column with missing values cannot hold "
+            "exactly; choose a baseline other than missing, or make it a nullable column (Int64)"
+        )
+    return np.dtype(np.float64)
+
+
+def _missing_marker(column: pd.Series) -> Any:
+    """Return what stands for a missing value in the column itself; encoders tell None from NaN."""
+    gaps = column[column.isna()] if column.dtype == object else column[:0]
+    return gaps.iloc[0] if len(gaps) else np.nan
+
+
+def _picked(table: Table, places: npt.NDArray[np.int64], dtype: Any, missing: Any) -> Any:
+    if isinstance(dtype, pd.CategoricalDtype):
+        order = {value: i for i, value in enumerate(dtype.categories)}
+        codes = np.array([-1 if value is None else order[value] for value in table])
+        return pd.Categorical.from_codes(codes[places], dtype=dtype)
+    values = np.empty(len(table), dtype=object)
+    values[:] = [missing if value is None else value for value in table]
+    return pd.Series(values[places], dtype=dtype)
