@@ -58,6 +58,8 @@ class EvidenceRows:
     source: Rows  # the raw rows, for digests
     cell_dtype: Any = np.float64  # precision in which the estimator is handed its matrix
     native_matrix: bool = True  # the estimator is handed ``matrix`` itself: an engine may read it directly
+    offset: Floats | None = None  # (C,) added to log-probabilities by the declared decision
+    decided: Integers | None = None  # (n,) class at x by the model's own predict; None: the decision rule says it
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -77,7 +79,17 @@ class EvidenceRows:
 
     def take(self, positions: Sequence[int]) -> EvidenceRows:
         """Return the rows at these positions, for an engine; ``source`` stays that of all rows."""
-        return replace(self, matrix=self.matrix[list(positions)], ids=tuple(self.ids[i] for i in positions))
+        chosen = list(positions)
+        return replace(
+            self,
+            matrix=self.matrix[chosen],
+            ids=tuple(self.ids[i] for i in chosen),
+            decided=None if self.decided is None else self.decided[chosen],
+        )
+
+    def with_decided(self, decided: Integers | None) -> EvidenceRows:
+        """Return the rows with these classes at x."""
+        return replace(self, decided=decided)
 
     def group_columns(self) -> list[Integers]:
         """Return each group's column indices."""

@@ -39,6 +39,7 @@ from scipy import stats
 from scipy.special import logsumexp
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 
+from fragility.agreement import original_class
 from fragility.certificate import Certificates
 from fragility.errors import DataError
 from fragility.evidence import EvidenceRows
@@ -49,7 +50,6 @@ from fragility.scores import (
     collapse,
     current_margin,
     degradation_risk,
-    predicted_class,
     pseudo_logits,
     rcma,
     reading_margin,
@@ -186,8 +186,8 @@ def _rcma_chunk(
     removed = rank[:, None, :] < np.arange(depth + 1)[None, :, None]
     states = np.where(removed[:, :, rows.column_group], rows.baseline, x[:, None, :])
     p = ask(states.reshape(-1, x.shape[1])).reshape(n, depth + 1, -1)
-    original = predicted_class(p[:, 0], protocol.resolution)
-    margins = reading_margin(p, original[:, None], protocol.reading)
+    original = original_class(rows, p[:, 0], protocol.resolution, slice(start, stop))
+    margins = reading_margin(p, original[:, None], protocol.reading, rows.offset)
     return rcma(collapse(margins[:, 0], margins, protocol.reading))
 
 
@@ -267,7 +267,7 @@ def group_shap(
         picked = np.sort(np.random.default_rng(seed).choice(picked, size=max_rows, replace=False))
     x = np.asarray(rows.dense(0, n), dtype=np.float64)[picked]
     family = _explainer_family(head) if protocol.space == "transformed" else "permutation"
-    original = predicted_class(rows.predict(x), protocol.resolution)
+    original = original_class(rows, rows.predict(x), protocol.resolution, picked)
     if family == "tree":
         mass = _by_group(_tree_shap(head, x, original), rows)
     elif family == "linear":

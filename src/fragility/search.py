@@ -24,11 +24,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from fragility.agreement import original_class
 from fragility.errors import ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
-from fragility.scores import predicted_class, support_margin
+from fragility.scores import support_margin
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -160,7 +161,7 @@ class _Search:
         self.resolution = protocol.resolution
         self.batch = max(1, byte_budget // (32 * self.x.shape[1]))
         self.live = self._live_groups()
-        self.original = predicted_class(ask(self.x), self.resolution)
+        self.original = original_class(rows, ask(self.x), self.resolution)
         self.size = np.full(n, max_size + 1, dtype=np.int64)
         self.searched = np.zeros(n, dtype=np.int64)
         self.removed = np.zeros((n, int(rows.n_groups)), dtype=bool)
@@ -183,7 +184,7 @@ class _Search:
             part = slice(start, start + self.batch)
             gone = removed[part][:, self.column_group]
             states = np.where(gone, self.rows.baseline, self.x[row[part]])
-            out[part] = support_margin(self.ask(states), self.original[row[part]])
+            out[part] = support_margin(self.ask(states), self.original[row[part]], self.rows.offset)
         self.evaluations += len(row)
         return out
 

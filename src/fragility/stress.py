@@ -51,11 +51,12 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from fragility.agreement import original_class
 from fragility.errors import DataError, EvidenceError, ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
-from fragility.scores import EPSILON, predicted_class, support_margin
+from fragility.scores import EPSILON, support_margin
 from fragility.tracing import trace_columns
 
 FloatArray = npt.NDArray[np.float64]
@@ -610,12 +611,14 @@ def run_stress_rows(
         part = slice(start, min(start + chunk, n))
         x = np.asarray(rows.dense(part.start, part.stop), dtype=np.float64)
         p = ask(x)
-        predicted[part] = predicted_class(p, protocol.resolution)
+        predicted[part] = original_class(rows, p, protocol.resolution, part)
         confidence[part] = p[np.arange(len(p)), predicted[part]]
-        margin[part] = support_margin(p, predicted[part])
+        margin[part] = support_margin(p, predicted[part], rows.offset)
         for index, stressor in enumerate(stress.stressors):
             keys = row_keys(stress.seed, stressor.kind, sample_ids[part])
-            draw_margin[part, index] = _margins(x, keys, predicted[part], stressor, stress.draws, layout, ask)
+            draw_margin[part, index] = _margins(
+                x, keys, predicted[part], stressor, stress.draws, layout, ask, rows.offset
+            )
     return StressRun(sample_ids, predicted, confidence, margin, draw_margin, stress, protocol.resolution)
 
 
@@ -632,11 +635,12 @@ def _margins(
     draws: int,
     layout: Layout,
     ask: Predict,
+    offset: FloatArray | None,
 ) -> FloatArray:
     """Support margins under one stressor, shape (rows, draws)."""
     states = stressor.stressed(x, keys, np.arange(draws), layout)
     p = ask(states.reshape(-1, x.shape[1]))
-    return support_margin(p, np.repeat(predicted, draws)).reshape(len(x), draws)
+    return support_margin(p, np.repeat(predicted, draws), offset).reshape(len(x), draws)
 
 
 # --- labels ------------------------------------------------------------------------------------------------------

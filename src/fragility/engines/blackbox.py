@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from fragility.agreement import original_class
 from fragility.engines.trace import Progress, Trace
 from fragility.evidence import STEP, EvidenceRows
 from fragility.protocol import Protocol, operator_width
@@ -23,7 +24,6 @@ from fragility.scores import (
     Booleans,
     Floats,
     Integers,
-    predicted_class,
     reading_margin,
     removal_order,
     state_prediction,
@@ -44,14 +44,14 @@ def trace_blackbox(
 ) -> Trace:
     """Return the trace of every row; ``byte_budget`` bounds the stressed rows held at a time."""
     capacity = max(1, byte_budget // (2 * 8 * rows.width))  # half for the batch, half for its making
-    distinct, copy_of = _distinct_rows(rows.matrix)
+    distinct, copy_of = _distinct_rows(rows.matrix, rows.decided)
     chunk_rows = max(1, capacity // 4)  # a chunk's own arrays must fit as well
     phase_states = max(len(protocol.groups), protocol.depth, len(protocol.operators), 1)
     calls = _Calls.within(capacity, rows, min(chunk_rows, len(distinct)) * phase_states)
     parts = []
     for start in range(0, len(distinct), chunk_rows):
         chosen = distinct[start : start + chunk_rows]
-        parts.append(_trace_chunk(_dense_rows(rows, chosen), rows, protocol, calls))
+        parts.append(_trace_chunk(_dense_rows(rows, chosen), chosen, rows, protocol, calls))
         if progress is not None:
             progress(len(rows) * (start + len(chosen)) // len(distinct), len(rows))
     arrays = {
@@ -67,7 +67,7 @@ def _dense_rows(rows: EvidenceRows, chosen: Integers) -> Floats:
     return part.toarray() if sp.issparse(part) else np.asarray(part, dtype=np.float64)
 
 
-def _distinct_rows(matrix: Any) -> tuple[Integers, Integers]:
+def _distinct_rows(matrix: Any, decided: Integers | None) -> tuple[Integers, Integers]:
     """Return (positions of the distinct rows, for each row the index of its copy among them)."""
     n = matrix.shape[0]
     everyone = np.arange(n)
@@ -77,6 +77,8 @@ def _distinct_rows(matrix: Any) -> tuple[Integers, Integers]:
     keys = bits @ _multipliers(matrix.shape[1])  # wrapping arithmetic: equal rows have equal keys
     _, first, copy_of = np.unique(keys, return_index=True, return_inverse=True)
     if len(first) == n or not (bits == bits[first][copy_of]).all():  # nothing to gain, or (never seen) a clash
+        return everyone, everyone
+    if decided is not None and not (decided == decided[first][copy_of]).all():  # a tie that the model settled both ways
         return everyone, everyone
     by_position = np.argsort(first)
     rank = np.empty_like(by_position)
@@ -133,12 +135,12 @@ class _Calls:
         self.waiting.clear()
 
 
-def _trace_chunk(x: Floats, rows: EvidenceRows, protocol: Protocol, calls: _Calls) -> Trace:
+def _trace_chunk(x: Floats, chosen: Integers, rows: EvidenceRows, protocol: Protocol, calls: _Calls) -> Trace:
     p0 = _ask_originals(x, calls, rows.n_classes)
-    predicted = predicted_class(p0, protocol.resolution)
-    margin = reading_margin(p0, predicted, protocol.reading)
+    predicted = original_class(rows, p0, protocol.resolution, chosen)
+    margin = reading_margin(p0, predicted, protocol.reading, rows.offset)
     one_step = _ask_one_steps(x, p0, rows, calls)
-    one_step_margin = reading_margin(one_step, predicted[:, None], protocol.reading)
+    one_step_margin = reading_margin(one_step, predicted[:, None], protocol.reading, rows.offset)
     order = removal_order(margin[:, None] - one_step_margin, protocol.resolution)
     # (n, d): when each column's group is removed; narrow, because it is read for every state
     rank = np.argsort(order, axis=1).astype(np.int32)[:, rows.column_group]
@@ -151,8 +153,8 @@ def _trace_chunk(x: Floats, rows: EvidenceRows, protocol: Protocol, calls: _Call
         one_step_margin=one_step_margin,
         one_step_confidence=np.take_along_axis(one_step, predicted[:, None, None], axis=2)[:, :, 0],
         order=order[:, : protocol.depth],
-        path_margin=reading_margin(path, predicted[:, None], protocol.reading),
-        path_predicted=state_prediction(path, predicted[:, None], protocol.resolution),
+        path_margin=reading_margin(path, predicted[:, None], protocol.reading, rows.offset),
+        path_predicted=state_prediction(path, predicted[:, None], protocol.resolution, rows.offset),
         threshold=_ask_thresholds(x, predicted, path, rank, rows, protocol, calls),
         evaluations=0,
         engine=ENGINE,
@@ -287,7 +289,7 @@ def _ask_thresholds(
                     np.copyto(state, x[who], where=outside[width][who])
         calls.flush()
         for j, (who, p) in enumerate(zip(live, answers, strict=True)):
-            flipped = support_margin(p, predicted[who]) < -protocol.resolution
+            flipped = support_margin(p, predicted[who], rows.offset) < -protocol.resolution
             threshold[who[flipped], j] = severity
     return threshold
 
@@ -314,7 +316,8 @@ def _fill_known(
     jumps_at = next((severity for severity in protocol.severities if severity >= STEP), None)
     if len(who) and jumps_at is not None:
         removed = path[who, width] if width <= protocol.depth else np.tile(calls.everything_removed(), (len(who), 1))
-        threshold[who[support_margin(removed, predicted[who]) < -protocol.resolution]] = jumps_at
+        flipped = support_margin(removed, predicted[who], calls.rows.offset) < -protocol.resolution
+        threshold[who[flipped]] = jumps_at
     return known
 
 

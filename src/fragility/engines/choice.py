@@ -8,10 +8,9 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
+from fragility.engines.comparison import disagreement
 from fragility.engines.trace import Progress, Trace
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows
@@ -87,17 +86,10 @@ def _agrees(native: NativeEngine, rows: EvidenceRows, protocol: Protocol, byte_b
     few = rows.take(range(min(SELF_CHECK_ROWS, len(rows))))
     claimed = native.trace(few, protocol, None)
     asked = trace_blackbox(few, protocol, byte_budget=byte_budget)
-    gap = max(
-        float(np.abs(a - b).max(initial=0.0))
-        for a, b in [
-            (claimed.margin, asked.margin),
-            (claimed.one_step_margin, asked.one_step_margin),
-            (claimed.confidence, asked.confidence),
-        ]
-    )
-    if gap <= native.tolerance:
+    reason = disagreement(claimed, asked, few, protocol, native.tolerance)
+    if reason is None:
         return True
-    message = f"the {native.name} engine differs from {rows.model.kind}'s own probabilities by {gap:.3g}"
+    message = f"the {native.name} engine {reason}"
     if required:
         raise EngineError(f"{message}; use engine='auto'")
     warnings.warn(f"{message}; the black-box engine is used instead", stacklevel=4)

@@ -73,11 +73,14 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
     scores = _GroupScores.of(rows)
     fill = _filling(scores.n_outputs, link, protocol)
     out = _blank_trace(len(rows), rows.n_groups, protocol)
+    rule = _Rule.of(rows)
+    if rows.decided is not None:
+        out.predicted[:] = rows.decided
     size = max(16, PIECE_BYTES // (8 * _widest(rows.n_groups, scores.n_outputs, protocol)))
     for start in range(0, len(rows), size):
         piece = slice(start, min(start + size, len(rows)))
         total, removed = scores.of_piece(rows, piece)
-        fill(_part(out, piece), total, removed, protocol)
+        fill(_part(out, piece), total, removed, protocol, rule)
         if progress is not None:
             progress(piece.stop, len(rows))
     return out
@@ -86,9 +89,24 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
 # --- which models, with which link --------------------------------------------------------------------------
 
 Link: TypeAlias = Callable[[Floats], Floats]  # raw scores (..., C) -> probabilities (..., C)
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """How the class at x is decided."""
+
+    decided: bool  # the trace to fill holds it already
+    shift: float  # what a threshold adds to log p1 - log p0
+
+    @classmethod
+    def of(cls, rows: EvidenceRows) -> _Rule:
+        shift = 0.0 if rows.offset is None else float(rows.offset[1] - rows.offset[0])
+        return cls(rows.decided is not None, shift)
+
+
 Filling: TypeAlias = Callable[
-    [Trace, Floats, Floats, Protocol], None
-]  # (rows to fill, s (O, m), t (G, O, m), protocol)
+    [Trace, Floats, Floats, Protocol, _Rule], None
+]  # (rows to fill, s (O, m), t (G, O, m), protocol, rule)
 
 
 def _one_against_rest(scores: Floats) -> Floats:
@@ -245,36 +263,39 @@ def _part(out: Trace, piece: slice) -> Trace:
     )
 
 
-def _fill_binary(out: Trace, total: Floats, removed: Floats, protocol: Protocol) -> None:
+def _fill_binary(out: Trace, total: Floats, removed: Floats, protocol: Protocol, rule: _Rule) -> None:
     """Fill some rows from s (1, m) and t (G, 1, m), both turned so that the predicted class is the positive one.
 
-    With S = +-s and T_g = +-t_g the support margin of a state is clip(S - sum T), its confidence
-    1 / (1 + exp(sum T - S)).
+    With S = +-s, T_g = +-t_g and a threshold's shift H = +-h the support margin of a state is clip(S - sum T) + H, its
+    confidence 1 / (1 + exp(sum T - S)).
     """
     resolution = protocol.resolution
-    np.greater(np.minimum(total[0], BOUND), resolution, out=out.predicted, casting="unsafe")
-    sign = 2.0 * out.predicted - 1.0
-    score, loss = total[0] * sign, removed[:, 0]
+    if not rule.decided:
+        lead = np.clip(total[0], -BOUND, BOUND) + rule.shift
+        np.greater(lead, resolution, out=out.predicted, casting="unsafe")
+    sign = (2 * out.predicted - 1).astype(np.float64)
+    score, loss, shift = total[0] * sign, removed[:, 0], rule.shift * sign
     loss *= sign
     one_step = np.subtract(score, loss, out=out.one_step_margin.T)
     _confidences(score, out.confidence)
     _confidences(one_step, out.one_step_confidence.T)
     out.margin[:] = score
-    _read(out.margin, protocol)
-    _read(one_step, protocol)
+    for support in (out.margin, one_step):
+        _read(_clipped(support, shift, rule), protocol)
     order = _ordered(one_step - out.margin, protocol)
     out.order.T[:] = order[: protocol.depth]
     lost = _running_sums(loss, order)
     path = out.path_margin.T
     path[0] = score
     np.subtract(score, lost[: protocol.depth], out=path[1:])
-    flipped = np.logical_and(path < -resolution, resolution < BOUND)
+    flipped = _clipped(path, shift, rule) < -resolution
     out.path_predicted.T[:] = out.predicted.astype(np.int8) ^ flipped.view(np.int8)
     _read(path, protocol)
     for j, operator in enumerate(protocol.operators):
         width = operator_width(operator, len(loss))
         whole = loss.sum(axis=0) if width > len(lost) else lost[width - 1]
-        out.threshold[:, j] = _linear_threshold(score, whole, protocol)
+        out.threshold[:, j] = _linear_threshold(score + shift, whole, protocol)
+        out.threshold[resolution + shift >= BOUND, j] = np.inf  # no clipped margin is that low
 
 
 def _confidences(score: Floats, out: Floats) -> None:
@@ -286,10 +307,17 @@ def _confidences(score: Floats, out: Floats) -> None:
     np.reciprocal(out, out=out)
 
 
-def _read(support: Floats, protocol: Protocol) -> None:
-    """Clip support margins in place as probabilities are clipped; the ``current`` reading is their absolute value."""
+def _clipped(support: Floats, shift: Floats, rule: _Rule) -> Floats:
+    """Clip support margins in place as probabilities are clipped, and add the shift of a threshold."""
     if max(support.max(), -support.min()) > BOUND:
         np.clip(support, -BOUND, BOUND, out=support)
+    if rule.shift:
+        support += shift
+    return support
+
+
+def _read(support: Floats, protocol: Protocol) -> None:
+    """Read support margins in place; the ``current`` reading is their absolute value."""
     if protocol.reading == "current":
         np.abs(support, out=support)
 
@@ -334,8 +362,6 @@ def _linear_threshold(lead: Floats, loss: Floats, protocol: Protocol) -> Floats:
     -resolution: hence the two tiny numbers.
     """
     grid = np.array([*protocol.severities, np.inf])
-    if protocol.resolution >= BOUND:  # no clipped margin is that low
-        return np.full(lead.shape[-1], np.inf)
     with np.errstate(over="ignore"):
         crossing = np.maximum(lead + protocol.resolution, TINY) / np.maximum(loss, TINY)
     if crossing.ndim == 2:
@@ -354,21 +380,22 @@ def _filling(outputs: int, link: Link, protocol: Protocol) -> Filling:
     if link is not softmax_probabilities or protocol.reading == "current" or protocol.resolution >= 1.0:
         return slow
 
-    def fill(out: Trace, total: Floats, removed: Floats, protocol: Protocol) -> None:
-        if not _fill_softmax(out, total, removed, protocol):
-            slow(out, total, removed, protocol)
+    def fill(out: Trace, total: Floats, removed: Floats, protocol: Protocol, rule: _Rule) -> None:
+        if not _fill_softmax(out, total, removed, protocol, rule):
+            slow(out, total, removed, protocol, rule)
 
     return fill
 
 
-def _fill_softmax(out: Trace, total: Floats, removed: Floats, protocol: Protocol) -> bool:
+def _fill_softmax(out: Trace, total: Floats, removed: Floats, protocol: Protocol, rule: _Rule) -> bool:
     """Fill some rows from s (C, m) and t (G, C, m); False, with nothing of use in ``out``, if a clip would matter.
 
     ``lead`` holds D (C, m), infinite for the original class itself; ``loss`` what each group's removal takes from it.
     A margin within +-(log 1e12 - log C) is made of probabilities above 1e-12.
     """
     n_classes, resolution = len(total), protocol.resolution
-    np.argmax(total >= total.max(axis=0) - resolution, axis=0, out=out.predicted)
+    if not rule.decided:
+        np.argmax(total >= total.max(axis=0) - resolution, axis=0, out=out.predicted)
     own = out.predicted[None]
     lead = np.take_along_axis(total, own, axis=0) - total
     np.put_along_axis(lead, own, np.inf, axis=0)
@@ -388,6 +415,7 @@ def _fill_softmax(out: Trace, total: Floats, removed: Floats, protocol: Protocol
     if not furthest <= BOUND - np.log(n_classes):
         return False
     out.path_predicted[:] = out.predicted[:, None]
+    _name_winners(out.path_predicted.T[:1], lead[None], out.margin[None], resolution)
     _name_winners(out.path_predicted.T[1:], path, out.path_margin.T[1:], resolution)
     for j, operator in enumerate(protocol.operators):
         width = operator_width(operator, len(loss))
@@ -416,11 +444,12 @@ def _name_winners(predicted: Integers, lead: Floats, margin: Floats, resolution:
 def _fill_linked(link: Link) -> Filling:
     """Return the filling of some rows for many classes: states' raw scores, through the link and the definitions."""
 
-    def fill(out: Trace, total: Floats, removed: Floats, protocol: Protocol) -> None:
+    def fill(out: Trace, total: Floats, removed: Floats, protocol: Protocol, rule: _Rule) -> None:
         score, loss = np.ascontiguousarray(total.T), np.ascontiguousarray(removed.transpose(2, 0, 1))
         everyone, reading = np.arange(len(score)), protocol.reading
         p = link(score)
-        out.predicted[:] = predicted_class(p, protocol.resolution)
+        if not rule.decided:
+            out.predicted[:] = predicted_class(p, protocol.resolution)
         original = out.predicted[:, None]
         out.confidence[:] = p[everyone, out.predicted]
         out.margin[:] = reading_margin(p, out.predicted, reading)

@@ -65,7 +65,14 @@ def trace(
     with _evaluating(rows.model.head):
         try:
             arrays, evaluations = trace_states(
-                rows.dense, len(rows), _network(rows), plan, sizes=sizes, round_to=round_to, progress=progress
+                rows.dense,
+                len(rows),
+                _network(rows),
+                plan,
+                sizes=sizes,
+                round_to=round_to,
+                decided=rows.decided,
+                progress=progress,
             )
         except FloatingPointError as error:
             _refuse_rows(rows, error)
@@ -82,6 +89,7 @@ def _plan(rows: EvidenceRows, protocol: Protocol) -> StatePlan:
         severities=protocol.severities,
         reading=protocol.reading,
         resolution=protocol.resolution,
+        offset=rows.offset,
     )
 
 

@@ -176,7 +176,8 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
     for start in range(0, max(len(rows), 1), size):
         x = rows.dense(start, start + size)
         _ask_about_unusual_cells(x, rows)
-        parts.append(_trace_chunk(x, scorer, protocol))
+        decided = None if rows.decided is None else rows.decided[start : start + size]
+        parts.append(_trace_chunk(x, decided, scorer, protocol))
         if progress is not None:
             progress(min(start + size, len(rows)), len(rows))
     arrays = {
@@ -249,12 +250,12 @@ def _ask_about_unusual_cells(x: Floats, rows: EvidenceRows) -> None:
             rows.predict(x[holders[:1]])
 
 
-def _trace_chunk(x: Floats, scorer: _Scorer, protocol: Protocol) -> Trace:
+def _trace_chunk(x: Floats, decided: Integers | None, scorer: _Scorer, protocol: Protocol) -> Trace:
     n, n_groups = len(x), scorer.n_groups
     resolution, reading = protocol.resolution, protocol.reading
     in_order = np.broadcast_to(np.arange(n_groups), (n, n_groups))
     first = scorer.observe(x, in_order, _single_removals(n_groups))
-    predicted = first.take([0]).predicted(resolution)
+    predicted = first.take([0]).predicted(resolution) if decided is None else decided
     margin, one_step_margin = np.split(first.margin(predicted, reading), [1])
     order = removal_order((margin - one_step_margin).T, resolution)
     rank = np.empty_like(order)
@@ -326,30 +327,31 @@ def _thresholds(path: _Observed, second: _Observed, predicted: Integers, scorer:
 class _Observed:
     """Probabilities of the states of a chunk; every result is (states, n)."""
 
-    def __init__(self, p: Floats) -> None:
+    def __init__(self, p: Floats, offset: Floats | None) -> None:
         self.p = p  # (Q, n, C)
+        self.offset = offset  # (C,) of the declared decision
 
     def take(self, states: Sequence[int] | range) -> _Observed:
-        return _Observed(self.p[list(states)])
+        return _Observed(self.p[list(states)], self.offset)
 
     def pick(self, state: Integers) -> _Observed:
         """Return one state, chosen for each row."""
-        return _Observed(self.p[state, np.arange(len(state))][None])
+        return _Observed(self.p[state, np.arange(len(state))][None], self.offset)
 
     def join(self, later: _Observed) -> _Observed:
-        return _Observed(np.concatenate([self.p, later.p]))
+        return _Observed(np.concatenate([self.p, later.p]), self.offset)
 
     def predicted(self, resolution: float) -> Integers:
-        return predicted_class(self.p[0], resolution)
+        return predicted_class(self.p[0], resolution, self.offset)
 
     def support(self, original: Integers) -> Floats:
-        return support_margin(self.p, original)
+        return support_margin(self.p, original, self.offset)
 
     def margin(self, original: Integers, reading: Reading) -> Floats:
-        return reading_margin(self.p, original, reading)
+        return reading_margin(self.p, original, reading, self.offset)
 
     def state_predicted(self, original: Integers, resolution: float) -> Integers:
-        return state_prediction(self.p, original, resolution)
+        return state_prediction(self.p, original, resolution, self.offset)
 
     def confidence(self, original: Integers) -> Floats:
         return np.take_along_axis(self.p, np.broadcast_to(original, self.p.shape[:2])[..., None], axis=2)[..., 0]
@@ -363,27 +365,28 @@ class _ObservedScores(_Observed):
 
     UNCLIPPED = 27.0  # below log(1 / CLIP)
 
-    def __init__(self, s: Floats) -> None:
+    def __init__(self, s: Floats, offset: Floats | None) -> None:
         self.s = s  # (Q, n)
+        self.offset = offset  # (2,) of the declared decision
 
     def take(self, states: Sequence[int] | range) -> _ObservedScores:
-        return _ObservedScores(self.s[list(states)])
+        return _ObservedScores(self.s[list(states)], self.offset)
 
     def pick(self, state: Integers) -> _ObservedScores:
-        return _ObservedScores(self.s[state, np.arange(len(state))][None])
+        return _ObservedScores(self.s[state, np.arange(len(state))][None], self.offset)
 
     def join(self, later: _Observed) -> _ObservedScores:
         assert isinstance(later, _ObservedScores)
-        return _ObservedScores(np.concatenate([self.s, later.s]))
+        return _ObservedScores(np.concatenate([self.s, later.s]), self.offset)
 
     def _difference(self) -> Floats:
         extreme = np.abs(self.s) > self.UNCLIPPED
-        if not extreme.any():
-            return self.s
-        difference = self.s.copy()
-        log_p = np.log(np.maximum(sigmoid_probabilities(self.s[extreme]), CLIP))
-        difference[extreme] = log_p[:, 1] - log_p[:, 0]
-        return difference
+        difference = self.s
+        if extreme.any():
+            difference = self.s.copy()
+            log_p = np.log(np.maximum(sigmoid_probabilities(self.s[extreme]), CLIP))
+            difference[extreme] = log_p[:, 1] - log_p[:, 0]
+        return difference if self.offset is None else difference + (self.offset[1] - self.offset[0])
 
     def predicted(self, resolution: float) -> Integers:
         return np.asarray(self._difference()[0] > resolution, dtype=np.int64)
@@ -420,22 +423,23 @@ class _Scorer:
         self.forest = forest
         self.n_groups = rows.n_groups
         self.baseline = rows.baseline
+        self.offset = rows.offset
         self.score = _compiled(forest, _plan(forest, rows, protocol))
 
     def observe(self, x: Floats, rank: Integers, states: _States) -> _Observed:
         sums = self.score(x, np.ascontiguousarray(rank, dtype=np.int64), states)
         if self.forest.link == SIGMOID:
             scores = sums[:, 0].astype(np.float64)
-            return _ObservedScores(scores / self.forest.divisor * self.forest.scale)
-        return _Observed(_probabilities(self.forest, sums))
+            return _ObservedScores(scores / self.forest.divisor * self.forest.scale, self.offset)
+        return _Observed(_probabilities(self.forest, sums), self.offset)
 
     def everything_removed(self, n: int) -> _Observed:
         """Return the state at the baseline itself, which is one for all rows."""
         states = _States(np.zeros(1), np.zeros((1, self.n_groups), dtype=np.uint8))
         one = self.observe(self.baseline[None, :], np.zeros((1, self.n_groups), dtype=np.int64), states)
         if isinstance(one, _ObservedScores):
-            return _ObservedScores(np.repeat(one.s, n, axis=1))
-        return _Observed(np.repeat(one.p, n, axis=1))
+            return _ObservedScores(np.repeat(one.s, n, axis=1), self.offset)
+        return _Observed(np.repeat(one.p, n, axis=1), self.offset)
 
 
 def _plan(forest: Forest, rows: EvidenceRows, protocol: Protocol) -> _Plan:

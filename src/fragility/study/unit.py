@@ -21,6 +21,7 @@ from scipy.stats import spearmanr
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.pipeline import Pipeline
 
+from fragility.agreement import original_class
 from fragility.audit import audit
 from fragility.calibration import BrittlenessAwareTemperature, scaled_probabilities
 from fragility.certificate import Certificates
@@ -50,7 +51,6 @@ from fragility.scores import (
     collapse,
     fds,
     flip_budget,
-    predicted_class,
     pseudo_logits,
     rcma,
     softmax_probabilities,
@@ -239,7 +239,7 @@ def masked_group_shap(rows: EvidenceRows, protocol: Protocol, seed: int, pairs: 
     """
     x = rows.dense()
     n, groups = len(x), int(rows.n_groups)
-    original = predicted_class(rows.predict(x), protocol.resolution)
+    original = original_class(rows, rows.predict(x), protocol.resolution)
     generator = np.random.default_rng(seed)
     orders = [order for _ in range(pairs) for order in _with_reverse(generator.permutation(groups))]
     values = np.zeros((n, groups))
