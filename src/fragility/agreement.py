@@ -104,8 +104,8 @@ def check_steady(rows: EvidenceRows, resolution: float) -> None:
     p = rows.predict(few)
     _compare(p, rows.predict(few), rows, resolution, "gives different answers for the same row")
     company = "gives a row another answer among other rows: it depends on the other rows of its batch"
-    half = slice(0, (m + 1) // 2)
-    _compare(p[half][::-1], rows.predict(few[half][::-1]), rows, resolution, company)
+    half = np.arange((m + 1) // 2)[::-1]
+    _compare(p[half], rows.predict(few[half]), rows, resolution, company)
     for i in sorted({0, m - 1}):
         _compare(p[i : i + 1], rows.predict(few[i : i + 1]), rows, resolution, company)
     if rows.model.transformer is not None and rows.native_matrix and m > 1:

@@ -144,7 +144,7 @@ class Model:
         if not _gives_labels(giver):
             return None
         own = getattr(giver, "classes_", None)
-        known = list(self.classes if own is None else own)
+        known = [_plain(label) for label in (self.classes if own is None else own)]
         indices = label_indices(giver.predict(rows), known, len_of(rows))
         if indices is None and own is not None:
             raise ModelError(
@@ -200,6 +200,7 @@ def _parts(model: Any) -> tuple[Any, Any, Any]:
     if is_threshold_classifier(model):
         return *_split_pipeline(_thresholded(model)), model
     transformer, head = _split_pipeline(model)
+    head = _unfrozen(head)
     if is_threshold_classifier(head):
         return transformer, _thresholded(head), head
     return transformer, head, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 from rich.markup import escape
@@ -23,13 +23,16 @@ from fragility.cli.options import (
     Id,
     ModelArgument,
     ModelOption,
+    Positive,
     Reading,
     RowRange,
     Space,
     Target,
+    Threshold,
     Trust,
     name_or_json,
     parse_classes,
+    parse_decision,
 )
 from fragility.cli.tables import read_rows, read_training
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
@@ -74,6 +77,8 @@ def audit(
     depth: Depth = None,
     reading: Reading = "support",
     space: Space = None,
+    threshold: Threshold = None,
+    positive: Positive = None,
     engine: Engine = "auto",
     rows: RowRange = None,
     classes: Classes = None,
@@ -97,7 +102,8 @@ def audit(
         _refuse_protocol_options(context)
         declared = Protocol.load(protocol)
     else:
-        declared = _fit_protocol(loaded, train, target, id_column, groups, baseline, depth, reading, space)
+        decision = parse_decision(threshold, positive, loaded.classes)
+        declared = _fit_protocol(loaded, train, target, id_column, groups, baseline, depth, reading, space, decision)
     certs = audit_rows(loaded, given.X, declared, ids=given.ids, engine=engine)
     certs.save(out_dir)
     _print_summary(certs, out_dir, time.perf_counter() - started)
@@ -105,7 +111,7 @@ def audit(
 
 def _fit_protocol(
     model: Model, train: Path | None, target: str | None, id_column: str | None,
-    groups: str, baseline: str, depth: int | None, reading: str, space: str | None,
+    groups: str, baseline: str, depth: int | None, reading: str, space: str | None, decision: Any,
 ) -> Protocol:  # fmt: skip
     if train is None:
         raise ProtocolError(
@@ -119,12 +125,13 @@ def _fit_protocol(
         depth=depth,
         reading=cast(scores.Reading, reading),  # the protocol checks the word and names the choices
         space=cast(fitting.Space | None, space),
+        decision=decision,
     )
 
 
 def _refuse_protocol_options(context: typer.Context) -> None:
     """A protocol file already declares these; silently ignoring an option would be worse than refusing it."""
-    for name in ("train", "groups", "baseline", "depth", "reading", "space"):
+    for name in ("train", "groups", "baseline", "depth", "reading", "space", "threshold", "positive"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise ProtocolError(f"--protocol already declares the {name}; leave out --{name} or leave out --protocol")

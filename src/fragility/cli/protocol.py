@@ -17,12 +17,15 @@ from fragility.cli.options import (
     Groups,
     Id,
     ModelOption,
+    Positive,
     Reading,
     Space,
     Target,
+    Threshold,
     Trust,
     name_or_json,
     parse_classes,
+    parse_decision,
     parse_numbers,
 )
 from fragility.cli.tables import read_rows, read_training
@@ -85,6 +88,8 @@ def write(
     severities: Severities = None,
     weights: Weights = None,
     resolution: Resolution = 1e-6,
+    threshold: Threshold = None,
+    positive: Positive = None,
     merge_threshold: MergeThreshold = 0.8,
     paper: Paper = False,
     classes: Classes = None,
@@ -100,8 +105,9 @@ def write(
     """
     loaded = load_model(model, trust=trust, classes=parse_classes(classes))
     X_train = read_training(train, target=target, id_column=id_column)
+    decision = parse_decision(threshold, positive, loaded.classes)
     if paper:
-        protocol = Protocol.paper(loaded, X_train)
+        protocol = Protocol.paper(loaded, X_train, decision=decision)
     else:
         chosen: dict[str, Any] = {  # what is None is left to the library's own default
             "reading": reading,
@@ -118,6 +124,7 @@ def write(
             depth=depth,
             resolution=resolution,
             merge_threshold=merge_threshold,
+            decision=decision,
             **{name: value for name, value in chosen.items() if value is not None},
         )
     protocol.save(file)
@@ -153,6 +160,7 @@ def _settings(protocol: Protocol) -> list[tuple[str, str]]:
         ("baseline", str(protocol.baseline)),
         ("depth", str(protocol.depth)),
         ("reading", protocol.reading),
+        ("decision", "the largest probability" if protocol.decision is None else str(protocol.decision)),
         ("operators", ", ".join(protocol.operators)),
         ("severities", numbers),
         ("weights", ", ".join(f"{w:.4g}" for w in protocol.weights)),
