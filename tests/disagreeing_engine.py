@@ -1,7 +1,4 @@
-"""Engines that are wrong in one observation, for the test of the check that every native engine must pass.
-
-An engine is named by its fault; `trace_with(fault)` is the trace function of one of them.
-"""
+"""Engines that are wrong in one observation, for the test of the check that every native engine must pass."""
 
 from dataclasses import replace
 
