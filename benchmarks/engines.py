@@ -1,6 +1,6 @@
 """Cost of certificates by model: `fragility bench` with its scaling part, as `make bench` runs it.
 
-    python benchmarks/engines.py [options of fragility bench]
+python benchmarks/engines.py [options of fragility bench]
 """
 
 import sys

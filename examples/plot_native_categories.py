@@ -39,7 +39,9 @@ typical = fg.audit(model, X_test, fg.Protocol.fit(model, X_train, baseline="mode
 for name, audited in {"missing": certs, "typical value": typical}.items():
     table = audited.to_pandas()
     sure = table[table["confidence"] >= 0.9]
-    print(f"{name:<14} {len(sure)} confident, {(sure['flip_budget'] == 1).mean():.0%} of them turn when one field is lost")
+    print(
+        f"{name:<14} {len(sure)} confident, {(sure['flip_budget'] == 1).mean():.0%} of them turn when one field is lost"
+    )
 
 # %%
 fg.FragilityMapDisplay.from_certificates(certs)

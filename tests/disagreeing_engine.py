@@ -1,10 +1,13 @@
-"""An engine that is wrong by a known amount, for the test of the check that every native engine must pass."""
+"""Engines that are wrong in one observation, for the test of the check that every native engine must pass."""
 
 from dataclasses import replace
+
+import numpy as np
 
 from fragility.engines.blackbox import trace_blackbox
 
 ERROR = 0.25
+FAULT = "one_step_margin"  # a test sets another
 
 
 def refusal(rows):
@@ -13,7 +16,26 @@ def refusal(rows):
 
 def trace(rows, protocol, progress=None):
     right = trace_blackbox(rows, protocol)
-    return replace(right, one_step_margin=right.one_step_margin + ERROR, engine="disagreeing")
+    return replace(right, **{FAULT: _wrong(FAULT, getattr(right, FAULT), rows)}, engine="disagreeing")
+
+
+def _wrong(fault, values, rows):
+    """The black box's own observation, falsified in one row as a real error of an engine would."""
+    values = values.copy()
+    match fault:
+        case "one_step_margin" | "confidence" | "one_step_confidence":
+            return values + ERROR
+        case "path_margin":
+            values[0, -1] += ERROR
+        case "path_predicted":
+            values[0, -1] = 1 - values[0, -1]
+        case "predicted":
+            values[0] = 1 - values[0]
+        case "order":
+            values[0, :2] = values[0, 1::-1]
+        case "threshold":
+            values[0, 0] = 0.1 if np.isinf(values[0, 0]) else np.inf
+    return values
 
 
 def predictor(rows):

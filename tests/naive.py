@@ -31,9 +31,24 @@ def naive_pseudo_logits(p: Sequence[float]) -> list[float]:
     return [value - mean for value in logs]
 
 
-def naive_predicted_class(p: Sequence[float], resolution: float) -> int:
-    """The first class whose pseudo-logit is within `resolution` of the largest."""
+Decision = tuple[int, float]  # class c is predicted where p_c >= t
+
+
+def naive_decision_scores(p: Sequence[float], decision: Decision | None = None) -> list[float]:
+    """Pseudo-logits; a declared threshold t takes log(t / (1 - t)) from its class."""
     z = naive_pseudo_logits(p)
+    if decision is not None:
+        c, t = decision
+        z[c] -= math.log(t / (1.0 - t))
+    return z
+
+
+def naive_predicted_class(p: Sequence[float], resolution: float, decision: Decision | None = None) -> int:
+    """The first class whose score is within `resolution` of the largest; under a threshold its class has the tie."""
+    z = naive_decision_scores(p, decision)
+    if decision is not None:
+        c = decision[0]
+        return c if z[c] >= z[1 - c] - resolution else 1 - c
     best = max(z)
     for c, value in enumerate(z):
         if value >= best - resolution:
@@ -41,30 +56,32 @@ def naive_predicted_class(p: Sequence[float], resolution: float) -> int:
     raise AssertionError("the maximum is within any resolution of itself")
 
 
-def naive_support_margin(p: Sequence[float], original: int) -> float:
+def naive_support_margin(p: Sequence[float], original: int, decision: Decision | None = None) -> float:
     """z of the original class minus its best competitor."""
-    z = naive_pseudo_logits(p)
+    z = naive_decision_scores(p, decision)
     return z[original] - max(value for c, value in enumerate(z) if c != original)
 
 
-def naive_current_margin(p: Sequence[float]) -> float:
+def naive_current_margin(p: Sequence[float], decision: Decision | None = None) -> float:
     """Top minus second pseudo-logit, whichever class leads."""
-    z = sorted(naive_pseudo_logits(p), reverse=True)
+    z = sorted(naive_decision_scores(p, decision), reverse=True)
     return z[0] - z[1]
 
 
-def naive_state_prediction(p: Sequence[float], original: int, resolution: float) -> int:
+def naive_state_prediction(
+    p: Sequence[float], original: int, resolution: float, decision: Decision | None = None
+) -> int:
     """The original class stays unless another one beats it by more than `resolution`."""
-    if naive_support_margin(p, original) < -resolution:
-        return naive_predicted_class(p, resolution)
+    if naive_support_margin(p, original, decision) < -resolution:
+        return naive_predicted_class(p, resolution, decision)
     return original
 
 
-def naive_margin(p: Sequence[float], original: int, reading: str) -> float:
+def naive_margin(p: Sequence[float], original: int, reading: str, decision: Decision | None = None) -> float:
     if reading == "current":
-        return naive_current_margin(p)
+        return naive_current_margin(p, decision)
     if reading in ("support", "support_unbounded"):
-        return naive_support_margin(p, original)
+        return naive_support_margin(p, original, decision)
     raise AssertionError(reading)
 
 
@@ -166,6 +183,7 @@ def naive_certificate(
     resolution: float,
     stepwise: Sequence[bool] | None = None,
     whole: Sequence[bool] | None = None,
+    decision: Decision | None = None,
 ) -> dict[str, Any]:
     """Algorithm `cfc` for one row; group and class claims are indices."""
     stepwise = [False] * len(x) if stepwise is None else list(stepwise)
@@ -174,13 +192,13 @@ def naive_certificate(
         return [float(v) for v in probabilities([naive_state(x, baseline, groups, severity, stepwise, whole)])]
 
     p = at({})
-    original = naive_predicted_class(p, resolution)
-    margin = naive_margin(p, original, reading)
+    original = naive_predicted_class(p, resolution, decision)
+    margin = naive_margin(p, original, reading, decision)
 
     one_step_margin, one_step_drop, one_step_confidence = [], [], []
     for g in range(len(groups)):
         removed = at({g: 1.0})
-        one_step_margin.append(naive_margin(removed, original, reading))
+        one_step_margin.append(naive_margin(removed, original, reading, decision))
         one_step_drop.append(margin - one_step_margin[g])
         one_step_confidence.append(removed[original])
     order = naive_order(one_step_drop, resolution)
@@ -189,8 +207,8 @@ def naive_certificate(
     flip_budget, flipped = depth + 1, False
     for k in range(1, depth + 1):
         state = at({g: 1.0 for g in order[:k]})
-        path_margin.append(naive_margin(state, original, reading))
-        path_predicted.append(naive_state_prediction(state, original, resolution))
+        path_margin.append(naive_margin(state, original, reading, decision))
+        path_predicted.append(naive_state_prediction(state, original, resolution, decision))
         path_collapse.append(naive_collapse(margin, path_margin[k], reading))
         if not flipped and path_predicted[k] != original:
             flip_budget, flipped = k, True
@@ -202,7 +220,7 @@ def naive_certificate(
         found = None
         for severity in sorted(severities):
             state = at({g: severity for g in chosen})
-            if naive_state_prediction(state, original, resolution) != original:
+            if naive_state_prediction(state, original, resolution, decision) != original:
                 found = severity
                 break
         thresholds.append(found)

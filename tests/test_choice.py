@@ -1,5 +1,8 @@
 """Which engine audits which model, and that a native engine that disagrees with the model is not used."""
 
+import dataclasses
+
+import disagreeing_engine
 import numpy as np
 import pipelines
 import pytest
@@ -8,7 +11,10 @@ from sklearn.naive_bayes import GaussianNB
 
 import fragility as fg
 from fragility.engines import choice
+from fragility.engines.blackbox import trace_blackbox
+from fragility.engines.comparison import disagreement
 from fragility.protocol import bind
+from fragility.scores import support_margin
 
 
 @pytest.fixture
@@ -80,6 +86,46 @@ def test_a_predictor_that_disagrees_with_the_model_gives_way_with_a_warning(data
         assert choice.prepared(rows) is rows
     with pytest.raises(fg.EngineError, match=r"differs .* by 0.25; use engine='auto'"):
         choice.prepared(rows, "disagreeing")
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("confidence", "own probabilities by 0.25"),
+        ("one_step_confidence", "own probabilities by 0.25"),
+        ("path_margin", "own probabilities by 0.25"),
+        ("predicted", "own predictions in 1 of 16 rows"),
+        ("order", "own orders of removal in 1 of 16 rows"),
+        ("path_predicted", "own predictions along the path in 1 of 16 rows"),
+        ("threshold", "own flip thresholds in 1 of 16 rows"),
+    ],
+)
+def test_an_engine_that_is_wrong_in_any_observation_of_one_row_gives_way(data, monkeypatch, fault, told):
+    X, y = data
+    model = GaussianNB().fit(X, y)
+    wrong = choice.NativeEngine("disagreeing", "disagreeing_engine", (), 1e-6)
+    monkeypatch.setattr(choice, "NATIVE", (wrong,))
+    monkeypatch.setattr(disagreeing_engine, "FAULT", fault)
+    with pytest.warns(UserWarning, match=f"the disagreeing engine differs from GaussianNB's {told}"):
+        assert fg.audit(model, X, fg.Protocol.fit(model, X)).engine == "blackbox"
+
+
+def test_rounding_at_the_edge_of_the_resolution_is_no_disagreement(data):
+    """A state that lies on the edge may be read either way; one that does not, may not."""
+    X, y = data
+    model = LogisticRegression().fit(X, y)
+    protocol = fg.Protocol.fit(model, X)
+    few = bind(model, X[:16], protocol)
+    right = trace_blackbox(few, protocol)
+    i = int(np.argmax(np.isfinite(right.threshold[:, 0])))
+    later = right.threshold.copy()
+    later[i, 0] = np.inf
+    other = dataclasses.replace(right, threshold=later)
+    assert "flip thresholds in 1 of 16" in disagreement(other, right, few, protocol, 1e-6)
+    state = few.dense(i, i + 1) + right.threshold[i, 0] * (few.baseline - few.dense(i, i + 1))
+    support = float(support_margin(few.predict(state), right.predicted[i])[0])
+    on_the_edge = dataclasses.replace(protocol, resolution=-support)
+    assert disagreement(other, right, few, on_the_edge, 1e-6) is None
 
 
 def test_an_engine_whose_library_is_absent_says_so(data, monkeypatch):

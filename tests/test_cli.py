@@ -220,6 +220,20 @@ def test_the_papers_protocol(made, tmp_path):
     assert fg.Protocol.load(tmp_path / "p.json").reading == "current"
 
 
+def test_a_decision_threshold_is_declared_by_name_of_its_class(made, model, table, tmp_path):
+    rule = ["--threshold", "0.3", "--positive", "bad"]
+    assert run(*audit_words(made), *rule, "--out", tmp_path / "audit").code == 0
+    certs = fg.Certificates.load(tmp_path / "audit")
+    p = model.predict_proba(table[NUMERIC + NOMINAL][700:760])[:, 0]
+    assert certs.to_pandas()["predicted"].tolist() == np.where(p >= 0.3, "bad", "good").tolist()
+    source = ["--model", made / "model.skops", "--train", made / "train.parquet", *COLUMNS]
+    assert run("protocol", "write", tmp_path / "p.json", *source, *rule).code == 0
+    assert fg.Protocol.load(tmp_path / "p.json").digest == certs.protocol.digest
+    assert "'bad' where its probability is at least 0.3" in run("protocol", "show", tmp_path / "p.json").out
+    assert "--threshold" in refuse("protocol", "write", tmp_path / "q.json", *source, "--positive", "bad")
+    assert "'ugly'" in refuse("protocol", "write", tmp_path / "q.json", *source, *rule[:3], "ugly")
+
+
 def test_a_protocol_file_replaces_training_rows(made, tmp_path):
     fg.Certificates.load(made / "audit").protocol.save(tmp_path / "p.json")
     words = [word for word in audit_words(made) if word not in ("--train", made / "train.parquet")]

@@ -20,6 +20,7 @@ from naive import (
 )
 
 from fragility import scores
+from fragility.decision import Decision
 
 RESOLUTION = 1e-6
 
@@ -193,3 +194,18 @@ def test_links_survive_enormous_scores() -> None:
     assert p.tolist() == [[1.0, 0.0, 0.0]]
     p = scores.sigmoid_probabilities(np.array([1e4, -1e4]))
     assert p.tolist() == [[0.0, 1.0], [1.0, 0.0]]
+
+
+@pytest.mark.parametrize("t", [1e-9, 0.2, 0.5, 0.9, 1 - 1e-9])
+@pytest.mark.parametrize("c", [0, 1])
+def test_a_thresholds_offset_makes_its_class_lead_exactly_where_it_is_reached(c, t):
+    offset = Decision(("no", "yes")[c], t).offset(("no", "yes"))
+    for own in (0.0, 1e-15, t * (1 - 1e-5), t * (1 - 1e-5) + 2e-5 * (1 - t) * t, 0.47, 1.0):
+        p = [own, 1.0 - own] if c == 0 else [1.0 - own, own]
+        for original in (0, 1):
+            expected = naive_support_margin(p, original, (c, t))
+            assert scores.support_margin(p, original, offset) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+            expected = naive_state_prediction(p, original, RESOLUTION, (c, t))
+            assert scores.state_prediction(p, original, RESOLUTION, offset) == expected
+        assert scores.current_margin(p, offset) == pytest.approx(naive_current_margin(p, (c, t)), rel=1e-9, abs=1e-9)
+        assert (scores.predicted_class(p, RESOLUTION, offset) == c) == (own >= t)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fragility.agreement import refuse_contradictions
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.canonical import combine_digests, row_digests
 from fragility.certificate import CLAIM, FORMAT, LIMITS, Certificates, Claims
@@ -45,6 +46,9 @@ def audit(
 def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
     """Return the claims that a trace supports: pure scores over its arrays."""
     flipped = trace.path_predicted != trace.predicted[:, None]
+    if rows.decided is not None and flipped[:, 0].any():
+        refuse_contradictions(rows, protocol.resolution)
+    path_predicted = np.column_stack([trace.predicted, trace.path_predicted[:, 1:]])
     budget = flip_budget(flipped)
     c = collapse(trace.margin, trace.path_margin, protocol.reading)
     area = rcma(c)
@@ -60,7 +64,7 @@ def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
         thresholds=trace.threshold,
         path=trace.order,
         path_margin=trace.path_margin,
-        path_predicted=trace.path_predicted,
+        path_predicted=path_predicted,
         path_collapse=c,
         one_step_drop=trace.margin[:, None] - trace.one_step_margin,
         one_step_confidence_drop=trace.confidence[:, None] - trace.one_step_confidence,

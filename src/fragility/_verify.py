@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from fragility._audit import claims_from, declared_tolerance, input_row_digests
+from fragility.agreement import with_ties_settled
 from fragility.canonical import DIGEST_PREFIX, combine_digests, digest_bytes
 from fragility.certificate import (
     CLAIM,
@@ -269,6 +270,7 @@ def _check_recomputation(
     if not chosen:
         return Check("recomputation", False, "none of the audited rows is among the rows given")
     mine = rows.take([place[str(claims.ids[i])] for i in chosen])
+    mine = with_ties_settled(mine, claims.predicted[chosen], certificates.protocol.resolution)
     with progress_bar("recomputing", progress) as report:
         trace = trace_blackbox(mine, certificates.protocol, progress=report)
     fresh = claims_from(trace, mine, certificates.protocol)

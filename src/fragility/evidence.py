@@ -59,6 +59,8 @@ class EvidenceRows:
     source: Rows  # the raw rows, for digests
     cell_dtype: Any = np.float64  # precision in which the estimator is handed its matrix
     native_matrix: bool = True  # the estimator is handed ``matrix`` itself: an engine may read it directly
+    offset: Floats | None = None  # (C,) added to log-probabilities by the declared decision
+    decided: Integers | None = None  # (n,) class at x by the model's own predict; None: the decision rule says it
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -79,8 +81,17 @@ class EvidenceRows:
     def take(self, positions: Sequence[int]) -> EvidenceRows:
         """Return the rows at these positions."""
         chosen = list(positions)
-        ids = tuple(self.ids[i] for i in chosen)
-        return replace(self, matrix=self.matrix[chosen], ids=ids, source=self.source.take(chosen))
+        return replace(
+            self,
+            matrix=self.matrix[chosen],
+            ids=tuple(self.ids[i] for i in chosen),
+            source=self.source.take(chosen),
+            decided=None if self.decided is None else self.decided[chosen],
+        )
+
+    def with_decided(self, decided: Integers | None) -> EvidenceRows:
+        """Return the rows with these classes at x."""
+        return replace(self, decided=decided)
 
     def group_columns(self) -> list[Integers]:
         """Return each group's column indices."""

@@ -120,5 +120,10 @@ def guarded(call: Callable[[], T], rows: Rows) -> T:
         raise ModelError(f"the model failed on these rows: {type(error).__name__}: {reason}") from error
 
 
+def part_of(native: Any, start: int, stop: int) -> Any:
+    """Return some rows of any container a model takes."""
+    return native.iloc[start:stop] if isinstance(native, pd.DataFrame) else native[start:stop]
+
+
 def dense(matrix: Any) -> Floats:
     return matrix.toarray() if sp.issparse(matrix) else np.asarray(matrix, dtype=np.float64)

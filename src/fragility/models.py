@@ -16,12 +16,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from sklearn.pipeline import Pipeline
 
+from fragility.decision import ClassLabel, Decision, is_threshold_classifier, label_indices, own_decision
 from fragility.errors import ModelError
 from fragility.fingerprint import Fingerprint, fingerprint
 from fragility.libraries import family_of, is_torch_module
-from fragility.scores import Floats, sigmoid_probabilities, softmax_probabilities
+from fragility.scores import Floats, Integers, sigmoid_probabilities, softmax_probabilities
 
-ClassLabel: TypeAlias = str | int | bool | float
 OutputKind: TypeAlias = Literal["probabilities", "logits", "binary_logit", "log_probabilities"]
 SUM_TOLERANCE = 1e-4  # float32 probabilities over many classes add up to 1 only this closely
 LINK_TOLERANCE = 1e-5  # a link that reproduces predict_proba this closely is the model's own
@@ -40,7 +40,8 @@ class Model:
     """A fitted classifier with declared classes.
 
     ``estimator`` is what the user gave; ``transformer`` its fitted preprocessing (or None) and ``head`` the final
-    estimator, which sees the transformed matrix.
+    estimator, which sees the transformed matrix. A classifier that only puts a threshold on another one's probabilities
+    is looked through: ``decision`` is its rule, and the rest is read off the classifier inside.
     """
 
     estimator: Any
@@ -48,6 +49,8 @@ class Model:
     head: Any
     classes: tuple[ClassLabel, ...]
     head_link: Link
+    decider: Any = None  # whose ``predict`` labels the rows that ``head`` takes; None: only ``estimator`` gives labels
+    decision: Decision | None = None  # the model's own threshold
 
     @classmethod
     def wrap(
@@ -68,7 +71,7 @@ class Model:
         """
         if isinstance(model, Model):
             return model
-        transformer, head = _split_pipeline(model)
+        transformer, head, threshold_step = _parts(model)
         _check_gives_probabilities(head)
         labels = _classes_of(head, classes)
         link = _link_of(head, output)
@@ -79,7 +82,15 @@ class Model:
             )
         if len(set(labels)) != len(labels):
             raise ModelError(f"class labels must be distinct, got {labels!r}")
-        return cls(estimator=model, transformer=transformer, head=head, classes=labels, head_link=link)
+        return cls(
+            estimator=model,
+            transformer=transformer,
+            head=head,
+            classes=labels,
+            head_link=link,
+            decider=_decider(model, transformer, head, threshold_step),
+            decision=None if threshold_step is None else own_decision(threshold_step, list(head.classes_), labels),
+        )
 
     @cached_property
     def _fingerprint(self) -> Fingerprint:
@@ -102,11 +113,13 @@ class Model:
     @property
     def kind(self) -> str:
         """The model's type in words, e.g. ``Pipeline(ColumnTransformer -> LGBMClassifier)``."""
-        head = _type_name(self.head)
-        if self.transformer is None:
-            return head
-        inner = getattr(self.transformer, "steps", [("", self.transformer)])
-        return f"Pipeline({' -> '.join([*(_type_name(step) for _, step in inner), head])})"
+        kind = _type_name(self.head)
+        if self.transformer is not None:
+            inner = getattr(self.transformer, "steps", [("", self.transformer)])
+            kind = f"Pipeline({' -> '.join([*(_type_name(step) for _, step in inner), kind])})"
+        if self.decision is None:
+            return kind
+        return f"{_type_name(self.estimator if self.decider is None else self.decider)}({kind})"
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -132,6 +145,24 @@ class Model:
     def head_probabilities(self, matrix: Any) -> Floats:
         """Return (n, C) probabilities of the final estimator for rows of its own input."""
         return _checked_probabilities(self.head_link.apply(self.head, matrix), len_of(matrix), self.classes)
+
+    def own_labels(self, rows: Any, *, handed_over: bool) -> Integers | None:
+        """Return (n,) class indices by the model's own ``predict``; None for a model that has no labels of its own.
+
+        rows: raw rows, or (``handed_over``) rows as the final estimator takes them.
+        """
+        giver = self.decider if handed_over else self.estimator
+        if not _gives_labels(giver):
+            return None
+        own = getattr(giver, "classes_", None)
+        known = [_plain(label) for label in (self.classes if own is None else own)]
+        indices = label_indices(giver.predict(rows), known, len_of(rows))
+        if indices is None and own is not None:
+            raise ModelError(
+                f"{_type_name(giver)}.predict must give one of the classes {known!r} for each row; it gives something "
+                "else, so its decisions cannot be certified"
+            )
+        return indices
 
     def confirmed(self, matrix: Any) -> Model:
         """Return this model, with the link dropped if it does not reproduce ``predict_proba`` on ``matrix``."""
@@ -175,6 +206,39 @@ def _split_pipeline(model: Any) -> tuple[Any, Any]:
     if all(step is None or step == "passthrough" for _, step in before):
         return None, head
     return (model[:-1] if len(before) == len(steps) - 1 else Pipeline(before)), head
+
+
+def _parts(model: Any) -> tuple[Any, Any, Any]:
+    """Return (fitted preprocessing or None, final classifier, the threshold classifier around it or None)."""
+    model = _unfrozen(model)
+    if is_threshold_classifier(model):
+        return *_split_pipeline(_thresholded(model)), model
+    transformer, head = _split_pipeline(model)
+    head = _unfrozen(head)
+    if is_threshold_classifier(head):
+        return transformer, _thresholded(head), head
+    return transformer, head, None
+
+
+def _thresholded(model: Any) -> Any:
+    """Return the fitted classifier inside a threshold classifier."""
+    return _unfrozen(getattr(model, "estimator_", model.estimator))
+
+
+def _unfrozen(model: Any) -> Any:
+    return model.estimator if family_of(model) == "sklearn.FrozenEstimator" else model
+
+
+def _decider(model: Any, transformer: Any, head: Any, threshold_step: Any) -> Any:
+    if threshold_step is None:
+        return head
+    inside = threshold_step is _unfrozen(model) and transformer is not None  # it takes raw rows, not the matrix
+    return None if inside else threshold_step
+
+
+def _gives_labels(estimator: Any) -> bool:
+    """True for classifiers; a booster's or a function's output is no decision, nor is a torch module's."""
+    return hasattr(estimator, "predict_proba") and callable(getattr(estimator, "predict", None))
 
 
 def _feature_names(estimator: Any) -> tuple[str, ...] | None:

@@ -19,17 +19,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fragility.agreement import BATCH_ROWS, check_steady
 from fragility.canonical import digest_of, table_digest
 from fragility.codec import RawCodec
+from fragility.decision import ClassLabel, Decision
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.fields import FIELD_TYPES, Field, conformed
 from fragility.files import write_text
 from fragility.fitting import SPACES, GroupMap, Space, Units, baseline_for, groups_for, training_evidence
 from fragility.frames import Kind, Rows, Scalar, native_like, read_rows
-from fragility.handover import answers_alike, dense, guarded, same_answers, transform
+from fragility.handover import answers_alike, dense, guarded, part_of, same_answers, transform
 from fragility.models import Model
-from fragility.scores import READINGS, Floats, Integers, Reading
+from fragility.scores import READINGS, Floats, Integers, Reading, support_margin
 from fragility.tracing import output_names
 
 FORMAT = "fragility-protocol/1"
@@ -74,6 +76,7 @@ class Protocol:
     reading: Reading = "support"
     weights: tuple[float, float, float] = EQUAL_WEIGHTS
     resolution: float = 1e-6
+    decision: Decision | None = None  # None: the class with the largest probability is predicted
     training_digest: str = ""
     training_rows: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields of a newer minor version, kept as they came
@@ -91,6 +94,8 @@ class Protocol:
         _check_weights(self.weights)
         if not (np.isfinite(self.resolution) and self.resolution > 0):
             raise ProtocolError(f"resolution must be a positive number in margin units, got {self.resolution!r}")
+        if self.decision is not None and not isinstance(self.decision, Decision):
+            raise ProtocolError(f"decision must be a Decision or None, got {self.decision!r}")
         if len(set(self.operators)) != len(self.operators):
             raise ProtocolError(f"operators must be distinct, got {list(self.operators)}")
         for operator in self.operators:
@@ -116,6 +121,7 @@ class Protocol:
         resolution: float = 1e-6,
         merge_threshold: float = 0.8,
         nominal: Sequence[str] = (),
+        decision: Decision | float | Mapping[str, Any] | None = None,
     ) -> Protocol:
         """Declare a protocol for ``model``: trace the groups and fit the baseline on training data.
 
@@ -131,8 +137,12 @@ class Protocol:
             preprocessing) or ``transformed`` (one value a column of the estimator's input).
         depth: how many groups the removal path takes at most; by default 10, or all groups if there are fewer.
         nominal: numeric fields whose numbers are codes, not quantities (raw space).
+        decision: how a two-class model decides, where that is not by the larger probability: the threshold of its
+            second class (``0.3``), or ``{"class": label, "threshold": 0.3}``. scikit-learn's threshold classifiers
+            bring their own.
         """
         wrapped = Model.wrap(model)
+        declared = Decision.read(decision, wrapped.classes)
         rows = read_rows(X_train, wrapped.columns, wrapped.n_columns)
         evidence = training_evidence(wrapped, rows, space, nominal)
         blocks, grouping = groups_for(groups, evidence, rows, merge_threshold)
@@ -156,9 +166,11 @@ class Protocol:
             reading=reading,
             weights=_three(weights),
             resolution=_number("resolution", resolution),
+            decision=wrapped.decision if declared is None else declared,
             training_digest=table_digest(rows.columns()),
             training_rows=len(rows),
         )
+        _check_decision(wrapped, protocol)
         _check_baseline_accepted(wrapped, rows, protocol)
         return protocol
 
@@ -178,6 +190,10 @@ class Protocol:
         """(d,) index of each column's group."""
         owner = {column: g for g, group in enumerate(self.groups) for column in group.columns}
         return np.array([owner[column.name] for column in self.columns], dtype=np.int64)
+
+    def decision_offset(self, classes: Sequence[ClassLabel]) -> Floats | None:
+        """Return what the declared decision adds to the log-probabilities of ``classes``; None: nothing."""
+        return None if self.decision is None else self.decision.offset(classes)
 
     @property
     def states_per_row(self) -> int:
@@ -211,6 +227,7 @@ class Protocol:
             "reading": self.reading,
             "weights": list(self.weights),
             "resolution": self.resolution,
+            "decision": None if self.decision is None else self.decision.to_dict(),
             "training_digest": self.training_digest,
             "training_rows": self.training_rows,
         }
@@ -236,6 +253,7 @@ class Protocol:
                 reading=document["reading"],
                 weights=_three(document["weights"]),
                 resolution=float(document["resolution"]),
+                decision=Decision.read(document["decision"]),
                 training_digest=document["training_digest"],
                 training_rows=document["training_rows"],
                 extra={key: value for key, value in document.items() if key not in _KNOWN_KEYS},
@@ -279,7 +297,7 @@ class Protocol:
 
 _KNOWN_KEYS = frozenset(
     {"format", "space", "fields", "columns", "groups", "grouping", "baseline", "operators", "severities", "depth"}
-    | {"reading", "weights", "resolution", "training_digest", "training_rows"}
+    | {"reading", "weights", "resolution", "decision", "training_digest", "training_rows"}
 )
 
 
@@ -413,6 +431,7 @@ def bind(model: Any, X: Any, protocol: Protocol, ids: Any = None) -> EvidenceRow
     wrapped = Model.wrap(model)
     if isinstance(X, EvidenceRows):
         return _as_bound(wrapped, X, protocol, ids)
+    _check_decision(wrapped, protocol)
     expected = wrapped.columns or tuple(f.name for f in protocol.fields)
     if set(expected) != {f.name for f in protocol.fields} and wrapped.columns is not None:
         raise ProtocolError(
@@ -427,8 +446,10 @@ def bind(model: Any, X: Any, protocol: Protocol, ids: Any = None) -> EvidenceRow
         whole=protocol.space == "raw",
     )
     _check_gaps_harmless(wrapped, fitting, protocol.fields)
+    bound = _bind_rows(wrapped, fitting, protocol)
+    check_steady(bound, protocol.resolution)
     # The digest is of the rows as they came: what they were turned into follows from the protocol.
-    return replace(_bind_rows(wrapped, fitting, protocol), source=rows)
+    return replace(_decided_by_threshold(bound, protocol), source=rows)
 
 
 def _check_gaps_harmless(model: Model, rows: Rows, fields: Sequence[Field]) -> None:
@@ -469,7 +490,59 @@ def _as_bound(model: Model, rows: EvidenceRows, protocol: Protocol, ids: Any) ->
         and np.array_equal(rows.baseline[numeric], declared, equal_nan=True)
     ):
         raise ProtocolError("the rows were bound under other groups or another baseline; bind them to this protocol")
+    if not np.array_equal(_or_zeros(rows.offset, model), _or_zeros(protocol.decision_offset(model.classes), model)):
+        raise ProtocolError("the rows were bound under another decision rule; bind them to this protocol")
     return rows
+
+
+def _or_zeros(offset: Floats | None, model: Model) -> Floats:
+    return np.zeros(len(model.classes)) if offset is None else offset
+
+
+def _check_decision(model: Model, protocol: Protocol) -> None:
+    if model.decision is not None and model.decision != protocol.decision:
+        declared = "the class with the larger probability" if protocol.decision is None else str(protocol.decision)
+        raise ProtocolError(
+            f"{model.kind} predicts {model.decision}, the protocol declares {declared}; fit a protocol for this model"
+        )
+
+
+def _own_labels(
+    model: Model, rows: Rows, protocol: Protocol, handed_over: Callable[[int, int], Any] | None
+) -> Integers | None:
+    """Return (n,) class indices by the model's own predict; None if it has none, or the protocol another rule.
+
+    handed_over(start, stop): rows as the final estimator takes them; None: rows are labelled as they came.
+    """
+    if protocol.decision is not None and model.decision is None:
+        return None
+
+    def labels(start: int, stop: int) -> Integers | None:
+        if handed_over is None or model.decider is None:
+            return model.own_labels(part_of(rows.native, start, stop), handed_over=False)
+        return model.own_labels(handed_over(start, stop), handed_over=True)
+
+    found: list[Integers] = []
+    for start in range(0, len(rows), BATCH_ROWS):
+        stop = min(start + BATCH_ROWS, len(rows))
+        part = guarded(lambda: labels(start, stop), rows)  # noqa: B023
+        if part is None:
+            return None
+        found.append(part)
+    return np.concatenate(found)
+
+
+def _decided_by_threshold(bound: EvidenceRows, protocol: Protocol) -> EvidenceRows:
+    """Return the rows with the class that a threshold of the protocol's own decides; a tie goes to its class."""
+    if protocol.decision is None or bound.decided is not None:
+        return bound
+    positive = protocol.decision.index(bound.model.classes)
+    reached = [
+        support_margin(bound.predict(bound.dense(start, start + BATCH_ROWS)), positive, bound.offset)
+        for start in range(0, len(bound), BATCH_ROWS)
+    ]
+    holds = np.concatenate(reached) >= -protocol.resolution
+    return bound.with_decided(np.where(holds, positive, 1 - positive))
 
 
 def _bind_rows(model: Model, rows: Rows, protocol: Protocol) -> EvidenceRows:
@@ -504,6 +577,8 @@ def _bind_raw(model: Model, rows: Rows, protocol: Protocol) -> EvidenceRows:
         predict_matrix=predict,
         model=confirmed,
         source=rows,
+        offset=protocol.decision_offset(model.classes),
+        decided=_own_labels(confirmed, rows, protocol, None),
         cell_dtype=codec.cell_dtype or np.float64,
         native_matrix=(model.transformer is None and codec.cell_dtype is not None and place == list(range(len(place)))),
     )
@@ -564,6 +639,8 @@ def _bind_transformed(model: Model, rows: Rows, protocol: Protocol) -> EvidenceR
         predict_matrix=predict,
         model=confirmed,
         source=rows,
+        offset=protocol.decision_offset(model.classes),
+        decided=_own_labels(confirmed, rows, protocol, lambda a, b: restore(dense(matrix[a:b]))),
         cell_dtype=np.float32 if matrix.dtype == np.float32 else np.float64,
     )
 

@@ -9,6 +9,9 @@ Letters are the paper's: n rows, C classes, G evidence groups, K audit depth, P 
     c_k = [m(x) - m(x^(k))]_+ / (|m(x)| + 1e-8)       collapse after k removals (clipped as the reading says)
     RCMA = sum_{k=0..K} c_k / (K + 1)
     u = w1 RCMA + w2 / k* + w3 mean_P 1[lambda*_P < inf] / (lambda*_P + 1e-8),   FDS = 1 - exp(-u)
+
+Where the protocol declares a decision threshold, ``offset`` (C,) is added to the log-probabilities before classes are
+compared (see ``fragility.decision``); without one the class with the largest probability is predicted.
 """
 
 from __future__ import annotations
@@ -40,28 +43,29 @@ def pseudo_logits(p: npt.ArrayLike) -> Floats:
     return np.asarray(log_p - log_p.mean(axis=-1, keepdims=True))
 
 
-def _log_clipped(p: npt.ArrayLike) -> Floats:
+def _log_clipped(p: npt.ArrayLike, offset: Floats | None) -> Floats:
     # Centring and renormalising add one constant to every class, which every difference of classes cancels.
-    return np.asarray(np.log(np.maximum(np.asarray(p, dtype=np.float64), CLIP)))
+    z = np.log(np.maximum(np.asarray(p, dtype=np.float64), CLIP))
+    return np.asarray(z if offset is None else z + offset)
 
 
-def predicted_class(p: npt.ArrayLike, resolution: float) -> Integers:
+def predicted_class(p: npt.ArrayLike, resolution: float, offset: Floats | None = None) -> Integers:
     """Return the first class (in declared order) whose pseudo-logit is within ``resolution`` of the largest.
 
     Two classes that differ by rounding noise only are a tie, and a tie goes to the class declared first:
     otherwise two engines that add the same numbers in another order would predict differently.
     """
-    z = _log_clipped(p)
+    z = _log_clipped(p, offset)
     near = z >= z.max(axis=-1, keepdims=True) - resolution
     return np.asarray(np.argmax(near, axis=-1))
 
 
-def support_margin(p: npt.ArrayLike, original: npt.ArrayLike) -> Floats:
+def support_margin(p: npt.ArrayLike, original: npt.ArrayLike, offset: Floats | None = None) -> Floats:
     """Return z~ of the ORIGINAL class minus its best competitor: negative once the decision is lost.
 
     p has shape (..., C), ``original`` shape (...) (broadcast against p's leading axes).
     """
-    z = _log_clipped(p)
+    z = _log_clipped(p, offset)
     if z.shape[-1] == 2:  # the only competitor is the other class
         difference = z[..., 1] - z[..., 0]
         return np.asarray(np.where(np.asarray(original) == 1, difference, -difference))
@@ -72,24 +76,26 @@ def support_margin(p: npt.ArrayLike, original: npt.ArrayLike) -> Floats:
     return np.asarray(own - rivals.max(axis=-1))
 
 
-def current_margin(p: npt.ArrayLike) -> Floats:
+def current_margin(p: npt.ArrayLike, offset: Floats | None = None) -> Floats:
     """Return the largest minus the second-largest pseudo-logit, whichever class leads; never negative."""
-    z = np.sort(_log_clipped(p), axis=-1)
+    z = np.sort(_log_clipped(p, offset), axis=-1)
     return np.asarray(z[..., -1] - z[..., -2])
 
 
-def reading_margin(p: npt.ArrayLike, original: npt.ArrayLike, reading: Reading) -> Floats:
+def reading_margin(p: npt.ArrayLike, original: npt.ArrayLike, reading: Reading, offset: Floats | None = None) -> Floats:
     """Return the margin that ``reading`` takes at a state."""
-    return current_margin(p) if reading == "current" else support_margin(p, original)
+    return current_margin(p, offset) if reading == "current" else support_margin(p, original, offset)
 
 
-def state_prediction(p: npt.ArrayLike, original: npt.ArrayLike, resolution: float) -> Integers:
+def state_prediction(
+    p: npt.ArrayLike, original: npt.ArrayLike, resolution: float, offset: Floats | None = None
+) -> Integers:
     """Return the class predicted at a stressed state.
 
     It stays the original class unless another beats it by more than ``resolution``: a tie is not a flip.
     """
-    kept = support_margin(p, original) >= -resolution
-    return np.asarray(np.where(kept, original, predicted_class(p, resolution)))
+    kept = support_margin(p, original, offset) >= -resolution
+    return np.asarray(np.where(kept, original, predicted_class(p, resolution, offset)))
 
 
 def removal_order(drops: Floats, resolution: float) -> Integers:

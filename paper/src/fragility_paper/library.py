@@ -5,6 +5,7 @@ scores rows that are bound once, and it tries variants of formulas that a user h
 """
 
 from fragility._audit import claims_from
+from fragility.agreement import original_class
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.calibration import scaled_probabilities
 from fragility.certificate import Claims
@@ -42,7 +43,6 @@ from fragility.scores import (
     collapse,
     fds,
     flip_budget,
-    predicted_class,
     pseudo_logits,
     rcma,
     softmax_probabilities,
@@ -84,9 +84,9 @@ __all__ = [
     "merged_fields",
     "natural_direction",
     "negative_log_likelihood",
+    "original_class",
     "paired_bootstrap",
     "permutation_importance_order",
-    "predicted_class",
     "predictive_metrics",
     "pseudo_logits",
     "random_order_score",

@@ -33,9 +33,7 @@ def _residual_network(model: ModelSpec, seed: int, groups: tuple[str, ...], devi
     settings = dict(model.settings)
     alpha, beta = settings.pop("alpha", 0.0), settings.pop("beta", 0.0)
     penalty = fg.FragilityPenalty(alpha=alpha, beta=beta, groups=groups) if alpha else None
-    return fg.ResMLPClassifier(
-        **settings, penalty=penalty, device=device, n_jobs=1, progress=False, random_state=seed
-    )
+    return fg.ResMLPClassifier(**settings, penalty=penalty, device=device, n_jobs=1, progress=False, random_state=seed)
 
 
 def _estimator(model: ModelSpec, seed: int) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.markup import escape
@@ -26,15 +26,18 @@ from fragility.cli.options import (
     Id,
     ModelArgument,
     ModelOption,
+    Positive,
     Reading,
     RowRange,
     Separator,
     Space,
     Target,
+    Threshold,
     Trust,
     load_protocol,
     name_or_json,
     parse_classes,
+    parse_decision,
     refuse_declared,
 )
 from fragility.cli.outputs import plan_folder
@@ -60,6 +63,11 @@ Sample = Annotated[
 ]
 
 
+DECLARED_BY_PROTOCOL = (
+    "train", "groups", "baseline", "baseline_units", "depth", "reading", "space", "threshold", "positive",
+)  # fmt: skip
+
+
 def register(app: typer.Typer) -> None:
     app.command("audit", rich_help_panel=AUDIT)(audit)
     app.command("verify", rich_help_panel=AUDIT)(verify)
@@ -80,6 +88,8 @@ def audit(
     depth: Depth = None,
     reading: Reading = "support",
     space: Space = None,
+    threshold: Threshold = None,
+    positive: Positive = None,
     engine: Engine = "auto",
     rows: RowRange = None,
     separator: Separator = None,
@@ -99,7 +109,7 @@ def audit(
       fragility audit credit.scoring:pipeline new.parquet --protocol protocol.json --id loan_id --out audit/
     """
     if protocol is not None:
-        refuse_declared(context, "--protocol", ("train", "groups", "baseline", "baseline_units", "depth", "reading", "space"))
+        refuse_declared(context, "--protocol", DECLARED_BY_PROTOCOL)
     plan_folder(out_dir)
     form = csv_format(separator, encoding, decimal, data, train)
     started = time.perf_counter()
@@ -108,8 +118,9 @@ def audit(
     if protocol is not None:
         declared = load_protocol(protocol)
     else:
+        decision = parse_decision(threshold, positive, loaded.classes)
         declared = _fit_protocol(
-            loaded, train, target, id_column, form, groups, baseline, baseline_units, depth, reading, space
+            loaded, train, target, id_column, form, groups, baseline, baseline_units, depth, reading, space, decision
         )
     note_unlabelled(given, target, data)
     certs = fg.audit(loaded, given.X, declared, ids=given.ids, engine=engine)
@@ -120,6 +131,7 @@ def audit(
 def _fit_protocol(
     model: fg.Model, train: Path | None, target: str | None, id_column: str | None, form: CsvFormat,
     groups: str, baseline: str, baseline_units: str, depth: int | None, reading: str, space: str | None,
+    decision: Any,
 ) -> fg.Protocol:  # fmt: skip
     if train is None:
         raise ProtocolError(
@@ -134,6 +146,7 @@ def _fit_protocol(
         depth=depth,
         reading=cast("scores.Reading", reading),  # the protocol checks the word and names the choices
         space=cast("fitting.Space | None", space),
+        decision=decision,
     )
 
 

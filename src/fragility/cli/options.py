@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -114,6 +114,30 @@ def load_protocol(path: Path) -> fg.Protocol:
     from fragility.certificate import PROTOCOL_FILE
 
     return fg.Protocol.load(path / PROTOCOL_FILE if path.is_dir() else path)
+
+
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold", metavar="T", help="A class is predicted where its probability is at least T, not at one half."
+    ),
+]
+Positive = Annotated[
+    str | None,
+    typer.Option("--positive", metavar="CLASS", help="The class that --threshold speaks of; the second if absent."),
+]
+
+
+def parse_decision(
+    threshold: float | None, positive: str | None, classes: Sequence[Any]
+) -> float | dict[str, Any] | None:
+    """What `--threshold` and `--positive` declare, as `Protocol.fit` takes it."""
+    if positive is None:
+        return threshold
+    if threshold is None:
+        raise DataError("--positive names the class of a decision threshold; give the threshold with --threshold")
+    label = next((label for label in classes if str(label) == positive), positive)
+    return {"class": label, "threshold": threshold}
 
 
 def parse_classes(text: str | None) -> list[Any] | None:

@@ -22,15 +22,18 @@ from fragility.cli.options import (
     Groups,
     Id,
     ModelOption,
+    Positive,
     Reading,
     Separator,
     Space,
     Target,
+    Threshold,
     Trust,
     is_given,
     load_protocol,
     name_or_json,
     parse_classes,
+    parse_decision,
     parse_numbers,
     refuse_declared,
 )
@@ -97,6 +100,8 @@ def write(
     severities: Severities = None,
     weights: Weights = None,
     resolution: Resolution = 1e-6,
+    threshold: Threshold = None,
+    positive: Positive = None,
     merge_threshold: MergeThreshold = 0.8,
     paper: Paper = False,
     separator: Separator = None,
@@ -136,6 +141,7 @@ def write(
     }
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
     X_train = read_training(train, target=target, id_column=id_column, form=form)
+    settings["decision"] = parse_decision(threshold, positive, loaded.classes)
     protocol = (fg.Protocol.paper if paper else fg.Protocol.fit)(loaded, X_train, **settings)
     protocol.save(file)
     out().print(f"{file}: {len(protocol.groups)} evidence groups, depth {protocol.depth}, {protocol.digest}")
@@ -182,6 +188,7 @@ def _settings(protocol: fg.Protocol) -> list[tuple[str, str]]:
         ("baseline", str(protocol.baseline)),
         ("depth", str(protocol.depth)),
         ("reading", protocol.reading),
+        ("decision", "the largest probability" if protocol.decision is None else str(protocol.decision)),
         ("operators", ", ".join(protocol.operators)),
         ("severities", numbers),
         ("weights", ", ".join(f"{w:.4g}" for w in protocol.weights)),

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from fragility.agreement import original_class
 from fragility.arrays import DEFAULT_BYTE_BUDGET, rows_within
 from fragility.engines.states import StatesAsked
 from fragility.engines.trace import Progress, Trace, original_confidence
@@ -25,7 +26,6 @@ from fragility.scores import (
     Booleans,
     Floats,
     Integers,
-    predicted_class,
     reading_margin,
     removal_order,
     state_prediction,
@@ -46,14 +46,14 @@ def trace_blackbox(
     """Return the trace of every row; ``byte_budget`` bounds the stressed rows held at a time."""
     asked = StatesAsked.of(protocol, rows.n_groups)
     capacity = rows_within(byte_budget, rows.width, copies=2)  # half for the batch, half for its making
-    distinct, copy_of = _distinct_rows(rows.matrix)
+    distinct, copy_of = _distinct_rows(rows.matrix, rows.decided)
     chunk_rows = max(1, capacity // 4)  # a chunk's own arrays must fit as well
     phase_states = max(asked.n_groups, asked.depth, len(asked.widths), 1)
     calls = _Calls.within(capacity, rows, min(chunk_rows, len(distinct)) * phase_states)
     parts = []
     for start in range(0, len(distinct), chunk_rows):
         chosen = distinct[start : start + chunk_rows]
-        parts.append(_trace_chunk(_dense_rows(rows, chosen), rows, asked, calls))
+        parts.append(_trace_chunk(_dense_rows(rows, chosen), chosen, rows, asked, calls))
         if progress is not None:
             progress(len(rows) * (start + len(chosen)) // len(distinct), len(rows))
     return replace(Trace.joined(parts).rows(copy_of), evaluations=calls.evaluations)
@@ -64,7 +64,7 @@ def _dense_rows(rows: EvidenceRows, chosen: Integers) -> Floats:
     return part.toarray() if sp.issparse(part) else np.asarray(part, dtype=np.float64)
 
 
-def _distinct_rows(matrix: Any) -> tuple[Integers, Integers]:
+def _distinct_rows(matrix: Any, decided: Integers | None) -> tuple[Integers, Integers]:
     """Return (positions of the distinct rows, for each row the index of its copy among them)."""
     n = matrix.shape[0]
     everyone = np.arange(n)
@@ -74,6 +74,8 @@ def _distinct_rows(matrix: Any) -> tuple[Integers, Integers]:
     keys = bits @ _multipliers(matrix.shape[1])  # wrapping arithmetic: equal rows have equal keys
     _, first, copy_of = np.unique(keys, return_index=True, return_inverse=True)
     if len(first) == n or not (bits == bits[first][copy_of]).all():  # nothing to gain, or (never seen) a clash
+        return everyone, everyone
+    if decided is not None and not (decided == decided[first][copy_of]).all():  # a tie that the model settled both ways
         return everyone, everyone
     by_position = np.argsort(first)
     rank = np.empty_like(by_position)
@@ -140,14 +142,14 @@ class _Chunk(NamedTuple):
     calls: _Calls
 
 
-def _trace_chunk(x: Floats, rows: EvidenceRows, asked: StatesAsked, calls: _Calls) -> Trace:
+def _trace_chunk(x: Floats, chosen: Integers, rows: EvidenceRows, asked: StatesAsked, calls: _Calls) -> Trace:
     resolution, reading = asked.resolution, asked.reading
     p0 = _ask_originals(x, calls, rows.n_classes)
-    predicted = predicted_class(p0, resolution)
+    predicted = original_class(rows, p0, resolution, chosen)
     original = predicted[:, None]
-    margin = reading_margin(p0, predicted, reading)
+    margin = reading_margin(p0, predicted, reading, rows.offset)
     one_step = _ask_one_steps(x, p0, rows, calls)
-    one_step_margin = reading_margin(one_step, original, reading)
+    one_step_margin = reading_margin(one_step, original, reading, rows.offset)
     order = removal_order(margin[:, None] - one_step_margin, resolution)
     # (m, d): when each column's group is removed; narrow, because it is read for every state
     rank = np.argsort(order, axis=1).astype(np.int32)[:, rows.column_group]
@@ -160,8 +162,8 @@ def _trace_chunk(x: Floats, rows: EvidenceRows, asked: StatesAsked, calls: _Call
         one_step_margin=one_step_margin,
         one_step_confidence=original_confidence(one_step, original),
         order=order[:, : asked.depth],
-        path_margin=reading_margin(path, original, reading),
-        path_predicted=state_prediction(path, original, resolution),
+        path_margin=reading_margin(path, original, reading, rows.offset),
+        path_predicted=state_prediction(path, original, resolution, rows.offset),
         threshold=_ask_thresholds(chunk, predicted, path),
         evaluations=0,  # counted by the calls, for all chunks
         engine=ENGINE,
@@ -292,7 +294,7 @@ def _ask_thresholds(chunk: _Chunk, predicted: Integers, path: Floats) -> Floats:
         ]
         chunk.calls.flush()
         for j, (who, p) in enumerate(zip(live, answers, strict=True)):
-            flipped = support_margin(p, predicted[who]) < -asked.resolution
+            flipped = support_margin(p, predicted[who], chunk.rows.offset) < -asked.resolution
             threshold[who[flipped], j] = severity
     return threshold
 
@@ -342,7 +344,9 @@ def _known_thresholds(chunk: _Chunk, motion: _Motion, predicted: Integers, path:
         known[:, j] = (still | (chunk.rank >= width)).all(axis=1)
         who = np.flatnonzero(known[:, j])
         if len(who) and jumps_at is not None:
-            lost = support_margin(_removed(chunk, width, who, path), predicted[who]) < -asked.resolution
+            lost = (
+                support_margin(_removed(chunk, width, who, path), predicted[who], chunk.rows.offset) < -asked.resolution
+            )
             threshold[who[lost], j] = jumps_at
     return threshold, known
 

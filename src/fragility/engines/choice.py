@@ -13,6 +13,7 @@ import numpy as np
 
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
+from fragility.engines.comparison import disagreement
 from fragility.engines.trace import Progress, Trace
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows
@@ -81,7 +82,8 @@ def prepared(rows: EvidenceRows, engine: str = "auto") -> EvidenceRows:
         return rows
     states = _sample_states(rows)
     gap = float(np.abs(fast(states) - rows.predict(states)).max())
-    if not _is_rounding(gap, native, rows, required=engine != "auto"):
+    differs = f"differs from {rows.model.kind}'s own probabilities by {gap:.3g}"
+    if not _accepted(None if gap <= native.tolerance else differs, native, required=engine != "auto"):
         return rows
     return replace(rows, predict_matrix=fast)
 
@@ -120,21 +122,14 @@ def _agrees(native: NativeEngine, rows: EvidenceRows, protocol: Protocol, byte_b
     few = rows.take(range(min(SELF_CHECK_ROWS, len(rows))))
     claimed = native.trace(few, protocol, None)
     asked = trace_blackbox(few, protocol, byte_budget=byte_budget)
-    gap = max(
-        float(np.abs(a - b).max(initial=0.0))
-        for a, b in [
-            (claimed.margin, asked.margin),
-            (claimed.one_step_margin, asked.one_step_margin),
-            (claimed.confidence, asked.confidence),
-        ]
-    )
-    return _is_rounding(gap, native, rows, required)
+    return _accepted(disagreement(claimed, asked, few, protocol, native.tolerance), native, required)
 
 
-def _is_rounding(gap: float, native: NativeEngine, rows: EvidenceRows, required: bool) -> bool:
-    if gap <= native.tolerance:
+def _accepted(reason: str | None, native: NativeEngine, required: bool) -> bool:
+    """Return whether an engine that differs for this reason (None: it does not) may be used."""
+    if reason is None:
         return True
-    message = f"the {native.name} engine differs from {rows.model.kind}'s own probabilities by {gap:.3g}"
+    message = f"the {native.name} engine {reason}"
     if required:
         raise EngineError(f"{message}; use engine='auto'")
     warnings.warn(f"{message}; the black-box engine is used instead", stacklevel=5)

@@ -68,7 +68,14 @@ def trace(
     with _evaluating(rows.model.head):
         try:
             arrays, evaluations = trace_states(
-                rows.dense, len(rows), _network(rows), plan, sizes=sizes, round_to=round_to, progress=progress
+                rows.dense,
+                len(rows),
+                _network(rows),
+                plan,
+                sizes=sizes,
+                round_to=round_to,
+                decided=rows.decided,
+                progress=progress,
             )
         except FloatingPointError as error:
             _refuse_rows(rows, error)
@@ -77,7 +84,7 @@ def trace(
 
 def _plan(rows: EvidenceRows, protocol: Protocol) -> StatePlan:
     asked = StatesAsked.of(protocol, rows.n_groups)
-    return StatePlan(baseline=rows.baseline, column_group=rows.column_group, **asdict(asked))
+    return StatePlan(baseline=rows.baseline, column_group=rows.column_group, offset=rows.offset, **asdict(asked))
 
 
 def _refuse_rows(rows: EvidenceRows, error: Exception) -> None:

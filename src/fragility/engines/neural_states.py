@@ -50,6 +50,7 @@ class StatePlan:
     reading: str = "support"
     resolution: float = 1e-6
     early_stop: bool = True  # ask no larger severity of a row that has flipped
+    offset: np.ndarray | None = None  # (C,) added to log probabilities by the declared decision
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,9 +258,14 @@ def log_probabilities(raw: Tensor, output: str, n_classes: int) -> Tensor:
     return torch.where(good, p.log(), torch.nan)
 
 
-def support_margins(log_p: Tensor, original: Tensor) -> Tensor:
-    """As scores.support_margin: log_p (..., C), original (...) -> (...)."""
+def _clipped(log_p: Tensor, offset: Tensor | None) -> Tensor:
     z = log_p.clamp(min=LOG_CLIP)
+    return z if offset is None else z + offset
+
+
+def support_margins(log_p: Tensor, original: Tensor, offset: Tensor | None = None) -> Tensor:
+    """As scores.support_margin: log_p (..., C), original (...) -> (...)."""
+    z = _clipped(log_p, offset)
     if z.shape[-1] == 2:
         difference = z[..., 1] - z[..., 0]
         return torch.where(original == 1, difference, -difference)
@@ -268,17 +274,17 @@ def support_margins(log_p: Tensor, original: Tensor) -> Tensor:
     return own - z.scatter(-1, index, -torch.inf).amax(dim=-1)
 
 
-def reading_margins(log_p: Tensor, original: Tensor, reading: str) -> Tensor:
+def reading_margins(log_p: Tensor, original: Tensor, reading: str, offset: Tensor | None = None) -> Tensor:
     """As scores.reading_margin."""
     if reading != "current":
-        return support_margins(log_p, original)
-    top = log_p.clamp(min=LOG_CLIP).topk(2, dim=-1).values
+        return support_margins(log_p, original, offset)
+    top = _clipped(log_p, offset).topk(2, dim=-1).values
     return top[..., 0] - top[..., 1]
 
 
-def predicted_classes(log_p: Tensor, resolution: float) -> Tensor:
+def predicted_classes(log_p: Tensor, resolution: float, offset: Tensor | None = None) -> Tensor:
     """As scores.predicted_class: the first class within ``resolution`` of the largest."""
-    z = log_p.clamp(min=LOG_CLIP)
+    z = _clipped(log_p, offset)
     near = z >= z.amax(dim=-1, keepdim=True) - resolution
     last = z.shape[-1] - 1  # where no class is near (NaN, refused later), still a class
     return torch.where(near, torch.arange(last + 1, device=z.device), last).amin(dim=-1)
@@ -298,6 +304,7 @@ class _Evaluator:
 
     network: SplitNetwork
     batch: int
+    offset: Tensor | None = None  # (C,) of the declared decision, for whoever scores the answers
     evaluations: int = 0
     bad: Tensor | None = field(default=None)
 
@@ -322,27 +329,30 @@ class _Evaluator:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-def _trace_chunk(space: Space, plan: StatePlan, ask: _Evaluator, at_baseline: Tensor) -> dict[str, Tensor]:
+def _trace_chunk(
+    space: Space, plan: StatePlan, ask: _Evaluator, at_baseline: Tensor, decided: Tensor | None
+) -> dict[str, Tensor]:
     origin = ask(space.origin())
     m = len(origin)
-    predicted = predicted_classes(origin, plan.resolution)
-    margin = reading_margins(origin, predicted, plan.reading)
+    predicted = predicted_classes(origin, plan.resolution, ask.offset) if decided is None else decided
+    margin = reading_margins(origin, predicted, plan.reading, ask.offset)
     one_step = ask.many(space.one_step, plan.n_groups, m)
-    one_step_margin = reading_margins(one_step, predicted[:, None].expand(-1, plan.n_groups), plan.reading)
+    alone = predicted[:, None].expand(-1, plan.n_groups)
+    one_step_margin = reading_margins(one_step, alone, plan.reading, ask.offset)
     order = removal_orders(margin[:, None] - one_step_margin, plan.resolution)
     space.follow(order)
     path = _path(space, plan, ask, origin, one_step, order)
     along = predicted[:, None].expand(-1, plan.depth + 1)
-    lost = support_margins(path, along) < -plan.resolution
+    lost = support_margins(path, along, ask.offset) < -plan.resolution
     return {
         "predicted": predicted,
         "confidence": _own(origin, predicted),
         "margin": margin,
         "one_step_margin": one_step_margin,
-        "one_step_confidence": _own(one_step, predicted[:, None].expand(-1, plan.n_groups)),
+        "one_step_confidence": _own(one_step, alone),
         "order": order[:, : plan.depth],
-        "path_margin": reading_margins(path, along, plan.reading),
-        "path_predicted": torch.where(lost, predicted_classes(path, plan.resolution), along),
+        "path_margin": reading_margins(path, along, plan.reading, ask.offset),
+        "path_predicted": torch.where(lost, predicted_classes(path, plan.resolution, ask.offset), along),
         "threshold": _thresholds(space, plan, ask, predicted, path, at_baseline),
     }
 
@@ -372,7 +382,7 @@ def _thresholds(
         for j, width in enumerate(plan.widths):
             if severity == 1.0 and (width <= plan.depth or width == plan.n_groups):
                 end = path[:, width] if width <= plan.depth else at_baseline.expand(m, -1)
-                _note(threshold[:, j], None, end, predicted, severity, plan.resolution)
+                _note(threshold[:, j], None, _flips(end, predicted, plan, ask), severity)
                 continue
             who = _live(threshold[:, j]) if plan.early_stop else None
             if who is None or len(who) > 0:
@@ -380,7 +390,8 @@ def _thresholds(
         if asked:
             answers = ask(torch.cat([states for _, _, states in asked]))
             for j, who, states in asked:
-                _note(threshold[:, j], who, answers[: len(states)], predicted, severity, plan.resolution)
+                own = predicted if who is None else predicted[who]
+                _note(threshold[:, j], who, _flips(answers[: len(states)], own, plan, ask), severity)
                 answers = answers[len(states) :]
     return threshold
 
@@ -391,12 +402,13 @@ def _live(threshold: Tensor) -> Tensor | None:
     return None if len(who) == len(threshold) else who
 
 
-def _note(
-    threshold: Tensor, who: Tensor | None, log_p: Tensor, predicted: Tensor, severity: float, resolution: float
-) -> None:
+def _flips(log_p: Tensor, original: Tensor, plan: StatePlan, ask: _Evaluator) -> Tensor:
+    return support_margins(log_p, original, ask.offset) < -plan.resolution
+
+
+def _note(threshold: Tensor, who: Tensor | None, flips: Tensor, severity: float) -> None:
     """Set lambda* of the rows that flip at this severity and have not flipped before; threshold (m,) in place."""
     before = threshold if who is None else threshold[who]
-    flips = support_margins(log_p, predicted if who is None else predicted[who]) < -resolution
     after = torch.where(flips & torch.isinf(before), severity, before)
     if who is None:
         threshold.copy_(after)
@@ -439,15 +451,18 @@ def trace_states(
     *,
     sizes: Sizes | None = None,
     round_to: torch.dtype | None = None,
+    decided: np.ndarray | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[dict[str, np.ndarray], int]:
     """Return the arrays of a trace, by name, and how many states the network was handed.
 
     cells(start, stop) gives rows as a (m, d) matrix; ``round_to`` is the precision in which the model is handed cells,
-    where that is coarser than float64. Raises FloatingPointError where the network's output is no probability.
+    where that is coarser than float64; ``decided`` (n,) is the class at x, where the model itself says it. Raises
+    FloatingPointError where the network's output is no probability.
     """
     sizes = sizes or Sizes.fitting(network, plan)
-    ask = _Evaluator(network, sizes.batch)
+    offset = None if plan.offset is None else torch.as_tensor(plan.offset, device=network.device)
+    ask = _Evaluator(network, sizes.batch, offset)
     results: dict[str, np.ndarray] = {}
     with steady_arithmetic(network.device):
         space_of = _space_maker(network, plan, round_to)
@@ -456,7 +471,8 @@ def trace_states(
         for start in range(0, n, sizes.rows):
             stop = min(start + sizes.rows, n)
             x = torch.as_tensor(cells(start, stop)).to(network.device)
-            found = _trace_chunk(space_of(x), plan, ask, at_baseline)
+            own = None if decided is None else torch.as_tensor(decided[start:stop], device=network.device)
+            found = _trace_chunk(space_of(x), plan, ask, at_baseline, own)
             if ask.bad is not None and bool(ask.bad):
                 raise FloatingPointError(f"rows {start} to {stop}: the network's output is no probability")
             _collect(results, found, start, n)

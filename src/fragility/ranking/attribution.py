@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fragility.agreement import original_class
 from fragility.errors import DataError
 from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
-from fragility.scores import Floats, Integers, predicted_class, pseudo_logits
+from fragility.scores import Floats, Integers, pseudo_logits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +52,7 @@ def group_shap(
         picked = np.sort(np.random.default_rng(seed).choice(picked, size=max_rows, replace=False))
     x = np.asarray(rows.dense(0, n), dtype=np.float64)[picked]
     family = _explainer_family(head) if protocol.space == "transformed" else "permutation"
-    original = predicted_class(rows.predict(x), protocol.resolution)
+    original = original_class(rows, rows.predict(x), protocol.resolution, picked)
     if family == "tree":
         mass = _by_group(_tree_shap(head, x, original), rows)
     elif family == "linear":

@@ -8,11 +8,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from fragility.agreement import original_class
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
 from fragility.ranking.predictive import negative_log_likelihood
-from fragility.scores import Floats, Integers, collapse, predicted_class, rcma, reading_margin
+from fragility.scores import Floats, Integers, collapse, rcma, reading_margin
 
 
 def rcma_along(
@@ -45,8 +46,8 @@ def _rcma_chunk(rows: EvidenceRows, protocol: Protocol, orders: Integers, start:
     removed = rank[:, None, :] < np.arange(depth + 1)[None, :, None]
     states = np.where(removed[:, :, rows.column_group], rows.baseline, x[:, None, :])
     p = rows.predict(states.reshape(-1, x.shape[1])).reshape(n, depth + 1, -1)
-    original = predicted_class(p[:, 0], protocol.resolution)
-    margins = reading_margin(p, original[:, None], protocol.reading)
+    original = original_class(rows, p[:, 0], protocol.resolution, slice(start, stop))
+    margins = reading_margin(p, original[:, None], protocol.reading, rows.offset)
     return rcma(collapse(margins[:, 0], margins, protocol.reading))
 
 

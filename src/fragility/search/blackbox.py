@@ -21,13 +21,14 @@ from typing import Any
 
 import numpy as np
 
+from fragility.agreement import original_class
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.engines.choice import prepared
 from fragility.errors import ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
-from fragility.scores import Booleans, Floats, Integers, predicted_class, support_margin
+from fragility.scores import Booleans, Floats, Integers, support_margin
 from fragility.search.found import FOUND, NONE, UNAFFORDABLE, FailingSets
 
 METHODS = ("beam", "exact")
@@ -111,7 +112,7 @@ class _Search:
         self.resolution = protocol.resolution
         self.batch = max(1, byte_budget // (32 * self.x.shape[1]))
         self.live = self._live_groups()
-        self.original = predicted_class(rows.predict(self.x), self.resolution)
+        self.original = original_class(rows, rows.predict(self.x), self.resolution)
         self.size = np.full(n, max_size + 1, dtype=np.int64)
         self.searched = np.zeros(n, dtype=np.int64)
         self.removed = np.zeros((n, rows.n_groups), dtype=bool)
@@ -135,7 +136,7 @@ class _Search:
             part = slice(start, start + self.batch)
             gone = removed[part][:, self.rows.column_group]
             states = np.where(gone, self.rows.baseline, self.x[row[part]])
-            out[part] = support_margin(self.rows.predict(states), self.original[row[part]])
+            out[part] = support_margin(self.rows.predict(states), self.original[row[part]], self.rows.offset)
         self.evaluations += len(row)
         return out
 

@@ -23,13 +23,14 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from fragility.agreement import original_class
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.engines.choice import prepared
 from fragility.evidence import EvidenceRows
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.saving import write_table
-from fragility.scores import EPSILON, Booleans, Floats, Integers, predicted_class, support_margin
+from fragility.scores import EPSILON, Booleans, Floats, Integers, support_margin
 from fragility.stress.declaration import Stress
 from fragility.stress.draws import row_keys
 from fragility.stress.stressors import Layout
@@ -101,14 +102,14 @@ def _blank_run(rows: EvidenceRows, protocol: Protocol, stress: Stress) -> Stress
 def _fill_chunk(run: StressRun, part: slice, rows: EvidenceRows, layout: Layout) -> None:
     x = rows.dense(part.start, part.stop)
     p = rows.predict(x)
-    predicted = run.predicted[part] = predicted_class(p, run.resolution)
+    predicted = run.predicted[part] = original_class(rows, p, run.resolution, part)
     run.confidence[part] = p[np.arange(len(p)), predicted]
-    run.margin[part] = support_margin(p, predicted)
+    run.margin[part] = support_margin(p, predicted, rows.offset)
     for index, stressor in enumerate(run.stress.stressors):
         keys = row_keys(run.stress.seed, stressor.kind, run.id[part])
         states = stressor.stressed(x, keys, np.arange(run.stress.draws), layout)
         p = rows.predict(states.reshape(-1, x.shape[1]))
-        margins = support_margin(p, np.repeat(predicted, run.stress.draws))
+        margins = support_margin(p, np.repeat(predicted, run.stress.draws), rows.offset)
         run.draw_margin[part, index] = margins.reshape(len(x), -1)
 
 

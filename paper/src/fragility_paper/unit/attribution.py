@@ -11,7 +11,7 @@ from fragility_paper.library import (
     better_direction,
     concentration,
     group_shap,
-    predicted_class,
+    original_class,
     pseudo_logits,
 )
 from fragility_paper.models import model_spec
@@ -63,7 +63,7 @@ def masked_group_shap(rows: EvidenceRows, protocol: fg.Protocol, seed: int, pair
     took TreeExplainer 1.4 s a row).
     """
     x = rows.dense()
-    original = predicted_class(rows.predict(x), protocol.resolution)
+    original = original_class(rows, rows.predict(x), protocol.resolution)
     generator = np.random.default_rng(seed)
     drawn = [generator.permutation(int(rows.n_groups)) for _ in range(pairs)]
     orders = [order for forward in drawn for order in (forward, forward[::-1])]

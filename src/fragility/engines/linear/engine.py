@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fragility.arrays import MEBIBYTE, rows_within
-from fragility.engines.linear.fillings import filling
+from fragility.engines.linear.fillings import Rule, filling
 from fragility.engines.linear.links import link_for
 from fragility.engines.linear.sums import GroupScores
 from fragility.engines.states import StatesAsked
@@ -39,13 +39,15 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
         raise EngineError(f"the linear engine does not know {rows.model.kind}; use engine='auto'")
     asked = StatesAsked.of(protocol, rows.n_groups)
     scores = GroupScores.of(rows)
-    fill = filling(scores.n_outputs, link, asked)
+    fill, rule = filling(scores.n_outputs, link, asked), Rule.of(rows)
     out = _blank_trace(len(rows), asked)
+    if rows.decided is not None:
+        out.predicted[:] = rows.decided
     size = rows_within(PIECE_BYTES, _widest(scores.n_outputs, asked), least=LEAST_ROWS)
     for start in range(0, len(rows), size):
         piece = slice(start, min(start + size, len(rows)))
         total, removed = scores.of_piece(rows, piece)
-        fill(out.rows(piece), total, removed, asked)
+        fill(out.rows(piece), total, removed, asked, rule)
         if progress is not None:
             progress(piece.stop, len(rows))
     return out

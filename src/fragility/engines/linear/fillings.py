@@ -1,12 +1,13 @@
 """From sums to a trace: three ways to fill some rows of it, the fastest that is exact for a link and a protocol.
 
-A filling is handed views of the rows to fill, s (O, m), t (G, O, m) and what is asked. Rows come last in every array,
+A filling is handed views of the rows to fill, s (O, m), t (G, O, m), what is asked and how the class at x is decided. Rows come last in every array,
 so that each operation runs over whole vectors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from fragility.engines.linear.links import Link
 from fragility.engines.states import StatesAsked
 from fragility.engines.trace import Trace, original_confidence
+from fragility.evidence import EvidenceRows
 from fragility.scores import (
     CLIP,
     Floats,
@@ -30,7 +32,21 @@ from fragility.scores import (
 BOUND = -float(np.log(CLIP))  # largest margin two clipped probabilities can have
 TINY = 1e-290
 
-Filling: TypeAlias = Callable[[Trace, Floats, Floats, StatesAsked], None]
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How the class at x is decided."""
+
+    decided: bool  # the trace to fill holds it already
+    shift: float  # what a threshold adds to log p1 - log p0
+
+    @classmethod
+    def of(cls, rows: EvidenceRows) -> Rule:
+        shift = 0.0 if rows.offset is None else float(rows.offset[1] - rows.offset[0])
+        return cls(rows.decided is not None, shift)
+
+
+Filling: TypeAlias = Callable[[Trace, Floats, Floats, StatesAsked, Rule], None]
 
 
 def filling(outputs: int, link: Link, asked: StatesAsked) -> Filling:
@@ -41,9 +57,9 @@ def filling(outputs: int, link: Link, asked: StatesAsked) -> Filling:
     if link is not softmax_probabilities or asked.reading == "current" or asked.resolution >= 1.0:
         return slow
 
-    def fill(out: Trace, total: Floats, removed: Floats, asked: StatesAsked) -> None:
-        if not _fill_softmax(out, total, removed, asked):
-            slow(out, total, removed, asked)
+    def fill(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, rule: Rule) -> None:
+        if not _fill_softmax(out, total, removed, asked, rule):
+            slow(out, total, removed, asked, rule)
 
     return fill
 
@@ -51,37 +67,42 @@ def filling(outputs: int, link: Link, asked: StatesAsked) -> Filling:
 # --- two classes --------------------------------------------------------------------------------------------
 
 
-def _fill_binary(out: Trace, total: Floats, removed: Floats, asked: StatesAsked) -> None:
+def _fill_binary(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, rule: Rule) -> None:
     """Fill some rows from s (1, m) and t (G, 1, m), both turned so that the predicted class is the positive one.
 
-    With S = +-s and T_g = +-t_g the support margin of a state is clip(S - sum T), its confidence
-    1 / (1 + exp(sum T - S)).
+    With S = +-s, T_g = +-t_g and a threshold's shift H = +-h the support margin of a state is clip(S - sum T) + H, its
+    confidence 1 / (1 + exp(sum T - S)).
     """
-    np.greater(np.minimum(total[0], BOUND), asked.resolution, out=out.predicted, casting="unsafe")
-    sign = 2.0 * out.predicted - 1.0
+    if not rule.decided:
+        lead = np.clip(total[0], -BOUND, BOUND) + rule.shift
+        np.greater(lead, asked.resolution, out=out.predicted, casting="unsafe")
+    sign = (2 * out.predicted - 1).astype(np.float64)
     score, loss = total[0] * sign, removed[:, 0]
+    shift = rule.shift * sign if rule.shift else None
     loss *= sign
     one_step = np.subtract(score, loss, out=out.one_step_margin.T)
     _confidences(score, out.confidence)
     _confidences(one_step, out.one_step_confidence.T)
     out.margin[:] = score
-    _read(out.margin, asked)
-    _read(one_step, asked)
+    for support in (out.margin, one_step):
+        _read(_clipped(support, shift), asked)
     order = _ordered(one_step - out.margin, asked)
     out.order.T[:] = order[: asked.depth]
     lost = _running_sums(loss, order)
-    _fill_binary_path(out, score, lost, asked)
+    _fill_binary_path(out, score, lost, shift, asked)
     for j, width in enumerate(asked.widths):
         whole = loss.sum(axis=0) if width > len(lost) else lost[width - 1]
-        out.threshold[:, j] = _linear_threshold(score, whole, asked)
+        out.threshold[:, j] = _linear_threshold(score if shift is None else score + shift, whole, asked)
+        if shift is not None:
+            out.threshold[asked.resolution + shift >= BOUND, j] = np.inf  # no clipped margin is that low
 
 
-def _fill_binary_path(out: Trace, score: Floats, lost: Floats, asked: StatesAsked) -> None:
+def _fill_binary_path(out: Trace, score: Floats, lost: Floats, shift: Floats | None, asked: StatesAsked) -> None:
     """Fill margins and classes along the path from S (m,) and what its first steps take from it (J, m)."""
     path = out.path_margin.T
     path[0] = score
     np.subtract(score, lost[: asked.depth], out=path[1:])
-    flipped = np.logical_and(path < -asked.resolution, asked.resolution < BOUND)
+    flipped = _clipped(path, shift) < -asked.resolution
     out.path_predicted.T[:] = out.predicted.astype(np.int8) ^ flipped.view(np.int8)
     _read(path, asked)
 
@@ -95,10 +116,17 @@ def _confidences(score: Floats, out: Floats) -> None:
     np.reciprocal(out, out=out)
 
 
-def _read(support: Floats, asked: StatesAsked) -> None:
-    """Clip support margins in place as probabilities are clipped; the ``current`` reading is their absolute value."""
+def _clipped(support: Floats, shift: Floats | None) -> Floats:
+    """Clip support margins in place as probabilities are clipped, and add the shift of a threshold."""
     if max(support.max(), -support.min()) > BOUND:
         np.clip(support, -BOUND, BOUND, out=support)
+    if shift is not None:
+        support += shift
+    return support
+
+
+def _read(support: Floats, asked: StatesAsked) -> None:
+    """Read support margins in place; the ``current`` reading is their absolute value."""
     if asked.reading == "current":
         np.abs(support, out=support)
 
@@ -144,8 +172,6 @@ def _linear_threshold(lead: Floats, loss: Floats, asked: StatesAsked) -> Floats:
     -resolution: hence the two tiny numbers.
     """
     grid = np.array([*asked.severities, np.inf])
-    if asked.resolution >= BOUND:  # no clipped margin is that low
-        return np.full(lead.shape[-1], np.inf)
     with np.errstate(over="ignore"):
         crossing = np.maximum(lead + asked.resolution, TINY) / np.maximum(loss, TINY)
     if crossing.ndim == 2:
@@ -159,13 +185,13 @@ def _linear_threshold(lead: Floats, loss: Floats, asked: StatesAsked) -> Floats:
 # --- many classes, softmax ----------------------------------------------------------------------------------
 
 
-def _fill_softmax(out: Trace, total: Floats, removed: Floats, asked: StatesAsked) -> bool:
+def _fill_softmax(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, rule: Rule) -> bool:
     """Fill some rows from s (C, m) and t (G, C, m); False, with nothing of use in ``out``, if a clip would matter.
 
     ``lead`` holds D (C, m), infinite for the original class itself; ``loss`` what each group's removal takes from it.
     A margin within +-(log 1e12 - log C) is made of probabilities above 1e-12.
     """
-    lead, loss = _leads(out, total, removed, asked)
+    lead, loss = _leads(out, total, removed, asked, rule)
     one_step = lead - loss
     np.min(lead, axis=0, out=out.margin)
     np.min(one_step, axis=1, out=out.one_step_margin.T)
@@ -181,6 +207,7 @@ def _fill_softmax(out: Trace, total: Floats, removed: Floats, asked: StatesAsked
     if not furthest <= BOUND - np.log(len(total)):
         return False
     out.path_predicted[:] = out.predicted[:, None]
+    _name_winners(out.path_predicted.T[:1], lead[None], out.margin[None], asked.resolution)
     _name_winners(out.path_predicted.T[1:], path, out.path_margin.T[1:], asked.resolution)
     for j, width in enumerate(asked.widths):
         whole = loss.sum(axis=0) if width > len(lost) else lost[width - 1]
@@ -190,9 +217,10 @@ def _fill_softmax(out: Trace, total: Floats, removed: Floats, asked: StatesAsked
     return True
 
 
-def _leads(out: Trace, total: Floats, removed: Floats, asked: StatesAsked) -> tuple[Floats, Floats]:
+def _leads(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, rule: Rule) -> tuple[Floats, Floats]:
     """Fill in the original class o; return D (C, m), infinite for o, and what each removal takes from it (G, C, m)."""
-    np.argmax(total >= total.max(axis=0) - asked.resolution, axis=0, out=out.predicted)
+    if not rule.decided:
+        np.argmax(total >= total.max(axis=0) - asked.resolution, axis=0, out=out.predicted)
     own = out.predicted[None]
     lead = np.take_along_axis(total, own, axis=0) - total
     np.put_along_axis(lead, own, np.inf, axis=0)
@@ -220,10 +248,11 @@ def _name_winners(predicted: Integers, lead: Floats, margin: Floats, resolution:
 def _fill_linked(link: Link) -> Filling:
     """Return the filling of some rows for many classes: states' raw scores, through the link and the definitions."""
 
-    def fill(out: Trace, total: Floats, removed: Floats, asked: StatesAsked) -> None:
+    def fill(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, rule: Rule) -> None:
         score, loss = np.ascontiguousarray(total.T), np.ascontiguousarray(removed.transpose(2, 0, 1))
         p, one_step = link(score), link(score[:, None] - loss)
-        out.predicted[:] = predicted_class(p, asked.resolution)
+        if not rule.decided:
+            out.predicted[:] = predicted_class(p, asked.resolution)
         original = out.predicted[:, None]
         out.confidence[:] = original_confidence(p, out.predicted)
         out.margin[:] = reading_margin(p, out.predicted, asked.reading)

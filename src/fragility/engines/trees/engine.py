@@ -66,7 +66,8 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
     for start in range(0, max(len(rows), 1), size):
         x = rows.dense(start, start + size)
         _ask_about_unusual_cells(x, rows)
-        parts.append(_trace_chunk(x, scorer))
+        decided = None if rows.decided is None else rows.decided[start : start + size]
+        parts.append(_trace_chunk(x, decided, scorer))
         if progress is not None:
             progress(min(start + size, len(rows)), len(rows))
     return Trace.joined(parts)
@@ -122,11 +123,13 @@ class _Scorer:
     def __init__(self, forest: Forest, rows: EvidenceRows, protocol: Protocol) -> None:
         self.forest = forest
         self.baseline = rows.baseline
+        self.offset = rows.offset
         self.asked = StatesAsked.of(protocol, rows.n_groups)
         self.score = scorer_of(forest, plan_for(forest, rows, protocol))
 
     def observe(self, x: Floats, rank: Integers, states: States) -> Observed:
-        return observed(self.forest, self.score(x, np.ascontiguousarray(rank, dtype=np.int64), states))
+        sums = self.score(x, np.ascontiguousarray(rank, dtype=np.int64), states)
+        return observed(self.forest, sums, self.offset)
 
     def everything_removed(self, n: int) -> Observed:
         """Return the state at the baseline itself, which is one for all rows."""
@@ -134,13 +137,13 @@ class _Scorer:
         return self.observe(self.baseline[None, :], rank, unmoved(self.asked.n_groups)).repeat(n)
 
 
-def _trace_chunk(x: Floats, scorer: _Scorer) -> Trace:
+def _trace_chunk(x: Floats, decided: Integers | None, scorer: _Scorer) -> Trace:
     asked = scorer.asked
     resolution, reading = asked.resolution, asked.reading
     in_order = np.broadcast_to(np.arange(asked.n_groups), (len(x), asked.n_groups))
     first = scorer.observe(x, in_order, single_removals(asked.n_groups))
     original = first.take([0])
-    predicted = original.predicted(resolution)
+    predicted = original.predicted(resolution) if decided is None else decided
     margin, one_step_margin = np.split(first.margin(predicted, reading), [1])
     order = removal_order((margin - one_step_margin).T, resolution)
     rank = np.empty_like(order)

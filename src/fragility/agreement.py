@@ -1,0 +1,136 @@
+"""Agreement: does a model agree with itself?
+
+Its own ``predict`` must name the class that the decision rule finds in its probabilities, on every audited row; and a
+row must get the same probabilities when it is asked again, alone, or among other rows. Otherwise a certificate would
+speak of a decision that nobody made, and nobody could recompute it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from fragility.errors import ModelError
+from fragility.evidence import EvidenceRows
+from fragility.handover import guarded, part_of
+from fragility.scores import Booleans, Floats, Integers, predicted_class, support_margin
+
+ROUNDING = 1e-4  # margins of a float32 model differ by up to this with the shape of its batch
+PROBABILITY_ROUNDING = 1e-5  # the same for probabilities; a tiny one has a steep logarithm and says little
+DOUBLE_ROUNDING = 1e-9  # probabilities in double precision agree this well
+PROBE_ROWS = 32
+BATCH_ROWS = 16384
+
+
+def original_class(
+    rows: EvidenceRows, p: Floats, resolution: float, positions: Integers | slice | None = None
+) -> Integers:
+    """Return (m,) the class predicted at x, for rows at ``positions`` (by default all) with probabilities p (m, C).
+
+    It is what the model's own ``predict`` says; where that contradicts p by more than rounding, the model is refused.
+    """
+    if rows.decided is None:
+        return predicted_class(p, resolution, rows.offset)
+    decided = rows.decided if positions is None else rows.decided[positions]
+    if bool(contradicted(p, decided, resolution, rows.offset).any()):
+        refuse_contradictions(rows, resolution)
+    return decided
+
+
+def contradicted(p: Floats, decided: Integers, resolution: float, offset: Floats | None) -> Booleans:
+    """Return (m,) where the probabilities put another class above the decided one, by more than rounding."""
+    return np.asarray(support_margin(p, decided, offset) < -max(resolution, ROUNDING))
+
+
+def refuse_contradictions(rows: EvidenceRows, resolution: float) -> None:
+    """Raise an error that counts the rows whose decided class the probabilities contradict, if there are any."""
+    assert rows.decided is not None
+    wrong: list[tuple[int, int]] = []  # (row, the class its probabilities say)
+    for start in range(0, len(rows), BATCH_ROWS):
+        p = rows.predict(rows.dense(start, start + BATCH_ROWS))
+        says = predicted_class(p, resolution, rows.offset)
+        other = contradicted(p, rows.decided[start : start + BATCH_ROWS], resolution, rows.offset)
+        wrong += [(start + int(i), int(says[i])) for i in np.flatnonzero(other)]
+    if not wrong:
+        return
+    (first, instead), classes = wrong[0], rows.model.classes
+    raise ModelError(
+        f"the own predict of {rows.model.kind} differs from what its probabilities say in {len(wrong)} of {len(rows)} "
+        f"rows (first: row {rows.ids[first]!r}, predict says {classes[rows.decided[first]]!r}, the probabilities "
+        f"{classes[instead]!r}); {_remedy(rows)}"
+    )
+
+
+def _remedy(rows: EvidenceRows) -> str:
+    if type(rows.model.head).__name__ in ("SVC", "NuSVC"):
+        return "its labels come from another score than its probabilities: use CalibratedClassifierCV(SVC()) instead"
+    if rows.n_classes == 2:
+        return (
+            "if it decides by a threshold, declare it in the protocol (decision=0.3, or --threshold 0.3), else give a "
+            "model whose predict follows its predict_proba"
+        )
+    return "give a model whose predict follows its predict_proba"
+
+
+def with_ties_settled(rows: EvidenceRows, claimed: Integers, resolution: float) -> EvidenceRows:
+    """Return the rows with the claimed class where the model has a tie: either class is its decision there.
+
+    A forest that adds its trees in the order in which threads finish may settle a tie differently the next time.
+    """
+    if rows.decided is None:
+        return rows
+    decided = rows.decided.copy()
+    for i in np.flatnonzero(decided != claimed):
+        p = rows.predict(rows.dense(int(i), int(i) + 1))[0]
+        known = 0 <= claimed[i] < rows.n_classes
+        if known and min(support_margin(p, c, rows.offset) for c in (decided[i], claimed[i])) >= -resolution:
+            decided[i] = claimed[i]
+    return rows.with_decided(decided)
+
+
+# --- the same answer for the same row -----------------------------------------------------------------------------
+
+
+def check_steady(rows: EvidenceRows, resolution: float) -> None:
+    """Ask about a few rows twice, in other company and alone; refuse a model whose answers differ.
+
+    In the transformed space the other company goes through the preprocessing as well. The model's own labels of these
+    rows are compared with their probabilities, so that most contradictions are found before any work is done.
+    """
+    m = min(PROBE_ROWS, len(rows))
+    few = rows.dense(0, m)
+    p = rows.predict(few)
+    _compare(p, rows.predict(few), rows, resolution, "gives different answers for the same row")
+    company = "gives a row another answer among other rows: it depends on the other rows of its batch"
+    half = np.arange((m + 1) // 2)[::-1]
+    _compare(p[half], rows.predict(few[half]), rows, resolution, company)
+    for i in sorted({0, m - 1}):
+        _compare(p[i : i + 1], rows.predict(few[i : i + 1]), rows, resolution, company)
+    if rows.model.transformer is not None and rows.native_matrix and m > 1:
+        some = part_of(rows.source.native, m // 2, m)
+        _compare(p[m // 2 :], _whole_model(rows, some), rows, resolution, company)
+    original_class(rows, p, resolution, slice(0, m))
+
+
+def _whole_model(rows: EvidenceRows, native: Any) -> Floats:
+    return guarded(lambda: rows.model.probabilities(native), rows.source)
+
+
+def _compare(p: Floats, q: Floats, rows: EvidenceRows, resolution: float, fault: str) -> None:
+    top = p.argmax(axis=1)
+    gap = np.abs(support_margin(p, top) - support_margin(q, top))
+    spread = np.abs(p - q).max(axis=1)
+    if bool(((gap > max(resolution, ROUNDING)) & (spread > PROBABILITY_ROUNDING)).any()):
+        raise ModelError(
+            f"{rows.model.kind} {fault} (probabilities differ by {spread.max():.3g}), so its certificates could not be "
+            "recomputed; give a model that answers row by row and without chance"
+        )
+    noisy = gap[spread > DOUBLE_ROUNDING].max(initial=0.0)
+    if noisy > resolution:
+        warnings.warn(
+            f"{rows.model.kind} rounds margins by about {noisy:.1g} depending on the batch, more than the protocol's "
+            f"resolution {resolution:g}; declare a resolution of 1e-4 for it",
+            stacklevel=5,
+        )

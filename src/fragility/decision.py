@@ -1,0 +1,144 @@
+"""Decision: the rule that turns a model's probabilities into the class it predicts.
+
+Without a declared rule the class with the largest probability is predicted. A two-class model may have a threshold t
+instead: its class c is predicted where p_c >= t. That is the largest entry of z~ once c carries an offset,
+
+    z~_c - log(t / (1 - t))  >=  z~_other      exactly where      p_c >= t,
+
+so every margin under a threshold is the plain one shifted by a constant, and a flip is where the decision itself turns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from fragility.errors import ModelError, ProtocolError
+from fragility.scores import Floats, Integers
+
+ClassLabel: TypeAlias = str | int | bool | float
+SMALLEST_THRESHOLD = 1e-9  # probabilities are clipped at 1e-12: nearer to 0 or 1 no decision would ever turn
+THRESHOLD_CLASSIFIERS = ("FixedThresholdClassifier", "TunedThresholdClassifierCV")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A threshold of a two-class model: ``label`` is predicted where its probability is at least ``threshold``."""
+
+    label: ClassLabel
+    threshold: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.label, (str, int, float)):
+            raise ProtocolError(f"the class of a decision must be a class label, got {self.label!r}")
+        if isinstance(self.threshold, bool) or not isinstance(self.threshold, (int, float)):
+            raise ProtocolError(f"the threshold of a decision must be a number, got {self.threshold!r}")
+        if not SMALLEST_THRESHOLD <= self.threshold <= 1.0 - SMALLEST_THRESHOLD:
+            raise ProtocolError(
+                f"the threshold of a decision must lie between 0 and 1 (at least {SMALLEST_THRESHOLD:g} from either), "
+                f"got {self.threshold!r}; otherwise one class is predicted whatever the evidence"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.label!r} where its probability is at least {self.threshold:g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"class": self.label, "threshold": float(self.threshold)}
+
+    @classmethod
+    def read(cls, declared: Any, classes: Sequence[ClassLabel] | None = None) -> Decision | None:
+        """Return a decision declared as an object, ``{"class": label, "threshold": t}``, or t for the second class."""
+        if declared is None or isinstance(declared, Decision):
+            return declared
+        if isinstance(declared, Mapping):
+            if set(declared) != {"class", "threshold"}:
+                raise ProtocolError(
+                    f"a decision has the entries 'class' and 'threshold', got {sorted(map(str, declared))}"
+                )
+            return cls(_plain(declared["class"]), _number(declared["threshold"]))
+        if classes is None:
+            raise ProtocolError(f"a decision must be an object with 'class' and 'threshold', got {declared!r}")
+        check_two_classes(classes)
+        return cls(classes[1], _number(declared))
+
+    def offset(self, classes: Sequence[ClassLabel]) -> Floats:
+        """Return what is added to the log-probabilities of ``classes``: -log(t / (1 - t)) for the threshold's class."""
+        out = np.zeros(2)
+        out[self.index(classes)] = math.log1p(-self.threshold) - math.log(self.threshold)
+        return out
+
+    def index(self, classes: Sequence[ClassLabel]) -> int:
+        """Return the position of the threshold's class; True is not the class 1."""
+        check_two_classes(classes)
+        same = [c == self.label and isinstance(c, bool) == isinstance(self.label, bool) for c in classes]
+        if not any(same):
+            raise ProtocolError(f"the decision names the class {self.label!r}, the model knows {list(classes)!r}")
+        return same.index(True)
+
+
+def check_two_classes(classes: Sequence[ClassLabel]) -> None:
+    if len(classes) != 2:
+        raise ProtocolError(
+            f"a decision threshold needs a model of two classes, this one has {len(classes)}; leave the decision out"
+        )
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _number(value: Any) -> Any:
+    return float(value) if isinstance(value, (np.integer, np.floating)) else value
+
+
+# --- a model's own rule ---------------------------------------------------------------------------------------
+
+
+def is_threshold_classifier(model: Any) -> bool:
+    """True for scikit-learn's classifiers that put a threshold on another one's probabilities."""
+    bases = ((base.__module__.split(".")[0], base.__name__) for base in type(model).__mro__)
+    return any(library == "sklearn" and name in THRESHOLD_CLASSIFIERS for library, name in bases)
+
+
+def own_decision(model: Any, own: Sequence[Any], shown: Sequence[ClassLabel]) -> Decision:
+    """Return the rule of a fitted threshold classifier; ``shown`` are the names of its classes ``own``."""
+    name = type(model).__name__
+    if model.response_method == "decision_function":
+        raise ModelError(
+            f"{name} thresholds the decision function, and a certificate speaks of probabilities; fit it with "
+            "response_method='predict_proba'"
+        )
+    threshold = getattr(model, "best_threshold_", None)
+    if threshold is None:
+        threshold = 0.5 if model.threshold == "auto" else model.threshold
+    if not SMALLEST_THRESHOLD <= threshold <= 1.0 - SMALLEST_THRESHOLD:
+        raise ModelError(
+            f"{name} has the threshold {threshold:g}, at which one class is predicted whatever the probabilities; "
+            "such a prediction cannot lose its support"
+        )
+    scorer = getattr(model, "_curve_scorer", None)
+    positive = scorer._get_pos_label() if scorer is not None else getattr(model, "pos_label", None)
+    index = len(own) - 1 if positive is None else list(own).index(positive)
+    return Decision(shown[index], float(threshold))
+
+
+def label_indices(labels: Any, classes: Sequence[Any], n: int) -> Integers | None:
+    """Return (n,) positions of predicted labels among ``classes``; None where these are not one class label a row.
+
+    Libraries answer in other shapes and types than their classes (CatBoost gives a column, and booleans as texts).
+    """
+    values = np.asarray(labels)
+    if values.shape not in ((n,), (n, 1)):
+        return None
+    codes, distinct = pd.factorize(values.reshape(n))
+    by_value = {_plain(c): i for i, c in enumerate(classes)}
+    by_text = {str(_plain(c)): i for i, c in enumerate(classes)}
+    found = [by_value.get(_plain(value), by_text.get(str(_plain(value)))) for value in distinct]
+    if None in found or (len(codes) and codes.min() < 0):
+        return None
+    return np.array(found, dtype=np.int64)[codes]
