@@ -6,7 +6,7 @@ import pytest
 
 import fragility.ranking
 import fragility.search
-import fragility.summary  # noqa: F401 -- defines one of the classes
+import fragility.summary
 from fragility.equality import NanEqual
 
 REPORTS = list({report.__name__: report for report in NanEqual.__subclasses__()}.values())
