@@ -19,7 +19,7 @@ import numpy as np
 
 from fragility.audit import claims_from
 from fragility.bench import MODELS, Bench
-from fragility.certificate import Claims
+from fragility.certificates import Claims
 from fragility.engines.blackbox import trace_blackbox
 from fragility.study.datasets import DATA_VARIABLE, DATASETS, load
 from fragility.verify import EXACT

@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
 from fragility.audit import audit
-from fragility.certificate import Certificates, Claims
+from fragility.certificates import Certificates, Claims
 from fragility.errors import EngineError
 from fragility.models import Model
 from fragility.protocol import Protocol

@@ -22,7 +22,7 @@ from pipelines import fitted
 
 from fragility.audit import audit
 from fragility.canonical import combine_digests
-from fragility.certificate import CLAIM, Certificates, Claims, claims_of, manifest_text, row_digests, table_of
+from fragility.certificates import CLAIM, Certificates, Claims, claims_of, manifest_text, row_digests, table_of
 from fragility.errors import CertificateError
 from fragility.protocol import Protocol
 
@@ -367,7 +367,7 @@ def test_a_killed_run_leaves_no_folder_that_looks_finished(certs: Certificates, 
         """
         import os, signal, sys
         import pyarrow.parquet as pq
-        from fragility.certificate import Certificates
+        from fragility.certificates import Certificates
         certs = Certificates.load(sys.argv[1])
         original = pq.write_table
         def dying(table, where, **options):

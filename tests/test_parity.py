@@ -20,7 +20,7 @@ from naive import Row, naive_certificate
 from pipelines import FAMILIES, Case, fitted, nominal_names, raw_row_table
 
 from fragility.audit import audit
-from fragility.certificate import Certificates
+from fragility.certificates import Certificates
 from fragility.models import Model
 from fragility.protocol import Protocol
 

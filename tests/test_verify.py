@@ -17,7 +17,7 @@ from pipelines import fitted
 
 from fragility.audit import audit
 from fragility.canonical import combine_digests
-from fragility.certificate import Certificates, Claims, manifest_text
+from fragility.certificates import Certificates, Claims, manifest_text
 from fragility.errors import VerificationError
 from fragility.protocol import Protocol
 from fragility.verify import verify

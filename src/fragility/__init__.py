@@ -8,7 +8,7 @@ and the protocol.
 from fragility.audit import audit
 from fragility.bundled import load_credit_g
 from fragility.calibration import BrittlenessAwareClassifier, BrittlenessAwareTemperature, FragileCalibrationDisplay
-from fragility.certificate import Certificate, Certificates
+from fragility.certificates import Certificate, Certificates
 from fragility.display import CollapseDisplay, FragilityMapDisplay
 from fragility.errors import (
     CertificateError,

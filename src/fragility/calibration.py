@@ -27,7 +27,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.utils.validation import check_is_fitted
 
 from fragility.audit import audit
-from fragility.certificate import Certificates
+from fragility.certificates import Certificates
 from fragility.errors import DataError, ModelError
 from fragility.files import write_text
 from fragility.frames import read_rows

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import base64
 import html
+import io
+import json
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -23,10 +27,18 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fragility.audit import audit
 from fragility.bundled import load_credit_g
-from fragility.certificate import Certificate, Certificates
+from fragility.canonical import digest_bytes
+from fragility.certificates import (
+    CONFIDENT,
+    AuditSummary,
+    Certificate,
+    Certificates,
+    check_writable_folder,
+)
 from fragility.display import CollapseDisplay, FragilityMapDisplay, drawing_style
+from fragility.errors import CertificateError
+from fragility.files import parse_json, write_bytes, write_text
 from fragility.protocol import Protocol
-from fragility.summary import CONFIDENT, AuditSummary, summarise
 
 SEED = 0
 TARGET = "class"
@@ -34,6 +46,10 @@ SHOWN = 10
 ALIKE = 0.01  # two confidences this close are called equal
 MAP_PICTURE = "fragility-map.png"
 COLLAPSE_PICTURE = "collapse.png"
+PAGE = "index.html"
+FILES = ("model.skops", "train.parquet", "test.parquet", MAP_PICTURE, COLLAPSE_PICTURE, PAGE)
+MARKER = "demo.json"  # by it the next demo knows which files in the folder are its own
+MARKER_FORMAT = "fragility-demo/1"
 
 
 @dataclass(frozen=True)
@@ -47,7 +63,7 @@ class Demo:
 
     @property
     def page(self) -> Path:
-        return self.folder / "index.html"
+        return self.folder / PAGE
 
 
 def credit_pipeline() -> Pipeline:
@@ -65,42 +81,58 @@ def credit_pipeline() -> Pipeline:
 
 
 def run_demo(folder: Path) -> Demo:
-    """Train, audit and explain; write `folder`."""
+    """Train, audit and explain; write `folder` at the end, when everything that can fail has been done."""
+    check_demo_folder(folder)
     X, y = load_credit_g()
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=300, stratify=y, random_state=SEED)
     model = credit_pipeline().fit(X_train, y_train)
     protocol = Protocol.fit(model, X_train, baseline="mode")
     certs = audit(model, X_test, protocol, engine="blackbox")  # 300 rows are not worth compiling a native engine for
+    made = Demo(
+        folder, certs, certs.summary(labels=y_test.to_dict()), list(certs.most_fragile(SHOWN, min_confidence=CONFIDENT))
+    )
+    pictures = {name: _drawn(display) for name, display in _displays(certs).items()}
+    contents = {
+        "model.skops": _skops_bytes(model),
+        "train.parquet": _parquet_bytes(X_train.assign(**{TARGET: y_train})),
+        "test.parquet": _parquet_bytes(X_test.assign(**{TARGET: y_test})),
+        **pictures,
+        made.page.name: _page(made, pictures).encode("utf-8"),
+    }
     certs.save(folder)
-    _write_inputs(folder, model, X_train.assign(**{TARGET: y_train}), X_test.assign(**{TARGET: y_test}))
-    _draw(folder, certs)
-    summary = summarise(certs, labels=y_test.to_dict())
-    made = Demo(folder, certs, summary, list(certs.most_fragile(SHOWN, min_confidence=CONFIDENT)))
-    made.page.write_text(_page(made), encoding="utf-8")
+    _write_beside(folder, contents)
     return made
 
 
-def _write_inputs(folder: Path, model: Pipeline, train: pd.DataFrame, test: pd.DataFrame) -> None:
+def _skops_bytes(model: Pipeline) -> bytes:
     import skops.io  # slow to import: it loads torch where torch is installed
 
-    skops.io.dump(model, folder / "model.skops")
-    train.to_parquet(folder / "train.parquet")
-    test.to_parquet(folder / "test.parquet")
+    return bytes(skops.io.dumps(model))
 
 
-def _draw(folder: Path, certs: Certificates) -> None:
-    """Draw without pyplot, so that no window system is needed and nothing global changes."""
-    from matplotlib.figure import Figure
+def _parquet_bytes(table: pd.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    table.to_parquet(buffer)
+    return buffer.getvalue()
 
-    displays: dict[str, FragilityMapDisplay | CollapseDisplay] = {
+
+def _displays(certs: Certificates) -> dict[str, FragilityMapDisplay | CollapseDisplay]:
+    return {
         MAP_PICTURE: FragilityMapDisplay.from_certificates(certs),
         COLLAPSE_PICTURE: CollapseDisplay.from_certificates(certs, rows=_contrast(certs)),
     }
-    for name, display in displays.items():
-        with drawing_style():
-            figure = Figure(figsize=(9.6, 4.6), layout="constrained")
-            display.plot(ax=figure.add_subplot())
-            figure.savefig(folder / name, dpi=110, metadata={"Software": None})
+
+
+def _drawn(display: FragilityMapDisplay | CollapseDisplay) -> bytes:
+    """Draw without pyplot, so that no window system is needed and nothing global changes."""
+    from matplotlib.figure import Figure
+
+    buffer = io.BytesIO()
+    with drawing_style():
+        figure = Figure(figsize=(9.6, 4.6), layout="constrained")
+        display.plot(ax=figure.add_subplot())
+        figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
+    return buffer.getvalue()
 
 
 def _contrast(certs: Certificates) -> list[int]:
@@ -112,10 +144,47 @@ def _contrast(certs: Certificates) -> list[int]:
     return [most, int(np.argmin(np.where(alike, fds, np.inf)))]
 
 
+# --- files beside the audit ---------------------------------------------------------------------------------
+
+
+def check_demo_folder(folder: Path) -> None:
+    """Refuse, before any work, a folder that is not the demo's to write in."""
+    target = check_writable_folder(folder)
+    own = _own_digests(target)
+    for name in FILES:
+        path = target / name
+        if os.path.lexists(path) and not (path.is_file() and digest_bytes(path.read_bytes()) in own):
+            raise CertificateError(f"{folder / name} exists and is not what a demo wrote; choose another --out")
+
+
+def _own_digests(target: Path) -> set[str]:
+    """Return the digests of what demos wrote in this folder."""
+    try:
+        document = parse_json((target / MARKER).read_text(encoding="utf-8"))
+        return {str(digest) for digest in document["files"]} if document["format"] == MARKER_FORMAT else set()
+    except (OSError, ValueError, TypeError, LookupError):
+        return set()
+
+
+def _write_beside(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files beside an audit. The marker names old and new content before any file changes: a demo killed at any
+    moment has written nothing that the next one would not know as its own."""
+    new = [digest_bytes(data) for data in contents.values()]
+    _write_marker(folder, [*_own_digests(folder), *new])
+    for name, data in contents.items():
+        write_bytes(folder / name, data)
+    _write_marker(folder, new)
+
+
+def _write_marker(folder: Path, digests: list[str]) -> None:
+    document = {"format": MARKER_FORMAT, "files": sorted(set(digests))}
+    write_text(folder / MARKER, json.dumps(document, indent=2) + "\n")
+
+
 # --- the page ---------------------------------------------------------------------------------------------
 
 
-def _page(demo: Demo) -> str:
+def _page(demo: Demo, pictures: Mapping[str, bytes]) -> str:
     """One file that opens offline: the numbers, both pictures, the table, and how to check it."""
     summary = demo.summary
     template = Template(files("fragility").joinpath("data", "demo.html").read_text(encoding="utf-8"))
@@ -127,8 +196,8 @@ def _page(demo: Demo) -> str:
         threshold=f"{summary.min_confidence:.0%}",
         after_one=f"{summary.confident_flips_after_one:.0%}",
         within_two=f"{summary.confident_flips_within_two:.0%}",
-        map_picture=_inline(demo.folder / MAP_PICTURE),
-        collapse_picture=_inline(demo.folder / COLLAPSE_PICTURE),
+        map_picture=_inline(pictures[MAP_PICTURE]),
+        collapse_picture=_inline(pictures[COLLAPSE_PICTURE]),
         table="\n".join(_table_row(cert) for cert in demo.most_fragile),
         folder=html.escape(str(demo.folder)),
     )
@@ -139,5 +208,5 @@ def _table_row(cert: Certificate) -> str:
     return f'<tr><td class="n">{identifier}</td><td class="n">{cert.fds:.3f}</td><td>{sentence}</td></tr>'
 
 
-def _inline(picture: Path) -> str:
-    return "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode("ascii")
+def _inline(picture: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(picture).decode("ascii")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fragility.certificate import Certificates
+from fragility.certificates import Certificates
 from fragility.errors import DataError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from fragility.audit import audit
-from fragility.certificate import Certificates
+from fragility.certificates import Certificates
 from fragility.errors import DataError, ModelError
 from fragility.evidence import EvidenceRows
 from fragility.metrics import class_codes

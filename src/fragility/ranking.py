@@ -39,7 +39,7 @@ from scipy import stats
 from scipy.special import logsumexp
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 
-from fragility.certificate import Certificates
+from fragility.certificates import Certificates
 from fragility.errors import DataError
 from fragility.evidence import EvidenceRows
 from fragility.metrics import brier_score, expected_calibration_error, negative_log_likelihood

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from fragility import fitting, scores
 from fragility.audit import audit as audit_rows
-from fragility.certificate import PROTOCOL_FILE, Certificates, read_manifest
+from fragility.certificates import Certificates, check_writable_folder, read_manifest, read_protocol, summarise
 from fragility.cli.options import (
     Baseline,
     Classes,
@@ -33,11 +33,10 @@ from fragility.cli.options import (
 )
 from fragility.cli.tables import read_rows, read_training
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
-from fragility.errors import CertificateError, ProtocolError
+from fragility.errors import FragilityError, ProtocolError
 from fragility.loading import load_model
 from fragility.models import Model
 from fragility.protocol import Protocol
-from fragility.summary import summarise
 from fragility.verify import verify as verify_certificates
 
 Train = Annotated[
@@ -51,7 +50,7 @@ ProtocolFile = Annotated[
 ]
 Engine = Annotated[str, typer.Option("--engine", metavar="NAME", help="auto, or the engine to insist on (blackbox).")]
 Sample = Annotated[
-    int | None, typer.Option("--sample", metavar="N", min=1, help="Recompute only N rows, spread over the file.")
+    int | None, typer.Option("--sample", metavar="N", min=1, help="Recompute only N rows, chosen at random.")
 ]
 
 
@@ -89,13 +88,13 @@ def audit(
 
       fragility audit credit.scoring:pipeline new.parquet --protocol protocol.json --id loan_id --out audit/
     """
-    _check_out(out_dir)
+    check_writable_folder(out_dir)
     started = time.perf_counter()
     loaded = load_model(model, trust=trust, classes=parse_classes(classes))
     given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows)
     if protocol is not None:
         _refuse_protocol_options(context)
-        declared = Protocol.load(protocol)
+        declared = read_protocol(protocol)
     else:
         declared = _fit_protocol(loaded, train, target, id_column, groups, baseline, depth, reading, space)
     certs = audit_rows(loaded, given.X, declared, ids=given.ids, engine=engine)
@@ -130,20 +129,14 @@ def _refuse_protocol_options(context: typer.Context) -> None:
             raise ProtocolError(f"--protocol already declares the {name}; leave out --{name} or leave out --protocol")
 
 
-def _check_out(folder: Path) -> None:
-    """Find out before the work, not after it, that the folder cannot be written."""
-    if folder.exists() and not folder.is_dir():
-        raise CertificateError(f"--out {folder} is a file; name a folder that does not exist yet")
-
-
 def _declared_fields(directory: Path, given: list[str]) -> list[str]:
     """Return the columns to verify with: the protocol's fields, if all are there; a label beside them is set aside.
 
     Where a field is lacking, or the protocol cannot be read, everything is handed on, for verify to say so.
     """
     try:
-        fields = [field.name for field in Protocol.load(directory / PROTOCOL_FILE).fields]
-    except ProtocolError:
+        fields = [field.name for field in read_protocol(directory).fields]
+    except FragilityError:
         return given
     return fields if set(fields) <= set(given) else given
 

@@ -15,7 +15,7 @@ from fragility.calibration import (
     calibration_report,
     corrections,
 )
-from fragility.certificate import PROTOCOL_FILE
+from fragility.certificates import read_protocol
 from fragility.cli.options import Classes, Id, ModelArgument, Trust, parse_classes
 from fragility.cli.tables import AuditRows, read_rows
 from fragility.cli.terminal import note
@@ -82,7 +82,7 @@ def calibrate(
     """
     _check_pairs(test, picture, apply, probabilities)
     loaded = load_model(model, trust=trust, classes=parse_classes(classes))
-    declared = Protocol.load(protocol / PROTOCOL_FILE if protocol.is_dir() else protocol)
+    declared = read_protocol(protocol)
     given, labels = _labelled(validation, "VALIDATION", target, id_column)
     p, fds = _probabilities_and_fds(loaded, declared, given)
     fitted = BrittlenessAwareTemperature(classes=loaded.classes).fit(p, labels, fds)

@@ -11,7 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import typer
 
-from fragility.certificate import PROTOCOL_FILE, Certificates
+from fragility.certificates import Certificates, read_protocol
 from fragility.cli.options import (
     Classes,
     DataOption,
@@ -29,7 +29,6 @@ from fragility.cli.terminal import err, note
 from fragility.errors import DataError
 from fragility.evaluate import evaluate as evaluate_ranking
 from fragility.loading import load_model
-from fragility.protocol import Protocol
 from fragility.ranking import DEFINED, label_noise_ceiling
 from fragility.stress import BrittleLabels, Dropout, Mask, Noise, Outages, Stress, brittle_labels, outage_events
 
@@ -126,7 +125,7 @@ def stress(
     declared = _stress(outages, markers, severity, draws, rule, tau_confidence, tau_collapse, seed)
     loaded = load_model(model, trust=trust, classes=parse_classes(classes))
     given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows)
-    pi = Protocol.load(protocol / PROTOCOL_FILE if protocol.is_dir() else protocol)
+    pi = read_protocol(protocol)
     with _working("stressing"):
         labels = brittle_labels(loaded, given.X, pi, declared, ids=given.ids)
         independent = brittle_labels(loaded, given.X, pi, declared.independent(), ids=given.ids)

@@ -10,12 +10,11 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fragility.certificate import Certificate, Certificates
+from fragility.certificates import AuditSummary, Certificate, Certificates, summarise
 from fragility.cli.options import DirArgument, Id, MinConfidence, Target
 from fragility.cli.tables import read_rows
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
-from fragility.summary import AuditSummary, summarise
 
 Row = Annotated[str, typer.Option("--row", metavar="ID", help="The id of the row.", show_default=False)]
 Count = Annotated[int, typer.Option("-n", "--number", metavar="N", min=1, help="How many to show.")]

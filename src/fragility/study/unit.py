@@ -23,7 +23,7 @@ from sklearn.pipeline import Pipeline
 
 from fragility.audit import audit
 from fragility.calibration import BrittlenessAwareTemperature, scaled_probabilities
-from fragility.certificate import Certificates
+from fragility.certificates import Certificates
 from fragility.evidence import EvidenceRows, merged_fields
 from fragility.metrics import brier_score, expected_calibration_error, negative_log_likelihood
 from fragility.models import Model
