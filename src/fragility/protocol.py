@@ -96,7 +96,8 @@ class Protocol:
         _check_weights(self.weights)
         if not 0 < self.resolution <= MAX_RESOLUTION:  # it is also how far a verified margin may lie
             raise ProtocolError(
-                f"resolution must be a positive number of margin units, at most {MAX_RESOLUTION:g}, got {self.resolution!r}"
+                f"resolution must be a positive number in margin units, at most {MAX_RESOLUTION:g}, "
+                f"got {self.resolution!r}"
             )
         if len(set(self.operators)) != len(self.operators):
             raise ProtocolError(f"operators must be distinct, got {list(self.operators)}")

@@ -3,9 +3,9 @@
 Checks, in this order, each reported whether or not an earlier one failed:
 
 1. format        the files are the ones the manifest names, every column has its type, no claim contradicts another,
-                 and no word of the manifest contradicts the protocol or the format
+                 and no word of manifest and protocol contradicts the values or the format
 2. digests       every row's digest and the root digest are those of the claims
-3. protocol      the protocol is the one the manifest names, and its words fit its values
+3. protocol      the protocol is the one the manifest names
 4. model         the model given is the one audited, and described as it is
 5. input         the rows given are the ones audited
 6. recomputation every claim, or those of a random sample of rows, recomputed through the black-box engine
@@ -220,6 +220,9 @@ def _check_format(certificates: Certificates) -> None:
     manifest, protocol = certificates.manifest, certificates.protocol
     check_manifest(manifest, saved=False)
     check_words(manifest, protocol, ENGINES[1:])
+    contradiction = contradiction_in(protocol)
+    if contradiction:
+        raise CertificateError(f"the protocol contradicts itself: {contradiction}")
     unknown = set(manifest["versions"]) - {"python", "fragility", *VERSIONED}
     if unknown:
         raise CertificateError(f"the manifest names the version of {min(unknown)!r}, which has no part in an audit")
@@ -258,9 +261,6 @@ def _check_digests(certificates: Certificates) -> Check:
 
 
 def _check_protocol(certificates: Certificates) -> Check:
-    contradiction = contradiction_in(certificates.protocol)
-    if contradiction:
-        return Check("protocol", False, f"the protocol contradicts itself: {contradiction}")
     claimed, actual = certificates.manifest["protocol_digest"], certificates.protocol.digest
     return _equality("protocol", "the protocol", {"digest": (claimed, actual)})
 
@@ -270,6 +270,8 @@ def contradiction_in(protocol: Protocol) -> str | None:
     fields = {field.name: field.kind for field in protocol.fields}
     if protocol.extra:
         return f"the format does not know the field {next(iter(protocol.extra))!r}"
+    if type(protocol.training_rows) is not int or not isinstance(protocol.training_digest, str):
+        return "training_rows is no whole number, or training_digest no text"
     if not re.fullmatch(r"raw-origin|declared|merged at (0?\.\d+|[01](\.\d+)?)", protocol.grouping):
         return f"grouping {protocol.grouping!r} is none that the format knows"
     if protocol.grouping == "raw-origin" and not set(protocol.group_names) <= set(fields):
@@ -286,6 +288,8 @@ def _baseline_contradiction(protocol: Protocol) -> str | None:
     for column in protocol.columns:
         value = column.baseline
         numeric = column.kind == "numeric"
+        if not isinstance(value, (str, bool, int, float, type(None))):
+            return f"the baseline of {column.name!r} is no value of a column"
         if word == "zero" and numeric and value != 0.0:
             return f"baseline 'zero', but {column.name!r} has the baseline {value!r}"
         if word == "missing" and (numeric or protocol.space == "raw") and value is not None:

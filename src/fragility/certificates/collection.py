@@ -23,6 +23,7 @@ from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import Claims
 from fragility.certificates.digests import context_digest, digest_from_text, row_digests
 from fragility.certificates.folder import read_folder, without_files, write_folder
+from fragility.certificates.manifest import check_manifest
 from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
 from fragility.certificates.table import check_schema, claims_of, table_of
 from fragility.errors import CertificateError
@@ -163,6 +164,8 @@ class Certificates:
 
         Whatever interrupts it, the folder holds the old audit or the new one, whole. Other files in it stay.
         """
+        check_manifest(self.manifest, saved=False)
+        check_schema(self.table, self.protocol, self.classes)
         return write_folder(folder, self.table, self.protocol, self.manifest)
 
     @classmethod
