@@ -20,6 +20,7 @@ from pipelines import fitted
 from fragility import files
 from fragility.audit import audit
 from fragility.certificates import Certificates, check_writable_folder, manifest_text
+from fragility.cli import main
 from fragility.errors import CertificateError
 from fragility.files import parse_json, replacing, write_text
 from fragility.protocol import Protocol
@@ -67,7 +68,7 @@ def test_folders_of_another_kind_are_refused_before_any_work(certs: Certificates
         with pytest.raises(CertificateError, match=r"notes exists and is not an audit folder; choose another name"):
             refuse(tmp_path / "notes")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(CertificateError, match=r"file exists and is not an audit folder"):
+    with pytest.raises(CertificateError, match=r"file is a file; an audit needs a folder"):
         check_writable_folder(tmp_path / "file")
     with pytest.raises(CertificateError, match=r"cannot write to .*file is a file"):
         check_writable_folder(tmp_path / "file" / "below")
@@ -77,6 +78,15 @@ def test_folders_of_another_kind_are_refused_before_any_work(certs: Certificates
         check_writable_folder(tmp_path / free)
         certs.save(tmp_path / free)
         assert len(Certificates.load(tmp_path / free)) == 12
+
+
+def test_the_command_line_refuses_a_folder_before_it_reads_anything(tmp_path, capsys) -> None:
+    (tmp_path / "thesis.txt").write_text("do not lose me")
+    with pytest.raises(SystemExit) as stop:
+        main(["audit", "no-model.skops", "no-rows.parquet", "--train", "none.parquet", "--out", str(tmp_path)])
+    assert stop.value.code == 2
+    assert f"{tmp_path} exists and is not an audit folder" in capsys.readouterr().err.replace("\n", "")
+    assert list(bytes_of(tmp_path)) == ["thesis.txt"]
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         force_to_disk(target.parent)
     finally:
         part.unlink(missing_ok=True)
-        os.close(handle)
+        if handle is not None:
+            os.close(handle)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -62,11 +63,14 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
         part.write_bytes(data)
 
 
-def _new_part(target: Path) -> tuple[int, Path]:
-    """Create a hidden file for what will become `target`; return its handle, which holds its lock, and its path."""
+def _new_part(target: Path) -> tuple[int | None, Path]:
+    """Create a hidden file for what will become `target`; return the handle that holds its lock, and its path."""
     while True:
         part = target.parent / f".fragility-{secrets.token_hex(8)}.part{target.suffix}"
         handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        if fcntl is None:
+            os.close(handle)  # Windows renames no open file
+            return None, part
         # Between these two lines another process may take the new file for a leftover and remove it.
         _lock(handle, wait=True)
         if _is_still_at(handle, part):
@@ -105,6 +109,9 @@ def _remove_if_dead(part: Path) -> None:
 @contextmanager
 def exclusive(folder: Path) -> Iterator[bool]:
     """Be the only writer of a folder; the lock ends with the process, however it ends. False: no locks there."""
+    if fcntl is None:
+        yield False
+        return
     path = folder / LOCK_NAME
     handle, locked = _locked_file(path)
     try:
@@ -130,8 +137,6 @@ def _locked_file(path: Path) -> tuple[int, bool]:
 
 def _lock(handle: int, *, wait: bool) -> bool | None:
     """Take the lock of an open file; False if another process holds it, None where there are no locks."""
-    if fcntl is None:
-        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:

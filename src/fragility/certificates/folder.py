@@ -52,7 +52,7 @@ def check_writable_folder(folder: str | os.PathLike[str]) -> Path:
         if target.is_dir():
             _check_is_audit(target, folder)
         elif os.path.lexists(target):
-            raise CertificateError(f"{folder} exists and is not an audit folder; choose another name")
+            raise CertificateError(f"{folder} is a file; an audit needs a folder, choose another name")
         _check_permission(target, folder)
     except OSError as error:
         raise CertificateError(f"cannot write to {folder}: {error.strerror or error}; choose another name") from error
