@@ -44,7 +44,9 @@ def test_defaults_are_the_specifications(protocol: Protocol) -> None:
 def test_a_protocol_is_shown_in_one_line_and_as_a_table(protocol: Protocol) -> None:
     told = repr(protocol)
     assert len(told) < 200 and "\n" not in told
-    assert f"{len(protocol.groups)} groups over {len(protocol.columns)} columns" in told and protocol.digest[:19] in told
+    assert (
+        f"{len(protocol.groups)} groups over {len(protocol.columns)} columns" in told and protocol.digest[:19] in told
+    )
     page = protocol._repr_html_()
     assert page.startswith("<table>") and protocol.digest in page and protocol.group_names[0] in page
     renamed = replace(protocol, groups=(replace(protocol.groups[0], name="<script>"), *protocol.groups[1:]))
