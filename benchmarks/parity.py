@@ -19,7 +19,7 @@ import numpy as np
 
 from fragility._audit import claims_from
 from fragility._verify import EXACT
-from fragility.certificate import Claims
+from fragility.certificates import Claims
 from fragility.engines.blackbox import trace_blackbox
 from fragility_paper.bench import MODELS, Bench
 from fragility_paper.data import DATA_VARIABLE, DATASETS, load

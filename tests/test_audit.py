@@ -21,8 +21,8 @@ from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
 from fragility._audit import audit
-from fragility._verify import verify
-from fragility.certificate import Certificates, Claims
+from fragility._verify import EXACT, verify
+from fragility.certificates import Certificates, Claims
 from fragility.errors import EngineError
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
@@ -179,6 +179,47 @@ def test_the_chosen_engine_claims_what_the_black_box_claims(family: str, dataset
     for name in ("confidence", "margin", "path_margin", "one_step_drop"):
         np.testing.assert_allclose(getattr(auto.claims, name), getattr(slow.claims, name), atol=1e-6, err_msg=name)
     assert verify(auto, case.model, case.X_test[:60])
+
+
+def digests_of(certs: Certificates) -> np.ndarray:
+    return np.array(certs.table.column("digest").to_pylist())
+
+
+def with_equal_claims(a: Certificates, b: Certificates) -> np.ndarray:
+    """Mask of the rows whose exact claims are equal."""
+    same = np.ones(len(a), dtype=bool)
+    for name in EXACT:
+        equal = getattr(a.claims, name) == getattr(b.claims, name)
+        same &= equal if equal.ndim == 1 else equal.all(axis=1)
+    return same
+
+
+@pytest.mark.parametrize(
+    ("dataset", "family"),
+    [
+        ("credit_g", "logistic"),
+        ("credit_g", "lightgbm"),
+        ("credit_g", "random_forest"),
+        ("credit_g", "mlp"),
+        ("adult", "logistic"),
+        pytest.param("adult", "lightgbm", marks=pytest.mark.slow),
+        pytest.param("adult", "xgboost", marks=pytest.mark.slow),
+        pytest.param("adult", "catboost", marks=pytest.mark.slow),
+        pytest.param("adult", "mlp", marks=pytest.mark.slow),
+    ],
+)
+def test_a_row_has_one_digest_whatever_engine_and_batch(dataset: str, family: str) -> None:
+    """Rounding noise moves a digest only where a number lies within the noise of the edge between two units."""
+    case = fitted(dataset, family, "transformed")
+    protocol = Protocol.fit(case.model, case.X_train)
+    native = audit(case.model, case.X_test, protocol)
+    asked = audit(case.model, case.X_test, protocol, engine="blackbox")
+    batches = audit(case.model, case.X_test, protocol, engine="blackbox", byte_budget=2**19)
+    assert native.engine != "blackbox"
+    for other in (native, batches):
+        same = with_equal_claims(asked, other)
+        assert same.mean() >= 0.999
+        assert (digests_of(asked) == digests_of(other))[same].mean() >= 0.999
 
 
 def test_engines_that_cannot_are_refused() -> None:

@@ -4,9 +4,9 @@ from dataclasses import fields, replace
 
 import pytest
 
+import fragility.certificates
 import fragility.ranking
 import fragility.search
-import fragility.summary
 from fragility.equality import NanEqual
 
 REPORTS = list({report.__name__: report for report in NanEqual.__subclasses__()}.values())

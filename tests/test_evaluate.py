@@ -280,9 +280,10 @@ def test_evaluate_command(app, folder, tmp_path):
     assert "permutation_order" in set(pd.read_csv(tmp_path / "e.csv")["score"])
 
 
-@pytest.mark.parametrize("source", ["audit", "audit/protocol.json"])
+@pytest.mark.parametrize("source", ["audit", "audit/protocol-*.json"])
 def test_stress_command(app, folder, tmp_path, source):
-    done = run(app, folder, "stress", folder / source, "--tau-confidence", 0.7, "--out", tmp_path / "labels.parquet")
+    (declared,) = folder.glob(source)
+    done = run(app, folder, "stress", declared, "--tau-confidence", 0.7, "--out", tmp_path / "labels.parquet")
     assert done.exit_code == 0, done.output
     table = pq.read_table(tmp_path / "labels.parquet").to_pandas()
     assert f"{int(table['brittle'].sum()):8d}  brittle rows" in done.stdout

@@ -37,11 +37,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVC
 
-from fragility.audit import audit
+from fragility._audit import audit
+from fragility._verify import verify
 from fragility.fingerprint import fingerprint
 from fragility.models import Model
 from fragility.protocol import Protocol
-from fragility.verify import verify
 
 
 class Holder:

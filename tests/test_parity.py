@@ -24,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder
 
 from fragility._audit import audit
-from fragility.certificate import Certificates
+from fragility.certificates import Certificates
 from fragility.models import Model
 from fragility.protocol import Protocol
 

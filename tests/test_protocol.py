@@ -42,6 +42,18 @@ def test_defaults_are_the_specifications(protocol: Protocol) -> None:
     assert len(protocol.groups) == 20 and protocol.training_rows == 600
 
 
+def test_a_protocol_is_shown_in_one_line_and_as_a_table(protocol: Protocol) -> None:
+    told = repr(protocol)
+    assert len(told) < 200 and "\n" not in told
+    assert (
+        f"{len(protocol.groups)} groups over {len(protocol.columns)} columns" in told and protocol.digest[:19] in told
+    )
+    page = protocol._repr_html_()
+    assert page.startswith("<table>") and protocol.digest in page and protocol.group_names[0] in page
+    renamed = replace(protocol, groups=(replace(protocol.groups[0], name="<script>"), *protocol.groups[1:]))
+    assert "<script>" not in renamed._repr_html_()
+
+
 def test_the_papers_protocol(case) -> None:
     paper = Protocol.paper(case.model, case.X_train)
     assert (paper.reading, paper.baseline, paper.depth) == ("current", "mean", 10)
@@ -74,7 +86,8 @@ def test_depth_is_ten_or_all_groups() -> None:
         ({"weights": (1.0, -1.0, 1.0)}, r"weights must be three numbers >= 0"),
         ({"weights": (0.0, 0.0, 0.0)}, r"weights .* not all 0"),
         ({"weights": (1.0, math.inf, 1.0)}, r"weights must be three numbers"),
-        ({"resolution": 0.0}, r"resolution must be a positive number in margin units, got 0\.0"),
+        ({"resolution": 0.0}, r"resolution must be a positive number in margin units, at most 0\.001, got 0\.0"),
+        ({"resolution": 3.0}, r"resolution must be a positive number in margin units, at most 0\.001, got 3\.0"),
         ({"resolution": math.nan}, r"resolution must be a positive number"),
         ({"operators": ("attenuate_top0",)}, r"attenuate_topJ with J from 1 to 20.*got 'attenuate_top0'"),
         ({"operators": ("attenuate_top21",)}, r"attenuate_topJ with J from 1 to 20"),

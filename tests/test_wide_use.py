@@ -22,11 +22,11 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from test_parity import Twin, assert_equal, remembered
 
-from fragility.audit import audit
+from fragility._audit import audit
+from fragility._verify import verify
 from fragility.errors import EvidenceError
 from fragility.models import Model
 from fragility.protocol import Protocol
-from fragility.verify import verify
 
 NUMERIC = ["duration", "credit_amount", "age"]
 NOMINAL = ["checking_status", "purpose", "foreign_worker"]

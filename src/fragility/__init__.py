@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fragility._verify import Verification, verify
     from fragility.bundled import load_credit_g
     from fragility.calibration import FragilityCalibratedClassifier, FragilityTemperature
-    from fragility.certificate import Certificate, Certificates
+    from fragility.certificates import Certificate, Certificates
     from fragility.display import CollapseDisplay, FragileCalibrationDisplay, FragilityMapDisplay
     from fragility.errors import (
         CertificateError,
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 # a second, and whoever asks for the version or mistypes an option should not wait for them.
 _HOME = {
     "Baselines": "_evaluate",
-    "Certificate": "certificate",
+    "Certificate": "certificates",
     "CertificateError": "errors",
-    "Certificates": "certificate",
+    "Certificates": "certificates",
     "CollapseDisplay": "display",
     "DataError": "errors",
     "Dropout": "stress",

@@ -9,7 +9,7 @@ import numpy as np
 from fragility.agreement import refuse_contradictions
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.canonical import combine_digests, row_digests
-from fragility.certificate import CLAIM, FORMAT, LIMITS, Certificates, Claims
+from fragility.certificates import CLAIM, FORMAT, LIMITS, Certificates, Claims, declared_tolerance, derived_claims
 from fragility.engines.choice import trace_rows
 from fragility.engines.trace import Progress, Trace
 from fragility.evidence import EvidenceRows
@@ -17,7 +17,6 @@ from fragility.libraries import library_versions
 from fragility.models import Model
 from fragility.progress import progress_bar
 from fragility.protocol import Protocol, bind
-from fragility.scores import collapse, fds, flip_budget, rcma
 
 
 def audit(
@@ -45,29 +44,25 @@ def audit(
 
 def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
     """Return the claims that a trace supports: pure scores over its arrays."""
-    flipped = trace.path_predicted != trace.predicted[:, None]
-    if rows.decided is not None and flipped[:, 0].any():
+    if rows.decided is not None and (trace.path_predicted[:, 0] != trace.predicted).any():
         refuse_contradictions(rows, protocol.resolution)
     path_predicted = np.column_stack([trace.predicted, trace.path_predicted[:, 1:]])
-    budget = flip_budget(flipped)
-    c = collapse(trace.margin, trace.path_margin, protocol.reading)
-    area = rcma(c)
+    derived = derived_claims(
+        trace.margin, trace.predicted, trace.path_margin, path_predicted, trace.threshold, protocol
+    )
     return Claims(
         ids=rows.ids,
         predicted=trace.predicted,
-        confidence=trace.confidence,
+        # A model's probabilities may add up to a little more than 1; what is claimed is a probability.
+        confidence=np.minimum(trace.confidence, 1.0),
         margin=trace.margin,
-        flip_budget=budget,
-        flipped=budget <= protocol.depth,
-        rcma=area,
-        fds=fds(area, budget, trace.threshold, protocol.weights),
         thresholds=trace.threshold,
         path=trace.order,
         path_margin=trace.path_margin,
         path_predicted=path_predicted,
-        path_collapse=c,
         one_step_drop=trace.margin[:, None] - trace.one_step_margin,
         one_step_confidence_drop=trace.confidence[:, None] - trace.one_step_confidence,
+        **derived,
     )
 
 
@@ -83,6 +78,7 @@ def _manifest(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> dict[str,
             "fingerprint": rows.model.fingerprint,
             "classes": list(rows.model.classes),
             "probabilities": rows.model.link,
+            "partial": list(rows.model.fingerprint_partial),
         },
         "input": {"digest": combine_digests(input_row_digests(rows)), "rows": len(rows)},
         "engine": {
@@ -93,11 +89,6 @@ def _manifest(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> dict[str,
         "tolerance": declared_tolerance(protocol),
         "versions": library_versions(),
     }
-
-
-def declared_tolerance(protocol: Protocol) -> dict[str, float]:
-    """Return how far a recomputed float may lie; it follows from the protocol, so nobody can widen it."""
-    return {"margin": protocol.resolution, "probability": 1e-6}
 
 
 def input_row_digests(rows: EvidenceRows) -> list[bytes]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fragility._audit import audit
 from fragility.arrays import DEFAULT_BYTE_BUDGET
-from fragility.certificate import Certificates
+from fragility.certificates import Certificates
 from fragility.engines.choice import prepared
 from fragility.errors import DataError, ModelError
 from fragility.evidence import EvidenceRows

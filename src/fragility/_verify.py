@@ -2,19 +2,23 @@
 
 Checks, in this order, each reported whether or not an earlier one failed:
 
-1. format        the folder is complete, of a known version, and its table has the declared shape
-2. digests       manifest, files, every row and the root digest are what they claim to be
-3. protocol      the protocol file is the one the manifest names
-4. model         the model given is the one audited
+1. format        the files are the ones the manifest names, every column has its type, no claim contradicts another,
+                 and no word of manifest and protocol contradicts the values or the format
+2. digests       every row's digest and the root digest are those of the claims
+3. protocol      the protocol is the one the manifest names
+4. model         the model given is the one audited, and described as it is
 5. input         the rows given are the ones audited
-6. recomputation every claim, or those of a sample of rows, recomputed through the black-box engine
+6. recomputation every claim, or those of a random sample of rows, recomputed through the black-box engine
 
-Integers and names must be equal; floats may differ by the tolerance the manifest declares.
+Integers and names must be equal; floats may differ by the tolerance that follows from the protocol.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import re
+import secrets
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,30 +27,36 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fragility._audit import claims_from, declared_tolerance, input_row_digests
+from fragility._audit import claims_from, input_row_digests
 from fragility.agreement import with_ties_settled
-from fragility.canonical import DIGEST_PREFIX, combine_digests, digest_bytes
-from fragility.certificate import (
-    CLAIM,
-    MANIFEST_FILE,
-    PROTOCOL_FILE,
-    TABLE_FILE,
+from fragility.canonical import combine_digests
+from fragility.certificates import (
     Certificates,
     Claims,
+    check_manifest,
+    check_words,
     context_digest,
-    manifest_text,
+    contradictions,
+    declared_tolerance,
+    digest_text,
+    identical,
     row_digests,
 )
 from fragility.engines.blackbox import trace_blackbox
+from fragility.engines.choice import ENGINES
 from fragility.errors import CertificateError, FragilityError, ProtocolError, VerificationError
-from fragility.evidence import EvidenceRows
+from fragility.evidence import BASELINES, EvidenceRows
+from fragility.libraries import VERSIONED
 from fragility.models import Model
 from fragility.progress import progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.scores import EPSILON, Floats
 
 MAX_LISTED = 20
+# What a document of unknown origin can still set off behind the checks that name its fault.
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, pa.ArrowException)
 EXACT = ("predicted", "flip_budget", "flipped", "thresholds", "path", "path_predicted")
+FORGED_SHARE = 0.01  # the share of forged rows for which the chance to escape a sample is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +85,58 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of all checks; true if every one passed."""
+    """The result of all checks; true if every one passed. Whether they covered every row, `complete` says.
+
+    rows_audited: rows of the audit, as its manifest says; rows_present: certificates that are here;
+    rows_given: rows handed to verify; rows_recomputed: certificates whose every claim was recomputed.
+    """
 
     checks: tuple[Check, ...]
+    rows_audited: int = 0
+    rows_present: int = 0
+    rows_given: int = 0
+    rows_recomputed: int = 0
 
     def __bool__(self) -> bool:
         return all(check.passed for check in self.checks)
+
+    @property
+    def complete(self) -> bool:
+        """True if every row audited and every row given has a certificate here whose every claim was recomputed."""
+        return bool(self) and self.rows_recomputed == self.rows_present == self.rows_audited == self.rows_given
+
+    def escape_probability(self, forged: int) -> float:
+        """Return the chance that none of so many forged certificates was among those recomputed."""
+        n, sampled = self.rows_present, self.rows_recomputed
+        few, many = sorted((min(forged, n), sampled))
+        return math.prod((n - many - i) / (n - i) for i in range(few)) if few + many <= n else 0.0
+
+    @property
+    def verdict(self) -> str:
+        """The result in one line."""
+        if not self:
+            failed = [check.name for check in self.checks if not check.passed]
+            return f"NOT verified: {' and '.join(failed)} failed"
+        if self.complete:
+            return f"verified: every claim of all {self.rows_present} certificates holds"
+        return f"verified in part: every claim recomputed holds; {'; '.join(self._gaps())}"
+
+    def _gaps(self) -> list[str]:
+        """Say what was not checked."""
+        gaps = []
+        hidden, uncertified = self.rows_audited - self.rows_present, self.rows_given - self.rows_present
+        if hidden:
+            gaps.append(f"{self.rows_present} of {self.rows_audited} audited rows are here, {hidden} are not checked")
+        if uncertified and self.rows_given != self.rows_audited:
+            gaps.append(f"{uncertified} of the {self.rows_given} rows given have no certificate")
+        if self.rows_recomputed < self.rows_present:
+            forged = max(1, round(FORGED_SHARE * self.rows_present))
+            gaps.append(
+                f"{self.rows_recomputed} of {self.rows_present} certificates were recomputed, chosen at random: "
+                f"{forged} forged ({forged / self.rows_present:.0%}) would escape with probability "
+                f"{self.escape_probability(forged):.2g}"
+            )
+        return gaps
 
     def __str__(self) -> str:
         lines = []
@@ -89,8 +145,7 @@ class Verification:
             lines += [f"          {difference}" for difference in check.differences[:MAX_LISTED]]
             if len(check.differences) > MAX_LISTED:
                 lines.append(f"          and {len(check.differences) - MAX_LISTED} more")
-        lines.append("verified" if self else "NOT verified")
-        return "\n".join(lines)
+        return "\n".join([*lines, self.verdict])
 
     __repr__ = __str__
 
@@ -102,11 +157,14 @@ def verify(
     *,
     ids: Any = None,
     sample: int | None = None,
+    seed: int | None = None,
     progress: bool | None = None,
 ) -> Verification:
     """Check the certificates of a folder (or in memory) against the model and the rows they speak of.
 
-    sample: recompute only this many rows, chosen by their digests; the other checks always cover everything.
+    sample: recompute only this many rows, chosen at random; the other checks always cover everything.
+    seed: of that choice, to repeat it. Without one the choice cannot be foreseen, which is what makes a sample worth
+        something: whoever knows which rows will be recomputed can forge the others.
     Raises VerificationError where a check could not be made at all.
     """
     if sample is not None and sample < 1:
@@ -115,16 +173,24 @@ def verify(
     if loaded is None:
         return Verification((first,))
     wrapped = _wrapped(model)
-    checks = [first, _check_digests(audit, loaded), _check_protocol(loaded), _check_model(loaded, wrapped)]
+    checks = [first, _check_digests(loaded), _check_protocol(loaded)]
+    counts = {"rows_audited": loaded.manifest["input"]["rows"], "rows_present": len(loaded)}
     try:
         rows = bind(wrapped, X, loaded.protocol, ids)
     except ProtocolError as error:
-        return Verification((*checks, Check("input", False, str(error))))
+        checks += [_check_model(loaded, wrapped), Check("input", False, str(error))]
+        return Verification(tuple(checks), **counts)
     except FragilityError as error:
         raise VerificationError(f"the rows cannot be audited: {error}") from error
-    checks.append(_check_input(loaded, rows))
-    checks.append(_check_recomputation(loaded, rows, sample, progress))
-    return Verification(tuple(checks))
+    recomputation, recomputed = _check_recomputation(loaded, rows, _chosen(len(loaded), sample, seed), progress)
+    checks += [_check_model(loaded, rows.model), _check_input(loaded, rows), recomputation]
+    return Verification(tuple(checks), **counts, rows_given=len(rows), rows_recomputed=recomputed)
+
+
+def check_integrity(audit: str | os.PathLike[str] | Certificates) -> tuple[Check, ...]:
+    """Return the checks that need neither model nor rows: format, digests and protocol."""
+    loaded, first = _load(audit)
+    return (first,) if loaded is None else (first, _check_digests(loaded), _check_protocol(loaded))
 
 
 def _wrapped(model: Any) -> Model:
@@ -134,67 +200,61 @@ def _wrapped(model: Any) -> Model:
         raise VerificationError(f"the model cannot be used: {error}") from error
 
 
+# --- format -------------------------------------------------------------------------------------------------
+
+
 def _load(audit: str | os.PathLike[str] | Certificates) -> tuple[Certificates | None, Check]:
     """Return the certificates and the outcome of the format check."""
     if not isinstance(audit, Certificates) and not Path(audit).is_dir():
         raise VerificationError(f"{audit} is not a folder; give the folder an audit was saved to")
     try:
         loaded = audit if isinstance(audit, Certificates) else Certificates.load(audit)
-        claims = loaded.claims
-        _required_fields(loaded)
-        _check_consistency(loaded)
+        _check_format(loaded)
     except (CertificateError, ProtocolError) as error:
         return None, Check("format", False, str(error))
-    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, IndexError) as error:
+    except MALFORMED as error:
         return None, Check("format", False, f"the folder is malformed: {type(error).__name__}: {error}")
-    declared = loaded.manifest["rows"]
-    if declared != len(claims):
-        return None, Check("format", False, f"the manifest declares {declared} rows, the table has {len(claims)}")
-    if len(set(claims.ids)) != len(claims):
-        return None, Check("format", False, "the table names a row twice")
-    return loaded, Check("format", True, f"{loaded.manifest['format']}, {len(claims)} certificates")
+    return loaded, Check("format", True, f"{loaded.manifest['format']}, {len(loaded)} certificates")
 
 
-def _required_fields(certificates: Certificates) -> None:
-    manifest = certificates.manifest
-    for name in ("rows", "root_digest", "protocol_digest", "model", "input", "engine", "tolerance", "claim"):
-        if name not in manifest:
-            raise CertificateError(f"the manifest lacks the field {name!r}")
-    for part, name in [("model", "fingerprint"), ("model", "classes"), ("input", "digest"), ("input", "rows")]:
-        if name not in manifest[part]:
-            raise CertificateError(f"the manifest lacks the field {part}.{name}")
-
-
-def _check_consistency(certificates: Certificates) -> None:
-    """Refuse a manifest that contradicts the protocol or itself."""
+def _check_format(certificates: Certificates) -> None:
+    """Refuse what is not written as the format says, or contradicts itself."""
     manifest, protocol = certificates.manifest, certificates.protocol
-    expected = [
-        ("claim", manifest["claim"], CLAIM),
-        ("training_digest", manifest.get("training_digest"), protocol.training_digest),
-        ("tolerance", manifest["tolerance"], declared_tolerance(protocol)),
-        (
-            "engine.paper_evaluations",
-            manifest["engine"].get("paper_evaluations"),
-            manifest["input"]["rows"] * protocol.states_per_row,
-        ),
-    ]
-    for name, stated, implied in expected:
-        if stated != implied:
-            raise CertificateError(f"the manifest states {name} {stated!r}, its protocol and format imply {implied!r}")
+    check_manifest(manifest, saved=False)
+    check_words(manifest, protocol, ENGINES[1:])
+    contradiction = contradiction_in(protocol)
+    if contradiction:
+        raise CertificateError(f"the protocol contradicts itself: {contradiction}")
+    unknown = set(manifest["versions"]) - {"python", "fragility", *VERSIONED}
+    if unknown:
+        raise CertificateError(f"the manifest names the version of {min(unknown)!r}, which has no part in an audit")
+    claims = certificates.claims
+    if manifest["rows"] != len(claims):
+        raise CertificateError(f"the manifest declares {manifest['rows']} rows, the table has {len(claims)}")
+    if not len(claims):
+        raise CertificateError("there is no certificate here, so there is nothing to verify")
+    if len(set(claims.ids)) != len(claims):
+        raise CertificateError("the table names a row twice")
+    wrong = contradictions(claims, protocol)
+    if wrong:
+        told = ", ".join(f"{name} of row {claims.ids[i]}" for i, name in wrong[:5])
+        raise CertificateError(f"{len(wrong)} claims contradict the other claims of their rows: {told}")
 
 
-def _check_digests(audit: Any, certificates: Certificates) -> Check:
-    differences: list[Difference] = []
-    if not isinstance(audit, Certificates):
-        differences += _file_differences(Path(audit), certificates)
-    manifest = certificates.manifest
+# --- digests, protocol, model, input ------------------------------------------------------------------------
+
+
+def _check_digests(certificates: Certificates) -> Check:
+    manifest, claims = certificates.manifest, certificates.claims
     model = manifest["model"]
     context = context_digest(manifest["protocol_digest"], model["fingerprint"], model["classes"])
-    digests = row_digests(certificates.claims, context)
-    claimed = certificates.table.column("digest").to_pylist()
-    for own_id, stated, digest in zip(certificates.claims.ids, claimed, digests, strict=True):
-        if stated != DIGEST_PREFIX + digest.hex():
-            differences.append(Difference(own_id, "digest", stated, DIGEST_PREFIX + digest.hex()))
+    digests = row_digests(claims, context, certificates.protocol.resolution)
+    stated = certificates.table.column("digest").to_pylist()
+    differences = [
+        Difference(own_id, "digest", claimed, digest_text(digest))
+        for own_id, claimed, digest in zip(claims.ids, stated, digests, strict=True)
+        if claimed != digest_text(digest)
+    ]
     root = combine_digests(digests)
     if root != manifest["root_digest"]:
         differences.append(Difference("all", "root_digest", manifest["root_digest"], root))
@@ -202,39 +262,65 @@ def _check_digests(audit: Any, certificates: Certificates) -> Check:
     return Check("digests", not differences, detail, differences=tuple(differences))
 
 
-def _file_differences(folder: Path, certificates: Certificates) -> list[Difference]:
-    stated = certificates.manifest.get("files", {})
-    out = []
-    for name in (TABLE_FILE, PROTOCOL_FILE):
-        actual = digest_bytes((folder / name).read_bytes())
-        if stated.get(name) != actual:
-            out.append(Difference("file", name, stated.get(name), actual))
-    text = (folder / MANIFEST_FILE).read_text(encoding="utf-8")
-    if text != manifest_text(certificates.manifest):
-        out.append(
-            Difference("file", MANIFEST_FILE, certificates.manifest.get("manifest_digest"), "another digest or layout")
-        )
-    return out
-
-
 def _check_protocol(certificates: Certificates) -> Check:
     claimed, actual = certificates.manifest["protocol_digest"], certificates.protocol.digest
-    return _equality("protocol", "the protocol", claimed, actual)
+    return _equality("protocol", "the protocol", {"digest": (claimed, actual)})
+
+
+def contradiction_in(protocol: Protocol) -> str | None:
+    """Return where a protocol's words do not fit its values, as far as they tell; None if nowhere."""
+    fields = {field.name: field.kind for field in protocol.fields}
+    if protocol.extra:
+        return f"the format does not know the field {next(iter(protocol.extra))!r}"
+    if type(protocol.training_rows) is not int or not isinstance(protocol.training_digest, str):
+        return "training_rows is no whole number, or training_digest no text"
+    if not re.fullmatch(r"raw-origin|declared|merged at (0?\.\d+|[01](\.\d+)?)", protocol.grouping):
+        return f"grouping {protocol.grouping!r} is none that the format knows"
+    if protocol.grouping == "raw-origin" and not set(protocol.group_names) <= set(fields):
+        return "grouping 'raw-origin', but groups are not named after fields"
+    if protocol.space == "raw" and {c.name: c.kind for c in protocol.columns} != fields:
+        return "space 'raw', but the columns are not the fields"
+    return _baseline_contradiction(protocol)
+
+
+def _baseline_contradiction(protocol: Protocol) -> str | None:
+    word = protocol.baseline
+    if word not in (*BASELINES, "explicit"):
+        return f"baseline {word!r} is none that the format knows"
+    for column in protocol.columns:
+        value = column.baseline
+        numeric = column.kind == "numeric"
+        if not isinstance(value, (str, bool, int, float, type(None))):
+            return f"the baseline of {column.name!r} is no value of a column"
+        if word == "zero" and numeric and value != 0.0:
+            return f"baseline 'zero', but {column.name!r} has the baseline {value!r}"
+        if word == "missing" and (numeric or protocol.space == "raw") and value is not None:
+            return f"baseline 'missing', but {column.name!r} has the baseline {value!r}"
+        if word in ("mean", "median", "mode") and numeric and value is None and column.spread is not None:
+            return f"baseline {word!r}, but {column.name!r}, which had values in training, has none"
+    return None
 
 
 def _check_model(certificates: Certificates, model: Model) -> Check:
-    claimed = certificates.manifest["model"]["fingerprint"]
-    if claimed == model.fingerprint and list(model.classes) != certificates.manifest["model"]["classes"]:
-        return Check("model", False, f"the classes are {list(model.classes)}, the manifest names others")
-    return _equality("model", f"the model ({model.kind})", claimed, model.fingerprint)
+    stated = certificates.manifest["model"]
+    actual = {
+        "fingerprint": model.fingerprint,
+        "kind": model.kind,
+        "classes": list(model.classes),
+        "probabilities": model.link,
+        "partial": list(model.fingerprint_partial),
+    }
+    check = _equality("model", f"the model ({model.kind})", {name: (stated[name], actual[name]) for name in actual})
+    if check.passed and stated["partial"]:
+        seen = f"{check.detail}, as far as its fingerprint sees: {'; '.join(stated['partial'])}"
+        return Check("model", True, seen)
+    return check
 
 
-def _equality(name: str, noun: str, claimed: str, actual: str) -> Check:
-    if claimed == actual:
-        return Check(name, True, f"{noun} is the one audited")
-    return Check(
-        name, False, f"{noun} is not the one audited", differences=(Difference("all", "digest", claimed, actual),)
-    )
+def _equality(name: str, noun: str, pairs: dict[str, tuple[Any, Any]]) -> Check:
+    differences = tuple(Difference("all", f, a, b) for f, (a, b) in pairs.items() if not identical(a, b))
+    told = "is not the one audited" if differences else "is the one audited"
+    return Check(name, not differences, f"{noun} {told}", differences=differences)
 
 
 def _check_input(certificates: Certificates, rows: EvidenceRows) -> Check:
@@ -247,7 +333,7 @@ def _check_input(certificates: Certificates, rows: EvidenceRows) -> Check:
                 f"these {len(certificates)} certificates were selected from an audit of {n_audited} rows; "
                 f"give those rows, got {len(rows)}",
             )
-        return _equality("input", "the data", claimed, combine_digests(input_row_digests(rows)))
+        return _equality("input", "the data", {"digest": (claimed, combine_digests(input_row_digests(rows)))})
     wanted = {str(own_id) for own_id in certificates.claims.ids}
     digests = [
         digest for own_id, digest in zip(rows.ids, input_row_digests(rows), strict=True) if str(own_id) in wanted
@@ -258,48 +344,40 @@ def _check_input(certificates: Certificates, rows: EvidenceRows) -> Check:
             False,
             f"{len(wanted) - len(digests)} of the {len(wanted)} audited rows are not among the rows given",
         )
-    return _equality("input", "the data", claimed, combine_digests(digests))
+    return _equality("input", "the data", {"digest": (claimed, combine_digests(digests))})
+
+
+# --- recomputation ------------------------------------------------------------------------------------------
+
+
+def _chosen(n: int, sample: int | None, seed: int | None) -> list[int]:
+    if sample is None or sample >= n:
+        return list(range(n))
+    entropy = secrets.randbits(128) if seed is None else seed
+    return sorted(np.random.default_rng(entropy).choice(n, size=sample, replace=False).tolist())
 
 
 def _check_recomputation(
-    certificates: Certificates, rows: EvidenceRows, sample: int | None, progress: bool | None
-) -> Check:
-    claims = certificates.claims
+    certificates: Certificates, rows: EvidenceRows, wanted: Sequence[int], progress: bool | None
+) -> tuple[Check, int]:
+    """Return the check and how many rows were recomputed."""
+    claims, protocol = certificates.claims, certificates.protocol
     place = {str(own_id): i for i, own_id in enumerate(rows.ids)}
-    chosen = [i for i in _chosen(certificates, sample) if str(claims.ids[i]) in place]
+    chosen = [i for i in wanted if str(claims.ids[i]) in place]
     if not chosen:
-        return Check("recomputation", False, "none of the audited rows is among the rows given")
+        return Check("recomputation", False, "none of the audited rows is among the rows given"), 0
     mine = rows.take([place[str(claims.ids[i])] for i in chosen])
     mine = with_ties_settled(mine, claims.predicted[chosen], certificates.protocol.resolution)
     with progress_bar("recomputing", progress) as report:
-        trace = trace_blackbox(mine, certificates.protocol, progress=report)
-    fresh = claims_from(trace, mine, certificates.protocol)
-    tolerance = declared_tolerance(certificates.protocol)["margin"]
-    differences = compare_claims(_subset(claims, chosen), fresh, certificates.protocol, tolerance, certificates.classes)
+        trace = trace_blackbox(mine, protocol, progress=report)
+    fresh = claims_from(trace, mine, protocol)
+    tolerance = declared_tolerance(protocol)["margin"]
+    differences = compare_claims(claims.take(chosen), fresh, protocol, tolerance, certificates.classes)
     which = "all" if len(chosen) == len(claims) else f"{len(chosen)} of"
     bad = len({difference.row for difference in differences})
     told = f"{bad} rows do not hold" if differences else "every claim holds"
-    return Check(
-        "recomputation",
-        not differences,
-        f"{which} {len(claims)} rows recomputed, {told}",
-        tolerance,
-        tuple(differences),
-    )
-
-
-def _chosen(certificates: Certificates, sample: int | None) -> list[int]:
-    everyone = list(range(len(certificates)))
-    if sample is None or sample >= len(everyone):
-        return everyone
-    # Digests scatter rows evenly and cannot be steered by whoever ordered the table.
-    digests = certificates.table.column("digest").to_pylist()
-    return sorted(sorted(everyone, key=lambda i: digests[i])[:sample])
-
-
-def _subset(claims: Claims, chosen: Sequence[int]) -> Claims:
-    picked = {name: getattr(claims, name)[chosen] for name in Claims.__dataclass_fields__ if name != "ids"}
-    return Claims(ids=tuple(claims.ids[i] for i in chosen), **picked)
+    detail = f"{which} {len(claims)} rows recomputed, {told} (margins within {tolerance:g})"
+    return Check("recomputation", not differences, detail, tolerance, tuple(differences)), len(chosen)
 
 
 def compare_claims(

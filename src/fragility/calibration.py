@@ -27,7 +27,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.utils.validation import check_is_fitted
 
 from fragility._audit import audit
-from fragility.certificate import Certificates
+from fragility.certificates import Certificates
 from fragility.errors import DataError, ModelError
 from fragility.frames import read_rows
 from fragility.models import ClassLabel, Model

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Callable
+import io
+import json
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from io import BytesIO
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
@@ -26,10 +28,18 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fragility._audit import audit
 from fragility.bundled import load_credit_g
-from fragility.certificate import Certificate, Certificates
+from fragility.canonical import digest_bytes
+from fragility.certificates import (
+    CONFIDENT,
+    AuditSummary,
+    Certificate,
+    Certificates,
+    check_writable_folder,
+)
 from fragility.display import CollapseDisplay, FragilityMapDisplay, drawing_style
+from fragility.errors import CertificateError
+from fragility.files import parse_json, write_bytes, write_text
 from fragility.protocol import Protocol
-from fragility.summary import CONFIDENT, AuditSummary, summarise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,6 +50,10 @@ SHOWN = 10
 ALIKE = 0.01  # two confidences this close are called equal
 MAP_PICTURE = "fragility-map.png"
 COLLAPSE_PICTURE = "collapse.png"
+PAGE = "index.html"
+FILES = ("model.skops", "train.parquet", "test.parquet", MAP_PICTURE, COLLAPSE_PICTURE, PAGE)
+MARKER = "demo.json"  # by it the next demo knows which files in the folder are its own
+MARKER_FORMAT = "fragility-demo/1"
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,7 @@ class Demo:
 
     @property
     def page(self) -> Path:
-        return self.folder / "index.html"
+        return self.folder / PAGE
 
 
 def credit_pipeline() -> Pipeline:
@@ -71,37 +85,37 @@ def credit_pipeline() -> Pipeline:
 
 
 def run_demo(folder: Path) -> Demo:
-    """Train, audit and explain; write `folder`."""
+    """Train, audit and explain; write `folder` at the end, when everything that can fail has been done."""
+    check_demo_folder(folder)
     X, y = load_credit_g()
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=300, stratify=y, random_state=SEED)
     model = credit_pipeline().fit(X_train, y_train)
     protocol = Protocol.fit(model, X_train, baseline="mode")
     certs = audit(model, X_test, protocol, engine="blackbox")  # 300 rows are not worth compiling a native engine for
-    summary = summarise(certs, labels=y_test.to_dict())
+    summary = certs.summary(labels=y_test.to_dict())
     made = Demo(folder, certs, summary, list(certs.most_fragile(SHOWN, min_confidence=CONFIDENT)))
     pictures = _draw(certs)
-    inputs = _inputs(model, X_train.assign(**{TARGET: y_train}), X_test.assign(**{TARGET: y_test}))
-    page = {made.page.name: _page(made, pictures).encode("utf-8")}
+    contents = {
+        "model.skops": _skops_bytes(model),
+        "train.parquet": _parquet_bytes(X_train.assign(**{TARGET: y_train})),
+        "test.parquet": _parquet_bytes(X_test.assign(**{TARGET: y_test})),
+        **pictures,
+        made.page.name: _page(made, pictures).encode("utf-8"),
+    }
     # Everything is ready before anything is written, so that an interrupted demo leaves nothing behind.
     certs.save(folder)
-    for name, content in {**inputs, **pictures, **page}.items():
-        (folder / name).write_bytes(content)
+    _write_beside(folder, contents)
     return made
 
 
-def _inputs(model: Pipeline, train: pd.DataFrame, test: pd.DataFrame) -> dict[str, bytes]:
-    """File name -> content of the model and the rows."""
+def _skops_bytes(model: Pipeline) -> bytes:
     import skops.io  # slow to import: it loads torch where torch is installed
 
-    return {
-        "model.skops": skops.io.dumps(model),
-        "train.parquet": _parquet(train),
-        "test.parquet": _parquet(test),
-    }
+    return bytes(skops.io.dumps(model))
 
 
-def _parquet(table: pd.DataFrame) -> bytes:
-    buffer = BytesIO()
+def _parquet_bytes(table: pd.DataFrame) -> bytes:
+    buffer = io.BytesIO()
     table.to_parquet(buffer)
     return buffer.getvalue()
 
@@ -116,7 +130,7 @@ def _draw(certs: Certificates) -> dict[str, bytes]:
     }
     drawn = {}
     for name, draw in drawings.items():
-        buffer = BytesIO()
+        buffer = io.BytesIO()
         with drawing_style():
             figure = Figure(figsize=(9.6, 4.6), layout="constrained")
             draw(figure.add_subplot())
@@ -134,10 +148,47 @@ def _contrast(certs: Certificates) -> list[int]:
     return [most, int(np.argmin(np.where(alike, fds, np.inf)))]
 
 
+# --- files beside the audit ---------------------------------------------------------------------------------
+
+
+def check_demo_folder(folder: Path) -> None:
+    """Refuse, before any work, a folder that is not the demo's to write in."""
+    target = check_writable_folder(folder)
+    own = _own_digests(target)
+    for name in FILES:
+        path = target / name
+        if os.path.lexists(path) and not (path.is_file() and digest_bytes(path.read_bytes()) in own):
+            raise CertificateError(f"{folder / name} exists and is not what a demo wrote; choose another --out")
+
+
+def _own_digests(target: Path) -> set[str]:
+    """Return the digests of what demos wrote in this folder."""
+    try:
+        document = parse_json((target / MARKER).read_text(encoding="utf-8"))
+        return {str(digest) for digest in document["files"]} if document["format"] == MARKER_FORMAT else set()
+    except (OSError, ValueError, TypeError, LookupError):
+        return set()
+
+
+def _write_beside(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files beside an audit. The marker names old and new content before any file changes: a demo killed at any
+    moment has written nothing that the next one would not know as its own."""
+    new = [digest_bytes(data) for data in contents.values()]
+    _write_marker(folder, [*_own_digests(folder), *new])
+    for name, data in contents.items():
+        write_bytes(folder / name, data)
+    _write_marker(folder, new)
+
+
+def _write_marker(folder: Path, digests: list[str]) -> None:
+    document = {"format": MARKER_FORMAT, "files": sorted(set(digests))}
+    write_text(folder / MARKER, json.dumps(document, indent=2) + "\n")
+
+
 # --- the page ---------------------------------------------------------------------------------------------
 
 
-def _page(demo: Demo, pictures: dict[str, bytes]) -> str:
+def _page(demo: Demo, pictures: Mapping[str, bytes]) -> str:
     """One file that opens offline: the numbers, both pictures, the table, and how to check it."""
     summary = demo.summary
     template = Template(files("fragility").joinpath("data", "demo.html").read_text(encoding="utf-8"))

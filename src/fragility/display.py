@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fragility.calibration import FRAGILE_SHARE, checked_rows, class_columns, fragile_rows
-from fragility.certificate import Certificates
+from fragility.certificates import Certificates
 from fragility.errors import DataError
 from fragility.models import ClassLabel
 from fragility.ranking.predictive import BINS, ReliabilityCurve, reliability_curve

@@ -1,30 +1,217 @@
-"""Files that appear whole or not at all: written under a temporary name beside their target, then renamed."""
+"""Files that appear whole or not at all, and never in the place of something that is not ours.
+
+A file is written under a hidden name beside its target, forced to the disk, and renamed. The hidden file is locked
+while its writer lives; what a killed writer left is recognised by its name and its free lock, and removed by the next
+write.
+"""
 
 from __future__ import annotations
 
+import errno
+import json
+import math
 import os
-import tempfile
+import re
+import secrets
+import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # Windows: no advisory locks; two writers must not share a folder there
+    fcntl = None  # type: ignore[assignment]
+
+PART_NAME = re.compile(r"\.fragility-[0-9a-f]{16}\.part(\.\w*)?")
+LOCK_NAME = ".fragility.lock"
+LOCK_PATIENCE = 60.0  # seconds to wait for another writer of the same folder
+LOCK_POLL = 0.02
+NESTING = 60  # our own documents nest four deep
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path in the target's folder; it takes the target's place if the block succeeds."""
-    target = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}-", suffix=target.suffix, dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
+    """Yield a temporary path in the target's folder; it takes the target's place if the block succeeds.
+
+    A link is followed: what it points to is replaced, not the link. An existing file's permissions are kept.
+    """
+    target = Path(os.path.realpath(path))
+    sweep_parts(target.parent)
+    handle, part = _new_part(target)
     try:
-        yield temporary
-        temporary.chmod(0o644)  # mkstemp makes private files; results are to be shared
-        temporary.replace(target)
+        yield part
+        force_to_disk(part)
+        os.replace(part, target)
+        force_to_disk(target.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
+        if handle is not None:
+            os.close(handle)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file, whole or not at all."""
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file, whole or not at all."""
+    with replacing(path) as part:
+        part.write_bytes(data)
+
+
+def _new_part(target: Path) -> tuple[int | None, Path]:
+    """Create a hidden file for what will become `target`; return the handle that holds its lock, and its path."""
+    while True:
+        part = target.parent / f".fragility-{secrets.token_hex(8)}.part{target.suffix}"
+        handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        if fcntl is None:
+            os.close(handle)  # Windows renames no open file
+            return None, part
+        # Between these two lines another process may take the new file for a leftover and remove it.
+        _lock(handle, wait=True)
+        if _is_still_at(handle, part):
+            break
+        os.close(handle)
+    if target.is_file():
+        with suppress(OSError):
+            os.chmod(part, stat.S_IMODE(target.stat().st_mode))
+    return handle, part
+
+
+def sweep_parts(folder: Path) -> None:
+    """Remove what killed writers left in a folder: hidden files of our naming whose lock is free."""
+    if fcntl is None:
+        return
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            if PART_NAME.fullmatch(name):
+                _remove_if_dead(folder / name)
+
+
+def _remove_if_dead(part: Path) -> None:
+    with suppress(OSError):
+        handle = os.open(part, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+        try:
+            regular = stat.S_ISREG(os.fstat(handle).st_mode)
+            if regular and _lock(handle, wait=False) is True and _is_still_at(handle, part):
+                part.unlink()
+        finally:
+            os.close(handle)
+
+
+# --- one writer at a time -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[bool]:
+    """Be the only writer of a folder; the lock ends with the process, however it ends. False: no locks there."""
+    if fcntl is None:
+        yield False
+        return
+    path = folder / LOCK_NAME
+    handle, locked = _locked_file(path)
+    try:
+        yield locked
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _locked_file(path: Path) -> tuple[int, bool]:
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        # The last owner removes the file while it holds the lock, so a lock on a removed file is worth nothing.
+        taken = _lock(handle, wait=False)
+        if taken is not False and _is_still_at(handle, path):
+            return handle, taken is True
+        os.close(handle)
+        if time.monotonic() > deadline:
+            raise BlockingIOError(errno.EWOULDBLOCK, "another process is writing there; wait for it to end")
+        time.sleep(LOCK_POLL)
+
+
+def _lock(handle: int, *, wait: bool) -> bool | None:
+    """Take the lock of an open file; False if another process holds it, None where there are no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None  # a file system without locks
+    return True
+
+
+def _is_still_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+def force_to_disk(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on the disk."""
+    if path.is_dir() and os.name != "posix":
+        return  # only POSIX can open a folder to force its entries out
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# --- JSON of unknown origin -------------------------------------------------------------------------------------
+
+
+def parse_json(text: str) -> Any:
+    """Return a JSON document; ValueError, in words, for what two readers could understand differently.
+
+    Refused beside what is not JSON: a name twice in one object, NaN and infinities, absurd nesting.
+    """
+    try:
+        document = json.loads(
+            text, object_pairs_hook=_distinct, parse_constant=_refuse_constant, parse_float=_finite_float
+        )
+    except RecursionError as error:
+        raise ValueError("it is nested absurdly deep") from error
+    if _depth(document) > NESTING:
+        raise ValueError(f"it is nested more than {NESTING} deep")
+    return document
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {twice!r} occurs twice in one object")
+    return document
+
+
+def _refuse_constant(word: str) -> Any:
+    raise ValueError(f"{word} is not a JSON number")
+
+
+def _finite_float(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{digits} is beyond the range of a double")
+    return value
+
+
+def _depth(document: Any) -> int:
+    """Return how deep a document nests, without recursion: it is of unknown origin."""
+    deepest, level = 0, [document]
+    while level:
+        deepest += 1
+        level = [
+            item
+            for value in level
+            if isinstance(value, (dict, list))
+            for item in (value.values() if isinstance(value, dict) else value)
+        ]
+    return deepest

@@ -6,6 +6,7 @@ reading, weights and resolution, with a digest. ``bind`` applies it to a model a
 
 from __future__ import annotations
 
+import html
 import itertools
 import json
 import os
@@ -26,7 +27,7 @@ from fragility.decision import ClassLabel, Decision
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.fields import FIELD_TYPES, Field, conformed
-from fragility.files import write_text
+from fragility.files import parse_json, write_text
 from fragility.fitting import SPACES, GroupMap, Space, Units, baseline_for, groups_for, training_evidence
 from fragility.frames import Kind, Rows, Scalar, native_like, read_rows
 from fragility.handover import answers_alike, dense, guarded, part_of, same_answers, transform
@@ -39,6 +40,7 @@ DEFAULT_DEPTH = 10
 DEFAULT_OPERATORS = ("attenuate_all", "attenuate_top1")
 DEFAULT_SEVERITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 EQUAL_WEIGHTS = (1 / 3, 1 / 3, 1 / 3)
+MAX_RESOLUTION = 1e-3  # part of the format: float32 networks need 1e-4
 CONFIRM_ROWS = 64  # rows on which a known link is compared with the model's own predict_proba
 
 
@@ -92,8 +94,11 @@ class Protocol:
         _check_depth(self.depth, len(self.groups))
         _check_severities(self.severities)
         _check_weights(self.weights)
-        if not (np.isfinite(self.resolution) and self.resolution > 0):
-            raise ProtocolError(f"resolution must be a positive number in margin units, got {self.resolution!r}")
+        if not 0 < self.resolution <= MAX_RESOLUTION:  # it is also how far a verified margin may lie
+            raise ProtocolError(
+                f"resolution must be a positive number in margin units, at most {MAX_RESOLUTION:g}, "
+                f"got {self.resolution!r}"
+            )
         if self.decision is not None and not isinstance(self.decision, Decision):
             raise ProtocolError(f"decision must be a Decision or None, got {self.decision!r}")
         if len(set(self.operators)) != len(self.operators):
@@ -204,6 +209,28 @@ class Protocol:
     def digest(self) -> str:
         return digest_of(self.to_dict())
 
+    def __repr__(self) -> str:
+        return (
+            f"Protocol({self.space} space, {len(self.groups)} groups over {len(self.columns)} columns, baseline "
+            f"{self.baseline}, depth {self.depth}, reading {self.reading}, {self.digest[:19]}...)"
+        )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "space": self.space,
+            "groups": f"{len(self.groups)} ({self.grouping}): {', '.join(self.group_names)}",
+            "baseline": self.baseline,
+            "operators": ", ".join(self.operators),
+            "severities": ", ".join(f"{severity:g}" for severity in self.severities),
+            "depth": self.depth,
+            "reading": self.reading,
+            "resolution": f"{self.resolution:g}",
+            "training rows": self.training_rows,
+            "digest": self.digest,
+        }
+        rows = (f"<tr><th>{name}</th><td>{html.escape(str(fact))}</td></tr>" for name, fact in facts.items())
+        return f"<table>{''.join(rows)}</table>"
+
     # --- files ------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
@@ -260,7 +287,7 @@ class Protocol:
             )
         except KeyError as error:
             raise ProtocolError(f"the protocol lacks the field {error.args[0]!r}") from error
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
             if isinstance(error, FragilityError):
                 raise
             raise ProtocolError(f"the protocol is malformed: {error}") from error
@@ -271,7 +298,7 @@ class Protocol:
     @classmethod
     def from_json(cls, text: str) -> Protocol:
         try:
-            document = json.loads(text)
+            document = parse_json(text)
         except ValueError as error:
             raise ProtocolError(f"the protocol is not valid JSON: {error}") from error
         return cls.from_dict(document)

@@ -8,7 +8,7 @@ from fragility._audit import claims_from
 from fragility.agreement import original_class
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.calibration import scaled_probabilities
-from fragility.certificate import Claims
+from fragility.certificates import Claims
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import NativeEngine, choose_native

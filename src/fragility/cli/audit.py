@@ -44,7 +44,7 @@ from fragility.cli.outputs import plan_folder
 from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows, read_training
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 from fragility.cli.wording import in_options
-from fragility.errors import ProtocolError
+from fragility.errors import FragilityError, ProtocolError
 
 if TYPE_CHECKING:
     from fragility import fitting, scores
@@ -59,7 +59,7 @@ ProtocolFile = Annotated[
     typer.Option("--protocol", metavar="FILE", help="Use this protocol file instead of fitting one on --train."),
 ]
 Sample = Annotated[
-    int | None, typer.Option("--sample", metavar="N", min=1, help="Recompute only N rows, spread over the file.")
+    int | None, typer.Option("--sample", metavar="N", min=1, help="Recompute only N rows, chosen at random.")
 ]
 
 
@@ -157,13 +157,13 @@ def _declared_fields(directory: Path, given: list[str]) -> list[str]:
     """
     try:
         fields = [field.name for field in load_protocol(directory).fields]
-    except ProtocolError:
+    except FragilityError:
         return given
     return fields if set(fields) <= set(given) else given
 
 
 def _print_summary(certs: fg.Certificates, folder: Path, seconds: float) -> None:
-    from fragility.summary import summarise
+    from fragility.certificates import summarise
 
     summary = summarise(certs)
     turning = round(summary.confident * summary.confident_flips_within_two) if summary.confident else 0
@@ -201,7 +201,7 @@ def verify(
 
       fragility verify audit/ --model model.skops --data test.parquet --target class --sample 100
     """
-    from fragility.certificate import read_manifest
+    from fragility.certificates import read_manifest
 
     read_manifest(directory)  # a folder that is no audit cannot be checked, which is not the same as a false claim
     form = csv_format(separator, encoding, decimal, data)

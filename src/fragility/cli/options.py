@@ -111,9 +111,9 @@ def refuse_declared(context: typer.Context, by: str, names: Iterable[str]) -> No
 
 def load_protocol(path: Path) -> fg.Protocol:
     """Read a protocol file, or the protocol of an audit folder."""
-    from fragility.certificate import PROTOCOL_FILE
+    from fragility.certificates import read_protocol
 
-    return fg.Protocol.load(path / PROTOCOL_FILE if path.is_dir() else path)
+    return read_protocol(path)
 
 
 Threshold = Annotated[

@@ -18,7 +18,7 @@ from fragility.cli.terminal import note, out
 from fragility.errors import DataError
 
 if TYPE_CHECKING:
-    from fragility.summary import AuditSummary
+    from fragility.certificates import AuditSummary
 
 Row = Annotated[str, typer.Option("--row", metavar="ID", help="The id of the row.", show_default=False)]
 Count = Annotated[int, typer.Option("-n", "--number", metavar="N", min=1, help="How many to show.")]
@@ -97,7 +97,7 @@ def compare(
 
       fragility compare audit-logistic/ audit-boosting/ --labels test.parquet --target class
     """
-    from fragility.summary import summarise
+    from fragility.certificates import summarise
 
     if len(directories) < 2:
         raise DataError(f"compare needs two folders or more, got {len(directories)}")

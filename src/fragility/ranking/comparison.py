@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fragility.certificate import Certificates
+from fragility.certificates import Certificates
 from fragility.errors import DataError
 from fragility.ids import places_by_id
 from fragility.ranking.bootstrap import quantile_interval, resampled_aurocs

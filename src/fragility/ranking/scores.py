@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
-from fragility.certificate import Certificates
+from fragility.certificates import Certificates
 from fragility.scores import (
     Floats,
     clipped_probabilities,

@@ -1,7 +1,7 @@
 """From sums to a trace: three ways to fill some rows of it, the fastest that is exact for a link and a protocol.
 
-A filling is handed views of the rows to fill, s (O, m), t (G, O, m), what is asked and how the class at x is decided. Rows come last in every array,
-so that each operation runs over whole vectors.
+A filling is handed views of the rows to fill, s (O, m), t (G, O, m), what is asked and how the class at x is decided.
+Rows come last in every array, so that each operation runs over whole vectors.
 """
 
 from __future__ import annotations

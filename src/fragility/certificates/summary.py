@@ -1,17 +1,19 @@
-"""One audit in a few numbers: what `compare`, the demo's page and the audit command's closing lines show."""
+"""One audit in a few numbers: what `Certificates.summary`, the command line and the demo's page show."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from fragility.certificate import Certificates
 from fragility.equality import NanEqual
 from fragility.errors import DataError
+
+if TYPE_CHECKING:
+    from fragility.certificates.collection import Certificates
 
 CONFIDENT = 0.9
 

@@ -1,0 +1,53 @@
+"""Certificates: the claims of an audit, their digests, their table, and the folder they are written to."""
+
+from fragility.certificates.certificate import Certificate
+from fragility.certificates.claims import Claims, contradictions, derived_claims
+from fragility.certificates.collection import Certificates
+from fragility.certificates.digests import FORMAT, context_digest, digest_text, row_digests
+from fragility.certificates.folder import (
+    MANIFEST_FILE,
+    check_writable_folder,
+    read_folder,
+    read_manifest,
+    read_protocol,
+)
+from fragility.certificates.manifest import (
+    CLAIM,
+    LIMITS,
+    check_manifest,
+    check_words,
+    declared_tolerance,
+    identical,
+    manifest_text,
+)
+from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
+from fragility.certificates.table import claims_of, table_of
+
+__all__ = [
+    "CLAIM",
+    "CONFIDENT",
+    "FORMAT",
+    "LIMITS",
+    "MANIFEST_FILE",
+    "AuditSummary",
+    "Certificate",
+    "Certificates",
+    "Claims",
+    "check_manifest",
+    "check_words",
+    "check_writable_folder",
+    "claims_of",
+    "context_digest",
+    "contradictions",
+    "declared_tolerance",
+    "derived_claims",
+    "digest_text",
+    "identical",
+    "manifest_text",
+    "read_folder",
+    "read_manifest",
+    "read_protocol",
+    "row_digests",
+    "summarise",
+    "table_of",
+]

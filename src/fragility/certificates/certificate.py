@@ -1,0 +1,93 @@
+"""One prediction's certificate, to read: as fields, as a sentence, as a story."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fragility.models import ClassLabel
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """One prediction's certificate, to read. Field names are the table's."""
+
+    id: Hashable
+    predicted: ClassLabel
+    confidence: float
+    margin: float
+    flip_budget: int
+    flipped: bool
+    rcma: float
+    fds: float
+    thresholds: Mapping[str, float | None]  # lambda* by operator, None where no severity flips
+    path: tuple[str, ...]
+    path_margin: tuple[float, ...]
+    path_predicted: tuple[ClassLabel, ...]
+    path_collapse: tuple[float, ...]
+    one_step_drop: Mapping[str, float]
+    one_step_confidence_drop: Mapping[str, float]
+    digest: str
+
+    @property
+    def failing_groups(self) -> tuple[str, ...]:
+        """The groups whose removal, in path order, first changes the prediction; empty if none does."""
+        return self.path[: self.flip_budget] if self.flipped else ()
+
+    @property
+    def turns_to(self) -> ClassLabel | None:
+        """The class predicted at the flip, or None."""
+        return self.path_predicted[self.flip_budget] if self.flipped else None
+
+    def sentence(self) -> str:
+        """One sentence for someone who decides about this case."""
+        opening = f"{self.predicted!r} at {self.confidence:.0%}"
+        if self.flipped:
+            return f"{opening}, but without {_and(self.failing_groups)} it turns {self.turns_to!r}"
+        weakest = min((v for v in self.thresholds.values() if v is not None), default=None)
+        if weakest is not None:
+            return f"{opening}; no {len(self.path)} removals change it, but evidence weakened by {weakest:.0%} does"
+        return f"{opening}, and it holds without its {len(self.path)} strongest groups ({self._margin_left()})"
+
+    def _margin_left(self) -> str:
+        if self.path_margin[-1] >= self.margin:
+            return "its margin does not shrink"
+        share = self.path_margin[-1] / self.margin if self.margin > 0 else 0.0
+        return f"{max(share, 0.0):.0%} of its margin left"
+
+    def story(self) -> str:
+        """The removal path in lines: what went, what margin was left, where it flipped."""
+        lines = [f"row {self.id}: {self.sentence()}", ""]
+        width = max(len("(nothing removed)"), *(len(name) + 2 for name in self.path))
+        scale = max(abs(m) for m in self.path_margin) or 1.0
+        for k, (margin, label) in enumerate(zip(self.path_margin, self.path_predicted, strict=True)):
+            name = "(nothing removed)" if k == 0 else f"- {self.path[k - 1]}"
+            mark = "  <- flips" if self.flipped and k == self.flip_budget else ""
+            lines.append(f"{k:>3}  {name:<{width}}  {margin:>+8.3f}  {_bar(margin / scale)}  {label}{mark}")
+        budget = f"k* = {self.flip_budget}{'' if self.flipped else ' (no flip)'}"
+        lines += ["", f"     {budget}   RCMA = {self.rcma:.3f}   FDS = {self.fds:.3f}"]
+        for operator, value in self.thresholds.items():
+            told = "no severity flips it" if value is None else f"flips at severity {value:g}"
+            lines.append(f"     {operator}: {told}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.story()
+
+    def __repr__(self) -> str:
+        return self.story()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.story())}</pre>"
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _bar(share: float, width: int = 10) -> str:
+    """Return a bar of fixed length: filled to the right of the middle for support, to the left for support lost."""
+    filled = round(min(abs(share), 1.0) * width)
+    left, right = ("", "#" * filled) if share >= 0 else ("#" * filled, "")
+    return f"{left:>{width}}|{right:<{width}}"

@@ -1,0 +1,212 @@
+"""Certificates: the certificates of one audit as a sequence, a table, and a folder.
+
+Every byte of the folder is bound: rows by their digests, rows together by the root digest, files and manifest by
+theirs. docs/format.md describes every field, so that someone else can write another reader.
+"""
+
+from __future__ import annotations
+
+import html
+import operator
+import os
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fragility.canonical import combine_digests
+from fragility.certificates.certificate import Certificate
+from fragility.certificates.claims import Claims
+from fragility.certificates.digests import context_digest, digest_from_text, row_digests
+from fragility.certificates.folder import read_folder, without_files, write_folder
+from fragility.certificates.manifest import check_manifest
+from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
+from fragility.certificates.table import check_schema, claims_of, table_of
+from fragility.errors import CertificateError
+from fragility.models import ClassLabel
+from fragility.protocol import Protocol
+
+SHOWN_ROWS = 20
+
+
+class Certificates:
+    """The certificates of one audit: a sequence of Certificate, and a table."""
+
+    def __init__(self, table: pa.Table, protocol: Protocol, manifest: Mapping[str, Any]) -> None:
+        self.table = table
+        self.protocol = protocol
+        self.manifest: dict[str, Any] = dict(manifest)
+
+    @classmethod
+    def build(cls, claims: Claims, protocol: Protocol, manifest: Mapping[str, Any]) -> Certificates:
+        """Return certificates from claims; digests are made here. ``manifest`` lacks only what is derived."""
+        model = manifest["model"]
+        context = context_digest(protocol.digest, model["fingerprint"], model["classes"])
+        digests = row_digests(claims, context, protocol.resolution)
+        complete = {**manifest, "rows": len(claims), "root_digest": combine_digests(digests)}
+        return cls(table_of(claims, digests, protocol, model["classes"]), protocol, complete)
+
+    @property
+    def classes(self) -> tuple[ClassLabel, ...]:
+        return tuple(self.manifest["model"]["classes"])
+
+    @property
+    def engine(self) -> str:
+        return str(self.manifest["engine"]["name"])
+
+    @cached_property
+    def claims(self) -> Claims:
+        """The claims as arrays."""
+        return claims_of(self.table, self.protocol, self.classes)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @overload
+    def __getitem__(self, position: int) -> Certificate: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> Certificates: ...
+
+    def __getitem__(self, position: int | slice) -> Certificate | Certificates:
+        if isinstance(position, slice):
+            return self.take(range(len(self))[position])
+        return self._certificate(_position(position, len(self)))
+
+    def _certificate(self, position: int) -> Certificate:
+        row = self.table.slice(position, 1).to_pylist()[0]
+        names = self.protocol.group_names
+        return Certificate(
+            **{name: row[name] for name in ("id", "predicted", "confidence", "margin", "flip_budget", "flipped")},
+            rcma=row["rcma"],
+            fds=row["fds"],
+            thresholds={operator: row[f"lambda_{operator}"] for operator in self.protocol.operators},
+            path=tuple(row["path"]),
+            path_margin=tuple(row["path_margin"]),
+            path_predicted=tuple(row["path_predicted"]),
+            path_collapse=tuple(row["path_collapse"]),
+            one_step_drop=dict(zip(names, row["one_step_drop"], strict=True)),
+            one_step_confidence_drop=dict(zip(names, row["one_step_confidence_drop"], strict=True)),
+            digest=row["digest"],
+        )
+
+    def __iter__(self) -> Iterator[Certificate]:
+        return (self[i] for i in range(len(self)))
+
+    def by_id(self, own_id: Hashable) -> Certificate:
+        """Return the certificate of the row with this id (a number may be given as text)."""
+        for candidate in (own_id, _as_int(own_id), str(own_id)):
+            if candidate in self._positions:
+                return self[self._positions[candidate]]
+        raise CertificateError(f"no certificate for row {own_id!r}; ids run like {list(self._positions)[:3]}")
+
+    @cached_property
+    def _positions(self) -> dict[Hashable, int]:
+        return {own_id: i for i, own_id in enumerate(self.table.column("id").to_pylist())}
+
+    def most_fragile(self, n: int = 20, min_confidence: float = 0.9) -> Certificates:
+        """Return the ``n`` confident predictions with the largest FDS, most fragile first."""
+        fds = self.table.column("fds").to_numpy()
+        chosen = np.flatnonzero(self.table.column("confidence").to_numpy() >= min_confidence)
+        return self.take(chosen[np.argsort(-fds[chosen], kind="stable")][:n])
+
+    def take(self, positions: Sequence[int] | npt.NDArray[Any]) -> Certificates:
+        """Return the certificates at these positions (or where a mask is true), as certificates of their own.
+
+        The manifest goes on to say how many rows were audited, so `verify` tells a selection from the whole.
+        """
+        table = self.table.take(pa.array(_positions(positions, len(self)), type=pa.int64()))
+        root = combine_digests(digest_from_text(text) for text in table.column("digest").to_pylist())
+        return Certificates(table, self.protocol, {**self.manifest, "rows": len(table), "root_digest": root})
+
+    def to_arrow(self) -> pa.Table:
+        """Return the whole table as it is written."""
+        return self.table
+
+    def to_pandas(self) -> Any:
+        return self._public_table().to_pandas()
+
+    def to_polars(self) -> Any:
+        import polars
+
+        return polars.from_arrow(self._public_table())
+
+    def _public_table(self) -> pa.Table:
+        return self.table.drop_columns(["one_step_confidence_drop"])
+
+    def summary(self, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None) -> AuditSummary:
+        """Return means and shares over all certificates; `labels` maps row ids to true classes, for accuracy."""
+        return summarise(self, min_confidence=min_confidence, labels=labels)
+
+    def __repr__(self) -> str:
+        opening = f"{len(self)} certificates of {self.manifest['model']['kind']}"
+        if not len(self):
+            return opening
+        s = self.summary()
+        return (
+            f"{opening} (mean confidence {s.mean_confidence:.3f}, mean flip budget {s.mean_flip_budget:.3f}, "
+            f"{1 - s.share_never_flips:.1%} flip, mean RCMA {s.mean_rcma:.3f}, mean FDS {s.mean_fds:.3f})"
+        )
+
+    def _repr_html_(self) -> str:
+        shown = self.table.slice(0, SHOWN_ROWS).select(["id", "predicted", "confidence", "flip_budget", "rcma", "fds"])
+        told = f"<p>The first {SHOWN_ROWS} of {len(self)}:</p>" if len(self) > SHOWN_ROWS else ""
+        return f"<p>{html.escape(repr(self))}</p>{told}{shown.to_pandas().to_html(index=False)}"
+
+    # --- files ------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the certificates to a folder: a new one, an empty one, or one that holds an audit, which is replaced.
+
+        Whatever interrupts it, the folder holds the old audit or the new one, whole. Other files in it stay.
+        """
+        check_manifest(self.manifest, saved=False)
+        check_schema(self.table, self.protocol, self.classes)
+        return write_folder(folder, self.table, self.protocol, self.manifest)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Certificates:
+        """Return the certificates of a folder; refuse files that are not the ones written.
+
+        Whether the claims hold is for ``verify`` to say.
+        """
+        found = read_folder(Path(folder))
+        loaded = cls(found.table, found.protocol, without_files(found.manifest))
+        check_schema(loaded.table, loaded.protocol, loaded.classes)
+        return loaded
+
+
+def _position(value: Any, n: int) -> int:
+    """Return a position counted from the front; IndexError outside, TypeError for what is no position."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        position = operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"certificates are counted by whole numbers or taken by a slice, got {value!r}; "
+            "take(...) selects several, by_id(...) finds a row by its id"
+        ) from None
+    if not -n <= position < n:
+        raise IndexError(f"position {position} is outside the {n} certificates")
+    return position % n
+
+
+def _positions(chosen: Sequence[int] | npt.NDArray[Any], n: int) -> list[int]:
+    values = np.asarray(chosen)
+    if values.dtype != bool:
+        return [_position(value, n) for value in values.ravel().tolist()]
+    if values.shape != (n,):
+        raise IndexError(f"a mask over the {n} certificates has {n} entries, got shape {values.shape}")
+    return list(np.flatnonzero(values).tolist())
+
+
+def _as_int(value: Hashable) -> Hashable:
+    try:
+        return int(str(value))
+    except ValueError:
+        return value
