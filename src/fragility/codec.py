@@ -1,7 +1,7 @@
 """Codec: raw fields as a float64 matrix and back, so that engines see one kind of input.
 
-A numeric field is its value, a nominal one the index of its value in a table. What comes back has the types of the
-training data: whole numbers are whole (a blend of two is rounded, halves to even), text is text, categories are
+A number is itself, codes included; any other nominal value is its index in a table. What comes back has the types of
+the training data: whole numbers are whole (a blend of two is rounded, halves to even), text is text, categories are
 categories, nullable columns are nullable.
 """
 
@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from fragility.canonical import beyond_doubles, is_missing
+from fragility.canonical import WHOLE_BITS, beyond_doubles, is_missing
 from fragility.errors import DataError, EvidenceError
-from fragility.fields import Field, is_categorical, type_of
+from fragility.fields import Field, is_categorical, kind_of, type_of
 from fragility.frames import Rows, Scalar, native_like
 from fragility.scores import Floats
 
@@ -42,12 +42,9 @@ class RawCodec:
         ordered = [by_name[name] for name in rows.names]
         columns = [rows.frame[name] for name in rows.names]
         tables = tuple(
-            _value_table(column, baseline[field.name]) if field.kind == "nominal" else None
+            None if _is_its_number(column, field, baseline[field.name]) else _value_table(column, baseline[field.name])
             for column, field in zip(columns, ordered, strict=True)
         )
-        for column, table in zip(columns, tables, strict=True):
-            if table is None:
-                _check_exact(column)
         return cls(
             rows=rows,
             tables=tables,
@@ -62,9 +59,12 @@ class RawCodec:
     @property
     def cell_dtype(self) -> Any:
         """The one precision in which an estimator is handed this matrix itself, or None if it is handed another."""
-        if any(table is not None for table in self.tables) or any(self.whole) or len(set(self.dtypes)) != 1:
+        if any(table is not None for table in self.tables) or any(self.whole):
             return None
-        return self.dtypes[0].type if self.dtypes[0] in (np.dtype(np.float64), np.dtype(np.float32)) else None
+        # Codes are whole numbers that no state moves: in double precision they are what they are.
+        kinds = {np.dtype(float) if pd.api.types.is_integer_dtype(dtype) else dtype for dtype in self.dtypes}
+        only = kinds.pop()
+        return only.type if not kinds and only in (np.dtype(np.float64), np.dtype(np.float32)) else None
 
     def encode(self, frame: pd.DataFrame) -> Floats:
         matrix = np.empty((len(frame), len(self.tables)))
@@ -98,13 +98,18 @@ class RawCodec:
 # --- numbers --------------------------------------------------------------------------------------------
 
 
-def _check_exact(column: pd.Series) -> None:
+def _is_its_number(column: pd.Series, field: Field, baseline: Scalar) -> bool:
+    """True if a cell of this field can stand in the matrix as the number it is."""
     wide = beyond_doubles(column)
+    if field.kind == "nominal":
+        numeric = kind_of(column) == "numeric" and not wide.any()
+        return numeric and (baseline is None or (isinstance(baseline, (int, float)) and abs(baseline) <= 2**WHOLE_BITS))
     if wide.any():
         raise DataError(
             f"column {column.name!r} holds the whole number {int(column[wide].iloc[0])}, beyond 2**53, where a number "
             f"in double precision loses digits; if it is a code, fit the protocol with nominal=[{column.name!r}]"
         )
+    return True
 
 
 def _number_dtype(column: pd.Series, field: Field, baseline: Scalar) -> Any:
