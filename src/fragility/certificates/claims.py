@@ -90,7 +90,7 @@ def _differs(stated: npt.NDArray[Any], implied: npt.NDArray[Any]) -> Booleans:
     if implied.dtype.kind != "f":
         return np.asarray(stated != implied)
     # An unbounded collapse near a tie is large; its last digits are relative to it.
-    return ~(np.abs(stated - implied) <= DERIVED_TOLERANCE * (1.0 + np.abs(implied)))
+    return np.asarray(~(np.abs(stated - implied) <= DERIVED_TOLERANCE * (1.0 + np.abs(implied))))
 
 
 def _repeats(path: Integers) -> Booleans:
