@@ -22,8 +22,8 @@ import fragility.errors
 from fragility._audit import audit
 from fragility._verify import verify
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
-from fragility.loading import load_model
 from fragility.models import Model
+from fragility.models.loading import load_model
 from fragility.protocol import Protocol
 
 

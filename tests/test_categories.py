@@ -13,8 +13,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder, StandardScaler
 
 import fragility as fg
-from fragility.categories import category_columns
 from fragility.errors import EvidenceError
+from fragility.evidence.categories import category_columns
 from fragility.protocol import Protocol, bind
 
 N = 400

@@ -23,10 +23,10 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVC
 
 import fragility as fg
-from fragility.decision import Decision, label_indices
 from fragility.engines import linear, neural, trees
 from fragility.engines.blackbox import trace_blackbox
-from fragility.models import Model
+from fragility.models import Decision, Model
+from fragility.models.decision import label_indices
 from fragility.protocol import Protocol, bind
 
 DATASETS = ("credit_g", "adult", "credit_g_property")

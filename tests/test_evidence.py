@@ -35,10 +35,11 @@ from sklearn.preprocessing import (
 )
 
 from fragility.errors import EvidenceError, FragilityError
-from fragility.evidence import association, blend
+from fragility.evidence import blend
+from fragility.evidence.groups import association
+from fragility.evidence.tracing import _few_rows
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
-from fragility.tracing import _few_rows
 
 NUMERIC = ["duration", "credit_amount", "age"]
 NOMINAL = ["checking_status", "purpose", "foreign_worker"]

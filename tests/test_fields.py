@@ -15,7 +15,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 
 import fragility as fg
 from fragility.errors import DataError, EvidenceError, FragilityError
-from fragility.fields import type_of
+from fragility.evidence.fields import type_of
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
 

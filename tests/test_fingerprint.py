@@ -39,8 +39,8 @@ from sklearn.svm import SVC
 
 from fragility._audit import audit
 from fragility._verify import verify
-from fragility.fingerprint import fingerprint
 from fragility.models import Model
+from fragility.models.fingerprint import fingerprint
 from fragility.protocol import Protocol
 
 

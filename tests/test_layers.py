@@ -4,6 +4,7 @@ The list below is the architecture: a module may import from the rows above its 
 """
 
 import ast
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -15,15 +16,11 @@ import fragility
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
 LAYERS: list[set[str]] = [  # lowest first
-    {"version", "errors", "equality", "arrays", "libraries", "bundled", "files", "progress", "text", "ids", "compiled"},
-    {"canonical", "saving", "descriptions"},
-    {"fingerprint", "scores"},
-    {"decision"},
-    {"models", "frames", "tracing", "moments"},
-    {"fields", "categories"},
-    {"codec", "evidence", "handover"},
-    {"agreement"},
-    {"fitting"},
+    {"version", "errors", "equality", "arrays", "libraries", "bundled", "files", "progress", "text", "ids"},
+    {"canonical", "saving"},
+    {"scores"},
+    {"models"},
+    {"evidence"},
     {"protocol"},
     {"certificates"},
     {"engines"},
@@ -31,7 +28,7 @@ LAYERS: list[set[str]] = [  # lowest first
     {"_verify", "search", "stress"},
     {"ranking"},
     {"calibration", "resmlp"},
-    {"display", "loading", "_evaluate"},
+    {"display", "_evaluate"},
     {"policy"},
     {"report", "review", "scale", "demo"},
     {"__init__"},  # the door, which names the modules below and loads them when they are asked for
@@ -44,7 +41,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 OPTIONAL = {"torch", "safetensors", "numba", "xgboost", "lightgbm", "catboost", "shap", "polars"}
 LAZY = OPTIONAL | {"matplotlib", "skops"}  # slow to import, and not needed by most commands
 MAY_IMPORT_TORCH = {"engines.neural", "engines.neural_states", "resmlp.network", "resmlp.training"}
-MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models"}  # inside a function: the adapter of a torch module
+MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models.links"}  # inside a function: the adapter of a torch module
 MAY_IMPORT_NUMBA = {"engines.trees.kernels.compiling"}
 LOADED_WHEN_USED = {"engines.trees.kernels"}  # by functions of the engine, because it loads numba
 
@@ -117,6 +114,21 @@ def test_imports_point_downwards(module):
         if layer_of(name) != own and LEVEL.get(layer_of(name), len(LAYERS)) >= LEVEL[own]
     ]
     assert not wrong, f"fragility.{module} imports {wrong}, which are not below its own layer"
+
+
+PACKAGES = sorted({".".join(module.split(".")[:-1]) for module in MODULES if "." in module})
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_rooms_of_a_package_have_an_order(package):
+    """Within a package imports point one way as well: no module reaches itself through others."""
+    inside = {name for name in MODULES if name.startswith(f"{package}.") and not name.endswith("__init__")}
+    uses = {name: own_imports(name) & inside - {name} for name in inside}
+    try:
+        list(graphlib.TopologicalSorter(uses).static_order())
+    except graphlib.CycleError as error:
+        pytest.fail(f"fragility.{package}: {' -> '.join(reversed(error.args[1]))} imports itself")
+    assert not [name for name in inside if package in own_imports(name)], "a room imports its own package's door"
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from fragility.errors import ModelError
-from fragility.loading import load_model
+from fragility.models.loading import load_model
 
 STEPS = """
     from sklearn.base import BaseEstimator, TransformerMixin

@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import fragility as fg
-from fragility.moments import column_means, column_spreads, exact_sum, mean_and_spread, rounded
+from fragility.evidence.moments import column_means, column_spreads, exact_sum, mean_and_spread, rounded
 from fragility.protocol import Protocol
 
 finite = st.floats(allow_nan=False, allow_infinity=False)

@@ -20,7 +20,7 @@ from naive import (
 )
 
 from fragility import scores
-from fragility.decision import Decision
+from fragility.models import Decision
 
 RESOLUTION = 1e-6
 

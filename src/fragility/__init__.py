@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         ProtocolError,
         VerificationError,
     )
-    from fragility.loading import load_model
     from fragility.models import Model
+    from fragility.models.loading import load_model
     from fragility.protocol import Protocol
     from fragility.ranking import compare_scores
     from fragility.resmlp import FragilityPenalty, ResMLPClassifier
@@ -72,7 +72,7 @@ _HOME = {
     "find_failing_sets": "search",
     "label_brittle": "stress",
     "load_credit_g": "bundled",
-    "load_model": "loading",
+    "load_model": "models.loading",
     "verify": "_verify",
 }
 

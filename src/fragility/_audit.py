@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from fragility.agreement import refuse_contradictions
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.canonical import combine_digests, row_digests
 from fragility.certificates import CLAIM, FORMAT, LIMITS, Certificates, Claims, declared_tolerance, derived_claims
 from fragility.engines.choice import trace_rows
 from fragility.engines.trace import Progress, Trace
 from fragility.evidence import EvidenceRows
+from fragility.evidence.agreement import refuse_contradictions
 from fragility.libraries import library_versions
 from fragility.models import Model
 from fragility.progress import progress_bar

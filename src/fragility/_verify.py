@@ -28,7 +28,6 @@ import numpy as np
 import pyarrow as pa
 
 from fragility._audit import claims_from, input_row_digests
-from fragility.agreement import with_ties_settled
 from fragility.canonical import combine_digests
 from fragility.certificates import (
     Certificates,
@@ -45,7 +44,9 @@ from fragility.certificates import (
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import ENGINES
 from fragility.errors import CertificateError, FragilityError, ProtocolError, VerificationError
-from fragility.evidence import BASELINES, EvidenceRows
+from fragility.evidence import EvidenceRows
+from fragility.evidence.agreement import with_ties_settled
+from fragility.evidence.averages import BASELINES
 from fragility.libraries import VERSIONED
 from fragility.models import Model
 from fragility.progress import progress_bar

@@ -29,7 +29,7 @@ from sklearn.utils.validation import check_is_fitted
 from fragility._audit import audit
 from fragility.certificates import Certificates
 from fragility.errors import DataError, ModelError
-from fragility.frames import read_rows
+from fragility.evidence.rows import read_rows
 from fragility.models import ClassLabel, Model
 from fragility.protocol import Protocol
 from fragility.ranking.predictive import (

@@ -11,29 +11,26 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from fragility.agreement import BATCH_ROWS, check_steady
 from fragility.canonical import digest_of, table_digest
-from fragility.codec import RawCodec
-from fragility.decision import ClassLabel, Decision
-from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
+from fragility.errors import FragilityError, ProtocolError
 from fragility.evidence import EvidenceRows
-from fragility.fields import FIELD_TYPES, Field, conformed
+from fragility.evidence.baselines import Units, baseline_for
+from fragility.evidence.binding import bind_rows, check_baseline_accepted, check_decision
+from fragility.evidence.fields import FIELD_TYPES, Field
+from fragility.evidence.fitting import GroupMap, groups_for, training_evidence
+from fragility.evidence.rows import read_rows
+from fragility.evidence.space import SPACES, Column, EvidenceSpace, Group, Space
 from fragility.files import parse_json, write_text
-from fragility.fitting import SPACES, GroupMap, Space, Units, baseline_for, groups_for, training_evidence
-from fragility.frames import Kind, Rows, Scalar, native_like, read_rows
-from fragility.handover import answers_alike, dense, guarded, part_of, same_answers, transform
-from fragility.models import Model
-from fragility.scores import READINGS, Floats, Integers, Reading, support_margin
-from fragility.tracing import output_names
+from fragility.models import ClassLabel, Decision, Model
+from fragility.scores import READINGS, Floats, Integers, Reading
 
 FORMAT = "fragility-protocol/1"
 DEFAULT_DEPTH = 10
@@ -41,25 +38,6 @@ DEFAULT_OPERATORS = ("attenuate_all", "attenuate_top1")
 DEFAULT_SEVERITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 EQUAL_WEIGHTS = (1 / 3, 1 / 3, 1 / 3)
 MAX_RESOLUTION = 1e-3  # part of the format: float32 networks need 1e-4
-CONFIRM_ROWS = 64  # rows on which a known link is compared with the model's own predict_proba
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of the evidence space."""
-
-    name: str
-    kind: Kind  # nominal: encodes a category (no noise; `mode` baseline takes the mode's encoding)
-    baseline: Scalar  # None: missing (NaN for a number, the missing token for a nominal field)
-    spread: float | None  # training standard deviation of a numeric column
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """An evidence group: columns that fail together."""
-
-    name: str
-    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -175,8 +153,8 @@ class Protocol:
             training_digest=table_digest(rows.columns()),
             training_rows=len(rows),
         )
-        _check_decision(wrapped, protocol)
-        _check_baseline_accepted(wrapped, rows, protocol)
+        check_decision(wrapped, protocol.evidence)
+        check_baseline_accepted(wrapped, rows, protocol.evidence, kind)
         return protocol
 
     @classmethod
@@ -191,14 +169,18 @@ class Protocol:
         return tuple(group.name for group in self.groups)
 
     @cached_property
+    def evidence(self) -> EvidenceSpace:
+        """The part of the protocol that rows are bound by."""
+        return EvidenceSpace(self.space, self.fields, self.columns, self.groups, self.decision, self.resolution)
+
+    @property
     def column_group(self) -> Integers:
         """(d,) index of each column's group."""
-        owner = {column: g for g, group in enumerate(self.groups) for column in group.columns}
-        return np.array([owner[column.name] for column in self.columns], dtype=np.int64)
+        return self.evidence.column_group
 
     def decision_offset(self, classes: Sequence[ClassLabel]) -> Floats | None:
         """Return what the declared decision adds to the log-probabilities of ``classes``; None: nothing."""
-        return None if self.decision is None else self.decision.offset(classes)
+        return self.evidence.decision_offset(classes)
 
     @property
     def states_per_row(self) -> int:
@@ -434,20 +416,6 @@ def operator_width(operator: str, n_groups: int) -> int:
     return int(match[1])
 
 
-def _check_baseline_accepted(model: Model, rows: Rows, protocol: Protocol) -> None:
-    bound = _bind_rows(model, rows.head(CONFIRM_ROWS), protocol)
-    bound.predict(bound.dense(0, 1))  # a fault on an ordinary row is the model's, not the baseline's
-    try:
-        bound.predict(bound.baseline[None, :])
-    except FragilityError as error:
-        raise EvidenceError(
-            f"the model cannot take the baseline {protocol.baseline!r}: {error}; choose another"
-        ) from error
-
-
-# --- binding a protocol to a model and rows -----------------------------------------------------------------
-
-
 def bind(model: Any, X: Any, protocol: Protocol, ids: Any = None) -> EvidenceRows:
     """Return the rows of ``X`` in the protocol's evidence space, ready for an engine; rows already bound stay."""
     if not isinstance(protocol, Protocol):
@@ -455,229 +423,4 @@ def bind(model: Any, X: Any, protocol: Protocol, ids: Any = None) -> EvidenceRow
             f"a Protocol was expected, got {type(protocol).__name__}; make one with Protocol.fit or read one with "
             "Protocol.load"
         )
-    wrapped = Model.wrap(model)
-    if isinstance(X, EvidenceRows):
-        return _as_bound(wrapped, X, protocol, ids)
-    _check_decision(wrapped, protocol)
-    expected = wrapped.columns or tuple(f.name for f in protocol.fields)
-    if set(expected) != {f.name for f in protocol.fields} and wrapped.columns is not None:
-        raise ProtocolError(
-            f"the protocol was made for the columns {[f.name for f in protocol.fields][:8]}, the model expects "
-            f"{list(expected)[:8]}; fit a protocol for this model"
-        )
-    rows = read_rows(X, expected, wrapped.n_columns, ids)
-    fitting = conformed(
-        rows,
-        protocol.fields,
-        needs_categories=wrapped.transformer is None and not hasattr(wrapped.head, "get_cat_feature_indices"),
-        whole=protocol.space == "raw",
-    )
-    _check_gaps_harmless(wrapped, fitting, protocol.fields)
-    bound = _bind_rows(wrapped, fitting, protocol)
-    check_steady(bound, protocol.resolution)
-    # The digest is of the rows as they came: what they were turned into follows from the protocol.
-    return replace(_decided_by_threshold(bound, protocol), source=rows)
-
-
-def _check_gaps_harmless(model: Model, rows: Rows, fields: Sequence[Field]) -> None:
-    """Refuse whole numbers that came as decimals because some are missing, if the model tells the two apart.
-
-    Else a row's certificate would depend on whether another row of its batch lacks a value.
-    """
-    if rows.frame is None:
-        return
-    whole = [f.name for f in fields if f.type == "integer"]
-    gappy = [name for name in whole if rows.frame[name].dtype == np.float64 and rows.frame[name].isna().any()]
-    complete = np.flatnonzero(rows.frame[gappy].notna().all(axis=1))[:CONFIRM_ROWS]
-    if not gappy or len(complete) == 0:
-        return
-    frame = rows.frame.iloc[complete]
-    if not same_answers(
-        model.probabilities,
-        native_like(frame, rows),
-        lambda: native_like(frame.astype(dict.fromkeys(gappy, int)), rows),
-    ):
-        raise DataError(
-            f"column {gappy[0]!r} held whole numbers in the training data and now came as decimals because values are "
-            "missing, which this model answers differently; hand it over as a nullable column (Int64), or fill the gaps"
-        )
-
-
-def _as_bound(model: Model, rows: EvidenceRows, protocol: Protocol, ids: Any) -> EvidenceRows:
-    """Return rows that were bound before, if it was to this model and to this evidence space."""
-    if ids is not None:
-        raise DataError("bound rows have their ids already; give ids= where the rows are bound")
-    if rows.model.head is not model.head:
-        raise ModelError(f"the rows were bound to another model ({rows.model.kind}); bind them to this one")
-    numeric = [j for j, column in enumerate(protocol.columns) if column.kind == "numeric"]
-    values = [protocol.columns[j].baseline for j in numeric]
-    declared = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    if not (
-        np.array_equal(rows.column_group, protocol.column_group)
-        and np.array_equal(rows.baseline[numeric], declared, equal_nan=True)
-    ):
-        raise ProtocolError("the rows were bound under other groups or another baseline; bind them to this protocol")
-    if not np.array_equal(_or_zeros(rows.offset, model), _or_zeros(protocol.decision_offset(model.classes), model)):
-        raise ProtocolError("the rows were bound under another decision rule; bind them to this protocol")
-    return rows
-
-
-def _or_zeros(offset: Floats | None, model: Model) -> Floats:
-    return np.zeros(len(model.classes)) if offset is None else offset
-
-
-def _check_decision(model: Model, protocol: Protocol) -> None:
-    if model.decision is not None and model.decision != protocol.decision:
-        declared = "the class with the larger probability" if protocol.decision is None else str(protocol.decision)
-        raise ProtocolError(
-            f"{model.kind} predicts {model.decision}, the protocol declares {declared}; fit a protocol for this model"
-        )
-
-
-def _own_labels(
-    model: Model, rows: Rows, protocol: Protocol, handed_over: Callable[[int, int], Any] | None
-) -> Integers | None:
-    """Return (n,) class indices by the model's own predict; None if it has none, or the protocol another rule.
-
-    handed_over(start, stop): rows as the final estimator takes them; None: rows are labelled as they came.
-    """
-    if protocol.decision is not None and model.decision is None:
-        return None
-
-    def labels(start: int, stop: int) -> Integers | None:
-        if handed_over is None or model.decider is None:
-            return model.own_labels(part_of(rows.native, start, stop), handed_over=False)
-        return model.own_labels(handed_over(start, stop), handed_over=True)
-
-    found: list[Integers] = []
-    for start in range(0, len(rows), BATCH_ROWS):
-        stop = min(start + BATCH_ROWS, len(rows))
-        part = guarded(lambda: labels(start, stop), rows)  # noqa: B023
-        if part is None:
-            return None
-        found.append(part)
-    return np.concatenate(found)
-
-
-def _decided_by_threshold(bound: EvidenceRows, protocol: Protocol) -> EvidenceRows:
-    """Return the rows with the class that a threshold of the protocol's own decides; a tie goes to its class."""
-    if protocol.decision is None or bound.decided is not None:
-        return bound
-    positive = protocol.decision.index(bound.model.classes)
-    reached = [
-        support_margin(bound.predict(bound.dense(start, start + BATCH_ROWS)), positive, bound.offset)
-        for start in range(0, len(bound), BATCH_ROWS)
-    ]
-    holds = np.concatenate(reached) >= -protocol.resolution
-    return bound.with_decided(np.where(holds, positive, 1 - positive))
-
-
-def _bind_rows(model: Model, rows: Rows, protocol: Protocol) -> EvidenceRows:
-    if protocol.space == "raw":
-        return _bind_raw(model, rows, protocol)
-    return _bind_transformed(model, rows, protocol)
-
-
-def _bind_raw(model: Model, rows: Rows, protocol: Protocol) -> EvidenceRows:
-    if rows.frame is None:
-        raise DataError("the raw evidence space needs a table or dense array, got a sparse matrix")
-    values = {column.name: column.baseline for column in protocol.columns}
-    order = [column.name for column in protocol.columns]
-    codec = RawCodec.fit(rows, protocol.fields, values)
-    _check_same_answers(model, rows.head(CONFIRM_ROWS), codec)
-    place = [rows.names.index(name) for name in order]  # evidence columns are in the protocol's order
-    inverse = np.argsort(place)
-    baseline = codec.encode_row(values)[place]
-    confirmed = _confirmed(model, lambda: codec.decode(codec.encode(rows.frame.iloc[:CONFIRM_ROWS])), raw=True)  # type: ignore[union-attr]
-
-    def predict(matrix: Floats) -> Floats:
-        return guarded(lambda: confirmed.probabilities(codec.decode(matrix[:, inverse])), rows)
-
-    return EvidenceRows(
-        matrix=codec.encode(rows.frame)[:, place],
-        ids=rows.ids,
-        baseline=baseline,
-        stepwise=np.array([c.kind == "nominal" for c in protocol.columns]) | np.isnan(baseline),
-        column_group=protocol.column_group,
-        n_groups=len(protocol.groups),
-        n_classes=len(model.classes),
-        predict_matrix=predict,
-        model=confirmed,
-        source=rows,
-        offset=protocol.decision_offset(model.classes),
-        decided=_own_labels(confirmed, rows, protocol, None),
-        cell_dtype=codec.cell_dtype or np.float64,
-        native_matrix=(model.transformer is None and codec.cell_dtype is not None and place == list(range(len(place)))),
-    )
-
-
-def _check_same_answers(model: Model, rows: Rows, codec: RawCodec) -> None:
-    """Refuse columns that must be handed over in another type, such as whole numbers with gaps, if it matters."""
-    changed = [
-        name
-        for name, dtype in zip(rows.names, codec.dtypes, strict=True)
-        if dtype != rows.frame[name].dtype and not isinstance(dtype, pd.CategoricalDtype)  # type: ignore[index]
-    ]
-    if changed and not same_answers(
-        model.probabilities,
-        rows.native,
-        lambda: codec.decode(codec.encode(rows.frame)),  # type: ignore[arg-type]
-    ):
-        raise EvidenceError(
-            f"the model answers differently once column {changed[0]!r} may hold missing values, because it is then "
-            f"handed over as {codec.dtypes[rows.names.index(changed[0])]}; choose a baseline other than missing, or "
-            "train with a nullable column (Int64)"
-        )
-
-
-def _bind_transformed(model: Model, rows: Rows, protocol: Protocol) -> EvidenceRows:
-    matrix, restore, handed = transform(model, rows)
-    if matrix.shape[1] != len(protocol.columns):
-        raise ProtocolError(
-            f"the protocol was made for {len(protocol.columns)} columns, the model's estimator is handed "
-            f"{matrix.shape[1]}; fit a protocol for this model"
-        )
-    names = list(rows.names) if model.transformer is None else output_names(model.transformer, matrix.shape[1])
-    declared = [column.name for column in protocol.columns]
-    if names != declared:
-        other = next(name for name in names if name not in set(declared)) if set(names) != set(declared) else names[0]
-        raise ProtocolError(
-            f"the protocol was made for other columns: it does not place {other!r}; fit one for this model"
-        )
-    if not answers_alike(model, matrix[:CONFIRM_ROWS], restore, handed[:CONFIRM_ROWS]):
-        raise EvidenceError(
-            "the model answers differently when its whole numbers are handed over as decimals, which the transformed "
-            "space needs; use space='raw'"
-        )
-    baseline = np.array([np.nan if c.baseline is None else float(c.baseline) for c in protocol.columns])
-    confirmed = _confirmed(model, lambda: restore(dense(matrix[:CONFIRM_ROWS])), raw=False)
-
-    def predict(stressed: Floats) -> Floats:
-        return guarded(lambda: confirmed.head_probabilities(restore(stressed)), rows)
-
-    return EvidenceRows(
-        matrix=matrix,
-        ids=rows.ids,
-        baseline=baseline,
-        stepwise=np.isnan(baseline),
-        column_group=protocol.column_group,
-        n_groups=len(protocol.groups),
-        n_classes=len(model.classes),
-        predict_matrix=predict,
-        model=confirmed,
-        source=rows,
-        offset=protocol.decision_offset(model.classes),
-        decided=_own_labels(confirmed, rows, protocol, lambda a, b: restore(dense(matrix[a:b]))),
-        cell_dtype=np.float32 if matrix.dtype == np.float32 else np.float64,
-    )
-
-
-def _confirmed(model: Model, sample: Callable[[], Any], *, raw: bool) -> Model:
-    """Return the model with its link confirmed on a few rows; a failure is left to the first prediction."""
-    try:
-        rows = sample()
-        return model.confirmed(model.transformer.transform(rows) if raw and model.transformer is not None else rows)
-    except ModelError:
-        raise
-    except Exception:
-        return model
+    return bind_rows(model, X, protocol.evidence, ids)

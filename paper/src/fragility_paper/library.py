@@ -5,14 +5,15 @@ scores rows that are bound once, and it tries variants of formulas that a user h
 """
 
 from fragility._audit import claims_from
-from fragility.agreement import original_class
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.calibration import scaled_probabilities
 from fragility.certificates import Claims
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import NativeEngine, choose_native
-from fragility.evidence import EvidenceRows, merged_fields
+from fragility.evidence import EvidenceRows
+from fragility.evidence.agreement import original_class
+from fragility.evidence.groups import merged_fields
 from fragility.files import replacing, write_text
 from fragility.protocol import bind
 from fragility.ranking import (

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from fragility.agreement import original_class
 from fragility.arrays import DEFAULT_BYTE_BUDGET, rows_within
 from fragility.engines.states import StatesAsked
 from fragility.engines.trace import Progress, Trace, original_confidence
 from fragility.evidence import STEP, EvidenceRows
+from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
 from fragility.scores import (
     Booleans,

@@ -30,7 +30,7 @@ from fragility.engines.trace import Progress, Trace
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows
 from fragility.libraries import family_of
-from fragility.models import PREDICT_PROBA
+from fragility.models.links import PREDICT_PROBA
 from fragility.protocol import Protocol
 
 ENGINE = "neural"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fragility.agreement import original_class
 from fragility.errors import DataError
 from fragility.evidence import EvidenceRows
+from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
 from fragility.scores import Floats, Integers, pseudo_logits
 

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from fragility.agreement import original_class
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.engines.choice import prepared
 from fragility.errors import ProtocolError
 from fragility.evidence import EvidenceRows
+from fragility.evidence.agreement import original_class
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.scores import Booleans, Floats, Integers, support_margin

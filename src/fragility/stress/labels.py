@@ -23,10 +23,10 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from fragility.agreement import original_class
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.engines.choice import prepared
 from fragility.evidence import EvidenceRows
+from fragility.evidence.agreement import original_class
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.saving import write_table

@@ -17,10 +17,10 @@ import numpy as np
 
 from fragility.errors import EvidenceError, ProtocolError
 from fragility.evidence import EvidenceRows
+from fragility.evidence.tracing import trace_columns
 from fragility.protocol import Protocol
 from fragility.scores import Floats, Integers
 from fragility.stress.draws import Words, strikes, uniforms
-from fragility.tracing import trace_columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fragility.evidence import EvidenceRows
 from fragility.libraries import family_of
-from fragility.models import PREDICT_PROBA
+from fragility.models.links import PREDICT_PROBA
 from fragility.scores import Floats, softmax_probabilities
 
 LOGISTIC = ("sklearn.LogisticRegression", "sklearn.LogisticRegressionCV")

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from fragility.errors import ModelError
-from fragility.evidence import EvidenceRows
-from fragility.handover import guarded, part_of
+from fragility.evidence.bound import EvidenceRows
+from fragility.evidence.handover import guarded, part_of
 from fragility.scores import Booleans, Floats, Integers, predicted_class, support_margin
 
 ROUNDING = 1e-4  # margins of a float32 model differ by up to this with the shape of its batch

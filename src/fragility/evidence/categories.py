@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.pipeline import Pipeline
 
 from fragility.errors import EvidenceError
-from fragility.tracing import trace_columns
+from fragility.evidence.tracing import trace_columns
 
 
 def category_columns(estimator: Any, n_columns: int) -> list[int]:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from fragility.canonical import is_missing
 from fragility.errors import DataError
-from fragility.frames import Kind, Rows
+from fragility.evidence.rows import Kind, Rows
 
 FieldType: TypeAlias = Literal["integer", "number", "boolean", "text", "date", "duration", "mixed", "empty"]
 FIELD_TYPES: tuple[str, ...] = get_args(FieldType)

@@ -15,8 +15,9 @@ import pandas as pd
 import scipy.sparse as sp
 
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError
-from fragility.frames import Rows
-from fragility.models import LINK_TOLERANCE, Model
+from fragility.evidence.rows import Rows
+from fragility.models.adapter import Model
+from fragility.models.links import LINK_TOLERANCE
 from fragility.scores import Floats
 
 T = TypeVar("T")

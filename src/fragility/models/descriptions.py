@@ -32,7 +32,7 @@ import pandas as pd
 import scipy.sparse as sp
 from sklearn.utils import Bunch
 
-from fragility.compiled import changed_names, global_reads
+from fragility.models.compiled import changed_names, global_reads
 
 # Parameters of library estimators that cannot change a prediction: the same model with more threads is the same model.
 NOT_PREDICTIVE = frozenset(

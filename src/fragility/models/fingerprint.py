@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fragility.canonical import DIGEST_PREFIX
-from fragility.descriptions import Parts, chunk, describe, plain
+from fragility.models.descriptions import Parts, chunk, describe, plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from fragility.errors import FragilityError, ModelError
-from fragility.models import ClassLabel, Model
+from fragility.models.adapter import Model
+from fragility.models.decision import ClassLabel
 
 KINDS = (
     ".skops, XGBoost .json or .ubj, LightGBM .txt, CatBoost .cbm, .safetensors, .joblib or .pkl (with trust), "

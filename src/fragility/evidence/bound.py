@@ -1,0 +1,90 @@
+"""Bound rows: rows as a matrix that can be stressed, with all that a state needs.
+
+Every deterministic state of an audit is a severity s in [0, 1] for each group, applied to x: each column of group g
+moves by s_g * (baseline - x). ``blend`` is that rule, once, for every engine's twin to agree with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from fragility.evidence.rows import Rows
+from fragility.models.adapter import Model
+from fragility.scores import Booleans, Floats, Integers
+
+STEP = 0.5  # a value that cannot be interpolated takes the baseline's from this severity on
+
+
+def blend(x: Floats, baseline: Floats, severity: npt.ArrayLike, stepwise: Booleans) -> Floats:
+    """Return x moved toward the baseline by ``severity`` (broadcast over x's shape).
+
+    s <= 0 is x exactly and s >= 1 the baseline exactly. Between, a cell is x + s * (baseline - x), unless it cannot be
+    interpolated (a nominal column, a missing baseline or a missing value): then it is x while s < 0.5 and the
+    baseline from 0.5 on.
+    """
+    s = np.broadcast_to(np.asarray(severity, dtype=np.float64), x.shape)
+    moved = x + s * (baseline - x)
+    jump = stepwise | np.isnan(x)
+    moved = np.where(jump, np.where(s >= STEP, baseline, x), moved)
+    return np.where(s >= 1.0, baseline, np.where(s <= 0.0, x, moved))
+
+
+@dataclass(frozen=True, eq=False)
+class EvidenceRows:
+    """Rows to audit as a float64 matrix in the declared evidence space, with all that a state needs."""
+
+    matrix: Any  # (n, d) float64, or CSR where the pipeline hands sparse rows to the model
+    ids: tuple[Hashable, ...]
+    baseline: Floats  # (d,)
+    stepwise: Booleans  # (d,) columns that cannot be interpolated
+    column_group: Integers  # (d,) index of each column's group
+    n_groups: int
+    n_classes: int
+    predict_matrix: Callable[[Floats], Floats]
+    model: Model  # as confirmed on these rows: its link reproduces its own predict_proba
+    source: Rows  # the raw rows, for digests
+    cell_dtype: Any = np.float64  # precision in which the estimator is handed its matrix
+    native_matrix: bool = True  # the estimator is handed ``matrix`` itself: an engine may read it directly
+    offset: Floats | None = None  # (C,) added to log-probabilities by the declared decision
+    decided: Integers | None = None  # (n,) class at x by the model's own predict; None: the decision rule says it
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def width(self) -> int:
+        return len(self.baseline)
+
+    def dense(self, start: int = 0, stop: int | None = None) -> Floats:
+        """Return rows start..stop as a dense float64 matrix of their own."""
+        part = self.matrix[start:stop]
+        return part.toarray() if sp.issparse(part) else np.array(part, dtype=np.float64)
+
+    def predict(self, matrix: Floats) -> Floats:
+        """Return (m, C) probabilities for any stressed matrix of this space."""
+        return self.predict_matrix(matrix)
+
+    def take(self, positions: Sequence[int]) -> EvidenceRows:
+        """Return the rows at these positions."""
+        chosen = list(positions)
+        return replace(
+            self,
+            matrix=self.matrix[chosen],
+            ids=tuple(self.ids[i] for i in chosen),
+            source=self.source.take(chosen),
+            decided=None if self.decided is None else self.decided[chosen],
+        )
+
+    def with_decided(self, decided: Integers | None) -> EvidenceRows:
+        """Return the rows with these classes at x."""
+        return replace(self, decided=decided)
+
+    def group_columns(self) -> list[Integers]:
+        """Return each group's column indices."""
+        return [np.flatnonzero(self.column_group == g) for g in range(self.n_groups)]

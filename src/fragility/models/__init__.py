@@ -1,0 +1,13 @@
+"""Models: one door to anything that gives class probabilities.
+
+adapter       Model: classes, preprocessing and final estimator, probabilities, own labels
+links         how each library's output becomes probabilities in double precision
+decision      how classes are decided: the largest probability, or a threshold
+fingerprint   a digest of what a model computes; descriptions and compiled say what is taken of each value
+loading       model files, and what it takes to trust them
+"""
+
+from fragility.models.adapter import Model
+from fragility.models.decision import ClassLabel, Decision
+
+__all__ = ["ClassLabel", "Decision", "Model"]
