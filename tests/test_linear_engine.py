@@ -175,7 +175,8 @@ def test_pieces_change_nothing(monkeypatch, size):
 
 
 @pytest.mark.parametrize("resolution", [1e-12, 1e-3, 0.5, 30.0])
-def test_any_resolution(resolution):
+def test_any_resolution(resolution, monkeypatch):
+    monkeypatch.setattr("fragility.protocol.MAX_RESOLUTION", 100.0)  # the engine does not rest on the format's limit
     case = fitted("credit_g", "logistic", "transformed")
     protocol = Protocol.fit(case.model, case.X_train, resolution=resolution)
     rows = bind(case.model, case.X_test[:100], protocol)
