@@ -20,7 +20,7 @@ from fragility.certificates.manifest import (
     identical,
     manifest_text,
 )
-from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
+from fragility.certificates.summary import CONFIDENT, AuditSummary
 from fragility.certificates.table import claims_of, table_of
 
 __all__ = [
@@ -48,6 +48,5 @@ __all__ = [
     "read_manifest",
     "read_protocol",
     "row_digests",
-    "summarise",
     "table_of",
 ]

@@ -140,7 +140,7 @@ class Certificates:
 
     def summary(self, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None) -> AuditSummary:
         """Return means and shares over all certificates; `labels` maps row ids to true classes, for accuracy."""
-        return summarise(self, min_confidence=min_confidence, labels=labels)
+        return summarise(self.to_pandas(), min_confidence=min_confidence, labels=labels)
 
     def __repr__(self) -> str:
         opening = f"{len(self)} certificates of {self.manifest['model']['kind']}"

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from fragility.equality import NanEqual
 from fragility.errors import DataError
-
-if TYPE_CHECKING:
-    from fragility.certificates.collection import Certificates
 
 CONFIDENT = 0.9
 
@@ -45,10 +42,9 @@ class AuditSummary(NanEqual):
 
 
 def summarise(
-    certs: Certificates, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None
+    table: pd.DataFrame, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None
 ) -> AuditSummary:
-    """Summarise `certs`; `labels` maps row ids to true classes and must cover every row."""
-    table = certs.to_pandas()
+    """Summarise a table of certificates; `labels` maps row ids to true classes and must cover every row."""
     confident = table[table["confidence"] >= min_confidence]
     right = None if labels is None else _right(table, labels)
     return AuditSummary(

@@ -163,9 +163,7 @@ def _declared_fields(directory: Path, given: list[str]) -> list[str]:
 
 
 def _print_summary(certs: fg.Certificates, folder: Path, seconds: float) -> None:
-    from fragility.certificates import summarise
-
-    summary = summarise(certs)
+    summary = certs.summary()
     turning = round(summary.confident * summary.confident_flips_within_two) if summary.confident else 0
     console = out()
     console.print(f"{summary.rows} certificates in {folder} ({seconds:.1f} s, engine {certs.engine})")

@@ -97,8 +97,6 @@ def compare(
 
       fragility compare audit-logistic/ audit-boosting/ --labels test.parquet --target class
     """
-    from fragility.certificates import summarise
-
     if len(directories) < 2:
         raise DataError(f"compare needs two folders or more, got {len(directories)}")
     if labels is None:
@@ -106,7 +104,7 @@ def compare(
     form = csv_format(separator, encoding, decimal, labels)
     audits = [fg.Certificates.load(directory) for directory in directories]
     truth = _read_labels(labels, target, id_column, form)
-    summaries = [summarise(certs, min_confidence=min_confidence, labels=truth) for certs in audits]
+    summaries = [certs.summary(min_confidence=min_confidence, labels=truth) for certs in audits]
     out().print(_comparison(directories, [certs.manifest["model"]["kind"] for certs in audits], summaries))
     _note_differences(audits)
 

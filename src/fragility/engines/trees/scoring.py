@@ -30,7 +30,7 @@ Score: TypeAlias = Callable[[Floats, Integers, States], npt.NDArray[Any]]
 
 def scorer_of(forest: Forest, plan: Plan) -> Score:
     """Return the scoring function of a forest: bit planes for small and oblivious trees, walks for deep ones."""
-    from fragility.engines.trees import kernels
+    import fragility.engines.trees.kernels as kernels
 
     if not (kernels.score_states.signatures or kernels.walk_states.signatures):
         logger.info("loading the tree kernels; the first use on a machine compiles them, which takes some seconds")
