@@ -3,6 +3,7 @@
 import json
 import math
 
+import naive_policy
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,6 @@ from hypothesis import strategies as st
 
 import fragility as fg
 from fragility.policy import ReviewPolicy, _fit_rule, upper_limit
-from tests import naive_policy
 
 LEVEL = 1 - 0.05 / 5
 
@@ -156,7 +156,9 @@ def test_a_malformed_file_is_one_sentence(labelled, tmp_path, change, message):
         ReviewPolicy.load(tmp_path / "policy.json")
 
 
-@pytest.mark.parametrize("wrong", [{"risk": 0}, {"risk": 2}, {"confidence": 1.0}, {"by": "beauty"}, {"segments": "region"}])
+@pytest.mark.parametrize(
+    "wrong", [{"risk": 0}, {"risk": 2}, {"confidence": 1.0}, {"by": "beauty"}, {"segments": "region"}]
+)
 def test_wrong_settings_are_named(labelled, wrong):
     _, _, certs, labels = labelled
     with pytest.raises(fg.DataError, match=next(iter(wrong)) if "by" not in wrong else "ranks by"):

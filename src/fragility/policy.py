@@ -37,9 +37,7 @@ FORMAT = "fragility-policy/1"
 STARTS = 5
 QUANTILES = np.arange(1, 100) / 100
 PREDICTED = "predicted"  # segments by predicted class
-GUARANTEE = (
-    "Holds for rows drawn like the labelled ones and for the declared stress; it says nothing of other populations or failures."
-)
+GUARANTEE = "Holds for rows drawn like the labelled ones and for the declared stress; it says nothing of other populations or failures."
 State: TypeAlias = Literal["attained", "not attainable"]
 
 
@@ -336,7 +334,10 @@ def _fit_rule(
     with np.errstate(invalid="ignore"):
         rate = np.where(below > 0, bad / np.maximum(below, 1), 0.0)
     curve = ReviewCurve(
-        tuple(thresholds.tolist()), tuple((1 - below / len(scores)).tolist()), tuple(rate.tolist()), tuple(bound.tolist())
+        tuple(thresholds.tolist()),
+        tuple((1 - below / len(scores)).tolist()),
+        tuple(rate.tolist()),
+        tuple(bound.tolist()),
     )
     return rule, curve
 
@@ -403,9 +404,7 @@ def _places(certs: Certificates, labels: BrittleLabels) -> npt.NDArray[np.int64]
     return np.array([place[str(own)] for own in ids], dtype=np.int64)
 
 
-def _segment_names(
-    certs: Certificates, segments: str | Mapping[Hashable, str] | None
-) -> npt.NDArray[np.str_] | None:
+def _segment_names(certs: Certificates, segments: str | Mapping[Hashable, str] | None) -> npt.NDArray[np.str_] | None:
     if segments is None:
         return None
     if isinstance(segments, str):
