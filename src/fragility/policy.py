@@ -1,7 +1,7 @@
 """Review policy: which confident predictions may go unreviewed, with a guarantee.
 
-Given n confident rows with a score and a held-out label each: rows whose score lies below a threshold go unreviewed, such
-that the brittle rate among them is at most ``risk``, with probability at least ``confidence`` over the draw of the rows.
+Given n confident rows with a score and a held-out label each: rows whose score lies below a threshold go unreviewed,
+such that the brittle rate among them is at most ``risk``, with probability at least ``confidence`` over the draw of rows.
 
     thresholds    the score's quantiles in steps of 1%; the last one, infinity, reviews nothing
     bound         k brittle of n' rows below a threshold: the exact binomial (Clopper-Pearson) upper limit
@@ -37,7 +37,10 @@ FORMAT = "fragility-policy/1"
 STARTS = 5
 QUANTILES = np.arange(1, 100) / 100
 PREDICTED = "predicted"  # segments by predicted class
-GUARANTEE = "Holds for rows drawn like the labelled ones and for the declared stress; it says nothing of other populations or failures."
+GUARANTEE = (
+    "Holds for rows drawn like the labelled ones and for the declared stress; "
+    "it says nothing of other populations or failures."
+)
 State: TypeAlias = Literal["attained", "not attainable"]
 
 
@@ -152,7 +155,8 @@ class ReviewPolicy:
         parts = [None] if names is None else sorted(set(names[confident]))
         if not confident.any():
             raise DataError(
-                f"no labelled row is at least {labels.stress.tau_confidence:.0%} confident; a policy is about confident rows"
+                f"no labelled row is at least {labels.stress.tau_confidence:.0%} confident; "
+                "a policy is about confident rows"
             )
         level = 1 - (1 - confidence) / len(parts) / STARTS
         fitted = []
@@ -301,7 +305,7 @@ class ReviewPolicy:
 
 
 def upper_limit(brittle: npt.ArrayLike, rows: npt.ArrayLike, level: float) -> Floats:
-    """Return the exact binomial upper limit of a rate, one-sided at ``level``: brittle of rows, broadcast; 1 for no rows."""
+    """Return the exact binomial upper limit of the rate brittle / rows, one-sided at ``level``; 1 for no rows."""
     from scipy.stats import beta
 
     k, n = np.broadcast_arrays(np.asarray(brittle, dtype=np.float64), np.asarray(rows, dtype=np.float64))
@@ -425,8 +429,8 @@ def _told(rule: ReviewRule, policy: ReviewPolicy) -> str:
     among = "confident predictions" if rule.segment is None else f"confident predictions in {rule.segment!r}"
     if rule.state == "attained":
         return (
-            f"Review the {rule.review_share:.0%} of {among} with {policy.by} of at least {rule.threshold:.4g}: of the rest at most "
-            f"{policy.risk:.1%} are brittle, with probability {policy.confidence:.0%} (bound {rule.bound:.2%} from "
+            f"Review the {rule.review_share:.0%} of {among} with {policy.by} of at least {rule.threshold:.4g}: "
+            f"of the rest at most {policy.risk:.1%} are brittle, with probability {policy.confidence:.0%} (bound {rule.bound:.2%} from "
             f"{rule.unreviewed_brittle} of {rule.unreviewed} labelled rows)."
         )
     needed = (
@@ -434,7 +438,10 @@ def _told(rule: ReviewRule, policy: ReviewPolicy) -> str:
         if rule.rows_needed is None
         else f"about {rule.rows_needed} would be needed at the brittle rate observed"
     )
-    return f"Review all {among}: a brittle rate of {policy.risk:.1%} is not attainable with {rule.rows} labelled rows; {needed}."
+    return (
+        f"Review all {among}: a brittle rate of {policy.risk:.1%} is not attainable "
+        f"with {rule.rows} labelled rows; {needed}."
+    )
 
 
 def _plain_fields(value: ReviewRule | ReviewCurve) -> dict[str, Any]:
