@@ -1,0 +1,485 @@
+"""Review policy: which confident predictions may go unreviewed, with a guarantee.
+
+Given n confident rows with a score and a held-out label each: rows whose score lies below a threshold go unreviewed,
+such that the brittle rate among them is at most ``risk``, with probability at least ``confidence`` over the draw of rows.
+
+    thresholds    the score's quantiles in steps of 1%; the last one, infinity, reviews nothing
+    bound         k brittle of n' rows below a threshold: the exact binomial (Clopper-Pearson) upper limit
+    starts        five, evenly spaced among the thresholds whose n' could pass with k = 0 (a condition on scores alone);
+                  each is tested at level 1 - (1 - confidence) / 5
+    walk          from each start toward laxer thresholds while the bound is at most ``risk`` (fixed-sequence testing)
+    policy        the laxest threshold passed by any walk
+
+Policies within segments split 1 - confidence once more, over the segments. The guarantee holds for rows drawn like the
+labelled ones and for the declared stress; every policy says both.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fragility.certificate import Certificates
+from fragility.errors import DataError
+from fragility.files import write_text
+from fragility.scores import Booleans, Floats
+from fragility.stress import BrittleLabels
+
+FORMAT = "fragility-policy/1"
+STARTS = 5
+QUANTILES = np.arange(1, 100) / 100
+PREDICTED = "predicted"  # segments by predicted class
+GUARANTEE = (
+    "Holds for rows drawn like the labelled ones and for the declared stress; "
+    "it says nothing of other populations or failures."
+)
+State: TypeAlias = Literal["attained", "not attainable"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewRule:
+    """One threshold, for all rows or for one segment.
+
+    Attributes
+    ----------
+    segment : the segment's name; None for a rule over all rows
+    state : ``attained``, or ``not attainable`` with the labelled rows at hand: then every confident row is reviewed
+    threshold : rows whose score lies below it go unreviewed; infinity reviews nothing; None where not attainable
+    bound : upper limit of the brittle rate among unreviewed rows, at the level tested
+    review_share : share of the labelled confident rows that are to be reviewed
+    rows, brittle : labelled confident rows, and how many of them are brittle
+    unreviewed, unreviewed_brittle : those below the threshold
+    rows_needed : where not attainable, how many labelled confident rows would do at the brittle rate observed among the
+        lowest scores; None if no number would, or none is needed
+    """
+
+    segment: str | None
+    state: State
+    threshold: float | None
+    bound: float | None
+    review_share: float
+    rows: int
+    brittle: int
+    unreviewed: int
+    unreviewed_brittle: int
+    rows_needed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewCurve:
+    """What each threshold would do on the labelled rows: the picture of a rule. m thresholds, strictest first."""
+
+    threshold: tuple[float, ...]
+    review_share: tuple[float, ...]
+    brittle_rate: tuple[float, ...]  # among unreviewed rows
+    bound: tuple[float, ...]  # its upper limit at the level tested
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewPolicy:
+    """Which confident predictions to review, so that few brittle ones stay unreviewed.
+
+    Made by `fit`; applied by `select`.
+
+    Attributes
+    ----------
+    by : the score that orders rows: ``exposure``, ``fds`` or ``rcma``
+    risk : largest brittle rate allowed among unreviewed rows
+    confidence : probability, over the draw of the labelled rows, with which the rule keeps to it
+    min_confidence : rows at least this confident are under the policy
+    rules : one rule, or one a segment
+    segmented_by : ``predicted`` for a rule a class, ``declared`` for the user's own segments, None for one rule
+    """
+
+    by: str
+    risk: float
+    confidence: float
+    min_confidence: float
+    rules: tuple[ReviewRule, ...]
+    curves: tuple[ReviewCurve, ...]
+    segmented_by: str | None
+    protocol_digest: str
+    model_fingerprint: str
+    stress: Mapping[str, Any]
+
+    # --- making one -------------------------------------------------------------------------------------
+
+    @classmethod
+    def fit(
+        cls,
+        certs: Certificates,
+        labels: BrittleLabels,
+        *,
+        risk: float = 0.02,
+        confidence: float = 0.95,
+        by: str = "exposure",
+        segments: str | Mapping[Hashable, str] | None = None,
+    ) -> ReviewPolicy:
+        """Choose the laxest threshold whose guarantee the labelled rows support.
+
+        Parameters
+        ----------
+        certs : Certificates
+            Certificates of the labelled rows.
+        labels : BrittleLabels
+            Held-out labels of the same rows, from `label_brittle`.
+        risk : float
+            Largest brittle rate allowed among the rows that go unreviewed.
+        confidence : float
+            Probability with which the rule keeps to ``risk``.
+        by : str
+            The score that orders rows: ``exposure``, ``fds`` or ``rcma``.
+        segments : ``"predicted"``, mapping from id to segment, or None
+            A rule for each predicted class, or for each segment; the guarantee then holds in every one of them at once.
+
+        Returns
+        -------
+        ReviewPolicy
+            A policy that cannot be had is a result too: its state is ``not attainable``.
+        """
+        _check_share("risk", risk)
+        _check_share("confidence", confidence)
+        scores = _scores(certs, by)
+        place = _places(certs, labels)
+        confident = np.asarray(labels.high_confidence, dtype=bool)[place]
+        brittle = np.asarray(labels.brittle, dtype=bool)[place]
+        names = _segment_names(certs, segments)
+        parts = [None] if names is None else sorted(set(names[confident]))
+        if not confident.any():
+            raise DataError(
+                f"no labelled row is at least {labels.stress.tau_confidence:.0%} confident; "
+                "a policy is about confident rows"
+            )
+        level = 1 - (1 - confidence) / len(parts) / STARTS
+        fitted = []
+        for part in parts:
+            mine = confident if part is None else confident & (names == part)
+            fitted.append(_fit_rule(part, scores[mine], brittle[mine], risk, level))
+        return cls(
+            by=by,
+            risk=float(risk),
+            confidence=float(confidence),
+            min_confidence=float(labels.stress.tau_confidence),
+            rules=tuple(rule for rule, _ in fitted),
+            curves=tuple(curve for _, curve in fitted),
+            segmented_by=None if segments is None else PREDICTED if segments == PREDICTED else "declared",
+            protocol_digest=certs.protocol.digest,
+            model_fingerprint=str(certs.manifest["model"]["fingerprint"]),
+            stress=labels.stress.to_dict(),
+        )
+
+    # --- reading it -------------------------------------------------------------------------------------
+
+    @property
+    def rule(self) -> ReviewRule:
+        """The one rule of a policy without segments."""
+        if self.segmented_by is not None:
+            raise DataError(f"this policy has a rule for each of {len(self.rules)} segments; look at .rules")
+        return self.rules[0]
+
+    @property
+    def threshold(self) -> float | None:
+        """Rows with a score below it go unreviewed; None where the policy is not attainable."""
+        return self.rule.threshold
+
+    @property
+    def bound(self) -> float | None:
+        """Upper limit of the brittle rate among unreviewed rows."""
+        return self.rule.bound
+
+    @property
+    def state(self) -> State:
+        """``attained`` if every rule is, else ``not attainable``."""
+        return "attained" if all(rule.state == "attained" for rule in self.rules) else "not attainable"
+
+    @property
+    def review_share(self) -> float:
+        """Share of the labelled confident rows that are to be reviewed."""
+        rows = sum(rule.rows for rule in self.rules)
+        return 1.0 - sum(rule.unreviewed for rule in self.rules) / rows
+
+    def select(self, certs: Certificates, *, segments: Mapping[Hashable, str] | None = None) -> Certificates:
+        """Return the confident predictions to review, highest score first.
+
+        Rows of a segment without an attainable rule are all reviewed; so are rows of a segment the policy has not seen.
+        """
+        if certs.protocol.digest != self.protocol_digest:
+            raise DataError("the policy was fitted under another protocol than these certificates; fit one for them")
+        if certs.manifest["model"]["fingerprint"] != self.model_fingerprint:
+            raise DataError("the policy was fitted for another model than the one audited here; fit one for it")
+        if self.segmented_by == "declared" and segments is None:
+            raise DataError("the policy has rules for declared segments; give segments={id: segment} for these rows")
+        scores = _scores(certs, self.by)
+        names = _segment_names(certs, PREDICTED if self.segmented_by == PREDICTED else segments)
+        chosen = np.flatnonzero(_confident(certs, self.min_confidence) & (scores >= self._limits(len(certs), names)))
+        return certs.take(chosen[np.argsort(-scores[chosen], kind="stable")])
+
+    def _limits(self, n: int, names: npt.NDArray[np.str_] | None) -> Floats:
+        """Return each row's threshold: minus infinity where everything is reviewed."""
+        limits = np.full(n, -np.inf)
+        for rule in self.rules:
+            if rule.threshold is not None:
+                limits[slice(None) if names is None or rule.segment is None else names == rule.segment] = rule.threshold
+        return limits
+
+    def sentence(self) -> str:
+        """The policy in words."""
+        return " ".join([*(_told(rule, self) for rule in self.rules), GUARANTEE])
+
+    def __str__(self) -> str:
+        return self.sentence()
+
+    # --- files ------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values; infinity is the text ``inf``."""
+        return {
+            "format": FORMAT,
+            "guarantee": GUARANTEE,
+            "by": self.by,
+            "risk": self.risk,
+            "confidence": self.confidence,
+            "min_confidence": self.min_confidence,
+            "segmented_by": self.segmented_by,
+            "rules": [_plain_fields(rule) for rule in self.rules],
+            "curves": [_plain_fields(curve) for curve in self.curves],
+            "protocol_digest": self.protocol_digest,
+            "model_fingerprint": self.model_fingerprint,
+            "stress": dict(self.stress),
+        }
+
+    @classmethod
+    def from_dict(cls, document: Any) -> ReviewPolicy:
+        """Return the policy that `to_dict` wrote."""
+        if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+            found = document.get("format") if isinstance(document, Mapping) else type(document).__name__
+            raise DataError(f"expected a review policy of format {FORMAT!r}, got {found!r}")
+        try:
+            return cls(
+                by=str(document["by"]),
+                risk=float(document["risk"]),
+                confidence=float(document["confidence"]),
+                min_confidence=float(document["min_confidence"]),
+                rules=tuple(_rule_from(entry) for entry in document["rules"]),
+                curves=tuple(_curve_from(entry) for entry in document["curves"]),
+                segmented_by=document["segmented_by"],
+                protocol_digest=str(document["protocol_digest"]),
+                model_fingerprint=str(document["model_fingerprint"]),
+                stress=dict(document["stress"]),
+            )
+        except KeyError as error:
+            raise DataError(f"the review policy lacks the field {error.args[0]!r}") from error
+        except (TypeError, ValueError) as error:
+            raise DataError(f"the review policy is malformed: {error}") from error
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the policy as JSON; the file appears whole or not at all."""
+        target = Path(path)
+        try:
+            write_text(target, json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        except OSError as error:
+            raise DataError(f"cannot write the policy to {target}: {error.strerror or error}") from error
+        return target
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ReviewPolicy:
+        """Return the policy of a file."""
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise DataError(f"cannot read the policy {path}: {error.strerror or error}") from error
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"the policy {path} is not valid JSON: {error}") from error
+        return cls.from_dict(document)
+
+
+# --- the statistics -----------------------------------------------------------------------------------------
+
+
+def upper_limit(brittle: npt.ArrayLike, rows: npt.ArrayLike, level: float) -> Floats:
+    """Return the exact binomial upper limit of the rate brittle / rows, one-sided at ``level``; 1 for no rows."""
+    from scipy.stats import beta
+
+    k, n = np.broadcast_arrays(np.asarray(brittle, dtype=np.float64), np.asarray(rows, dtype=np.float64))
+    limit = np.ones(k.shape)
+    open_above = k < n
+    limit[open_above] = beta.ppf(level, k[open_above] + 1, n[open_above] - k[open_above])
+    return limit
+
+
+def _fit_rule(
+    segment: str | None, scores: Floats, brittle: Booleans, risk: float, level: float
+) -> tuple[ReviewRule, ReviewCurve]:
+    thresholds = np.unique(np.append(np.quantile(scores, QUANTILES, method="higher"), np.inf))
+    below = np.searchsorted(np.sort(scores), thresholds, side="left")
+    bad = np.searchsorted(np.sort(scores[brittle]), thresholds, side="left")
+    bound = upper_limit(bad, below, level)
+    chosen = _laxest_passed(below, bound, risk, level)
+    rule = ReviewRule(
+        segment=segment,
+        state="not attainable" if chosen is None else "attained",
+        threshold=None if chosen is None else float(thresholds[chosen]),
+        bound=None if chosen is None else float(bound[chosen]),
+        review_share=1.0 if chosen is None else 1.0 - float(below[chosen]) / len(scores),
+        rows=len(scores),
+        brittle=int(brittle.sum()),
+        unreviewed=0 if chosen is None else int(below[chosen]),
+        unreviewed_brittle=0 if chosen is None else int(bad[chosen]),
+        rows_needed=None if chosen is not None else _rows_needed(below, bad, len(scores), risk, level),
+    )
+    with np.errstate(invalid="ignore"):
+        rate = np.where(below > 0, bad / np.maximum(below, 1), 0.0)
+    curve = ReviewCurve(
+        tuple(thresholds.tolist()),
+        tuple((1 - below / len(scores)).tolist()),
+        tuple(rate.tolist()),
+        tuple(bound.tolist()),
+    )
+    return rule, curve
+
+
+def _laxest_passed(below: npt.NDArray[np.intp], bound: Floats, risk: float, level: float) -> int | None:
+    """Return the index of the laxest threshold that some walk passes, or None."""
+    eligible = np.flatnonzero(upper_limit(0, below, level) <= risk)
+    if len(eligible) == 0:
+        return None
+    starts = np.unique(np.rint(np.linspace(0, len(eligible) - 1, STARTS)).astype(np.int64))
+    failed = np.append(np.flatnonzero(bound > risk), len(bound))
+    ends = [int(failed[np.searchsorted(failed, eligible[start])]) - 1 for start in starts]
+    passed = [end for start, end in zip(starts, ends, strict=True) if end >= eligible[start]]
+    return max(passed, default=None)
+
+
+def _rows_needed(
+    below: npt.NDArray[np.intp], bad: npt.NDArray[np.intp], rows: int, risk: float, level: float
+) -> int | None:
+    """Return how many labelled rows would support a rule, at the lowest brittle rate seen below any threshold."""
+    known = below > 0
+    if not known.any():
+        return None
+    rates = bad[known] / below[known]
+    best = int(np.flatnonzero(rates == rates.min())[-1])  # the laxest of the thresholds with that rate
+    rate, share = float(rates[best]), float(below[known][best]) / rows
+    if rate >= risk:
+        return None
+    low, high = 0, 1
+    while upper_limit(math.ceil(rate * high), high, level) > risk:
+        low, high = high, high * 2
+        if high > 10**9:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if upper_limit(math.ceil(rate * middle), middle, level) <= risk else (middle, high)
+    return math.ceil(high / share)
+
+
+# --- reading certificates and labels ------------------------------------------------------------------------
+
+
+def _check_share(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating)) or not 0 < value < 1:
+        raise DataError(f"{name} must lie between 0 and 1, such as 0.02, got {value!r}")
+
+
+def _scores(certs: Certificates, by: str) -> Floats:
+    if by not in ("exposure", "fds", "rcma"):
+        raise DataError(f"a policy ranks by exposure, fds or rcma, got {by!r}")
+    return np.asarray(certs.table.column(by).to_numpy(), dtype=np.float64)
+
+
+def _confident(certs: Certificates, minimum: float) -> Booleans:
+    return np.asarray(certs.table.column("confidence").to_numpy() >= minimum)
+
+
+def _places(certs: Certificates, labels: BrittleLabels) -> npt.NDArray[np.int64]:
+    place = {str(own): i for i, own in enumerate(np.asarray(labels.id).tolist())}
+    ids = certs.table.column("id").to_pylist()
+    missing = [own for own in ids if str(own) not in place]
+    if missing:
+        raise DataError(f"labels lack {len(missing)} of the {len(ids)} certified rows, for example row {missing[0]!r}")
+    return np.array([place[str(own)] for own in ids], dtype=np.int64)
+
+
+def _segment_names(certs: Certificates, segments: str | Mapping[Hashable, str] | None) -> npt.NDArray[np.str_] | None:
+    if segments is None:
+        return None
+    if isinstance(segments, str):
+        if segments != PREDICTED:
+            raise DataError(f"segments must be 'predicted' or a mapping from id to segment, got {segments!r}")
+        return np.array([str(label) for label in certs.table.column("predicted").to_pylist()])
+    ids = certs.table.column("id").to_pylist()
+    missing = [own for own in ids if own not in segments]
+    if missing:
+        raise DataError(f"segments lack {len(missing)} of {len(ids)} rows, for example row {missing[0]!r}")
+    return np.array([str(segments[own]) for own in ids])
+
+
+# --- words and plain values ---------------------------------------------------------------------------------
+
+
+def _told(rule: ReviewRule, policy: ReviewPolicy) -> str:
+    among = "confident predictions" if rule.segment is None else f"confident predictions in {rule.segment!r}"
+    if rule.state == "attained":
+        return (
+            f"Review the {rule.review_share:.0%} of {among} with {policy.by} of at least {rule.threshold:.4g}: "
+            f"of the rest at most {policy.risk:.1%} are brittle, with probability {policy.confidence:.0%} (bound {rule.bound:.2%} from "
+            f"{rule.unreviewed_brittle} of {rule.unreviewed} labelled rows)."
+        )
+    needed = (
+        "no number of rows would do at the brittle rate observed"
+        if rule.rows_needed is None
+        else f"about {rule.rows_needed} would be needed at the brittle rate observed"
+    )
+    return (
+        f"Review all {among}: a brittle rate of {policy.risk:.1%} is not attainable "
+        f"with {rule.rows} labelled rows; {needed}."
+    )
+
+
+def _plain_fields(value: ReviewRule | ReviewCurve) -> dict[str, Any]:
+    return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return "inf" if isinstance(value, float) and math.isinf(value) else value
+
+
+def _number(value: Any) -> float:
+    return math.inf if value == "inf" else float(value)
+
+
+def _optional(value: Any) -> float | None:
+    return None if value is None else _number(value)
+
+
+def _rule_from(entry: Mapping[str, Any]) -> ReviewRule:
+    if entry["state"] not in ("attained", "not attainable"):
+        raise ValueError(f"a rule's state is 'attained' or 'not attainable', got {entry['state']!r}")
+    if (entry["threshold"] is None) != (entry["state"] == "not attainable"):
+        raise ValueError(f"a rule that is {entry['state']} cannot have the threshold {entry['threshold']!r}")
+    return ReviewRule(
+        segment=entry["segment"],
+        state=entry["state"],
+        threshold=_optional(entry["threshold"]),
+        bound=_optional(entry["bound"]),
+        review_share=float(entry["review_share"]),
+        rows=int(entry["rows"]),
+        brittle=int(entry["brittle"]),
+        unreviewed=int(entry["unreviewed"]),
+        unreviewed_brittle=int(entry["unreviewed_brittle"]),
+        rows_needed=None if entry["rows_needed"] is None else int(entry["rows_needed"]),
+    )
+
+
+def _curve_from(entry: Mapping[str, Sequence[Any]]) -> ReviewCurve:
+    return ReviewCurve(**{name: tuple(_number(v) for v in entry[name]) for name in ReviewCurve.__dataclass_fields__})
