@@ -167,6 +167,20 @@ def naive_operator_groups(operator: str, order: Sequence[int], n_groups: int) ->
     return list(order[: int(operator.removeprefix("attenuate_top"))])
 
 
+def naive_common_loss(margin: float, fading: Sequence[float], n_severities: int) -> float:
+    """Mean over the grid of the share lost as everything fades; 1 from the flip on."""
+    lost = [min(1.0, max(0.0, (margin - m) / (abs(margin) + EPSILON))) for m in fading]
+    return (math.fsum(lost) + (n_severities - len(fading))) / n_severities
+
+
+def naive_exposure(targeted: float, independent: float, common: float | None, weights: Sequence[float]) -> float:
+    """1 - exp(-(v1 T + v2 I + v3 A)); without A the weights of T and I are scaled up to the same total."""
+    v1, v2, v3 = weights
+    if common is None:
+        return 1.0 - math.exp(-(v1 * targeted + v2 * independent) * (v1 + v2 + v3) / (v1 + v2))
+    return 1.0 - math.exp(-(v1 * targeted + v2 * independent + v3 * common))
+
+
 # --- the certificate ------------------------------------------------------------------------------
 
 
@@ -184,6 +198,7 @@ def naive_certificate(
     stepwise: Sequence[bool] | None = None,
     whole: Sequence[bool] | None = None,
     decision: Decision | None = None,
+    exposure_weights: Sequence[float] = (1 / 3, 1 / 3, 1 / 3),
 ) -> dict[str, Any]:
     """Algorithm `cfc` for one row; group and class claims are indices."""
     stepwise = [False] * len(x) if stepwise is None else list(stepwise)
@@ -225,7 +240,22 @@ def naive_certificate(
                 break
         thresholds.append(found)
 
+    fading = []
+    if "attenuate_all" in operators:
+        turns = thresholds[list(operators).index("attenuate_all")]
+        for severity in sorted(severities):
+            if turns is not None and severity >= turns:
+                break
+            state = at({g: severity for g in range(len(groups))})
+            fading.append(naive_margin(state, original, reading, decision))
+    common = naive_common_loss(margin, fading, len(severities)) if "attenuate_all" in operators else None
+    independent = math.fsum(max(0.0, drop) for drop in one_step_drop) / (abs(margin) + EPSILON)
+
     return {
+        "fade_margin": fading,
+        "independent_loss": independent,
+        "common_loss": common,
+        "exposure": naive_exposure(rcma, independent, common, exposure_weights),
         "predicted": original,
         "confidence": p[original],
         "margin": margin,

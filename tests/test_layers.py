@@ -28,8 +28,8 @@ LAYERS: list[set[str]] = [  # lowest first
     {"_verify", "search", "stress"},
     {"ranking"},
     {"calibration", "resmlp"},
-    {"display", "_evaluate"},
     {"policy"},
+    {"display", "_evaluate"},
     {"report", "review", "scale", "demo"},
     {"__init__"},  # the door, which names the modules below and loads them when they are asked for
     {"cli"},  # a user of the door

@@ -148,6 +148,14 @@ def assert_equal(certs: Certificates, i: int, twin: dict[str, Any], where: str) 
         close(getattr(claims, name)[i], twin[name], f"{where} {name}")
     # Collapse divides by the margin, so its floor is that of margins over the margin.
     near_tie = ABSOLUTE * max(1.0, (2 + max(twin["path_collapse"])) / (abs(twin["margin"]) + 1e-8))
+    known = claims.fade_margin[i][~np.isnan(claims.fade_margin[i])]
+    assert len(known) == len(twin["fade_margin"]), where
+    close(known, twin["fade_margin"], f"{where} fade_margin")
+    close(claims.exposure[i], twin["exposure"], f"{where} exposure", len(twin["one_step_drop"]) * near_tie)
+    several = len(twin["one_step_drop"]) * near_tie * (1 + twin["independent_loss"])
+    close(claims.independent_loss[i], twin["independent_loss"], f"{where} independent_loss", several)
+    common = math.nan if twin["common_loss"] is None else twin["common_loss"]
+    close(claims.common_loss[i], common, f"{where} common_loss", near_tie)
     for name in ("path_collapse", "rcma", "fds"):
         close(getattr(claims, name)[i], twin[name], f"{where} {name}", near_tie)
     drops = [twin["confidence"] - p for p in twin["one_step_confidence"]]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fragility.bundled import load_credit_g
     from fragility.calibration import FragilityCalibratedClassifier, FragilityTemperature
     from fragility.certificates import Certificate, Certificates
-    from fragility.display import CollapseDisplay, FragileCalibrationDisplay, FragilityMapDisplay
+    from fragility.display import CollapseDisplay, FragileCalibrationDisplay, FragilityMapDisplay, ReviewPolicyDisplay
     from fragility.errors import (
         CertificateError,
         DataError,
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     )
     from fragility.models import Model
     from fragility.models.loading import load_model
+    from fragility.policy import ReviewPolicy
     from fragility.protocol import Protocol
     from fragility.ranking import compare_scores
     from fragility.resmlp import FragilityPenalty, ResMLPClassifier
     from fragility.search import compare_searches, find_failing_sets
-    from fragility.stress import Dropout, Mask, Noise, Outages, Stress, label_brittle
+    from fragility.stress import Donor, Dropout, Mask, Noise, Outages, Stress, label_brittle
 
 # Public name -> its module, which is imported when the name is first used: pandas, scikit-learn and the rest take over
 # a second, and whoever asks for the version or mistypes an option should not wait for them.
@@ -45,6 +46,7 @@ _HOME = {
     "Certificates": "certificates",
     "CollapseDisplay": "display",
     "DataError": "errors",
+    "Donor": "stress",
     "Dropout": "stress",
     "EngineError": "errors",
     "EvidenceError": "errors",
@@ -62,6 +64,8 @@ _HOME = {
     "Protocol": "protocol",
     "ProtocolError": "errors",
     "ResMLPClassifier": "resmlp",
+    "ReviewPolicy": "policy",
+    "ReviewPolicyDisplay": "display",
     "Stress": "stress",
     "Verification": "_verify",
     "VerificationError": "errors",
@@ -83,6 +87,7 @@ __all__ = [
     "Certificates",
     "CollapseDisplay",
     "DataError",
+    "Donor",
     "Dropout",
     "EngineError",
     "EvidenceError",
@@ -100,6 +105,8 @@ __all__ = [
     "Protocol",
     "ProtocolError",
     "ResMLPClassifier",
+    "ReviewPolicy",
+    "ReviewPolicyDisplay",
     "Stress",
     "Verification",
     "VerificationError",

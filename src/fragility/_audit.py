@@ -47,22 +47,23 @@ def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
     if rows.decided is not None and (trace.path_predicted[:, 0] != trace.predicted).any():
         refuse_contradictions(rows, protocol.resolution)
     path_predicted = np.column_stack([trace.predicted, trace.path_predicted[:, 1:]])
-    derived = derived_claims(
-        trace.margin, trace.predicted, trace.path_margin, path_predicted, trace.threshold, protocol
-    )
+    measured = {
+        "predicted": trace.predicted,
+        "margin": trace.margin,
+        "path_margin": trace.path_margin,
+        "path_predicted": path_predicted,
+        "thresholds": trace.threshold,
+        "fade_margin": trace.fade_margin,
+        "one_step_drop": trace.margin[:, None] - trace.one_step_margin,
+    }
     return Claims(
         ids=rows.ids,
-        predicted=trace.predicted,
         # A model's probabilities may add up to a little more than 1; what is claimed is a probability.
         confidence=np.minimum(trace.confidence, 1.0),
-        margin=trace.margin,
-        thresholds=trace.threshold,
         path=trace.order,
-        path_margin=trace.path_margin,
-        path_predicted=path_predicted,
-        one_step_drop=trace.margin[:, None] - trace.one_step_margin,
         one_step_confidence_drop=trace.confidence[:, None] - trace.one_step_confidence,
-        **derived,
+        **measured,
+        **derived_claims(measured, protocol),
     )
 
 

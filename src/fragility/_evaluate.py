@@ -51,12 +51,13 @@ BETTER = "better"
 WORSE = "worse"
 NOT_SHOWN = "not shown"
 CANNOT_TELL = "cannot be judged"
+JUDGED = {"exposure": ("cfc_exposure", "exposure"), "fds": ("cfc_fds", "FDS")}  # score, and its name in sentences
 MIN_CASES = 10  # fewer brittle or fewer sturdy rows than this, and an AUROC says nothing about the model
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer: FDS against the strongest confidence score, and against the strongest score of any other kind."""
+    """The answer: the ranking against the strongest confidence score, and against the strongest of any other kind."""
 
     state: str  # better, worse, not shown, cannot be judged
     sentence: str
@@ -114,7 +115,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
-    """Which costly scores FDS is judged against, and how finely.
+    """Which costly scores the ranking is judged against, and how finely.
 
     random_orders: repeats of the random-group-order score; 0 leaves it out.
     shap_rows: rows to explain for group-SHAP (at least 256 is sensible); 0 leaves it out.
@@ -143,6 +144,7 @@ def evaluate(
     validation: tuple[Any, npt.ArrayLike | None] | None = None,
     stress: Stress | None = None,
     baselines: Baselines | None = None,
+    by: str = "exposure",
     ids: Any = None,
     seed: int = 0,
     engine: str = "auto",
@@ -159,6 +161,7 @@ def evaluate(
         the permutation-importance order. Without them each baseline is turned in its own favour on the judged rows.
     stress : the label channel; by default mask, dropout and noise at 0.3.
     baselines : which costly scores to compare with, and the number of resamples.
+    by : the ranking to judge: ``exposure``, or ``fds``, the paper's score; the table holds both.
     ids : ids of the rows of `X`, by default their index, as in `audit`.
     seed : seed of random orders, explained rows and resamples; the label channel has its own in `stress`.
     engine, byte_budget, progress : as in `audit`.
@@ -167,7 +170,9 @@ def evaluate(
     _check_same_model(certs, wrapped)
     bound = bind(wrapped, X, certs.protocol, ids=ids)
     places = _certified_places(certs, bound)
-    work = _Work(stress or Stress(), baselines or Baselines(), seed, engine, byte_budget, progress)
+    if by not in JUDGED:
+        raise DataError(f"evaluate judges a ranking by {' or '.join(JUDGED)}, got {by!r}")
+    work = _Work(stress or Stress(), baselines or Baselines(), by, seed, engine, byte_budget, progress)
     truth = None if y is None else class_codes(_labels_at(y, places, len(bound)), wrapped.classes)
     held = None if validation is None else work.judge_validation(wrapped, certs, *validation)
     judged = work.judge(prepared(bound.take(places.tolist()), engine), certs, None if held is None else held.order)
@@ -191,6 +196,7 @@ class _Work:
 
     stress: Stress
     baselines: Baselines
+    by: str
     seed: int
     engine: str
     byte_budget: int
@@ -248,7 +254,7 @@ class _Work:
             seed=self.seed,
         )
         return Evaluation(
-            verdict=judge(report),
+            verdict=judge(report, self.by),
             report=report,
             stress=self.stress,
             counts=judged.labels.counts(),
@@ -295,34 +301,34 @@ def predictions_of(rows: EvidenceRows, chunk: int = 8192) -> Floats:
 # --- the verdict -------------------------------------------------------------------------------------------------
 
 
-def judge(report: RankingReport) -> Verdict:
-    """FDS against the strongest oriented confidence score, by the interval of the difference in AUROC."""
+def judge(report: RankingReport, by: str = "exposure") -> Verdict:
+    """The ranking score against the strongest oriented confidence score, by the interval of the difference in AUROC."""
     sturdy = report.high_confidence - report.brittle
     best = report.strongest(("confidence",))
     if report.brittle < MIN_CASES or sturdy < MIN_CASES or best is None:
         return Verdict(CANNOT_TELL, _too_few(report), None, None)
-    found = _comparison(report, best)
-    fds = report.result("cfc_fds")
+    score, name = JUDGED[by]
+    found = _comparison(report, score, best)
     if found.low > 0.0:
-        state, opening = BETTER, "Yes: FDS finds the brittle cases of this model better than its confidence does."
+        state, opening = BETTER, f"Yes: {name} finds the brittle cases of this model better than its confidence does."
     elif found.high < 0.0:
-        state, opening = WORSE, "No: the model's own confidence finds its brittle cases better than FDS does."
+        state, opening = WORSE, f"No: the model's own confidence finds its brittle cases better than {name} does."
     else:
-        state, opening = NOT_SHOWN, "Not shown: on these rows FDS and the model's confidence cannot be told apart."
+        state, opening = NOT_SHOWN, f"Not shown: on these rows {name} and the model's confidence cannot be told apart."
     other = report.strongest(("perturbation", "attribution", "other"))
-    sentence = f"{opening} {_figures(fds, best, found)}"
-    return Verdict(state, sentence, found, None if other is None else _comparison(report, other))
+    sentence = f"{opening} {_figures(report.result(score), name, best, found)}"
+    return Verdict(state, sentence, found, None if other is None else _comparison(report, score, other))
 
 
-def _comparison(report: RankingReport, baseline: ScoreResult) -> Comparison:
-    return next(c for c in report.comparisons if (c.score, c.baseline) == ("cfc_fds", baseline.score))
+def _comparison(report: RankingReport, score: str, baseline: ScoreResult) -> Comparison:
+    return next(c for c in report.comparisons if (c.score, c.baseline) == (score, baseline.score))
 
 
-def _figures(fds: ScoreResult, baseline: ScoreResult, found: Comparison) -> str:
+def _figures(judged: ScoreResult, name: str, baseline: ScoreResult, found: Comparison) -> str:
     return (
-        f"AUROC {fds.auroc:.3f} against {baseline.auroc:.3f} for {baseline.score} "
+        f"AUROC {judged.auroc:.3f} against {baseline.auroc:.3f} for {baseline.score} "
         f"(difference {found.difference:+.3f}, 95% interval {found.low:+.3f} to {found.high:+.3f}); "
-        f"reviewing the top 20% finds {fds.capture_20:.0%} of the brittle cases by FDS, "
+        f"reviewing the top 20% finds {judged.capture_20:.0%} of the brittle cases by {name}, "
         f"{baseline.capture_20:.0%} by {baseline.score}."
     )
 
@@ -357,9 +363,10 @@ def _others_line(evaluation: Evaluation) -> Sequence[str]:
     if found is None:
         return ()
     line = evaluation.report.result(found.baseline)
+    name = next(words for score, words in JUDGED.values() if score == found.score)
     rows = "" if found.rows == evaluation.report.high_confidence else f" on {found.rows} rows"
     return (
-        f"Strongest other score: {found.baseline}, AUROC {line.auroc:.3f}; FDS differs from it by "
+        f"Strongest other score: {found.baseline}, AUROC {line.auroc:.3f}; {name} differs from it by "
         f"{found.difference:+.3f} ({found.low:+.3f} to {found.high:+.3f}){rows}.",
     )
 

@@ -396,7 +396,7 @@ def compare_claims(
             differs = a != b
         else:
             with np.errstate(invalid="ignore"):
-                differs = ~(np.abs(a - b) <= _shaped(allowed[name], a))
+                differs = ~((np.abs(a - b) <= _shaped(allowed[name], a)) | (np.isnan(a) & np.isnan(b)))
         rows = np.flatnonzero(differs if differs.ndim == 1 else differs.any(axis=1))
         out += [
             Difference(claimed.ids[i], name, _shown(a[i], names.get(name)), _shown(b[i], names.get(name))) for i in rows
@@ -412,6 +412,9 @@ def _tolerances(fresh: Claims, protocol: Protocol, tolerance: float) -> dict[str
     # c_k = (m - m_k) / (|m| + epsilon): near a tie a rounding error of the margin is large beside m.
     ratio = margin * (2.0 + fresh.path_collapse.max(axis=1)) / (np.abs(fresh.margin) + EPSILON)
     ratio = np.minimum(ratio, 1.0) if protocol.reading == "support" else ratio
+    # a sum over groups of drops, each of two margins, over |m|
+    own = margin * (2.0 * len(protocol.groups) + fresh.independent_loss) / (np.abs(fresh.margin) + EPSILON)
+    v1, v2, v3 = protocol.exposure_weights
     return {
         "confidence": margin,
         "margin": margin,
@@ -421,6 +424,10 @@ def _tolerances(fresh: Claims, protocol: Protocol, tolerance: float) -> dict[str
         "path_collapse": ratio + 1e-12,
         "rcma": ratio + 1e-12,
         "fds": ratio * protocol.weights[0] + 1e-12,
+        "fade_margin": margin,
+        "independent_loss": own + 1e-12,
+        "common_loss": np.minimum(ratio, 1.0) + 1e-12,
+        "exposure": np.minimum(ratio * (v1 + v3) + own * v2, 1.0) + 1e-12,
     }
 
 

@@ -142,10 +142,10 @@ def _draw(certs: Certificates) -> dict[str, bytes]:
 def _contrast(certs: Certificates) -> list[int]:
     """Positions of the most fragile confident prediction, and of the least fragile one that is as confident."""
     table = certs.to_pandas()
-    confidence, fds = table["confidence"].to_numpy(), table["fds"].to_numpy()
-    most = int(np.argmax(np.where(confidence >= CONFIDENT, fds, -np.inf)))
+    confidence, exposure = table["confidence"].to_numpy(), table["exposure"].to_numpy()
+    most = int(np.argmax(np.where(confidence >= CONFIDENT, exposure, -np.inf)))
     alike = np.abs(confidence - confidence[most]) <= ALIKE
-    return [most, int(np.argmin(np.where(alike, fds, np.inf)))]
+    return [most, int(np.argmin(np.where(alike, exposure, np.inf)))]
 
 
 # --- files beside the audit ---------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def _page(demo: Demo, pictures: Mapping[str, bytes]) -> str:
 
 def _table_row(cert: Certificate) -> str:
     identifier, sentence = html.escape(str(cert.id)), html.escape(cert.sentence())
-    return f'<tr><td class="n">{identifier}</td><td class="n">{cert.fds:.3f}</td><td>{sentence}</td></tr>'
+    return f'<tr><td class="n">{identifier}</td><td class="n">{cert.exposure:.3f}</td><td>{sentence}</td></tr>'
 
 
 def _inline(picture: bytes) -> str:

@@ -19,6 +19,7 @@ from fragility.calibration import FRAGILE_SHARE, checked_rows, class_columns, fr
 from fragility.certificates import Certificates
 from fragility.errors import DataError
 from fragility.models import ClassLabel
+from fragility.policy import ReviewCurve, ReviewPolicy, ReviewRule
 from fragility.ranking.predictive import BINS, ReliabilityCurve, reliability_curve
 
 if TYPE_CHECKING:
@@ -200,49 +201,59 @@ BUDGET_STYLES = (
 )
 
 
+SCORE_LABEL = {"exposure": "exposure", "fds": "fragility (FDS)"}
+
+
 @dataclass
 class FragilityMapDisplay:
-    """Confidence against FDS, one mark a prediction, with the brittle corner marked.
+    """Confidence against exposure (or FDS), one mark a prediction, with the brittle corner marked.
 
-    The corner holds the confident predictions (at least `min_confidence`) whose FDS is at least `fds_threshold`:
+    The corner holds the confident predictions (at least `min_confidence`) whose score is at least `threshold`:
     those that look safest and rest on least.
 
     Attributes
     ----------
-    confidence, fds, flip_budget, flipped : arrays, one entry a prediction
+    confidence, score, flip_budget, flipped : arrays, one entry a prediction
     min_confidence : where confident begins
-    fds_threshold : where the most fragile share of the confident predictions begins; NaN if none is confident
+    threshold : where the most fragile share of the confident predictions begins; NaN if none is confident
+    by : the score drawn: ``exposure`` or ``fds``
     ax_, figure_ : what was drawn on
     """
 
     confidence: np.ndarray
-    fds: np.ndarray
+    score: np.ndarray
     flip_budget: np.ndarray
     flipped: np.ndarray
     min_confidence: float = 0.9
-    fds_threshold: float = float("nan")
+    threshold: float = float("nan")
+    by: str = "exposure"
     ax_: Any = field(default=None, init=False, repr=False)
     figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_certificates(
-        cls, certs: Certificates, *, min_confidence: float = 0.9, share: float = 0.2, ax: Axes | None = None
+        cls,
+        certs: Certificates,
+        *,
+        min_confidence: float = 0.9,
+        share: float = 0.2,
+        by: str = "exposure",
+        ax: Axes | None = None,
     ) -> FragilityMapDisplay:
         """Draw all predictions; mark the most fragile `share` of those with at least `min_confidence`."""
         if not 0.0 < share <= 1.0:
             raise DataError(f"share must lie in (0, 1], got {share}")
         table = certs.to_arrow()
-        confidence, fds, flip_budget, flipped = (
-            table[name].to_numpy() for name in ("confidence", "fds", "flip_budget", "flipped")
-        )
-        confident = fds[confidence >= min_confidence]
+        confidence, flip_budget, flipped = (table[name].to_numpy() for name in ("confidence", "flip_budget", "flipped"))
+        score = certs.score(by)
+        confident = score[confidence >= min_confidence]
         threshold = float(np.quantile(confident, 1.0 - share)) if len(confident) else float("nan")
-        return cls(confidence, fds, flip_budget, flipped, min_confidence, threshold).plot(ax)
+        return cls(confidence, score, flip_budget, flipped, min_confidence, threshold, by).plot(ax)
 
     @property
     def in_corner(self) -> np.ndarray:
         """Which predictions lie in the brittle corner."""
-        return (self.confidence >= self.min_confidence) & (self.fds >= self.fds_threshold)
+        return (self.confidence >= self.min_confidence) & (self.score >= self.threshold)
 
     def plot(self, ax: Axes | None = None) -> FragilityMapDisplay:
         """Draw the map on new axes or on `ax`."""
@@ -252,7 +263,7 @@ class FragilityMapDisplay:
             self._draw_corner(ax)
             self._draw_marks(ax)
             ax.set_xlabel("confidence of the prediction")
-            ax.set_ylabel("fragility (FDS): 0 rests on much, 1 on little")
+            ax.set_ylabel(f"{SCORE_LABEL.get(self.by, self.by)}: 0 rests on much, 1 on little")
             ax.set_title("Confidence against fragility")
             ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
         self.ax_, self.figure_ = ax, ax.figure
@@ -261,10 +272,10 @@ class FragilityMapDisplay:
     def _draw_corner(self, ax: Axes) -> None:
         from matplotlib.patches import Rectangle
 
-        if not np.isfinite(self.fds_threshold):
+        if not np.isfinite(self.threshold):
             return
-        right, top = 1.005, max(1.0, float(self.fds.max())) + 0.015
-        corner = (self.min_confidence, self.fds_threshold)
+        right, top = 1.005, max(1.0, float(self.score.max())) + 0.015
+        corner = (self.min_confidence, self.threshold)
         size = (right - corner[0], top - corner[1])
         count = int(self.in_corner.sum())
         label = f"brittle corner: {count} prediction{'' if count == 1 else 's'}"
@@ -278,7 +289,7 @@ class FragilityMapDisplay:
             here = kind == number
             if here.any():
                 ax.scatter(
-                    self.confidence[here], self.fds[here], s=size, c=colour, marker=marker, alpha=0.75,
+                    self.confidence[here], self.score[here], s=size, c=colour, marker=marker, alpha=0.75,
                     linewidths=0, label=f"{label} ({int(here.sum())})", zorder=2 + number,
                 )  # fmt: skip
 
@@ -355,3 +366,49 @@ def _draw_reliability(ax: Axes, curves: Mapping[str, ReliabilityCurve], title: s
     ax.set_title(title)
     ax.set_xlabel("confidence (mean top probability of the bin)")
     ax.legend(loc="lower right")
+
+
+@dataclass
+class ReviewPolicyDisplay:
+    """What a review policy does: the share reviewed against the brittle rate that stays unreviewed, with its bound.
+
+    Attributes
+    ----------
+    policy : the policy drawn
+    ax_, figure_ : what was drawn on
+    """
+
+    policy: ReviewPolicy
+    ax_: Any = field(default=None, init=False, repr=False)
+    figure_: Any = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def from_policy(cls, policy: ReviewPolicy, *, ax: Axes | None = None) -> ReviewPolicyDisplay:
+        """Draw a policy, one line a segment."""
+        return cls(policy).plot(ax)
+
+    def plot(self, ax: Axes | None = None) -> ReviewPolicyDisplay:
+        """Draw on new axes or on `ax`."""
+        with drawing_style():
+            if ax is None:
+                ax = _new_figure(7.2, 4.6).add_subplot()
+            for number, (rule, curve) in enumerate(zip(self.policy.rules, self.policy.curves, strict=True)):
+                _draw_rule(ax, rule, curve, (BLUE, ORANGE, GREY, RED)[number % 4])
+            ax.axhline(self.policy.risk, color=RED, linewidth=1.0, linestyle="--", label=f"risk {self.policy.risk:.1%}")
+            ax.set_xlabel(f"share of confident predictions reviewed (highest {self.policy.by} first)")
+            ax.set_ylabel("brittle rate among the rest")
+            ax.set_title(f"Review policy: {self.policy.state}")
+            ax.set_xlim(0.0, 1.0)
+            ax.set_ylim(0.0, min(1.0, 4.0 * max(self.policy.risk, *(c.brittle_rate[-1] for c in self.policy.curves))))
+            ax.legend(loc="upper right")
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
+
+
+def _draw_rule(ax: Axes, rule: ReviewRule, curve: ReviewCurve, colour: str) -> None:
+    name = "observed" if rule.segment is None else f"observed, {rule.segment}"
+    ax.plot(curve.review_share, curve.brittle_rate, color=colour, label=name)
+    ax.plot(curve.review_share, curve.bound, color=colour, linestyle=":", label=name.replace("observed", "upper bound"))
+    if rule.bound is not None:
+        label = f"policy: review {rule.review_share:.0%}"
+        ax.plot([rule.review_share], [rule.bound], marker="o", color=colour, linestyle="none", label=label)

@@ -1,7 +1,7 @@
 """Review policy: which confident predictions may go unreviewed, with a guarantee.
 
 Given n confident rows with a score and a held-out label each: rows whose score lies below a threshold go unreviewed,
-such that the brittle rate among them is at most ``risk``, with probability at least ``confidence`` over the draw of rows.
+such that the brittle rate among them is at most ``risk``, with probability at least ``confidence`` over the rows' draw.
 
     thresholds    the score's quantiles in steps of 1%; the last one, infinity, reviews nothing
     bound         k brittle of n' rows below a threshold: the exact binomial (Clopper-Pearson) upper limit
@@ -26,12 +26,15 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from fragility.certificate import Certificates
+from fragility.certificates import Certificates
 from fragility.errors import DataError
 from fragility.files import write_text
-from fragility.scores import Booleans, Floats
+from fragility.ids import places_by_id
+from fragility.scores import Booleans, Floats, Integers
 from fragility.stress import BrittleLabels
+from fragility.stress.labels import STRESS_KEY
 
 FORMAT = "fragility-policy/1"
 STARTS = 5
@@ -42,6 +45,43 @@ GUARANTEE = (
     "it says nothing of other populations or failures."
 )
 State: TypeAlias = Literal["attained", "not attainable"]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledRows:
+    """What a policy needs of held-out labels, wherever they come from."""
+
+    ids: tuple[Hashable, ...]
+    high_confidence: Booleans  # (n,)
+    brittle: Booleans  # (n,)
+    min_confidence: float
+    stress: Mapping[str, Any] | None  # None where the labels do not say how they were made
+
+    @classmethod
+    def of(cls, labels: BrittleLabels | pa.Table, min_confidence: float = 0.9) -> LabelledRows:
+        """Take labels from `label_brittle`, or from the table that `fragility stress --out` writes."""
+        if isinstance(labels, BrittleLabels):
+            ids = tuple(np.asarray(labels.id).tolist())
+            stress = labels.stress
+            return cls(ids, labels.high_confidence, labels.brittle, stress.tau_confidence, stress.to_dict())
+        for name in ("id", "confidence", "high_confidence", "brittle"):
+            if name not in labels.column_names:
+                raise DataError(
+                    f"a table of labels has columns id, confidence, high_confidence and brittle, this one lacks {name!r}; "
+                    "make one with label_brittle(...).save(FILE) or fragility stress --out FILE"
+                )
+        stated = (labels.schema.metadata or {}).get(STRESS_KEY.encode())
+        stress_dict = None if stated is None else json.loads(stated)
+        least = min_confidence if stress_dict is None else float(stress_dict["tau_confidence"])
+        confident, brittle = (
+            np.asarray(labels.column(name).to_numpy(zero_copy_only=False), dtype=bool)
+            for name in ("high_confidence", "brittle")
+        )
+        if (confident != (labels.column("confidence").to_numpy() >= least)).any():
+            raise DataError(
+                f"the labels call other rows confident than those of at least {least:g}; say min_confidence"
+            )
+        return cls(tuple(labels.column("id").to_pylist()), confident, brittle, least, stress_dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +148,7 @@ class ReviewPolicy:
     segmented_by: str | None
     protocol_digest: str
     model_fingerprint: str
-    stress: Mapping[str, Any]
+    stress: Mapping[str, Any] | None
 
     # --- making one -------------------------------------------------------------------------------------
 
@@ -116,12 +156,13 @@ class ReviewPolicy:
     def fit(
         cls,
         certs: Certificates,
-        labels: BrittleLabels,
+        labels: BrittleLabels | pa.Table,
         *,
         risk: float = 0.02,
         confidence: float = 0.95,
         by: str = "exposure",
         segments: str | Mapping[Hashable, str] | None = None,
+        min_confidence: float = 0.9,
     ) -> ReviewPolicy:
         """Choose the laxest threshold whose guarantee the labelled rows support.
 
@@ -129,8 +170,8 @@ class ReviewPolicy:
         ----------
         certs : Certificates
             Certificates of the labelled rows.
-        labels : BrittleLabels
-            Held-out labels of the same rows, from `label_brittle`.
+        labels : BrittleLabels or pyarrow.Table
+            Held-out labels of the same rows, from `label_brittle`, or the table it saves.
         risk : float
             Largest brittle rate allowed among the rows that go unreviewed.
         confidence : float
@@ -139,6 +180,8 @@ class ReviewPolicy:
             The score that orders rows: ``exposure``, ``fds`` or ``rcma``.
         segments : ``"predicted"``, mapping from id to segment, or None
             A rule for each predicted class, or for each segment; the guarantee then holds in every one of them at once.
+        min_confidence : float
+            Which rows are confident, for a table of labels that does not say.
 
         Returns
         -------
@@ -147,16 +190,15 @@ class ReviewPolicy:
         """
         _check_share("risk", risk)
         _check_share("confidence", confidence)
-        scores = _scores(certs, by)
-        place = _places(certs, labels)
-        confident = np.asarray(labels.high_confidence, dtype=bool)[place]
-        brittle = np.asarray(labels.brittle, dtype=bool)[place]
+        scores = certs.score(by)
+        rows = LabelledRows.of(labels, min_confidence)
+        place = _places(certs, rows)
+        confident, brittle = rows.high_confidence[place], rows.brittle[place]
         names = _segment_names(certs, segments)
         parts = [None] if names is None else sorted(set(names[confident]))
         if not confident.any():
             raise DataError(
-                f"no labelled row is at least {labels.stress.tau_confidence:.0%} confident; "
-                "a policy is about confident rows"
+                f"no labelled row is at least {rows.min_confidence:.0%} confident; a policy is about confident rows"
             )
         level = 1 - (1 - confidence) / len(parts) / STARTS
         fitted = []
@@ -167,13 +209,13 @@ class ReviewPolicy:
             by=by,
             risk=float(risk),
             confidence=float(confidence),
-            min_confidence=float(labels.stress.tau_confidence),
+            min_confidence=float(rows.min_confidence),
             rules=tuple(rule for rule, _ in fitted),
             curves=tuple(curve for _, curve in fitted),
             segmented_by=None if segments is None else PREDICTED if segments == PREDICTED else "declared",
             protocol_digest=certs.protocol.digest,
             model_fingerprint=str(certs.manifest["model"]["fingerprint"]),
-            stress=labels.stress.to_dict(),
+            stress=rows.stress,
         )
 
     # --- reading it -------------------------------------------------------------------------------------
@@ -217,7 +259,7 @@ class ReviewPolicy:
             raise DataError("the policy was fitted for another model than the one audited here; fit one for it")
         if self.segmented_by == "declared" and segments is None:
             raise DataError("the policy has rules for declared segments; give segments={id: segment} for these rows")
-        scores = _scores(certs, self.by)
+        scores = certs.score(self.by)
         names = _segment_names(certs, PREDICTED if self.segmented_by == PREDICTED else segments)
         chosen = np.flatnonzero(_confident(certs, self.min_confidence) & (scores >= self._limits(len(certs), names)))
         return certs.take(chosen[np.argsort(-scores[chosen], kind="stable")])
@@ -253,7 +295,7 @@ class ReviewPolicy:
             "curves": [_plain_fields(curve) for curve in self.curves],
             "protocol_digest": self.protocol_digest,
             "model_fingerprint": self.model_fingerprint,
-            "stress": dict(self.stress),
+            "stress": None if self.stress is None else dict(self.stress),
         }
 
     @classmethod
@@ -273,7 +315,7 @@ class ReviewPolicy:
                 segmented_by=document["segmented_by"],
                 protocol_digest=str(document["protocol_digest"]),
                 model_fingerprint=str(document["model_fingerprint"]),
-                stress=dict(document["stress"]),
+                stress=None if document["stress"] is None else dict(document["stress"]),
             )
         except KeyError as error:
             raise DataError(f"the review policy lacks the field {error.args[0]!r}") from error
@@ -389,23 +431,18 @@ def _check_share(name: str, value: Any) -> None:
         raise DataError(f"{name} must lie between 0 and 1, such as 0.02, got {value!r}")
 
 
-def _scores(certs: Certificates, by: str) -> Floats:
-    if by not in ("exposure", "fds", "rcma"):
-        raise DataError(f"a policy ranks by exposure, fds or rcma, got {by!r}")
-    return np.asarray(certs.table.column(by).to_numpy(), dtype=np.float64)
-
-
 def _confident(certs: Certificates, minimum: float) -> Booleans:
     return np.asarray(certs.table.column("confidence").to_numpy() >= minimum)
 
 
-def _places(certs: Certificates, labels: BrittleLabels) -> npt.NDArray[np.int64]:
-    place = {str(own): i for i, own in enumerate(np.asarray(labels.id).tolist())}
-    ids = certs.table.column("id").to_pylist()
-    missing = [own for own in ids if str(own) not in place]
+def _places(certs: Certificates, labels: LabelledRows) -> Integers:
+    places, missing = places_by_id(certs.claims.ids, labels.ids)
     if missing:
-        raise DataError(f"labels lack {len(missing)} of the {len(ids)} certified rows, for example row {missing[0]!r}")
-    return np.array([place[str(own)] for own in ids], dtype=np.int64)
+        raise DataError(
+            f"labels lack {len(missing)} of the {len(certs)} certified rows, for example row {missing[0]!r}; "
+            "label the same rows with the same ids"
+        )
+    return places
 
 
 def _segment_names(certs: Certificates, segments: str | Mapping[Hashable, str] | None) -> npt.NDArray[np.str_] | None:
@@ -430,7 +467,8 @@ def _told(rule: ReviewRule, policy: ReviewPolicy) -> str:
     if rule.state == "attained":
         return (
             f"Review the {rule.review_share:.0%} of {among} with {policy.by} of at least {rule.threshold:.4g}: "
-            f"of the rest at most {policy.risk:.1%} are brittle, with probability {policy.confidence:.0%} (bound {rule.bound:.2%} from "
+            f"of the rest at most {policy.risk:.1%} are brittle, with probability {policy.confidence:.0%} "
+            f"(bound {rule.bound:.2%} from "
             f"{rule.unreviewed_brittle} of {rule.unreviewed} labelled rows)."
         )
     needed = (

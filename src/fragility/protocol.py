@@ -54,7 +54,8 @@ class Protocol:
     severities: tuple[float, ...] = DEFAULT_SEVERITIES
     depth: int = DEFAULT_DEPTH
     reading: Reading = "support"
-    weights: tuple[float, float, float] = EQUAL_WEIGHTS
+    weights: tuple[float, float, float] = EQUAL_WEIGHTS  # of RCMA, 1 / k* and degradation in FDS
+    exposure_weights: tuple[float, float, float] = EQUAL_WEIGHTS  # of targeted, independent and common loss in exposure
     resolution: float = 1e-6
     decision: Decision | None = None  # None: the class with the largest probability is predicted
     training_digest: str = ""
@@ -71,7 +72,8 @@ class Protocol:
         _check_partition(self.groups, [column.name for column in self.columns])
         _check_depth(self.depth, len(self.groups))
         _check_severities(self.severities)
-        _check_weights(self.weights)
+        _check_weights("weights", self.weights)
+        _check_weights("exposure_weights", self.exposure_weights)
         if not 0 < self.resolution <= MAX_RESOLUTION:  # it is also how far a verified margin may lie
             raise ProtocolError(
                 f"resolution must be a positive number in margin units, at most {MAX_RESOLUTION:g}, "
@@ -83,6 +85,11 @@ class Protocol:
             raise ProtocolError(f"operators must be distinct, got {list(self.operators)}")
         for operator in self.operators:
             operator_width(operator, len(self.groups))
+        if self.fading is None and not sum(self.exposure_weights[:2]) > 0:
+            raise ProtocolError(
+                "exposure_weights put all weight on the common loss, which needs the operator attenuate_all; "
+                f"add it to the operators {list(self.operators)}"
+            )
 
     # --- making one -------------------------------------------------------------------------------------
 
@@ -101,6 +108,7 @@ class Protocol:
         depth: int | None = None,
         reading: Reading = "support",
         weights: Sequence[float] = EQUAL_WEIGHTS,
+        exposure_weights: Sequence[float] = EQUAL_WEIGHTS,
         resolution: float = 1e-6,
         merge_threshold: float = 0.8,
         nominal: Sequence[str] = (),
@@ -147,7 +155,8 @@ class Protocol:
             severities=tuple(_number("a severity", severity) for severity in _listed("severities", severities)),
             depth=_whole(min(DEFAULT_DEPTH, len(blocks)) if depth is None else depth),
             reading=reading,
-            weights=_three(weights),
+            weights=_three("weights", weights),
+            exposure_weights=_three("exposure_weights", exposure_weights),
             resolution=_number("resolution", resolution),
             decision=wrapped.decision if declared is None else declared,
             training_digest=table_digest(rows.columns()),
@@ -181,6 +190,11 @@ class Protocol:
     def decision_offset(self, classes: Sequence[ClassLabel]) -> Floats | None:
         """Return what the declared decision adds to the log-probabilities of ``classes``; None: nothing."""
         return self.evidence.decision_offset(classes)
+
+    @property
+    def fading(self) -> int | None:
+        """Which operator is attenuate_all; None if there is none, and then no common loss."""
+        return self.operators.index("attenuate_all") if "attenuate_all" in self.operators else None
 
     @property
     def states_per_row(self) -> int:
@@ -235,6 +249,7 @@ class Protocol:
             "depth": self.depth,
             "reading": self.reading,
             "weights": list(self.weights),
+            "exposure_weights": list(self.exposure_weights),
             "resolution": self.resolution,
             "decision": None if self.decision is None else self.decision.to_dict(),
             "training_digest": self.training_digest,
@@ -260,7 +275,8 @@ class Protocol:
                 severities=tuple(float(s) for s in document["severities"]),
                 depth=document["depth"],
                 reading=document["reading"],
-                weights=_three(document["weights"]),
+                weights=_three("weights", document["weights"]),
+                exposure_weights=_three("exposure_weights", document["exposure_weights"]),
                 resolution=float(document["resolution"]),
                 decision=Decision.read(document["decision"]),
                 training_digest=document["training_digest"],
@@ -306,7 +322,7 @@ class Protocol:
 
 _KNOWN_KEYS = frozenset(
     {"format", "space", "fields", "columns", "groups", "grouping", "baseline", "operators", "severities", "depth"}
-    | {"reading", "weights", "resolution", "decision", "training_digest", "training_rows"}
+    | {"reading", "weights", "exposure_weights", "resolution", "decision", "training_digest", "training_rows"}
 )
 
 
@@ -358,14 +374,20 @@ def _check_severities(severities: Sequence[float]) -> None:
         raise ProtocolError(f"severities must rise strictly within (0, 1], got {list(severities)}")
 
 
-def _check_weights(weights: Sequence[float]) -> None:
+def _check_weights(name: str, weights: Sequence[float]) -> None:
     if not all(np.isfinite(w) and w >= 0 for w in weights) or sum(weights) <= 0:
-        raise ProtocolError(f"weights must be three numbers >= 0, not all 0, got {list(weights)}")
+        raise ProtocolError(f"{name} must be three numbers >= 0, not all 0, got {list(weights)}")
 
 
-def _three(weights: Sequence[float]) -> tuple[float, float, float]:
-    if len(_listed("weights", weights)) != 3:
-        raise ProtocolError(f"weights must be three numbers (RCMA, flip budget, degradation), got {len(weights)}")
+WEIGHTED = {
+    "weights": "RCMA, flip budget, degradation",
+    "exposure_weights": "targeted, independent and common loss",
+}
+
+
+def _three(name: str, weights: Sequence[float]) -> tuple[float, float, float]:
+    if len(_listed(name, weights)) != 3:
+        raise ProtocolError(f"{name} must be three numbers ({WEIGHTED[name]}), got {len(weights)}")
     a, b, c = (_number("a weight", w) for w in weights)
     return a, b, c
 

@@ -10,6 +10,14 @@ Letters are the paper's: n rows, C classes, G evidence groups, K audit depth, P 
     RCMA = sum_{k=0..K} c_k / (K + 1)
     u = w1 RCMA + w2 / k* + w3 mean_P 1[lambda*_P < inf] / (lambda*_P + 1e-8),   FDS = 1 - exp(-u)
 
+Exposure is ours, not the paper's: evidence fails in three ways, and the states of the certificate hold all three.
+
+    T = RCMA                                          targeted: the groups that matter most go first
+    I = sum_g [delta_g]_+ / (|m(x)| + 1e-8)           independent: each group fails on its own
+    a_lambda = 1 for lambda >= lambda*_all, else [m(x) - m(x at lambda)] / (|m(x)| + 1e-8) clipped to [0, 1]
+    A = mean_{lambda in Lambda} a_lambda              common mode: everything fades together (attenuate_all)
+    E = 1 - exp(-(v1 T + v2 I + v3 A))
+
 Where the protocol declares a decision threshold, ``offset`` (C,) is added to the log-probabilities before classes are
 compared (see ``fragility.decision``); without one the class with the largest probability is predicted.
 """
@@ -150,6 +158,30 @@ def degradation_risk(thresholds: Floats) -> Floats:
     if thresholds.shape[1] == 0:
         return np.zeros(len(thresholds))
     return np.asarray((1.0 / (thresholds + EPSILON)).mean(axis=1))
+
+
+def independent_loss(margin: Floats, drops: Floats) -> Floats:
+    """Return I = sum_g [delta_g]_+ / (|m(x)| + 1e-8); margin (n,), drops (n, G) -> (n,). Unbounded above."""
+    return np.asarray(np.maximum(drops, 0.0).sum(axis=1) / (np.abs(margin) + EPSILON))
+
+
+def common_loss(margin: Floats, fade_margin: Floats, threshold: Floats, severities: Floats) -> Floats:
+    """Return A, the mean of a_lambda over the grid; NaN without the operator attenuate_all.
+
+    margin and threshold (n,), fade_margin (n, |Lambda|), not read from lambda* on -> (n,).
+    """
+    if fade_margin.shape[1] == 0:
+        return np.full(len(margin), np.nan)
+    lost = np.clip((margin[:, None] - fade_margin) / (np.abs(margin)[:, None] + EPSILON), 0.0, 1.0)
+    return np.asarray(np.where(severities >= threshold[:, None], 1.0, lost).mean(axis=1))
+
+
+def exposure(area: Floats, independent: Floats, common: Floats, weights: tuple[float, float, float]) -> Floats:
+    """Return E = 1 - exp(-(v1 T + v2 I + v3 A)); all (n,). Where A is NaN, its weight goes to the other two."""
+    v1, v2, v3 = weights
+    rest = (v1 * area + v2 * independent) * ((v1 + v2 + v3) / (v1 + v2) if v1 + v2 > 0 else 0.0)
+    u = np.where(np.isnan(common), rest, v1 * area + v2 * independent + v3 * common)
+    return np.asarray(-np.expm1(-u))
 
 
 def sigmoid_probabilities(score: npt.ArrayLike) -> Floats:

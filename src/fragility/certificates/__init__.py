@@ -2,7 +2,7 @@
 
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import Claims, contradictions, derived_claims
-from fragility.certificates.collection import Certificates
+from fragility.certificates.collection import RANKED_BY, Certificates
 from fragility.certificates.digests import FORMAT, context_digest, digest_text, row_digests
 from fragility.certificates.folder import (
     MANIFEST_FILE,
@@ -29,6 +29,7 @@ __all__ = [
     "FORMAT",
     "LIMITS",
     "MANIFEST_FILE",
+    "RANKED_BY",
     "AuditSummary",
     "Certificate",
     "Certificates",

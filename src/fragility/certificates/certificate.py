@@ -21,11 +21,15 @@ class Certificate:
     flipped: bool
     rcma: float
     fds: float
+    exposure: float
+    independent_loss: float
+    common_loss: float | None  # None where the protocol does not fade all evidence together
     thresholds: Mapping[str, float | None]  # lambda* by operator, None where no severity flips
     path: tuple[str, ...]
     path_margin: tuple[float, ...]
     path_predicted: tuple[ClassLabel, ...]
     path_collapse: tuple[float, ...]
+    fade_margin: tuple[float, ...]  # as all evidence fades, by severity, as far as the prediction holds
     one_step_drop: Mapping[str, float]
     one_step_confidence_drop: Mapping[str, float]
     digest: str
@@ -66,11 +70,25 @@ class Certificate:
             mark = "  <- flips" if self.flipped and k == self.flip_budget else ""
             lines.append(f"{k:>3}  {name:<{width}}  {margin:>+8.3f}  {_bar(margin / scale)}  {label}{mark}")
         budget = f"k* = {self.flip_budget}{'' if self.flipped else ' (no flip)'}"
-        lines += ["", f"     {budget}   RCMA = {self.rcma:.3f}   FDS = {self.fds:.3f}"]
+        lines += ["", f"     {budget}   RCMA = {self.rcma:.3f}   FDS = {self.fds:.3f}   exposure = {self.exposure:.3f}"]
+        lines += [f"     {way:<18} {told}" for way, told in self.losses()]
         for operator, value in self.thresholds.items():
             told = "no severity flips it" if value is None else f"flips at severity {value:g}"
             lines.append(f"     {operator}: {told}")
         return "\n".join(lines)
+
+    def losses(self) -> list[tuple[str, str]]:
+        """The three ways evidence fails, and how much of the margin each takes, in words."""
+        strongest = max(self.one_step_drop, key=lambda name: self.one_step_drop[name])
+        ways = [
+            ("what goes first", f"{self.rcma:.0%} of the margin lost along the path, on average"),
+            ("each on its own", f"{_of_margin(self.independent_loss)}, all groups added up; most by {strongest}"),
+        ]
+        if self.common_loss is not None:
+            ways.append(
+                ("all together", f"{self.common_loss:.0%} of the margin lost as all evidence fades, on average")
+            )
+        return ways
 
     def __str__(self) -> str:
         return self.story()
@@ -80,6 +98,10 @@ class Certificate:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self.story())}</pre>"
+
+
+def _of_margin(loss: float) -> str:
+    return f"{loss:.0%} of the margin" if loss < 1.0 else f"{loss:.1f} times the margin"
 
 
 def _and(names: Sequence[str]) -> str:

@@ -3,12 +3,12 @@
 An engine measures classes, margins, confidences and thresholds. The rest is arithmetic on them (SPEC: certificate):
 
     k*   = first k with path_predicted_k != predicted, else K + 1;   flipped = (k* <= K)
-    c_k, RCMA, FDS                                                   as in fragility.scores
+    c_k, RCMA, FDS, independent and common loss, exposure            as in fragility.scores
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -16,7 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.protocol import Protocol
-from fragility.scores import Booleans, Floats, Integers, collapse, fds, flip_budget, rcma
+from fragility.scores import (
+    Booleans,
+    Floats,
+    Integers,
+    collapse,
+    common_loss,
+    exposure,
+    fds,
+    flip_budget,
+    independent_loss,
+    rcma,
+)
 
 # Derived claims are recomputed from the stored numbers they were made of, so only the last digits may differ.
 DERIVED_TOLERANCE = 1e-9
@@ -24,7 +35,10 @@ DERIVED_TOLERANCE = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Claims:
-    """The claims of n certificates as arrays: G groups, K depth, P operators. Classes and groups are indices."""
+    """The claims of n certificates as arrays: G groups, K depth, P operators, |Lambda| severities.
+
+    Classes and groups are indices.
+    """
 
     ids: tuple[Hashable, ...]
     predicted: Integers  # (n,)
@@ -34,11 +48,15 @@ class Claims:
     flipped: npt.NDArray[np.bool_]  # (n,)
     rcma: Floats  # (n,)
     fds: Floats  # (n,)
+    exposure: Floats  # (n,)
+    independent_loss: Floats  # (n,)
+    common_loss: Floats  # (n,) NaN where the protocol has no attenuate_all
     thresholds: Floats  # (n, P) infinity where no severity flips
     path: Integers  # (n, K)
     path_margin: Floats  # (n, K+1)
     path_predicted: Integers  # (n, K+1)
     path_collapse: Floats  # (n, K+1)
+    fade_margin: Floats  # (n, |Lambda|) NaN from lambda* of attenuate_all on; (n, 0) without that operator
     one_step_drop: Floats  # (n, G)
     one_step_confidence_drop: Floats  # (n, G)
 
@@ -52,33 +70,40 @@ class Claims:
         return Claims(ids=tuple(self.ids[i] for i in chosen), **arrays)
 
 
-def derived_claims(
-    margin: Floats, predicted: Integers, path_margin: Floats, path_predicted: Integers, thresholds: Floats, pi: Protocol
-) -> dict[str, Any]:
-    """Return the claims that follow from what was measured, by their names."""
-    budget = flip_budget(path_predicted != predicted[:, None])
-    c = collapse(margin, path_margin, pi.reading)
+MEASURED = ("predicted", "margin", "path_margin", "path_predicted", "thresholds", "fade_margin", "one_step_drop")
+
+
+def derived_claims(measured: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
+    """Return the claims that follow from the arrays named in MEASURED, by their names."""
+    margin, thresholds = measured["margin"], measured["thresholds"]
+    budget = flip_budget(measured["path_predicted"] != measured["predicted"][:, None])
+    c = collapse(margin, measured["path_margin"], protocol.reading)
     area = rcma(c)
+    independent = independent_loss(margin, measured["one_step_drop"])
+    fading = thresholds[:, protocol.fading] if protocol.fading is not None else np.full(len(margin), np.inf)
+    common = common_loss(margin, measured["fade_margin"], fading, np.array(protocol.severities))
     return {
         "flip_budget": budget,
-        "flipped": budget <= pi.depth,
+        "flipped": budget <= protocol.depth,
         "path_collapse": c,
         "rcma": area,
-        "fds": fds(area, budget, thresholds, pi.weights),
+        "fds": fds(area, budget, thresholds, protocol.weights),
+        "exposure": exposure(area, independent, common, protocol.exposure_weights),
+        "independent_loss": independent,
+        "common_loss": common,
     }
 
 
 def contradictions(claims: Claims, protocol: Protocol) -> list[tuple[int, str]]:
     """Return (position, claim) wherever a claim contradicts the others of its row, or cannot be true of any row."""
-    implied = derived_claims(
-        claims.margin, claims.predicted, claims.path_margin, claims.path_predicted, claims.thresholds, protocol
-    )
+    implied = derived_claims({name: getattr(claims, name) for name in MEASURED}, protocol)
     wrong = {name: _differs(getattr(claims, name), value) for name, value in implied.items()}
     wrong |= {
         "confidence": ~((claims.confidence >= 0.0) & (claims.confidence <= 1.0)),
         "path_margin": claims.path_margin[:, 0] != claims.margin,
         "path_predicted": claims.path_predicted[:, 0] != claims.predicted,
         "path": _repeats(claims.path),
+        "fade_margin": _faded(claims, protocol),
         "thresholds": ~(np.isin(claims.thresholds, protocol.severities) | np.isposinf(claims.thresholds)),
     }
     return [
@@ -86,11 +111,20 @@ def contradictions(claims: Claims, protocol: Protocol) -> list[tuple[int, str]]:
     ]
 
 
+def _faded(claims: Claims, protocol: Protocol) -> Booleans:
+    """Where fading margins are known from lambda* on, or unknown below it."""
+    if protocol.fading is None:
+        return np.zeros(len(claims), dtype=bool)
+    flipped = np.array(protocol.severities) >= claims.thresholds[:, protocol.fading, None]
+    return np.asarray((np.isnan(claims.fade_margin) != flipped).any(axis=1))
+
+
 def _differs(stated: npt.NDArray[Any], implied: npt.NDArray[Any]) -> Booleans:
     if implied.dtype.kind != "f":
         return np.asarray(stated != implied)
     # An unbounded collapse near a tie is large; its last digits are relative to it.
-    return np.asarray(~(np.abs(stated - implied) <= DERIVED_TOLERANCE * (1.0 + np.abs(implied))))
+    close = np.abs(stated - implied) <= DERIVED_TOLERANCE * (1.0 + np.abs(implied))
+    return np.asarray(~(close | (np.isnan(stated) & np.isnan(implied))))
 
 
 def _repeats(path: Integers) -> Booleans:

@@ -29,8 +29,11 @@ from fragility.certificates.table import check_schema, claims_of, table_of
 from fragility.errors import CertificateError
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
+from fragility.scores import Floats
 
 SHOWN_ROWS = 20
+SHOWN_COLUMNS = ["id", "predicted", "confidence", "flip_budget", "rcma", "fds", "exposure"]
+RANKED_BY = ("exposure", "fds", "rcma", "independent_loss", "common_loss")
 
 
 class Certificates:
@@ -84,11 +87,13 @@ class Certificates:
             **{name: row[name] for name in ("id", "predicted", "confidence", "margin", "flip_budget", "flipped")},
             rcma=row["rcma"],
             fds=row["fds"],
+            **{name: row[name] for name in ("exposure", "independent_loss", "common_loss")},
             thresholds={operator: row[f"lambda_{operator}"] for operator in self.protocol.operators},
             path=tuple(row["path"]),
             path_margin=tuple(row["path_margin"]),
             path_predicted=tuple(row["path_predicted"]),
             path_collapse=tuple(row["path_collapse"]),
+            fade_margin=tuple(row["fade_margin"]),
             one_step_drop=dict(zip(names, row["one_step_drop"], strict=True)),
             one_step_confidence_drop=dict(zip(names, row["one_step_confidence_drop"], strict=True)),
             digest=row["digest"],
@@ -108,11 +113,23 @@ class Certificates:
     def _positions(self) -> dict[Hashable, int]:
         return {own_id: i for i, own_id in enumerate(self.table.column("id").to_pylist())}
 
-    def most_fragile(self, n: int = 20, min_confidence: float = 0.9) -> Certificates:
-        """Return the ``n`` confident predictions with the largest FDS, most fragile first."""
-        fds = self.table.column("fds").to_numpy()
+    def most_fragile(self, n: int = 20, min_confidence: float = 0.9, by: str = "exposure") -> Certificates:
+        """Return the ``n`` confident predictions with the largest score, most fragile first.
+
+        by: ``exposure`` (default), ``fds`` (the paper's), or another score of RANKED_BY.
+        """
+        score = self.score(by)
         chosen = np.flatnonzero(self.table.column("confidence").to_numpy() >= min_confidence)
-        return self.take(chosen[np.argsort(-fds[chosen], kind="stable")][:n])
+        return self.take(chosen[np.argsort(-score[chosen], kind="stable")][:n])
+
+    def score(self, by: str) -> Floats:
+        """Return one of the scores that rank predictions, (n,), large where a prediction is fragile."""
+        if by not in RANKED_BY:
+            raise CertificateError(f"predictions are ranked by one of {', '.join(RANKED_BY)}; got {by!r}")
+        values = self.table.column(by).to_numpy()
+        if by == "common_loss" and self.protocol.fading is None:
+            raise CertificateError("these certificates have no common_loss: their protocol lacks attenuate_all")
+        return np.asarray(values, dtype=np.float64)
 
     def take(self, positions: Sequence[int] | npt.NDArray[Any]) -> Certificates:
         """Return the certificates at these positions (or where a mask is true), as certificates of their own.
@@ -149,11 +166,12 @@ class Certificates:
         s = self.summary()
         return (
             f"{opening} (mean confidence {s.mean_confidence:.3f}, mean flip budget {s.mean_flip_budget:.3f}, "
-            f"{1 - s.share_never_flips:.1%} flip, mean RCMA {s.mean_rcma:.3f}, mean FDS {s.mean_fds:.3f})"
+            f"{1 - s.share_never_flips:.1%} flip, mean RCMA {s.mean_rcma:.3f}, mean FDS {s.mean_fds:.3f}, "
+            f"mean exposure {s.mean_exposure:.3f})"
         )
 
     def _repr_html_(self) -> str:
-        shown = self.table.slice(0, SHOWN_ROWS).select(["id", "predicted", "confidence", "flip_budget", "rcma", "fds"])
+        shown = self.table.slice(0, SHOWN_ROWS).select(SHOWN_COLUMNS)
         told = f"<p>The first {SHOWN_ROWS} of {len(self)}:</p>" if len(self) > SHOWN_ROWS else ""
         return f"<p>{html.escape(repr(self))}</p>{told}{shown.to_pandas().to_html(index=False)}"
 

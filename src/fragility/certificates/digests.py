@@ -36,6 +36,7 @@ def row_digests(claims: Claims, context: bytes, resolution: float) -> list[bytes
         _bytes_of(claims.path, "<i4"),
         _bytes_of(_counted(claims.path_margin, resolution), "<f8"),
         _bytes_of(claims.path_predicted, "<i4"),
+        _bytes_of(_counted(claims.fade_margin, resolution), "<f8"),
         _bytes_of(_counted(claims.one_step_drop, resolution), "<f8"),
         _bytes_of(_counted(claims.one_step_confidence_drop, PROBABILITY_UNIT), "<f8"),
     ]
@@ -46,8 +47,8 @@ def row_digests(claims: Claims, context: bytes, resolution: float) -> list[bytes
 
 
 def _counted(values: Floats, unit: float) -> Floats:
-    """Return values as whole multiples of a unit, halves to even; adding 0 makes -0 the 0 it is."""
-    return np.asarray(np.rint(values / unit) + 0.0)
+    """Return values as whole multiples of a unit, halves to even; adding 0 makes -0 the 0 it is, NaN is one value."""
+    return np.asarray(np.where(np.isnan(values), np.nan, np.rint(values / unit) + 0.0))
 
 
 def _bytes_of(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.uint8]:

@@ -32,10 +32,14 @@ class AuditSummary(NanEqual):
     share_never_flips: float
     mean_rcma: float
     mean_fds: float
+    mean_exposure: float
+    mean_independent_loss: float
+    mean_common_loss: float  # NaN where the protocol has no attenuate_all
     confident: int
     confident_flips_after_one: float
     confident_flips_within_two: float
     confident_mean_fds: float
+    confident_mean_exposure: float
     no_flip_under: Mapping[str, float]
     accuracy: float | None = None
     confident_accuracy: float | None = None
@@ -56,12 +60,18 @@ def summarise(
         share_never_flips=_mean(~table["flipped"]),
         mean_rcma=_mean(table["rcma"]),
         mean_fds=_mean(table["fds"]),
+        mean_exposure=_mean(table["exposure"]),
+        mean_independent_loss=_mean(table["independent_loss"]),
+        mean_common_loss=_mean(table["common_loss"]),
         confident=len(confident),
         confident_flips_after_one=_mean(confident["flipped"] & (confident["flip_budget"] <= 1)),
         confident_flips_within_two=_mean(confident["flipped"] & (confident["flip_budget"] <= 2)),
         confident_mean_fds=_mean(confident["fds"]),
+        confident_mean_exposure=_mean(confident["exposure"]),
         no_flip_under={
-            name.removeprefix("lambda_"): _mean(table[name].isna()) for name in table if name.startswith("lambda_")
+            name.removeprefix("lambda_"): _mean(table[name].isna())
+            for name in map(str, table.columns)
+            if name.startswith("lambda_")
         },
         accuracy=None if right is None else _mean(right),
         confident_accuracy=None if right is None else _mean(right[confident.index]),

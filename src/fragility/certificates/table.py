@@ -31,11 +31,15 @@ def schema_of(protocol: Protocol, classes: Sequence[ClassLabel], id_type: pa.Dat
         ("flipped", pa.bool_()),
         ("rcma", number),
         ("fds", number),
+        ("exposure", number),
+        ("independent_loss", number),
+        ("common_loss", number),
         *((f"lambda_{operator}", number) for operator in protocol.operators),
         ("path", _list_of(pa.string())),
         ("path_margin", _list_of(number)),
         ("path_predicted", _list_of(label)),
         ("path_collapse", _list_of(number)),
+        ("fade_margin", _list_of(number)),
         ("one_step_drop", _list_of(number)),
         ("one_step_confidence_drop", _list_of(number)),
         ("digest", pa.string()),
@@ -62,11 +66,15 @@ def table_of(claims: Claims, digests: Sequence[bytes], protocol: Protocol, class
         claims.flipped,
         claims.rcma,
         claims.fds,
+        claims.exposure,
+        claims.independent_loss,
+        pa.array(claims.common_loss, mask=np.isnan(claims.common_loss)),
         *(pa.array(values, mask=np.isinf(values)) for values in claims.thresholds.T),
         _lists(groups.take(pa.array(claims.path.ravel())), claims.path.shape),
         _lists(claims.path_margin.ravel(), claims.path_margin.shape),
         _lists(labels.take(pa.array(claims.path_predicted.ravel())), claims.path_predicted.shape),
         _lists(claims.path_collapse.ravel(), claims.path_collapse.shape),
+        _known_lists(claims.fade_margin),
         _lists(claims.one_step_drop.ravel(), claims.one_step_drop.shape),
         _lists(claims.one_step_confidence_drop.ravel(), claims.one_step_confidence_drop.shape),
         pa.array([digest_text(digest) for digest in digests], type=pa.string()),
@@ -85,6 +93,13 @@ def _lists(values: Any, shape: tuple[int, ...]) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, items, type=_list_of(items.type))
 
 
+def _known_lists(values: Floats) -> pa.Array:
+    """Return a list a row of its leading values that are not NaN."""
+    known = ~np.isnan(values)
+    offsets = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values[known]), type=_list_of(pa.float64()))
+
+
 # --- reading ------------------------------------------------------------------------------------------------
 
 
@@ -92,7 +107,7 @@ def claims_of(table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel]
     """Return the claims of a table; the inverse of ``table_of``. Refuses a table of another shape."""
     check_schema(table, protocol, classes)
     n, k, g = len(table), protocol.depth, len(protocol.groups)
-    thresholds = [_thresholds(table, f"lambda_{operator}") for operator in protocol.operators]
+    thresholds = [_nullable(table, f"lambda_{operator}", np.inf) for operator in protocol.operators]
     predicted = _flat(table, "path_predicted", n, k + 1)
     return Claims(
         ids=tuple(_whole(table, "id").to_pylist()),
@@ -103,11 +118,15 @@ def claims_of(table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel]
         flipped=np.asarray(_whole(table, "flipped").to_numpy(zero_copy_only=False), dtype=bool),
         rcma=_floats(table, "rcma"),
         fds=_floats(table, "fds"),
+        exposure=_floats(table, "exposure"),
+        independent_loss=_floats(table, "independent_loss"),
+        common_loss=_nullable(table, "common_loss", np.nan),
         thresholds=np.stack(thresholds, axis=1) if thresholds else np.empty((n, 0)),
         path=_indices(_flat(table, "path", n, k), protocol.group_names, "path").reshape(n, k),
         path_margin=_float_lists(table, "path_margin", n, k + 1),
         path_predicted=_indices(predicted, classes, "path_predicted").reshape(n, k + 1),
         path_collapse=_float_lists(table, "path_collapse", n, k + 1),
+        fade_margin=_padded(table, "fade_margin", n, 0 if protocol.fading is None else len(protocol.severities)),
         one_step_drop=_float_lists(table, "one_step_drop", n, g),
         one_step_confidence_drop=_float_lists(table, "one_step_confidence_drop", n, g),
     )
@@ -153,12 +172,12 @@ def _floats(table: pa.Table, name: str) -> Floats:
     return _finite(_whole(table, name).to_numpy(zero_copy_only=False), name)
 
 
-def _thresholds(table: pa.Table, name: str) -> Floats:
-    """Return a column of lambda*: null is stored for "no severity flips", infinity is computed with."""
+def _nullable(table: pa.Table, name: str, absent: float) -> Floats:
+    """Return a column of numbers in which null stands for a value that computations know as ``absent``."""
     column = _whole(table, name, nulls=True)
     _finite(column.drop_null().to_numpy(zero_copy_only=False), name)
     values = column.to_numpy(zero_copy_only=False).astype(np.float64)
-    return np.where(np.asarray(column.is_null()), np.inf, values)
+    return np.where(np.asarray(column.is_null()), absent, values)
 
 
 def _finite(values: Any, name: str) -> Floats:
@@ -179,6 +198,18 @@ def _flat(table: pa.Table, name: str, n: int, width: int) -> pa.Array:
     if values.null_count:
         raise CertificateError(f"column {name!r} of the certificate table holds {values.null_count} nulls")
     return values
+
+
+def _padded(table: pa.Table, name: str, n: int, width: int) -> Floats:
+    """Return a column of lists of at most this length as (n, width), NaN where a list has ended."""
+    column = _whole(table, name)
+    lengths = np.asarray(pc.list_value_length(column).to_numpy(zero_copy_only=False), dtype=np.int64)
+    values = column.flatten()
+    if values.null_count or (lengths > width).any():
+        raise CertificateError(f"column {name!r} of the certificate table must hold lists of at most {width} numbers")
+    out = np.full((n, width), np.nan)
+    out[np.arange(width) < lengths[:, None]] = _finite(values.to_numpy(zero_copy_only=False), name)
+    return out
 
 
 def _float_lists(table: pa.Table, name: str, n: int, width: int) -> Floats:

@@ -81,6 +81,7 @@ Validation = Annotated[
 ShapRows = Annotated[
     int, typer.Option("--shap", metavar="N", min=0, help="Explain N rows for the group-SHAP baseline; 0 leaves it out.")
 ]
+By = Annotated[str, typer.Option("--by", metavar="SCORE", help="The ranking to judge: exposure, or the paper's fds.")]
 RandomOrders = Annotated[
     int, typer.Option("--random-orders", metavar="N", min=0, help="Random group orders to average; 0 leaves them out.")
 ]
@@ -162,6 +163,7 @@ def evaluate(
     target: Target = None,
     id_column: Id = None,
     shap: ShapRows = 0,
+    by: By = "exposure",
     random_orders: RandomOrders = 5,
     json_file: JsonOut = None,
     csv_file: CsvOut = None,
@@ -218,6 +220,7 @@ def evaluate(
             validation=None if held is None else (held.X, held.labels),
             stress=declared,
             baselines=fg.Baselines(random_orders, shap),
+            by=by,
             ids=given.ids,
             engine=engine,
             seed=seed,

@@ -12,7 +12,17 @@ from rich.table import Table
 
 import fragility as fg
 from fragility.cli.group import READ
-from fragility.cli.options import Decimal, DirArgument, Encoding, Id, MinConfidence, Separator, Target, is_given
+from fragility.cli.options import (
+    Decimal,
+    DirArgument,
+    Encoding,
+    Id,
+    MinConfidence,
+    Separator,
+    Target,
+    is_given,
+    refuse_declared,
+)
 from fragility.cli.tables import CsvFormat, csv_format, read_rows
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
@@ -21,6 +31,10 @@ if TYPE_CHECKING:
     from fragility.certificates import AuditSummary
 
 Row = Annotated[str, typer.Option("--row", metavar="ID", help="The id of the row.", show_default=False)]
+By = Annotated[str, typer.Option("--by", metavar="SCORE", help="What to rank by: exposure, or the paper's fds.")]
+PolicyFile = Annotated[
+    Path | None, typer.Option("--policy", metavar="FILE", help="List what this review policy sends to review.")
+]
 Count = Annotated[int, typer.Option("-n", "--number", metavar="N", min=1, help="How many to show.")]
 Directories = Annotated[
     list[Path], typer.Argument(metavar="DIR...", help="Two or more folders that `fragility audit` wrote.")
@@ -48,7 +62,14 @@ def show(directory: DirArgument, row: Row) -> None:
     out().print(escape(fg.Certificates.load(directory).by_id(row).story()))
 
 
-def top(directory: DirArgument, number: Count = 20, min_confidence: MinConfidence = 0.9) -> None:
+def top(
+    context: typer.Context,
+    directory: DirArgument,
+    number: Count = 20,
+    min_confidence: MinConfidence = 0.9,
+    by: By = "exposure",
+    policy: PolicyFile = None,
+) -> None:
     """List the confident predictions that rest on least, the most fragile first.
 
     [bold]Examples[/bold]
@@ -56,25 +77,43 @@ def top(directory: DirArgument, number: Count = 20, min_confidence: MinConfidenc
       fragility top audit/ -n 20
 
       fragility top audit/ -n 5 --min-confidence 0.95
+
+      fragility top audit/ --policy policy.json
     """
     certs = fg.Certificates.load(directory)
-    chosen = list(certs.most_fragile(number, min_confidence=min_confidence))
+    if policy is not None:
+        refuse_declared(context, "--policy", ("by", "min_confidence"))
+        _print_selected(certs, fg.ReviewPolicy.load(policy), number)
+        return
+    chosen = list(certs.most_fragile(number, min_confidence=min_confidence, by=by))
     if not chosen:
         out().print(f"none of the {len(certs)} predictions reaches a confidence of {min_confidence:.0%}")
         return
     out().print(fragile_table(chosen))
 
 
+def _print_selected(certs: fg.Certificates, policy: fg.ReviewPolicy, number: int) -> None:
+    """Print what a policy sends to review, as many as asked for, and the policy's own sentence."""
+    chosen = policy.select(certs)
+    console = out()
+    if len(chosen):
+        console.print(fragile_table(list(chosen[:number])))
+    console.print(f"{len(chosen)} of {len(certs)} predictions are to be reviewed, {min(number, len(chosen))} shown")
+    note(policy.sentence())
+
+
 def fragile_table(certificates: list[fg.Certificate]) -> Table:
     """One line a prediction: its numbers, and a sentence for whoever must decide on it."""
     table = Table()
     table.add_column("row", justify="right", no_wrap=True)
+    table.add_column("exposure", justify="right", no_wrap=True)
     table.add_column("FDS", justify="right", no_wrap=True)
     table.add_column("k*", justify="right", no_wrap=True)
     table.add_column("what it rests on", overflow="fold")
     for cert in certificates:
         budget = str(cert.flip_budget) if cert.flipped else "none"
-        table.add_row(escape(str(cert.id)), f"{cert.fds:.3f}", budget, escape(cert.sentence()))
+        scores = f"{cert.exposure:.3f}", f"{cert.fds:.3f}"
+        table.add_row(escape(str(cert.id)), *scores, budget, escape(cert.sentence()))
     return table
 
 
@@ -89,7 +128,7 @@ def compare(
     encoding: Encoding = None,
     decimal: Decimal = None,
 ) -> None:
-    """Put audits side by side: confidence, flip budget k*, RCMA, FDS, and how many confident predictions turn.
+    """Put audits side by side: confidence, k*, RCMA, FDS, exposure, and how many confident predictions turn.
 
     [bold]Examples[/bold]
 
@@ -145,12 +184,16 @@ MEASURES: tuple[tuple[str, Callable[[AuditSummary], str]], ...] = (
     ("mean margin m(x)", lambda s: _number(s.mean_margin)),
     ("mean flip budget k*", lambda s: _number(s.mean_flip_budget)),
     ("never flips on the path", lambda s: _share(s.share_never_flips)),
-    ("mean RCMA", lambda s: _number(s.mean_rcma)),
     ("mean FDS", lambda s: _number(s.mean_fds)),
+    ("mean exposure", lambda s: _number(s.mean_exposure)),
+    ("  targeted (RCMA)", lambda s: _number(s.mean_rcma)),
+    ("  independent loss", lambda s: _number(s.mean_independent_loss)),
+    ("  common loss", lambda s: "-" if s.mean_common_loss != s.mean_common_loss else _number(s.mean_common_loss)),
     ("confident predictions", lambda s: f"{s.confident} ({s.confident / s.rows:.1%})"),
     ("  turn after one group", lambda s: _share(s.confident_flips_after_one)),
     ("  turn within two groups", lambda s: _share(s.confident_flips_within_two)),
     ("  mean FDS", lambda s: _number(s.confident_mean_fds)),
+    ("  mean exposure", lambda s: _number(s.confident_mean_exposure)),
 )
 
 
@@ -173,6 +216,6 @@ def _comparison(directories: list[Path], kinds: list[str], summaries: list[Audit
 def _note_differences(audits: list[fg.Certificates]) -> None:
     """Numbers under different protocols or on different rows do not compare; say so rather than refuse."""
     if len({certs.protocol.reading for certs in audits}) > 1 or len({certs.protocol.depth for certs in audits}) > 1:
-        note("the protocols differ in reading or depth: RCMA, k* and FDS are not on the same scale")
+        note("the protocols differ in reading or depth: RCMA, k*, FDS and exposure are not on the same scale")
     if len({tuple(certs.to_arrow()["id"].to_pylist()) for certs in audits}) > 1:
         note("the audits cover different rows")

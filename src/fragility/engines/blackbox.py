@@ -155,6 +155,7 @@ def _trace_chunk(x: Floats, chosen: Integers, rows: EvidenceRows, asked: StatesA
     rank = np.argsort(order, axis=1).astype(np.int32)[:, rows.column_group]
     chunk = _Chunk(x, rank, rows, asked, calls)
     path = _ask_path(chunk, p0, one_step, order)
+    threshold, fade_margin = _ask_thresholds(chunk, predicted, path)
     return Trace(
         predicted=predicted,
         confidence=original_confidence(p0, predicted),
@@ -164,7 +165,8 @@ def _trace_chunk(x: Floats, chosen: Integers, rows: EvidenceRows, asked: StatesA
         order=order[:, : asked.depth],
         path_margin=reading_margin(path, original, reading, rows.offset),
         path_predicted=state_prediction(path, original, resolution, rows.offset),
-        threshold=_ask_thresholds(chunk, predicted, path),
+        threshold=threshold,
+        fade_margin=fade_margin,
         evaluations=0,  # counted by the calls, for all chunks
         engine=ENGINE,
     )
@@ -281,12 +283,16 @@ class _Motion(NamedTuple):
     outside: dict[int, Booleans]  # by operator width: (m, d) cells of groups that it leaves alone
 
 
-def _ask_thresholds(chunk: _Chunk, predicted: Integers, path: Floats) -> Floats:
-    """Return (m, P) lambda*; rows that have flipped are not asked again at larger severities."""
-    asked = chunk.asked
+def _ask_thresholds(chunk: _Chunk, predicted: Integers, path: Floats) -> tuple[Floats, Floats]:
+    """Return (m, P) lambda* and the (m, |Lambda|) margins of attenuate_all below its own.
+
+    Rows that have flipped are not asked again at larger severities.
+    """
+    asked, offset = chunk.asked, chunk.rows.offset
     motion = _motion_of(chunk)
     threshold, known = _known_thresholds(chunk, motion, predicted, path)
-    for severity in asked.severities:
+    fade_margin = _known_fading(chunk, known, threshold, predicted, path)
+    for i, severity in enumerate(asked.severities):
         live = [np.flatnonzero(np.isinf(threshold[:, j]) & ~known[:, j]) for j in range(len(asked.widths))]
         answers = [
             _ask_severity(chunk, motion, width, severity, who, path)
@@ -294,9 +300,29 @@ def _ask_thresholds(chunk: _Chunk, predicted: Integers, path: Floats) -> Floats:
         ]
         chunk.calls.flush()
         for j, (who, p) in enumerate(zip(live, answers, strict=True)):
-            flipped = support_margin(p, predicted[who], chunk.rows.offset) < -asked.resolution
+            flipped = support_margin(p, predicted[who], offset) < -asked.resolution
             threshold[who[flipped], j] = severity
-    return threshold
+            if j == asked.fading:
+                margins = reading_margin(p, predicted[who], asked.reading, offset)
+                fade_margin[who, i] = np.where(flipped, np.nan, margins)
+    return threshold, fade_margin
+
+
+def _known_fading(chunk: _Chunk, known: Booleans, threshold: Floats, predicted: Integers, path: Floats) -> Floats:
+    """Return (m, |Lambda|) margins of attenuate_all, filled in for rows whose cells can only jump; else NaN."""
+    asked, offset = chunk.asked, chunk.rows.offset
+    fade_margin = np.full((len(chunk.x), asked.fade_steps), np.nan)
+    if asked.fading is None:
+        return fade_margin
+    who = np.flatnonzero(known[:, asked.fading])
+    if len(who) == 0:
+        return fade_margin
+    still = reading_margin(path[who, 0], predicted[who], asked.reading, offset)
+    gone = reading_margin(_removed(chunk, asked.n_groups, who, path), predicted[who], asked.reading, offset)
+    for i, severity in enumerate(asked.severities):
+        margins = gone if severity >= STEP else still
+        fade_margin[who, i] = np.where(severity >= threshold[who, asked.fading], np.nan, margins)
+    return fade_margin
 
 
 def _motion_of(chunk: _Chunk) -> _Motion:

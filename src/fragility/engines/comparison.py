@@ -55,6 +55,8 @@ class _Comparison:
         ]
         gaps = [np.abs(one - other)[same] for one, other in pairs]
         gaps.append(np.abs(a.path_margin - b.path_margin)[self.shared_steps()])
+        fading = np.abs(a.fade_margin - b.fade_margin)
+        gaps.append(fading[same[:, None] & ~np.isnan(a.fade_margin) & ~np.isnan(b.fade_margin)])
         return float(np.max([np.max(part, initial=0.0) for part in gaps]))
 
     def shared_steps(self) -> Booleans:

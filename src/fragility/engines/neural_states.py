@@ -47,10 +47,16 @@ class StatePlan:
     depth: int
     widths: tuple[int, ...]
     severities: tuple[float, ...]
+    fading: int | None = None  # which operator is attenuate_all, whose margins are kept
     reading: str = "support"
     resolution: float = 1e-6
     early_stop: bool = True  # ask no larger severity of a row that has flipped
     offset: np.ndarray | None = None  # (C,) added to log probabilities by the declared decision
+
+    @property
+    def fade_steps(self) -> int:
+        """How many margins of attenuate_all are kept for each row."""
+        return 0 if self.fading is None else len(self.severities)
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,6 +350,7 @@ def _trace_chunk(
     path = _path(space, plan, ask, origin, one_step, order)
     along = predicted[:, None].expand(-1, plan.depth + 1)
     lost = support_margins(path, along, ask.offset) < -plan.resolution
+    threshold, fade_margin = _thresholds(space, plan, ask, predicted, path, at_baseline)
     return {
         "predicted": predicted,
         "confidence": _own(origin, predicted),
@@ -353,7 +360,8 @@ def _trace_chunk(
         "order": order[:, : plan.depth],
         "path_margin": reading_margins(path, along, plan.reading, ask.offset),
         "path_predicted": torch.where(lost, predicted_classes(path, plan.resolution, ask.offset), along),
-        "threshold": _thresholds(space, plan, ask, predicted, path, at_baseline),
+        "threshold": threshold,
+        "fade_margin": fade_margin,
     }
 
 
@@ -373,16 +381,25 @@ def _path(space: Space, plan: StatePlan, ask: _Evaluator, origin: Tensor, one_st
 
 def _thresholds(
     space: Space, plan: StatePlan, ask: _Evaluator, predicted: Tensor, path: Tensor, at_baseline: Tensor
-) -> Tensor:
-    """Return (m, P) lambda*."""
+) -> tuple[Tensor, Tensor]:
+    """Return (m, P) lambda* and the (m, |Lambda|) margins of attenuate_all below its own."""
     m = len(predicted)
     threshold = torch.full((m, len(plan.widths)), torch.inf, dtype=torch.float64, device=path.device)
-    for severity in plan.severities:
+    fade_margin = torch.full((m, plan.fade_steps), torch.nan, dtype=torch.float64, device=path.device)
+
+    def note(j: int, i: int, who: Tensor | None, answers: Tensor) -> None:
+        own = predicted if who is None else predicted[who]
+        _note(threshold[:, j], who, _flips(answers, own, plan, ask), plan.severities[i])
+        if j == plan.fading:
+            margins = reading_margins(answers, own, plan.reading, ask.offset)
+            rows = slice(None) if who is None else who
+            fade_margin[rows, i] = torch.where(torch.isinf(threshold[rows, j]), margins, torch.nan)
+
+    for i, severity in enumerate(plan.severities):
         asked: list[tuple[int, Tensor | None, Tensor]] = []  # (operator, live rows, states)
         for j, width in enumerate(plan.widths):
             if severity == 1.0 and (width <= plan.depth or width == plan.n_groups):
-                end = path[:, width] if width <= plan.depth else at_baseline.expand(m, -1)
-                _note(threshold[:, j], None, _flips(end, predicted, plan, ask), severity)
+                note(j, i, None, path[:, width] if width <= plan.depth else at_baseline.expand(m, -1))
                 continue
             who = _live(threshold[:, j]) if plan.early_stop else None
             if who is None or len(who) > 0:
@@ -390,10 +407,9 @@ def _thresholds(
         if asked:
             answers = ask(torch.cat([states for _, _, states in asked]))
             for j, who, states in asked:
-                own = predicted if who is None else predicted[who]
-                _note(threshold[:, j], who, _flips(answers[: len(states)], own, plan, ask), severity)
+                note(j, i, who, answers[: len(states)])
                 answers = answers[len(states) :]
-    return threshold
+    return threshold, fade_margin
 
 
 def _live(threshold: Tensor) -> Tensor | None:

@@ -25,6 +25,7 @@ class StatesAsked:
     n_groups: int
     depth: int
     widths: tuple[int, ...]  # (P,) groups that each operator degrades
+    fading: int | None  # which operator is attenuate_all, whose margins are kept
     severities: tuple[float, ...]  # of the grid, rising
     reading: Reading
     resolution: float
@@ -35,10 +36,16 @@ class StatesAsked:
             n_groups=n_groups,
             depth=protocol.depth,
             widths=tuple(operator_width(operator, n_groups) for operator in protocol.operators),
+            fading=protocol.fading,
             severities=protocol.severities,
             reading=protocol.reading,
             resolution=protocol.resolution,
         )
+
+    @property
+    def fade_steps(self) -> int:
+        """How many margins of attenuate_all are kept for each row."""
+        return 0 if self.fading is None else len(self.severities)
 
     def on_path(self, width: int) -> bool:
         """Return whether the removal of the first ``width`` groups is a step of the path."""

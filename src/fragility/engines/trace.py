@@ -29,6 +29,9 @@ class Trace:
     path_margin: Floats  # (n, K+1) margin after 0..K removals
     path_predicted: Integers  # (n, K+1) class after 0..K removals
     threshold: Floats  # (n, P) lambda*, infinity where no severity flips
+    fade_margin: (
+        Floats  # (n, |Lambda|) margin under attenuate_all, NaN from its lambda* on; (n, 0) without that operator
+    )
     evaluations: int  # model evaluations made (rows handed to the model)
     engine: str
 

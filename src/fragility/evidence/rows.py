@@ -12,10 +12,11 @@ from typing import Any, Literal, TypeAlias
 
 import narwhals as nw
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import scipy.sparse as sp
 
-from fragility.canonical import is_missing
+from fragility.canonical import is_missing, row_digests
 from fragility.errors import DataError
 
 Kind: TypeAlias = Literal["numeric", "nominal"]
@@ -230,3 +231,21 @@ def _row_ids(ids: Any, index: Any, n: int) -> tuple[Hashable, ...]:
             f"ids must be distinct, {twice!r} appears {values.count(twice)} times; pass ids=, or reset the index"
         )
     return tuple(values)
+
+
+def stacked(X: Any, others: Any) -> Any:
+    """Return two sets of rows of one kind, one after the other."""
+    if sp.issparse(X):
+        return sp.vstack([X, others]).tocsr()
+    if isinstance(X, (np.ndarray, list)):
+        return np.concatenate([np.asarray(X), np.asarray(others)])
+    if isinstance(X, pd.DataFrame):
+        names = list(X.columns)
+        return pd.concat([X, others[names]], ignore_index=True)
+    both = [nw.from_native(part, eager_only=True) for part in (X, others)]
+    return nw.concat([both[0], both[1].select(both[0].columns)]).to_native()
+
+
+def input_digests(rows: Rows) -> npt.NDArray[np.bytes_]:
+    """Return one digest a row over its raw columns, ids aside."""
+    return np.array(row_digests(rows.columns()), dtype="S32")

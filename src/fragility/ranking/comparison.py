@@ -32,7 +32,7 @@ from fragility.ranking.report import Ceiling, Comparison, Labels, RankingReport,
 from fragility.ranking.scores import in_reading_order, natural_direction, score_kind, scores_of
 from fragility.scores import Booleans, Floats
 
-_COMPARED = ("cfc_fds", "cfc_rcma")
+_COMPARED = ("cfc_exposure", "cfc_fds", "cfc_rcma")
 
 
 def compare_scores(
@@ -89,7 +89,7 @@ class _MatchedLabels:
     id: npt.NDArray[Any]
     high_confidence: Booleans
     brittle: Booleans
-    brittle_rate: Floats
+    statistic: Floats
 
 
 def _matched(labels: Labels, ids: Sequence[object]) -> Labels:
@@ -101,7 +101,7 @@ def _matched(labels: Labels, ids: Sequence[object]) -> Labels:
             "label the same rows with the same ids"
         )
     return _MatchedLabels(
-        np.asarray(labels.id)[rows], labels.high_confidence[rows], labels.brittle[rows], labels.brittle_rate[rows]
+        np.asarray(labels.id)[rows], labels.high_confidence[rows], labels.brittle[rows], labels.statistic[rows]
     )
 
 
@@ -172,7 +172,7 @@ def _score_line(
 def _comparisons(
     kept: Mapping[str, Floats], directions: Mapping[str, int], brittle: Booleans, resamples: int, seed: int
 ) -> tuple[Comparison, ...]:
-    """FDS and RCMA against every oriented baseline, on the rows that have the baseline's score."""
+    """Exposure, FDS and RCMA against every oriented baseline, on the rows that have the baseline's score."""
     baselines = [name for name in kept if score_kind(name) != "certificate"]
     subsets: dict[bytes, list[str]] = {}  # baselines known on the same rows share their resamples
     for name in baselines:
@@ -205,11 +205,12 @@ def _compare_subset(
 
 
 def label_noise_ceiling(labels: Labels, independent: Labels) -> Ceiling:
-    """AUROC of the brittle rate over independent draws against the labels, on the high-confidence rows.
+    """AUROC with which the rule's own statistic, over independent draws, predicts the labels of high-confidence rows.
 
-    A score that knew everything about the row except which random numbers the labels drew would do about this well.
+    A score that knew everything about the row except which random numbers the labels drew would do about this well;
+    one with less noise than so many draws can pass it.
     """
     other = _matched(independent, np.asarray(labels.id).tolist())
     keep = np.asarray(labels.high_confidence, dtype=bool)
-    rate, brittle = np.asarray(other.brittle_rate)[keep], np.asarray(labels.brittle)[keep]
-    return Ceiling(auroc(rate, brittle), ranking_state(rate, brittle))
+    statistic, brittle = np.asarray(other.statistic)[keep], np.asarray(labels.brittle)[keep]
+    return Ceiling(auroc(statistic, brittle), ranking_state(statistic, brittle))

@@ -41,8 +41,8 @@ class Labels(Protocol):
         ...
 
     @property
-    def brittle_rate(self) -> Floats:
-        """Share of draws that break the row."""
+    def statistic(self) -> Floats:
+        """What the rule compares with its threshold: large where a row breaks."""
         ...
 
 
@@ -67,7 +67,7 @@ class ScoreResult(NanEqual):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ceiling(NanEqual):
-    """Label-noise ceiling: AUROC of the brittle rate over independent draws against the labels."""
+    """Label-noise ceiling: AUROC of the statistic of the rule over independent draws against the labels."""
 
     auroc: float
     state: str

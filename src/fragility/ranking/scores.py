@@ -10,6 +10,7 @@ app:score_conversion:
     permutation_order    RCMA along one global order       group_shap         share of |SHAP| in the top groups
     cfc_rcma             RCMA                              cfc_fds            FDS
     inverse_flip_budget  1 / k*                            inverse_threshold  mean_P 1 / (lambda*_P + 1e-8)
+    cfc_exposure         exposure                          independent_loss   I            common_loss        A
 
 (The paper's formula for "negative entropy" is the entropy itself; its table agrees with the name, and so do we.)
 """
@@ -35,7 +36,15 @@ from fragility.scores import (
 CONFIDENCE_SCORES = ("max_softmax", "negative_entropy", "margin", "negative_energy")
 PERTURBATION_SCORES = ("random_order", "one_step_drop", "permutation_order")
 ATTRIBUTION_SCORES = ("group_shap",)
-CERTIFICATE_SCORES = ("cfc_rcma", "cfc_fds", "inverse_flip_budget", "inverse_threshold")
+CERTIFICATE_SCORES = (
+    "cfc_rcma",
+    "cfc_fds",
+    "cfc_exposure",
+    "inverse_flip_budget",
+    "inverse_threshold",
+    "independent_loss",
+    "common_loss",
+)
 
 
 def score_kind(name: str) -> str:
@@ -99,9 +108,16 @@ def confidence_scores(p: npt.ArrayLike) -> dict[str, Floats]:
 
 
 def certificate_scores(certs: Certificates) -> dict[str, Floats]:
-    """RCMA, FDS, each remaining component alone, and the one-step drop, from the certificates' own columns."""
+    """RCMA, FDS, exposure, each remaining component alone, and the one-step drop, from the certificates' own columns.
+
+    Without the operator attenuate_all there is no common loss, and it is left out.
+    """
     claims = certs.claims
+    common = {} if certs.protocol.fading is None else {"common_loss": claims.common_loss}
     return {
+        "cfc_exposure": claims.exposure,
+        "independent_loss": claims.independent_loss,
+        **common,
         "cfc_fds": claims.fds,
         "cfc_rcma": claims.rcma,
         "inverse_flip_budget": 1.0 / claims.flip_budget,

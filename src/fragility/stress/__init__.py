@@ -15,10 +15,11 @@ from fragility.stress.labels import (
     run_stress_rows,
 )
 from fragility.stress.outages import Outages, outage_events
-from fragility.stress.stressors import Dropout, Layout, Mask, Noise
+from fragility.stress.stressors import Donor, Dropout, Layout, Mask, Noise
 
 __all__ = [
     "BrittleLabels",
+    "Donor",
     "Dropout",
     "Layout",
     "Mask",

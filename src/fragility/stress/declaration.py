@@ -9,17 +9,18 @@ from typing import Any, TypeAlias
 from fragility.errors import ProtocolError
 from fragility.stress.draws import DRAW_FORMAT
 from fragility.stress.outages import Markers, Outages, outage_events
-from fragility.stress.stressors import Dropout, Mask, Noise
+from fragility.stress.stressors import Donor, Dropout, Mask, Noise
 
 RULES = ("expected", "any")
 # A second seed far from the small ones people choose, so that `independent()` of seed 0 is not their seed 1.
 _INDEPENDENT_OFFSET = 1_000_003
 
-Stressor: TypeAlias = Mask | Dropout | Noise | Outages
-_STRESSORS: dict[str, type[Mask] | type[Dropout] | type[Noise] | type[Outages]] = {
+Stressor: TypeAlias = Mask | Dropout | Noise | Donor | Outages
+_STRESSORS: dict[str, type[Mask] | type[Dropout] | type[Noise] | type[Donor] | type[Outages]] = {
     "mask": Mask,
     "dropout": Dropout,
     "noise": Noise,
+    "donor": Donor,
     "outages": Outages,
 }
 

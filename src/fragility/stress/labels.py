@@ -14,6 +14,7 @@ m is the support margin (pseudo-logit of the class predicted at x minus its best
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +28,8 @@ from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.engines.choice import prepared
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import original_class
+from fragility.evidence.rows import input_digests, stacked
+from fragility.models.adapter import len_of
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.saving import write_table
@@ -34,6 +37,9 @@ from fragility.scores import EPSILON, Booleans, Floats, Integers, support_margin
 from fragility.stress.declaration import Stress
 from fragility.stress.draws import row_keys
 from fragility.stress.stressors import Layout
+
+MOST_DONORS = 4096
+STRESS_KEY = "fragility.stress"  # where a table of labels says which stress made them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,14 +61,32 @@ def run_stress(
     protocol: Protocol,
     stress: Stress | None = None,
     *,
+    donors: Any = None,
     ids: Any = None,
     engine: str = "auto",
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     progress: bool | Report | None = None,
 ) -> StressRun:
     """Ask the model for every row, stressor and draw; the costly half of `label_brittle`."""
-    rows = prepared(bind(model, X, protocol, ids=ids), engine)
-    return run_stress_rows(rows, protocol, stress or Stress(), byte_budget=byte_budget, progress=progress)
+    bound, lent = bind(model, X, protocol, ids=ids), None
+    if donors is not None:
+        bound, lent = with_donors(bound, model, X, donors, protocol)
+    rows = prepared(bound, engine)
+    return run_stress_rows(rows, protocol, stress or Stress(), donors=lent, byte_budget=byte_budget, progress=progress)
+
+
+def with_donors(
+    bound: EvidenceRows, model: Any, X: Any, donors: Any, protocol: Protocol
+) -> tuple[EvidenceRows, Floats]:
+    """Return the rows and the donor rows as matrices of one coding; donors in the order of their digests.
+
+    Bound together, because a text's code in the raw space is its place among the values of all rows bound.
+    """
+    n = len(bound)
+    both = bind(model, stacked(X, donors), protocol, ids=range(n + len_of(donors)))
+    order = np.argsort(input_digests(both.source.take(range(n, len(both)))))[:MOST_DONORS]
+    rows = replace(both.take(range(n)), ids=bound.ids, source=bound.source)
+    return rows, both.take((n + order).tolist()).dense()
 
 
 def run_stress_rows(
@@ -70,12 +94,13 @@ def run_stress_rows(
     protocol: Protocol,
     stress: Stress,
     *,
+    donors: Floats | None = None,
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     progress: bool | Report | None = False,
 ) -> StressRun:
-    """`run_stress` on rows that are already bound, asked through their own predictor."""
+    """`run_stress` on rows that are already bound, asked through their own predictor; donors (m, d) in their space."""
     run = _blank_run(rows, protocol, stress)
-    layout = Layout.of(protocol, rows)
+    layout = Layout.of(protocol, rows, donors)
     chunk = rows_per_chunk(rows.width, stress.draws, byte_budget)
     with progress_bar("stressing", progress) as report:
         for start in range(0, len(rows), chunk):
@@ -142,6 +167,14 @@ class BrittleLabels:
         return len(self.id)
 
     @property
+    def statistic(self) -> Floats:
+        """What the rule decides by, (n,): under ``expected`` the largest collapse of a mean margin over stressors.
+
+        Under ``any`` it is the share of draws that break the row.
+        """
+        return np.asarray(self.kappa.max(axis=1)) if self.stress.rule == "expected" else self.brittle_rate
+
+    @property
     def brittle_by(self) -> Booleans:
         """Which stressor breaks a row by the rule, confident or not, shape (n, P)."""
         return self.flip | (self.kappa >= self.stress.tau_collapse)
@@ -187,7 +220,8 @@ class BrittleLabels:
             columns[f"mean_margin_{name}"] = self.mean_margin[:, index]
             columns[f"kappa_{name}"] = self.kappa[:, index]
             columns[f"flip_{name}"] = self.flip[:, index]
-        return pa.table({name: pa.array(values) for name, values in columns.items()})
+        table = pa.table({name: pa.array(values) for name, values in columns.items()})
+        return table.replace_schema_metadata({STRESS_KEY: json.dumps(self.stress.to_dict())})
 
     def to_pandas(self) -> pd.DataFrame:
         """`to_arrow` as a pandas DataFrame."""
@@ -239,6 +273,7 @@ def label_brittle(
     protocol: Protocol,
     stress: Stress | None = None,
     *,
+    donors: Any = None,
     ids: Any = None,
     engine: str = "auto",
     byte_budget: int = DEFAULT_BYTE_BUDGET,
@@ -249,10 +284,21 @@ def label_brittle(
     Parameters
     ----------
     stress : the label channel; by default mask, dropout and noise at 0.3.
+    donors : training rows whose values the stressor `Donor` lends; at most 4,096 of them, chosen by their content.
     ids : one distinct id a row, as in `audit`; the random numbers of a row depend on its id.
     engine : whose predictor answers for the stressed rows: ``auto`` takes a native one where the model is known to it.
     byte_budget : bound on the stressed rows held in memory at a time; it changes nothing in the result.
     progress : a bar on the terminal (the default if there is one), or a function (rows done, rows in all).
     """
-    run = run_stress(model, X, protocol, stress, ids=ids, engine=engine, byte_budget=byte_budget, progress=progress)
+    run = run_stress(
+        model,
+        X,
+        protocol,
+        stress,
+        donors=donors,
+        ids=ids,
+        engine=engine,
+        byte_budget=byte_budget,
+        progress=progress,
+    )
     return label_rows(run, run.stress)

@@ -4,6 +4,8 @@ With xbar the protocol's baseline and u independent uniforms on [0, 1):
 
 * ``Mask(r)``: every column of group g takes its baseline where u_g < r;
 * ``Dropout(r)``: column j takes its baseline where u_j < r;
+* ``Donor(r)``: every column of group g takes the values of donor row floor(v_g * m) where u_g < r, with m donor rows
+  (training rows, in the order of their digests) and v_g the uniform at position G + g: no baseline is involved;
 * ``Noise(e)``: a numeric column becomes x_j + e * spread_j * (2 u_j - 1), spread_j its training standard deviation;
   nominal columns (one-hot, ordinal, indicators, nominal fields) and columns without a spread are left alone.
 """
@@ -32,9 +34,10 @@ class Layout:
     n_groups: int
     spread: Floats  # (d,) training standard deviation, 0 where noise does not apply
     fields: tuple[tuple[str, ...], ...]  # (d,) raw fields each column is made from
+    donors: Floats | None = None  # (m, d) rows that lend their values, for `Donor`
 
     @classmethod
-    def of(cls, protocol: Protocol, rows: EvidenceRows) -> Layout:
+    def of(cls, protocol: Protocol, rows: EvidenceRows, donors: Floats | None = None) -> Layout:
         """The layout of rows bound to a protocol."""
         spread = [_noise_spread(column.kind, column.spread) for column in protocol.columns]
         return cls(
@@ -43,6 +46,7 @@ class Layout:
             n_groups=int(rows.n_groups),
             spread=np.asarray(spread, dtype=np.float64),
             fields=_column_fields(protocol, rows),
+            donors=donors,
         )
 
     def groups_of(self, field: str) -> Integers:
@@ -126,6 +130,36 @@ class Dropout:
         """Stressed copies, shape (rows, draws, d)."""
         hit = strikes(keys, draws, np.arange(x.shape[1]), self.rate)
         return np.where(hit, layout.baseline, x[:, None, :])
+
+
+@dataclass(frozen=True, slots=True)
+class Donor:
+    """Every group replaced by another row's values independently with probability `rate`; needs donor rows."""
+
+    rate: float = 0.3
+    kind = "donor"
+
+    def __post_init__(self) -> None:
+        _check_rate("donor", "rate", self.rate, 1.0)
+
+    @property
+    def name(self) -> str:
+        """Readable name with its severity."""
+        return f"donor({self.rate:g})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain form."""
+        return {"kind": self.kind, "rate": float(self.rate)}
+
+    def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
+        """Stressed copies, shape (rows, draws, d)."""
+        if layout.donors is None:
+            raise ProtocolError("donor: another row's values are needed; give training rows with donors=X_train")
+        groups = np.arange(layout.n_groups)
+        hit = strikes(keys, draws, groups, self.rate)
+        chosen = (uniforms(keys, draws, layout.n_groups + groups) * len(layout.donors)).astype(np.int64)
+        lent = layout.donors[chosen[:, :, layout.column_group], np.arange(x.shape[1])]
+        return np.where(hit[:, :, layout.column_group], lent, x[:, None, :])
 
 
 @dataclass(frozen=True, slots=True)

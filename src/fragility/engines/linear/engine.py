@@ -73,6 +73,7 @@ def _blank_trace(n: int, asked: StatesAsked) -> Trace:
         path_margin=np.empty((steps, n)).T,
         path_predicted=np.empty((steps, n), np.int64).T,
         threshold=np.empty((len(asked.widths), n)).T,
+        fade_margin=np.empty((asked.fade_steps, n)).T,
         evaluations=0,
         engine=ENGINE,
     )

@@ -95,6 +95,11 @@ def _fill_binary(out: Trace, total: Floats, removed: Floats, asked: StatesAsked,
         out.threshold[:, j] = _linear_threshold(score if shift is None else score + shift, whole, asked)
         if shift is not None:
             out.threshold[asked.resolution + shift >= BOUND, j] = np.inf  # no clipped margin is that low
+        if j == asked.fading:
+            fading = out.fade_margin.T
+            np.subtract(score, np.multiply.outer(asked.severities, whole), out=fading)
+            _read(_clipped(fading, shift), asked)
+            _forget_flipped(out, j, asked)
 
 
 def _fill_binary_path(out: Trace, score: Floats, lost: Floats, shift: Floats | None, asked: StatesAsked) -> None:
@@ -105,6 +110,12 @@ def _fill_binary_path(out: Trace, score: Floats, lost: Floats, shift: Floats | N
     flipped = _clipped(path, shift) < -asked.resolution
     out.path_predicted.T[:] = out.predicted.astype(np.int8) ^ flipped.view(np.int8)
     _read(path, asked)
+
+
+def _forget_flipped(out: Trace, operator: int, asked: StatesAsked) -> None:
+    """Blank the fading margins from the flip on, where other engines do not ask."""
+    for i, severity in enumerate(asked.severities):
+        out.fade_margin[:, i][severity >= out.threshold[:, operator]] = np.nan
 
 
 def _confidences(score: Floats, out: Floats) -> None:
@@ -212,6 +223,10 @@ def _fill_softmax(out: Trace, total: Floats, removed: Floats, asked: StatesAsked
     for j, width in enumerate(asked.widths):
         whole = loss.sum(axis=0) if width > len(lost) else lost[width - 1]
         out.threshold[:, j] = _linear_threshold(lead, whole, asked)
+        if j == asked.fading:
+            for i, severity in enumerate(asked.severities):
+                np.min(lead - severity * whole, axis=0, out=out.fade_margin[:, i])
+            _forget_flipped(out, j, asked)
     out.confidence[:] = _own_probability(lead, axis=0)
     out.one_step_confidence.T[:] = _own_probability(one_step, axis=1)
     return True
@@ -269,5 +284,8 @@ def _fill_linked(link: Link) -> Filling:
             states = link(score[:, None] - severities[:, None] * lost[:, width - 1][:, None])
             flips = support_margin(states, original) < -asked.resolution
             out.threshold[:, j] = flip_threshold(severities, flips)
+            if j == asked.fading:
+                out.fade_margin[:] = reading_margin(states, original, asked.reading)
+                _forget_flipped(out, j, asked)
 
     return fill

@@ -151,6 +151,7 @@ def _trace_chunk(x: Floats, decided: Integers | None, scorer: _Scorer) -> Trace:
     second = scorer.observe(x, rank, path_and_grid(asked))
     # the first step of the path is a known removal
     path = original.join(first.pick(1 + order[:, 0])).join(second.take(range(asked.depth - 1)))
+    threshold, fade_margin = _thresholds(path, second, predicted, scorer)
     return Trace(
         predicted=predicted,
         confidence=original.confidence(predicted)[0],
@@ -160,21 +161,25 @@ def _trace_chunk(x: Floats, decided: Integers | None, scorer: _Scorer) -> Trace:
         order=order[:, : asked.depth],
         path_margin=np.ascontiguousarray(path.margin(predicted, reading).T),
         path_predicted=np.ascontiguousarray(path.state_predicted(predicted, resolution).T),
-        threshold=_thresholds(path, second, predicted, scorer),
+        threshold=threshold,
+        fade_margin=fade_margin,
         evaluations=len(x) * (1 + asked.n_groups + asked.depth - 1 + len(asked.grid) * len(asked.widths)),
         engine=ENGINE,
     )
 
 
-def _thresholds(path: Observed, second: Observed, predicted: Integers, scorer: _Scorer) -> Floats:
-    """Return (n, P) lambda*: the smallest severity at which another class beats the original."""
-    asked = scorer.asked
-    threshold = np.empty((len(predicted), len(asked.widths)))
+def _thresholds(path: Observed, second: Observed, predicted: Integers, scorer: _Scorer) -> tuple[Floats, Floats]:
+    """Return (n, P) lambda*, the smallest severity at which another class leads, and the fading margins."""
+    asked, n = scorer.asked, len(predicted)
+    severities = np.array(asked.severities)
+    threshold, fade_margin = np.empty((n, len(asked.widths))), np.empty((n, 0))
     for j, width in enumerate(asked.widths):
         places = [asked.depth - 1 + i * len(asked.widths) + j for i in range(len(asked.grid))]
-        flips = second.take(places).support(predicted) < -asked.resolution
+        states = second.take(places)
         if len(asked.grid) < len(asked.severities):
-            full = path.take([width]) if asked.on_path(width) else scorer.everything_removed(len(predicted))
-            flips = np.concatenate([flips, full.support(predicted) < -asked.resolution])
-        threshold[:, j] = flip_threshold(np.array(asked.severities), flips.T)
-    return threshold
+            states = states.join(path.take([width]) if asked.on_path(width) else scorer.everything_removed(n))
+        threshold[:, j] = flip_threshold(severities, (states.support(predicted) < -asked.resolution).T)
+        if j == asked.fading:
+            margins = states.margin(predicted, asked.reading).T
+            fade_margin = np.where(severities >= threshold[:, j, None], np.nan, margins)
+    return threshold, fade_margin

@@ -1,0 +1,90 @@
+"""`fragility policy`: from certificates and labels to a rule about what to review."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import fragility as fg
+from fragility.cli.group import JUDGE
+from fragility.cli.options import DirArgument, MinConfidence
+from fragility.cli.outputs import plan_files
+from fragility.cli.reading import By
+from fragility.cli.tables import read_table
+from fragility.cli.terminal import note, out
+from fragility.errors import DataError
+
+LabelsFile = Annotated[
+    Path,
+    typer.Option("--labels", metavar="FILE", help="Held-out labels, as `fragility stress --out` writes them."),
+]
+Risk = Annotated[
+    float, typer.Option("--risk", min=0.0, max=1.0, help="Largest brittle rate allowed among unreviewed predictions.")
+]
+Confidence = Annotated[
+    float, typer.Option("--confidence", min=0.0, max=1.0, help="Probability with which the policy keeps to the risk.")
+]
+PerClass = Annotated[bool, typer.Option("--per-class", help="A rule for each predicted class; all hold at once.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the policy as JSON.")]
+Picture = Annotated[Path | None, typer.Option("--picture", metavar="FILE", help="Draw the policy (.png, .svg, .pdf).")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("policy", rich_help_panel=JUDGE)(policy)
+
+
+def policy(
+    directory: DirArgument,
+    labels: LabelsFile,
+    risk: Risk = 0.02,
+    confidence: Confidence = 0.95,
+    by: By = "exposure",
+    per_class: PerClass = False,
+    min_confidence: MinConfidence = 0.9,
+    out_file: Out = None,
+    picture: Picture = None,
+) -> None:
+    """Find which confident predictions may go unreviewed, so that few of them are brittle, with a guarantee.
+
+    A policy that cannot be had with the labelled rows is a result, not an error: it says how many would be needed.
+
+    [bold]Examples[/bold]
+
+      fragility stress audit/ --model model.skops --data test.parquet --out labels.parquet
+
+      fragility policy audit/ --labels labels.parquet --risk 0.02 --out policy.json
+
+      fragility top audit/ --policy policy.json
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    plan_files({"--out": out_file, "--picture": picture}, {"--labels": labels})
+    if labels.suffix == ".parquet" and labels.is_file():
+        table = pq.read_table(labels)  # with what it says about the stress
+    else:
+        table = pa.Table.from_pandas(read_table(labels, "--labels"), preserve_index=False)
+    certs = fg.Certificates.load(directory)
+    segments = "predicted" if per_class else None
+    found = fg.ReviewPolicy.fit(
+        certs, table, risk=risk, confidence=confidence, by=by, segments=segments, min_confidence=min_confidence
+    )
+    out().print(found.sentence())
+    if out_file is not None:
+        found.save(out_file)
+        note(f"written to {out_file}; next: fragility top {directory} --policy {out_file}")
+    if picture is not None:
+        _draw(found, picture)
+
+
+def _draw(found: fg.ReviewPolicy, picture: Path) -> None:
+    from fragility.files import replacing
+
+    try:
+        with replacing(picture) as temporary:
+            fg.ReviewPolicyDisplay.from_policy(found).figure_.savefig(temporary, dpi=150)
+    except ValueError as error:  # a kind of picture that matplotlib does not know
+        raise DataError(f"--picture {picture} cannot be drawn: {error}") from error
+    note(f"drawn to {picture}")
