@@ -161,7 +161,7 @@ def test_a_malformed_file_is_one_sentence(labelled, tmp_path, change, message):
 )
 def test_wrong_settings_are_named(labelled, wrong):
     _, _, certs, labels = labelled
-    with pytest.raises(fg.DataError, match=next(iter(wrong)) if "by" not in wrong else "ranks by"):
+    with pytest.raises(fg.FragilityError, match=next(iter(wrong)) if "by" not in wrong else "ranked by"):
         ReviewPolicy.fit(certs, labels, **wrong)
 
 

@@ -67,7 +67,7 @@ class LabelledRows:
         for name in ("id", "confidence", "high_confidence", "brittle"):
             if name not in labels.column_names:
                 raise DataError(
-                    f"a table of labels has columns id, confidence, high_confidence and brittle, this one lacks {name!r}; "
+                    f"a table of labels has id, confidence, high_confidence and brittle; this one lacks {name!r}: "
                     "make one with label_brittle(...).save(FILE) or fragility stress --out FILE"
                 )
         stated = (labels.schema.metadata or {}).get(STRESS_KEY.encode())
