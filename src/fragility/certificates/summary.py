@@ -61,7 +61,9 @@ def summarise(
         confident_flips_within_two=_mean(confident["flipped"] & (confident["flip_budget"] <= 2)),
         confident_mean_fds=_mean(confident["fds"]),
         no_flip_under={
-            name.removeprefix("lambda_"): _mean(table[name].isna()) for name in table if name.startswith("lambda_")
+            name.removeprefix("lambda_"): _mean(table[name].isna())
+            for name in map(str, table)
+            if name.startswith("lambda_")
         },
         accuracy=None if right is None else _mean(right),
         confident_accuracy=None if right is None else _mean(right[confident.index]),
