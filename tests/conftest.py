@@ -1,23 +1,10 @@
-"""Fixtures every test file may use: where the data are, and one small audited model.
-
-The larger public data sets are not bundled. They are looked for in the folder that FRAGILITY_DATA names, then in
-`../shared/data` beside the repository; a test that needs one skips, with the reason, when it is not there.
-"""
-
-import os
-from pathlib import Path
+"""Fixtures every test file may use: public data sets; a test that needs an absent one skips, with the reason."""
 
 import pandas as pd
 import pytest
+from places import data_folder
 
 import fragility as fg
-
-REPOSITORY = Path(__file__).resolve().parents[1]
-
-
-def data_folder() -> Path:
-    """The folder with the benchmark data sets, whether or not it exists."""
-    return Path(os.environ.get("FRAGILITY_DATA") or REPOSITORY.parent / "shared" / "data")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,8 @@
 
 import hashlib
 from importlib.resources import files
-from pathlib import Path
+
+from places import REPOSITORY
 
 import fragility as fg
 
@@ -23,6 +24,6 @@ def test_the_file_is_the_one_that_was_published():
 
 
 def test_attribution_travels_with_the_code():
-    notice = (Path(__file__).resolve().parents[1] / "NOTICE").read_text(encoding="utf-8")
+    notice = (REPOSITORY / "NOTICE").read_text(encoding="utf-8")
     for words in ("Hofmann", "10.24432/C5NC77", "CC BY 4.0"):
         assert words in notice and words in (fg.load_credit_g.__doc__ or "")

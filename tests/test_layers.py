@@ -225,3 +225,26 @@ def test_no_module_has_the_name_of_a_public_function():
 def test_an_unknown_name_is_refused_as_python_does():
     with pytest.raises(AttributeError, match=r"module 'fragility' has no attribute 'audti'"):
         fragility.audti  # noqa: B018
+
+
+REPOSITORY = SOURCE.parents[1]
+TESTS = {
+    str(path.relative_to(REPOSITORY)): path
+    for folder in (REPOSITORY / "tests", REPOSITORY / "paper" / "tests")
+    for path in sorted(folder.rglob("*.py"))
+}
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_what_tests_share_lies_in_helpers(name):
+    """A test that is imported by another runs twice or not at all, and cannot be moved."""
+    tree = ast.parse(TESTS[name].read_text(encoding="utf-8"))
+    names = {name for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) for name in asked(node)}
+    parts = {part for name in names for part in name.split(".")}
+    assert not {part for part in parts if part.startswith("test_") or part == "conftest"}
+    if Path(name).name.startswith("naive"):
+        assert not {name for name in names if name.split(".")[0] == "fragility"}, "a slow twin uses nothing of its twin"
+
+
+def asked(node: ast.Import | ast.ImportFrom) -> list[str]:
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]

@@ -20,7 +20,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from test_parity import Twin, assert_equal, remembered
+from twins import Twin, assert_equal, remembered
 
 from fragility._audit import audit
 from fragility._verify import verify

@@ -18,7 +18,7 @@ class NanEqual:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return self._figures() == other._figures()  # type: ignore[attr-defined]
+        return self._figures() == other._figures()
 
     def __hash__(self) -> int:
         return hash(self._figures())

@@ -138,16 +138,11 @@ class Protocol:
         evidence = training_evidence(wrapped, rows, space, nominal)
         blocks, grouping = groups_for(groups, evidence, rows, merge_threshold)
         values, kind = baseline_for(baseline, baseline_units, evidence, wrapped, rows)
-        columns = tuple(
-            Column(name, origin_kind, value, spread)
-            for name, origin_kind, value, spread in zip(
-                evidence.columns, evidence.kinds, values, evidence.spreads(), strict=True
-            )
-        )
+        described = zip(evidence.columns, evidence.kinds, values, evidence.spreads(), strict=True)
         protocol = cls(
             space=evidence.space,
             fields=evidence.fields,
-            columns=columns,
+            columns=tuple(Column(*of_one) for of_one in described),
             groups=tuple(Group(name, tuple(members)) for name, members in blocks.items()),
             grouping=grouping,
             baseline=kind,

@@ -70,7 +70,7 @@ def summarise(
         confident_mean_exposure=_mean(confident["exposure"]),
         no_flip_under={
             name.removeprefix("lambda_"): _mean(table[name].isna())
-            for name in map(str, table.columns)
+            for name in map(str, table)
             if name.startswith("lambda_")
         },
         accuracy=None if right is None else _mean(right),

@@ -196,8 +196,7 @@ def evaluate(
       fragility evaluate audit/ --model model.skops --data test.parquet --outages outages.csv --json evaluation.json
     """
     _check_stress_options(context)
-    if validation is None and is_given(context, "engine"):
-        raise DataError("--engine audits the --validation rows; name them with --validation or leave out --engine")
+    _check_validation_options(context)
     plan_files(
         {"--json": json_file, "--csv": csv_file},
         {"--model": model, "--data": data, "--validation": validation, "--outages": outages},
@@ -207,9 +206,7 @@ def evaluate(
     certs = fg.Certificates.load(directory)
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
     given = read_rows(data, "DATA", target=target, id_column=id_column, form=form)
-    held = None
-    if validation is not None:
-        held = read_rows(validation, "--validation", target=target, id_column=id_column, form=form)
+    held = _held_out(validation, target, id_column, form)
     note_unlabelled(given, target, data)
     with _working("evaluating"):
         found = fg.evaluate(
@@ -217,7 +214,7 @@ def evaluate(
             loaded,
             given.X,
             given.labels,
-            validation=None if held is None else (held.X, held.labels),
+            validation=held,
             stress=declared,
             baselines=fg.Baselines(random_orders, shap),
             by=by,
@@ -228,6 +225,13 @@ def evaluate(
     typer.echo(found.to_text())
     _write(json_file, found.save)
     _write(csv_file, found.save)
+
+
+def _held_out(validation: Path | None, target: str | None, id_column: str | None, form: CsvFormat) -> Any:
+    if validation is None:
+        return None
+    held = read_rows(validation, "--validation", target=target, id_column=id_column, form=form)
+    return held.X, held.labels
 
 
 def _working(what: str) -> AbstractContextManager[Any]:
@@ -247,6 +251,11 @@ def _check_stress_options(context: typer.Context) -> None:
         raise DataError("--markers says which values of a table mean 'unavailable'; name the table with --outages")
     if is_given(context, "severity") and is_given(context, "outages"):
         raise DataError("--severity is the extent of random stress, which --outages replaces; leave out one of the two")
+
+
+def _check_validation_options(context: typer.Context) -> None:
+    if is_given(context, "engine") and not is_given(context, "validation"):
+        raise DataError("--engine audits the --validation rows; name them with --validation or leave out --engine")
 
 
 def _stress(

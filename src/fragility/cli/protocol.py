@@ -132,13 +132,8 @@ def write(
         "severities": parse_numbers(severities, "--severities"),
         "weights": parse_numbers(weights, "--weights"),
     }
-    settings: dict[str, Any] = {
-        "groups": groups,
-        "space": space,
-        "resolution": resolution,
-        "merge_threshold": merge_threshold,
-        **({} if paper else {name: value for name, value in declared.items() if value is not None}),
-    }
+    settings: dict[str, Any] = {} if paper else {name: value for name, value in declared.items() if value is not None}
+    settings |= {"groups": groups, "space": space, "resolution": resolution, "merge_threshold": merge_threshold}
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
     X_train = read_training(train, target=target, id_column=id_column, form=form)
     settings["decision"] = parse_decision(threshold, positive, loaded.classes)

@@ -75,10 +75,11 @@ def _read_arrow(path: Path) -> pd.DataFrame:
     import pyarrow.feather
 
     try:
-        return pyarrow.feather.read_feather(path)
+        table: pd.DataFrame = pyarrow.feather.read_feather(path)
     except pa.ArrowInvalid:
         with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
-            return reader.read_pandas()
+            table = reader.read_pandas()
+    return table
 
 
 def _read_csv(path: Path, role: str, form: CsvFormat) -> pd.DataFrame:

@@ -98,12 +98,14 @@ def _row_without(names: Sequence[str], model: Model, rows: Rows) -> Floats | Non
     assert rows.frame is not None
     row = rows.frame.iloc[:1].assign(**{name: _gap_like(rows.frame[name]) for name in names})
     try:
-        return dense(model.transformer.transform(native_like(row, rows)))[0]
+        handed_over = dense(model.transformer.transform(native_like(row, rows)))
     except Exception:  # whatever the user's encoder raises, it does not take a missing value
         return None
+    first: Floats = handed_over[0]
+    return first
 
 
-def _gap_like(column: pd.Series) -> Any:
+def _gap_like(column: pd.Series) -> pd.Series:
     """Return a missing value as this column holds one: encoders tell None from NaN."""
     index = column.index[:1]
     if isinstance(column.dtype, pd.CategoricalDtype) or not isinstance(column.dtype, np.dtype):

@@ -7,7 +7,7 @@ nothing can be lost, and refused by name where it can.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -182,7 +182,7 @@ def _to_boolean(column: pd.Series, whole: bool) -> pd.Series | None:
     return column.astype(bool) if only_flags else None
 
 
-_CONVERSIONS: dict[tuple[str, str], Any] = {  # (in training, now)
+_CONVERSIONS: dict[tuple[str, str], Callable[[pd.Series, bool], pd.Series | None]] = {  # (in training, now)
     ("number", "integer"): _to_number,
     ("number", "boolean"): _to_number,
     ("integer", "boolean"): _flags_to_integer,

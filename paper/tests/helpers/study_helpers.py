@@ -11,7 +11,7 @@ import pytest
 from fragility.cli import main
 from fragility_paper.plan import Profile, Unit
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 RESULTS = REPOSITORY / "paper" / "results"
 
 TINY = Profile(

@@ -4,7 +4,6 @@ import subprocess
 import sys
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import fitted, preprocessing, read_table, split
+from places import REPOSITORY
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from test_linear_engine import assert_same_trace, covertype_groups
+from traces import assert_same_trace, covertype_groups
 
 import fragility as fg
 from fragility.engines.blackbox import trace_blackbox
@@ -304,7 +304,7 @@ def test_settings_are_given_back():
 def test_benchmark_needs_torch_and_numpy_alone(tmp_path):
     table = pd.DataFrame(read_table("covertype").iloc[::4000])
     table.to_parquet(tmp_path / "covertype.parquet")
-    script = Path(__file__).resolve().parents[1] / "benchmarks" / "neural.py"
+    script = REPOSITORY / "benchmarks" / "neural.py"
 
     def run(*arguments: str) -> str:
         done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300)

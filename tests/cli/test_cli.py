@@ -8,89 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 
-import joblib
 import numpy as np
 import pandas as pd
 import pytest
-import skops.io
-from sklearn.compose import ColumnTransformer
+from command_line import COLUMNS, NOMINAL, NUMERIC, Done, audit_words, refuse, replaced, run, verify_words
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import StandardScaler
 
 import fragility as fg
-from fragility.cli import main
 from fragility.cli.terminal import explain
-
-NUMERIC = ["duration", "credit_amount", "age"]
-NOMINAL = ["checking_status", "savings_status", "purpose"]
-
-
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-
-def run(*words: object) -> Done:
-    """Run `fragility WORDS` in this process."""
-    out, err = StringIO(), StringIO()
-    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as stop:
-        main([str(word) for word in words])
-    return Done(stop.value.code or 0, out.getvalue(), err.getvalue())
-
-
-def refuse(*words: object) -> str:
-    """Run a command that must fail with exit code 2 and one sentence, and return the sentence."""
-    done = run(*words)
-    assert done.code == 2, done
-    assert "Traceback" not in done.err
-    assert done.err.startswith("fragility: ") and done.err.count("\n") == 1, done.err
-    return done.err
-
-
-@pytest.fixture(scope="module")
-def table() -> pd.DataFrame:
-    X, y = fg.load_credit_g()
-    return X[NUMERIC + NOMINAL].assign(risk=y, loan=[f"L{i:04}" for i in range(len(X))])
-
-
-@pytest.fixture(scope="module")
-def model(table):
-    nominal = ("nominal", OneHotEncoder(handle_unknown="ignore"), NOMINAL)
-    encode = ColumnTransformer([nominal, ("numeric", StandardScaler(), NUMERIC)])
-    X = table[NUMERIC + NOMINAL]
-    return make_pipeline(encode, LogisticRegression(max_iter=1000)).fit(X[:700], table["risk"][:700])
-
-
-@pytest.fixture(scope="module")
-def made(table, model, tmp_path_factory) -> Path:
-    """A folder with a model, rows in three formats, and one audit."""
-    folder = tmp_path_factory.mktemp("cli")
-    skops.io.dump(model, folder / "model.skops")
-    joblib.dump(model, folder / "model.joblib")
-    train, test = table[:700], table[700:760].reset_index(drop=True)
-    train.to_parquet(folder / "train.parquet")
-    test.to_parquet(folder / "test.parquet")
-    test.to_csv(folder / "test.csv", index=False)
-    test.to_feather(folder / "test.arrow")
-    done = run(*audit_words(folder), "--out", folder / "audit")
-    assert done.code == 0, done.err
-    return folder
-
-
-def audit_words(folder: Path, data: str = "test.parquet", model: str = "model.skops") -> list[object]:
-    return ["audit", folder / model, folder / data, "--train", folder / "train.parquet", *COLUMNS]
-
-
-COLUMNS = ["--target", "risk", "--id", "loan"]
-
 
 # --- what works ---------------------------------------------------------------------------------------------
 
@@ -166,10 +95,6 @@ def test_compare_warns_about_scales_and_rows_that_differ(made, tmp_path):
     done = run("compare", made / "audit", tmp_path / "short")
     assert done.code == 0
     assert "not on the same scale" in done.err and "different rows" in done.err
-
-
-def verify_words(folder: Path) -> list[object]:
-    return ["verify", folder / "audit", "--model", folder / "model.skops", "--data", folder / "test.parquet", *COLUMNS]
 
 
 def test_verify_exits_0_when_every_claim_holds(made):
@@ -311,11 +236,6 @@ def test_demo_can_be_run_again(demo):
 
 
 # --- bad input ----------------------------------------------------------------------------------------------
-
-
-def replaced(words: list[object], option: str, value: object) -> list[object]:
-    place = words.index(option) + 1
-    return [*words[:place], value, *words[place + 1 :]]
 
 
 @pytest.fixture

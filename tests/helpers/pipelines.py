@@ -8,15 +8,14 @@ tables are missing, because their models accept that and users' tables look like
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from places import data_folder
 from sklearn.base import ClassifierMixin
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import (
@@ -52,11 +51,6 @@ BLAS = ("logistic", "mlp")  # a dot product's rounding depends on the shape of t
 
 TARGETS = {"credit_g": "class", "adult": "income", "credit_g_property": "property_magnitude"}
 SIZES = {"credit_g": (600, 400), "adult": (600, 3000), "credit_g_property": (600, 400)}
-
-
-def data_folder() -> Path:
-    declared = os.environ.get("FRAGILITY_DATA")
-    return Path(declared) if declared else Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 @functools.cache

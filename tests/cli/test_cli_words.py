@@ -1,7 +1,5 @@
 """The command line speaks command line: advice in its own options, and one sentence for a mistyped word."""
 
-# ruff: noqa: F811 -- the fixtures of test_cli are imported, then named as arguments
-
 import ast
 import gzip
 import json
@@ -14,29 +12,15 @@ import joblib
 import pandas as pd
 import pytest
 import typer.main
+from command_line import COLUMNS, NOMINAL, NUMERIC, audit_words, refuse, replaced, run, verify_words
+from places import SOURCE
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from test_cli import (  # noqa: F401
-    COLUMNS,
-    NOMINAL,
-    NUMERIC,
-    audit_words,
-    made,
-    model,
-    refuse,
-    replaced,
-    run,
-    table,
-    verify_words,
-)  # fmt: skip
 
 import fragility as fg
 from fragility.cli import app
 from fragility.cli.wording import in_options
-
-SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
-
 
 # --- advice -------------------------------------------------------------------------------------------------
 

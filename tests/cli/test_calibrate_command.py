@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import skops.io
+from command_line import refuse, run
 from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from test_cli import refuse, run
 
 import fragility as fg
 from fragility.calibration import FragilityTemperature

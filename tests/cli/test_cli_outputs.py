@@ -1,7 +1,5 @@
 """What a command writes: refused before the work where it cannot be, and truly told of after Ctrl-C."""
 
-# ruff: noqa: F811 -- the fixtures of test_cli are imported, then named as arguments
-
 import os
 import signal
 import subprocess
@@ -10,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_cli import COLUMNS, audit_words, made, model, refuse, run, table  # noqa: F401
+from command_line import COLUMNS, audit_words, refuse, run
 
 import fragility as fg
 from fragility.cli.outputs import forget_outputs, interruption, plan_files, plan_folder
