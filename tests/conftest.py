@@ -1,10 +1,27 @@
 """Fixtures every test file may use: public data sets; a test that needs an absent one skips, with the reason."""
 
+import hashlib
+import os
+from pathlib import Path
+
 import pandas as pd
 import pytest
 from places import data_folder
 
 import fragility as fg
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def kernel_cache() -> Path:
+    """A folder of compiled kernels for exactly these sources: numba would not notice a change in another file."""
+    package = Path(fg.__file__).parent / "engines" / "trees"
+    sources = [package / "encoding.py", *sorted((package / "kernels").glob("*.py"))]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    return REPOSITORY / ".cache" / "kernels" / digest[:16]
+
+
+os.environ.setdefault("NUMBA_CACHE_DIR", str(kernel_cache()))  # read when numba is imported
 
 
 @pytest.fixture(scope="session")
