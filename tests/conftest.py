@@ -4,6 +4,7 @@ The larger public data sets are not bundled. They are looked for in the folder t
 `../shared/data` beside the repository; a test that needs one skips, with the reason, when it is not there.
 """
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -13,6 +14,17 @@ import pytest
 import fragility as fg
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def kernel_cache() -> Path:
+    """A folder of compiled kernels for exactly these sources: numba would not notice a change in another file."""
+    package = Path(fg.__file__).parent / "engines" / "trees"
+    sources = [package / "encoding.py", *sorted((package / "kernels").glob("*.py"))]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    return REPOSITORY / ".cache" / "kernels" / digest[:16]
+
+
+os.environ.setdefault("NUMBA_CACHE_DIR", str(kernel_cache()))  # read when numba is imported
 
 
 def data_folder() -> Path:

@@ -15,7 +15,7 @@ from pipelines import fitted, preprocessing, read_table, split
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from test_linear_engine import assert_same_trace, covertype_groups
+from traces import assert_same_trace, covertype_groups
 
 import fragility as fg
 from fragility.engines.blackbox import trace_blackbox
@@ -304,7 +304,7 @@ def test_settings_are_given_back():
 def test_benchmark_needs_torch_and_numpy_alone(tmp_path):
     table = pd.DataFrame(read_table("covertype").iloc[::4000])
     table.to_parquet(tmp_path / "covertype.parquet")
-    script = Path(__file__).resolve().parents[1] / "benchmarks" / "neural.py"
+    script = Path(__file__).resolve().parents[2] / "benchmarks" / "neural.py"
 
     def run(*arguments: str) -> str:
         done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300)

@@ -1,7 +1,6 @@
 """The linear engine against the black box: the same certificates, without a model pass."""
 
 import warnings
-from dataclasses import fields
 
 import numpy as np
 import pandas as pd
@@ -15,30 +14,15 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, SGDClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from traces import assert_same_trace, covertype_groups
 
 import fragility as fg
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.linear import engine as linear
-from fragility.engines.linear.fillings import BOUND
-from fragility.engines.trace import Trace
+from fragility.engines.linear import fillings
 from fragility.errors import DataError, EngineError
 from fragility.protocol import Protocol, bind
 from fragility.scores import READINGS
-
-EXACT = ("predicted", "order", "path_predicted", "threshold")
-CLOSE = ("confidence", "margin", "one_step_margin", "one_step_confidence", "path_margin")
-
-
-def assert_same_trace(claimed: Trace, asked: Trace, tolerance: float = 1e-9) -> None:
-    for name in CLOSE:
-        np.testing.assert_allclose(
-            getattr(claimed, name), getattr(asked, name), rtol=tolerance, atol=tolerance, err_msg=name
-        )
-    for name in EXACT:
-        np.testing.assert_array_equal(getattr(claimed, name), getattr(asked, name), err_msg=name)
-    for f in fields(Trace):
-        if f.name not in ("evaluations", "engine"):
-            assert getattr(claimed, f.name).dtype == getattr(asked, f.name).dtype, f.name
 
 
 def check(model, X_train, X, **settings_):
@@ -55,10 +39,6 @@ def check(model, X_train, X, **settings_):
 def covertype_sample() -> tuple[pd.DataFrame, np.ndarray]:
     table = read_table("covertype").sample(1500, random_state=3).reset_index(drop=True)
     return table.drop(columns="Cover_Type"), table["Cover_Type"].to_numpy()
-
-
-def covertype_groups(columns) -> dict[str, str]:
-    return {name: name.rstrip("0123456789") if name[-1].isdigit() else name for name in columns}
 
 
 @pytest.mark.parametrize("reading", READINGS)
@@ -103,7 +83,7 @@ def test_many_classes_take_the_direct_way(monkeypatch):
     model.fit(data.X_train, data.y_train.to_numpy(dtype=object))
     protocol = Protocol.fit(model, data.X_train)
     rows = bind(model, data.X_test[:50], protocol)
-    monkeypatch.setattr(linear, "reading_margin", lambda *_: pytest.fail("the slow way was taken"))
+    monkeypatch.setattr(fillings, "reading_margin", lambda *_: pytest.fail("the slow way was taken"))
     linear.trace(rows, protocol)
 
 
@@ -158,8 +138,8 @@ def test_confident_rows_are_clipped_as_probabilities_are(dataset):
     model[-1].coef_ = model[-1].coef_ * 60.0
     for reading in READINGS:
         _, _, claimed = check(model, data.X_train, data.X_test[:200], reading=reading)
-        assert np.isclose(claimed.margin.max(), BOUND)
-        assert claimed.margin.max() <= BOUND
+        assert np.isclose(claimed.margin.max(), fillings.BOUND)
+        assert claimed.margin.max() <= fillings.BOUND
 
 
 @pytest.mark.parametrize("size", [1, 2**12, 2**15])
