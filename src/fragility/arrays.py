@@ -1,9 +1,19 @@
-"""Budgets: how many rows fit into a number of bytes. No result depends on a budget."""
+"""Arrays: their types by name, and how many rows fit into a number of bytes. No result depends on a budget."""
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Integers: TypeAlias = npt.NDArray[np.int64]
+Booleans: TypeAlias = npt.NDArray[np.bool_]
+
 MEBIBYTE = 2**20
-DEFAULT_BYTE_BUDGET = 256 * MEBIBYTE  # stressed rows held at a time, where the user names no other bound
+DEFAULT_BYTE_BUDGET = 256 * MEBIBYTE  # stressed rows that an audit holds at a time, unless the user names a bound
+STRESS_BYTE_BUDGET = 128 * MEBIBYTE  # the same for stress, searches and rankings, which run beside an audit's results
 CELL_BYTES = 8  # rows are float64
 
 

@@ -26,6 +26,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.utils.validation import check_is_fitted
 
+from fragility.arrays import Floats, Integers
 from fragility.audit import audit
 from fragility.certificate import Certificates
 from fragility.errors import DataError, ModelError
@@ -42,7 +43,7 @@ from fragility.metrics import (
 )
 from fragility.models import ClassLabel, Model
 from fragility.protocol import Protocol
-from fragility.scores import Floats, Integers, pseudo_logits, softmax_probabilities
+from fragility.scores import pseudo_logits, softmax_probabilities
 
 if TYPE_CHECKING:
     import os

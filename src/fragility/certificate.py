@@ -24,11 +24,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fragility.arrays import Floats, Integers
 from fragility.canonical import DIGEST_PREFIX, canonical_bytes, combine_digests, digest_bytes, digest_of
 from fragility.errors import CertificateError
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
-from fragility.scores import Floats, Integers
 
 FORMAT = "fragility-certificates/1"
 CLAIM = "fragility_witness"

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from fragility.arrays import Floats
 from fragility.audit import audit
 from fragility.certificate import Certificates
 from fragility.errors import DataError, ModelError
@@ -40,8 +41,6 @@ from fragility.ranking import (
     without_nan,
 )
 from fragility.stress import BrittleLabels, Predict, Stress, label_rows, run_stress_rows
-
-FloatArray = npt.NDArray[np.float64]
 
 BETTER = "better"
 WORSE = "worse"
@@ -251,7 +250,7 @@ def _labels(rows: EvidenceRows, certs: Certificates, stress: Stress, predict: Pr
     return label_rows(run_stress_rows(rows, certs.protocol, stress, predict=predict), stress)
 
 
-def predictions_of(rows: EvidenceRows, chunk: int = 8192) -> FloatArray:
+def predictions_of(rows: EvidenceRows, chunk: int = 8192) -> Floats:
     """Probabilities of bound rows at x, (n, C)."""
     starts = range(0, len(rows), chunk)
     return np.concatenate([rows.predict(rows.dense(start, min(start + chunk, len(rows)))) for start in starts])
@@ -266,11 +265,11 @@ def _validated_order(
 def _all_scores(
     rows: EvidenceRows,
     certs: Certificates,
-    probabilities: FloatArray,
+    probabilities: Floats,
     order: npt.NDArray[np.int64] | None,
     confident: npt.NDArray[np.bool_],
     extras: _Extras,
-) -> dict[str, FloatArray]:
+) -> dict[str, Floats]:
     """Every score: from the certificates and probabilities, and those that need further model calls."""
     found = scores_of(certs, probabilities)
     if extras.random_orders > 0:

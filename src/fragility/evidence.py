@@ -18,10 +18,10 @@ import pandas as pd
 import scipy.sparse as sp
 from scipy import stats
 
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import EvidenceError
 from fragility.frames import Kind, Rows, Scalar
 from fragility.models import Model
-from fragility.scores import Booleans, Floats, Integers
 from fragility.tracing import Origin
 
 BASELINES = ("mean", "median", "zero", "mode", "missing")

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from fragility.arrays import Floats
 from fragility.canonical import is_missing
 from fragility.errors import DataError, EvidenceError
 from fragility.evidence import (
@@ -27,7 +28,6 @@ from fragility.evidence import (
 from fragility.frames import Kind, Rows, Scalar, kind_of, read_rows
 from fragility.handover import transform
 from fragility.models import Model
-from fragility.scores import Floats
 from fragility.tracing import Origin, output_names, trace_columns
 
 Space: TypeAlias = Literal["transformed", "raw"]

@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from fragility.arrays import Floats
 from fragility.canonical import is_missing
 from fragility.errors import DataError
-from fragility.scores import Floats
 
 Kind: TypeAlias = Literal["numeric", "nominal"]
 Scalar: TypeAlias = float | int | bool | str | None

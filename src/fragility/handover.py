@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from fragility.arrays import Floats
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError
 from fragility.frames import Rows
 from fragility.models import Model
-from fragility.scores import Floats
 
 T = TypeVar("T")
 

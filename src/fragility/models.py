@@ -15,10 +15,11 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from fragility.arrays import Floats
 from fragility.errors import ModelError
 from fragility.fingerprint import fingerprint
 from fragility.libraries import family_of, is_torch_module
-from fragility.scores import Floats, sigmoid_probabilities, softmax_probabilities
+from fragility.scores import sigmoid_probabilities, softmax_probabilities
 
 ClassLabel: TypeAlias = str | int | bool | float
 OutputKind: TypeAlias = Literal["probabilities", "logits", "binary_logit", "log_probabilities"]

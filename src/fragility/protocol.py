@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from fragility.arrays import Floats, Integers
 from fragility.canonical import digest_of, table_digest
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.evidence import EvidenceRows
@@ -26,7 +27,7 @@ from fragility.fitting import SPACES, GroupMap, Space, baseline_for, groups_for,
 from fragility.frames import Kind, RawCodec, Rows, Scalar, check_kinds, read_rows
 from fragility.handover import dense, guarded, transform
 from fragility.models import Model
-from fragility.scores import READINGS, Floats, Integers, Reading
+from fragility.scores import READINGS, Reading
 from fragility.tracing import output_names
 
 FORMAT = "fragility-protocol/1"

@@ -39,6 +39,7 @@ from scipy import stats
 from scipy.special import logsumexp
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 
+from fragility.arrays import STRESS_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
 from fragility.certificate import Certificates
 from fragility.errors import DataError
 from fragility.evidence import EvidenceRows
@@ -56,17 +57,13 @@ from fragility.scores import (
     sigmoid_probabilities,
 )
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
-Predict = Callable[[FloatArray], FloatArray]
+Predict = Callable[[Floats], Floats]
 
 CONFIDENCE_SCORES = ("max_softmax", "negative_entropy", "margin", "negative_energy")
 PERTURBATION_SCORES = ("random_order", "one_step_drop", "permutation_order")
 ATTRIBUTION_SCORES = ("group_shap",)
 CERTIFICATE_SCORES = ("cfc_rcma", "cfc_fds", "inverse_flip_budget", "inverse_threshold")
 BUDGETS = (0.05, 0.10, 0.20)
-DEFAULT_BYTE_BUDGET = 128 * 2**20
 
 
 def score_kind(name: str) -> str:
@@ -88,28 +85,28 @@ def natural_direction(name: str) -> int:
 # --- scores from probabilities -----------------------------------------------------------------------------------
 
 
-def max_softmax(p: npt.ArrayLike) -> FloatArray:
+def max_softmax(p: npt.ArrayLike) -> Floats:
     """max_c p~_c; p (n, C) -> (n,)."""
     return clipped_probabilities(p).max(axis=-1)
 
 
-def negative_entropy(p: npt.ArrayLike) -> FloatArray:
+def negative_entropy(p: npt.ArrayLike) -> Floats:
     """sum_c p~_c log p~_c; p (n, C) -> (n,). Zero for a certain prediction, -log C for an even one."""
     clipped = clipped_probabilities(p)
     return (clipped * np.log(clipped)).sum(axis=-1)
 
 
-def margin(p: npt.ArrayLike) -> FloatArray:
+def margin(p: npt.ArrayLike) -> Floats:
     """z~_(1) - z~_(2); p (n, C) -> (n,)."""
     return current_margin(p)
 
 
-def negative_energy(p: npt.ArrayLike) -> FloatArray:
+def negative_energy(p: npt.ArrayLike) -> Floats:
     """log sum_c exp z~_c; p (n, C) -> (n,). With two classes log(2 cosh(m / 2)), strictly increasing in m."""
     return logsumexp(pseudo_logits(p), axis=-1)
 
 
-def confidence_scores(p: npt.ArrayLike) -> dict[str, FloatArray]:
+def confidence_scores(p: npt.ArrayLike) -> dict[str, Floats]:
     """The four scores that need only the probabilities at x."""
     return {
         "max_softmax": max_softmax(p),
@@ -122,7 +119,7 @@ def confidence_scores(p: npt.ArrayLike) -> dict[str, FloatArray]:
 # --- scores from certificates ------------------------------------------------------------------------------------
 
 
-def certificate_scores(certs: Certificates) -> dict[str, FloatArray]:
+def certificate_scores(certs: Certificates) -> dict[str, Floats]:
     """RCMA, FDS, each remaining component alone, and the one-step drop, from the certificates' own columns."""
     claims = certs.claims
     return {
@@ -134,7 +131,7 @@ def certificate_scores(certs: Certificates) -> dict[str, FloatArray]:
     }
 
 
-def scores_of(certs: Certificates, probabilities: npt.ArrayLike | None = None) -> dict[str, FloatArray]:
+def scores_of(certs: Certificates, probabilities: npt.ArrayLike | None = None) -> dict[str, Floats]:
     """All scores that need no further model calls, in the order of tables.
 
     Without `probabilities` the confidence scores come from the certificates: for two classes all four (the margin
@@ -158,8 +155,8 @@ def rcma_along(
     order: npt.ArrayLike,
     *,
     predict: Predict | None = None,
-    byte_budget: int = DEFAULT_BYTE_BUDGET,
-) -> FloatArray:
+    byte_budget: int = STRESS_BYTE_BUDGET,
+) -> Floats:
     """RCMA of every row when groups are removed in a given order instead of the certificate's.
 
     order: group indices, (G,) for one order or (n, G) for one a row; the first K = protocol.depth are removed.
@@ -169,7 +166,7 @@ def rcma_along(
     depth = min(protocol.depth, int(rows.n_groups))
     orders = np.broadcast_to(np.asarray(order, dtype=np.int64), (n, np.shape(order)[-1]))[:, :depth]
     out = np.empty(n)
-    chunk = max(1, byte_budget // (32 * d * (depth + 1)))
+    chunk = rows_within(byte_budget, d * (depth + 1), copies=4)
     for start in range(0, n, chunk):
         stop = min(start + chunk, n)
         out[start:stop] = _rcma_chunk(rows, protocol, orders[start:stop], start, stop, ask)
@@ -177,8 +174,8 @@ def rcma_along(
 
 
 def _rcma_chunk(
-    rows: EvidenceRows, protocol: Protocol, orders: IntArray, start: int, stop: int, ask: Predict
-) -> FloatArray:
+    rows: EvidenceRows, protocol: Protocol, orders: Integers, start: int, stop: int, ask: Predict
+) -> Floats:
     x = np.asarray(rows.dense(start, stop), dtype=np.float64)
     n, depth = orders.shape
     rank = np.full((n, int(rows.n_groups)), depth, dtype=np.int64)  # never removed within the depth
@@ -193,7 +190,7 @@ def _rcma_chunk(
 
 def random_order_score(
     rows: EvidenceRows, protocol: Protocol, *, repeats: int = 5, seed: int = 0, predict: Predict | None = None
-) -> FloatArray:
+) -> Floats:
     """Mean RCMA over `repeats` random group orders, each order common to all rows."""
     generator = np.random.default_rng(seed)
     orders = [generator.permutation(int(rows.n_groups)) for _ in range(repeats)]
@@ -207,7 +204,7 @@ def permutation_importance_order(
     repeats: int = 3,
     seed: int = 0,
     predict: Predict | None = None,
-) -> IntArray:
+) -> Integers:
     """Groups by descending increase of validation NLL when the group's columns are permuted together across rows.
 
     rows: validation rows; y: their class columns (`fragility.metrics.class_codes`). Ties keep declared order.
@@ -236,9 +233,9 @@ class GroupShap:
     """Absolute SHAP mass of every group on the explained rows; `score` is NaN on rows that were not explained."""
 
     explainer: str  # "tree", "linear" or "permutation"
-    explained: IntArray  # (s,) row positions
-    mass: FloatArray  # (s, G) sum of |SHAP| within each group
-    score: FloatArray  # (n,) share of the `top` largest groups
+    explained: Integers  # (s,) row positions
+    mass: Floats  # (s, G) sum of |SHAP| within each group
+    score: Floats  # (n,) share of the `top` largest groups
     top: int
 
 
@@ -280,7 +277,7 @@ def group_shap(
     return GroupShap(family, picked, mass, score, top)
 
 
-def concentration(mass: FloatArray, top: int = 3) -> FloatArray:
+def concentration(mass: Floats, top: int = 3) -> Floats:
     """Share of each row's mass that its `top` largest groups hold; 0 where there is no mass at all."""
     largest = -np.sort(-mass, axis=1)[:, :top]
     total = mass.sum(axis=1)
@@ -316,13 +313,13 @@ def _import_shap() -> Any:
     return shap
 
 
-def _of_class(values: Any, original: IntArray) -> FloatArray:
+def _of_class(values: Any, original: Integers) -> Floats:
     """SHAP values of the predicted class, (n, d), from (n, d), (n, d, C) or a list of C arrays."""
     array = np.stack(values, axis=-1) if isinstance(values, list) else np.asarray(values)
     return array if array.ndim == 2 else np.take_along_axis(array, original[:, None, None], axis=2)[:, :, 0]
 
 
-def _tree_shap(estimator: Any, x: FloatArray, original: IntArray) -> FloatArray:
+def _tree_shap(estimator: Any, x: Floats, original: Integers) -> Floats:
     explainer = _import_shap().TreeExplainer(estimator)
     with warnings.catch_warnings():
         # Said to callers who rely on the old layout of the values; `_of_class` reads both.
@@ -330,19 +327,19 @@ def _tree_shap(estimator: Any, x: FloatArray, original: IntArray) -> FloatArray:
         return _of_class(explainer.shap_values(x, check_additivity=False), original)
 
 
-def _linear_shap(estimator: Any, x: FloatArray, original: IntArray, background: FloatArray) -> FloatArray:
+def _linear_shap(estimator: Any, x: Floats, original: Integers, background: Floats) -> Floats:
     explainer = _import_shap().LinearExplainer(estimator, background)
     return _of_class(explainer.shap_values(x), original)
 
 
-def _permutation_shap(rows: EvidenceRows, x: FloatArray, original: IntArray, seed: int) -> FloatArray:
+def _permutation_shap(rows: EvidenceRows, x: Floats, original: Integers, seed: int) -> Floats:
     """|Shapley value| of whole groups for the log-odds-like support of the predicted class; (n, G)."""
     shap = _import_shap()
     n_groups = int(rows.n_groups)
     mass = np.empty((len(x), n_groups))
     for index, row in enumerate(x):
 
-        def support(kept: npt.ArrayLike, row: FloatArray = row, index: int = index) -> FloatArray:
+        def support(kept: npt.ArrayLike, row: Floats = row, index: int = index) -> Floats:
             present = np.asarray(kept)[:, rows.column_group] > 0.5
             return pseudo_logits(rows.predict(np.where(present, row, rows.baseline)))[:, original[index]]
 
@@ -352,7 +349,7 @@ def _permutation_shap(rows: EvidenceRows, x: FloatArray, original: IntArray, see
     return mass
 
 
-def _by_group(values: FloatArray, rows: EvidenceRows) -> FloatArray:
+def _by_group(values: Floats, rows: EvidenceRows) -> Floats:
     """Absolute values summed within groups; (n, d) -> (n, G)."""
     out = np.zeros((len(values), int(rows.n_groups)))
     np.add.at(out.T, np.asarray(rows.column_group), np.abs(values).T)
@@ -368,7 +365,7 @@ ALL_BRITTLE = "undefined: all rows brittle"
 NO_SCORE = "undefined: score is missing on every row"
 
 
-def ranking_state(scores: FloatArray, brittle: BoolArray) -> str:
+def ranking_state(scores: Floats, brittle: Booleans) -> str:
     """Why the AUROC of a score can or cannot be computed on the rows that have one."""
     if len(brittle) == 0:
         return NO_ROWS
@@ -419,7 +416,7 @@ def false_confidence_captured(
     return capture_at(scores, both, budget)
 
 
-def residual_risk(scores: npt.ArrayLike, positive: npt.ArrayLike) -> FloatArray:
+def residual_risk(scores: npt.ArrayLike, positive: npt.ArrayLike) -> Floats:
     """Share of brittle rows among those left after the j highest-ranked are escalated, j = 0..n-1."""
     s, b = _known(scores, positive)
     if len(s) == 0:
@@ -436,7 +433,7 @@ def aurc(scores: npt.ArrayLike, positive: npt.ArrayLike) -> float:
     return float(residual_risk(scores, positive).mean()) if b.any() else math.nan
 
 
-def _known(scores: npt.ArrayLike, positive: npt.ArrayLike) -> tuple[FloatArray, BoolArray]:
+def _known(scores: npt.ArrayLike, positive: npt.ArrayLike) -> tuple[Floats, Booleans]:
     s, b = np.asarray(scores, dtype=np.float64), np.asarray(positive, dtype=bool)
     if s.shape != b.shape or s.ndim != 1:
         raise DataError(f"scores and labels must be one value a row, got shapes {s.shape} and {b.shape}")
@@ -444,7 +441,7 @@ def _known(scores: npt.ArrayLike, positive: npt.ArrayLike) -> tuple[FloatArray, 
     return s[known], b[known]
 
 
-def _tie_blocks(s: FloatArray, b: BoolArray) -> tuple[IntArray, IntArray]:
+def _tie_blocks(s: Floats, b: Booleans) -> tuple[Integers, Integers]:
     """Rows and positives in every block of equal scores, highest score first."""
     values, place = np.unique(-s, return_inverse=True)
     size = np.bincount(place, minlength=len(values))
@@ -486,7 +483,7 @@ def predictive_metrics(p: npt.ArrayLike, y: npt.ArrayLike) -> PredictiveMetrics:
     )
 
 
-def _discrimination(p: FloatArray, code: IntArray) -> tuple[float, float]:
+def _discrimination(p: Floats, code: Integers) -> tuple[float, float]:
     n_classes = p.shape[1]
     if len(np.unique(code)) < n_classes:
         return math.nan, math.nan
@@ -561,7 +558,7 @@ def paired_bootstrap(
     return PairedDifference(interval.mean, interval.low, interval.high, win, lose, interval.units, interval.undefined)
 
 
-def _percentile_interval(values: FloatArray, resamples: int, level: float, seed: int) -> tuple[float, float]:
+def _percentile_interval(values: Floats, resamples: int, level: float, seed: int) -> tuple[float, float]:
     if len(values) < 2:
         return math.nan, math.nan
     if np.ptp(values) == 0.0:  # scipy calls a degenerate distribution NaN; every resample has this very mean
@@ -597,8 +594,8 @@ def bootstrap_auroc_difference(
 
 
 def resampled_aurocs(
-    scores: Sequence[FloatArray], positive: npt.ArrayLike, *, resamples: int = 2_000, seed: int = 0
-) -> FloatArray:
+    scores: Sequence[Floats], positive: npt.ArrayLike, *, resamples: int = 2_000, seed: int = 0
+) -> Floats:
     """AUROC of every score on the same row resamples, (scores, resamples); NaN where a resample lacks a class.
 
     Each resample is a vector of row weights, so every score is sorted once.
@@ -618,7 +615,7 @@ def resampled_aurocs(
     return out
 
 
-def _quantile_interval(values: FloatArray, level: float = 0.95) -> tuple[float, float]:
+def _quantile_interval(values: Floats, level: float = 0.95) -> tuple[float, float]:
     known = values[~np.isnan(values)]
     if len(known) == 0:
         return math.nan, math.nan
@@ -630,20 +627,20 @@ def _quantile_interval(values: FloatArray, level: float = 0.95) -> tuple[float, 
 class _Places(NamedTuple):
     """Where the positive rows of one score fall among its negative rows."""
 
-    negative: IntArray  # (q,) negative rows by ascending score
-    positive: IntArray  # (p,) positive rows
-    below: IntArray  # (p,) negatives with a lower score
-    up_to: IntArray  # (p,) negatives with a lower or equal score
+    negative: Integers  # (q,) negative rows by ascending score
+    positive: Integers  # (p,) positive rows
+    below: Integers  # (p,) negatives with a lower score
+    up_to: Integers  # (p,) negatives with a lower or equal score
 
 
-def _places(s: FloatArray, label: BoolArray) -> _Places:
+def _places(s: Floats, label: Booleans) -> _Places:
     negative, positive = np.flatnonzero(~label), np.flatnonzero(label)
     negative = negative[np.argsort(s[negative], kind="stable")]
     below, up_to = (np.searchsorted(s[negative], s[positive], side=side) for side in ("left", "right"))
     return _Places(negative, positive, below, up_to)
 
 
-def _weighted_auroc(weights: FloatArray, places: _Places) -> FloatArray:
+def _weighted_auroc(weights: Floats, places: _Places) -> Floats:
     """AUROC of each row of weights, (resamples, n) -> (resamples,); half of a tie counts."""
     passed = np.zeros((len(weights), len(places.negative) + 1))
     np.cumsum(np.take(weights, places.negative, axis=1), axis=1, out=passed[:, 1:])
@@ -665,17 +662,17 @@ class Labels(Shape):
         ...
 
     @property
-    def high_confidence(self) -> BoolArray:
+    def high_confidence(self) -> Booleans:
         """Rows the ranking is judged on."""
         ...
 
     @property
-    def brittle(self) -> BoolArray:
+    def brittle(self) -> Booleans:
         """The label."""
         ...
 
     @property
-    def brittle_rate(self) -> FloatArray:
+    def brittle_rate(self) -> Floats:
         """Share of draws that break the row."""
         ...
 
@@ -824,9 +821,9 @@ def ranking_report(
 @dataclass(frozen=True, slots=True, eq=False)
 class _MatchedLabels:
     id: npt.NDArray[Any]
-    high_confidence: BoolArray
-    brittle: BoolArray
-    brittle_rate: FloatArray
+    high_confidence: Booleans
+    brittle: Booleans
+    brittle_rate: Floats
 
 
 def _matched(labels: Labels, ids: Sequence[object]) -> Labels:
@@ -844,22 +841,22 @@ def _matched(labels: Labels, ids: Sequence[object]) -> Labels:
     )
 
 
-def _in_reading_order(table: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+def _in_reading_order(table: Mapping[str, Floats]) -> dict[str, Floats]:
     """Confidence first, a user's own scores after the known baselines, certificate scores last."""
     baselines = [*CONFIDENCE_SCORES, *PERTURBATION_SCORES, *ATTRIBUTION_SCORES]
     own = [name for name in table if score_kind(name) == "other"]
     return {name: table[name] for name in [*baselines, *own, *CERTIFICATE_SCORES] if name in table}
 
 
-def _kept(name: str, scores: FloatArray, keep: BoolArray) -> FloatArray:
+def _kept(name: str, scores: Floats, keep: Booleans) -> Floats:
     if scores.shape != keep.shape:
         raise DataError(f"score {name!r} must have one value for each of the {len(keep)} rows, got {scores.shape}")
     return scores[keep]
 
 
 def _directions(
-    kept: Mapping[str, FloatArray],
-    brittle: BoolArray,
+    kept: Mapping[str, Floats],
+    brittle: Booleans,
     validation: tuple[Mapping[str, npt.ArrayLike], Labels] | None,
 ) -> dict[str, int]:
     """Direction of every score: certificate scores +1, the others the better one where it may be looked at."""
@@ -884,7 +881,7 @@ def _validated_direction(name: str, validation: tuple[Mapping[str, npt.ArrayLike
 
 
 def _score_lines(
-    name: str, scores: FloatArray, direction: int, brittle: BoolArray, wrong: BoolArray | None
+    name: str, scores: Floats, direction: int, brittle: Booleans, wrong: Booleans | None
 ) -> list[ScoreResult]:
     return [
         _score_line(name, scores, "paper", 1, brittle, wrong),
@@ -893,7 +890,7 @@ def _score_lines(
 
 
 def _score_line(
-    name: str, scores: FloatArray, orientation: str, direction: int, brittle: BoolArray, wrong: BoolArray | None
+    name: str, scores: Floats, orientation: str, direction: int, brittle: Booleans, wrong: Booleans | None
 ) -> ScoreResult:
     s = direction * scores
     known = ~np.isnan(s)
@@ -916,7 +913,7 @@ def _score_line(
 
 
 def _comparisons(
-    kept: Mapping[str, FloatArray], directions: Mapping[str, int], brittle: BoolArray, resamples: int, seed: int
+    kept: Mapping[str, Floats], directions: Mapping[str, int], brittle: Booleans, resamples: int, seed: int
 ) -> tuple[Comparison, ...]:
     """FDS and RCMA against every oriented baseline, on the rows that have the baseline's score."""
     baselines = [name for name in kept if score_kind(name) != "certificate"]
@@ -934,9 +931,9 @@ _COMPARED = ("cfc_fds", "cfc_rcma")
 
 def _compare_subset(
     baselines: Sequence[str],
-    kept: Mapping[str, FloatArray],
+    kept: Mapping[str, Floats],
     directions: Mapping[str, int],
-    brittle: BoolArray,
+    brittle: Booleans,
     resamples: int,
     seed: int,
 ) -> dict[tuple[str, str], Comparison]:

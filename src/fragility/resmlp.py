@@ -33,12 +33,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from fragility.arrays import Floats
 from fragility.canonical import digest_of
 from fragility.errors import DataError, EvidenceError, ModelError
 from fragility.evidence import column_means, raw_origin_groups
 from fragility.metrics import class_codes
 from fragility.protocol import Protocol
-from fragility.scores import Floats, softmax_probabilities
+from fragility.scores import softmax_probabilities
 from fragility.tracing import output_names, trace_columns
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]

@@ -24,22 +24,19 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from fragility.arrays import STRESS_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
 from fragility.errors import ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
 from fragility.scores import predicted_class, support_margin
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
-Predict = Callable[[FloatArray], FloatArray]
+Predict = Callable[[Floats], Floats]
 
 METHODS = ("beam", "exact")
 FOUND = "found"
 NONE = "none up to max_size"
 UNAFFORDABLE = "unaffordable"
-DEFAULT_BYTE_BUDGET = 128 * 2**20
 DEFAULT_MAX_EVALUATIONS = 50_000
 
 
@@ -51,11 +48,11 @@ class FailingSets:
     method: str
     width: int | None  # beam width; None for the exact search
     max_size: int  # K
-    size: IntArray  # (n,) |S|, or K + 1 where none was found
+    size: Integers  # (n,) |S|, or K + 1 where none was found
     state: tuple[str, ...]  # (n,) "found", "none up to max_size" or "unaffordable" (exact search stopped)
-    searched_size: IntArray  # (n,) largest size searched in full
-    removed: BoolArray  # (n, G) the set, all false where none was found
-    margin: FloatArray  # (n,) support margin after its removal, NaN where none was found
+    searched_size: Integers  # (n,) largest size searched in full
+    removed: Booleans  # (n, G) the set, all false where none was found
+    margin: Floats  # (n,) support margin after its removal, NaN where none was found
     evaluations: int  # states asked of the model
     group_names: tuple[str, ...]
 
@@ -63,7 +60,7 @@ class FailingSets:
         return len(self.id)
 
     @property
-    def resolved(self) -> BoolArray:
+    def resolved(self) -> Booleans:
         """Rows whose search ended: found, or proved absent up to max_size."""
         return np.asarray([state != UNAFFORDABLE for state in self.state], dtype=bool)
 
@@ -96,7 +93,7 @@ def smallest_failing_sets(
     max_evaluations: int = DEFAULT_MAX_EVALUATIONS,
     ids: Any = None,
     predict: Predict | None = None,
-    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    byte_budget: int = STRESS_BYTE_BUDGET,
 ) -> FailingSets:
     """Smallest set of groups whose removal flips each prediction.
 
@@ -130,7 +127,7 @@ def failing_sets_of_rows(
     max_size: int | None = None,
     max_evaluations: int = DEFAULT_MAX_EVALUATIONS,
     predict: Predict | None = None,
-    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    byte_budget: int = STRESS_BYTE_BUDGET,
 ) -> FailingSets:
     """`smallest_failing_sets` on rows that are already bound."""
     if method not in METHODS:
@@ -158,7 +155,7 @@ class _Search:
         self.rows, self.ask, self.max_size = rows, ask, max_size
         self.column_group = np.asarray(rows.column_group, dtype=np.int64)
         self.resolution = protocol.resolution
-        self.batch = max(1, byte_budget // (32 * self.x.shape[1]))
+        self.batch = rows_within(byte_budget, self.x.shape[1], copies=4)
         self.live = self._live_groups()
         self.original = predicted_class(ask(self.x), self.resolution)
         self.size = np.full(n, max_size + 1, dtype=np.int64)
@@ -168,7 +165,7 @@ class _Search:
         self.state = np.full(n, NONE, dtype=object)
         self.evaluations = n
 
-    def _live_groups(self) -> BoolArray:
+    def _live_groups(self) -> Booleans:
         """Groups that are not already at their baseline, (n, G)."""
         same = (self.x == self.rows.baseline) | (np.isnan(self.x) & np.isnan(self.rows.baseline))
         live = np.zeros((len(self.x), int(self.rows.n_groups)), dtype=bool)
@@ -176,7 +173,7 @@ class _Search:
             live[:, group] |= ~same[:, column]
         return live
 
-    def margins(self, row: IntArray, removed: BoolArray) -> FloatArray:
+    def margins(self, row: Integers, removed: Booleans) -> Floats:
         """Support margins of states (row[i], removed[i]), evaluated in byte-bounded batches."""
         out = np.empty(len(row))
         for start in range(0, len(row), self.batch):
@@ -187,7 +184,7 @@ class _Search:
         self.evaluations += len(row)
         return out
 
-    def settle(self, row: IntArray, removed: BoolArray, margins: FloatArray, size: int) -> None:
+    def settle(self, row: Integers, removed: Booleans, margins: Floats, size: int) -> None:
         """Record for every row the failing candidate with the lowest margin; earlier candidates win ties."""
         failing = np.flatnonzero(margins < -self.resolution)
         step = self._rounded(margins[failing])
@@ -199,7 +196,7 @@ class _Search:
         self.size[owner], self.state[owner] = size, FOUND
         self.removed[owner], self.margin[owner] = removed[chosen], margins[chosen]
 
-    def _rounded(self, margins: FloatArray) -> FloatArray:
+    def _rounded(self, margins: Floats) -> Floats:
         return np.rint(margins / self.resolution) if self.resolution > 0 else margins
 
     # -- exact ---------------------------------------------------------------------------------------------------
@@ -221,7 +218,7 @@ class _Search:
             self.searched[active] = size
             active = active[self.size[active] > self.max_size]
 
-    def _exact_level(self, active: IntArray, size: int) -> None:
+    def _exact_level(self, active: Integers, size: int) -> None:
         inert = (~self.live[active]).T.astype(np.float32)
         for block in _blocks_of_subsets(len(inert), size, self.batch // len(active)):
             # np.nonzero goes subset by subset, which keeps lexicographic order within every row.
@@ -246,7 +243,7 @@ class _Search:
         # A row with nothing left to remove has been searched as far as it can be.
         self.searched[self.size > self.max_size] = self.max_size
 
-    def _expand(self, row: IntArray, kept: BoolArray) -> tuple[IntArray, BoolArray]:
+    def _expand(self, row: Integers, kept: Booleans) -> tuple[Integers, Booleans]:
         """All distinct sets that add one live, unused group; sorted by row, then lexicographically."""
         parent, group = np.nonzero(self.live[row] & ~kept)
         grown = kept[parent]
@@ -258,7 +255,7 @@ class _Search:
         first = np.unique(void, return_index=True)[1]
         return owner[first], grown[first]
 
-    def _prune(self, row: IntArray, kept: BoolArray, margins: FloatArray, width: int) -> tuple[IntArray, BoolArray]:
+    def _prune(self, row: Integers, kept: Booleans, margins: Floats, width: int) -> tuple[Integers, Booleans]:
         """The `width` lowest margins of every undecided row; equal margins keep lexicographic order."""
         order = np.lexsort((np.arange(len(row)), self._rounded(margins), row))
         row, kept = row[order], kept[order]
@@ -283,7 +280,7 @@ class _Search:
         )
 
 
-def _blocks_of_subsets(n_groups: int, size: int, batch: int) -> Iterator[BoolArray]:
+def _blocks_of_subsets(n_groups: int, size: int, batch: int) -> Iterator[Booleans]:
     """All subsets of one size in lexicographic order, as boolean blocks of at most `batch` rows."""
     generator = combinations(range(n_groups), size)
     while chunk := list(islice(generator, max(1, batch))):
@@ -350,7 +347,7 @@ def greedy_diagnostics(
     )
 
 
-def _check_comparable(greedy: IntArray, search: FailingSets | None) -> None:
+def _check_comparable(greedy: Integers, search: FailingSets | None) -> None:
     if search is None:
         return
     if len(search) != len(greedy):

@@ -51,6 +51,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from fragility.arrays import STRESS_BYTE_BUDGET, Booleans, Floats, rows_within
 from fragility.errors import DataError, EvidenceError, ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.models import Model
@@ -58,14 +59,11 @@ from fragility.protocol import Protocol, bind
 from fragility.scores import EPSILON, predicted_class, support_margin
 from fragility.tracing import trace_columns
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 WordArray = npt.NDArray[np.uint64]
-Predict = Callable[[FloatArray], FloatArray]
+Predict = Callable[[Floats], Floats]
 
 RULES = ("expected", "any")
 DRAW_FORMAT = "fragility-draw/1"
-DEFAULT_BYTE_BUDGET = 128 * 2**20
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -89,7 +87,7 @@ def row_keys(seed: int, stream: str, ids: Iterable[object]) -> WordArray:
     return np.frombuffer(b"".join(key(i) for i in ids), dtype="<u8").astype(np.uint64)
 
 
-def uniforms(keys: WordArray, draws: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> FloatArray:
+def uniforms(keys: WordArray, draws: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> Floats:
     """Uniforms on [0, 1), shape (rows, draws, positions); steps 2 and 3 of the draw format."""
     out = np.empty((len(keys), len(draws), len(positions)))
     for block, words in _word_blocks(keys, draws, positions):
@@ -98,7 +96,7 @@ def uniforms(keys: WordArray, draws: npt.NDArray[np.int64], positions: npt.NDArr
     return out
 
 
-def strikes(keys: WordArray, draws: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], rate: float) -> BoolArray:
+def strikes(keys: WordArray, draws: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], rate: float) -> Booleans:
     """Whether each uniform is below `rate`, shape (rows, draws, positions); `uniforms(...) < rate`, faster.
 
     (w >> 11) * 2**-53 < r holds exactly when w >> 11 < ceil(r * 2**53), since the left side is a whole number.
@@ -142,10 +140,10 @@ def _word_blocks(
 class Layout:
     """What a stressor needs to know of the evidence space; d columns, G groups."""
 
-    baseline: FloatArray  # (d,)
+    baseline: Floats  # (d,)
     column_group: npt.NDArray[np.int64]  # (d,) group index of each column
     n_groups: int
-    spread: FloatArray  # (d,) training standard deviation, 0 where noise does not apply
+    spread: Floats  # (d,) training standard deviation, 0 where noise does not apply
     fields: tuple[tuple[str, ...], ...]  # (d,) raw fields each column is made from
 
     @classmethod
@@ -212,7 +210,7 @@ class Mask:
         """Plain form."""
         return {"kind": self.kind, "rate": float(self.rate)}
 
-    def stressed(self, x: FloatArray, keys: WordArray, draws: npt.NDArray[np.int64], layout: Layout) -> FloatArray:
+    def stressed(self, x: Floats, keys: WordArray, draws: npt.NDArray[np.int64], layout: Layout) -> Floats:
         """Stressed copies, shape (rows, draws, d)."""
         hit = strikes(keys, draws, np.arange(layout.n_groups), self.rate)
         return np.where(hit[:, :, layout.column_group], layout.baseline, x[:, None, :])
@@ -237,7 +235,7 @@ class Dropout:
         """Plain form."""
         return {"kind": self.kind, "rate": float(self.rate)}
 
-    def stressed(self, x: FloatArray, keys: WordArray, draws: npt.NDArray[np.int64], layout: Layout) -> FloatArray:
+    def stressed(self, x: Floats, keys: WordArray, draws: npt.NDArray[np.int64], layout: Layout) -> Floats:
         """Stressed copies, shape (rows, draws, d)."""
         hit = strikes(keys, draws, np.arange(x.shape[1]), self.rate)
         return np.where(hit, layout.baseline, x[:, None, :])
@@ -262,7 +260,7 @@ class Noise:
         """Plain form."""
         return {"kind": self.kind, "extent": float(self.extent)}
 
-    def stressed(self, x: FloatArray, keys: WordArray, draws: npt.NDArray[np.int64], layout: Layout) -> FloatArray:
+    def stressed(self, x: Floats, keys: WordArray, draws: npt.NDArray[np.int64], layout: Layout) -> Floats:
         """Stressed copies, shape (rows, draws, d)."""
         moved = np.flatnonzero(layout.spread > 0.0)
         out = np.repeat(x[:, None, :], len(draws), axis=1)
@@ -326,7 +324,7 @@ class Outages:
         """Plain form."""
         return {"kind": self.kind, "patterns": [list(p) for p in self.patterns], "counts": list(self.counts)}
 
-    def stressed(self, x: FloatArray, keys: WordArray, draws: npt.NDArray[np.int64], layout: Layout) -> FloatArray:
+    def stressed(self, x: Floats, keys: WordArray, draws: npt.NDArray[np.int64], layout: Layout) -> Floats:
         """Stressed copies, shape (rows, draws, d)."""
         hit = self.removed_groups(layout)[self.drawn_patterns(keys, draws)]
         return np.where(hit[:, :, layout.column_group], layout.baseline, x[:, None, :])
@@ -336,7 +334,7 @@ class Outages:
         event = np.floor(uniforms(keys, draws, np.zeros(1, dtype=np.int64))[:, :, 0] * self.events)
         return np.searchsorted(np.cumsum(self.counts), event, side="right")
 
-    def removed_groups(self, layout: Layout) -> BoolArray:
+    def removed_groups(self, layout: Layout) -> Booleans:
         """Which groups each pattern removes, shape (patterns, G)."""
         unknown = sorted(set(self.fields) - set(layout.known_fields))
         if unknown:
@@ -426,7 +424,7 @@ def _long_events(frame: nw.DataFrame[Any], event: str, field: str) -> list[tuple
     return [tuple(sorted(names)) for names in together.values()]
 
 
-def _wide(frame: nw.DataFrame[Any], event: str) -> dict[str, BoolArray]:
+def _wide(frame: nw.DataFrame[Any], event: str) -> dict[str, Booleans]:
     columns = [name for name in frame.columns if name != event]
     other = [name for name in columns if frame[name].dtype != nw.Boolean]
     if other or not columns:
@@ -437,7 +435,7 @@ def _wide(frame: nw.DataFrame[Any], event: str) -> dict[str, BoolArray]:
     return {name: frame[name].fill_null(False).to_numpy().astype(bool) for name in columns}
 
 
-def _marked(frame: nw.DataFrame[Any], markers: Markers) -> dict[str, BoolArray]:
+def _marked(frame: nw.DataFrame[Any], markers: Markers) -> dict[str, Booleans]:
     declared = markers if isinstance(markers, Mapping) else {name: markers for name in frame.columns}
     absent = sorted(set(declared) - set(frame.columns))
     if absent:
@@ -445,7 +443,7 @@ def _marked(frame: nw.DataFrame[Any], markers: Markers) -> dict[str, BoolArray]:
     return {name: _is_marked(frame[name], values) for name, values in declared.items()}
 
 
-def _is_marked(column: nw.Series[Any], values: Sequence[object]) -> BoolArray:
+def _is_marked(column: nw.Series[Any], values: Sequence[object]) -> Booleans:
     if isinstance(values, (str, bytes)):
         raise DataError(f"outage markers of {column.name!r} must be a list of values, got the text {values!r}")
     entries = column.to_list()
@@ -455,7 +453,7 @@ def _is_marked(column: nw.Series[Any], values: Sequence[object]) -> BoolArray:
     return np.fromiter(hits, dtype=bool, count=len(entries))
 
 
-def _events_of(frame: nw.DataFrame[Any], unavailable: Mapping[str, BoolArray]) -> list[tuple[str, ...]]:
+def _events_of(frame: nw.DataFrame[Any], unavailable: Mapping[str, Booleans]) -> list[tuple[str, ...]]:
     names = np.asarray(list(unavailable), dtype=object)
     table = np.column_stack([unavailable[name] for name in names]) if len(names) else np.zeros((len(frame), 0), bool)
     return [tuple(names[row]) for row in table if row.any()]
@@ -563,9 +561,9 @@ class StressRun:
 
     id: npt.NDArray[Any]  # (n,)
     predicted: npt.NDArray[np.int64]  # (n,) class index at x
-    confidence: FloatArray  # (n,) probability of that class at x
-    margin: FloatArray  # (n,) support margin at x
-    draw_margin: FloatArray  # (n, P, D) support margin of that class under each draw
+    confidence: Floats  # (n,) probability of that class at x
+    margin: Floats  # (n,) support margin at x
+    draw_margin: Floats  # (n, P, D) support margin of that class under each draw
     stress: Stress
     resolution: float
 
@@ -578,7 +576,7 @@ def run_stress(
     *,
     ids: Any = None,
     predict: Predict | None = None,
-    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    byte_budget: int = STRESS_BYTE_BUDGET,
 ) -> StressRun:
     """Ask the model for every row, stressor and draw; the costly half of `brittle_labels`.
 
@@ -596,7 +594,7 @@ def run_stress_rows(
     stress: Stress,
     *,
     predict: Predict | None = None,
-    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    byte_budget: int = STRESS_BYTE_BUDGET,
 ) -> StressRun:
     """`run_stress` on rows that are already bound."""
     ask = rows.predict if predict is None else predict
@@ -621,18 +619,18 @@ def run_stress_rows(
 
 def rows_per_chunk(n_columns: int, copies: int, byte_budget: int) -> int:
     """Rows whose stressed copies fit the budget; the factor 4 covers words, masks and the model's own copy."""
-    return max(1, byte_budget // (4 * 8 * max(1, n_columns) * copies))
+    return rows_within(byte_budget, max(1, n_columns) * copies, copies=4)
 
 
 def _margins(
-    x: FloatArray,
+    x: Floats,
     keys: WordArray,
     predicted: npt.NDArray[np.int64],
     stressor: Stressor,
     draws: int,
     layout: Layout,
     ask: Predict,
-) -> FloatArray:
+) -> Floats:
     """Support margins under one stressor, shape (rows, draws)."""
     states = stressor.stressed(x, keys, np.arange(draws), layout)
     p = ask(states.reshape(-1, x.shape[1]))
@@ -651,14 +649,14 @@ class BrittleLabels:
 
     id: npt.NDArray[Any]  # (n,)
     predicted: npt.NDArray[np.int64]  # (n,) class index at x
-    confidence: FloatArray  # (n,) p^(x)
-    margin: FloatArray  # (n,) m(x)
-    high_confidence: BoolArray  # (n,) p^(x) >= tau_confidence
-    mean_margin: FloatArray  # (n, P) mean of the support margin over draws
-    kappa: FloatArray  # (n, P) collapse by the rule (of the mean, or the largest over draws)
-    flip: BoolArray  # (n, P) flip by the rule
-    brittle: BoolArray  # (n,)
-    brittle_rate: FloatArray  # (n,) share of draws in which some stressor flips or collapses the prediction
+    confidence: Floats  # (n,) p^(x)
+    margin: Floats  # (n,) m(x)
+    high_confidence: Booleans  # (n,) p^(x) >= tau_confidence
+    mean_margin: Floats  # (n, P) mean of the support margin over draws
+    kappa: Floats  # (n, P) collapse by the rule (of the mean, or the largest over draws)
+    flip: Booleans  # (n, P) flip by the rule
+    brittle: Booleans  # (n,)
+    brittle_rate: Floats  # (n,) share of draws in which some stressor flips or collapses the prediction
     stress: Stress
     run: StressRun
 
@@ -666,7 +664,7 @@ class BrittleLabels:
         return len(self.id)
 
     @property
-    def brittle_by(self) -> BoolArray:
+    def brittle_by(self) -> Booleans:
         """Which stressor breaks a row by the rule, confident or not, shape (n, P)."""
         return self.flip | (self.kappa >= self.stress.tau_collapse)
 
@@ -718,7 +716,7 @@ class BrittleLabels:
         return self.to_arrow().to_pandas()
 
 
-def collapse_under(margin: FloatArray, stressed: FloatArray) -> FloatArray:
+def collapse_under(margin: Floats, stressed: Floats) -> Floats:
     """kappa = [m(x) - m_P(x)]_+ / (|m(x)| + 1e-8), for stressed margins with further trailing axes."""
     m = margin.reshape(margin.shape + (1,) * (stressed.ndim - margin.ndim))
     return np.maximum(m - stressed, 0.0) / (np.abs(m) + EPSILON)
@@ -760,7 +758,7 @@ def brittle_labels(
     *,
     ids: Any = None,
     predict: Predict | None = None,
-    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    byte_budget: int = STRESS_BYTE_BUDGET,
 ) -> BrittleLabels:
     """Which confident predictions of `model` on `X` break under held-out stress.
 

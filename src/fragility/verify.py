@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fragility.arrays import Floats
 from fragility.audit import claims_from, declared_tolerance, input_row_digests
 from fragility.canonical import DIGEST_PREFIX, combine_digests, digest_bytes
 from fragility.certificate import (
@@ -42,7 +43,7 @@ from fragility.evidence import EvidenceRows
 from fragility.models import Model
 from fragility.progress import progress_bar
 from fragility.protocol import Protocol, bind
-from fragility.scores import EPSILON, Floats
+from fragility.scores import EPSILON
 
 MAX_LISTED = 20
 EXACT = ("predicted", "flip_budget", "flipped", "thresholds", "path", "path_predicted")

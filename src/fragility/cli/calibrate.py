@@ -8,6 +8,7 @@ from typing import Annotated
 import pandas as pd
 import typer
 
+from fragility.arrays import Floats
 from fragility.audit import audit
 from fragility.calibration import (
     BrittlenessAwareTemperature,
@@ -24,7 +25,6 @@ from fragility.files import replacing
 from fragility.loading import load_model
 from fragility.models import Model
 from fragility.protocol import Protocol
-from fragility.scores import Floats
 
 ValidationArgument = Annotated[
     Path,
