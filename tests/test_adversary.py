@@ -20,7 +20,7 @@ from pipelines import fitted
 from fragility._audit import audit, input_row_digests
 from fragility._verify import Verification, check_integrity, verify
 from fragility.canonical import combine_digests, digest_bytes
-from fragility.certificates import Certificates, context_digest, derived_claims, manifest_text, row_digests
+from fragility.certificates import MEASURED, Certificates, context_digest, derived_claims, manifest_text, row_digests
 from fragility.errors import ProtocolError
 from fragility.protocol import Protocol, bind
 
@@ -140,9 +140,18 @@ def lying(certs: Certificates, row: int, nudge: float = 0.0) -> Certificates:
     margin[row], drops[row] = margin[row, 0], nudge
     predicted, thresholds = c.path_predicted.copy(), c.thresholds.copy()
     predicted[row], thresholds[row] = predicted[row, 0], np.inf
-    follows = derived_claims(c.margin, c.predicted, margin, predicted, thresholds, certs.protocol)
-    changed = {"path_margin": margin, "path_predicted": predicted, "thresholds": thresholds, "one_step_drop": drops}
-    return Certificates.build(replace(c, **changed, **follows), certs.protocol, certs.manifest)
+    fading = c.fade_margin.copy()
+    fading[row] = margin[row, 0]
+    changed = {
+        "path_margin": margin,
+        "path_predicted": predicted,
+        "thresholds": thresholds,
+        "one_step_drop": drops,
+        "fade_margin": fading,
+    }
+    told = replace(c, **changed)
+    follows = derived_claims({name: getattr(told, name) for name in MEASURED}, certs.protocol)
+    return Certificates.build(replace(told, **follows), certs.protocol, certs.manifest)
 
 
 def test_grinding_digests_does_not_dodge_the_sample(certs, case, rows) -> None:
@@ -363,7 +372,7 @@ def zeroed(document: dict[str, Any], value: Any) -> dict[str, Any]:
 
 
 PROTOCOLS: dict[str, Callable[[Certificates], dict[str, Any]]] = {
-    "zero, but values": lambda c: protocol_with(c, baseline="zero"),
+    "zero, but values": lambda c: zeroed({**c.protocol.to_dict(), "baseline": "zero"}, 1.5),
     "missing, but values": lambda c: protocol_with(c, baseline="missing"),
     "mean, but none": lambda c: zeroed(c.protocol.to_dict(), None),
     "a baseline nobody knows": lambda c: protocol_with(c, baseline="conservative"),

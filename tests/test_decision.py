@@ -23,8 +23,10 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVC
 
 import fragility as fg
-from fragility.engines import linear, neural, trees
+from fragility.engines import neural
 from fragility.engines.blackbox import trace_blackbox
+from fragility.engines.linear import engine as linear
+from fragility.engines.trees import engine as trees
 from fragility.models import Decision, Model
 from fragility.models.decision import label_indices
 from fragility.protocol import Protocol, bind
@@ -123,19 +125,18 @@ def test_a_tie_is_settled_by_the_model_itself() -> None:
 
 def test_a_forest_that_settles_a_tie_differently_the_next_time_still_verifies() -> None:
     class EitherOfEquals(GaussianNB):
-        calls = 0
+        chance = np.random.RandomState(1)
 
         def predict_proba(self, X):
             return np.full((len(X), 2), 0.5)
 
         def predict(self, X):
-            type(self).calls += 1
-            return np.full(len(X), self.classes_[type(self).calls % 2])
+            return np.full(len(X), self.classes_[self.chance.randint(2)])
 
     X_train, y, X = numbers()
     model = EitherOfEquals().fit(X_train, y)
     certs = certified(model, X_train, X[:5])
-    assert fg.verify(certs, model, X[:5]) and fg.verify(certs, model, X[:5])
+    assert all(fg.verify(certs, model, X[:5]) for _ in range(4))
 
 
 # --- models that decide otherwise ----------------------------------------------------------------------------------
@@ -332,10 +333,10 @@ def test_search_and_stress_judge_the_declared_decision() -> None:
     model = LogisticRegression().fit(X_train, y)
     protocol = Protocol.fit(model, X_train, decision={"class": "bad", "threshold": 0.3})
     certs = fg.audit(model, X[:40], protocol)
-    found = fg.smallest_failing_sets(model, X[:40], protocol)
+    found = fg.find_failing_sets(model, X[:40], protocol)
     budget = certs.to_pandas()["flip_budget"].to_numpy()
     assert (found.size <= budget).all()
-    labels = fg.brittle_labels(model, X[:40], protocol)
+    labels = fg.label_brittle(model, X[:40], protocol)
     assert [certs.classes[i] for i in labels.predicted] == named(certs)
     np.testing.assert_allclose(labels.margin, certs.to_pandas()["margin"], atol=1e-9)
 
@@ -398,7 +399,7 @@ def test_the_decision_is_part_of_the_protocol_file() -> None:
     assert protocol.to_dict()["decision"] == {"class": "good", "threshold": 0.25}
     again = Protocol.from_json(protocol.to_json())
     assert again == protocol and again.digest == protocol.digest
-    assert "Decision(label='good', threshold=0.25)" in repr(protocol)
+    assert "'good' where its probability is at least 0.25" in repr(protocol)
     digests = {protocol.digest}
     for other in (None, Decision("bad", 0.25), Decision("good", 0.3)):
         digests.add(dataclasses.replace(protocol, decision=other).digest)

@@ -104,7 +104,7 @@ def test_map_draws_every_prediction_once(certs):
     table = certs.to_pandas()
     assert len(points) == len(table)
     assert np.allclose(np.sort(points[:, 0]), np.sort(table["confidence"]))
-    assert np.allclose(np.sort(points[:, 1]), np.sort(table["fds"]))
+    assert np.allclose(np.sort(points[:, 1]), np.sort(table["exposure"]))
     assert display.ax_.get_xlabel() and display.ax_.get_ylabel()
 
 
@@ -115,14 +115,14 @@ def test_the_corner_holds_the_most_fragile_confident_predictions(certs):
     assert display.in_corner.sum() >= 0.25 * len(confident)
     inside, outside = table[display.in_corner], confident[~confident.index.isin(table.index[display.in_corner])]
     assert (inside["confidence"] >= 0.8).all()
-    assert inside["fds"].min() > outside["fds"].max()
+    assert inside["exposure"].min() >= outside["exposure"].max()
     label = display.ax_.patches[0].get_label()
     assert label == f"brittle corner: {display.in_corner.sum()} predictions"
 
 
 def test_map_without_confident_predictions_has_no_corner(certs):
     display = fg.FragilityMapDisplay.from_certificates(certs, min_confidence=1.0)
-    assert np.isnan(display.fds_threshold) and not display.in_corner.any() and not display.ax_.patches
+    assert np.isnan(display.threshold) and not display.in_corner.any() and not display.ax_.patches
 
 
 @pytest.mark.parametrize("share", [0.0, 1.5])

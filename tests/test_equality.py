@@ -28,5 +28,5 @@ def test_undefined_figures_are_the_same_answer(report):
 
 def test_the_classes_that_can_hold_undefined_figures_are_among_them():
     names = {report.__name__ for report in REPORTS}
-    assert {"ScoreResult", "Comparison", "Ceiling", "PredictiveMetrics", "GreedyDiagnostics", "AuditSummary"} <= names
-    assert fragility.ranking.ScoreResult in REPORTS and fragility.search.GreedyDiagnostics in REPORTS
+    assert {"ScoreResult", "Comparison", "Ceiling", "PredictiveMetrics", "SearchComparison", "AuditSummary"} <= names
+    assert fragility.ranking.ScoreResult in REPORTS and fragility.search.SearchComparison in REPORTS

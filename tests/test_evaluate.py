@@ -92,33 +92,35 @@ def test_the_verdict_follows_from_the_interval(evaluation):
     found = evaluation.verdict.against_confidence
     expected = BETTER if found.low > 0 else WORSE if found.high < 0 else NOT_SHOWN
     assert evaluation.verdict.state == expected
-    assert f"AUROC {evaluation.report.result('cfc_fds').auroc:.3f}" in evaluation.verdict.sentence
+    assert f"AUROC {evaluation.report.result('cfc_exposure').auroc:.3f}" in evaluation.verdict.sentence
     assert evaluation.verdict.against_others.baseline in {"one_step_drop", "random_order", "permutation_order"}
 
 
 @pytest.mark.parametrize(
-    ("fds", "confidence", "state", "opening"),
+    ("exposure", "confidence", "state", "opening"),
     [
-        ("label", "noise", BETTER, "Yes: FDS finds"),
+        ("label", "noise", BETTER, "Yes: exposure finds"),
         ("noise", "label", WORSE, "No: the model's own confidence"),
         ("label", "label", NOT_SHOWN, "Not shown:"),
     ],
 )
-def test_every_verdict_has_its_sentence(fds, confidence, state, opening):
+def test_every_verdict_has_its_sentence(exposure, confidence, state, opening):
     generator = np.random.default_rng(0)
     brittle = generator.random(200) < 0.3
     kinds = {"label": brittle + generator.normal(0, 0.4, 200), "noise": generator.normal(size=200)}
     labels = given_labels(brittle)
-    report = compare_scores(None, labels, scores={"margin": -kinds[confidence], "cfc_fds": kinds[fds]}, resamples=300)
+    given = {"margin": -kinds[confidence], "cfc_exposure": kinds[exposure], "cfc_fds": kinds["noise"]}
+    report = compare_scores(None, labels, scores=given, resamples=300)
     verdict = judge(report)
     assert verdict.state == state
     assert verdict.sentence.startswith(opening)
+    assert judge(report, by="fds").sentence.count("FDS") > 0
 
 
 def given_labels(brittle):
     n = len(brittle)
     return SimpleNamespace(
-        id=np.arange(n), high_confidence=np.ones(n, dtype=bool), brittle=brittle, brittle_rate=brittle.astype(float)
+        id=np.arange(n), high_confidence=np.ones(n, dtype=bool), brittle=brittle, statistic=brittle.astype(float)
     )
 
 

@@ -200,7 +200,7 @@ def test_links_survive_enormous_scores() -> None:
 @pytest.mark.parametrize("c", [0, 1])
 def test_a_thresholds_offset_makes_its_class_lead_exactly_where_it_is_reached(c, t):
     offset = Decision(("no", "yes")[c], t).offset(("no", "yes"))
-    for own in (0.0, 1e-15, t * (1 - 1e-5), t * (1 - 1e-5) + 2e-5 * (1 - t) * t, 0.47, 1.0):
+    for own in (0.0, 1e-15, t * (1 - 1e-5), t * (1 - 1e-5) + 3e-5 * (1 - t) * t, 0.47, 1.0):
         p = [own, 1.0 - own] if c == 0 else [1.0 - own, own]
         for original in (0, 1):
             expected = naive_support_margin(p, original, (c, t))

@@ -19,7 +19,7 @@ from pipelines import fitted
 
 from fragility._audit import audit
 from fragility._verify import _chosen, verify
-from fragility.certificates import Certificates, Claims, derived_claims, manifest_text
+from fragility.certificates import MEASURED, Certificates, Claims, derived_claims, manifest_text
 from fragility.errors import VerificationError
 from fragility.models import Model
 from fragility.protocol import Protocol
@@ -176,12 +176,12 @@ def test_nothing_is_not_verified(certs, case) -> None:
 
 def test_what_a_fingerprint_does_not_cover_is_repeated(certs, case, monkeypatch) -> None:
     reasons = ("a function compiled in C",)
-    monkeypatch.setattr(Model, "fingerprint_partial", reasons, raising=False)
+    monkeypatch.setattr(Model, "fingerprint_partial", reasons)
     own = audit(case.model, case.X_test[:3], certs.protocol, engine="blackbox")
     assert own.manifest["model"]["partial"] == list(reasons)
     result = verify(own, case.model, case.X_test[:3])
     assert result and "as far as its fingerprint sees: a function compiled in C" in str(result)
-    monkeypatch.delattr(Model, "fingerprint_partial")
+    monkeypatch.setattr(Model, "fingerprint_partial", ())
     assert failed(verify(own, case.model, case.X_test[:3])) == ["model"]
 
 
@@ -222,9 +222,9 @@ def with_cell(table: pa.Table, name: str, row: int, value) -> pa.Table:
 
 
 COLUMNS = [
-    "id", "predicted", "confidence", "margin", "flip_budget", "flipped", "rcma", "fds", "lambda_attenuate_all",
-    "lambda_attenuate_top1", "path", "path_margin", "path_predicted", "path_collapse", "one_step_drop",
-    "one_step_confidence_drop", "digest",
+    "id", "predicted", "confidence", "margin", "flip_budget", "flipped", "rcma", "fds", "exposure",
+    "independent_loss", "common_loss", "lambda_attenuate_all", "lambda_attenuate_top1", "path", "path_margin",
+    "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "one_step_confidence_drop", "digest",
 ]  # fmt: skip
 
 
@@ -289,7 +289,7 @@ def consistent(certs: Certificates, **changes) -> Certificates:
         c = replace(c, margin=c.path_margin[:, 0])
     if "path_predicted" in changes:
         c = replace(c, predicted=c.path_predicted[:, 0])
-    follows = derived_claims(c.margin, c.predicted, c.path_margin, c.path_predicted, c.thresholds, certs.protocol)
+    follows = derived_claims({name: getattr(c, name) for name in MEASURED}, certs.protocol)
     return Certificates.build(replace(c, **follows), certs.protocol, certs.manifest)
 
 

@@ -203,7 +203,8 @@ class Protocol:
     def __repr__(self) -> str:
         return (
             f"Protocol({self.space} space, {len(self.groups)} groups over {len(self.columns)} columns, baseline "
-            f"{self.baseline}, depth {self.depth}, reading {self.reading}, {self.digest[:19]}...)"
+            f"{self.baseline}, depth {self.depth}, reading {self.reading}, predicts "
+            f"{self.decision or 'the larger probability'}, {self.digest[:19]}...)"
         )
 
     def _repr_html_(self) -> str:

@@ -91,4 +91,4 @@ def test_the_study_says_how_to_get_it(tmp_path, command):
 
 def test_an_unknown_command_is_still_unknown(greeting):
     done = fragility(greeting, "gret")
-    assert done.returncode == 2 and "No such command 'gret'" in done.stderr
+    assert done.returncode == 2 and "there is no command gret; did you mean greet?" in done.stderr

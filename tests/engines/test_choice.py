@@ -110,7 +110,7 @@ def test_an_engine_that_is_wrong_in_any_observation_of_one_row_gives_way(data, m
         assert fg.audit(model, X, fg.Protocol.fit(model, X)).engine == "blackbox"
 
 
-def test_rounding_at_the_edge_of_the_resolution_is_no_disagreement(data):
+def test_rounding_at_the_edge_of_the_resolution_is_no_disagreement(data, monkeypatch):
     """A state that lies on the edge may be read either way; one that does not, may not."""
     X, y = data
     model = LogisticRegression().fit(X, y)
@@ -124,6 +124,7 @@ def test_rounding_at_the_edge_of_the_resolution_is_no_disagreement(data):
     assert "flip thresholds in 1 of 16" in disagreement(other, right, few, protocol, 1e-6)
     state = few.dense(i, i + 1) + right.threshold[i, 0] * (few.baseline - few.dense(i, i + 1))
     support = float(support_margin(few.predict(state), right.predicted[i])[0])
+    monkeypatch.setattr("fragility.protocol.MAX_RESOLUTION", 10.0)
     on_the_edge = dataclasses.replace(protocol, resolution=-support)
     assert disagreement(other, right, few, on_the_edge, 1e-6) is None
 

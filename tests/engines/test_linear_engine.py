@@ -19,6 +19,7 @@ from traces import assert_same_trace, covertype_groups
 import fragility as fg
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.linear import engine as linear
+from fragility.engines.linear import fillings
 from fragility.engines.linear.fillings import BOUND
 from fragility.errors import DataError, EngineError
 from fragility.protocol import Protocol, bind
@@ -83,8 +84,16 @@ def test_many_classes_take_the_direct_way(monkeypatch):
     model.fit(data.X_train, data.y_train.to_numpy(dtype=object))
     protocol = Protocol.fit(model, data.X_train)
     rows = bind(model, data.X_test[:50], protocol)
-    monkeypatch.setattr(linear, "reading_margin", lambda *_: pytest.fail("the slow way was taken"))
+    monkeypatch.setattr(fillings, "reading_margin", lambda *_: pytest.fail("the slow way was taken"))
     linear.trace(rows, protocol)
+
+
+def test_sparse_rows_without_a_stored_cell():
+    cells = np.array([[0.0, 1.0], [2.0, 0.0], [0.0, 3.0], [1.0, 1.0]])
+    model = LogisticRegression().fit(cells, [0, 1, 0, 1])
+    protocol = Protocol.fit(model, cells)
+    rows = bind(model, sp.csr_matrix((2, 2)), protocol)
+    assert_same_trace(linear.trace(rows, protocol), trace_blackbox(rows, protocol))
 
 
 def test_logistic_cross_validated():

@@ -75,7 +75,7 @@ def test_classes_in_a_module_beside_the_file_are_found(folder: Path, name: str) 
 
 
 def test_the_folder_is_not_searched_without_trust(folder: Path) -> None:
-    with pytest.raises(ModelError, match=r"types that skops does not know.*doubled_steps\.Doubled.*--trust"):
+    with pytest.raises(ModelError, match=r"types that skops does not know.*doubled_steps\.Doubled.*trust=True"):
         load_model(folder / "model.skops")
     assert "doubled_steps" not in sys.modules
 

@@ -42,7 +42,7 @@ def test_no_score_can_reach_the_label_channel():
         module = waiting.pop()
         seen.add(module)
         waiting |= imports_of(module) - seen
-    assert {"certificate", "scores", "protocol"} <= seen
+    assert {"certificates", "scores", "protocol"} <= seen
     assert not any(name.split(".")[0] in ("stress", "_evaluate") for name in seen)
     assert "stress" in imports_of("_evaluate")  # the inspection does see such imports
 

@@ -1,7 +1,7 @@
 """Certificates: the claims of an audit, their digests, their table, and the folder they are written to."""
 
 from fragility.certificates.certificate import Certificate
-from fragility.certificates.claims import Claims, contradictions, derived_claims
+from fragility.certificates.claims import MEASURED, Claims, contradictions, derived_claims
 from fragility.certificates.collection import RANKED_BY, Certificates
 from fragility.certificates.digests import FORMAT, context_digest, digest_text, row_digests
 from fragility.certificates.folder import (
@@ -29,6 +29,7 @@ __all__ = [
     "FORMAT",
     "LIMITS",
     "MANIFEST_FILE",
+    "MEASURED",
     "RANKED_BY",
     "AuditSummary",
     "Certificate",

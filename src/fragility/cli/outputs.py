@@ -10,9 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from fragility.errors import CertificateError, DataError
-
-MANIFEST = "manifest.json"  # what makes a folder an audit
+from fragility.errors import DataError
 
 # path -> how it looked when the command began
 _planned: dict[Path, object] = {}
@@ -23,15 +21,11 @@ def forget_outputs() -> None:
     _planned.clear()
 
 
-def plan_folder(folder: Path, option: str = "--out") -> None:
+def plan_folder(folder: Path) -> None:
     """Find out before the work, not after it, that an audit cannot be written to `folder`."""
-    if folder.exists() and not folder.is_dir():
-        raise CertificateError(f"{option} {folder} is a file; name a folder that does not exist yet")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
-        raise CertificateError(
-            f"{option} {folder} is not an audit folder and holds other things; choose another name, or an empty folder"
-        )
-    _check_writable(folder if folder.is_dir() else _nearest_parent(folder), folder, option)
+    from fragility.certificates import check_writable_folder
+
+    check_writable_folder(folder)
     _planned[folder] = _look(folder)
 
 
@@ -73,10 +67,6 @@ def _check_writable(folder: Path, target: Path, option: str) -> None:
         raise DataError(
             f"{option} {target} cannot be written: no permission to write to {folder}; choose another place"
         )
-
-
-def _nearest_parent(path: Path) -> Path:
-    return next((parent for parent in path.parents if parent.exists()), path.parent)
 
 
 def _look(path: Path) -> object:

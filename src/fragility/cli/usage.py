@@ -45,7 +45,8 @@ def _known_words(context: Any) -> list[str]:
     if context is None:
         return []
     options = [option for parameter in context.command.params for option in parameter.opts if option.startswith("-")]
-    return [*getattr(context.command, "commands", {}), *options]
+    commands = context.command.list_commands(context) if hasattr(context.command, "list_commands") else []
+    return [*commands, *options]
 
 
 def _nearest(word: str, known: list[str]) -> str:

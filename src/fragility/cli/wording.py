@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 # Arguments of Python functions that are options of the same name: space='raw' -> --space raw.
-SAME_NAME = ("baseline", "depth", "engine", "groups", "reading", "sample", "space")
+SAME_NAME = ("baseline", "by", "depth", "engine", "groups", "reading", "sample", "space")
 
 PYTHON_OBJECT = "name it as package.module:attribute"
 
@@ -27,6 +27,17 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     (r"declare what (\S+) returns with output=('\w+'(?:, '\w+')* or '\w+')",
      rf"wrap it in Python with Model.wrap, which declares what \1 returns (\2), and {PYTHON_OBJECT}"),
     (r"^y holds", "the --target column holds"),
+    (r"bound rows have their ids already; give ids= where the rows are bound", "bound rows have their ids already"),
+    (r"; if it is a code, fit the protocol with nominal=\[[^]]*\]", "; if it is a code, store it as text"),
+    (r"give it the training categories: pd\.Categorical\(.*\)$",
+     "store it as a categorical column with the training categories (Parquet keeps them, CSV does not)"),
+    (r"; fit it with response_method='predict_proba'", "; fit it anew so that it thresholds predict_proba"),
+    (r"give segments=\{id: segment\} for these rows", "apply it in Python, with the segments of these rows"),
+    (r"device='cuda' was asked for", "the device cuda was asked for"),
+    (r" \(in a Pipeline: set_output\(transform='pandas'\)\)", ""),
+    (r"give training rows with donors=X_train", "give training rows, in Python"),
+    (r"; say min_confidence$", "; say it with --min-confidence"),
+    (r"\bbaseline_units='(\w+)'", r"--baseline-units \1"),
     (rf"\b({'|'.join(SAME_NAME)})='([\w-]+)'", r"--\1 \2"),
 )  # fmt: skip
 

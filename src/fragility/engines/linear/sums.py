@@ -101,7 +101,8 @@ class GroupScores:
         place = (self.column_group * m).take(columns)
         place += np.repeat(np.arange(m), np.diff(matrix.indptr[piece.start : piece.stop + 1]))
         sums = [np.bincount(place, values * w.take(columns), self.n_groups * m) for w in self.coefficients]
-        return np.stack([part.reshape(self.n_groups, m) for part in sums], axis=1)
+        # without any stored cell, bincount counts in whole numbers
+        return np.stack([part.reshape(self.n_groups, m) for part in sums], axis=1).astype(np.float64, copy=False)
 
 
 def _refuse_rows(rows: EvidenceRows, piece: slice) -> None:
