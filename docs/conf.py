@@ -4,7 +4,9 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # gallery_order, beside this file
+sys.path.insert(0, str(Path(__file__).parent))  # class_pages and gallery_order, beside this file
+
+import class_pages
 
 import fragility
 
@@ -32,8 +34,12 @@ suppress_warnings = ["config.cache"]  # the gallery's settings hold functions, w
 # Markdown pages are read on the code host too, so links between them are plain relative links.
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
+default_role = "literal"  # single backquotes in docstrings are code
+highlight_language = "none"  # a block that names no language holds commands or formulas
 
+templates_path = ["templates"]
 autosummary_generate = True
+autosummary_context = {"own_members": class_pages.own_members}
 autodoc_typehints = "none"  # numpydoc sections say the types in words
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False

@@ -2,8 +2,8 @@
 Verify an audit that someone else made
 ======================================
 
-A colleague hands over a folder of certificates, the model and the rows. Nothing in the folder has to be believed: all of it
-can be recomputed.
+A colleague hands over a folder of certificates, the model and the rows. Nothing in the folder has to be believed: all
+of it can be recomputed.
 """
 
 # %%

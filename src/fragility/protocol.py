@@ -301,7 +301,7 @@ class Protocol:
 
     @property
     def states_per_row(self) -> int:
-        """The paper's count of model evaluations for one certificate: 1 + G + K + P L for P operators and L severities."""
+        """Model evaluations for one certificate, as the paper counts them: 1 + G + K + operators times severities."""
         return 1 + len(self.groups) + self.depth + len(self.operators) * len(self.severities)
 
     @cached_property

@@ -35,7 +35,7 @@ from fragility.scores import Floats, Integers
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A fitted classifier with declared classes; :meth:`wrap` makes one.
+    """A fitted classifier with declared classes; :meth:`Model.wrap` makes one.
 
     A classifier that only puts a threshold on another one's probabilities is looked through: ``decision`` is its rule,
     and the rest is read off the classifier inside.
