@@ -47,6 +47,7 @@ bench: $(VENV)/.installed-dev  ## what certificates cost (needs FRAGILITY_DATA);
 	$(BIN)/python benchmarks/engines.py
 
 docs: $(VENV)/.installed-dev  ## build the site into docs/_build/html; a warning or a broken link fails
+	rm -rf docs/_build docs/api/generated
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky docs docs/_build/html
 	$(BIN)/python docs/check_links.py docs/_build/html
 

@@ -40,6 +40,8 @@ highlight_language = "none"  # a block that names no language holds commands or 
 templates_path = ["templates"]
 autosummary_generate = True
 autosummary_context = {"own_members": class_pages.own_members}
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 88
 autodoc_typehints = "none"  # numpydoc sections say the types in words
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
@@ -62,11 +64,13 @@ sphinx_gallery_conf = {
 
 html_theme = "pydata_sphinx_theme"
 html_title = "fragility"
-html_static_path = ["images"]
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_theme_options = {
     "navigation_with_keys": False,
     "show_toc_level": 2,
+    "header_links_before_dropdown": 7,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": [],
@@ -74,3 +78,14 @@ html_theme_options = {
     "pygments_dark_style": "monokai",
 }
 html_sidebars = {"index": [], "performance": [], "reproduction": [], "format": []}
+
+
+def plain_defaults(app, what, name, obj, options, signature, return_annotation):
+    """Write a dataclass's defaults as one would type them."""
+    if signature is None:
+        return None
+    return signature.replace("<factory>", "{}").replace("0.3333333333333333", "1/3"), return_annotation
+
+
+def setup(app):
+    app.connect("autodoc-process-signature", plain_defaults)

@@ -52,3 +52,16 @@ print(labels.counts())
 certs = fg.audit(model, X_test, protocol)
 report = fg.compare_scores(certs, labels)
 print(report)
+
+# %%
+# FDS of the confident rows, those that broke and those that did not.
+import matplotlib.pyplot as plt
+import numpy as np
+
+fds = certs.claims.fds
+sure, broke = labels.high_confidence, labels.brittle
+figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+bins = np.linspace(0, fds[sure].max(), 25)
+ax.hist([fds[sure & ~broke], fds[sure & broke]], bins=bins, stacked=True, label=["stood", "broke"], color=["C0", "C1"])
+ax.set(xlabel="fragility (FDS)", ylabel="confident decisions", title="Which of them the recorded events overturn")
+ax.legend()

@@ -8,7 +8,6 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 NEEDS = {"plot_native_categories": "lightgbm"}
-DRAWS_NOTHING = {"plot_outage_log", "plot_verify_an_audit"}
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("plot_*.py")), ids=lambda path: path.stem)
@@ -24,4 +23,4 @@ def test_example_runs(example, tmp_path, monkeypatch):
         runpy.run_path(str(example), run_name="__main__")
         drawn = plt.get_fignums()
         plt.close("all")
-    assert bool(drawn) != (example.stem in DRAWS_NOTHING)
+    assert drawn, "the gallery shows a picture of every example"

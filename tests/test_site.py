@@ -61,3 +61,14 @@ def test_every_page_is_in_the_table_of_contents(folder):
     contents = (DOCS / folder / "index.md").read_text(encoding="utf-8").split("```{toctree}")[1]
     pages = {path.stem for path in (DOCS / folder).glob("*.md")} - {"index"}
     assert pages == set(re.findall(r"^([\w-]+)$", contents, re.MULTILINE))
+
+
+def test_the_start_page_runs():
+    (code,) = re.findall(r"^```python\n(.*?)^```", (DOCS / "index.md").read_text(encoding="utf-8"), re.M | re.S)
+    exec(code, {})
+
+
+def test_every_picture_of_the_docs_is_shown():
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in [REPOSITORY / "README.md", *DOCS.rglob("*.md")])
+    unused = [path.name for path in (DOCS / "images").rglob("*.png") if f"/{path.name})" not in pages]
+    assert not unused
