@@ -53,6 +53,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": "gallery_order.InReadingOrder",
     "copyfile_regex": r"never^",
     "download_all_examples": False,
+    "capture_repr": ("_repr_html_",),
     "remove_config_comments": True,
     "show_memory": False,
     "min_reported_time": 1e9,  # a build's own times are no measurement
