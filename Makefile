@@ -6,13 +6,13 @@
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV ?= .venv
-BIN := $(VENV)/bin
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TESTS ?= tests paper/tests
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types bench docs clean
+.PHONY: help setup demo test test-all coverage lint format types bench docs clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,8 +28,16 @@ test: $(VENV)/.installed-dev  ## the tests, but for those marked slow
 test-all: $(VENV)/.installed-dev  ## the whole test suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
 
-lint: $(VENV)/.installed-dev  ## ruff
+coverage: $(VENV)/.installed-dev  ## the tests, and which lines of the package they run; fails under 95%
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" --cov --cov-report=term $(TESTS)
+
+lint: $(VENV)/.installed-dev  ## ruff: style and format
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.installed-dev  ## put every file in ruff's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 types: $(VENV)/.installed-dev  ## mypy, strict for the numerical core
 	$(BIN)/mypy
@@ -38,11 +46,13 @@ bench: $(VENV)/.installed-dev  ## what certificates cost (needs FRAGILITY_DATA);
 	$(BIN)/python benchmarks/blackbox.py
 	$(BIN)/python benchmarks/engines.py
 
-docs: $(VENV)/.installed-dev  ## run every example of README and docs/guide
-	$(BIN)/python -m pytest -q tests/test_docs.py
+docs: $(VENV)/.installed-dev  ## build the site into docs/_build/html; a warning or a broken link fails
+	rm -rf docs/_build docs/api/generated
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky docs docs/_build/html
+	$(BIN)/python docs/check_links.py docs/_build/html
 
-clean:  ## remove the environment and what the demo wrote
-	rm -rf $(VENV) demo-audit build dist
+clean:  ## remove the environment, the site and what the demo wrote
+	rm -rf $(VENV) demo-audit build dist docs/_build docs/auto_examples docs/api/generated docs/api/backreferences
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "fragility needs Python 3.11 or newer, and none was found; install one or run 'make PYTHON=/path/to/python ...'" >&2; exit 1; }

@@ -4,7 +4,9 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # gallery_order, beside this file
+sys.path.insert(0, str(Path(__file__).parent))  # class_pages and gallery_order, beside this file
+
+import class_pages
 
 import fragility
 
@@ -32,8 +34,14 @@ suppress_warnings = ["config.cache"]  # the gallery's settings hold functions, w
 # Markdown pages are read on the code host too, so links between them are plain relative links.
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
+default_role = "literal"  # single backquotes in docstrings are code
+highlight_language = "none"  # a block that names no language holds commands or formulas
 
+templates_path = ["templates"]
 autosummary_generate = True
+autosummary_context = {"own_members": class_pages.own_members}
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 88
 autodoc_typehints = "none"  # numpydoc sections say the types in words
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
@@ -45,6 +53,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": "gallery_order.InReadingOrder",
     "copyfile_regex": r"never^",
     "download_all_examples": False,
+    "capture_repr": ("_repr_html_",),
     "remove_config_comments": True,
     "show_memory": False,
     "min_reported_time": 1e9,  # a build's own times are no measurement
@@ -56,11 +65,13 @@ sphinx_gallery_conf = {
 
 html_theme = "pydata_sphinx_theme"
 html_title = "fragility"
-html_static_path = ["images"]
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_theme_options = {
     "navigation_with_keys": False,
     "show_toc_level": 2,
+    "header_links_before_dropdown": 7,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": [],
@@ -68,3 +79,14 @@ html_theme_options = {
     "pygments_dark_style": "monokai",
 }
 html_sidebars = {"index": [], "performance": [], "reproduction": [], "format": []}
+
+
+def plain_defaults(app, what, name, obj, options, signature, return_annotation):
+    """Write a dataclass's defaults as one would type them."""
+    if signature is None:
+        return None
+    return signature.replace("<factory>", "{}").replace("0.3333333333333333", "1/3"), return_annotation
+
+
+def setup(app):
+    app.connect("autodoc-process-signature", plain_defaults)

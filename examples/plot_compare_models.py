@@ -2,7 +2,7 @@
 Two models, equally accurate: which one rests on more?
 ======================================================
 
-Two candidates for deployment have the same accuracy. Audit both on the same rows under protocols of the same shape
+Two candidates for deployment are about equally accurate. Audit both on the same rows under protocols of the same shape
 and compare what their confident predictions rest on.
 """
 

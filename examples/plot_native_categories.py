@@ -2,8 +2,8 @@
 LightGBM with its own categories and missing values
 ===================================================
 
-Many deployed models take the raw table: text as pandas categories, gaps as NaN. There is no preprocessing to trace, so the
-evidence space is the table itself, and a lost field is what the model meets in production: a missing value.
+Many deployed models take the raw table: text as pandas categories, gaps as NaN. There is no preprocessing to trace, so
+the evidence space is the table itself, and a lost field is what the model meets in production: a missing value.
 """
 
 # %%
@@ -33,8 +33,8 @@ for certificate in certs.most_fragile(3, min_confidence=0.9):
 # %%
 # What a typical applicant would change
 # -------------------------------------
-# The same rows under another notion of loss: each lost field takes its most frequent value (numbers their mean). Certificates are relative to
-# their protocol, and the two answer different questions.
+# The same rows under another notion of loss: each lost field takes its most frequent value (numbers their mean).
+# Certificates are relative to their protocol, and the two answer different questions.
 typical = fg.audit(model, X_test, fg.Protocol.fit(model, X_train, baseline="mode"))
 for name, audited in {"missing": certs, "typical value": typical}.items():
     table = audited.to_pandas()

@@ -9,7 +9,7 @@ replayed on every prediction.
 # %%
 import pandas as pd
 from sklearn.compose import make_column_transformer
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
@@ -19,8 +19,7 @@ X, y = fg.load_credit_g()
 X_train, y_train, X_test = X[:600], y[:600], X[600:]
 nominal = list(X.select_dtypes(exclude="number"))
 encode = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), nominal), remainder=StandardScaler())
-forest = RandomForestClassifier(100, min_samples_leaf=3, random_state=0)
-model = make_pipeline(encode, forest).fit(X_train, y_train)
+model = make_pipeline(encode, GradientBoostingClassifier(random_state=0)).fit(X_train, y_train)
 protocol = fg.Protocol.fit(model, X_train, baseline="mode")
 
 # %%
@@ -42,7 +41,9 @@ log = pd.DataFrame(
 # %%
 # Which confident decisions would not have survived those events?
 # ---------------------------------------------------------------
-labels = fg.label_brittle(model, X_test, protocol, fg.Stress.from_outages(log))
+# A decision counts as broken if one of the events drawn for it turns it, or takes half of its margin (``rule="any"``).
+stress = fg.Stress.from_outages(log, rule="any", tau_confidence=0.8)
+labels = fg.label_brittle(model, X_test, protocol, stress)
 print(labels.counts())
 
 # %%
@@ -52,3 +53,16 @@ print(labels.counts())
 certs = fg.audit(model, X_test, protocol)
 report = fg.compare_scores(certs, labels)
 print(report)
+
+# %%
+# FDS of the confident rows, those that broke and those that did not.
+import matplotlib.pyplot as plt
+import numpy as np
+
+fds = certs.claims.fds
+sure, broke = labels.high_confidence, labels.brittle
+figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+bins = np.linspace(0, fds[sure].max(), 25)
+ax.hist([fds[sure & ~broke], fds[sure & broke]], bins=bins, stacked=True, label=["stood", "broke"], color=["C0", "C1"])
+ax.set(xlabel="fragility (FDS)", ylabel="confident decisions", title="Which of them the recorded events overturn")
+ax.legend()

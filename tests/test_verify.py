@@ -210,7 +210,7 @@ def altered_cell(value):
     if isinstance(value, float):
         return value + 2e-6
     if isinstance(value, list):
-        return [*value[:-1], altered_cell(value[-1])]
+        return [*value[:-1], altered_cell(value[-1])] if value else [0.25]
     return value + "x"
 
 

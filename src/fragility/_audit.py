@@ -31,10 +31,51 @@ def audit(
 ) -> Certificates:
     """Return one certificate for each row of ``X`` under ``protocol``.
 
-    ids: one distinct id a row; by default the index of a pandas frame, else 0, 1, ...
-    engine: ``auto`` takes a native engine where the model is one it knows exactly, else the black box.
-    byte_budget: bound on the stressed rows held in memory at a time; it changes nothing in the result.
-    progress: a bar on the terminal (the default if there is one), or a function (rows done, rows in all).
+    Parameters
+    ----------
+    model : estimator, pipeline, booster or Model
+        The fitted classifier; whatever :meth:`Model.wrap` takes.
+    X : array or table of shape (n, d)
+        The raw rows, as the model takes them.
+    protocol : Protocol
+        What is removed and degraded, and how the result is read.
+    ids : sequence, optional
+        One distinct id a row; by default the index of a pandas frame, else 0, 1, ...
+    engine : str, default="auto"
+        ``auto`` takes a native engine where the model is one it knows exactly, else the black box.
+    byte_budget : int, default=256 MiB
+        Bound on the stressed rows held in memory at a time; it changes nothing in the result.
+    progress : bool or callable, optional
+        A bar on the terminal (the default if there is one), or a function (rows done, rows in all).
+
+    Returns
+    -------
+    Certificates
+        One certificate a row, in the order of ``X``.
+
+    Raises
+    ------
+    FragilityError
+        The model, the rows and the protocol do not belong together, or the model contradicts itself.
+
+    See Also
+    --------
+    Protocol.fit : Declare the protocol.
+    verify : Recompute what an audit claims.
+
+    Examples
+    --------
+    >>> import fragility as fg
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> X, y = fg.load_credit_g()
+    >>> X = X.select_dtypes("number")
+    >>> model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[:700], y[:700])
+    >>> protocol = fg.Protocol.fit(model, X[:700], depth=5)
+    >>> certs = fg.audit(model, X[700:], protocol)
+    >>> len(certs), certs[0].path[:2]
+    (300, ('duration', 'credit_amount'))
     """
     rows = bind(Model.wrap(model), X, protocol, ids)
     with progress_bar("auditing", progress) as report:

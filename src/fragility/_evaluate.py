@@ -117,9 +117,18 @@ class Evaluation:
 class Baselines:
     """Which costly scores the ranking is judged against, and how finely.
 
-    random_orders: repeats of the random-group-order score; 0 leaves it out.
-    shap_rows: rows to explain for group-SHAP (at least 256 is sensible); 0 leaves it out.
-    resamples: resamples for the interval of each difference in AUROC.
+    Parameters
+    ----------
+    random_orders : int, default=5
+        Repeats of the random-group-order score; 0 leaves it out.
+    shap_rows : int, default=0
+        Rows to explain for group-SHAP (at least 256 is sensible); 0 leaves it out.
+    resamples : int, default=2000
+        Resamples for the interval of each difference in AUROC.
+
+    See Also
+    --------
+    evaluate : Uses them.
     """
 
     random_orders: int = 5
@@ -151,20 +160,48 @@ def evaluate(
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     progress: bool | Report | None = None,
 ) -> Evaluation:
-    """Judge the ranking of `certs` by held-out stress of the same rows.
+    """Judge the ranking of ``certs`` by held-out stress of the same rows.
 
     Parameters
     ----------
-    certs : certificates of rows of `X`, found there by id (all of them must be there; `X` may hold more).
-    y : true labels of `X`; adds ordinary quality and the capture of wrong confident predictions.
-    validation : (rows, their true labels or None). On these rows every baseline's direction is chosen and, with labels,
-        the permutation-importance order. Without them each baseline is turned in its own favour on the judged rows.
-    stress : the label channel; by default mask, dropout and noise at 0.3.
-    baselines : which costly scores to compare with, and the number of resamples.
-    by : the ranking to judge: ``exposure``, or ``fds``, the paper's score; the table holds both.
-    ids : ids of the rows of `X`, by default their index, as in `audit`.
-    seed : seed of random orders, explained rows and resamples; the label channel has its own in `stress`.
-    engine, byte_budget, progress : as in `audit`.
+    certs : Certificates
+        Certificates of rows of ``X``, found there by id (all of them must be there; ``X`` may hold more).
+    model : estimator, pipeline, booster or Model
+        The model that was audited.
+    X : array or table of shape (n, d)
+        The raw rows.
+    y : array of shape (n,), optional
+        True labels of ``X``; adds ordinary quality and the capture of wrong confident predictions.
+    validation : tuple of (rows, labels or None), optional
+        On these rows every baseline's direction is chosen and, with labels, the permutation-importance order. Without
+        them each baseline is turned in its own favour on the judged rows.
+    stress : Stress, optional
+        The label channel; by default mask, dropout and noise at 0.3.
+    baselines : Baselines, optional
+        Which costly scores to compare with, and the number of resamples.
+    by : str, default="exposure"
+        The ranking to judge: ``exposure``, or ``fds``, the paper's score; the table holds both.
+    ids : sequence, optional
+        Ids of the rows of ``X``, by default their index, as in :func:`audit`.
+    seed : int, default=0
+        Seed of random orders, explained rows and resamples; the label channel has its own in ``stress``.
+    engine : str, default="auto"
+        As in :func:`audit`.
+    byte_budget : int, default=256 MiB
+        As in :func:`audit`.
+    progress : bool or callable, optional
+        As in :func:`audit`.
+
+    Returns
+    -------
+    Evaluation
+        ``verdict`` (state and sentence), ``report`` (every score's metrics), ``counts`` of brittle rows; printed as
+        text, exported by ``to_pandas``, ``to_arrow``, ``to_dict`` and ``save``.
+
+    See Also
+    --------
+    compare_scores : The same table for scores and labels of your own.
+    label_brittle : The labels alone.
     """
     wrapped = Model.wrap(model)
     _check_same_model(certs, wrapped)

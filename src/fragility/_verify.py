@@ -86,10 +86,20 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of all checks; true if every one passed. Whether they covered every row, `complete` says.
+    """The result of all checks; true if every one passed. Whether they covered every row, ``complete`` says.
 
-    rows_audited: rows of the audit, as its manifest says; rows_present: certificates that are here;
-    rows_given: rows handed to verify; rows_recomputed: certificates whose every claim was recomputed.
+    Attributes
+    ----------
+    checks : tuple of Check
+        The checks in order: ``name``, ``passed``, ``detail``, ``tolerance`` and the ``differences`` found.
+    rows_audited : int
+        Rows of the audit, as its manifest says.
+    rows_present : int
+        Certificates that are here.
+    rows_given : int
+        Rows handed to :func:`verify`.
+    rows_recomputed : int
+        Certificates whose every claim was recomputed.
     """
 
     checks: tuple[Check, ...]
@@ -107,7 +117,18 @@ class Verification:
         return bool(self) and self.rows_recomputed == self.rows_present == self.rows_audited == self.rows_given
 
     def escape_probability(self, forged: int) -> float:
-        """Return the chance that none of so many forged certificates was among those recomputed."""
+        """Return the chance that none of so many forged certificates was among those recomputed.
+
+        Parameters
+        ----------
+        forged : int
+            How many of the certificates present are supposed to be forged.
+
+        Returns
+        -------
+        float
+            0 where every certificate was recomputed.
+        """
         n, sampled = self.rows_present, self.rows_recomputed
         few, many = sorted((min(forged, n), sampled))
         return math.prod((n - many - i) / (n - i) for i in range(few)) if few + many <= n else 0.0
@@ -163,10 +184,53 @@ def verify(
 ) -> Verification:
     """Check the certificates of a folder (or in memory) against the model and the rows they speak of.
 
-    sample: recompute only this many rows, chosen at random; the other checks always cover everything.
-    seed: of that choice, to repeat it. Without one the choice cannot be foreseen, which is what makes a sample worth
+    Nothing in the folder is believed: format, digests, protocol, model and rows are checked, then every claim is
+    recomputed through the black-box engine, whatever engine made it.
+
+    Parameters
+    ----------
+    audit : path or Certificates
+        The folder that :meth:`Certificates.save` wrote, or certificates in memory.
+    model : estimator, pipeline, booster or Model
+        The model that was audited.
+    X : array or table of shape (n, d)
+        The raw rows that were audited; there may be more of them.
+    ids : sequence, optional
+        Ids of the rows of ``X``, as in :func:`audit`.
+    sample : int, optional
+        Recompute only this many rows, chosen at random; the other checks always cover everything.
+    seed : int, optional
+        Of that choice, to repeat it. Without one the choice cannot be foreseen, which is what makes a sample worth
         something: whoever knows which rows will be recomputed can forge the others.
-    Raises VerificationError where a check could not be made at all.
+    progress : bool, optional
+        A bar on the terminal; by default if there is one.
+
+    Returns
+    -------
+    Verification
+        False if a check failed. ``complete`` says whether every row was checked.
+
+    Raises
+    ------
+    VerificationError
+        A check could not be made at all.
+
+    See Also
+    --------
+    audit : Make certificates.
+
+    Examples
+    --------
+    >>> import fragility as fg
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = fg.load_credit_g()
+    >>> X = X[["duration", "age", "installment_commitment"]]
+    >>> model = LogisticRegression().fit(X, y)
+    >>> certs = fg.audit(model, X[:100], fg.Protocol.fit(model, X))
+    >>> fg.verify(certs, model, X[:100]).verdict
+    'verified: every claim of all 100 certificates holds'
+    >>> fg.verify(certs[:5], model, X[:100]).complete
+    False
     """
     if sample is not None and sample < 1:
         raise VerificationError(f"sample must be at least 1 row, got {sample}")

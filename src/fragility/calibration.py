@@ -110,18 +110,33 @@ def _with_label_kept(before: Floats, after: Floats) -> Floats:
 
 
 class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Temperature scaling with a higher temperature for fragile rows.
+    """Temperature scaling with a higher temperature for fragile rows: T(x) = T0 + eta * Norm(FDS(x)).
 
     Parameters
     ----------
-    etas : candidates for eta; 0 must be among them.
-    classes : labels in the order of the probability columns; None if ``y`` already holds columns 0..C-1.
+    etas : sequence of float, default=(0, 0.25, 0.5, 1, 2)
+        Candidates for eta; 0 must be among them.
+    classes : sequence of class labels, optional
+        Labels in the order of the probability columns; None if ``y`` already holds columns 0..C-1.
 
     Attributes
     ----------
-    temperature_ : T0. eta_ : the chosen eta. fds_range_ : (min, max) of the validation FDS.
-    validation_nll_ : NLL of the validation rows for every candidate, eta -> NLL.
-    n_classes_ : number of probability columns.
+    temperature_ : float
+        T0, the plain temperature.
+    eta_ : float
+        The chosen eta.
+    fds_range_ : tuple of two float
+        Smallest and largest FDS of the validation rows.
+    validation_nll_ : dict of float to float
+        NLL of the validation rows for every candidate.
+    raw_validation_nll_ : float
+        Their NLL before any correction.
+    n_classes_ : int
+        Number of probability columns.
+
+    See Also
+    --------
+    FragilityCalibratedClassifier : Model, protocol and correction in one classifier.
     """
 
     def __init__(self, etas: Sequence[float] = ETAS, classes: Sequence[ClassLabel] | None = None) -> None:
@@ -129,7 +144,22 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
         self.classes = classes
 
     def fit(self, probabilities: ArrayLike, y: ArrayLike, fds: ArrayLike) -> FragilityTemperature:
-        """Find T0, the range of FDS and eta on validation rows the model was not trained on."""
+        """Find T0, the range of FDS and eta on validation rows the model was not trained on.
+
+        Parameters
+        ----------
+        probabilities : array of shape (n, C)
+            The model's own, for the validation rows.
+        y : array of shape (n,)
+            Their true labels.
+        fds : array of shape (n,)
+            FDS of the rows, from their certificates.
+
+        Returns
+        -------
+        FragilityTemperature
+            The correction itself.
+        """
         etas = _checked_etas(self.etas)
         p, f = checked_rows(probabilities, fds)
         codes = class_columns(y, self.classes, p.shape[1])
@@ -147,18 +177,53 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
         return self
 
     def normalised(self, fds: ArrayLike) -> Floats:
-        """Norm(FDS) in [0, 1]; 0 everywhere if all validation rows had the same FDS, which then says nothing."""
+        """Return Norm(FDS) in [0, 1]; 0 everywhere if all validation rows had the same FDS, which then says nothing.
+
+        Parameters
+        ----------
+        fds : array of shape (n,)
+            FDS of the rows, from their certificates.
+
+        Returns
+        -------
+        array of shape (n,)
+            FDS by its range on the validation rows, clipped.
+        """
         check_is_fitted(self)
         low, high = self.fds_range_
         f = np.asarray(fds, dtype=np.float64)
         return np.zeros_like(f) if high <= low else np.clip((f - low) / (high - low), 0.0, 1.0)
 
     def temperatures(self, fds: ArrayLike) -> Floats:
-        """T(x) = T0 + eta * Norm(FDS(x)), one a row."""
+        """Return T(x) = T0 + eta * Norm(FDS(x)), one a row.
+
+        Parameters
+        ----------
+        fds : array of shape (n,)
+            FDS of the rows, from their certificates.
+
+        Returns
+        -------
+        array of shape (n,)
+            Positive temperatures.
+        """
         return self.temperature_ + self.eta_ * self.normalised(fds)
 
     def transform(self, probabilities: ArrayLike, fds: ArrayLike) -> Floats:
-        """Corrected probabilities of rows with these FDS; the predicted label of every row is unchanged."""
+        """Return corrected probabilities; the predicted label of every row is unchanged.
+
+        Parameters
+        ----------
+        probabilities : array of shape (n, C)
+            The model's own.
+        fds : array of shape (n,)
+            FDS of the rows, from their certificates.
+
+        Returns
+        -------
+        array of shape (n, C)
+            In the order of the columns given.
+        """
         check_is_fitted(self)
         p, f = checked_rows(probabilities, fds)
         if p.shape[1] != self.n_classes_:
@@ -166,7 +231,13 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
         return scaled_probabilities(p, self.temperatures(f))
 
     def to_dict(self) -> dict[str, Any]:
-        """The fitted correction as plain JSON values."""
+        """Return the fitted correction as plain JSON values.
+
+        Returns
+        -------
+        dict
+            What ``from_dict`` takes.
+        """
         check_is_fitted(self)
         return {
             "format": FORMAT,
@@ -182,6 +253,23 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> FragilityTemperature:
+        """Return the fitted correction that ``to_dict`` wrote.
+
+        Parameters
+        ----------
+        document : mapping
+            What ``to_dict`` returned.
+
+        Returns
+        -------
+        FragilityTemperature
+            Fitted.
+
+        Raises
+        ------
+        ModelError
+            The document is malformed, or a value in it could change a predicted label.
+        """
         if not isinstance(document, Mapping) or document.get("format") != FORMAT:
             found = document.get("format") if isinstance(document, Mapping) else type(document).__name__
             raise ModelError(f"expected a temperature correction of format {FORMAT!r}, got {found!r}")
@@ -204,11 +292,29 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
         return made
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted correction as JSON."""
+        """Write the fitted correction as JSON.
+
+        Parameters
+        ----------
+        path : path
+            The file to write.
+        """
         write_json(path, self.to_dict())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> FragilityTemperature:
+        """Return the fitted correction of a file.
+
+        Parameters
+        ----------
+        path : path
+            What ``save`` wrote.
+
+        Returns
+        -------
+        FragilityTemperature
+            Fitted.
+        """
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -219,10 +325,27 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
 class FragilityCalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A trained model whose probabilities are corrected by what its certificates say about each new row.
 
-    model: anything `Model.wrap` takes, already trained. protocol: the protocol rows are audited under.
-    calibrator: a `FragilityTemperature`; a fitted one is used as it is, `fit` fits a copy.
-
     ``predict_proba`` audits the rows it is given, then corrects; an audit costs many model evaluations a row.
+
+    Parameters
+    ----------
+    model : estimator, pipeline, booster or Model
+        Anything :meth:`Model.wrap` takes, already trained.
+    protocol : Protocol
+        The protocol rows are audited under.
+    calibrator : FragilityTemperature, optional
+        A fitted one is used as it is; ``fit`` fits a copy.
+    engine : str, default="auto"
+        As in :func:`audit`.
+
+    Attributes
+    ----------
+    calibrator_ : FragilityTemperature
+        The correction that ``fit`` found.
+
+    See Also
+    --------
+    FragilityTemperature : The correction alone, for arrays.
     """
 
     def __init__(
@@ -246,35 +369,104 @@ class FragilityCalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ig
 
     @property
     def classes_(self) -> NDArray[Any]:
+        """The model's classes, in its order."""
         return np.asarray(Model.wrap(self.model).classes)
 
     def fit(self, X: Any, y: ArrayLike) -> FragilityCalibratedClassifier:
-        """Audit validation rows, which the model was not trained on, and fit the correction; the model stays."""
+        """Audit validation rows, which the model was not trained on, and fit the correction; the model stays.
+
+        Parameters
+        ----------
+        X : array or table of shape (n, d)
+            Raw validation rows.
+        y : array of shape (n,)
+            Their true labels.
+
+        Returns
+        -------
+        FragilityCalibratedClassifier
+            The classifier itself.
+        """
         fresh = FragilityTemperature() if self.calibrator is None else clone(self.calibrator)
         fresh.set_params(classes=Model.wrap(self.model).classes)
         self.calibrator_ = fresh.fit(self.raw_probabilities(X), y, self.fragility(X))
         return self
 
     def raw_probabilities(self, X: Any) -> Floats:
-        """The model's own probabilities; the columns of a table are put in the model's order, as the audit does."""
+        """Return the model's own probabilities; a table's columns are put in the model's order, as the audit does.
+
+        Parameters
+        ----------
+        X : array or table of shape (n, d)
+            Raw rows.
+
+        Returns
+        -------
+        array of shape (n, C)
+            Before correction.
+        """
         wrapped = Model.wrap(self.model)
         return wrapped.probabilities(read_rows(X, wrapped.columns, wrapped.n_columns).native)
 
     def certificates(self, X: Any) -> Certificates:
-        """The certificates of the rows, as `audit` gives them."""
+        """Return the certificates of the rows, as :func:`audit` gives them.
+
+        Parameters
+        ----------
+        X : array or table of shape (n, d)
+            Raw rows.
+
+        Returns
+        -------
+        Certificates
+            One a row.
+        """
         return audit(self.model, X, self.protocol, engine=self.engine, progress=False)
 
     def fragility(self, X: Any) -> Floats:
-        """FDS of the rows."""
+        """Return the FDS of the rows.
+
+        Parameters
+        ----------
+        X : array or table of shape (n, d)
+            Raw rows.
+
+        Returns
+        -------
+        array of shape (n,)
+            Between 0 and 1.
+        """
         return np.asarray(self.certificates(X).claims.fds)
 
     def predict_proba(self, X: Any) -> Floats:
-        """Probabilities corrected by each row's certificate."""
+        """Return probabilities corrected by each row's certificate.
+
+        Parameters
+        ----------
+        X : array or table of shape (n, d)
+            Raw rows.
+
+        Returns
+        -------
+        array of shape (n, C)
+            In the order of ``classes_``.
+        """
         check_is_fitted(self)
         return np.asarray(self._calibrator().transform(self.raw_probabilities(X), self.fragility(X)))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The model's own labels: the correction never changes one, so none is computed."""
+        """Return the model's own labels: the correction never changes one, so none is computed.
+
+        Parameters
+        ----------
+        X : array or table of shape (n, d)
+            Raw rows.
+
+        Returns
+        -------
+        array of shape (n,)
+            Class labels.
+        """
         check_is_fitted(self)
         return np.asarray(self.classes_[self.raw_probabilities(X).argmax(axis=1)])
 

@@ -122,10 +122,18 @@ class CollapseDisplay:
 
     Attributes
     ----------
-    curves : the curves drawn, one a row
-    reading : the protocol's reading, which names the margin
-    ax_ : the axes drawn on: one `Axes` for one row, an array with one for each row otherwise
-    figure_ : the figure
+    curves : tuple of CollapseCurve
+        The curves drawn, one a row.
+    reading : str
+        The protocol's reading, which names the margin.
+    ax_ : matplotlib Axes or array of Axes
+        The axes drawn on: one for one row, an array with one for each row otherwise.
+    figure_ : matplotlib Figure
+        The figure.
+
+    See Also
+    --------
+    FragilityMapDisplay : All predictions at once.
     """
 
     curves: tuple[CollapseCurve, ...]
@@ -137,13 +145,39 @@ class CollapseDisplay:
     def from_certificates(
         cls, certs: Certificates, rows: Sequence[int] = (0,), *, ax: Axes | None = None
     ) -> CollapseDisplay:
-        """Draw the certificates at the positions `rows` (negative ones count from the end)."""
+        """Draw some certificates, one panel each.
+
+        Parameters
+        ----------
+        certs : Certificates
+            What was audited.
+        rows : sequence of int, default=(0,)
+            Their positions (negative ones count from the end).
+        ax : matplotlib Axes, optional
+            Draw in its place; new axes otherwise.
+
+        Returns
+        -------
+        CollapseDisplay
+            What was drawn.
+        """
         if len(rows) == 0:
             raise DataError("rows must name at least one position, got none; for example rows=[0]")
         return cls(tuple(_collapse_curve(certs, int(row)) for row in rows), certs.protocol.reading).plot(ax)
 
     def plot(self, ax: Axes | None = None) -> CollapseDisplay:
-        """Draw one panel a row, on new axes or in the place of `ax`."""
+        """Draw one panel a row.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Draw in its place; new axes otherwise.
+
+        Returns
+        -------
+        CollapseDisplay
+            The display itself; ``figure_`` and ``ax_`` are what it was drawn on.
+        """
         with drawing_style():
             count = len(self.curves)
             panels = _panels(ax, count, (1.2 + 4.6 * count, 4.2))
@@ -213,11 +247,28 @@ class FragilityMapDisplay:
 
     Attributes
     ----------
-    confidence, score, flip_budget, flipped : arrays, one entry a prediction
-    min_confidence : where confident begins
-    threshold : where the most fragile share of the confident predictions begins; NaN if none is confident
-    by : the score drawn: ``exposure`` or ``fds``
-    ax_, figure_ : what was drawn on
+    confidence : array of shape (n,)
+        The model's probability of its prediction.
+    score : array of shape (n,)
+        Exposure, or what ``by`` names.
+    flip_budget : array of shape (n,)
+        k*.
+    flipped : array of bool of shape (n,)
+        Whether the prediction turned.
+    min_confidence : float
+        Where confident begins.
+    threshold : float
+        Where the most fragile share of the confident predictions begins; NaN if none is confident.
+    by : str
+        The score drawn: ``exposure`` or ``fds``.
+    ax_ : matplotlib Axes
+        The axes drawn on.
+    figure_ : matplotlib Figure
+        The figure.
+
+    See Also
+    --------
+    CollapseDisplay : Single predictions, step by step.
     """
 
     confidence: np.ndarray
@@ -240,7 +291,26 @@ class FragilityMapDisplay:
         by: str = "exposure",
         ax: Axes | None = None,
     ) -> FragilityMapDisplay:
-        """Draw all predictions; mark the most fragile `share` of those with at least `min_confidence`."""
+        """Draw all predictions and mark the brittle corner.
+
+        Parameters
+        ----------
+        certs : Certificates
+            What was audited.
+        min_confidence : float, default=0.9
+            Where confident begins.
+        share : float, default=0.2
+            The most fragile share of the confident predictions, which the corner holds.
+        by : str, default="exposure"
+            The score to draw: ``exposure`` or ``fds``.
+        ax : matplotlib Axes, optional
+            Draw on it; new axes otherwise.
+
+        Returns
+        -------
+        FragilityMapDisplay
+            What was drawn.
+        """
         if not 0.0 < share <= 1.0:
             raise DataError(f"share must lie in (0, 1], got {share}")
         table = certs.to_arrow()
@@ -256,7 +326,18 @@ class FragilityMapDisplay:
         return (self.confidence >= self.min_confidence) & (self.score >= self.threshold)
 
     def plot(self, ax: Axes | None = None) -> FragilityMapDisplay:
-        """Draw the map on new axes or on `ax`."""
+        """Draw the map.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Draw on it; new axes otherwise.
+
+        Returns
+        -------
+        FragilityMapDisplay
+            The display itself; ``figure_`` and ``ax_`` are what it was drawn on.
+        """
         with drawing_style():
             if ax is None:
                 ax = _new_figure(7.2, 4.8).add_subplot()
@@ -298,7 +379,20 @@ class FragilityMapDisplay:
 class FragileCalibrationDisplay:
     """Accuracy against confidence, for the whole set and for its most fragile share.
 
-    curves: subset -> method -> `ReliabilityCurve`.
+    Attributes
+    ----------
+    curves : mapping of str to mapping of str to ReliabilityCurve
+        By subset (``all``, ``fragile``), then by method.
+    fragile_share : float
+        The share of rows, by FDS, that counts as most fragile.
+    ax_ : array of two matplotlib Axes
+        The axes drawn on.
+    figure_ : matplotlib Figure
+        The figure.
+
+    See Also
+    --------
+    FragilityTemperature : The correction whose effect it shows.
     """
 
     curves: Mapping[str, Mapping[str, ReliabilityCurve]]
@@ -318,7 +412,30 @@ class FragileCalibrationDisplay:
         fragile_share: float = FRAGILE_SHARE,
         ax: Axes | Sequence[Axes] | None = None,
     ) -> FragileCalibrationDisplay:
-        """Draw ``probabilities``: one (n, C) array, or several by name (see `corrections`)."""
+        """Draw reliability curves of one or several sets of probabilities.
+
+        Parameters
+        ----------
+        y_true : array of shape (n,)
+            True labels.
+        probabilities : array of shape (n, C) or mapping of str to array
+            One array, or several by name.
+        fds : array of shape (n,)
+            FDS of the rows.
+        classes : sequence of class labels, optional
+            Labels in the order of the probability columns; None if ``y_true`` already holds columns 0..C-1.
+        bins : int, default=15
+            Number of equal-width bins.
+        fragile_share : float, default=0.2
+            The share of rows, by FDS, that counts as most fragile.
+        ax : matplotlib Axes or two of them, optional
+            Draw on the two given or in the place of the one; new axes otherwise.
+
+        Returns
+        -------
+        FragileCalibrationDisplay
+            What was drawn.
+        """
         named = probabilities if isinstance(probabilities, Mapping) else {"model": probabilities}
         if not named:
             raise DataError("at least one array of probabilities is needed, got none")
@@ -332,7 +449,18 @@ class FragileCalibrationDisplay:
         return cls(curves, fragile_share).plot(ax)
 
     def plot(self, ax: Axes | Sequence[Axes] | None = None) -> FragileCalibrationDisplay:
-        """Draw two panels, on new axes, on the two given, or in the place of the one given."""
+        """Draw two panels: all rows, and the most fragile ones.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes or two of them, optional
+            Draw on the two given or in the place of the one; new axes otherwise.
+
+        Returns
+        -------
+        FragileCalibrationDisplay
+            The display itself; ``figure_`` and ``ax_`` are what it was drawn on.
+        """
         titles = {"all": "All rows", "fragile": f"Most fragile {self.fragile_share:.0%}"}
         with drawing_style():
             panels = _panels(ax, 2, (9.0, 4.4))
@@ -374,8 +502,16 @@ class ReviewPolicyDisplay:
 
     Attributes
     ----------
-    policy : the policy drawn
-    ax_, figure_ : what was drawn on
+    policy : ReviewPolicy
+        The policy drawn.
+    ax_ : matplotlib Axes
+        The axes drawn on.
+    figure_ : matplotlib Figure
+        The figure.
+
+    See Also
+    --------
+    ReviewPolicy : What is drawn.
     """
 
     policy: ReviewPolicy
@@ -384,11 +520,35 @@ class ReviewPolicyDisplay:
 
     @classmethod
     def from_policy(cls, policy: ReviewPolicy, *, ax: Axes | None = None) -> ReviewPolicyDisplay:
-        """Draw a policy, one line a segment."""
+        """Draw a policy, one line a segment.
+
+        Parameters
+        ----------
+        policy : ReviewPolicy
+            The policy.
+        ax : matplotlib Axes, optional
+            Draw on it; new axes otherwise.
+
+        Returns
+        -------
+        ReviewPolicyDisplay
+            What was drawn.
+        """
         return cls(policy).plot(ax)
 
     def plot(self, ax: Axes | None = None) -> ReviewPolicyDisplay:
-        """Draw on new axes or on `ax`."""
+        """Draw the policy.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Draw on it; new axes otherwise.
+
+        Returns
+        -------
+        ReviewPolicyDisplay
+            The display itself; ``figure_`` and ``ax_`` are what it was drawn on.
+        """
         with drawing_style():
             if ax is None:
                 ax = _new_figure(7.2, 4.6).add_subplot()

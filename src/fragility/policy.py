@@ -127,16 +127,35 @@ class ReviewCurve:
 class ReviewPolicy:
     """Which confident predictions to review, so that few brittle ones stay unreviewed.
 
-    Made by `fit`; applied by `select`.
+    Made by :meth:`fit`; applied by :meth:`select`.
 
     Attributes
     ----------
-    by : the score that orders rows: ``exposure``, ``fds`` or ``rcma``
-    risk : largest brittle rate allowed among unreviewed rows
-    confidence : probability, over the draw of the labelled rows, with which the rule keeps to it
-    min_confidence : rows at least this confident are under the policy
-    rules : one rule, or one a segment
-    segmented_by : ``predicted`` for a rule a class, ``declared`` for the user's own segments, None for one rule
+    by : str
+        The score that orders rows: ``exposure``, ``fds`` or another score of the certificates.
+    risk : float
+        Largest brittle rate allowed among unreviewed rows.
+    confidence : float
+        Probability, over the draw of the labelled rows, with which the rule keeps to it.
+    min_confidence : float
+        Rows at least this confident are under the policy.
+    rules : tuple of ReviewRule
+        One rule, or one a segment.
+    curves : tuple of ReviewCurve
+        What each threshold would have done on the labelled rows, a curve a rule.
+    segmented_by : str or None
+        ``predicted`` for a rule a class, ``declared`` for the user's own segments, None for one rule.
+    protocol_digest : str
+        Of the protocol the labelled rows were audited under.
+    model_fingerprint : str
+        Of the model audited.
+    stress : mapping or None
+        The stress behind the labels, where they say.
+
+    See Also
+    --------
+    label_brittle : Makes the labels.
+    ReviewPolicyDisplay : Draws a policy.
     """
 
     by: str
@@ -172,15 +191,15 @@ class ReviewPolicy:
             Certificates of the labelled rows.
         labels : BrittleLabels or pyarrow.Table
             Held-out labels of the same rows, from `label_brittle`, or the table it saves.
-        risk : float
+        risk : float, default=0.02
             Largest brittle rate allowed among the rows that go unreviewed.
-        confidence : float
+        confidence : float, default=0.95
             Probability with which the rule keeps to ``risk``.
-        by : str
-            The score that orders rows: ``exposure``, ``fds`` or ``rcma``.
+        by : str, default="exposure"
+            The score that orders rows: ``exposure``, ``fds`` or another score of the certificates.
         segments : ``"predicted"``, mapping from id to segment, or None
             A rule for each predicted class, or for each segment; the guarantee then holds in every one of them at once.
-        min_confidence : float
+        min_confidence : float, default=0.9
             Which rows are confident, for a table of labels that does not say.
 
         Returns
@@ -252,6 +271,18 @@ class ReviewPolicy:
         """Return the confident predictions to review, highest score first.
 
         Rows of a segment without an attainable rule are all reviewed; so are rows of a segment the policy has not seen.
+
+        Parameters
+        ----------
+        certs : Certificates
+            Certificates of new rows: the same model, under the same protocol.
+        segments : mapping from id to segment, optional
+            For a policy with declared segments.
+
+        Returns
+        -------
+        Certificates
+            Those to review.
         """
         if certs.protocol.digest != self.protocol_digest:
             raise DataError("the policy was fitted under another protocol than these certificates; fit one for them")
@@ -273,7 +304,13 @@ class ReviewPolicy:
         return limits
 
     def sentence(self) -> str:
-        """The policy in words."""
+        """Return the policy in words.
+
+        Returns
+        -------
+        str
+            What to review, what is promised, and under which conditions.
+        """
         return " ".join([*(_told(rule, self) for rule in self.rules), GUARANTEE])
 
     def __str__(self) -> str:
@@ -282,7 +319,13 @@ class ReviewPolicy:
     # --- files ------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values; infinity is the text ``inf``."""
+        """Return plain JSON values.
+
+        Returns
+        -------
+        dict
+            The policy; infinity is the text ``inf``.
+        """
         return {
             "format": FORMAT,
             "guarantee": GUARANTEE,
@@ -300,7 +343,18 @@ class ReviewPolicy:
 
     @classmethod
     def from_dict(cls, document: Any) -> ReviewPolicy:
-        """Return the policy that `to_dict` wrote."""
+        """Return the policy that `to_dict` wrote.
+
+        Parameters
+        ----------
+        document : mapping
+            Plain values, as read from a file.
+
+        Returns
+        -------
+        ReviewPolicy
+            The policy.
+        """
         if not isinstance(document, Mapping) or document.get("format") != FORMAT:
             found = document.get("format") if isinstance(document, Mapping) else type(document).__name__
             raise DataError(f"expected a review policy of format {FORMAT!r}, got {found!r}")
@@ -323,7 +377,18 @@ class ReviewPolicy:
             raise DataError(f"the review policy is malformed: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the policy as JSON; the file appears whole or not at all."""
+        """Write the policy as JSON; the file appears whole or not at all.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Returns
+        -------
+        Path
+            The file written.
+        """
         target = Path(path)
         try:
             write_text(target, json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
@@ -333,7 +398,18 @@ class ReviewPolicy:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ReviewPolicy:
-        """Return the policy of a file."""
+        """Return the policy of a file.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Returns
+        -------
+        ReviewPolicy
+            The policy.
+        """
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:

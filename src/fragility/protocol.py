@@ -42,7 +42,59 @@ MAX_RESOLUTION = 1e-3  # part of the format: float32 networks need 1e-4
 
 @dataclass(frozen=True)
 class Protocol:
-    """What is removed and degraded, toward what, how far, and how the result is read. Validated on construction."""
+    """What is removed and degraded, toward what, how far, and how the result is read. Validated on construction.
+
+    :meth:`fit` makes one from a model and its training rows; a protocol is then data, with a digest.
+
+    Attributes
+    ----------
+    space : {"transformed", "raw"}
+        Whether the estimator's input matrix or the raw fields are stressed.
+    fields : tuple of Field
+        The raw fields of the training table: name, kind and type.
+    columns : tuple of Column
+        The columns of the evidence space: name, kind, baseline and spread.
+    groups : tuple of Group
+        Columns that fail together; every column is in one group.
+    grouping : str
+        How they were made: ``raw-origin``, ``declared``, or merged at a threshold.
+    baseline : str
+        ``mean``, ``median``, ``zero``, ``mode``, ``missing`` or ``explicit``.
+    operators : tuple of str
+        The gradual degradations, such as ``attenuate_all`` and ``attenuate_top1``.
+    severities : tuple of float
+        The grid on which each operator looks for the mildest degradation that turns the prediction.
+    depth : int
+        K, how many groups the removal path takes.
+    reading : {"support", "current", "support_unbounded"}
+        How margins are read.
+    weights : tuple of three float
+        Of RCMA, 1/k* and 1/lambda* in FDS.
+    resolution : float
+        Margins closer than this count as equal.
+    decision : Decision or None
+        How a two-class model decides; None: the class with the largest probability is predicted.
+    training_digest : str
+        Of the training rows.
+    training_rows : int
+        How many there were.
+    extra : mapping
+        Fields of a newer minor version, kept as they came.
+
+    See Also
+    --------
+    audit : Certificates under a protocol.
+
+    Examples
+    --------
+    >>> import fragility as fg
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = fg.load_credit_g()
+    >>> X = X[["duration", "age", "installment_commitment"]]
+    >>> protocol = fg.Protocol.fit(LogisticRegression().fit(X, y), X)
+    >>> protocol.group_names, protocol.depth
+    (('duration', 'age', 'installment_commitment'), 3)
+    """
 
     space: Space
     fields: tuple[Field, ...]
@@ -116,21 +168,59 @@ class Protocol:
     ) -> Protocol:
         """Declare a protocol for ``model``: trace the groups and fit the baseline on training data.
 
-        space: ``transformed`` stresses the estimator's input matrix (the default wherever that is a numeric matrix);
+        Parameters
+        ----------
+        model : estimator, pipeline, booster or Model
+            The fitted classifier; whatever :meth:`Model.wrap` takes.
+        X_train : array or table of shape (n, d)
+            The raw rows the model was trained on.
+        space : {"transformed", "raw"}, optional
+            ``transformed`` stresses the estimator's input matrix (the default wherever that is a numeric matrix);
             ``raw`` stresses the raw fields before any preprocessing.
-        groups: ``raw-origin`` (one group a raw field), ``merged`` (fields joined where they are associated on the
-            training data at ``merge_threshold`` or more), or a map field -> block or block -> fields (a dict or the
-            path of a JSON file).
-        baseline: ``mean``, ``median``, ``zero``, ``mode``, ``missing``, or explicit values (a vector, a mapping from
-            fields to values, or a one-row table). LightGBM splits one-hot columns at about 1e-35, so under ``mean``
-            every category reads as present there; ``mode`` does not have this artefact.
-        baseline_units: what explicit values are measured in: ``raw`` (one value a raw field, sent through the model's
+        groups : str, path or mapping, default="raw-origin"
+            ``raw-origin`` (one group a raw field), ``merged`` (fields joined where they are associated on the training
+            data at ``merge_threshold`` or more), or a map field -> block or block -> fields (a dict or the path of a
+            JSON file).
+        baseline : str, array, mapping or table, default="mean"
+            ``mean``, ``median``, ``zero``, ``mode``, ``missing``, or explicit values (a vector, a mapping from fields
+            to values, or a one-row table). LightGBM splits one-hot columns at about 1e-35, so under ``mean`` every
+            category reads as present there; ``mode`` does not have this artefact.
+        baseline_units : {"raw", "transformed"}, default="raw"
+            What explicit values are measured in: ``raw`` (one value a raw field, sent through the model's
             preprocessing) or ``transformed`` (one value a column of the estimator's input).
-        depth: how many groups the removal path takes at most; by default 10, or all groups if there are fewer.
-        nominal: numeric fields whose numbers are codes, not quantities (raw space).
-        decision: how a two-class model decides, where that is not by the larger probability: the threshold of its
-            second class (``0.3``), or ``{"class": label, "threshold": 0.3}``. scikit-learn's threshold classifiers
-            bring their own.
+        operators : sequence of str, default=("attenuate_all", "attenuate_top1")
+            Gradual degradations: ``attenuate_all``, or ``attenuate_topJ`` for the J strongest groups.
+        severities : sequence of float, default=(0.1, 0.2, ..., 1.0)
+            The grid of their severities.
+        depth : int, optional
+            How many groups the removal path takes at most; by default 10, or all groups if there are fewer.
+        reading : {"support", "current", "support_unbounded"}, default="support"
+            The margin of the class predicted on the full record, with its collapse bounded to the whole margin
+            (``support``) or not (``support_unbounded``); or of whichever class leads (``current``).
+        weights : sequence of three float, default=(1/3, 1/3, 1/3)
+            Of RCMA, 1/k* and 1/lambda* in FDS.
+        resolution : float, default=1e-6
+            Margins closer than this count as equal; a float32 torch module needs 1e-4.
+        merge_threshold : float, default=0.8
+            The association from which ``groups="merged"`` joins fields.
+        nominal : sequence of str, default=()
+            Numeric fields whose numbers are codes, not quantities (raw space).
+        decision : float, mapping or Decision, optional
+            How a two-class model decides, where that is not by the larger probability: the threshold of its second
+            class (``0.3``), or ``{"class": label, "threshold": 0.3}``. scikit-learn's threshold classifiers bring their
+            own.
+
+        Returns
+        -------
+        Protocol
+            Ready for :func:`audit`.
+
+        Raises
+        ------
+        EvidenceError
+            Columns cannot be traced to fields, or a baseline cannot be made.
+        ProtocolError
+            A setting is out of range, or the model does not accept the baseline.
         """
         wrapped = Model.wrap(model)
         declared = Decision.read(decision, wrapped.classes)
@@ -163,13 +253,29 @@ class Protocol:
 
     @classmethod
     def paper(cls, model: Any, X_train: Any, **changes: Any) -> Protocol:
-        """Return the paper's protocol: margins read literally (``current``), mean baseline, K = 10."""
+        """Return the paper's protocol: margins read literally (``current``), mean baseline, K = 10.
+
+        Parameters
+        ----------
+        model : estimator, pipeline, booster or Model
+            The fitted classifier.
+        X_train : array or table of shape (n, d)
+            The raw rows the model was trained on.
+        **changes : Any
+            Other settings of :meth:`fit`, or other values for these two.
+
+        Returns
+        -------
+        Protocol
+            Ready for :func:`audit`.
+        """
         return cls.fit(model, X_train, **{"reading": "current", "baseline": "mean", **changes})
 
     # --- reading it -------------------------------------------------------------------------------------
 
     @property
     def group_names(self) -> tuple[str, ...]:
+        """Names of the groups, in declared order."""
         return tuple(group.name for group in self.groups)
 
     @cached_property
@@ -183,7 +289,18 @@ class Protocol:
         return self.evidence.column_group
 
     def decision_offset(self, classes: Sequence[ClassLabel]) -> Floats | None:
-        """Return what the declared decision adds to the log-probabilities of ``classes``; None: nothing."""
+        """Return what the declared decision adds to the log-probabilities.
+
+        Parameters
+        ----------
+        classes : sequence of class labels
+            The model's classes, in its order.
+
+        Returns
+        -------
+        array of shape (C,) or None
+            None: nothing is added.
+        """
         return self.evidence.decision_offset(classes)
 
     @property
@@ -193,11 +310,12 @@ class Protocol:
 
     @property
     def states_per_row(self) -> int:
-        """The paper's count of model evaluations for one certificate: 1 + G + K + |P| |Lambda|."""
+        """Model evaluations for one certificate, as the paper counts them: 1 + G + K + operators times severities."""
         return 1 + len(self.groups) + self.depth + len(self.operators) * len(self.severities)
 
     @cached_property
     def digest(self) -> str:
+        """``sha256:...`` over everything the protocol declares."""
         return digest_of(self.to_dict())
 
     def __repr__(self) -> str:
@@ -226,7 +344,13 @@ class Protocol:
     # --- files ------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the protocol as plain JSON values; field names are this class's."""
+        """Return the protocol as plain JSON values; field names are this class's.
+
+        Returns
+        -------
+        dict
+            What ``from_dict`` takes.
+        """
         return {
             **self.extra,
             "format": FORMAT,
@@ -254,7 +378,23 @@ class Protocol:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Protocol:
-        """Return the protocol that ``to_dict`` wrote; unknown fields are kept, an unknown major version is refused."""
+        """Return the protocol that ``to_dict`` wrote; unknown fields are kept, an unknown major version is refused.
+
+        Parameters
+        ----------
+        document : mapping
+            What ``to_dict`` returned.
+
+        Returns
+        -------
+        Protocol
+            The same protocol, with the same digest.
+
+        Raises
+        ------
+        ProtocolError
+            The document is malformed.
+        """
         if not isinstance(document, Mapping):
             raise ProtocolError(f"a protocol must be a JSON object, got {type(document).__name__}")
         if document.get("format") != FORMAT:
@@ -287,10 +427,29 @@ class Protocol:
             raise ProtocolError(f"the protocol is malformed: {error}") from error
 
     def to_json(self) -> str:
+        """Return the protocol as JSON text.
+
+        Returns
+        -------
+        str
+            What ``save`` writes.
+        """
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Protocol:
+        """Return the protocol that ``to_json`` wrote.
+
+        Parameters
+        ----------
+        text : str
+            A JSON document.
+
+        Returns
+        -------
+        Protocol
+            The same protocol, with the same digest.
+        """
         try:
             document = parse_json(text)
         except ValueError as error:
@@ -298,7 +457,13 @@ class Protocol:
         return cls.from_dict(document)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the protocol as JSON; the file appears whole or not at all."""
+        """Write the protocol as JSON; the file appears whole or not at all.
+
+        Parameters
+        ----------
+        path : path
+            The file to write.
+        """
         target = Path(path)
         try:
             write_text(target, self.to_json())
@@ -307,6 +472,23 @@ class Protocol:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Protocol:
+        """Return the protocol of a file.
+
+        Parameters
+        ----------
+        path : path
+            What ``save`` wrote.
+
+        Returns
+        -------
+        Protocol
+            The same protocol, with the same digest.
+
+        Raises
+        ------
+        ProtocolError
+            The file cannot be read, or holds no protocol.
+        """
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

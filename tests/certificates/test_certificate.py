@@ -31,8 +31,8 @@ from fragility.protocol import Protocol
 
 PUBLIC = [
     "id", "predicted", "confidence", "margin", "flip_budget", "flipped", "rcma", "fds",
-    "lambda_attenuate_all", "lambda_attenuate_top1",
-    "path", "path_margin", "path_predicted", "path_collapse", "one_step_drop", "digest",
+    "exposure", "independent_loss", "common_loss", "lambda_attenuate_all", "lambda_attenuate_top1",
+    "path", "path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "digest",
 ]  # fmt: skip
 
 
@@ -159,10 +159,15 @@ def test_most_fragile_are_confident_and_sorted(certs: Certificates) -> None:
     confident = int((certs.claims.confidence >= 0.8).sum())
     top = certs.most_fragile(5, min_confidence=0.8)
     assert len(top) == min(5, confident) > 2
-    fds = [cert.fds for cert in top]
-    assert fds == sorted(fds, reverse=True) and all(cert.confidence >= 0.8 for cert in top)
-    left = [c.fds for c in certs if c.confidence >= 0.8 and c.id not in {t.id for t in top}]
-    assert not left or max(left) <= fds[-1]
+    for by in ("exposure", "fds"):
+        top = certs.most_fragile(5, min_confidence=0.8, by=by)
+        score = [getattr(cert, by) for cert in top]
+        assert score == sorted(score, reverse=True) and all(cert.confidence >= 0.8 for cert in top)
+        left = [getattr(c, by) for c in certs if c.confidence >= 0.8 and c.id not in {t.id for t in top}]
+        assert not left or max(left) <= score[-1]
+    assert [c.id for c in certs.most_fragile(5)] == [c.id for c in certs.most_fragile(5, by="exposure")]
+    with pytest.raises(CertificateError, match="ranked by one of exposure, fds"):
+        certs.most_fragile(5, by="beauty")
     assert len(certs.most_fragile(10, min_confidence=1.1)) == 0
     assert [c.digest for c in top] == [certs.by_id(c.id).digest for c in top]
 

@@ -28,7 +28,7 @@ class Given:
     id: np.ndarray
     high_confidence: np.ndarray
     brittle: np.ndarray
-    brittle_rate: np.ndarray
+    statistic: np.ndarray
 
 
 def labels_of(brittle, high_confidence=None, rate=None):
@@ -64,7 +64,7 @@ def test_report_on_a_real_model(judged):
     assert margin.auroc == pytest.approx(roc_auc_score(labels.brittle[keep], certs.claims.margin[keep]))
     turned = report.result("margin", "oriented")
     assert turned.auroc == pytest.approx(max(margin.auroc, 1 - margin.auroc))
-    assert report.ceiling.auroc == pytest.approx(roc_auc_score(labels.brittle[keep], independent.brittle_rate[keep]))
+    assert report.ceiling.auroc == pytest.approx(roc_auc_score(labels.brittle[keep], independent.statistic[keep]))
     assert report.ceiling.auroc > 0.8
     found = next(c for c in report.comparisons if (c.score, c.baseline) == ("cfc_fds", "margin"))
     assert found.difference == pytest.approx(fds.auroc - turned.auroc)
@@ -81,7 +81,7 @@ def test_report_on_a_real_model(judged):
 def test_labels_are_matched_by_id(judged):
     certs, labels, _ = judged
     order = np.random.default_rng(0).permutation(len(labels))
-    shuffled = Given(labels.id[order], labels.high_confidence[order], labels.brittle[order], labels.brittle_rate[order])
+    shuffled = Given(labels.id[order], labels.high_confidence[order], labels.brittle[order], labels.statistic[order])
     reports = [ranking.compare_scores(certs, given, resamples=100).to_dict() for given in (shuffled, labels)]
     assert reports[0] == reports[1]
     with pytest.raises(DataError, match="labels lack 399 of the 400 certified rows"):
@@ -169,4 +169,4 @@ def test_a_score_of_another_length_is_named(judged):
 def test_ceiling_of_perfect_draws_is_one():
     labels = labels_of([1, 0, 1], rate=[0.9, 0.1, 0.8])
     assert ranking.label_noise_ceiling(labels, labels).auroc == 1.0
-    assert ranking.label_noise_ceiling(labels, replace(labels, brittle_rate=np.zeros(3))).auroc == 0.5
+    assert ranking.label_noise_ceiling(labels, replace(labels, statistic=np.zeros(3))).auroc == 0.5

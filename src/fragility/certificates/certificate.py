@@ -11,7 +11,47 @@ from fragility.models import ClassLabel
 
 @dataclass(frozen=True)
 class Certificate:
-    """One prediction's certificate, to read. Field names are the table's."""
+    """One prediction's certificate, to read. Field names are the table's.
+
+    Attributes
+    ----------
+    id : int or str
+        The row's id.
+    predicted : class label
+        The class predicted on the full record.
+    confidence : float
+        The model's probability of it.
+    margin : float
+        Log of that probability over the best competitor's, under the protocol's reading.
+    flip_budget : int
+        k*: the first step of the path at which the prediction turns; depth + 1 if it never does.
+    flipped : bool
+        Whether it turned at all.
+    rcma : float
+        The mean share of the margin lost along the path.
+    fds : float
+        Fragility dominance score: 0 rests on much, 1 on little.
+    thresholds : mapping of str to float or None
+        lambda* by operator; None where no severity flips.
+    path : tuple of str
+        Names of the groups in order of removal.
+    path_margin : tuple of float
+        The margin after 0, 1, 2 ... removals.
+    path_predicted : tuple of class labels
+        The class after 0, 1, 2 ... removals.
+    path_collapse : tuple of float
+        The share of the margin lost after 0, 1, 2 ... removals.
+    one_step_drop : mapping of str to float
+        How much margin each group alone carries.
+    one_step_confidence_drop : mapping of str to float
+        The same for the confidence.
+    digest : str
+        Of this row's claims.
+
+    See Also
+    --------
+    Certificates : All certificates of an audit.
+    """
 
     id: Hashable
     predicted: ClassLabel
@@ -45,7 +85,13 @@ class Certificate:
         return self.path_predicted[self.flip_budget] if self.flipped else None
 
     def sentence(self) -> str:
-        """One sentence for someone who decides about this case."""
+        """Return one sentence for someone who decides about this case.
+
+        Returns
+        -------
+        str
+            What was predicted, how surely, and what it would take to turn it.
+        """
         opening = f"{self.predicted!r} at {self.confidence:.0%}"
         if self.flipped:
             return f"{opening}, but without {_and(self.failing_groups)} it turns {self.turns_to!r}"
@@ -61,7 +107,13 @@ class Certificate:
         return f"{max(share, 0.0):.0%} of its margin left"
 
     def story(self) -> str:
-        """The removal path in lines: what went, what margin was left, where it flipped."""
+        """Return the removal path in lines: what went, what margin was left, where it flipped.
+
+        Returns
+        -------
+        str
+            Several lines of text; also what printing a certificate shows.
+        """
         lines = [f"row {self.id}: {self.sentence()}", ""]
         width = max(len("(nothing removed)"), *(len(name) + 2 for name in self.path))
         scale = max(abs(m) for m in self.path_margin) or 1.0

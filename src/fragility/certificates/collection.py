@@ -37,7 +37,25 @@ RANKED_BY = ("exposure", "fds", "rcma", "independent_loss", "common_loss")
 
 
 class Certificates:
-    """The certificates of one audit: a sequence of Certificate, and a table."""
+    """The certificates of one audit: a sequence of :class:`Certificate`, and a table.
+
+    ``certs[0]`` is one certificate, ``certs[0:5]`` are certificates of their own. :func:`audit` makes them, ``load``
+    reads them from a folder.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        One row a prediction, in the format's columns.
+    protocol : Protocol
+        The protocol they were made under.
+    manifest : mapping
+        What binds the rest: model, input, engine, versions and digests.
+
+    See Also
+    --------
+    audit : Make certificates.
+    verify : Recompute what they claim.
+    """
 
     def __init__(self, table: pa.Table, protocol: Protocol, manifest: Mapping[str, Any]) -> None:
         self.table = table
@@ -46,7 +64,22 @@ class Certificates:
 
     @classmethod
     def build(cls, claims: Claims, protocol: Protocol, manifest: Mapping[str, Any]) -> Certificates:
-        """Return certificates from claims; digests are made here. ``manifest`` lacks only what is derived."""
+        """Return certificates from claims; digests are made here.
+
+        Parameters
+        ----------
+        claims : Claims
+            What an engine measured, as arrays.
+        protocol : Protocol
+            The protocol the claims were made under.
+        manifest : mapping
+            Lacks only what is derived.
+
+        Returns
+        -------
+        Certificates
+            With row digests and root digest.
+        """
         model = manifest["model"]
         context = context_digest(protocol.digest, model["fingerprint"], model["classes"])
         digests = row_digests(claims, context, protocol.resolution)
@@ -55,10 +88,12 @@ class Certificates:
 
     @property
     def classes(self) -> tuple[ClassLabel, ...]:
+        """The model's classes, in its order."""
         return tuple(self.manifest["model"]["classes"])
 
     @property
     def engine(self) -> str:
+        """Name of the engine that traced the rows."""
         return str(self.manifest["engine"]["name"])
 
     @cached_property
@@ -103,7 +138,23 @@ class Certificates:
         return (self[i] for i in range(len(self)))
 
     def by_id(self, own_id: Hashable) -> Certificate:
-        """Return the certificate of the row with this id (a number may be given as text)."""
+        """Return the certificate of the row with this id (a number may be given as text).
+
+        Parameters
+        ----------
+        own_id : int or str
+            The row's id.
+
+        Returns
+        -------
+        Certificate
+            The one certificate of that row.
+
+        Raises
+        ------
+        CertificateError
+            No row has this id.
+        """
         for candidate in (own_id, _as_int(own_id), str(own_id)):
             if candidate in self._positions:
                 return self[self._positions[candidate]]
@@ -114,16 +165,39 @@ class Certificates:
         return {own_id: i for i, own_id in enumerate(self.table.column("id").to_pylist())}
 
     def most_fragile(self, n: int = 20, min_confidence: float = 0.9, by: str = "exposure") -> Certificates:
-        """Return the ``n`` confident predictions with the largest score, most fragile first.
+        """Return the confident predictions with the largest score, most fragile first.
 
-        by: ``exposure`` (default), ``fds`` (the paper's), or another score of RANKED_BY.
+        Parameters
+        ----------
+        n : int, default=20
+            How many at most.
+        min_confidence : float, default=0.9
+            Where confident begins.
+        by : str, default="exposure"
+            The score: ``exposure``, ``fds`` (the paper's), ``rcma``, ``independent_loss`` or ``common_loss``.
+
+        Returns
+        -------
+        Certificates
+            At most ``n`` certificates; fewer where fewer predictions are confident.
         """
         score = self.score(by)
         chosen = np.flatnonzero(self.table.column("confidence").to_numpy() >= min_confidence)
         return self.take(chosen[np.argsort(-score[chosen], kind="stable")][:n])
 
     def score(self, by: str) -> Floats:
-        """Return one of the scores that rank predictions, (n,), large where a prediction is fragile."""
+        """Return one of the scores that rank predictions, large where a prediction is fragile.
+
+        Parameters
+        ----------
+        by : str
+            As in :meth:`most_fragile`.
+
+        Returns
+        -------
+        array of shape (n,)
+            One value a prediction.
+        """
         if by not in RANKED_BY:
             raise CertificateError(f"predictions are ranked by one of {', '.join(RANKED_BY)}; got {by!r}")
         values = self.table.column(by).to_numpy()
@@ -134,20 +208,50 @@ class Certificates:
     def take(self, positions: Sequence[int] | npt.NDArray[Any]) -> Certificates:
         """Return the certificates at these positions (or where a mask is true), as certificates of their own.
 
-        The manifest goes on to say how many rows were audited, so `verify` tells a selection from the whole.
+        The manifest goes on to say how many rows were audited, so :func:`verify` tells a selection from the whole.
+
+        Parameters
+        ----------
+        positions : sequence of int or array of bool
+            Positions counted from 0, or a mask over all certificates.
+
+        Returns
+        -------
+        Certificates
+            The selection, in the order asked for.
         """
         table = self.table.take(pa.array(_positions(positions, len(self)), type=pa.int64()))
         root = combine_digests(digest_from_text(text) for text in table.column("digest").to_pylist())
         return Certificates(table, self.protocol, {**self.manifest, "rows": len(table), "root_digest": root})
 
     def to_arrow(self) -> pa.Table:
-        """Return the whole table as it is written."""
+        """Return the whole table as it is written.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row a prediction.
+        """
         return self.table
 
     def to_pandas(self) -> Any:
+        """Return the table for pandas; lists (path, margins) are one array a cell.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row a prediction.
+        """
         return self._public_table().to_pandas()
 
     def to_polars(self) -> Any:
+        """Return the table for polars, which must be installed.
+
+        Returns
+        -------
+        polars.DataFrame
+            One row a prediction.
+        """
         import polars
 
         return polars.from_arrow(self._public_table())
@@ -156,7 +260,20 @@ class Certificates:
         return self.table.drop_columns(["one_step_confidence_drop"])
 
     def summary(self, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None) -> AuditSummary:
-        """Return means and shares over all certificates; `labels` maps row ids to true classes, for accuracy."""
+        """Return means and shares over all certificates.
+
+        Parameters
+        ----------
+        min_confidence : float, default=0.9
+            Where confident begins.
+        labels : mapping of id to class, optional
+            True classes by row id, for accuracy.
+
+        Returns
+        -------
+        AuditSummary
+            The figures that ``fragility compare`` prints.
+        """
         return summarise(self.to_pandas(), min_confidence=min_confidence, labels=labels)
 
     def __repr__(self) -> str:
@@ -181,6 +298,21 @@ class Certificates:
         """Write the certificates to a folder: a new one, an empty one, or one that holds an audit, which is replaced.
 
         Whatever interrupts it, the folder holds the old audit or the new one, whole. Other files in it stay.
+
+        Parameters
+        ----------
+        folder : path
+            Where to write.
+
+        Returns
+        -------
+        pathlib.Path
+            The folder.
+
+        Raises
+        ------
+        CertificateError
+            The folder holds other files and no audit, or cannot be written.
         """
         check_manifest(self.manifest, saved=False)
         check_schema(self.table, self.protocol, self.classes)
@@ -190,7 +322,22 @@ class Certificates:
     def load(cls, folder: str | os.PathLike[str]) -> Certificates:
         """Return the certificates of a folder; refuse files that are not the ones written.
 
-        Whether the claims hold is for ``verify`` to say.
+        Whether the claims hold is for :func:`verify` to say.
+
+        Parameters
+        ----------
+        folder : path
+            What ``save`` wrote.
+
+        Returns
+        -------
+        Certificates
+            All certificates of the folder.
+
+        Raises
+        ------
+        CertificateError
+            The folder is malformed, incomplete or of an unknown version.
         """
         found = read_folder(Path(folder))
         loaded = cls(found.table, found.protocol, without_files(found.manifest))

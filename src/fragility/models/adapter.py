@@ -35,11 +35,31 @@ from fragility.scores import Floats, Integers
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A fitted classifier with declared classes.
+    """A fitted classifier with declared classes; :meth:`Model.wrap` makes one.
 
-    ``estimator`` is what the user gave; ``transformer`` its fitted preprocessing (or None) and ``head`` the final
-    estimator, which sees the transformed matrix. A classifier that only puts a threshold on another one's probabilities
-    is looked through: ``decision`` is its rule, and the rest is read off the classifier inside.
+    A classifier that only puts a threshold on another one's probabilities is looked through: ``decision`` is its rule,
+    and the rest is read off the classifier inside.
+
+    Attributes
+    ----------
+    estimator : object
+        What the user gave.
+    transformer : object or None
+        Its fitted preprocessing.
+    head : object
+        The final estimator, which sees the transformed matrix.
+    classes : tuple
+        Class labels in the order of the probability columns.
+    head_link : Link
+        How the final estimator's output becomes probabilities.
+    decider : object or None
+        Whose ``predict`` labels the rows that ``head`` takes; None: only ``estimator`` gives labels.
+    decision : Decision or None
+        The model's own threshold.
+
+    See Also
+    --------
+    load_model : Read a model from a file.
     """
 
     estimator: Any
@@ -60,12 +80,39 @@ class Model:
     ) -> Model:
         """Return ``model`` behind this door.
 
-        model: an estimator with ``predict_proba``, a fitted Pipeline, an XGBoost or LightGBM booster, a
-            ``torch.nn.Module`` (with ``classes`` and ``output``), or a function rows -> (n, C) probabilities
-            (with ``classes``).
-        classes: the labels in the order of the probability columns, where the model does not know them, or names
-            to show in place of a booster's 0, 1, ...
-        output: what a torch module or function returns; ``probabilities`` for functions unless declared.
+        Parameters
+        ----------
+        model : object
+            An estimator with ``predict_proba``, a fitted Pipeline, an XGBoost or LightGBM booster, a
+            ``torch.nn.Module`` (with ``classes`` and ``output``), or a function rows -> (n, C) probabilities (with
+            ``classes``).
+        classes : sequence of class labels, optional
+            The labels in the order of the probability columns, where the model does not know them, or names to show in
+            place of a booster's 0, 1, ...
+        output : str, optional
+            What a torch module or function returns; ``probabilities`` for functions unless declared.
+
+        Returns
+        -------
+        Model
+            ``model`` itself if it is one already.
+
+        Raises
+        ------
+        ModelError
+            It gives no probabilities, or its classes are not known or not distinct.
+
+        Examples
+        --------
+        >>> import fragility as fg
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> X, y = fg.load_credit_g()
+        >>> X = X[["duration", "age"]]
+        >>> fitted = LogisticRegression().fit(X, y)
+        >>> fg.Model.wrap(fitted).kind
+        'LogisticRegression'
+        >>> fg.Model.wrap(lambda rows: fitted.predict_proba(rows), classes=["bad", "good"]).classes
+        ('bad', 'good')
         """
         if isinstance(model, Model):
             return model
@@ -106,6 +153,7 @@ class Model:
 
     @property
     def link(self) -> str:
+        """Name of the way from the model's output to probabilities."""
         return self.head_link.name
 
     @property
@@ -135,19 +183,51 @@ class Model:
         return None if count is None else int(count)
 
     def probabilities(self, rows: Any) -> Floats:
-        """Return (n, C) probabilities for raw rows, through the model's own preprocessing."""
+        """Return probabilities for raw rows, through the model's own preprocessing.
+
+        Parameters
+        ----------
+        rows : array or table of shape (n, d)
+            Raw rows.
+
+        Returns
+        -------
+        array of shape (n, C)
+            In the order of ``classes``.
+        """
         if self.transformer is not None:
             rows = self.transformer.transform(rows)
         return self.head_probabilities(rows)
 
     def head_probabilities(self, matrix: Any) -> Floats:
-        """Return (n, C) probabilities of the final estimator for rows of its own input."""
+        """Return probabilities of the final estimator for rows of its own input.
+
+        Parameters
+        ----------
+        matrix : array of shape (n, d)
+            Rows as the final estimator takes them.
+
+        Returns
+        -------
+        array of shape (n, C)
+            In the order of ``classes``.
+        """
         return checked_probabilities(self.head_link.apply(self.head, matrix), len_of(matrix), self.classes)
 
     def own_labels(self, rows: Any, *, handed_over: bool) -> Integers | None:
-        """Return (n,) class indices by the model's own ``predict``; None for a model that has no labels of its own.
+        """Return class indices by the model's own ``predict``.
 
-        rows: raw rows, or (``handed_over``) rows as the final estimator takes them.
+        Parameters
+        ----------
+        rows : array or table of shape (n, d)
+            Raw rows, or rows as the final estimator takes them.
+        handed_over : bool
+            True for the latter.
+
+        Returns
+        -------
+        array of shape (n,) or None
+            None for a model that has no labels of its own.
         """
         giver = self.decider if handed_over else self.estimator
         if not _gives_labels(giver):
@@ -163,7 +243,18 @@ class Model:
         return indices
 
     def confirmed(self, matrix: Any) -> Model:
-        """Return this model, with the link dropped if it does not reproduce ``predict_proba`` on ``matrix``."""
+        """Return this model, with the link dropped if it does not reproduce ``predict_proba``.
+
+        Parameters
+        ----------
+        matrix : array of shape (n, d)
+            Rows as the final estimator takes them, to compare on.
+
+        Returns
+        -------
+        Model
+            This model, or one that asks ``predict_proba``.
+        """
         if self.head_link.name == PREDICT_PROBA.name or not hasattr(self.head, "predict_proba"):
             return self
         own = checked_probabilities(PREDICT_PROBA.apply(self.head, matrix), len_of(matrix), self.classes)

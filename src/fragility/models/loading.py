@@ -34,7 +34,29 @@ def load_model(
 ) -> Model:
     """Return the model of a file, or of ``package.module:attribute``.
 
-    trust: run what the file contains. classes: names for a booster's classes 0, 1, ...
+    Parameters
+    ----------
+    source : path or str
+        A ``.skops`` file, XGBoost ``.json`` or ``.ubj``, LightGBM ``.txt``, CatBoost ``.cbm``, ``.safetensors`` of a
+        :class:`ResMLPClassifier`, ``.joblib`` or ``.pkl`` (with ``trust``), or ``package.module:attribute``.
+    trust : bool, default=False
+        Run what the file contains.
+    classes : sequence of class labels, optional
+        Names for a booster's classes 0, 1, ...
+
+    Returns
+    -------
+    Model
+        Ready for :meth:`Protocol.fit` and :func:`audit`.
+
+    Raises
+    ------
+    ModelError
+        The file cannot be read, or holds no classifier.
+
+    See Also
+    --------
+    Model.wrap : For a model that is in memory.
     """
     text = os.fspath(source)
     path = Path(text)

@@ -47,19 +47,39 @@ def compare_scores(
     resamples: int = 2_000,
     seed: int = 0,
 ) -> RankingReport:
-    """Every score's metrics on the high-confidence rows.
+    """Return every score's metrics on the high-confidence rows.
 
     Parameters
     ----------
-    certs : certificates of the rows; None when `scores` holds everything.
-    labels : brittle labels of the same rows (matched by id when certs are given).
-    probabilities : (n, C) at x, for the entropy and energy of models with more than two classes.
-    scores : further scores by name, (n,) each in the rows' order, NaN where unknown.
-    validation : (scores, labels) of validation rows, which decide between s and -s. Without it the choice is made on
-        the judged rows themselves, in every baseline's favour.
-    wrong : (n,) whether the prediction is wrong, for FalseConfCaptured@20.
-    independent : labels of the same rows from other draws, for the ceiling.
-    resamples : row resamples for the intervals of the differences; 0 leaves them out.
+    certs : Certificates or None
+        Certificates of the rows; None when ``scores`` holds everything.
+    labels : BrittleLabels
+        Brittle labels of the same rows (matched by id when certs are given).
+    probabilities : array of shape (n, C), optional
+        At x, for the entropy and energy of models with more than two classes.
+    scores : mapping of str to array of shape (n,), optional
+        Further scores by name, in the rows' order, NaN where unknown.
+    validation : tuple of (scores, labels), optional
+        Of validation rows, which decide between s and -s. Without it the choice is made on the judged rows themselves,
+        in every baseline's favour.
+    wrong : array of bool of shape (n,), optional
+        Whether the prediction is wrong, for FalseConfCaptured@20.
+    independent : BrittleLabels, optional
+        Labels of the same rows from other draws, for the ceiling.
+    resamples : int, default=2000
+        Row resamples for the intervals of the differences; 0 leaves them out.
+    seed : int, default=0
+        Of the resamples.
+
+    Returns
+    -------
+    RankingReport
+        One line a score and orientation; printed as a table, exported by ``to_pandas``, ``to_arrow`` and ``save``.
+
+    See Also
+    --------
+    evaluate : Labels, scores and verdict in one call.
+    label_brittle : Makes the labels.
     """
     own = {} if certs is None else scores_of(certs, probabilities)
     given = {name: np.asarray(s, dtype=np.float64) for name, s in (scores or {}).items()}

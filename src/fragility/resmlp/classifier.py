@@ -46,27 +46,59 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
 
     Parameters
     ----------
-    width, blocks, dropout : size of the hidden layer, number of residual blocks, dropout rate inside a block.
-    learning_rate, weight_decay, batch_size, gradient_clip : AdamW's settings; ``gradient_clip`` bounds the norm of
-        a batch's gradient (None: no bound).
-    max_epochs, patience : training ends after ``max_epochs``, or after ``patience`` epochs without a lower
-        validation NLL; the weights of the best epoch are kept.
-    validation_fraction : share of the rows, by class, set aside for that; 0 trains ``max_epochs`` epochs on all rows.
-        Ignored where ``fit`` is given validation rows.
-    penalty : None, or a `FragilityPenalty`.
-    device : "auto" (a CUDA device where there is one), "cpu" or "cuda".
-    n_jobs : CPU threads of the training; None is one. The last bits of the weights depend on this number, as
-        sums are split among threads; nothing else of the machine's load or settings enters.
-    progress : a bar over the epochs on the terminal (None: if there is one), or a function (epochs done, most epochs).
-    random_state : an integer makes training repeatable, bit for bit on the CPU; the global random generators are
-        left alone.
+    width : int, default=128
+        Size of the hidden layer.
+    blocks : int, default=3
+        Number of residual blocks.
+    dropout : float, default=0.1
+        Dropout rate inside a block.
+    learning_rate : float, default=1e-3
+        Of AdamW.
+    weight_decay : float, default=1e-4
+        Of AdamW.
+    batch_size : int, default=256
+        Rows of a mini-batch.
+    gradient_clip : float or None, default=1.0
+        Bounds the norm of a batch's gradient (None: no bound).
+    max_epochs : int, default=100
+        Training ends after so many epochs at the latest.
+    patience : int, default=10
+        It ends after so many epochs without a lower validation NLL; the weights of the best epoch are kept.
+    validation_fraction : float, default=0.15
+        Share of the rows, by class, set aside for that; 0 trains ``max_epochs`` epochs on all rows. Ignored where
+        ``fit`` is given validation rows.
+    penalty : FragilityPenalty, optional
+        What the network pays for losing support; None trains with cross-entropy alone.
+    device : {"auto", "cpu", "cuda"}, default="auto"
+        ``auto`` is a CUDA device where there is one.
+    n_jobs : int, optional
+        CPU threads of the training; None is one. The last bits of the weights depend on this number, as sums are split
+        among threads; nothing else of the machine's load or settings enters.
+    progress : bool or callable, optional
+        A bar over the epochs on the terminal (None: if there is one), or a function (epochs done, most epochs).
+    random_state : int or RandomState, optional
+        An integer makes training repeatable, bit for bit on the CPU; the global random generators are left alone.
 
     Attributes
     ----------
-    classes_, n_features_in_, feature_names_in_ : as in scikit-learn.
-    network_ : the trained torch module, on the CPU, float32.
-    history_ : one `Epoch` an epoch (number, loss, validation NLL, seconds).
-    best_epoch_ : the epoch whose weights were kept.
+    classes_ : array of shape (C,)
+        Class labels in the order of the probability columns.
+    n_features_in_ : int
+        Number of columns seen in ``fit``.
+    feature_names_in_ : array of str
+        Their names, where a table was given.
+    network_ : torch.nn.Module
+        The trained network, on the CPU, float32.
+    history_ : list of Epoch
+        One entry an epoch: number, loss, validation NLL, seconds.
+    best_epoch_ : int
+        The epoch whose weights were kept.
+    n_iter_ : int
+        Number of epochs trained.
+
+    See Also
+    --------
+    FragilityPenalty : The price of losing support.
     """
 
     def __init__(
@@ -136,11 +168,26 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         X_validation: Any = None,
         y_validation: ArrayLike | None = None,
     ) -> ResMLPClassifier:
-        """Train on rows X (dense or CSR, numeric, no missing values) with labels y of any kind.
+        """Train the network.
 
-        sample_weight: weight of each row in the loss and in the validation NLL; a row of weight 0 is left out.
-        X_validation, y_validation: rows for early stopping instead of a share of X. In a Pipeline, name
-            ``X_validation`` in its ``transform_input``.
+        Parameters
+        ----------
+        X : array or CSR matrix of shape (n, d)
+            Numeric rows without missing values.
+        y : array of shape (n,)
+            Class labels of any kind.
+        sample_weight : array of shape (n,), optional
+            Weight of each row in the loss and in the validation NLL; a row of weight 0 is left out.
+        X_validation : array or CSR matrix, optional
+            Rows for early stopping instead of a share of ``X``. In a Pipeline, name ``X_validation`` in its
+            ``transform_input``.
+        y_validation : array, optional
+            Their labels.
+
+        Returns
+        -------
+        ResMLPClassifier
+            The classifier itself.
         """
         _check_parameters(self)
         X, codes, weights = self._checked(X, y, sample_weight)
@@ -168,37 +215,92 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         return X, codes, weights
 
     def decision_logits(self, X: Any) -> Floats:
-        """(n, C) logits in the order of ``classes_``: float32 weights in float64 arithmetic, memory bounded."""
+        """Return logits: float32 weights in float64 arithmetic, memory bounded.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, d)
+            Numeric rows.
+
+        Returns
+        -------
+        array of shape (n, C)
+            In the order of ``classes_``.
+        """
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
         logits: Floats = torch_part("network").logits_of(self.network_, X, _device_name(self.device))
         return logits
 
     def predict_proba(self, X: Any) -> Floats:
-        """(n, C) softmax of the logits in double precision."""
+        """Return the softmax of the logits in double precision.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, d)
+            Numeric rows.
+
+        Returns
+        -------
+        array of shape (n, C)
+            In the order of ``classes_``.
+        """
         return softmax_probabilities(self.decision_logits(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The label with the largest logit; the first in the order of ``classes_`` among equals."""
+        """Return the label with the largest logit; the first in the order of ``classes_`` among equals.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, d)
+            Numeric rows.
+
+        Returns
+        -------
+        array of shape (n,)
+            Class labels.
+        """
         logits = self.decision_logits(X)
         return np.asarray(self.classes_[logits.argmax(axis=1)])
 
     def fingerprint(self) -> str:
-        """``sha256:...`` over weights, shape and classes: all that decides the predictions.
+        """Return ``sha256:...`` over weights, shape and classes: all that decides the predictions.
 
         The same after saving and loading, and whatever the thread count, device or training settings.
+
+        Returns
+        -------
+        str
+            The digest.
         """
         check_is_fitted(self)
         return fingerprint(self.network_.shape, self.classes_, self._weights())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to one ``.safetensors`` file: weights as arrays, everything else as JSON in its header."""
+        """Write the model to one ``.safetensors`` file: weights as arrays, everything else as JSON in its header.
+
+        Parameters
+        ----------
+        path : path
+            The file to write.
+        """
         check_is_fitted(self)
         write_model(path, _header(self), self._weights())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ResMLPClassifier:
-        """Read what `save` wrote; nothing in the file is executed, and the fingerprint is checked."""
+        """Read what ``save`` wrote; nothing in the file is executed, and the fingerprint is checked.
+
+        Parameters
+        ----------
+        path : path
+            What ``save`` wrote.
+
+        Returns
+        -------
+        ResMLPClassifier
+            A fitted classifier with the same fingerprint.
+        """
         return load_resmlp(path)
 
     def _weights(self) -> dict[str, NDArray[np.float32]]:

@@ -23,19 +23,38 @@ Groups: TypeAlias = tuple[tuple[Member, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class FragilityPenalty:
-    """What a network pays for losing support when its evidence is mildly degraded (SPEC section 9).
+    """What a network pays for losing support when its evidence is mildly degraded.
 
-    alpha: weight of the whole penalty; 0 trains the plain network, bit for bit.
-    beta: weight of the margin term inside it.
-    groups: which columns fail together. None: every column by itself. A sequence of groups, each a sequence of column
-        positions or names. A flat sequence with one label a column (columns of equal label form a group). A
-        Protocol: its groups.
-    baseline: what evidence is attenuated toward. "mean": the mean of the rows given to ``fit``. A vector with one
-        number a column. A Protocol: its baseline.
-    min_groups, max_groups: how many groups of a row are degraded, drawn uniformly.
-    min_severity, max_severity: how far toward the baseline, drawn uniformly, one number a row.
-    margin_floor: added to |m(x)| in the normaliser of the margin term. The declared 1e-8 lets a row at the decision
+    Parameters
+    ----------
+    alpha : float, default=0.5
+        Weight of the whole penalty; 0 trains the plain network, bit for bit.
+    beta : float, default=0.1
+        Weight of the margin term inside it.
+    groups : sequence or Protocol, optional
+        Which columns fail together. None: every column by itself. A sequence of groups, each a sequence of column
+        positions or names. A flat sequence with one label a column (columns of equal label form a group). A Protocol:
+        its groups.
+    baseline : "mean", array of shape (d,) or Protocol, default="mean"
+        What evidence is attenuated toward: the mean of the rows given to ``fit``, a vector with one number a column, or
+        a protocol's baseline.
+    min_groups, max_groups : int, default=1 and 3
+        How many groups of a row are degraded, drawn uniformly.
+    min_severity, max_severity : float, default=0.1 and 0.5
+        How far toward the baseline, drawn uniformly, one number a row.
+    margin_floor : float, default=1e-8
+        Added to the size of m(x) in the normaliser of the margin term. The declared 1e-8 lets a row at the decision
         boundary outweigh a whole batch; a floor of about 0.1 bounds its say.
+
+    See Also
+    --------
+    ResMLPClassifier : Pays it.
+
+    Examples
+    --------
+    >>> import fragility as fg
+    >>> fg.FragilityPenalty(groups=["age", "job", "job"]).groups
+    ((0,), (1, 2))
     """
 
     alpha: float = 0.5
@@ -82,7 +101,29 @@ class FragilityPenalty:
         max_severity: float = 0.5,
         margin_floor: float = 1e-8,
     ) -> FragilityPenalty:
-        """The penalty with the groups and the baseline of a protocol in the transformed space."""
+        """Return the penalty with the groups and the baseline of a protocol in the transformed space.
+
+        Parameters
+        ----------
+        protocol : Protocol
+            Fitted for any model with the same preprocessing.
+        alpha : float, default=0.5
+            Weight of the whole penalty.
+        beta : float, default=0.1
+            Weight of the margin term inside it.
+        min_groups, max_groups : int, default=1 and 3
+            How many groups of a row are degraded, drawn uniformly.
+        min_severity, max_severity : float, default=0.1 and 0.5
+            How far toward the baseline, drawn uniformly, one number a row.
+        margin_floor : float, default=1e-8
+            Added to the size of m(x) in the normaliser of the margin term. The declared 1e-8 lets a row at the decision
+            boundary outweigh a whole batch; a floor of about 0.1 bounds its say.
+
+        Returns
+        -------
+        FragilityPenalty
+            For a network that sees the protocol's columns.
+        """
         return cls(alpha, beta, protocol, protocol, min_groups, max_groups, min_severity, max_severity, margin_floor)
 
     @classmethod
@@ -98,12 +139,47 @@ class FragilityPenalty:
         max_severity: float = 0.5,
         margin_floor: float = 1e-8,
     ) -> FragilityPenalty:
-        """The penalty with one group a raw field, traced through a fitted transformer as `Protocol.fit` traces it."""
+        """Return the penalty with one group a raw field, traced as :meth:`Protocol.fit` traces it.
+
+        Parameters
+        ----------
+        transformer : fitted transformer
+            The preprocessing the network's rows come from.
+        alpha : float, default=0.5
+            Weight of the whole penalty.
+        beta : float, default=0.1
+            Weight of the margin term inside it.
+        min_groups, max_groups : int, default=1 and 3
+            How many groups of a row are degraded, drawn uniformly.
+        min_severity, max_severity : float, default=0.1 and 0.5
+            How far toward the baseline, drawn uniformly, one number a row.
+        margin_floor : float, default=1e-8
+            Added to the size of m(x) in the normaliser of the margin term. The declared 1e-8 lets a row at the decision
+            boundary outweigh a whole batch; a floor of about 0.1 bounds its say.
+
+        Returns
+        -------
+        FragilityPenalty
+            With the mean of the rows given to ``fit`` as baseline.
+        """
         groups = _traced_groups(transformer)
         return cls(alpha, beta, groups, "mean", min_groups, max_groups, min_severity, max_severity, margin_floor)
 
     def column_group(self, n_columns: int, names: Sequence[str] | None = None) -> Integers:
-        """(d,) group index of every column; refuses groups that do not partition the columns."""
+        """Return the group index of every column; groups that do not partition the columns are refused.
+
+        Parameters
+        ----------
+        n_columns : int
+            d, the number of columns.
+        names : sequence of str, optional
+            Their names, where groups are declared by name.
+
+        Returns
+        -------
+        array of shape (d,)
+            Group indices.
+        """
         if self.groups is None:
             return np.arange(n_columns, dtype=np.int64)
         owner = np.full(n_columns, -1, dtype=np.int64)
@@ -122,7 +198,18 @@ class FragilityPenalty:
         return owner
 
     def baseline_vector(self, matrix: Any) -> Floats:
-        """(d,) values the columns are attenuated toward."""
+        """Return the values the columns are attenuated toward.
+
+        Parameters
+        ----------
+        matrix : array of shape (n, d)
+            The rows given to ``fit``, for the mean.
+
+        Returns
+        -------
+        array of shape (d,)
+            One number a column.
+        """
         if isinstance(self.baseline, str):
             return np.asarray(column_means(matrix), dtype=np.float64)
         if len(self.baseline) != matrix.shape[1]:
@@ -132,7 +219,13 @@ class FragilityPenalty:
         return np.asarray(self.baseline, dtype=np.float64)
 
     def to_dict(self) -> dict[str, Any]:
-        """The penalty as plain JSON values."""
+        """Return the penalty as plain JSON values.
+
+        Returns
+        -------
+        dict
+            What ``from_dict`` takes.
+        """
         document = asdict(self)
         if self.groups is not None:
             document["groups"] = [list(members) for members in self.groups]
@@ -142,6 +235,18 @@ class FragilityPenalty:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> FragilityPenalty:
+        """Return the penalty that ``to_dict`` wrote.
+
+        Parameters
+        ----------
+        document : mapping
+            What ``to_dict`` returned.
+
+        Returns
+        -------
+        FragilityPenalty
+            An equal penalty.
+        """
         return cls(**document)
 
 

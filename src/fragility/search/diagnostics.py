@@ -46,9 +46,32 @@ class SearchComparison(NanEqual):
 def compare_searches(
     greedy: npt.ArrayLike, exact: FailingSets | None = None, beam: FailingSets | None = None
 ) -> SearchComparison:
-    """Compare greedy flip budgets k* (n,) with exact and beam searches of the same rows, in the same order.
+    """Compare greedy flip budgets with exact and beam searches of the same rows, in the same order.
 
     All must have the same depth: k* = K + 1 and size = max_size + 1 both mean "no flip within K".
+
+    Parameters
+    ----------
+    greedy : array of shape (n,)
+        k* of the certificates.
+    exact : FailingSets, optional
+        Of :func:`find_failing_sets` with ``method="exact"``.
+    beam : FailingSets, optional
+        The same with ``method="beam"``.
+
+    Returns
+    -------
+    SearchComparison
+        How often and by how much the greedy path is longer than need be; NaN where no row allows it.
+
+    Raises
+    ------
+    ProtocolError
+        The searches are of other rows or of a smaller depth.
+
+    See Also
+    --------
+    find_failing_sets : The searches.
     """
     k = np.asarray(greedy, dtype=np.int64)
     for search in (exact, beam):

@@ -37,7 +37,33 @@ def _stressor_from_dict(document: Mapping[str, Any]) -> Stressor:
 
 @dataclass(frozen=True, slots=True)
 class Stress:
-    """The label channel, declared: stressors, number of draws, rule, thresholds and seed."""
+    """The label channel, declared: what is done to a row to see whether its prediction breaks.
+
+    Parameters
+    ----------
+    stressors : tuple of Mask, Dropout, Noise or Outages, default=(Mask(), Dropout(), Noise())
+        What happens to a row.
+    draws : int, default=16
+        How often each stressor is drawn for a row.
+    rule : {"expected", "any"}, default="expected"
+        A row breaks where the mean over the draws does, or where any draw does.
+    tau_confidence : float, default=0.9
+        Confidence from which a prediction counts as confident.
+    tau_collapse : float, default=0.5
+        Share of the margin whose loss counts as breaking, even where the class stays.
+    seed : int, default=0
+        Of the draws; a row's draws depend on it and on the row's id, not on its place.
+
+    See Also
+    --------
+    label_brittle : Applies it to the predictions of a model.
+
+    Examples
+    --------
+    >>> import fragility as fg
+    >>> fg.Stress.at(0.2).names
+    ('mask(0.2)', 'dropout(0.2)', 'noise(0.2)')
+    """
 
     stressors: tuple[Stressor, ...] = (Mask(), Dropout(), Noise())
     draws: int = 16
@@ -63,7 +89,18 @@ class Stress:
 
     @classmethod
     def at(cls, severity: float) -> Stress:
-        """The three default stressors with rate and extent `severity`."""
+        """Return the three default stressors at one severity.
+
+        Parameters
+        ----------
+        severity : float
+            Rate of mask and dropout, extent of noise.
+
+        Returns
+        -------
+        Stress
+            Everything else as by default.
+        """
         return cls((Mask(severity), Dropout(severity), Noise(severity)))
 
     @classmethod
@@ -81,10 +118,41 @@ class Stress:
         tau_collapse: float = 0.50,
         seed: int = 0,
     ) -> Stress:
-        """Stress made of recorded outages: each draw removes what one past event lacked.
+        """Return stress made of recorded outages: each draw removes what one past event lacked.
 
-        `log`, `markers`, `event`, `field` and `fields` are read by `outage_events`. The naturalistic proxy of
-        app:naturalistic_proxy is ``Stress.from_outages(X_train, markers=...)``.
+        Rows that lack nothing are no events. The paper's naturalistic proxy is ``Stress.from_outages(X_train,
+        markers=...)``.
+
+        Parameters
+        ----------
+        log : table or list
+            A list of sets of field names, one an event; a long table with a row for each unavailable field (columns
+            ``event`` and ``field``); a wide table of booleans, one row an event, one column a field, true for
+            unavailable; or, with ``markers``, a table of raw rows in which the markers say that a field was
+            unavailable.
+        markers : sequence or mapping of str to sequence, optional
+            Values that mean "unavailable", for every column, or by column; None among them stands for null and NaN.
+        event : str, default="event"
+            The column that names the event.
+        field : str, default="field"
+            The column that names the field, in a long table.
+        fields : sequence of str, optional
+            Keep only these fields.
+        draws : int, default=16
+            How often an event is drawn for a row.
+        rule : {"expected", "any"}, default="expected"
+            As in :class:`Stress`.
+        tau_confidence : float, default=0.9
+            As in :class:`Stress`.
+        tau_collapse : float, default=0.5
+            As in :class:`Stress`.
+        seed : int, default=0
+            Of the draws.
+
+        Returns
+        -------
+        Stress
+            With one stressor, :class:`Outages`.
         """
         events = outage_events(log, markers=markers, event=event, field=field, fields=fields)
         return cls((Outages.from_events(events),), draws, rule, tau_confidence, tau_collapse, seed)
@@ -95,11 +163,23 @@ class Stress:
         return tuple(stressor.name for stressor in self.stressors)
 
     def independent(self) -> Stress:
-        """The same stress with other draws, for the label-noise ceiling."""
+        """Return the same stress with other draws, for the label-noise ceiling.
+
+        Returns
+        -------
+        Stress
+            Equal but for the seed.
+        """
         return replace(self, seed=self.seed + _INDEPENDENT_OFFSET)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain form, for files."""
+        """Return the plain form, for files.
+
+        Returns
+        -------
+        dict
+            JSON values; ``from_dict`` reads them.
+        """
         return {
             "draw_format": DRAW_FORMAT,
             "stressors": [stressor.to_dict() for stressor in self.stressors],
@@ -112,7 +192,18 @@ class Stress:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Stress:
-        """The stress a plain form describes."""
+        """Return the stress a plain form describes.
+
+        Parameters
+        ----------
+        document : mapping
+            What ``to_dict`` returned.
+
+        Returns
+        -------
+        Stress
+            The same stress, with the same draws.
+        """
         if document.get("draw_format", DRAW_FORMAT) != DRAW_FORMAT:
             raise ProtocolError(f"stress: draw_format must be {DRAW_FORMAT!r}, got {document['draw_format']!r}")
         return cls(

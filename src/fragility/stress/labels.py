@@ -279,16 +279,38 @@ def label_brittle(
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     progress: bool | Report | None = None,
 ) -> BrittleLabels:
-    """Which confident predictions of `model` on `X` break under held-out stress; see the module's definition.
+    """Say which confident predictions of ``model`` on ``X`` break under held-out stress.
 
     Parameters
     ----------
-    stress : the label channel; by default mask, dropout and noise at 0.3.
-    donors : training rows whose values the stressor `Donor` lends; at most 4,096 of them, chosen by their content.
-    ids : one distinct id a row, as in `audit`; the random numbers of a row depend on its id.
-    engine : whose predictor answers for the stressed rows: ``auto`` takes a native one where the model is known to it.
-    byte_budget : bound on the stressed rows held in memory at a time; it changes nothing in the result.
-    progress : a bar on the terminal (the default if there is one), or a function (rows done, rows in all).
+    model : estimator, pipeline, booster or Model
+        The fitted classifier; whatever :meth:`Model.wrap` takes.
+    X : array or table of shape (n, d)
+        The raw rows.
+    protocol : Protocol
+        Whose groups, baseline and decision the stress is measured by; its depth does not matter.
+    stress : Stress, optional
+        The label channel; by default mask, dropout and noise at 0.3.
+    donors : array or table, optional
+        Training rows whose values the stressor :class:`Donor` lends; at most 4,096 of them, chosen by their content.
+    ids : sequence, optional
+        One distinct id a row, as in :func:`audit`; the random numbers of a row depend on its id.
+    engine : str, default="auto"
+        Whose predictor answers for the stressed rows: ``auto`` takes a native one where the model is known to it.
+    byte_budget : int, default=256 MiB
+        Bound on the stressed rows held in memory at a time; it changes nothing in the result.
+    progress : bool or callable, optional
+        A bar on the terminal (the default if there is one), or a function (rows done, rows in all).
+
+    Returns
+    -------
+    BrittleLabels
+        ``brittle`` and ``high_confidence`` row by row, ``counts()``, ``to_pandas()``.
+
+    See Also
+    --------
+    evaluate : Whether the certificates find these rows.
+    Stress : What happens to a row.
     """
     run = run_stress(
         model,

@@ -22,7 +22,22 @@ from fragility.stress.stressors import Layout
 class Outages:
     """Recorded outages: which fields were unavailable together, and how often.
 
-    `patterns` are sorted tuples of raw field names in sorted order, `counts` the number of events of each.
+    Parameters
+    ----------
+    patterns : tuple of tuple of str
+        Sorted tuples of raw field names, in sorted order.
+    counts : tuple of int
+        The number of events of each.
+
+    See Also
+    --------
+    Stress.from_outages : From a log as people keep it.
+
+    Examples
+    --------
+    >>> import fragility as fg
+    >>> fg.Outages.from_events([{"income", "employer"}, {"income"}, {"employer", "income"}])
+    Outages(patterns=(('employer', 'income'), ('income',)), counts=(2, 1))
     """
 
     patterns: tuple[tuple[str, ...], ...]
@@ -42,7 +57,18 @@ class Outages:
 
     @classmethod
     def from_events(cls, events: Iterable[Iterable[str]]) -> Outages:
-        """From sets of field names; events that lack nothing are left out."""
+        """Return the outages that sets of field names describe; events that lack nothing are left out.
+
+        Parameters
+        ----------
+        events : iterable of iterables of str
+            The fields each event lacked.
+
+        Returns
+        -------
+        Outages
+            Equal events counted together.
+        """
         tally: dict[tuple[str, ...], int] = {}
         for event in events:
             pattern = tuple(sorted({str(name) for name in event}))
@@ -67,21 +93,68 @@ class Outages:
         return "outages"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain form."""
+        """Return the plain form.
+
+        Returns
+        -------
+        dict
+            JSON values; :meth:`Stress.from_dict` reads them.
+        """
         return {"kind": self.kind, "patterns": [list(p) for p in self.patterns], "counts": list(self.counts)}
 
     def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
-        """Stressed copies, shape (rows, draws, d)."""
+        """Return stressed copies of rows.
+
+        Parameters
+        ----------
+        x : array of shape (n, d)
+            Rows of the evidence space.
+        keys : array of shape (n,)
+            One random key a row, made from seed, stressor and row id.
+        draws : array of int
+            Numbers of the draws.
+        layout : Layout
+            Groups, baseline and spread of the columns.
+
+        Returns
+        -------
+        array of shape (n, draws, d)
+            One copy a row and draw.
+        """
         hit = self.removed_groups(layout)[self.drawn_patterns(keys, draws)]
         return np.where(hit[:, :, layout.column_group], layout.baseline, x[:, None, :])
 
     def drawn_patterns(self, keys: Words, draws: Integers) -> Integers:
-        """Index of the pattern each draw takes, shape (rows, draws)."""
+        """Return the pattern each draw takes.
+
+        Parameters
+        ----------
+        keys : array of shape (n,)
+            One random key a row.
+        draws : array of int
+            Numbers of the draws.
+
+        Returns
+        -------
+        array of shape (n, draws)
+            Indices into ``patterns``.
+        """
         event = np.floor(uniforms(keys, draws, np.zeros(1, dtype=np.int64))[:, :, 0] * self.events)
         return np.searchsorted(np.cumsum(self.counts), event, side="right")
 
     def removed_groups(self, layout: Layout) -> Booleans:
-        """Which groups each pattern removes, shape (patterns, G)."""
+        """Return which groups each pattern removes.
+
+        Parameters
+        ----------
+        layout : Layout
+            Groups of the columns and the fields they are made from.
+
+        Returns
+        -------
+        array of bool of shape (patterns, G)
+            True where the group is lost.
+        """
         unknown = sorted(set(self.fields) - set(layout.known_fields))
         if unknown:
             raise ProtocolError(

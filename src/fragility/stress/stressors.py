@@ -84,7 +84,17 @@ def _check_rate(kind: str, what: str, value: float, upper: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Every group replaced by its baseline independently with probability `rate`."""
+    """Every group replaced by its baseline independently with probability ``rate``.
+
+    Parameters
+    ----------
+    rate : float, default=0.3
+        Between 0 and 1.
+
+    See Also
+    --------
+    Stress : Puts stressors together.
+    """
 
     rate: float = 0.3
     kind = "mask"
@@ -98,18 +108,51 @@ class Mask:
         return f"mask({self.rate:g})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain form."""
+        """Return the plain form.
+
+        Returns
+        -------
+        dict
+            JSON values; :meth:`Stress.from_dict` reads them.
+        """
         return {"kind": self.kind, "rate": float(self.rate)}
 
     def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
-        """Stressed copies, shape (rows, draws, d)."""
+        """Return stressed copies of rows.
+
+        Parameters
+        ----------
+        x : array of shape (n, d)
+            Rows of the evidence space.
+        keys : array of shape (n,)
+            One random key a row, made from seed, stressor and row id.
+        draws : array of int
+            Numbers of the draws.
+        layout : Layout
+            Groups, baseline and spread of the columns.
+
+        Returns
+        -------
+        array of shape (n, draws, d)
+            One copy a row and draw.
+        """
         hit = strikes(keys, draws, np.arange(layout.n_groups), self.rate)
         return np.where(hit[:, :, layout.column_group], layout.baseline, x[:, None, :])
 
 
 @dataclass(frozen=True, slots=True)
 class Dropout:
-    """Every column replaced by its baseline independently with probability `rate`."""
+    """Every column replaced by its baseline independently with probability ``rate``.
+
+    Parameters
+    ----------
+    rate : float, default=0.3
+        Between 0 and 1.
+
+    See Also
+    --------
+    Stress : Puts stressors together.
+    """
 
     rate: float = 0.3
     kind = "dropout"
@@ -123,18 +166,51 @@ class Dropout:
         return f"dropout({self.rate:g})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain form."""
+        """Return the plain form.
+
+        Returns
+        -------
+        dict
+            JSON values; :meth:`Stress.from_dict` reads them.
+        """
         return {"kind": self.kind, "rate": float(self.rate)}
 
     def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
-        """Stressed copies, shape (rows, draws, d)."""
+        """Return stressed copies of rows.
+
+        Parameters
+        ----------
+        x : array of shape (n, d)
+            Rows of the evidence space.
+        keys : array of shape (n,)
+            One random key a row, made from seed, stressor and row id.
+        draws : array of int
+            Numbers of the draws.
+        layout : Layout
+            Groups, baseline and spread of the columns.
+
+        Returns
+        -------
+        array of shape (n, draws, d)
+            One copy a row and draw.
+        """
         hit = strikes(keys, draws, np.arange(x.shape[1]), self.rate)
         return np.where(hit, layout.baseline, x[:, None, :])
 
 
 @dataclass(frozen=True, slots=True)
 class Donor:
-    """Every group replaced by another row's values independently with probability `rate`; needs donor rows."""
+    """Every group replaced by another row's values independently with probability ``rate``; needs donor rows.
+
+    Parameters
+    ----------
+    rate : float, default=0.3
+        Between 0 and 1.
+
+    See Also
+    --------
+    Stress : Puts stressors together.
+    """
 
     rate: float = 0.3
     kind = "donor"
@@ -148,11 +224,34 @@ class Donor:
         return f"donor({self.rate:g})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain form."""
+        """Return the plain form.
+
+        Returns
+        -------
+        dict
+            JSON values; :meth:`Stress.from_dict` reads them.
+        """
         return {"kind": self.kind, "rate": float(self.rate)}
 
     def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
-        """Stressed copies, shape (rows, draws, d)."""
+        """Return stressed copies of rows.
+
+        Parameters
+        ----------
+        x : array of shape (n, d)
+            Rows of the evidence space.
+        keys : array of shape (n,)
+            One random key a row, made from seed, stressor and row id.
+        draws : array of int
+            Numbers of the draws.
+        layout : Layout
+            Groups, baseline and spread of the columns.
+
+        Returns
+        -------
+        array of shape (n, draws, d)
+            One copy a row and draw.
+        """
         if layout.donors is None:
             raise ProtocolError("donor: another row's values are needed; give training rows with donors=X_train")
         groups = np.arange(layout.n_groups)
@@ -164,7 +263,17 @@ class Donor:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Uniform noise of at most `extent` training standard deviations on numeric columns."""
+    """Uniform noise of at most ``extent`` training standard deviations on numeric columns.
+
+    Parameters
+    ----------
+    extent : float, default=0.3
+        A finite number of at least 0.
+
+    See Also
+    --------
+    Stress : Puts stressors together.
+    """
 
     extent: float = 0.3
     kind = "noise"
@@ -178,11 +287,34 @@ class Noise:
         return f"noise({self.extent:g})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain form."""
+        """Return the plain form.
+
+        Returns
+        -------
+        dict
+            JSON values; :meth:`Stress.from_dict` reads them.
+        """
         return {"kind": self.kind, "extent": float(self.extent)}
 
     def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
-        """Stressed copies, shape (rows, draws, d)."""
+        """Return stressed copies of rows.
+
+        Parameters
+        ----------
+        x : array of shape (n, d)
+            Rows of the evidence space.
+        keys : array of shape (n,)
+            One random key a row, made from seed, stressor and row id.
+        draws : array of int
+            Numbers of the draws.
+        layout : Layout
+            Groups, baseline and spread of the columns.
+
+        Returns
+        -------
+        array of shape (n, draws, d)
+            One copy a row and draw.
+        """
         moved = np.flatnonzero(layout.spread > 0.0)
         out = np.repeat(x[:, None, :], len(draws), axis=1)
         shift = uniforms(keys, draws, moved)

@@ -1,0 +1,74 @@
+"""The site's parts that can be checked without building it; `make docs` builds it and checks its links."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fragility as fg
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+DOCS = REPOSITORY / "docs"
+
+
+def check_links(site: Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(DOCS / "check_links.py"), str(site)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def write_site(folder: Path, **pages: str) -> Path:
+    for name, body in pages.items():
+        (folder / f"{name}.html").write_text(f"<html><body>{body}</body></html>", encoding="utf-8")
+    return folder
+
+
+def test_sound_links_pass(tmp_path):
+    body = '<a href="other.html#here">x</a><a href="#">top</a><a href="https://example.org/none">far</a>'
+    done = check_links(write_site(tmp_path, index=body, other='<p id="here"><img src="other.html"></p>'))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ('<a href="gone.html">x</a>', "index.html: gone.html (no such file)"),
+        ('<img src="gone.png">', "index.html: gone.png (no such file)"),
+        ('<a href="other.html#gone">x</a>', "index.html: other.html#gone (no such anchor)"),
+        ('<a href="#gone">x</a>', "index.html: #gone (no such anchor)"),
+    ],
+)
+def test_a_link_that_leads_nowhere_fails(tmp_path, body, told):
+    done = check_links(write_site(tmp_path, index=body, other=""))
+    assert (done.returncode, done.stderr.strip()) == (1, told)
+
+
+def test_a_folder_without_a_site_is_refused(tmp_path):
+    done = check_links(tmp_path)
+    assert done.returncode == 2
+    assert "build it with make docs" in done.stderr
+
+
+def test_the_reference_lists_every_public_name():
+    text = (DOCS / "api" / "index.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^   (\w+)$", text, re.MULTILINE)
+    assert sorted(listed) == sorted(set(fg.__all__) - {"__version__"})
+
+
+@pytest.mark.parametrize("folder", ["guide", "decisions"])
+def test_every_page_is_in_the_table_of_contents(folder):
+    contents = (DOCS / folder / "index.md").read_text(encoding="utf-8").split("```{toctree}")[1]
+    pages = {path.stem for path in (DOCS / folder).glob("*.md")} - {"index"}
+    assert pages == set(re.findall(r"^([\w-]+)$", contents, re.MULTILINE))
+
+
+def test_the_start_page_runs():
+    (code,) = re.findall(r"^```python\n(.*?)^```", (DOCS / "index.md").read_text(encoding="utf-8"), re.M | re.S)
+    exec(code, {})
+
+
+def test_every_picture_of_the_docs_is_shown():
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in [REPOSITORY / "README.md", *DOCS.rglob("*.md")])
+    unused = [path.name for path in (DOCS / "images").rglob("*.png") if f"/{path.name})" not in pages]
+    assert not unused
