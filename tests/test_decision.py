@@ -23,10 +23,8 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVC
 
 import fragility as fg
-from fragility.engines import neural
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.linear import engine as linear
-from fragility.engines.trees import engine as trees
+from fragility.engines.choice import NATIVE, NativeEngine
 from fragility.models import Decision, Model
 from fragility.models.decision import label_indices
 from fragility.protocol import Protocol, bind
@@ -246,9 +244,18 @@ NAMES = ("around a pipeline", "not fitted itself", "frozen inside", "in a pipeli
 OWN_ENGINE = {"in a pipeline": "trees", "tuned": "trees", "neural": "neural"}
 
 
+def native_engine(name: str) -> NativeEngine:
+    """A native engine; the test skips where the library it needs is not installed."""
+    native = next(engine for engine in NATIVE if engine.name == name)
+    for library in native.needs:
+        pytest.importorskip(library, reason=f"the {name} engine needs {library}")
+    return native
+
+
 @pytest.mark.parametrize("reading", ["support", "current"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_models_own_threshold_is_its_decision(thresholds, name: str, reading: str) -> None:
+    native_engine(OWN_ENGINE.get(name, "linear"))
     model, data = thresholds[name], split("credit_g")
     certs = certified(model, data.X_train, data.X_test[:80], reading=reading)
     assert certs.protocol.decision is not None
@@ -277,7 +284,7 @@ def test_every_engine_equals_the_slow_twin_under_a_threshold(family: str, readin
         case.model, case.X_train, decision={"class": label, "threshold": 0.2}, reading=reading, depth=4
     )
     rows = bind(case.model, case.X_test[:6], protocol)
-    engine = {"logistic": linear, "mlp": neural}.get(family, trees)
+    engine = native_engine({"logistic": "linear", "mlp": "neural"}.get(family, "trees"))
     groups = [columns.tolist() for columns in rows.group_columns()]
     for trace in (trace_blackbox(rows, protocol), engine.trace(rows, protocol, None)):
         for i in range(len(rows)):

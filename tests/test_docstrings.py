@@ -9,7 +9,7 @@ from numpydoc.docscrape import ClassDoc, FunctionDoc
 import fragility as fg
 
 PUBLIC = {name: getattr(fg, name) for name in fg.__all__ if name != "__version__"}
-ERRORS = {name for name, value in PUBLIC.items() if inspect.isclass(value) and issubclass(value, Exception)}
+ERRORS = sorted(name for name, value in PUBLIC.items() if inspect.isclass(value) and issubclass(value, Exception))
 CLASSES = {name: value for name, value in PUBLIC.items() if inspect.isclass(value) and name not in ERRORS}
 FUNCTIONS = {name: value for name, value in PUBLIC.items() if not inspect.isclass(value)}
 # Methods that scikit-learn fills in say what scikit-learn says.

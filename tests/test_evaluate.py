@@ -198,8 +198,7 @@ def test_rows_may_come_as_another_kind_of_table(case, certs, truth, library):
     ids = [int(i) for i in case.X_test.index]
     table, labels = pa.Table.from_pandas(case.X_test, preserve_index=False), pa.array(truth.tolist())
     if library == "polars":
-        import polars
-
+        polars = pytest.importorskip("polars")
         table, labels = polars.from_arrow(table), polars.Series(truth.tolist())
     options = {"stress": LOOSE, "baselines": CHEAP}
     other = evaluate(certs, case.model, table, ids=ids, y=labels, **options)

@@ -12,7 +12,6 @@ from pathlib import Path
 import naive_training as naive
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
@@ -291,6 +290,7 @@ def test_many_classes():
 
 
 def test_tables_in_pandas_polars_and_set_output():
+    pl = pytest.importorskip("polars")
     X, y = data()
     names = [f"c{i}" for i in range(8)]
     frame = pd.DataFrame(X, columns=names)
