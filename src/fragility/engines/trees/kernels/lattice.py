@@ -16,48 +16,47 @@ from typing import Any
 
 import numpy as np
 
+from fragility.engines.trees.encoding import KIND, NUMERIC
 from fragility.engines.trees.kernels.cells import compared_cell, goes_right
 from fragility.engines.trees.kernels.compiling import count_bits, entry, helper
 from fragility.engines.trees.kernels.subsets import FIRST_BITS, WORD_BITS, transform_and_mark, words_of
 
 FIRST = (1 << FIRST_BITS) - 1
+RIGHT, PARTS = 1, 2  # bits of a test's way: x goes right; x and the baseline part
 FREE, KEPT, REMOVED = 0, 1, 2  # what is decided of a group in a search
 
 
 @helper
-def _cells_as_compared(row: Any, single: bool, zero_missing: bool, cells: Any) -> None:
-    for column in range(len(row)):
-        cells[column] = compared_cell(row[column], single, zero_missing)
+def _ways(forest: Any, plan: Any, row: Any, way: Any) -> None:
+    """Fill way (T,): bit 0 where x goes right at a test, bit 1 where x and the baseline part."""
+    column_start, threshold, flags = forest.column_start, forest.test_threshold, forest.test_flags
+    set_start, set_words, test_base = forest.set_start, forest.set_words, plan.test_base
+    for column in range(len(column_start) - 1):
+        first, last = column_start[column], column_start[column + 1]
+        v = compared_cell(row[column], plan.single, plan.zero_missing)
+        plain = v == v
+        for test in range(first, last):
+            plain &= (flags[test] & KIND) == NUMERIC
+        if plain:
+            for test in range(first, last):
+                right = np.uint8(v > threshold[test])
+                way[test] = right | (right ^ test_base[test]) << 1
+        else:
+            for test in range(first, last):
+                right = np.uint8(goes_right(v, threshold[test], flags[test], set_start, set_words))
+                way[test] = right | (right ^ test_base[test]) << 1
 
 
 @entry
 def live_groups(forest: Any, plan: Any, matrix: Any, live: Any, span: Any) -> None:
-    """Mark in live (n, G) the groups at which x and the baseline part somewhere on a way that either may take."""
-    node_test, node_right, tree_start = forest.node_test, forest.node_right, forest.tree_start
-    column, threshold, flags = forest.test_column, forest.test_threshold, forest.test_flags
-    set_start, set_words = forest.set_start, forest.set_words
-    test_group, test_base = plan.test_group, plan.test_base
-    cells = np.empty(matrix.shape[1])
-    waiting = np.empty(plan.slots + 1, dtype=np.int64)
+    """Mark in live (n, G) the groups of which some test tells x from the baseline."""
+    test_group = plan.test_group
+    way = np.empty(len(test_group), dtype=np.uint8)
     for row in range(span[0], span[1]):
-        _cells_as_compared(matrix[row], plan.single, plan.zero_missing, cells)
-        for tree in range(len(tree_start) - 1):
-            waiting[0] = tree_start[tree]
-            depth = 1
-            while depth > 0:
-                depth -= 1
-                place = waiting[depth]
-                test = node_test[place]
-                while test >= 0:
-                    right = goes_right(cells[column[test]], threshold[test], flags[test], set_start, set_words)
-                    if right != (test_base[test] != 0):
-                        live[row, test_group[test]] = True
-                        waiting[depth] = node_right[place]
-                        depth += 1
-                        place += 1
-                    else:
-                        place = node_right[place] if right else place + 1
-                    test = node_test[place]
+        _ways(forest, plan, matrix[row], way)
+        for test in range(len(way)):
+            if way[test] & PARTS:
+                live[row, test_group[test]] = True
 
 
 @entry
@@ -72,14 +71,14 @@ def mark_states(
     rows, bits, lives, first_word = jobs
     table, masks = scratch
     sure, near = marks
-    cells = np.empty(matrix.shape[1])
+    way = np.empty(len(plan.test_group), dtype=np.uint8)
     stack = np.empty((plan.slots + 1, 3), dtype=np.int64)
     for job in range(span[0], span[1]):
-        _cells_as_compared(matrix[rows[job]], plan.single, plan.zero_missing, cells)
+        _ways(forest, plan, matrix[rows[job]], way)
         part = table[: 1 << max(lives[job], WORD_BITS)]
         part[:] = 0
         part[: 1 << FIRST_BITS] = edge.start
-        _enter_trees(forest, plan, edge, cells, bits[job], stack, masks, part)
+        _enter_trees(forest, plan, edge, way, bits[job], stack, masks, part)
         first = first_word[job]
         last = first + words_of(lives[job])
         transform_and_mark(part, edge.low, edge.high, sure[first:last], near[first:last])
@@ -87,14 +86,11 @@ def mark_states(
 
 @helper
 def _enter_trees(
-    forest: Any, plan: Any, edge: Any, cells: Any, bits: Any, stack: Any, masks: Any, table: Any
+    forest: Any, plan: Any, edge: Any, way: Any, bits: Any, stack: Any, masks: Any, table: Any
 ) -> None:
     """Add the coefficients of one row's trees to ``table``; stack: (node, kept, removed) still to be walked."""
     node_test, node_right, tree_start = forest.node_test, forest.node_right, forest.tree_start
-    column, threshold, flags = forest.test_column, forest.test_threshold, forest.test_flags
-    set_start, set_words = forest.set_start, forest.set_words
-    test_group, test_base = plan.test_group, plan.test_base
-    trees, leaf = edge.trees, edge.leaf
+    test_group, trees, leaf = plan.test_group, edge.trees, edge.leaf
     for t in range(len(trees)):
         stack[0, 0], stack[0, 1], stack[0, 2] = tree_start[trees[t]], 0, 0
         depth = 1
@@ -103,11 +99,11 @@ def _enter_trees(
             place, kept, removed = stack[depth, 0], stack[depth, 1], stack[depth, 2]
             test = node_test[place]
             while test >= 0:
-                right = goes_right(cells[column[test]], threshold[test], flags[test], set_start, set_words)
-                if right != (test_base[test] != 0):
+                right = way[test] & RIGHT
+                if way[test] & PARTS:
                     bit = bits[test_group[test]]
                     if removed & bit:
-                        right = not right
+                        right ^= 1
                     elif not kept & bit:
                         stack[depth, 0] = place + 1 if right else node_right[place]
                         stack[depth, 1], stack[depth, 2] = kept, removed | bit
@@ -144,10 +140,8 @@ def expected_values(forest: Any, plan: Any, values: Any, matrix: Any, rates: Any
     values: (leaves,). On a path a group is decided once: kept with 1 - r, removed with r.
     """
     node_test, node_right, tree_start = forest.node_test, forest.node_right, forest.tree_start
-    column, threshold, flags = forest.test_column, forest.test_threshold, forest.test_flags
-    set_start, set_words = forest.set_start, forest.set_words
-    test_group, test_base = plan.test_group, plan.test_base
-    cells = np.empty(matrix.shape[1])
+    test_group = plan.test_group
+    way = np.empty(len(test_group), dtype=np.uint8)
     place_of = np.empty(plan.slots + 1, dtype=np.int64)
     weight_of = np.empty(plan.slots + 1)
     undo_of = np.empty(plan.slots + 1, dtype=np.int64)  # how many decisions stood when the node was put aside
@@ -155,7 +149,7 @@ def expected_values(forest: Any, plan: Any, values: Any, matrix: Any, rates: Any
     decided = np.zeros(len(rates), dtype=np.int8)
     trail = np.empty(len(rates) + 1, dtype=np.int64)
     for row in range(span[0], span[1]):
-        _cells_as_compared(matrix[row], plan.single, plan.zero_missing, cells)
+        _ways(forest, plan, matrix[row], way)
         total = 0.0
         for tree in range(len(tree_start) - 1):
             place_of[0], weight_of[0], undo_of[0], group_of[0] = tree_start[tree], 1.0, 0, -1
@@ -172,11 +166,11 @@ def expected_values(forest: Any, plan: Any, values: Any, matrix: Any, rates: Any
                     taken += 1
                 test = node_test[place]
                 while test >= 0:
-                    right = goes_right(cells[column[test]], threshold[test], flags[test], set_start, set_words)
-                    if right != (test_base[test] != 0):
+                    right = way[test] & RIGHT
+                    if way[test] & PARTS:
                         group = np.int64(test_group[test])
                         if decided[group] == REMOVED:
-                            right = not right
+                            right ^= 1
                         elif decided[group] == FREE:
                             place_of[depth] = place + 1 if right else node_right[place]
                             weight_of[depth] = weight * rates[group]
@@ -206,10 +200,9 @@ def tree_bounds(forest: Any, plan: Any, edge: Any, row: Any, gains: Any) -> Any:
     the greatest leaf on x's side less the least leaf on the baseline's side, over those nodes.
     """
     node_test, node_right, tree_start = forest.node_test, forest.node_right, forest.tree_start
-    column, threshold, flags = forest.test_column, forest.test_threshold, forest.test_flags
-    trees, leaf = edge.trees, edge.leaf
-    cells = np.empty(len(row))
-    _cells_as_compared(row, plan.single, plan.zero_missing, cells)
+    test_group, trees, leaf = plan.test_group, edge.trees, edge.leaf
+    way = np.empty(len(test_group), dtype=np.uint8)
+    _ways(forest, plan, row, way)
     least = np.zeros(plan.slots, dtype=np.int64)
     most = np.zeros(plan.slots, dtype=np.int64)
     own = np.zeros(len(gains), dtype=np.int64)
@@ -224,12 +217,12 @@ def tree_bounds(forest: Any, plan: Any, edge: Any, row: Any, gains: Any) -> Any:
             if test < 0:
                 least[here] = most[here] = leaf[-1 - test]
                 continue
-            right = goes_right(cells[column[test]], threshold[test], flags[test], forest.set_start, forest.set_words)
+            right = way[test] & RIGHT
             with_x = node_right[place] - root if right else here + 1
             least[here], most[here] = least[with_x], most[with_x]
-            if right != (plan.test_base[test] != 0):
+            if way[test] & PARTS:
                 with_base = here + 1 if right else node_right[place] - root
-                group = plan.test_group[test]
+                group = test_group[test]
                 own[group] = max(own[group], most[with_x] - least[with_base])
                 least[here] = min(least[here], least[with_base])
                 most[here] = max(most[here], most[with_base])
@@ -240,21 +233,18 @@ def tree_bounds(forest: Any, plan: Any, edge: Any, row: Any, gains: Any) -> Any:
 
 
 @helper
-def _state_value(forest: Any, plan: Any, edge: Any, cells: Any, gone: Any) -> Any:
+def _state_value(forest: Any, plan: Any, edge: Any, way: Any, gone: Any) -> Any:
     """Return the value of one state; gone (G,): the groups removed."""
     node_test, node_right, tree_start = forest.node_test, forest.node_right, forest.tree_start
-    column, threshold, flags = forest.test_column, forest.test_threshold, forest.test_flags
-    set_start, set_words, test_group, test_base = forest.set_start, forest.set_words, plan.test_group, plan.test_base
-    trees, leaf = edge.trees, edge.leaf
+    test_group, trees, leaf = plan.test_group, edge.trees, edge.leaf
     total = np.int64(edge.start)
     for t in range(len(trees)):
         place = np.int64(tree_start[trees[t]])
         test = node_test[place]
         while test >= 0:
-            if gone[test_group[test]]:
-                right = test_base[test] != 0
-            else:
-                right = goes_right(cells[column[test]], threshold[test], flags[test], set_start, set_words)
+            right = way[test] & RIGHT
+            if way[test] & PARTS and gone[test_group[test]]:
+                right ^= 1
             place = node_right[place] if right else place + 1
             test = node_test[place]
         total += leaf[-1 - test]
@@ -272,13 +262,13 @@ def search_size(
     its end). A set is passed over where the value of its first members, less the largest gains of as many groups as are
     still to come, stays at or above edge.high.
     """
-    cells = np.empty(len(row))
-    _cells_as_compared(row, plan.single, plan.zero_missing, cells)
+    way = np.empty(len(plan.test_group), dtype=np.uint8)
+    _ways(forest, plan, row, way)
     most = _largest_sums(gains, size)
     gone = np.zeros(plan.tree_group.shape[0], dtype=np.bool_)
     chosen = np.zeros(size, dtype=np.int64)  # places in ``groups``
     value = np.zeros(size + 1, dtype=np.int64)
-    value[0] = _state_value(forest, plan, edge, cells, gone)
+    value[0] = _state_value(forest, plan, edge, way, gone)
     listed, sure, spent = 0, 0, 1
     depth = 0
     at = 0  # the next place to try at this depth
@@ -298,7 +288,7 @@ def search_size(
             return listed, sure, spent, False
         gone[groups[at]] = True
         chosen[depth] = at
-        value[depth + 1] = _state_value(forest, plan, edge, cells, gone)
+        value[depth + 1] = _state_value(forest, plan, edge, way, gone)
         spent += 1
         if left > 1:
             depth += 1
