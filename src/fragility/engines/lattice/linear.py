@@ -2,8 +2,8 @@
 
     E_c(S) = s_o - s_c + lead_oc - sum_{g in S} d_gc,      d_gc = t_go - t_gc
 
-with s the raw scores of x and t_g what the removal of group g takes from them (`engines.linear.sums`). The sums run over
-d columns in float64; with u = 2^-53 they are within 2 (d + 3) u sum_j |w_j| (|x_j| + |xbar_j|) of exact ones, in this
+with s the raw scores of x and t_g what the removal of group g takes from them (`engines.linear.sums`). The sums run
+over d columns in float64; with u = 2^-53 they are within 2 (d + 3) u sum_j |w_j| (|x_j| + |xbar_j|) of exact ones, in this
 module as in the model.
 """
 
@@ -42,7 +42,7 @@ class LinearLattice:
         self._weights = weights.max(axis=0) if len(weights) == 1 else np.sort(weights, axis=0)[-2:].sum(axis=0)
 
     def of_rows(self, start: int, stop: int) -> tuple[Floats, Floats, Floats]:
-        """Return s (C, m), t (G, C, m) and the bound on rounding (m,) of some rows; the scores of two classes are 0, s."""
+        """Return s (C, m), t (G, C, m) and the bound on rounding (m,) of some rows; two classes have scores 0 and s."""
         total, removed = self.scores.of_piece(self.rows, slice(start, stop))
         if len(total) == 1:
             total = np.concatenate([np.zeros_like(total), total])
@@ -108,7 +108,7 @@ class LinearMarks:
             begin, moves, edges = in_quanta(start, steps, rounding)
             by_bit = np.zeros((len(row), TABLE_BITS), dtype=np.int64)
             by_bit[place, bit] = moves[place, group]
-            run(len(row), lambda span, _: mark_sums(begin, by_bit, edges, lives, first_word, *marks, span))  # noqa: B023
+            run(len(row), lambda span, _: mark_sums(begin, by_bit, edges, lives, first_word, marks[0], marks[1], span))  # noqa: B023
 
     def expected_margin(self, x: Floats, original: Integers, rates: Floats, run: Any) -> Floats | None:
         assert self._block is not None

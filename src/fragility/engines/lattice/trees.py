@@ -76,6 +76,9 @@ class TreeLattice:
         classes = range(self.rule.n_classes)
         return max(self.edge(o, c).leaf.itemsize for o in classes for c in self.rule.rivals(o))
 
+    def begin(self, start: int, stop: int) -> None:
+        """Nothing is to be prepared for a block of rows."""
+
     def live(self, x: Floats, run: Any) -> Booleans:
         """(n, G) the groups that can change a row's scores."""
         live = np.zeros((len(x), self.plan.tree_group.shape[0]), dtype=bool)

@@ -1,7 +1,7 @@
 """Rows in chunks and threads: for each row, one bit for each subset of its live groups.
 
-A worker's table takes 2^L entries of 4 or 8 bytes (at 24 groups 64 or 128 MiB); as many workers run as fit into the byte
-budget, at least one. The bits of a chunk of rows are kept together until they have been read. Each row is worked on by
+A worker's table takes 2^L entries of 4 or 8 bytes (at 24 groups 64 or 128 MiB); as many workers run as fit into the
+byte budget, at least one. The bits of a chunk of rows are kept together until they have been read. Each row is worked on by
 one worker from start to end in whole numbers, so nothing depends on how many there are.
 
 States near the edge are asked of the model itself, in one batch a chunk.
@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -63,7 +64,7 @@ class Workers:
                 free.put(worker)
 
         with ThreadPoolExecutor(self.count) as threads:
-            list(threads.map(take, zip(bounds[:-1], bounds[1:], strict=True)))
+            list(threads.map(take, pairwise(bounds)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +110,7 @@ class Subsets:
         return _as_groups(found, self.group[i], self.block.live.shape[1])
 
     def minimal(self, i: int, largest: int, cap: int) -> tuple[Booleans, int]:
-        """Return the failing sets without a failing proper subset, by size, as many as ``cap``; and how many there are."""
+        """Return the failing sets without a failing proper subset, by size, at most ``cap``; and how many there are."""
         from fragility.engines.trees.kernels.subsets import keep_minimal
 
         words, live = self.words_of(i).copy(), int(self.lives[i])
@@ -153,12 +154,8 @@ class WholeLattice:
 
     def blocks(self) -> Iterator[Block]:
         run = Workers(_cores())
-        for start in range(0, len(self.rows), BLOCK_ROWS):
-            stop = min(start + BLOCK_ROWS, len(self.rows))
-            x = self.rows.dense(start, stop)
-            original = self.rule.original(self.rows.predict(x))
-            if isinstance(self.model, LinearMarks):
-                self.model.begin(start, stop)
+        for start, x, original in row_blocks(self.rows, self.rule):
+            self.model.begin(start, start + len(x))
             yield Block(start, x, original, self.model.live(x, run))
 
     def subsets(self, block: Block, settle: Callable[[Integers], Integers] | None = None) -> Iterator[Subsets]:
@@ -273,7 +270,7 @@ def _cores() -> int:
 
 
 def whole_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int) -> WholeLattice | None:
-    """Return the lattice of an additive model, once it has agreed with the model on a few states; None for any other."""
+    """Return the lattice of an additive model, once it agreed with the model on a few states; None for any other."""
     native = _native_for(rows, engine)
     rule = FlipRule.of(rows, protocol)
     if native is None or importlib.util.find_spec("numba") is None or rule.clip_matters:
@@ -283,6 +280,21 @@ def whole_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budg
         return None
     lattice = WholeLattice(rows, rule, model, byte_budget)
     return lattice if _agrees(lattice, required=engine != "auto") else None
+
+
+def linear_sums(rows: EvidenceRows, protocol: Protocol, engine: str) -> LinearLattice | None:
+    """Return a linear model's sums over groups where its decisions are differences of them, else None."""
+    native, rule = _native_for(rows, engine), FlipRule.of(rows, protocol)
+    if native is None or native.name != "linear" or rule.clip_matters or not additive(rows):
+        return None
+    return LinearLattice(rows, rule)
+
+
+def row_blocks(rows: EvidenceRows, rule: FlipRule) -> Iterator[tuple[int, Floats, Integers]]:
+    """Yield (first row, cells (m, d), original classes (m,)) of some rows at a time."""
+    for start in range(0, len(rows), BLOCK_ROWS):
+        x = rows.dense(start, start + BLOCK_ROWS)
+        yield start, x, rule.original(rows.predict(x))
 
 
 def _additive(name: str, rows: EvidenceRows, protocol: Protocol, rule: FlipRule) -> Any:
@@ -314,7 +326,9 @@ def _rebound(model: Any, rows: EvidenceRows) -> Any:
 
 
 def _disagrees(kind: str, required: bool) -> bool:
-    message = f"the lattice of {kind} marks a state as flipped that its own probabilities do not, or the other way round"
+    message = (
+        f"the lattice of {kind} marks a state as flipped that its own probabilities do not, or the other way round"
+    )
     if required:
         raise EngineError(f"{message}; use engine='auto'")
     warnings.warn(f"{message}; the model is searched as a black box instead", stacklevel=5)

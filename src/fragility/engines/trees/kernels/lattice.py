@@ -60,9 +60,7 @@ def live_groups(forest: Any, plan: Any, matrix: Any, live: Any, span: Any) -> No
 
 
 @entry
-def mark_states(
-    forest: Any, plan: Any, edge: Any, matrix: Any, jobs: Any, scratch: Any, marks: Any, span: Any
-) -> None:
+def mark_states(forest: Any, plan: Any, edge: Any, matrix: Any, jobs: Any, scratch: Any, marks: Any, span: Any) -> None:
     """Mark the states of rows jobs.row[span[0]..span[1]] whose value is surely, or perhaps, below an edge.
 
     edge: ``lattice.trees.TreeEdge``. jobs: (row (m,), bits (m, G) the bit of each live group or 0, live (m,),
@@ -85,9 +83,7 @@ def mark_states(
 
 
 @helper
-def _enter_trees(
-    forest: Any, plan: Any, edge: Any, way: Any, bits: Any, stack: Any, masks: Any, table: Any
-) -> None:
+def _enter_trees(forest: Any, plan: Any, edge: Any, way: Any, bits: Any, stack: Any, masks: Any, table: Any) -> None:
     """Add the coefficients of one row's trees to ``table``; stack: (node, kept, removed) still to be walked."""
     node_test, node_right, tree_start = forest.node_test, forest.node_right, forest.tree_start
     test_group, trees, leaf = plan.test_group, edge.trees, edge.leaf
@@ -196,8 +192,8 @@ def expected_values(forest: Any, plan: Any, values: Any, matrix: Any, rates: Any
 def tree_bounds(forest: Any, plan: Any, edge: Any, row: Any, gains: Any) -> Any:
     """Return the least value that any state of a row can have; fill gains (G,): how much less one removal can make it.
 
-    In one tree, removing g changes nothing before the first node of g where x and the baseline part, so it takes at most
-    the greatest leaf on x's side less the least leaf on the baseline's side, over those nodes.
+    In one tree, removing g changes nothing before the first node of g where x and the baseline part, so it takes at
+    most the greatest leaf on x's side less the least leaf on the baseline's side, over those nodes.
     """
     node_test, node_right, tree_start = forest.node_test, forest.node_right, forest.tree_start
     test_group, trees, leaf = plan.test_group, edge.trees, edge.leaf
@@ -257,7 +253,7 @@ def search_size(
 ) -> Any:
     """Look at the sets of ``size`` of the live groups (declared order) for values below the edge.
 
-    gains (L,): of ``groups``. found (cap, size): filled with the first sets of value < edge.high in lexicographic order.
+    gains (L,): of ``groups``. found (cap, size): filled with the first sets of value < edge.high, in order.
     Return (sets in ``found``, how many of value <= edge.low in all, states evaluated, whether the size was searched to
     its end). A set is passed over where the value of its first members, less the largest gains of as many groups as are
     still to come, stays at or above edge.high.

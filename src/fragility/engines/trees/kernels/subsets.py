@@ -25,9 +25,7 @@ COLUMNS = 1024  # entries of a block that visit the higher groups together
 ONE, NONE = np.uint64(1), np.uint64(0)
 # bit s of WITHOUT[g]: subset s of six groups lacks group g; bit s of SIZED[k]: it has k members
 WITHOUT = np.array([sum(1 << s for s in range(64) if not s >> g & 1) for g in range(WORD_BITS)], dtype=np.uint64)
-SIZED = np.array(
-    [sum(1 << s for s in range(64) if s.bit_count() == k) for k in range(WORD_BITS + 1)], dtype=np.uint64
-)
+SIZED = np.array([sum(1 << s for s in range(64) if s.bit_count() == k) for k in range(WORD_BITS + 1)], dtype=np.uint64)
 
 
 @inlined
@@ -122,7 +120,9 @@ def transform_and_mark(table: Any, low: Any, high: Any, sure: Any, near: Any) ->
 
 
 @entry
-def mark_sums(starts: Any, steps: Any, edges: Any, lives: Any, first_word: Any, sure: Any, near: Any, span: Any) -> None:
+def mark_sums(
+    starts: Any, steps: Any, edges: Any, lives: Any, first_word: Any, sure: Any, near: Any, span: Any
+) -> None:
     """Mark the subsets of rows whose value is a plain sum, start + sum of the steps of the groups removed.
 
     starts (n,), steps (n, 24) by bit, edges (n, 2): low and high; all whole numbers.
@@ -152,7 +152,7 @@ def count_sizes(words: Any, first_word: Any, lives: Any, counts: Any, span: Any)
         for k in range(words_of(lives[row])):
             word = words[first_word[row] + k] & valid
             if word:
-                above = count_bits(np.uint64(k))
+                above: Any = count_bits(np.uint64(k))
                 for size in range(WORD_BITS + 1):
                     found = count_bits(word & SIZED[size])
                     if found:
