@@ -29,7 +29,7 @@ LAYERS: list[set[str]] = [  # lowest first
     {"ranking", "summary"},
     {"calibration", "resmlp"},
     {"display", "loading", "_evaluate"},
-    {"policy"},
+    {"policy", "reliability"},
     {"report", "review", "scale", "demo"},
     {"__init__"},  # the door, which names the modules below and loads them when they are asked for
     {"cli"},  # a user of the door

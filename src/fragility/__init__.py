@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fragility.models import Model
     from fragility.protocol import Protocol
     from fragility.ranking import compare_scores
+    from fragility.reliability import FailureProbability, ReliabilityDisplay, failure_probability
     from fragility.resmlp import FragilityPenalty, ResMLPClassifier
     from fragility.search import compare_searches, find_failing_sets
     from fragility.stress import Dropout, Mask, Noise, Outages, Stress, label_brittle
@@ -48,6 +49,7 @@ _HOME = {
     "Dropout": "stress",
     "EngineError": "errors",
     "EvidenceError": "errors",
+    "FailureProbability": "reliability",
     "FragileCalibrationDisplay": "display",
     "FragilityCalibratedClassifier": "calibration",
     "FragilityError": "errors",
@@ -61,6 +63,7 @@ _HOME = {
     "Outages": "stress",
     "Protocol": "protocol",
     "ProtocolError": "errors",
+    "ReliabilityDisplay": "reliability",
     "ResMLPClassifier": "resmlp",
     "Stress": "stress",
     "Verification": "_verify",
@@ -69,6 +72,7 @@ _HOME = {
     "compare_scores": "ranking",
     "compare_searches": "search",
     "evaluate": "_evaluate",
+    "failure_probability": "reliability",
     "find_failing_sets": "search",
     "label_brittle": "stress",
     "load_credit_g": "bundled",
@@ -86,6 +90,7 @@ __all__ = [
     "Dropout",
     "EngineError",
     "EvidenceError",
+    "FailureProbability",
     "FragileCalibrationDisplay",
     "FragilityCalibratedClassifier",
     "FragilityError",
@@ -99,6 +104,7 @@ __all__ = [
     "Outages",
     "Protocol",
     "ProtocolError",
+    "ReliabilityDisplay",
     "ResMLPClassifier",
     "Stress",
     "Verification",
@@ -108,6 +114,7 @@ __all__ = [
     "compare_scores",
     "compare_searches",
     "evaluate",
+    "failure_probability",
     "find_failing_sets",
     "label_brittle",
     "load_credit_g",

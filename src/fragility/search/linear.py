@@ -2,9 +2,9 @@
 
 With the flip inequality of rival c, E_c(S) = E_c - sum_{g in S} d_gc < 0 (`engines.lattice.linear`), no set of k
 groups does better against c than the k largest d_gc. So c is reached with k groups if and only if those k reach it, the
-smallest such k is found along the sorted sums, and the minimum over rivals is the smallest failing set. Groups of d <= 0
-are in none. Sums within rounding of the edge are asked of the model; where it says no, but another set of that size lies
-within rounding too, smaller sets are not excluded and the answer is an upper bound.
+smallest such k is found along the sorted sums, and the minimum over rivals is the smallest failing set. Groups of
+d <= 0 are in none. Sums within rounding of the edge are asked of the model; where it says no, but another set of that
+size lies within rounding too, smaller sets are not excluded and the answer is an upper bound.
 """
 
 from __future__ import annotations

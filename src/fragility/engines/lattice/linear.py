@@ -3,8 +3,8 @@
     E_c(S) = s_o - s_c + lead_oc - sum_{g in S} d_gc,      d_gc = t_go - t_gc
 
 with s the raw scores of x and t_g what the removal of group g takes from them (`engines.linear.sums`). The sums run
-over d columns in float64; with u = 2^-53 they are within 2 (d + 3) u sum_j |w_j| (|x_j| + |xbar_j|) of exact ones, in this
-module as in the model.
+over d columns in float64; with u = 2^-53 they are within 2 (d + 3) u sum_j |w_j| (|x_j| + |xbar_j|) of exact ones, here
+and in the model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rows in chunks and threads: for each row, one bit for each subset of its live groups.
 
 A worker's table takes 2^L entries of 4 or 8 bytes (at 24 groups 64 or 128 MiB); as many workers run as fit into the
-byte budget, at least one. The bits of a chunk of rows are kept together until they have been read. Each row is worked on by
-one worker from start to end in whole numbers, so nothing depends on how many there are.
+byte budget, at least one. The bits of a chunk of rows are kept together until they have been read. Each row is worked
+on by one worker from start to end in whole numbers, so nothing depends on how many there are.
 
 States near the edge are asked of the model itself, in one batch a chunk.
 """
