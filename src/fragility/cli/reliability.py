@@ -31,6 +31,7 @@ from fragility.cli.outputs import plan_files
 from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows, read_table
 from fragility.cli.terminal import note
 from fragility.errors import DataError
+from fragility.files import replacing
 from fragility.saving import checked_suffix
 
 Rates = Annotated[
@@ -161,8 +162,6 @@ def _write(found: fg.FailureProbability, json_file: Path | None, csv_file: Path 
             found.save(path)
             note(f"written to {path}")
     if picture is not None:
-        import matplotlib
-
-        with matplotlib.rc_context({"backend": "agg"}):
-            found.plot().figure_.savefig(picture)
-        note(f"picture written to {picture}")
+        with replacing(picture) as temporary:
+            found.plot().figure_.savefig(temporary, dpi=150)
+        note(f"drawn to {picture}")

@@ -96,9 +96,12 @@ class _Work:
         if lattice is None:
             self._sample_everyone(rates, drawn, report)
             return
-        for block in lattice.blocks():
+        for whole in lattice.blocks():
+            block = whole.among(rates > 0.0)  # groups that never fail need no place in a table
             self._note_originals(block.start, block.x, block.original)
             self._tabulated(lattice, block, rates)
+            left_out = whole.live & ~block.live  # what such a group would do is not known
+            self.importance[block.start : block.start + len(block.x)][left_out] = np.nan
             self._wide(lattice, block, drawn)
             expected = lattice.model.expected_margin(block.x, block.original, rates, lattice.workers(0))
             if expected is not None:

@@ -1,8 +1,9 @@
 """P_flip by quasi-random subsets, where a row's lattice is too large or its model is a black box.
 
 Scrambled Sobol points in [0, 1)^G, group g removed where its coordinate is below r_g: every scrambling gives an
-unbiased estimate with far less scatter than independent draws. The interval is Student's over the estimates of 16 independent
-scramblings; where no draw flips (or all do) it reaches to the exact binomial limit of as many independent draws.
+unbiased estimate with far less scatter than independent draws. The interval is Student's over the estimates of 16
+independent scramblings; where no draw flips (or all do) it reaches to the exact binomial limit of as many independent
+draws.
 """
 
 from __future__ import annotations

@@ -22,6 +22,8 @@ from fragility.search.linear import search_linear
 from fragility.search.trees import BoundedRow, search_bounded
 from fragility.search.whole import search_lattice
 
+ROUNDING = 1e-9  # of a margin, between two batches of one model
+
 
 def find_failing_sets(
     model: Any,
@@ -156,7 +158,10 @@ class _Finding:
         )
 
     def _denied(self) -> Integers:
-        """Fill in the margins of the sets found; return the rows whose set does not fail."""
+        """Fill in the margins of the sets found; return the rows whose set does not fail.
+
+        A model may round by the shape of its batch: an answer it gave in another batch stands where that is all.
+        """
         answers, denied = self.answers, [np.zeros(0, dtype=np.int64)]
         for start, x, original in row_blocks(self.rows, self.rule):
             rows = start + np.arange(len(x))
@@ -165,5 +170,5 @@ class _Finding:
                 gone = answers.removed[rows[hit]][:, self.rows.column_group]
                 p = self.rows.predict(np.where(gone, self.rows.baseline, x[hit]))
                 answers.margin[rows[hit]] = self.rule.margin(p, original[hit])
-                denied.append(rows[hit][~self.rule.flipped(p, original[hit])])
+                denied.append(rows[hit][answers.margin[rows[hit]] >= ROUNDING - self.rule.resolution])
         return np.concatenate(denied)

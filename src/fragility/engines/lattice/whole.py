@@ -14,7 +14,7 @@ import queue
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -75,6 +75,11 @@ class Block:
     x: Floats  # (m, d)
     original: Integers  # (m,)
     live: Booleans  # (m, G)
+
+    def among(self, groups: Booleans) -> Block:
+        """The same rows, where too many groups are live, with only some of them free to fail; groups (G,)."""
+        wide = self.live.sum(axis=1) > MOST_LIVE
+        return replace(self, live=np.where(wide[:, None], self.live & groups, self.live))
 
     @property
     def narrow(self) -> Integers:

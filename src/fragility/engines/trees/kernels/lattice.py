@@ -100,7 +100,7 @@ def _enter_trees(forest: Any, plan: Any, edge: Any, way: Any, bits: Any, stack: 
                     bit = bits[test_group[test]]
                     if removed & bit:
                         right ^= 1
-                    elif not kept & bit:
+                    elif bit and not kept & bit:  # a group without a bit stays as it is
                         stack[depth, 0] = place + 1 if right else node_right[place]
                         stack[depth, 1], stack[depth, 2] = kept, removed | bit
                         depth += 1
