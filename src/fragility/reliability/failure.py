@@ -62,14 +62,16 @@ def failure_probability(
         if isinstance(rates, Outages):
             work.from_events(EventSets.of(rates, Layout.of(protocol, rows)), report)
             return work.finished(None, f"when one of {rates.events} recorded outages strikes")
-        declared = group_rates(rates, protocol.group_names, Layout.of(protocol, rows))
+        layout = Layout.of(protocol, rows)
+        declared = group_rates(rates, protocol.group_names, layout)
         work.from_rates(declared, draws, seed, report)
-    return work.finished(declared, _condition(declared))
+    thing = "field" if set(protocol.group_names) == set(layout.known_fields) else "group of fields"
+    return work.finished(declared, _condition(declared, thing))
 
 
-def _condition(rates: Floats) -> str:
+def _condition(rates: Floats, thing: str) -> str:
     if len(np.unique(rates)) == 1:
-        return f"if each field is missing {share_in_words(float(rates[0]))}"
+        return f"if each {thing} is missing {share_in_words(float(rates[0]))}"
     return "at the declared rates"
 
 

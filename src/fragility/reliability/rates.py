@@ -26,14 +26,17 @@ def group_rates(declared: Any, names: tuple[str, ...], layout: Layout) -> Floats
 def _mapped(declared: Mapping[Any, Any], names: tuple[str, ...], layout: Layout) -> Floats:
     if not declared:
         raise DataError("rates must name at least one group or field, got an empty mapping")
-    holds = np.ones(len(names))
+    by_member: dict[int, list[float]] = {}
     by_group = {name for name in declared if name in names}
     for key, value in declared.items():
         group = names.index(key) if key in by_group else _group_of_field(str(key), names, layout)
         if key not in by_group and names[group] in by_group:
             raise DataError(f"rates name the group {names[group]!r} and its field {key!r}; give one of the two")
-        holds[group] *= 1.0 - _rate(f"the rate of {key!r}", value)
-    return 1.0 - holds
+        by_member.setdefault(group, []).append(_rate(f"the rate of {key!r}", value))
+    rates = np.zeros(len(names))
+    for group, members in by_member.items():  # one rate stays the number that was declared
+        rates[group] = members[0] if len(members) == 1 else 1.0 - np.prod(1.0 - np.array(members))
+    return rates
 
 
 def _group_of_field(field: str, names: tuple[str, ...], layout: Layout) -> int:
