@@ -188,7 +188,7 @@ def test_help_groups_the_commands():
         "Start here": ["demo"],
         "Declare, audit, verify": ["audit", "verify", "protocol"],
         "Read certificates": ["show", "top", "compare"],
-        "Judge and correct": ["stress", "evaluate", "calibrate"],
+        "Judge and correct": ["stress", "evaluate", "reliability", "calibrate"],
         "Reproduce the paper": ["study", "bench"],
     }.items():
         part = shown[shown.index(panel) :].split("╰")[0]

@@ -345,7 +345,7 @@ def test_a_resolution_beyond_the_clip_is_left_to_the_model():
 def test_every_must_be_asked_for(tmp_path):
     model, protocol, X = case("lightgbm", 4, 8, 2)
     found = fg.find_failing_sets(model, X, protocol)
-    with pytest.raises(DataError, match="search with every=True"):
+    with pytest.raises(DataError, match="for every one of them"):
         found.every(0)
     listed = fg.find_failing_sets(model, X, protocol, every=True)
     listed.save(tmp_path / "sets.csv")

@@ -80,7 +80,7 @@ class FailingSets:
     def every(self, row: int) -> MinimalSets:
         """All minimal failing sets of one row, up to a cap; needs every=True."""
         if self.minimal is None:
-            raise DataError("only the smallest set of each row was asked for; search with every=True for all of them")
+            raise DataError("only the smallest set of each row was searched for; ask for every one of them")
         return self.minimal[row]
 
     def counts(self) -> dict[str, int]:
