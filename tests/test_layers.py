@@ -30,6 +30,7 @@ LAYERS: list[set[str]] = [  # lowest first
     {"calibration", "resmlp"},
     {"policy"},
     {"display", "_evaluate"},
+    {"reliability"},
     {"report", "review", "scale", "demo"},
     {"__init__"},  # the door, which names the modules below and loads them when they are asked for
     {"cli"},  # a user of the door

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fragility.policy import ReviewPolicy
     from fragility.protocol import Protocol
     from fragility.ranking import compare_scores
+    from fragility.reliability import FailureProbability, ReliabilityDisplay, failure_probability
     from fragility.resmlp import FragilityPenalty, ResMLPClassifier
     from fragility.search import compare_searches, find_failing_sets
     from fragility.stress import Donor, Dropout, Mask, Noise, Outages, Stress, label_brittle
@@ -50,6 +51,7 @@ _HOME = {
     "Dropout": "stress",
     "EngineError": "errors",
     "EvidenceError": "errors",
+    "FailureProbability": "reliability",
     "FragileCalibrationDisplay": "display",
     "FragilityCalibratedClassifier": "calibration",
     "FragilityError": "errors",
@@ -63,6 +65,7 @@ _HOME = {
     "Outages": "stress",
     "Protocol": "protocol",
     "ProtocolError": "errors",
+    "ReliabilityDisplay": "reliability",
     "ResMLPClassifier": "resmlp",
     "ReviewPolicy": "policy",
     "ReviewPolicyDisplay": "display",
@@ -73,6 +76,7 @@ _HOME = {
     "compare_scores": "ranking",
     "compare_searches": "search",
     "evaluate": "_evaluate",
+    "failure_probability": "reliability",
     "find_failing_sets": "search",
     "label_brittle": "stress",
     "load_credit_g": "bundled",
@@ -91,6 +95,7 @@ __all__ = [
     "Dropout",
     "EngineError",
     "EvidenceError",
+    "FailureProbability",
     "FragileCalibrationDisplay",
     "FragilityCalibratedClassifier",
     "FragilityError",
@@ -104,6 +109,7 @@ __all__ = [
     "Outages",
     "Protocol",
     "ProtocolError",
+    "ReliabilityDisplay",
     "ResMLPClassifier",
     "ReviewPolicy",
     "ReviewPolicyDisplay",
@@ -115,6 +121,7 @@ __all__ = [
     "compare_scores",
     "compare_searches",
     "evaluate",
+    "failure_probability",
     "find_failing_sets",
     "label_brittle",
     "load_credit_g",

@@ -135,7 +135,7 @@ def naive_aurc(scores, positive):
 
 
 def naive_exact(x, predict, baseline, column_group, n_groups, max_size, resolution):
-    """Smallest failing set by enumeration, all groups: (size, tuple of groups or ())."""
+    """Smallest failing set by enumeration, the first in lexicographic order: (size, tuple of groups or ())."""
 
     def margin(removed):
         state = np.asarray([b if g in removed else v for v, b, g in zip(x, baseline, column_group, strict=True)])
@@ -145,8 +145,7 @@ def naive_exact(x, predict, baseline, column_group, n_groups, max_size, resoluti
     z = [math.log(max(v, 1e-12)) for v in p]
     original = next(c for c, v in enumerate(z) if v >= max(z) - resolution)
     for size in range(1, max_size + 1):
-        failing = [(round(margin(s) / resolution), s) for s in itertools.combinations(range(n_groups), size)]
-        failing = [(m, s) for m, s in failing if m < -1]
-        if failing:
-            return size, min(failing)[1]
+        for s in itertools.combinations(range(n_groups), size):
+            if margin(s) < -resolution:
+                return size, s
     return max_size + 1, ()

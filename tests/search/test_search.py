@@ -13,12 +13,13 @@ from fragility.errors import ProtocolError
 from fragility.protocol import Protocol, bind
 from fragility.scores import flip_budget, predicted_class, removal_order, support_margin
 from fragility.search import (
-    FOUND,
-    NONE,
-    UNAFFORDABLE,
+    MINIMUM,
+    NONE_AT_ALL,
+    UNDECIDED,
     compare_searches,
     failing_sets_of_rows,
     find_failing_sets,
+    none_up_to,
 )
 
 BLOCKS = {
@@ -66,7 +67,7 @@ def test_exact_equals_enumeration(setting):
         )  # fmt: skip
         assert found.size[r] == size
         assert tuple(np.flatnonzero(found.removed[r])) == groups
-    assert {FOUND, NONE} == set(found.state)
+    assert set(found.state) == {MINIMUM, none_up_to(3)}
 
 
 def test_a_reported_set_really_fails(setting):
@@ -74,9 +75,9 @@ def test_a_reported_set_really_fails(setting):
     rows = bind(model, X, protocol)
     x = rows.dense(0, len(rows))
     original = predicted_class(rows.predict(x), protocol.resolution)
-    for method in ("beam", "exact"):
+    for method in ("beam", "exact", "auto"):
         found = failing_sets_of_rows(rows, protocol, method=method)
-        hit = np.flatnonzero(np.asarray(found.state) == FOUND)
+        hit = np.flatnonzero(found.found)
         assert len(hit) > 5
         states = np.where(found.removed[hit][:, protocol.column_group], rows.baseline, x[hit])
         margins = support_margin(rows.predict(states), original[hit])
@@ -106,7 +107,7 @@ def test_batches_do_not_matter(setting):
         tiny = failing_sets_of_rows(rows, protocol, method=method, byte_budget=40_000)
         assert np.array_equal(whole.size, tiny.size)
         assert np.array_equal(whole.removed, tiny.removed)
-        assert whole.evaluations == tiny.evaluations
+        assert np.array_equal(whole.evaluations, tiny.evaluations)
 
 
 def test_rows_do_not_influence_each_other(setting):
@@ -128,19 +129,21 @@ def test_tables_name_the_groups(setting, tmp_path):
     assert (
         pd.read_parquet(tmp_path / "sets.parquet")["groups"].map(tuple).tolist() == found.to_pandas()["groups"].tolist()
     )
-    first = int(np.flatnonzero(np.asarray(found.state) == FOUND)[0])
+    first = int(np.flatnonzero(found.found)[0])
     assert pd.read_csv(tmp_path / "sets.csv")["groups"][first] == " + ".join(found.groups(first))
 
 
 def test_an_unaffordable_row_says_how_far_it_was_searched():
     case = pipelines.fitted("credit_g", "logistic", "transformed")
     protocol = Protocol.fit(case.model, case.X_train)
-    found = find_failing_sets(case.model, case.X_test.iloc[:30], protocol, method="exact", max_evaluations=250)
+    found = find_failing_sets(
+        case.model, case.X_test.iloc[:30], protocol, method="exact", budget=250, engine="blackbox"
+    )
     state = np.asarray(found.state)
-    stopped = state == UNAFFORDABLE
-    assert stopped.any() and (state == FOUND).any()
+    stopped = state == UNDECIDED
+    assert stopped.any() and (state == MINIMUM).any()
     assert set(found.searched_size[stopped]) == {2}  # 20 + 190 <= 250 < 20 + 190 + 1140
-    assert (found.size[stopped] == protocol.depth + 1).all()
+    assert (found.size[stopped] == found.max_size + 1).all() and found.to_pandas()["size"][stopped].isna().all()
     assert np.array_equal(found.resolved, ~stopped)
     assert found.to_pandas()["state"].tolist() == list(found.state)
 
@@ -152,7 +155,7 @@ def test_groups_at_their_baseline_are_never_asked_for():
     still = replace(row, matrix=np.where(protocol.column_group < 4, row.baseline, row.matrix))
     search = failing_sets_of_rows(still, protocol, method="exact")
     assert not search.removed[:, :4].any()
-    assert search.evaluations <= 1 + 2 ** (row.n_groups - 4)
+    assert search.evaluations[0] <= 1 + 2 ** (row.n_groups - 4)
 
 
 def test_the_greedy_path_is_smallest_for_a_linear_score_of_two_classes():
@@ -167,6 +170,20 @@ def test_the_greedy_path_is_smallest_for_a_linear_score_of_two_classes():
     assert found.resolved.all()
     diagnostics = compare_searches(greedy_budget(rows, protocol), found)
     assert diagnostics.exact_match == 1.0 and diagnostics.mean_gap == 0.0
+
+
+def test_the_beam_proved_by_size_is_the_exact_search(setting):
+    model, X, protocol = setting
+    rows = bind(model, X, protocol)
+    exact = failing_sets_of_rows(rows, protocol, method="exact", max_size=rows.n_groups)
+    proved = failing_sets_of_rows(rows, protocol, method="auto", max_size=rows.n_groups)
+    assert np.array_equal(exact.size, proved.size) and exact.state == proved.state
+    assert set(exact.state) <= {MINIMUM, NONE_AT_ALL}
+    beam = failing_sets_of_rows(rows, protocol, method="beam", max_size=rows.n_groups)
+    for size, state in zip(beam.size, beam.state, strict=True):
+        if size <= 2:  # a beam starts from all single groups
+            assert state == MINIMUM
+    assert (beam.size >= exact.size).all()
 
 
 # --- an interaction that the greedy path misses --------------------------------------------------------------------

@@ -1,16 +1,30 @@
-"""Is there a smaller failing set than the greedy path found?"""
+"""The smallest set of evidence groups whose loss turns a prediction: exact where the model is additive.
 
-from fragility.search.blackbox import failing_sets_of_rows, find_failing_sets
+found        FailingSets, the answer
+answers      the answer while it is being found, row by row
+whole        through the whole lattice of a tree ensemble or a linear model
+trees        branch and bound, for trees with more live groups than a table holds
+linear       closed form, for linear models of any number of groups
+blackbox     beam, and all subsets by size, for any model
+finding      which of them for which row
+diagnostics  how far the greedy path is from the smallest set
+"""
+
+from fragility.search.blackbox import failing_sets_of_rows
 from fragility.search.diagnostics import SearchComparison, compare_searches
-from fragility.search.found import FOUND, NONE, UNAFFORDABLE, FailingSets
+from fragility.search.finding import find_failing_sets
+from fragility.search.found import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, FailingSets, MinimalSets, none_up_to
 
 __all__ = [
-    "FOUND",
-    "NONE",
-    "UNAFFORDABLE",
+    "MINIMUM",
+    "NONE_AT_ALL",
+    "UNDECIDED",
+    "UPPER_BOUND",
     "FailingSets",
+    "MinimalSets",
     "SearchComparison",
     "compare_searches",
     "failing_sets_of_rows",
     "find_failing_sets",
+    "none_up_to",
 ]

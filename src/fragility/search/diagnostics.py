@@ -48,7 +48,7 @@ def compare_searches(
 ) -> SearchComparison:
     """Compare greedy flip budgets with exact and beam searches of the same rows, in the same order.
 
-    All must have the same depth: k* = K + 1 and size = max_size + 1 both mean "no flip within K".
+    k* = K + 1 means "no flip within the protocol's depth K"; so does a smallest set of more than K groups here.
 
     Parameters
     ----------
@@ -74,12 +74,12 @@ def compare_searches(
     find_failing_sets : The searches.
     """
     k = np.asarray(greedy, dtype=np.int64)
-    for search in (exact, beam):
-        _check_comparable(k, search)
+    for name, search in (("exact", exact), ("beam", beam)):
+        _check_comparable(k, name, search)
     feasible = np.zeros(len(k), dtype=bool) if exact is None else exact.resolved
-    gap = np.zeros(0, dtype=np.int64) if exact is None else (k - exact.size)[feasible]
+    gap = np.zeros(0, dtype=np.int64) if exact is None else (k - _within_depth(exact))[feasible]
     pairs = np.zeros(0, dtype=bool) if exact is None else ((exact.size == 2) & (k > 2))[feasible]
-    improved = np.zeros(0, dtype=bool) if beam is None else beam.size < k
+    improved = np.zeros(0, dtype=bool) if beam is None else _within_depth(beam) < k
     return SearchComparison(
         rows=len(k),
         exact_feasible=int(feasible.sum()),
@@ -93,14 +93,19 @@ def compare_searches(
     )
 
 
-def _check_comparable(greedy: Integers, search: FailingSets | None) -> None:
+def _within_depth(search: FailingSets) -> Integers:
+    """Return the sizes as the greedy path would have counted them: nothing beyond the depth."""
+    return np.minimum(search.size, min(search.max_size, search.depth) + 1)
+
+
+def _check_comparable(greedy: Integers, name: str, search: FailingSets | None) -> None:
     if search is None:
         return
     if len(search) != len(greedy):
-        raise ProtocolError(f"{search.method} search has {len(search)} rows, the greedy budgets {len(greedy)}")
+        raise ProtocolError(f"{name} search has {len(search)} rows, the greedy budgets {len(greedy)}")
     if len(greedy) and int(greedy.max()) > search.max_size + 1:
         raise ProtocolError(
-            f"greedy budgets reach {int(greedy.max())} but the {search.method} search stopped at size "
+            f"greedy budgets reach {int(greedy.max())} but the {name} search stopped at size "
             f"{search.max_size}; search with max_size equal to the protocol's depth"
         )
 

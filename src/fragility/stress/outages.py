@@ -87,6 +87,23 @@ class Outages:
         """Every field that was ever unavailable, sorted."""
         return tuple(sorted({name for pattern in self.patterns for name in pattern}))
 
+    def rates(self, observations: int) -> dict[str, float]:
+        """How often each field was unavailable, for `failure_probability` with independent failures.
+
+        observations: how many times the fields were looked at while the log was kept, with or without an outage: rows
+        scored, polls of the feeds, days. A log holds the outages alone, so this number is yours to give.
+        """
+        if observations < self.events:
+            raise DataError(
+                f"observations must be at least the {self.events} recorded events, which were observed too, "
+                f"got {observations}"
+            )
+        seen = {name: 0 for name in self.fields}
+        for pattern, count in zip(self.patterns, self.counts, strict=True):
+            for name in pattern:
+                seen[name] += count
+        return {name: count / observations for name, count in seen.items()}
+
     @property
     def name(self) -> str:
         """Readable name."""

@@ -13,7 +13,7 @@ def record_search(case: Case) -> None:
     record, profile = case.work.record, case.work.profile
     sample = case.rows.take(case.places(profile.search_rows))
     rows, protocol = sample.evidence, case.work.fitted.protocol
-    exact = failing_sets_of_rows(rows, protocol, method="exact", max_evaluations=profile.search_evaluations)
+    exact = failing_sets_of_rows(rows, protocol, method="exact", budget=profile.search_evaluations)
     beam = failing_sets_of_rows(rows, protocol, method="beam", width=BEAM_WIDTH)
     found = fg.compare_searches(sample.certs.claims.flip_budget, exact, beam)
     for name in ("exact_match", "greedy_over", "mean_gap", "pair_miss"):
@@ -21,5 +21,5 @@ def record_search(case: Case) -> None:
     record.add("search", "beam_improve", found.beam_improve, count=found.beam_rows)
     record.add("search", "exact_feasible", found.exact_feasible, count=found.rows)
     record.add("search", "exact_unaffordable", found.exact_unaffordable, count=found.rows)
-    record.add("search", "evaluations_exact", exact.evaluations, count=found.rows)
-    record.add("search", "evaluations_beam", beam.evaluations, count=found.rows)
+    record.add("search", "evaluations_exact", int(exact.evaluations.sum()), count=found.rows)
+    record.add("search", "evaluations_beam", int(beam.evaluations.sum()), count=found.rows)

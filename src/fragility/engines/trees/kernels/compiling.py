@@ -29,3 +29,13 @@ def lowest_bit(typing_context: Any, word: Any) -> Any:
         return builder.cttz(args[0], context.get_constant(types.boolean, 1))
 
     return types.uint64(types.uint64), generate
+
+
+@intrinsic
+def count_bits(typing_context: Any, word: Any) -> Any:
+    """Return how many bits of a word are set."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return types.uint64(types.uint64), generate

@@ -1,0 +1,341 @@
+"""Rows in chunks and threads: for each row, one bit for each subset of its live groups.
+
+A worker's table takes 2^L entries of 4 or 8 bytes (at 24 groups 64 or 128 MiB); as many workers run as fit into the
+byte budget, at least one. The bits of a chunk of rows are kept together until they have been read. Each row is worked
+on by one worker from start to end in whole numbers, so nothing depends on how many there are.
+
+States near the edge are asked of the model itself, in one batch a chunk.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import queue
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fragility.arrays import MEBIBYTE
+from fragility.engines.choice import _native_for
+from fragility.engines.lattice.linear import LinearLattice, LinearMarks, additive
+from fragility.engines.lattice.rule import FlipRule
+from fragility.errors import EngineError
+from fragility.evidence import EvidenceRows
+from fragility.evidence.agreement import original_class
+from fragility.protocol import Protocol
+from fragility.scores import Booleans, Floats, Integers
+
+MOST_LIVE = 24  # groups whose subsets are tabulated
+WORD_BITS = 6
+CHUNK_BYTES = 32 * MEBIBYTE  # bits of a chunk of rows
+BLOCK_ROWS = 2048  # rows whose cells are held at a time
+SPANS_PER_WORKER = 8
+CHECK_ROWS, CHECK_STATES = 16, 8
+Words: TypeAlias = npt.NDArray[np.uint64]
+Work: TypeAlias = Callable[[tuple[int, int], int], None]  # (span of rows, worker)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Workers:
+    """Threads, each with a number of its own."""
+
+    count: int
+
+    def __call__(self, n: int, work: Work) -> None:
+        if self.count == 1 or n <= 1:
+            work((0, n), 0)
+            return
+        spans = min(n, SPANS_PER_WORKER * self.count)
+        bounds = [n * i // spans for i in range(spans + 1)]
+        free: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for worker in range(self.count):
+            free.put(worker)
+
+        def take(span: tuple[int, int]) -> None:
+            worker = free.get()
+            try:
+                work(span, worker)
+            finally:
+                free.put(worker)
+
+        with ThreadPoolExecutor(self.count) as threads:
+            list(threads.map(take, pairwise(bounds)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Some rows as they stand: their cells, original classes and live groups."""
+
+    start: int
+    x: Floats  # (m, d)
+    original: Integers  # (m,)
+    live: Booleans  # (m, G)
+
+    def among(self, groups: Booleans) -> Block:
+        """The same rows, where too many groups are live, with only some of them free to fail; groups (G,)."""
+        wide = self.live.sum(axis=1) > MOST_LIVE
+        return replace(self, live=np.where(wide[:, None], self.live & groups, self.live))
+
+    @property
+    def narrow(self) -> Integers:
+        """The rows whose subsets can be tabulated."""
+        return np.flatnonzero(self.live.sum(axis=1) <= MOST_LIVE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subsets:
+    """The failing subsets of m rows of a block; bit b of a subset stands for group ``group[i, b]``."""
+
+    block: Block
+    place: Integers  # (m,) rows of the block
+    group: Integers  # (m, 24), -1 where there are fewer live groups
+    lives: Integers  # (m,)
+    first_word: Integers  # (m,)
+    words: Words
+    asked: int  # states that the model itself was asked for
+    run: Workers
+
+    def words_of(self, i: int) -> Words:
+        first = self.first_word[i]
+        return self.words[first : first + (1 << max(int(self.lives[i]) - WORD_BITS, 0))]
+
+    def sizes(self) -> Integers:
+        """(m, 25) how many failing sets of each size a row has."""
+        return _sizes(self.words, self.first_word, self.lives, self.run)
+
+    def listed(self, i: int, smallest: int, largest: int, cap: int) -> Booleans:
+        """(k, G) failing sets of one row within these sizes, by size and then in lexicographic order of groups."""
+        words, live = self.words_of(i), int(self.lives[i])
+        found = _listed(words, live, smallest, largest, cap)
+        return _as_groups(found, self.group[i], self.block.live.shape[1])
+
+    def minimal(self, i: int, largest: int, cap: int) -> tuple[Booleans, int]:
+        """Return the failing sets without a failing proper subset, by size, at most ``cap``; and how many there are."""
+        from fragility.engines.trees.kernels.subsets import keep_minimal
+
+        words, live = self.words_of(i).copy(), int(self.lives[i])
+        keep_minimal(words, live)
+        counts = _sizes(words, np.zeros(1, dtype=np.int64), self.lives[i : i + 1], Workers(1))[0, : largest + 1]
+        parts: list[Integers] = []
+        room = cap
+        for size in np.flatnonzero(counts):
+            parts.append(_listed(words, live, int(size), int(size), room))
+            room -= len(parts[-1])
+            if room == 0:
+                break
+        found = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        return _as_groups(found, self.group[i], self.block.live.shape[1]), int(counts.sum())
+
+    def probabilities(self, rates: Floats) -> tuple[Floats, Floats]:
+        """Return (m,) the probability of a flip where group g fails at rates[g], and (m, G) its slope in each rate."""
+        from fragility.engines.trees.kernels.subsets import failure_probabilities
+
+        m, n_groups = len(self.place), len(rates)
+        by_bit = np.where(self.group >= 0, rates[np.maximum(self.group, 0)], 0.0)
+        probability, slope = np.zeros(m), np.zeros((m, MOST_LIVE))
+        self.run(
+            m,
+            lambda span, _: failure_probabilities(
+                self.words, self.first_word, self.lives, by_bit, probability, slope, span
+            ),
+        )
+        importance = np.zeros((m, n_groups))
+        row, bit = np.nonzero(self.group >= 0)
+        importance[row, self.group[row, bit]] = slope[row, bit]
+        return probability, importance
+
+
+class WholeLattice:
+    """An additive model bound to rows; `blocks` and `subsets` answer for all of them."""
+
+    def __init__(self, rows: EvidenceRows, rule: FlipRule, model: Any, byte_budget: int) -> None:
+        self.rows, self.rule, self.model = rows, rule, model
+        self.byte_budget = byte_budget
+
+    def blocks(self) -> Iterator[Block]:
+        run = Workers(_cores())
+        for start, x, original in row_blocks(self.rows, self.rule):
+            self.model.begin(start, start + len(x))
+            yield Block(start, x, original, self.model.live(x, run))
+
+    def subsets(self, block: Block, settle: Callable[[Integers], Integers] | None = None) -> Iterator[Subsets]:
+        """Yield the tabulated rows of a block, in chunks.
+
+        settle: given the failing sets of each size that are certain, (m, 25), the largest size (m,) up to which states
+        near the edge are to be settled; all of them by default.
+        """
+        for place in self._chunks(block):
+            yield self._chunk(block, place, settle)
+
+    def _chunks(self, block: Block) -> Iterator[Integers]:
+        """Rows of one original class together, within the bytes of a chunk."""
+        lives = block.live.sum(axis=1)
+        for original in np.unique(block.original[block.narrow]):
+            rows = block.narrow[block.original[block.narrow] == original]
+            rows = rows[np.argsort(lives[rows], kind="stable")]
+            bytes_of = 16 << np.maximum(lives[rows] - WORD_BITS, 0)
+            cuts = np.flatnonzero(np.diff(np.cumsum(bytes_of) // CHUNK_BYTES)) + 1
+            yield from np.split(rows, cuts)
+
+    def _chunk(self, block: Block, place: Integers, settle: Callable[[Integers], Integers] | None) -> Subsets:
+        live = block.live[place]
+        lives = live.sum(axis=1).astype(np.int64)
+        group, bits = _bits_of(live, lives)
+        sizes = 1 << np.maximum(lives - WORD_BITS, 0)
+        first_word = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+        sure, near = np.zeros(int(sizes.sum()), dtype=np.uint64), np.zeros(int(sizes.sum()), dtype=np.uint64)
+        run = self.workers(int(lives.max()))
+        jobs = (place.astype(np.int64), bits, lives, first_word)
+        self.model.mark(block.x, int(block.original[place[0]]), jobs, (sure, near), run)
+        near &= ~sure
+        found = Subsets(block, place, group, lives, first_word, sure, 0, run)
+        limit = np.full(len(place), MOST_LIVE) if settle is None else settle(found.sizes())
+        asked = self._settle(found, near, limit)
+        return Subsets(block, place, group, lives, first_word, sure, asked, run)
+
+    def workers(self, live: int) -> Workers:
+        table = self.model.entry_bytes() << max(live, WORD_BITS)
+        return Workers(max(1, min(_cores(), self.byte_budget // table)))
+
+    def _settle(self, found: Subsets, near: Words, limit: Integers) -> int:
+        """Ask the model for the states near the edge, up to a size for each row, and mark those that flip."""
+        counts = _sizes(near, found.first_word, found.lives, found.run)
+        total = 0
+        for i in np.flatnonzero(counts.any(axis=1)):
+            wanted = int(counts[i, : int(limit[i]) + 1].sum())
+            if wanted == 0:
+                continue
+            live = int(found.lives[i])
+            first = found.first_word[i]
+            part = near[first : first + (1 << max(live - WORD_BITS, 0))]
+            states = _listed(part, live, 0, int(limit[i]), wanted)
+            flips = states[self._flips(found.block, int(found.place[i]), states, found.group[i])]
+            words = found.words_of(int(i))
+            np.bitwise_or.at(words, flips >> WORD_BITS, np.uint64(1) << (flips & 63).astype(np.uint64))
+            total += wanted
+        return total
+
+    def _flips(self, block: Block, row: int, states: Integers, group: Integers) -> Booleans:
+        out = np.empty(len(states), dtype=bool)
+        step = max(1, self.byte_budget // (32 * self.rows.width))
+        for start in range(0, len(states), step):
+            gone = _as_groups(states[start : start + step], group, block.live.shape[1])
+            stressed = np.where(gone[:, self.rows.column_group], self.rows.baseline, block.x[row])
+            out[start : start + step] = self.rule.flipped(self.rows.predict(stressed), block.original[row])
+        return out
+
+
+def _bits_of(live: Booleans, lives: Integers) -> tuple[Integers, npt.NDArray[np.int64]]:
+    """Return (group of each bit (m, 24), bit of each group (m, G)): the first live group is the highest bit."""
+    row, g = np.nonzero(live)
+    rank = np.cumsum(live, axis=1)[row, g] - 1
+    bit = lives[row] - 1 - rank
+    group = np.full((len(live), MOST_LIVE), -1, dtype=np.int64)
+    group[row, bit] = g
+    bits = np.zeros(live.shape, dtype=np.int64)
+    bits[row, g] = np.int64(1) << bit
+    return group, bits
+
+
+def _sizes(words: Words, first_word: Integers, lives: Integers, run: Workers) -> Integers:
+    from fragility.engines.trees.kernels.subsets import count_sizes
+
+    counts = np.zeros((len(lives), MOST_LIVE + 1), dtype=np.int64)
+    run(len(lives), lambda span, _: count_sizes(words, first_word, lives, counts, span))
+    return counts
+
+
+def _listed(words: Words, live: int, smallest: int, largest: int, cap: int) -> Integers:
+    from fragility.engines.trees.kernels.subsets import list_subsets
+
+    out = np.empty(cap, dtype=np.int64)
+    return out[: list_subsets(words, live, smallest, largest, out)]
+
+
+def _as_groups(states: Integers, group: Integers, n_groups: int) -> Booleans:
+    """(k, G) the groups of some subsets of one row."""
+    gone = np.zeros((len(states), n_groups), dtype=bool)
+    live = np.flatnonzero(group >= 0)
+    gone[:, group[live]] = (states[:, None] >> live) & 1
+    return gone
+
+
+def _cores() -> int:
+    from fragility.engines.trees.kernels import THREADS
+
+    return THREADS
+
+
+# --- which models -------------------------------------------------------------------------------------------
+
+
+def whole_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int) -> WholeLattice | None:
+    """Return the lattice of an additive model, once it agreed with the model on a few states; None for any other."""
+    native = _native_for(rows, engine)
+    rule = FlipRule.of(rows, protocol)
+    if native is None or importlib.util.find_spec("numba") is None or rule.clip_matters:
+        return None
+    model = _additive(native.name, rows, protocol, rule)
+    if model is None:
+        return None
+    lattice = WholeLattice(rows, rule, model, byte_budget)
+    return lattice if _agrees(lattice, required=engine != "auto") else None
+
+
+def linear_sums(rows: EvidenceRows, protocol: Protocol, engine: str) -> LinearLattice | None:
+    """Return a linear model's sums over groups where its decisions are differences of them, else None."""
+    native, rule = _native_for(rows, engine), FlipRule.of(rows, protocol)
+    if native is None or native.name != "linear" or rule.clip_matters or not additive(rows):
+        return None
+    return LinearLattice(rows, rule)
+
+
+def row_blocks(rows: EvidenceRows, rule: FlipRule) -> Iterator[tuple[int, Floats, Integers]]:
+    """Yield (first row, cells (m, d), original classes (m,)) of some rows at a time."""
+    for start in range(0, len(rows), BLOCK_ROWS):
+        x = rows.dense(start, start + BLOCK_ROWS)
+        yield start, x, original_class(rows, rows.predict(x), rule.resolution, slice(start, start + len(x)))
+
+
+def _additive(name: str, rows: EvidenceRows, protocol: Protocol, rule: FlipRule) -> Any:
+    if name == "linear":
+        return LinearMarks(LinearLattice(rows, rule)) if additive(rows) else None
+    if name == "trees":
+        return importlib.import_module("fragility.engines.lattice.trees").TreeLattice(rows, protocol, rule)
+    return None
+
+
+def _agrees(lattice: WholeLattice, required: bool) -> bool:
+    """Compare the marks of a few rows with the model itself, on states spread over all sizes."""
+    few = lattice.rows.take(range(min(CHECK_ROWS, len(lattice.rows))))
+    small = WholeLattice(few, lattice.rule, _rebound(lattice.model, few), lattice.byte_budget)
+    draws = np.random.default_rng(0)
+    for block in small.blocks():
+        for found in small.subsets(block):
+            for i in range(len(found.place)):
+                states = draws.integers(0, 1 << int(found.lives[i]), CHECK_STATES)
+                marked = (found.words_of(i)[states >> WORD_BITS] >> (states & 63).astype(np.uint64)) & np.uint64(1)
+                asked = small._flips(block, int(found.place[i]), states, found.group[i])
+                if not np.array_equal(marked.astype(bool), asked):
+                    return _disagrees(lattice.rows.model.kind, required)
+    return True
+
+
+def _rebound(model: Any, rows: EvidenceRows) -> Any:
+    return LinearMarks(LinearLattice(rows, model.rule)) if isinstance(model, LinearMarks) else model
+
+
+def _disagrees(kind: str, required: bool) -> bool:
+    message = (
+        f"the lattice of {kind} marks a state as flipped that its own probabilities do not, or the other way round"
+    )
+    if required:
+        raise EngineError(f"{message}; use engine='auto'")
+    warnings.warn(f"{message}; the model is searched as a black box instead", stacklevel=5)
+    return False

@@ -1,0 +1,197 @@
+r"""failure_probability: the chance that a decision is lost, row by row (SPEC section 14).
+
+P_flip(x) = sum_S prod_{g in S} r_g prod_{g not in S} (1 - r_g) 1[S flips x]
+E_m(x)    = E[m(x with S removed)]                             two classes, in closed form
+B_g(x)    = P(flip | g fails) - P(flip | g holds)              Birnbaum importance; r_g B_g is kept if g never fails
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fragility.arrays import DEFAULT_BYTE_BUDGET
+from fragility.engines.choice import prepared
+from fragility.engines.lattice.rule import FlipRule
+from fragility.engines.lattice.whole import Block, WholeLattice, linear_sums, row_blocks, whole_lattice
+from fragility.evidence import EvidenceRows
+from fragility.progress import Report, progress_bar
+from fragility.protocol import Protocol, bind
+from fragility.reliability.events import EventSets
+from fragility.reliability.outcomes import FailureProbability, share_in_words
+from fragility.reliability.rates import group_rates
+from fragility.reliability.sampling import DrawnSubsets, flips_of
+from fragility.scores import Floats, Integers
+from fragility.search.trees import BoundedRow
+from fragility.stress import Layout, Outages
+
+DEFAULT_DRAWS = 4096
+LATTICE, BOUNDS, QUASI_RANDOM, EVENTS = "lattice", "bounds", "quasi-random", "events"
+
+
+def failure_probability(
+    model: Any,
+    X: Any,
+    protocol: Protocol,
+    rates: Any,
+    *,
+    draws: int = DEFAULT_DRAWS,
+    seed: int = 0,
+    ids: Any = None,
+    engine: str = "auto",
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    progress: bool | Report | None = None,
+) -> FailureProbability:
+    """Probability that each decision is lost, given how often evidence fails.
+
+    Exact for tree ensembles and linear models where at most 24 groups matter for a row, and for recorded events with
+    every model; elsewhere by quasi-random subsets, with an interval.
+
+    Parameters
+    ----------
+    rates : one number for every group, a mapping by group or raw field (fields of one group fail independently; groups
+        left out never fail), or `Outages`: recorded events, taken as they co-occurred.
+    draws : quasi-random subsets of a row, a power of two; each costs one prediction.
+    seed : of their scrambling.
+    ids, engine, byte_budget, progress : as in `audit`.
+    """
+    rows = bind(model, X, protocol, ids=ids)
+    work = _Work(rows, protocol, engine, byte_budget)
+    with progress_bar("failure probabilities", progress) as report:
+        if isinstance(rates, Outages):
+            work.from_events(EventSets.of(rates, Layout.of(protocol, rows)), report)
+            return work.finished(None, f"when one of {rates.events} recorded outages strikes")
+        layout = Layout.of(protocol, rows)
+        declared = group_rates(rates, protocol.group_names, layout)
+        work.from_rates(declared, draws, seed, report)
+    thing = "field" if set(protocol.group_names) == set(layout.known_fields) else "group of fields"
+    return work.finished(declared, _condition(declared, thing))
+
+
+def _condition(rates: Floats, thing: str) -> str:
+    if len(np.unique(rates)) == 1:
+        return f"if each {thing} is missing {share_in_words(float(rates[0]))}"
+    return "at the declared rates"
+
+
+class _Work:
+    """The arrays of a FailureProbability, to be filled."""
+
+    def __init__(self, rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int) -> None:
+        n, n_groups = len(rows), rows.n_groups
+        self.rows, self.protocol, self.engine, self.byte_budget = rows, protocol, engine, byte_budget
+        self.rule = FlipRule.of(rows, protocol)
+        self.original = np.zeros(n, dtype=np.int64)
+        self.confidence = np.zeros(n)
+        self.p, self.low, self.high = np.zeros(n), np.zeros(n), np.zeros(n)
+        self.exact = np.zeros(n, dtype=bool)
+        self.method = np.full(n, "", dtype=object)
+        self.margin = np.full(n, np.nan)
+        self.importance, self.kept = np.zeros((n, n_groups)), np.zeros((n, n_groups))
+
+    # -- independent rates ---------------------------------------------------------------------------------------
+
+    def from_rates(self, rates: Floats, draws: int, seed: int, report: Report | None) -> None:
+        lattice = whole_lattice(self.rows, self.protocol, self.engine, self.byte_budget)
+        drawn = DrawnSubsets.of(rates, draws, seed)
+        if lattice is None:
+            self._sample_everyone(rates, drawn, report)
+            return
+        for whole in lattice.blocks():
+            block = whole.among(rates > 0.0)  # groups that never fail need no place in a table
+            self._note_originals(block.start, block.x, block.original)
+            self._tabulated(lattice, block, rates)
+            left_out = whole.live & ~block.live  # what such a group would do is not known
+            self.importance[block.start : block.start + len(block.x)][left_out] = np.nan
+            self._wide(lattice, block, drawn)
+            expected = lattice.model.expected_margin(block.x, block.original, rates, lattice.workers(0))
+            if expected is not None:
+                self.margin[block.start : block.start + len(block.x)] = expected
+            if report is not None:
+                report(block.start + len(block.x), len(self.rows))
+
+    def _tabulated(self, lattice: WholeLattice, block: Block, rates: Floats) -> None:
+        for found in lattice.subsets(block):
+            at = block.start + found.place
+            self.p[at], self.importance[at] = found.probabilities(rates)
+            self._certain(at, LATTICE)
+            self.kept[at] = rates * self.importance[at]
+
+    def _wide(self, lattice: WholeLattice, block: Block, drawn: DrawnSubsets) -> None:
+        """Rows with too many live groups: some cannot be lost at all, the others are sampled."""
+        wide = np.setdiff1d(np.arange(len(block.x)), block.narrow)
+        if lattice.model.name == "trees":
+            bounded = [
+                BoundedRow(self.rows, self.rule, lattice.model, block.x[i], int(block.original[i])).hopeless
+                for i in wide
+            ]
+            safe = np.asarray(bounded, dtype=bool)
+            self._certain(block.start + wide[safe], BOUNDS)
+            wide = wide[~safe]
+        if len(wide):
+            ask = prepared(self.rows, self.engine)
+            self._sample(ask, block.start + wide, block.x[wide], block.original[wide], drawn)
+
+    def _certain(self, at: Integers, method: str) -> None:
+        self.low[at] = self.high[at] = self.p[at]
+        self.exact[at], self.method[at] = True, method
+
+    def _sample_everyone(self, rates: Floats, drawn: DrawnSubsets, report: Report | None) -> None:
+        ask = prepared(self.rows, self.engine)
+        sums = linear_sums(self.rows, self.protocol, self.engine)
+        for start, x, original in row_blocks(self.rows, self.rule):
+            self._note_originals(start, x, original)
+            if sums is not None and self.rule.n_classes == 2:
+                total, removed, _ = sums.of_rows(start, start + len(x))
+                score = total[1] - rates @ removed[:, 1] + self.rule.offset[1] - self.rule.offset[0]
+                self.margin[start : start + len(x)] = np.where(original == 1, score, -score)
+            for i in range(len(x)):
+                self._sample(ask, np.array([start + i]), x[i : i + 1], original[i : i + 1], drawn)
+                if report is not None:
+                    report(start + i + 1, len(self.rows))
+
+    def _sample(self, ask: EvidenceRows, at: Integers, x: Floats, original: Integers, drawn: DrawnSubsets) -> None:
+        flips = flips_of(ask, self.rule, x, original, drawn.removed, self.byte_budget)
+        self.p[at], self.low[at], self.high[at] = drawn.estimates(flips)
+        self.importance[at], self.kept[at] = drawn.importance(flips)
+        self.method[at] = QUASI_RANDOM
+
+    def _note_originals(self, start: int, x: Floats, original: Integers) -> None:
+        at = slice(start, start + len(x))
+        self.original[at] = original
+        self.confidence[at] = self.rows.predict(x)[np.arange(len(x)), original]
+
+    # -- recorded events -----------------------------------------------------------------------------------------
+
+    def from_events(self, events: EventSets, report: Report | None) -> None:
+        ask = prepared(self.rows, self.engine)
+        self.importance[:] = np.nan
+        for start, x, original in row_blocks(self.rows, self.rule):
+            self._note_originals(start, x, original)
+            for i in range(len(x)):
+                at = np.array([start + i])
+                flips = flips_of(ask, self.rule, x[i : i + 1], original[i : i + 1], events.removed, self.byte_budget)
+                self.p[at], self.kept[at] = events.answers(flips)
+                self._certain(at, EVENTS)
+                if report is not None:
+                    report(start + i + 1, len(self.rows))
+
+    def finished(self, rates: Floats | None, condition: str) -> FailureProbability:
+        classes = self.rows.model.classes
+        return FailureProbability(
+            id=np.fromiter(self.rows.ids, dtype=object, count=len(self.rows)),
+            predicted=np.fromiter((classes[c] for c in self.original), dtype=object, count=len(self.rows)),
+            confidence=self.confidence,
+            p_flip=self.p,
+            low=self.low,
+            high=self.high,
+            exact=self.exact,
+            method=tuple(str(name) for name in self.method),
+            expected_margin=self.margin,
+            importance=self.importance,
+            kept=self.kept,
+            rates=rates,
+            group_names=self.protocol.group_names,
+            condition=condition,
+        )

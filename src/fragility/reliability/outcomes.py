@@ -1,0 +1,180 @@
+"""FailureProbability: how likely each decision is lost, and what that means for the population."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+
+from fragility.reliability.pictures import ReliabilityDisplay
+from fragility.saving import save_report, without_nan
+from fragility.scores import Booleans, Floats, Integers
+from fragility.text import aligned
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+RARE = 1e-4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FailureProbability:
+    """The probability that each decision is lost; n rows, G groups.
+
+    With rates, groups fail independently. With recorded events, one of them has happened, as likely as it was frequent.
+    """
+
+    id: npt.NDArray[Any]  # (n,)
+    predicted: npt.NDArray[Any]  # (n,) the decision that may be lost
+    confidence: Floats  # (n,)
+    p_flip: Floats  # (n,)
+    low: Floats  # (n,) 95% interval, p_flip itself where it is exact
+    high: Floats  # (n,)
+    exact: Booleans  # (n,)
+    method: tuple[str, ...]  # (n,) lattice, bounds, quasi-random, events
+    expected_margin: Floats  # (n,) of two classes, clips aside; NaN where it has no closed form
+    importance: Floats  # (n, G) Birnbaum: P(flip | g fails) - P(flip | g holds); NaN for recorded events
+    kept: Floats  # (n, G) by how much p_flip falls if g never fails
+    rates: Floats | None  # (G,) None for recorded events
+    group_names: tuple[str, ...]
+    condition: str  # "if each field is missing 5% of the time"
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    @property
+    def lost(self) -> float:
+        """Decisions expected to be lost: the sum of p_flip."""
+        return float(self.p_flip.sum())
+
+    @property
+    def kept_by_group(self) -> Floats:
+        """(G,) how many of them would be kept if a group never failed."""
+        return np.asarray(self.kept.sum(axis=0))
+
+    def order(self) -> Integers:
+        """Rows, most likely lost first."""
+        return np.argsort(-self.p_flip, kind="stable")
+
+    def groups(self) -> pd.DataFrame:
+        """One row a group, the most decisions kept first: which feed to make redundant."""
+        kept = self.kept_by_group
+        table = pd.DataFrame(
+            {
+                "group": self.group_names,
+                "rate": np.full(len(kept), np.nan) if self.rates is None else self.rates,
+                "decisions_kept": kept,
+                "share_of_lost": kept / self.lost if self.lost > 0 else np.zeros(len(kept)),
+            }
+        )
+        return table.sort_values("decisions_kept", ascending=False, kind="stable", ignore_index=True)
+
+    def sentence(self, row: int) -> str:
+        """One row in words: `lost in 1 of 8 cases if each field is missing 5% of the time`."""
+        about = "" if self.exact[row] else f" (95% interval {self.low[row]:.2%} to {self.high[row]:.2%})"
+        return f"{in_words(float(self.p_flip[row]))} {self.condition}{about}"
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row a prediction; the importance of each group under `importance: NAME`."""
+        table: dict[str, Any] = {
+            "id": self.id,
+            "predicted": self.predicted,
+            "confidence": self.confidence,
+            "p_flip": self.p_flip,
+            "low": self.low,
+            "high": self.high,
+            "exact": self.exact,
+            "method": self.method,
+            "expected_margin": self.expected_margin,
+        }
+        for g, name in enumerate(self.group_names):
+            table[f"importance: {name}"] = self.importance[:, g]
+        return pd.DataFrame(table)
+
+    def to_arrow(self) -> pa.Table:
+        """`to_pandas` as an Arrow table, null where a value is not defined."""
+        return pa.Table.from_pandas(self.to_pandas(), preserve_index=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain form: the population, the groups, the rows; NaN as None."""
+        document = {
+            "rows": len(self),
+            "decisions_lost": self.lost,
+            "decisions_lost_low": float(self.low.sum()),
+            "decisions_lost_high": float(self.high.sum()),
+            "exact_rows": int(self.exact.sum()),
+            "condition": self.condition,
+            "groups": self.groups().to_dict("records"),
+            "predictions": self.to_pandas().to_dict("records"),
+        }
+        plain: dict[str, Any] = without_nan(document)
+        return plain
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything (.json) or the table of rows (.csv, .parquet)."""
+        save_report(path, self.to_dict, self.to_arrow)
+
+    def plot(self, ax: Axes | None = None, *, top: int = 12) -> ReliabilityDisplay:
+        """Draw the first `top` groups against the decisions that would be kept if each never failed."""
+        table = self.groups().head(top)
+        display = ReliabilityDisplay(
+            table["group"].tolist(), table["decisions_kept"].tolist(), self.lost, len(self), self.condition
+        )
+        return display.plot(ax)
+
+    def to_text(self, top: int = 5) -> str:
+        """The population, the groups to make reliable first, and the rows most likely lost."""
+        lines = [self._opening(), "", *self._group_lines(top), "", *self._row_lines(top)]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def _opening(self) -> str:
+        share = self.lost / max(len(self), 1)
+        sure = int(self.exact.sum())
+        how = (
+            "exact for every row" if sure == len(self) else f"exact for {sure} rows, the others by quasi-random subsets"
+        )
+        return (
+            f"{self.lost:.1f} of {len(self)} decisions ({share:.1%}) are expected to be lost {self.condition}; {how}."
+        )
+
+    def _group_lines(self, top: int) -> list[str]:
+        table = self.groups().head(top)
+        cells = [("kept if it never failed", "decisions", "of those lost")]
+        for name, kept, share in zip(table["group"], table["decisions_kept"], table["share_of_lost"], strict=True):
+            cells.append((str(name), f"{kept:.2f}", f"{share:.0%}"))
+        return aligned(cells)
+
+    def _row_lines(self, top: int) -> list[str]:
+        cells = [("most likely lost", "decision", "confidence", "lost with")]
+        for i in self.order()[:top]:
+            cells.append(
+                (str(self.id[i]), str(self.predicted[i]), f"{self.confidence[i]:.3f}", f"{self.p_flip[i]:.4f}")
+            )
+        return aligned(cells, left=2)
+
+
+def in_words(probability: float) -> str:
+    """`lost in 1 of 8 cases`."""
+    if probability <= 0.0:
+        return "never lost"
+    if probability >= 1.0:
+        return "always lost"
+    if probability < RARE:
+        return f"lost in fewer than 1 of {round(1 / RARE):,} cases"
+    if probability <= 0.4:
+        return f"lost in 1 of {round(1.0 / probability):,} cases"
+    if probability < 0.95:
+        return f"lost in {round(10 * probability)} of 10 cases"
+    return f"lost in all but 1 of {round(1.0 / (1.0 - probability)):,} cases"
+
+
+def share_in_words(rate: float) -> str:
+    return f"{100.0 * rate:.4g}% of the time"

@@ -1,0 +1,174 @@
+"""find_failing_sets: the exact search that fits each row, and what asking the model can do for the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fragility.arrays import DEFAULT_BYTE_BUDGET
+from fragility.engines.choice import prepared
+from fragility.engines.lattice.rule import FlipRule
+from fragility.engines.lattice.whole import WholeLattice, linear_sums, row_blocks, whole_lattice
+from fragility.errors import EngineError
+from fragility.evidence import EvidenceRows
+from fragility.progress import Report, progress_bar
+from fragility.protocol import Protocol, bind
+from fragility.scores import Integers
+from fragility.search.answers import Answers
+from fragility.search.blackbox import BEAM, BY_SIZE, DEFAULT_BUDGET, DEFAULT_WIDTH, check_request, search_by_asking
+from fragility.search.found import FailingSets, MinimalSets
+from fragility.search.linear import search_linear
+from fragility.search.trees import BoundedRow, search_bounded
+from fragility.search.whole import search_lattice
+
+ROUNDING = 1e-9  # of a margin, between two batches of one model
+
+
+def find_failing_sets(
+    model: Any,
+    X: Any,
+    protocol: Protocol,
+    *,
+    method: str = "auto",
+    max_size: int | None = None,
+    every: bool = False,
+    budget: int = DEFAULT_BUDGET,
+    width: int = DEFAULT_WIDTH,
+    ids: Any = None,
+    engine: str = "auto",
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    progress: bool | Report | None = None,
+) -> FailingSets:
+    """Smallest set of groups whose removal flips each prediction.
+
+    Tree ensembles and linear models are searched exactly: through the whole lattice of subsets where at most 24 groups
+    matter for a row, beyond that by branch and bound (trees) or in closed form (linear models). Other models are asked:
+    a beam, whose answer is then proved by size as far as the budget goes.
+
+    Parameters
+    ----------
+    method : "auto", "exact" (without the beam: other models by size alone) or "beam" (for every model).
+    max_size : largest set asked for, by default any.
+    every : list all minimal failing sets of each row, up to 1000; a set is minimal if no proper subset of it fails.
+    budget : for rows that are not read from the lattice, the most states a row may cost; where it ends, the state says
+        "upper bound" or "not decided" and `searched_size` up to which size nothing fails, proved.
+    width : of the beam.
+    ids : one distinct id a row, as in `audit`.
+    engine : "auto", or "blackbox" to ask the model for everything.
+    byte_budget : bound on the states and tables held in memory at a time; it changes nothing in the result.
+    progress : a bar on the terminal (the default if there is one), or a function (rows decided, rows in all).
+    """
+    rows = bind(model, X, protocol, ids=ids)
+    limit = rows.n_groups if max_size is None else max_size
+    check_request(rows, method, width, limit)
+    work = _Finding(rows, protocol, Answers.blank(len(rows), rows.n_groups, limit, every), engine, byte_budget)
+    with progress_bar("searching", progress) as report:
+        open_rows = work.exactly(budget, report) if method != "beam" else np.arange(len(rows))
+        work.by_asking(open_rows, method, width, budget, report)
+    work.confirm()
+    return work.answers.finished(rows, protocol)
+
+
+class _Finding:
+    """One search over all rows."""
+
+    def __init__(self, rows: EvidenceRows, protocol: Protocol, answers: Answers, engine: str, byte_budget: int) -> None:
+        self.rows, self.protocol, self.answers = rows, protocol, answers
+        self.engine, self.byte_budget = engine, byte_budget
+        self.rule = FlipRule.of(rows, protocol)
+
+    def exactly(self, budget: int, report: Report | None) -> Integers:
+        """Search what an additive model allows; return the rows that are left."""
+        lattice = whole_lattice(self.rows, self.protocol, self.engine, self.byte_budget)
+        if lattice is None:
+            return self._closed_form() if linear_sums(self.rows, self.protocol, self.engine) else self._everyone
+        undecided = []
+        for block in lattice.blocks():
+            search_lattice(self.answers, lattice, block, self.protocol.group_names)
+            undecided.append(self._wide_rows(lattice, block, budget))
+            if report is not None:
+                report(block.start + len(block.x), len(self.rows))
+        return np.concatenate(undecided)
+
+    @property
+    def _everyone(self) -> Integers:
+        return np.arange(len(self.rows))
+
+    def _closed_form(self) -> Integers:
+        sums = linear_sums(self.rows, self.protocol, self.engine)
+        assert sums is not None
+        for start, x, original in row_blocks(self.rows, self.rule):
+            search_linear(self.answers, self.rows, sums, start, np.arange(len(x)), x, original)
+        return np.zeros(0, dtype=np.int64)
+
+    def _wide_rows(self, lattice: WholeLattice, block: Any, budget: int) -> Integers:
+        """Search the rows of a block with too many live groups for a table; return those left open."""
+        wide = np.setdiff1d(np.arange(len(block.x)), block.narrow)
+        if lattice.model.name == "linear":
+            sums = lattice.model.lattice
+            search_linear(self.answers, self.rows, sums, block.start, wide, block.x, block.original)
+            return np.zeros(0, dtype=np.int64)
+        for place in wide:
+            search = BoundedRow(self.rows, self.rule, lattice.model, block.x[place], int(block.original[place]))
+            search_bounded(self.answers, block.start + int(place), search, budget, self.protocol.group_names)
+        rows = block.start + wide
+        answers = self.answers
+        found = answers.size[rows] <= answers.max_size
+        left = ~found & (answers.searched[rows] < answers.max_size) & ~answers.exhausted[rows]
+        return np.asarray(rows[left])
+
+    def by_asking(self, places: Integers, method: str, width: int, budget: int, report: Report | None) -> None:
+        """Ask the model about the rows that are left; what branch and bound proved of them stays proved."""
+        answers = self.answers
+        proved, spent = answers.searched[places].copy(), answers.evaluations[places].copy()
+        tried = answers.method[places] != ""
+        ask = prepared(self.rows, self.engine)
+        new, known = places[~tried], places[tried]
+        search_by_asking(answers, ask, self.protocol, new, method, width, budget, self.byte_budget, report)
+        if method == "auto":  # an upper bound at least
+            search_by_asking(answers, ask, self.protocol, known, "beam", width, budget, self.byte_budget, report)
+        answers.searched[places] = np.maximum(answers.searched[places], proved)
+        answers.evaluations[places] = np.maximum(answers.evaluations[places], spent)
+        if answers.minimal is not None:
+            for row in places:
+                sets = answers.removed[row : row + 1][: int(answers.size[row] <= answers.max_size)]
+                named = answers.name_sets(sets, self.protocol.group_names)
+                answers.minimal[row] = MinimalSets(named, complete=bool(answers.exhausted[row]) and not named)
+
+    def confirm(self) -> None:
+        """Ask the model itself about every set that is reported, for its margin; each must fail.
+
+        A native predictor may differ from the model by rounding: what it found and the model denies is searched again.
+        """
+        denied = self._denied()
+        asked = np.isin(self.answers.method[denied], (BEAM, BY_SIZE))
+        if not asked.all():
+            raise EngineError("a set was found that does not flip the model itself; use engine='blackbox'")
+        search_by_asking(
+            self.answers,
+            self.rows,
+            self.protocol,
+            denied,
+            "auto",
+            DEFAULT_WIDTH,
+            DEFAULT_BUDGET,
+            self.byte_budget,
+            None,
+        )
+
+    def _denied(self) -> Integers:
+        """Fill in the margins of the sets found; return the rows whose set does not fail.
+
+        A model may round by the shape of its batch: an answer it gave in another batch stands where that is all.
+        """
+        answers, denied = self.answers, [np.zeros(0, dtype=np.int64)]
+        for start, x, original in row_blocks(self.rows, self.rule):
+            rows = start + np.arange(len(x))
+            hit = np.flatnonzero(answers.size[rows] <= answers.max_size)
+            if len(hit):
+                gone = answers.removed[rows[hit]][:, self.rows.column_group]
+                p = self.rows.predict(np.where(gone, self.rows.baseline, x[hit]))
+                answers.margin[rows[hit]] = self.rule.margin(p, original[hit])
+                denied.append(rows[hit][answers.margin[rows[hit]] >= ROUNDING - self.rule.resolution])
+        return np.concatenate(denied)

@@ -1,0 +1,84 @@
+"""`fragility reliability` as a user meets it."""
+
+import json
+
+import pandas as pd
+import pytest
+import skops.io
+from command_line import refuse, run
+from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.ensemble import GradientBoostingClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+import fragility as fg
+
+pytest.importorskip("numba")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    home = tmp_path_factory.mktemp("reliability")
+    X, y = fg.load_credit_g()
+    numeric = list(make_column_selector(dtype_include="number")(X))
+    nominal = [name for name in X.columns if name not in numeric]
+    prepare = make_column_transformer((StandardScaler(), numeric), (OneHotEncoder(sparse_output=False), nominal))
+    model = make_pipeline(prepare, GradientBoostingClassifier(n_estimators=30, random_state=0)).fit(X[:500], y[:500])
+    skops.io.dump(model, home / "model.skops")
+    fg.Protocol.fit(model, X[:500]).save(home / "protocol.json")
+    X.assign(risk=y)[900:930].to_parquet(home / "rows.parquet")
+    (home / "rates.json").write_text(json.dumps({"checking_status": 0.2, "purpose": 0.1}))
+    log = [("monday", "checking_status"), ("monday", "duration"), ("friday", "checking_status")]
+    pd.DataFrame(log, columns=["event", "field"]).to_csv(home / "log.csv", index=False)
+    return home
+
+
+def reliability(folder, *more):
+    return (
+        "reliability", folder / "protocol.json", "--model", folder / "model.skops", "--data", folder / "rows.parquet",
+        "--target", "risk", "--trust", *more,
+    )  # fmt: skip
+
+
+def loaded(folder):
+    model = fg.load_model(folder / "model.skops", trust=True)
+    rows = pd.read_parquet(folder / "rows.parquet").drop(columns="risk")
+    return model, rows, fg.Protocol.load(folder / "protocol.json")
+
+
+def test_one_rate_for_all(folder, tmp_path):
+    done = run(
+        *reliability(folder, "--rates", "0.05", "--top", "3", "--json", tmp_path / "lost.json"),
+        *("--csv", tmp_path / "lost.csv", "--picture", tmp_path / "fields.png"),
+    )
+    assert done.code == 0, done.err
+    expected = fg.failure_probability(*loaded(folder), 0.05)
+    assert f"{expected.lost:.1f} of 30 decisions" in done.out and "exact for every row" in done.out
+    assert expected.groups()["group"][0] in done.out
+    assert json.loads((tmp_path / "lost.json").read_text())["decisions_lost"] == pytest.approx(expected.lost)
+    assert pd.read_csv(tmp_path / "lost.csv")["p_flip"].to_numpy() == pytest.approx(expected.p_flip)
+    assert (tmp_path / "fields.png").stat().st_size > 5_000
+
+
+def test_rates_by_field_and_from_a_log(folder, tmp_path):
+    named = run(*reliability(folder, "--rates", folder / "rates.json", "--json", tmp_path / "named.json"))
+    assert named.code == 0, named.err
+    expected = fg.failure_probability(*loaded(folder), {"checking_status": 0.2, "purpose": 0.1})
+    assert json.loads((tmp_path / "named.json").read_text())["decisions_lost"] == pytest.approx(expected.lost)
+    logged = run(*reliability(folder, "--rates", folder / "log.csv"))
+    assert logged.code == 0 and "when one of 2 recorded outages strikes" in logged.out
+    spread = run(*reliability(folder, "--rates", folder / "log.csv", "--observations", "10"))
+    assert spread.code == 0 and "at the declared rates" in spread.out
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (("--rates", "1.5"), "rates must be a number from 0 to 1, got 1.5"),
+        (("--rates", "nowhere.csv"), "there is no file nowhere.csv"),
+        (("--rates", "0.1", "--observations", "5"), "are about a log of outages"),
+        (("--rates", "0.1", "--csv", "lost.txt"), "must end in .csv"),
+    ],
+)
+def test_wrong_requests_get_one_sentence(folder, more, sentence):
+    assert sentence in refuse(*reliability(folder, *more))

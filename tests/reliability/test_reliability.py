@@ -1,0 +1,178 @@
+"""Failure probabilities: what is declared, what recorded outages give, and what is said of it."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pipelines
+import pytest
+from naive_lattice import Enumerated
+
+import fragility as fg
+from fragility.errors import DataError
+from fragility.protocol import bind
+from fragility.reliability.outcomes import in_words
+from fragility.stress import Layout, Outages
+
+BLOCKS = {
+    "checking_status": "account", "savings_status": "account", "duration": "loan", "credit_amount": "loan",
+    "purpose": "purpose", "installment_commitment": "terms", "other_payment_plans": "terms", "other_parties": "terms",
+    "credit_history": "history", "existing_credits": "history", "employment": "work", "job": "work",
+    "residence_since": "home", "housing": "home", "property_magnitude": "home", "age": "person",
+    "personal_status": "person", "num_dependents": "person", "own_telephone": "contact", "foreign_worker": "contact",
+}  # fmt: skip
+pytest.importorskip("numba")
+
+
+@pytest.fixture(scope="module")
+def lending():
+    case = pipelines.fitted("credit_g", "gradient_boosting", "transformed")
+    return case.model, case.X_test.iloc[:20], fg.Protocol.fit(case.model, case.X_train, groups=BLOCKS)
+
+
+def enumerated(model, X, protocol):
+    rows = bind(model, X, protocol)
+    x, group = rows.dense(), rows.column_group.tolist()
+    return [Enumerated(row, rows.predict, rows.baseline, group, rows.n_groups, protocol.resolution) for row in x]
+
+
+def test_rates_by_number_group_and_field(lending):
+    model, X, protocol = lending
+    X = X.iloc[:6]
+    names = protocol.group_names
+    declared = {"account": 0.1, "duration": 0.2, "credit_amount": 0.25, "purpose": 0.0}
+    found = fg.failure_probability(model, X, protocol, declared)
+    rates = [0.0] * len(names)
+    rates[names.index("account")] = 0.1
+    rates[names.index("loan")] = 1 - 0.8 * 0.75  # either field takes the group down
+    assert found.rates == pytest.approx(rates)
+    for chance, truth in zip(found.p_flip, enumerated(model, X, protocol), strict=True):
+        assert chance == pytest.approx(truth.probability(rates), abs=1e-9)
+    same = fg.failure_probability(model, X, protocol, 0.1)
+    spelled = fg.failure_probability(model, X, protocol, {name: 0.1 for name in names})
+    assert np.array_equal(same.p_flip, spelled.p_flip)
+
+
+@pytest.mark.parametrize(
+    ("rates", "message"),
+    [
+        (1.5, "rates must be a number from 0 to 1, got 1.5"),
+        ("often", "rates must be a number from 0 to 1, got 'often'"),
+        ({}, "must name at least one group or field"),
+        ({"account": float("nan")}, "the rate of 'account' must be a number from 0 to 1"),
+        ({"acount": 0.1}, "neither a group nor a field"),
+        ({"account": 0.1, "savings_status": 0.2}, "give one of the two"),
+    ],
+)
+def test_wrong_rates_are_refused(lending, rates, message):
+    model, X, protocol = lending
+    with pytest.raises(DataError, match=message):
+        fg.failure_probability(model, X, protocol, rates)
+
+
+def test_a_number_of_draws_is_a_power_of_two(lending):
+    model, X, protocol = lending
+    with pytest.raises(DataError, match="draws must be a power of two of at least 16, got 1000"):
+        fg.failure_probability(model, X, protocol, 0.1, draws=1000)
+
+
+def test_certain_failures_and_none_at_all(lending):
+    model, X, protocol = lending
+    never = fg.failure_probability(model, X, protocol, 0.0)
+    assert (never.p_flip == 0.0).all() and never.lost == 0.0 and (never.kept == 0.0).all()
+    always = fg.failure_probability(model, X, protocol, 1.0)
+    for chance, truth in zip(always.p_flip, enumerated(model, X, protocol), strict=True):
+        assert chance == float(tuple(range(truth.n_groups)) in truth.failing)
+
+
+def test_recorded_outages_are_taken_as_they_co_occurred(lending):
+    model, X, protocol = lending
+    events = [("checking_status",)] * 6 + [("duration", "purpose")] * 3 + [("age", "job", "housing")]
+    outages = Outages.from_events(events)
+    found = fg.failure_probability(model, X, protocol, outages)
+    names = list(protocol.group_names)
+    patterns = [(tuple(sorted({names.index(BLOCKS[f]) for f in event})), 1 / len(events)) for event in events]
+    for i, truth in enumerate(enumerated(model, X, protocol)):
+        assert found.p_flip[i] == pytest.approx(sum(w for s, w in patterns if s in truth.failing))
+        for g in range(len(names)):
+            spared = sum(w for s, w in patterns if tuple(k for k in s if k != g) in truth.failing)
+            assert found.kept[i, g] == pytest.approx(found.p_flip[i] - spared)
+    assert found.exact.all() and set(found.method) == {"events"} and np.isnan(found.importance).all()
+    assert found.rates is None and "when one of 10 recorded outages strikes" in found.to_text()
+
+
+def test_rates_of_an_outage_log(lending):
+    model, X, protocol = lending
+    outages = Outages.from_events([("checking_status",)] * 6 + [("duration", "checking_status")] * 2)
+    assert outages.rates(100) == {"checking_status": 0.08, "duration": 0.02}
+    with pytest.raises(DataError, match="observations must be at least the 8 recorded events"):
+        outages.rates(7)
+    found = fg.failure_probability(model, X, protocol, outages.rates(100))
+    layout = Layout.of(protocol, bind(model, X, protocol))
+    assert found.rates[layout.groups_of("duration")[0]] == pytest.approx(0.02)
+
+
+def test_the_population_adds_up(lending, tmp_path):
+    model, X, protocol = lending
+    found = fg.failure_probability(model, X, protocol, 0.05)
+    assert found.lost == pytest.approx(found.p_flip.sum())
+    table = found.groups()
+    assert table["decisions_kept"].is_monotonic_decreasing
+    assert dict(zip(table["group"], table["decisions_kept"], strict=True)) == pytest.approx(
+        dict(zip(protocol.group_names, 0.05 * found.importance.sum(axis=0), strict=True))
+    )
+    without = {name: 0.05 for name in protocol.group_names if name != table["group"][0]}
+    mended = fg.failure_probability(model, X, protocol, without)
+    assert found.lost - mended.lost == pytest.approx(table["decisions_kept"][0], abs=1e-9)
+    found.save(tmp_path / "lost.json")
+    found.save(tmp_path / "lost.csv")
+    found.save(tmp_path / "lost.parquet")
+    document = json.loads((tmp_path / "lost.json").read_text())
+    assert document["decisions_lost"] == pytest.approx(found.lost) and len(document["predictions"]) == 20
+    assert pd.read_csv(tmp_path / "lost.csv")["p_flip"].to_numpy() == pytest.approx(found.p_flip)
+    assert pd.read_parquet(tmp_path / "lost.parquet")["p_flip"].to_numpy() == pytest.approx(found.p_flip)
+    display = found.plot(top=4)
+    assert [t.get_text() for t in display.ax_.get_yticklabels()] == table["group"][:4].tolist()
+    assert display.ax_.patches[0].get_width() == pytest.approx(table["decisions_kept"][0])
+
+
+def test_words():
+    assert in_words(0.125) == "lost in 1 of 8 cases"
+    assert in_words(0.0) == "never lost" and in_words(1.0) == "always lost"
+    assert in_words(1e-6) == "lost in fewer than 1 of 10,000 cases"
+    assert in_words(0.68) == "lost in 7 of 10 cases"
+    assert in_words(0.99) == "lost in all but 1 of 100 cases"
+
+
+def test_a_sentence_names_the_condition(lending):
+    model, X, protocol = lending
+    found = fg.failure_probability(model, X, protocol, 0.05)
+    worst = int(found.order()[0])
+    assert found.sentence(worst) == f"{in_words(found.p_flip[worst])} if each group of fields is missing 5% of the time"
+    asked = fg.failure_probability(model, X.iloc[:3], protocol, 0.05, engine="blackbox")
+    assert not asked.exact.any() and "95% interval" in asked.sentence(0)
+    assert ((asked.low <= asked.p_flip) & (asked.p_flip <= asked.high) & (asked.low < asked.high)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [f for f in pipelines.FAMILIES if f not in ("mlp",)])
+@pytest.mark.parametrize("dataset", ["adult", "heloc", "default_credit"])
+def test_monte_carlo_agrees(dataset, family, load_data):
+    targets = {"adult": "income", "heloc": "RiskPerformance", "default_credit": "default.payment.next.month"}
+    table = pipelines.read_table(dataset)
+    target = targets[dataset] if targets[dataset] in table else table.columns[-1]
+    table = table.sample(900, random_state=1).reset_index(drop=True)
+    X, y = table.drop(columns=[target]), pipelines.labels_for(family, table[target].astype(str))
+    model = pipelines.Pipeline([("prepare", pipelines.preprocessing(X)), ("model", pipelines.estimator(family))])
+    model.fit(X[:800], y[:800])
+    protocol = fg.Protocol.fit(model, X[:800])
+    found = fg.failure_probability(model, X[800:830], protocol, 0.3)
+    assert found.exact.all()
+    rows = bind(model, X[800:830], protocol)
+    draws = np.random.default_rng(0).random((1000, rows.n_groups)) < 0.3
+    for i in range(0, 30, 3):
+        x = rows.dense(i, i + 1)[0]
+        p = rows.predict(np.where(draws[:, rows.column_group], rows.baseline, x))
+        base = rows.predict(x[None])[0].argmax()
+        share = (p.argmax(axis=1) != base).mean()
+        assert abs(share - found.p_flip[i]) < 4 * np.sqrt(max(share * (1 - share), 1e-3) / 1000) + 2e-3
