@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility._audit import audit
-from fragility.arrays import DEFAULT_BYTE_BUDGET
+from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
 from fragility.certificates import Certificates
 from fragility.engines.choice import prepared
 from fragility.errors import DataError, ModelError
@@ -40,7 +40,6 @@ from fragility.ranking import (
     scores_of,
 )
 from fragility.saving import save_report, without_nan
-from fragility.scores import Floats, Integers
 from fragility.stress import BrittleLabels, Stress, label_rows, run_stress_rows
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from fragility._audit import claims_from, input_row_digests
+from fragility.arrays import Floats
 from fragility.canonical import combine_digests
 from fragility.certificates import (
     Certificates,
@@ -51,7 +52,7 @@ from fragility.libraries import VERSIONED
 from fragility.models import Model
 from fragility.progress import progress_bar
 from fragility.protocol import Protocol, bind
-from fragility.scores import EPSILON, Floats
+from fragility.scores import EPSILON
 
 MAX_LISTED = 20
 # What a document of unknown origin can still set off behind the checks that name its fault.

@@ -1,6 +1,16 @@
-"""Budgets: how many rows fit into a number of bytes. No result depends on a budget."""
+"""Arrays: the names of their kinds, and budgets: how many rows fit into a number of bytes.
+
+No result depends on a budget.
+"""
 
 from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
 
 MEBIBYTE = 2**20
 DEFAULT_BYTE_BUDGET = 256 * MEBIBYTE  # stressed rows held at a time, where the user names no other bound

@@ -27,6 +27,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.utils.validation import check_is_fitted
 
 from fragility._audit import audit
+from fragility.arrays import Floats, Integers
 from fragility.certificates import Certificates
 from fragility.errors import DataError, ModelError
 from fragility.evidence.rows import read_rows
@@ -39,7 +40,7 @@ from fragility.ranking.predictive import (
     negative_log_likelihood,
 )
 from fragility.saving import save_report, without_nan, write_json
-from fragility.scores import Floats, Integers, pseudo_logits, softmax_probabilities
+from fragility.scores import pseudo_logits, softmax_probabilities
 from fragility.text import aligned, number
 
 if TYPE_CHECKING:

@@ -28,11 +28,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.certificates import Certificates
 from fragility.errors import DataError
 from fragility.files import write_text
 from fragility.ids import places_by_id
-from fragility.scores import Booleans, Floats, Integers
 from fragility.stress import BrittleLabels
 from fragility.stress.labels import STRESS_KEY
 

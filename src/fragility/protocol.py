@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from fragility.arrays import Floats, Integers
 from fragility.canonical import digest_of, table_digest
 from fragility.errors import FragilityError, ProtocolError
 from fragility.evidence import EvidenceRows
@@ -30,7 +31,7 @@ from fragility.evidence.rows import read_rows
 from fragility.evidence.space import SPACES, Column, EvidenceSpace, Group, Space
 from fragility.files import parse_json, write_text
 from fragility.models import ClassLabel, Decision, Model
-from fragility.scores import READINGS, Floats, Integers, Reading
+from fragility.scores import READINGS, Reading
 
 FORMAT = "fragility-protocol/1"
 DEFAULT_DEPTH = 10

@@ -29,9 +29,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Booleans = npt.NDArray[np.bool_]
+from fragility.arrays import Booleans, Floats, Integers
+
 Reading = Literal["support", "current", "support_unbounded"]
 
 CLIP = 1e-12  # smallest probability a score sees

@@ -54,6 +54,14 @@ FAMILIES = {
 SINGLE = ("xgboost",)  # its own sums are float32
 
 
+@pytest.fixture(autouse=True, scope="module")
+def any_resolution():
+    """Ties are made by hand here, at resolutions that a protocol for users may not have."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fragility.protocol.MAX_RESOLUTION", 100.0)
+        yield
+
+
 def case(family, seed, n_groups, n_classes, *, whole_numbers=False):
     """A fitted model, its protocol and a few bound rows; whole-numbered cells make ties."""
     draws = np.random.default_rng(seed)

@@ -15,19 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.protocol import Protocol
-from fragility.scores import (
-    Booleans,
-    Floats,
-    Integers,
-    collapse,
-    common_loss,
-    exposure,
-    fds,
-    flip_budget,
-    independent_loss,
-    rcma,
-)
+from fragility.scores import collapse, common_loss, exposure, fds, flip_budget, independent_loss, rcma
 
 # Derived claims are recomputed from the stored numbers they were made of, so only the last digits may differ.
 DERIVED_TOLERANCE = 1e-9

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from fragility.arrays import Floats
 from fragility.canonical import combine_digests
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import Claims
@@ -29,7 +30,6 @@ from fragility.certificates.table import check_schema, claims_of, table_of
 from fragility.errors import CertificateError
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
-from fragility.scores import Floats
 
 SHOWN_ROWS = 20
 SHOWN_COLUMNS = ["id", "predicted", "confidence", "flip_budget", "rcma", "fds", "exposure"]

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fragility.arrays import Floats
 from fragility.canonical import DIGEST_PREFIX, canonical_bytes
 from fragility.certificates.claims import Claims
 from fragility.models import ClassLabel
-from fragility.scores import Floats
 
 FORMAT = "fragility-certificates/1"
 PROBABILITY_UNIT = 2.0**-20

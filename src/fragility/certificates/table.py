@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fragility.arrays import Floats, Integers
 from fragility.certificates.claims import Claims
 from fragility.certificates.digests import digest_text
 from fragility.errors import CertificateError
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
-from fragility.scores import Floats, Integers
 
 ID_TYPES = (pa.int64(), pa.string())
 

@@ -31,7 +31,7 @@ from fragility.files import replacing
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fragility.scores import Floats
+    from fragility.arrays import Floats
 
 ValidationArgument = Annotated[
     Path,

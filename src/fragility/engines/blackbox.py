@@ -16,21 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET, rows_within
+from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
 from fragility.engines.states import StatesAsked
 from fragility.engines.trace import Progress, Trace, original_confidence
 from fragility.evidence import STEP, EvidenceRows
 from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
-from fragility.scores import (
-    Booleans,
-    Floats,
-    Integers,
-    reading_margin,
-    removal_order,
-    state_prediction,
-    support_margin,
-)
+from fragility.scores import reading_margin, removal_order, state_prediction, support_margin
 
 ENGINE = "blackbox"
 Ranks: TypeAlias = npt.NDArray[np.int32]  # (n, d) step at which each column's group is removed, from 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fragility.arrays import Floats
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.comparison import disagreement
@@ -18,7 +19,6 @@ from fragility.engines.trace import Progress, Trace
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
-from fragility.scores import Floats
 
 SELF_CHECK_ROWS = 16
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fragility.arrays import Booleans, Integers
 from fragility.engines.trace import Trace
 from fragility.evidence import EvidenceRows, blend
 from fragility.protocol import Protocol, operator_width
-from fragility.scores import Booleans, Integers, removal_order, support_margin
+from fragility.scores import removal_order, support_margin
 
 
 def disagreement(claimed: Trace, asked: Trace, rows: EvidenceRows, protocol: Protocol, tolerance: float) -> str | None:

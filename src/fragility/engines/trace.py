@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fragility.scores import Floats, Integers
+from fragility.arrays import Floats, Integers
 
 Progress: TypeAlias = Callable[[int, int], None]  # (rows done, rows in all)
 

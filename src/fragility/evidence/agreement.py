@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import ModelError
 from fragility.evidence.bound import EvidenceRows
 from fragility.evidence.handover import guarded, part_of
-from fragility.scores import Booleans, Floats, Integers, predicted_class, support_margin
+from fragility.scores import predicted_class, support_margin
 
 ROUNDING = 1e-4  # margins of a float32 model differ by up to this with the shape of its batch
 PROBABILITY_ROUNDING = 1e-5  # the same for probabilities; a tiny one has a steep logarithm and says little

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from fragility.arrays import Floats
 from fragility.evidence.fields import Field
 from fragility.evidence.moments import column_means, column_medians, mean_and_spread
 from fragility.evidence.rows import Scalar
 from fragility.evidence.tracing import Origin
-from fragility.scores import Floats
 
 BASELINES = ("mean", "median", "zero", "mode", "missing")
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from fragility.arrays import Floats
 from fragility.canonical import is_missing
 from fragility.errors import DataError, EvidenceError
 from fragility.evidence.averages import BASELINES, field_baseline, matrix_baseline
@@ -19,7 +20,6 @@ from fragility.evidence.handover import dense, transform
 from fragility.evidence.rows import Rows, Scalar, native_like, read_rows
 from fragility.evidence.space import Space
 from fragility.models.adapter import Model
-from fragility.scores import Floats
 
 Units: TypeAlias = Literal["raw", "transformed"]
 UNITS: tuple[Units, ...] = ("raw", "transformed")

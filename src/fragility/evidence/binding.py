@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fragility.arrays import Floats, Integers
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.evidence.agreement import BATCH_ROWS, check_steady
 from fragility.evidence.bound import EvidenceRows
@@ -19,7 +20,7 @@ from fragility.evidence.rows import Rows, native_like, read_rows
 from fragility.evidence.space import EvidenceSpace
 from fragility.evidence.tracing import output_names
 from fragility.models.adapter import Model
-from fragility.scores import Floats, Integers, support_margin
+from fragility.scores import support_margin
 
 CONFIRM_ROWS = 64  # rows on which a known link is compared with the model's own predict_proba
 

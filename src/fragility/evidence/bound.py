@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.evidence.rows import Rows
 from fragility.models.adapter import Model
-from fragility.scores import Booleans, Floats, Integers
 
 STEP = 0.5  # a value that cannot be interpolated takes the baseline's from this severity on
 

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from fragility.arrays import Floats
 from fragility.canonical import WHOLE_BITS, beyond_doubles, is_missing
 from fragility.errors import DataError, EvidenceError
 from fragility.evidence.fields import Field, is_categorical, kind_of, type_of
 from fragility.evidence.rows import Rows, Scalar, native_like
-from fragility.scores import Floats
 
 Table: TypeAlias = tuple[Scalar, ...]
 

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from fragility.arrays import Floats
 from fragility.canonical import beyond_doubles
 from fragility.errors import DataError, EvidenceError
 from fragility.evidence.categories import category_columns, check_readable
@@ -24,7 +25,6 @@ from fragility.evidence.rows import Kind, Rows
 from fragility.evidence.space import SPACES, Space
 from fragility.evidence.tracing import Origin, output_names, trace_columns
 from fragility.models.adapter import Model
-from fragility.scores import Floats
 
 GroupMap: TypeAlias = Mapping[str, str | Sequence[str]]
 PROBE_ROWS = 64  # training rows on which a model is asked whether a form of its input changes its answers

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from fragility.arrays import Floats
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError
 from fragility.evidence.rows import Rows
 from fragility.models.adapter import Model
 from fragility.models.links import LINK_TOLERANCE
-from fragility.scores import Floats
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from fragility.scores import Floats
+from fragility.arrays import Floats
 
 BASELINE_DIGITS = 12
 

@@ -9,10 +9,10 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from fragility.arrays import Floats, Integers
 from fragility.evidence.fields import Field
 from fragility.evidence.rows import Kind, Scalar
 from fragility.models.decision import ClassLabel, Decision
-from fragility.scores import Floats, Integers
 
 Space: TypeAlias = Literal["transformed", "raw"]
 SPACES: tuple[Space, ...] = ("transformed", "raw")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from sklearn.pipeline import Pipeline
 
+from fragility.arrays import Floats, Integers
 from fragility.errors import ModelError
 from fragility.libraries import family_of
 from fragility.models.decision import ClassLabel, Decision, is_threshold_classifier, label_indices, own_decision
@@ -30,7 +31,6 @@ from fragility.models.links import (
     type_name,
     xgboost_objective,
 )
-from fragility.scores import Floats, Integers
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from fragility.arrays import Floats, Integers
 from fragility.errors import ModelError, ProtocolError
-from fragility.scores import Floats, Integers
 
 ClassLabel: TypeAlias = str | int | bool | float
 SMALLEST_THRESHOLD = 1e-9  # probabilities are clipped at 1e-12: nearer to 0 or 1 no decision would ever turn

@@ -14,10 +14,11 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from fragility.arrays import Floats
 from fragility.errors import ModelError
 from fragility.libraries import family_of, is_torch_module
 from fragility.models.decision import ClassLabel
-from fragility.scores import Floats, sigmoid_probabilities, softmax_probabilities
+from fragility.scores import sigmoid_probabilities, softmax_probabilities
 
 OutputKind: TypeAlias = Literal["probabilities", "logits", "binary_logit", "log_probabilities"]
 SUM_TOLERANCE = 1e-4  # float32 probabilities over many classes add up to 1 only this closely

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fragility.arrays import Floats, Integers
 from fragility.errors import DataError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
-from fragility.scores import Floats, Integers, pseudo_logits
+from fragility.scores import pseudo_logits
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.equality import NanEqual
 from fragility.errors import DataError
-from fragility.scores import Booleans, Floats, Integers
 
 
 @dataclass(frozen=True, slots=True, eq=False)

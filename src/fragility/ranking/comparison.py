@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fragility.arrays import Booleans, Floats
 from fragility.certificates import Certificates
 from fragility.errors import DataError
 from fragility.ids import places_by_id
@@ -30,7 +31,6 @@ from fragility.ranking.metrics import (
 )
 from fragility.ranking.report import Ceiling, Comparison, Labels, RankingReport, ScoreResult
 from fragility.ranking.scores import in_reading_order, natural_direction, score_kind, scores_of
-from fragility.scores import Booleans, Floats
 
 _COMPARED = ("cfc_exposure", "cfc_fds", "cfc_rcma")
 

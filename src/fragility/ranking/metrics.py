@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import DataError
-from fragility.scores import Booleans, Floats, Integers
 
 BUDGETS = (0.05, 0.10, 0.20)
 DEFINED = "defined"

@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET
+from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
 from fragility.ranking.predictive import negative_log_likelihood
-from fragility.scores import Floats, Integers, collapse, rcma, reading_margin
+from fragility.scores import collapse, rcma, reading_margin
 
 
 def rcma_along(

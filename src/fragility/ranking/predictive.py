@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 
+from fragility.arrays import Floats, Integers
 from fragility.equality import NanEqual
 from fragility.errors import DataError
 from fragility.ranking.metrics import auroc
-from fragility.scores import CLIP, Floats, Integers
+from fragility.scores import CLIP
 
 BINS = 15
 

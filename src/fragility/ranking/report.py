@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy.typing as npt
 
+from fragility.arrays import Booleans, Floats
 from fragility.equality import NanEqual
 from fragility.errors import DataError
 from fragility.ranking.metrics import DEFINED
 from fragility.saving import save_report, without_nan
-from fragility.scores import Booleans, Floats
 from fragility.text import aligned, number
 
 if TYPE_CHECKING:

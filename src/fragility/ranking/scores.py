@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
+from fragility.arrays import Floats
 from fragility.certificates import Certificates
 from fragility.scores import (
-    Floats,
     clipped_probabilities,
     current_margin,
     degradation_risk,

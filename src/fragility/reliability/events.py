@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fragility.scores import Booleans, Floats, Integers
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.stress import Layout, Outages
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET
+from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
 from fragility.engines.choice import prepared
 from fragility.engines.lattice.rule import FlipRule
 from fragility.engines.lattice.whole import Block, WholeLattice, linear_sums, row_blocks, whole_lattice
@@ -22,7 +22,6 @@ from fragility.reliability.events import EventSets
 from fragility.reliability.outcomes import FailureProbability, share_in_words
 from fragility.reliability.rates import group_rates
 from fragility.reliability.sampling import DrawnSubsets, flips_of
-from fragility.scores import Floats, Integers
 from fragility.search.trees import BoundedRow
 from fragility.stress import Layout, Outages
 

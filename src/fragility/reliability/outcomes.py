@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.reliability.pictures import ReliabilityDisplay
 from fragility.saving import save_report, without_nan
-from fragility.scores import Booleans, Floats, Integers
 from fragility.text import aligned
 
 if TYPE_CHECKING:

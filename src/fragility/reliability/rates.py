@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fragility.arrays import Floats
 from fragility.errors import DataError
-from fragility.scores import Floats
 from fragility.stress import Layout
 
 

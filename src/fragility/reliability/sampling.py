@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.engines.lattice.rule import FlipRule
 from fragility.errors import DataError
 from fragility.evidence import EvidenceRows
-from fragility.scores import Booleans, Floats, Integers
 
 REPLICATES = 16
 LEVEL = 0.95

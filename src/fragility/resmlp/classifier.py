@@ -23,6 +23,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import DataError, EvidenceError, ModelError
 from fragility.progress import Report, progress_bar
 from fragility.ranking.predictive import class_codes
@@ -36,7 +37,7 @@ from fragility.resmlp.storage import (
     torch_part,
     write_model,
 )
-from fragility.scores import Booleans, Floats, Integers, softmax_probabilities
+from fragility.scores import softmax_probabilities
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 

@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from fragility.arrays import Floats, Integers
 from fragility.errors import EvidenceError
 from fragility.evidence.groups import raw_origin_groups
 from fragility.evidence.moments import column_means
 from fragility.evidence.tracing import output_names, trace_columns
 from fragility.protocol import Protocol
-from fragility.scores import Floats, Integers
 
 Member: TypeAlias = int | str
 Groups: TypeAlias = tuple[tuple[Member, ...], ...]

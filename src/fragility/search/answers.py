@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
-from fragility.scores import Booleans, Floats, Integers
 from fragility.search.found import (
     MINIMUM,
     NONE_AT_ALL,

@@ -19,14 +19,13 @@ from itertools import combinations, islice
 
 import numpy as np
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET
+from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
 from fragility.engines.lattice.rule import FlipRule
 from fragility.errors import ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import original_class
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
-from fragility.scores import Booleans, Floats, Integers
 from fragility.search.answers import Answers
 from fragility.search.found import FailingSets
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fragility.arrays import Integers
 from fragility.equality import NanEqual
 from fragility.errors import ProtocolError
-from fragility.scores import Integers
 from fragility.search.found import FailingSets
 
 

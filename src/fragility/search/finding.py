@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET
+from fragility.arrays import DEFAULT_BYTE_BUDGET, Integers
 from fragility.engines.choice import prepared
 from fragility.engines.lattice.rule import FlipRule
 from fragility.engines.lattice.whole import WholeLattice, linear_sums, row_blocks, whole_lattice
@@ -14,7 +14,6 @@ from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
-from fragility.scores import Integers
 from fragility.search.answers import Answers
 from fragility.search.blackbox import BEAM, BY_SIZE, DEFAULT_BUDGET, DEFAULT_WIDTH, check_request, search_by_asking
 from fragility.search.found import FailingSets, MinimalSets

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import DataError
 from fragility.saving import TABLE_SUFFIXES, checked_suffix, write_table
-from fragility.scores import Booleans, Floats, Integers
 
 MINIMUM = "minimum"
 UPPER_BOUND = "upper bound"

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.engines.lattice.linear import LinearLattice
 from fragility.evidence import EvidenceRows
-from fragility.scores import Booleans, Floats, Integers
 from fragility.search.answers import Answers
 
 CLOSED_FORM = "closed form"

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.engines.lattice.rule import FlipRule
 from fragility.evidence import EvidenceRows
-from fragility.scores import Booleans, Floats, Integers
 from fragility.search.answers import Answers
 from fragility.search.found import NOT_COUNTED, MinimalSets
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fragility.arrays import Integers
 from fragility.engines.lattice.whole import Block, Subsets, WholeLattice
-from fragility.scores import Integers
 from fragility.search.answers import Answers
 from fragility.search.found import MinimalSets
 

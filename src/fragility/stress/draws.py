@@ -26,7 +26,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fragility.scores import Booleans, Floats, Integers
+from fragility.arrays import Booleans, Floats, Integers
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET
+from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
 from fragility.engines.choice import prepared
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import original_class
@@ -33,7 +33,7 @@ from fragility.models.adapter import len_of
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.saving import write_table
-from fragility.scores import EPSILON, Booleans, Floats, Integers, support_margin
+from fragility.scores import EPSILON, support_margin
 from fragility.stress.declaration import Stress
 from fragility.stress.draws import row_keys
 from fragility.stress.stressors import Layout

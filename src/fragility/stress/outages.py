@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import narwhals as nw
 import numpy as np
 
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import DataError, ProtocolError
-from fragility.scores import Booleans, Floats, Integers
 from fragility.stress.draws import Words, uniforms
 from fragility.stress.stressors import Layout
 

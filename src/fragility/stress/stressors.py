@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from fragility.arrays import Floats, Integers
 from fragility.errors import EvidenceError, ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.tracing import trace_columns
 from fragility.protocol import Protocol
-from fragility.scores import Floats, Integers
 from fragility.stress.draws import Words, strikes, uniforms
 
 

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.engines.lattice.rule import FlipRule
 from fragility.engines.linear.links import link_for
 from fragility.engines.linear.sums import GroupScores
 from fragility.evidence import EvidenceRows
-from fragility.scores import Booleans, Floats, Integers, softmax_probabilities
+from fragility.scores import softmax_probabilities
 
 LINK_ROUNDING = 1e-13
 TABLE_BITS = 24

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fragility.arrays import Booleans, Floats
 from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
-from fragility.scores import CLIP, Booleans, Floats, support_margin
+from fragility.scores import CLIP, support_margin
 
 
 @dataclass(frozen=True, slots=True, eq=False)

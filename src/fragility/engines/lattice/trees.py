@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.engines.lattice.rule import FlipRule
 from fragility.engines.trees.encoding import AVERAGE, SIGMOID
 from fragility.engines.trees.engine import _forest_of
@@ -34,7 +35,6 @@ from fragility.engines.trees.kernels.subsets import FIRST_BITS, WORD_BITS
 from fragility.engines.trees.plan import plan_for
 from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
-from fragility.scores import Booleans, Floats, Integers
 
 LINK_ROUNDING = 1e-13  # of a margin computed from probabilities
 NARROW_ROUNDING = 2e-5  # of a margin: more than this through 32-bit numbers, and 64-bit ones are taken

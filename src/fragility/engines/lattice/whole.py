@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fragility.arrays import MEBIBYTE
+from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers
 from fragility.engines.choice import _native_for
 from fragility.engines.lattice.linear import LinearLattice, LinearMarks, additive
 from fragility.engines.lattice.rule import FlipRule
@@ -29,7 +29,6 @@ from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
-from fragility.scores import Booleans, Floats, Integers
 
 MOST_LIVE = 24  # groups whose subsets are tabulated
 WORD_BITS = 6

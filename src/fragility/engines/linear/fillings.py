@@ -12,14 +12,13 @@ from typing import TypeAlias
 
 import numpy as np
 
+from fragility.arrays import Floats, Integers
 from fragility.engines.linear.links import Link
 from fragility.engines.states import StatesAsked
 from fragility.engines.trace import Trace, original_confidence
 from fragility.evidence import EvidenceRows
 from fragility.scores import (
     CLIP,
-    Floats,
-    Integers,
     flip_threshold,
     predicted_class,
     reading_margin,

@@ -7,10 +7,11 @@ from typing import TypeAlias
 
 import numpy as np
 
+from fragility.arrays import Floats
 from fragility.evidence import EvidenceRows
 from fragility.libraries import family_of
 from fragility.models.links import PREDICT_PROBA
-from fragility.scores import Floats, softmax_probabilities
+from fragility.scores import softmax_probabilities
 
 LOGISTIC = ("sklearn.LogisticRegression", "sklearn.LogisticRegressionCV")
 DISCRIMINANT = "sklearn.LinearDiscriminantAnalysis"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from fragility.arrays import Floats, Integers
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows
-from fragility.scores import Floats, Integers
 
 JOINED_COLUMNS = 4  # neighbouring groups of so few columns share one product
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import scipy.sparse as sp
 
-from fragility.arrays import MEBIBYTE, rows_within
+from fragility.arrays import MEBIBYTE, Floats, Integers, rows_within
 from fragility.engines.states import StatesAsked
 from fragility.engines.trace import Progress, Trace
 from fragility.engines.trees.encoding import AVERAGE
@@ -25,7 +25,7 @@ from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows
 from fragility.models import Model
 from fragility.protocol import Protocol
-from fragility.scores import Floats, Integers, flip_threshold, removal_order
+from fragility.scores import flip_threshold, removal_order
 
 ENGINE = "trees"
 CHUNK_ROWS = 16384  # rows whose states are held at a time, fewer where they would take more than CHUNK_BYTES

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from fragility.arrays import Floats, Integers
 from fragility.engines.trees.encoding import CATEGORY, KIND
 from fragility.errors import EngineError
-from fragility.scores import Floats, Integers
 
 Columns: TypeAlias = npt.NDArray[np.int32]
 Flags: TypeAlias = npt.NDArray[np.uint8]

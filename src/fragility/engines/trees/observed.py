@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fragility.arrays import Floats, Integers
 from fragility.engines.trace import original_confidence
 from fragility.engines.trees.encoding import SIGMOID, SOFTMAX
 from fragility.engines.trees.forest import Forest
 from fragility.scores import (
     CLIP,
-    Floats,
-    Integers,
     Reading,
     predicted_class,
     reading_margin,

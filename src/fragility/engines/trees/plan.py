@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from fragility.arrays import Floats
 from fragility.engines.states import StatesAsked
 from fragility.engines.trees.forest import Forest
 from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
-from fragility.scores import Floats
 
 MONOTONE_BELOW = 0.999  # severities; only within rounding of 1 can x + s (b - x) pass the baseline itself
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fragility.arrays import Floats
 from fragility.engines.trees.forest import Forest
 from fragility.engines.trees.observed import probabilities
 from fragility.engines.trees.plan import plain_plan, unmoved
 from fragility.engines.trees.scoring import scorer_of
-from fragility.scores import Floats
 
 CHUNK_ROWS = 16384  # rows scored at a time
 

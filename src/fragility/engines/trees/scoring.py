@@ -11,12 +11,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fragility.arrays import MEBIBYTE
+from fragility.arrays import MEBIBYTE, Floats, Integers
 from fragility.engines.trees.encoding import BASELINE_RIGHT, COLUMN_SHIFT
 from fragility.engines.trees.forest import Forest
 from fragility.engines.trees.plan import Plan, States
 from fragility.evidence import STEP
-from fragility.scores import Floats, Integers
 
 logger = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fragility.arrays import Floats
 from fragility.engines.trees.encoding import NAN_RIGHT, SIGMOID, SOFTMAX
 from fragility.engines.trees.forest import (
     NO_SETS,
@@ -21,7 +22,6 @@ from fragility.engines.trees.forest import (
     starts_of,
 )
 from fragility.errors import EngineError
-from fragility.scores import Floats
 
 LOSSES = ("Logloss", "CrossEntropy", "MultiClass")
 

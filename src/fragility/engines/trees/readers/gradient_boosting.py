@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from fragility.arrays import Floats
 from fragility.engines.trees.encoding import SIGMOID, SOFTMAX
 from fragility.engines.trees.forest import Convention, Forest, assemble
 from fragility.engines.trees.readers.sklearn_forests import tree_nodes
 from fragility.errors import EngineError
-from fragility.scores import Floats
 
 
 def read(head: Any) -> Forest:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fragility.arrays import Floats, Integers
 from fragility.engines.trees.encoding import CATEGORY_INVERTED, NAN_RIGHT, NUMERIC, SIGMOID, SOFTMAX, ZERO_BAND
 from fragility.engines.trees.forest import Convention, Forest, TreeNodes, assemble
 from fragility.errors import EngineError
-from fragility.scores import Floats, Integers
 
 # ``decision_type`` of a node: is it a category, does a missing cell go left, and what counts as missing
 CATEGORY_BIT, DEFAULT_LEFT_BIT = 1, 2

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from fragility.arrays import Floats
 from fragility.engines.trees.encoding import AVERAGE, NAN_RIGHT
 from fragility.engines.trees.forest import Convention, Forest, TreeNodes, assemble
 from fragility.errors import EngineError
-from fragility.scores import Floats
 
 
 def read_forest(head: Any) -> Forest:
