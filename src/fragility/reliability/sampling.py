@@ -47,7 +47,7 @@ class DrawnSubsets:
 
     @property
     def draws(self) -> int:
-        return round(1.0 / self.weight[self.weight > 0].min()) * REPLICATES
+        return round(1.0 / float(self.weight[self.weight > 0].min())) * REPLICATES
 
     def estimates(self, flips: Booleans) -> tuple[Floats, Floats, Floats]:
         """Return p_flip, low and high (m,) from flips (m, U)."""
