@@ -57,7 +57,7 @@ def test_values_of_a_file_are_the_baseline(made, tmp_path, table, model):
     [
         (pd.DataFrame({"age": []}), "holds no rows; at least one row and one column were expected"),
         (
-            pd.DataFrame(np.ones((2, 2)), columns=["age", "age"]),
+            pd.DataFrame([[1, 2]], columns=["age", "age"]),
             "has two columns named 'age'; column names must differ",
         ),
     ],
