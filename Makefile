@@ -1,6 +1,6 @@
 # Every target sets up .venv by itself, with nothing but Python 3.11 or newer and pip.
 #   make demo    train, audit and explain a model on the bundled credit data
-#   make test    the tests but for the slow ones (TESTS="tests/test_cli.py" for some of them)
+#   make test    the tests but for the slow ones (TESTS=tests/cli for some of them)
 
 # The first interpreter on this machine that is new enough; override with `make PYTHON=python3.13 ...`.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -39,7 +39,7 @@ format: $(VENV)/.installed-dev  ## put every file in ruff's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: $(VENV)/.installed-dev  ## mypy, strict for the numerical core
+types: $(VENV)/.installed-dev  ## mypy, strict
 	$(BIN)/mypy
 
 bench: $(VENV)/.installed-dev  ## what certificates cost (needs FRAGILITY_DATA); the other scripts say what they need

@@ -102,6 +102,7 @@ def test_a_small_run_fills_every_table_and_the_page(tiny_run):
     assert "**4 of 189 units**" in reproduction_document(results)
 
 
+@pytest.mark.slow
 def test_the_smoke_profile_runs_resumes_and_makes_its_tables(tmp_path):
     out = tmp_path / "smoke"
     first = run_command("study", "run", "smoke", "--out", out, "--jobs", "2")

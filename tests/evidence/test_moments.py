@@ -77,6 +77,7 @@ def test_the_mean_of_a_standardised_column_is_zero(standardised) -> None:
     assert [c.baseline for c in Protocol.fit(model, data.X_train[SPLIT_AT_ZERO]).columns] == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["mean", "median", "mode"]), st.sampled_from(["transformed", "raw"]))
 @settings(max_examples=12, deadline=None)
 def test_the_order_of_the_training_rows_changes_nothing(seed: int, baseline: str, space: str) -> None:

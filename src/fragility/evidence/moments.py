@@ -92,5 +92,6 @@ def _columns(matrix: Any) -> Iterator[tuple[Floats, int]]:
         for start, stop in zip(by_column.indptr[:-1], by_column.indptr[1:], strict=True):
             yield by_column.data[start:stop].astype(np.float64), matrix.shape[0] - int(stop - start)
         return
-    for j in range(matrix.shape[1]):
-        yield np.array(matrix[:, j], dtype=np.float64), 0
+    cells = np.asarray(matrix)  # a table of numbers too
+    for j in range(cells.shape[1]):
+        yield np.array(cells[:, j], dtype=np.float64), 0
