@@ -26,6 +26,7 @@ from fragility_paper.data import DATASETS, Dataset, load
 from fragility_paper.folders import (
     CONFIG,
     DONE,
+    LABELLED,
     RESULTS,
     ROWS,
     TIMING,
@@ -123,6 +124,7 @@ def _write_unit(unit: Unit, job: Job, result: UnitResult) -> None:
         write_json(folder / CONFIG, unit_config(unit, job.profile))
         result.table.to_parquet(folder / RESULTS, index=False)
         result.rows.to_parquet(folder / ROWS, index=False)
+        result.labelled.to_parquet(folder / LABELLED, index=False)
         result.certificates.save(folder / "certificates")
         ran = {"seconds": dict(result.seconds), "versions": versions(), "device": job.profile.device}
         write_json(folder / TIMING, ran)
