@@ -37,6 +37,7 @@ def record_shap(case: Case) -> None:
     record_ranking(record, "attribution", scores, labels, directions, wrong, variant=explainer)
     compared = {name: directions[name] * scores[name] for name in (*COMPARED, "group_shap")}
     where: dict[str, Any] = {"variant": "group-SHAP rows", "rule": labels.stress.rule, "count": len(places)}
+    record.add("stress", "brittle_rows", float(labels.brittle.sum()), **where)
     record_differences(record, compared, labels.brittle, COMPARED, {}, **where)
     if case.natural is not None:
         natural = labels_at(case.natural, places)
