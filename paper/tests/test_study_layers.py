@@ -17,7 +17,7 @@ LAYERS: list[set[str]] = [  # lowest first
     {"plan", "training"},
     {"unit", "folders"},
     {"results", "bench"},
-    {"tables", "run"},
+    {"tables", "run", "policies"},
     {"findings"},
     {"figures", "reproduction"},
     {"commands"},

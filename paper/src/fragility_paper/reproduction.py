@@ -171,16 +171,16 @@ def _exposure_loses(results: StudyResults) -> list[str]:
     lost = units_that_lose(results)
     names = f": {'; '.join(lost)}" if lost else ""
     found = [
-        f"Within units, against the strongest baseline chosen on the judged rows: better in {counted.better}, not "
-        f"distinguishable in {counted.even}, worse in {counted.worse} ({100 * counted.worse_share:.1f}% of {counted.judged} "
-        f"judged){names}."
+        f"Within units, against the strongest baseline chosen on the judged rows: better in {counted.better}, "
+        f"not distinguishable in {counted.even}, worse in {counted.worse} ({100 * counted.worse_share:.1f}% of "
+        f"{counted.judged} judged){names}."
     ]
     there = set(results.pick("stress", metric="auroc")["variant"])
     other = [name for name in VARIANTS if name in there and name != "default"]
     behind = [VARIANT_TITLES[name] for name in other if not stress_difference(results, name, STRONGEST).low > 0]
     below = [VARIANT_TITLES[name] for name in other if not stress_difference(results, name, "cfc_fds").low > 0]
     for words, names_of in (("FDS", below), ("the strongest baseline", behind)):
-        where = f"except: {', '.join(names_of)}" if names_of else "without exception"
+        where = f"except: {'; '.join(names_of)}" if names_of else "without exception"
         found.append(
             f"Above {words} by an interval without 0 under each of the {len(other)} other kinds of stress, {where}."
         )

@@ -193,9 +193,9 @@ def exposure_within(results: StudyResults) -> Table:
         ]
         rows.append((f"{TITLES['group_shap']}, on its rows", *both[:3], *both[4:7], both[3]))
     note = (
-        "Paired bootstrap over a unit's confident test rows, 2,000 resamples: better or worse where the 95% interval of "
-        f"the difference of AUROCs excludes 0. Too few: units with fewer than {FEWEST} brittle or {FEWEST} other rows. The "
-        "strongest baseline chosen on the judged rows themselves is chosen in the baselines' favour."
+        "Paired bootstrap over a unit's confident test rows, 2,000 resamples: better or worse where the 95% interval "
+        f"of the difference of AUROCs excludes 0. Too few: units with fewer than {FEWEST} brittle or {FEWEST} other "
+        "rows. The strongest baseline chosen on the judged rows themselves is chosen in the baselines' favour."
     )
     return Table("exposure-within", title, header, tuple(rows), note)
 
@@ -217,8 +217,8 @@ def exposure_stress(results: StudyResults) -> Table:
     rows = tuple(_stress_row(results, name) for name in VARIANTS if name in there)
     note = (
         "Scores and their directions are those of the default labels; only the stress that decides who is brittle "
-        "changes. Strongest baseline: the unit's, chosen on the judged rows under that stress. Means over the units where "
-        "an AUROC is defined."
+        "changes. Strongest baseline: the unit's, chosen on the judged rows under that stress. Means over the units "
+        "where an AUROC is defined."
     )
     return Table("exposure-stress", title, header, rows, note)
 
