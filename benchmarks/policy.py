@@ -67,8 +67,8 @@ def promise_table(report: dict[str, Any]) -> Table:
     )  # fmt: skip
     note = (
         f"{report['splits']} splits a unit, confidence {report['confidence']:.0%}: violations may be at most 5%. The "
-        "standard error is over units. A checking half adds its own sampling noise; what is guaranteed is the other way: "
-        "rows drawn with replacement, the rule checked on all rows of the unit."
+        "standard error is over units. A checking half adds its own sampling noise; what is guaranteed is the other "
+        "way: rows drawn with replacement, the rule checked on all rows of the unit."
     )
     return Table("policy", "The policy's promise", header, rows, note)
 

@@ -21,6 +21,7 @@ LAYERS: list[set[str]] = [  # lowest first
     {"findings"},
     {"figures", "reproduction"},
     {"commands"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 READS_ONLY = {"results", "tables", "findings", "figures", "reproduction"}

@@ -7,15 +7,16 @@ Two ways, because each has a flaw that the other has not:
 * ``draws``: as many rows are drawn with replacement, and the rule is checked on all rows of the unit. They are the
   population of that experiment, so the brittle rate of unreviewed rows is known exactly; this is what is guaranteed.
 
-A violation is a brittle rate among unreviewed rows above ``risk``. A policy that is not attainable reviews every row and
-violates nothing.
+A violation is a brittle rate among unreviewed rows above ``risk``. A policy that is not attainable reviews every row
+and violates nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,6 +31,8 @@ SCORES = ("exposure", "fds")
 WAYS = ("halves", "draws")
 LEVEL = 1 - (1 - CONFIDENCE) / STARTS  # of each of the five walks
 SIZES = (100, 200, 400, 800, 1_600)
+
+Line = dict[str, Any]  # one line of a report, as JSON takes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +142,10 @@ def _rate_left(rule: ReviewRule, score: Floats, brittle: Array) -> float:
 # ------------------------------------------------------------------ summaries
 
 
-def promise_lines(promises: Sequence[Promise], units: int) -> list[Mapping[str, object]]:
+def promise_lines(promises: Sequence[Promise], units: int) -> list[Line]:
     """One line a score, risk and way: violations with the standard error over units."""
     frame = pd.DataFrame([_plain(promise) for promise in promises])
-    lines = []
+    lines: list[Line] = []
     for (score, risk, way), part in frame.groupby(["score", "risk", "way"], sort=True):
         share = part["violated"] / part["splits"]
         lines.append(
@@ -164,14 +167,14 @@ def promise_lines(promises: Sequence[Promise], units: int) -> list[Mapping[str, 
     return lines
 
 
-def need_lines(needs: Sequence[Need]) -> list[Mapping[str, object]]:
+def need_lines(needs: Sequence[Need]) -> list[Line]:
     """One line a score, risk and number of labelled rows, over the units that have them."""
     frame = pd.DataFrame([_plain(need) for need in needs])
     return [
         {
             "score": score,
             "risk": risk,
-            "rows": int(rows),
+            "rows": rows,
             "units": len(part),
             "attained": float((part["attained"] / part["draws"]).mean()),
             "review_share": float(part["review_share"].mean()),
@@ -180,5 +183,5 @@ def need_lines(needs: Sequence[Need]) -> list[Mapping[str, object]]:
     ]
 
 
-def _plain(record: Promise | Need) -> dict[str, object]:
+def _plain(record: Promise | Need) -> Line:
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
