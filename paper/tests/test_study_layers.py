@@ -17,12 +17,14 @@ LAYERS: list[set[str]] = [  # lowest first
     {"plan", "training"},
     {"unit", "folders"},
     {"results", "bench"},
-    {"tables", "run"},
+    {"tables", "run", "policies"},
+    {"findings"},
     {"figures", "reproduction"},
     {"commands"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-READS_ONLY = {"results", "tables", "figures", "reproduction"}
+READS_ONLY = {"results", "tables", "findings", "figures", "reproduction"}
 TRAINS_OR_AUDITS = {"training", "unit", "run"}
 
 MODULES = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}

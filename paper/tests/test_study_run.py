@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from study_helpers import LOGREG, TINY, run_command
+from study_helpers import LOGREG, TINY, refuse, run_command
 
 from fragility.errors import DataError
 from fragility_paper import run
 from fragility_paper.folders import claim_folder, saved_profile, study_status
-from fragility_paper.plan import Unit
+from fragility_paper.plan import Unit, units_of
 from fragility_paper.reproduction import reproduction_document
-from fragility_paper.results import collect, read_study
+from fragility_paper.results import collect, load_results, read_study, save_results
 from fragility_paper.tables import all_tables
+from fragility_paper.tables.exposure import CHOSEN, STRONGEST, VARIANTS
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +34,60 @@ def results_of(out: Path) -> pd.DataFrame:
 def test_a_unit_folder_is_complete(tiny_run):
     place = tiny_run / LOGREG.folder
     assert {path.name for path in place.iterdir()} == {
-        "DONE", "certificates", "config.json", "results.parquet", "rows.parquet", "timing.json",
+        "DONE", "certificates", "config.json", "labelled.parquet", "results.parquet", "rows.parquet", "timing.json",
     }  # fmt: skip
     table = pd.read_parquet(place / "results.parquet")
     assert set(table["analysis"]) >= {
         "predictive", "certificate", "labels", "ranking", "weights", "naturalistic", "calibration", "attribution",
-        "depth", "temperature", "baseline", "grouping", "grid", "search", "cost", "path", "stressor",
+        "depth", "temperature", "baseline", "grouping", "grid", "search", "cost", "path", "stressor", "stress",
+        "within",
     }  # fmt: skip
     other = pd.read_parquet(tiny_run / Unit("credit_g", "logreg", 1).folder / "results.parquet")
     assert "grid" not in set(other["analysis"])  # extras run on their declared seeds only
+    assert {"stress", "within"} <= set(other["analysis"])  # other stress is on every seed
+
+
+@pytest.mark.slow
+def test_exposure_is_recorded_wherever_fds_is(tiny_run):
+    table = results_of(tiny_run)
+    fds, exposure = (table[table["score"] == name] for name in ("cfc_fds", "cfc_exposure"))
+    key = ["analysis", "metric", "variant", "rule", "baseline", "grouping", "depth", "tau_p", "tau_kappa", "severity"]
+
+    def settings(rows: pd.DataFrame) -> set[tuple[object, ...]]:
+        kept = rows[~rows["analysis"].isin(["weights"])]  # the weights of FDS
+        return set(kept[key].fillna(-1).itertuples(index=False, name=None))
+
+    assert settings(fds) <= settings(exposure)
+    parts = set(table.loc[table["analysis"] == "ranking", "score"])
+    assert {"cfc_rcma", "independent_loss", "common_loss"} <= parts
+
+
+@pytest.mark.slow
+def test_other_stress_has_counts_ceilings_and_differences_with_intervals(tiny_run):
+    results = collect(tiny_run)
+    variants = set(results.pick("stress", metric="ceiling")["variant"])
+    assert variants == set(VARIANTS)
+    lines = results.pick("within", score="cfc_exposure", variant="default")
+    assert {"cfc_fds", "random_order", STRONGEST, CHOSEN} <= set(lines["against"])
+    wide = lines.pivot(index=["dataset", "model", "seed", "against"], columns="metric", values="value").dropna()
+    assert len(wide) and (wide["low"] <= wide["high"]).all()
+    # The unit's strongest baseline on the judged rows is no weaker than any other.
+    worst = wide["difference"].groupby(["dataset", "model", "seed"]).min()
+    strongest = wide["difference"].xs(STRONGEST, level="against")
+    others = wide.drop(index=["cfc_fds", "cfc_rcma"], level="against")["difference"]
+    assert (strongest == others.groupby(["dataset", "model", "seed"]).min()).all() and len(worst) == len(strongest)
+
+
+@pytest.mark.slow
+def test_labelled_rows_are_the_confident_rows_of_both_parts(tiny_run, tmp_path):
+    results = collect(tiny_run)
+    labelled = results.labelled
+    assert set(labelled["part"]) == {"test", "validation"} and (labelled["confidence"] >= 0.9 - 1e-6).all()
+    share = results.per_unit("labels", metric="brittle_share", rule="expected")
+    test = labelled[labelled["part"] == "test"].groupby(["dataset", "model", "seed"])["brittle"].mean()
+    pd.testing.assert_series_equal(test, share.dropna().sort_index(), check_names=False)
+    save_results(results, tmp_path)
+    pd.testing.assert_frame_equal(load_results(tmp_path).labelled, labelled)
 
 
 @pytest.mark.slow
@@ -83,6 +129,22 @@ def test_a_failing_unit_is_noted_and_the_rest_goes_on(tmp_path):
     assert "heloc.parquet not found" in (tmp_path / "out" / "failed" / "heloc.logreg.0.txt").read_text()
 
 
+def test_the_longest_units_come_first_and_unknown_ones_in_between():
+    units = units_of(TINY)
+    lines = [("credit_g", "rf", 1, 50.0), ("credit_g", "rf", 1, 5.0), ("credit_g", "logreg", 0, 1.0)]
+    timings = pd.DataFrame(lines, columns=["dataset", "model", "seed", "seconds"])
+    expected = run.expected_seconds(units, timings)
+    assert expected[Unit("credit_g", "rf", 1)] == 55.0 and expected[Unit("credit_g", "rf", 0)] == 28.0
+    ordered = run.in_order(units, expected)
+    assert ordered[0] == Unit("credit_g", "rf", 1) and ordered[-1] == LOGREG
+    assert run.in_order(units, run.expected_seconds(units, None)) == list(units)  # nothing known: the declared order
+
+
+def test_timings_that_are_not_there_are_named(tmp_path):
+    words = ("study", "run", "smoke", "--out", tmp_path / "out", "--timings", tmp_path / "none.parquet")
+    assert "none.parquet not found" in refuse(*words)
+
+
 def test_a_folder_of_another_profile_is_refused(tmp_path):
     claim_folder(tmp_path, TINY)
     assert saved_profile(tmp_path) == TINY
@@ -99,7 +161,9 @@ def test_status_of_a_folder_that_is_none(tmp_path):
 def test_a_small_run_fills_every_table_and_the_page(tiny_run):
     results = read_study(tiny_run)
     assert all(table.rows for table in all_tables(results).values())
-    assert "**4 of 189 units**" in reproduction_document(results)
+    page = reproduction_document(results)
+    assert "**4 of 189 units**" in page
+    assert "not in these results" not in page and "$" not in page
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def committed() -> StudyResults:
 
 
 def test_committed_results_are_small_and_saved_as_they_were_read(committed, tmp_path):
-    assert sum(path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()) < 5_000_000
+    assert sum(path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()) < 8_000_000
     save_results(committed, tmp_path)
     pd.testing.assert_frame_equal(load_results(tmp_path).table, committed.table)
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CERTIFICATE_COLOUR, BASELINE_COLOUR, PAPER_COLOUR = "#b2182b", "#4575b4", "#878787"
+EXPOSURE_COLOUR = "#7b3294"
 DPI = 110
 RANKING_KEY = (
     "bar: mean over units, baselines oriented; dots: units; black line: mean as the paper ranks; "
@@ -71,10 +72,11 @@ def overview(results: StudyResults) -> Figure:
 
 
 def heatmap(results: StudyResults) -> Figure:
-    """AUROC of max-softmax (oriented) and of FDS for every data set and model."""
-    figure, axes = _canvas(2, width=10.5, height=4.2)
+    """AUROC of max-softmax (oriented), of FDS and of exposure for every data set and model."""
     datasets, models = datasets_of(results), models_of(results)
-    panels = (("max_softmax", "Max-softmax, oriented"), ("cfc_fds", "CFC-FDS"))
+    titles = {"max_softmax": "Max-softmax, oriented", "cfc_fds": "CFC-FDS", "cfc_exposure": "Exposure"}
+    panels = [(score, titles[score]) for score in results.scores(tuple(titles))]
+    figure, axes = _canvas(len(panels), width=5.25 * len(panels), height=4.2)
     for axis, (score, title) in zip(axes[0], panels, strict=True):
         cells = oriented_values(results, score).groupby(["model", "dataset"]).mean().unstack()
         grid = cells.reindex(index=models, columns=datasets).to_numpy(dtype=float)
@@ -140,19 +142,21 @@ GRID_PANELS = (
 )
 GRID_LINES = (
     (CERTIFICATE_COLOUR, "CFC-FDS"),
+    (EXPOSURE_COLOUR, "exposure"),
     (BASELINE_COLOUR, "Max-softmax, oriented"),
     (PAPER_COLOUR, "brittle share"),
 )
 
 
 def threshold_sensitivity(results: StudyResults) -> Figure:
-    """AUROC of FDS and of oriented max-softmax, and the brittle share, as thresholds and severity move."""
+    """AUROC of FDS, exposure and oriented max-softmax, and the brittle share, as thresholds and severity move."""
     figure, axes = _canvas(3, width=11, height=3.6)
     for axis, (moved, label, values) in zip(axes[0], GRID_PANELS, strict=True):
         for rule, dash in (("expected", "-"), ("any", "--")):
             points = [grid_point(results, rule, **{**GRID_CENTRE, moved: value}) for value in values]
             for line, (colour, words) in zip(zip(*points, strict=True), GRID_LINES, strict=True):
-                axis.plot(values, line, dash, color=colour, marker="o", label=f"{words}, rule {rule}")
+                if not np.isnan(line).all():  # results from before exposure was recorded
+                    axis.plot(values, line, dash, color=colour, marker="o", label=f"{words}, rule {rule}")
         axis.set_xlabel(label)
         axis.set_ylim(0, 1)
         axis.set_xticks(values)
@@ -192,7 +196,8 @@ def ranking_comparison(results: StudyResults) -> Figure:
     """Every score's mean AUROC as the paper ranks and oriented, with the paper's value and the ceiling."""
     figure, axes = _canvas(width=8.6, height=4.8)
     axis = axes[0, 0]
-    scores = (*CONFIDENCE, *PERTURBATION, "inverse_flip_budget", "inverse_threshold", "cfc_rcma", "cfc_fds")
+    certificate = ("inverse_flip_budget", "inverse_threshold", "cfc_rcma", "cfc_fds", "cfc_exposure")
+    scores = results.scores((*CONFIDENCE, *PERTURBATION, *certificate))
     place = np.arange(len(scores))[::-1]
     for y, score in zip(place, scores, strict=True):
         _draw_score(axis, results, y, score)

@@ -1,7 +1,8 @@
 """What lies in a run's folder.
 
     OUT/study.json                the profile this folder belongs to
-    OUT/units/<unit>/             config.json, results.parquet, rows.parquet, certificates/, timing.json, DONE
+    OUT/units/<unit>/             config.json, results.parquet, rows.parquet, labelled.parquet, certificates/,
+                                  timing.json, DONE
     OUT/failed/<unit>.txt         what went wrong, for a unit that could not be finished
     OUT/models/<unit>.joblib      trained models, where they are kept
 
@@ -26,11 +27,12 @@ from fragility.errors import DataError
 from fragility_paper.library import replacing, write_text
 from fragility_paper.plan import FORMAT, Profile, Unit, unit_config, units_of
 
-STUDY, CONFIG, RESULTS, ROWS, TIMING, DONE = (
+STUDY, CONFIG, RESULTS, ROWS, LABELLED, TIMING, DONE = (
     "study.json",
     "config.json",
     "results.parquet",
     "rows.parquet",
+    "labelled.parquet",
     "timing.json",
     "DONE",
 )

@@ -10,13 +10,16 @@ from fragility.calibration import scaled_probabilities
 from fragility.certificates import Claims
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.choice import NativeEngine, choose_native
+from fragility.engines.choice import NativeEngine, choose_native, prepared
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import original_class
 from fragility.evidence.groups import merged_fields
 from fragility.files import replacing, write_text
+from fragility.policy import STARTS, ReviewRule, upper_limit
+from fragility.policy import _fit_rule as fit_rule
 from fragility.protocol import bind
 from fragility.ranking import (
+    CERTIFICATE_SCORES,
     MeanInterval,
     PairedDifference,
     aurc,
@@ -29,6 +32,7 @@ from fragility.ranking import (
     confidence_scores,
     false_confidence_captured,
     group_shap,
+    label_noise_ceiling,
     natural_direction,
     paired_bootstrap,
     permutation_importance_order,
@@ -36,31 +40,42 @@ from fragility.ranking import (
     random_order_score,
     ranking_state,
     rcma_along,
+    resampled_aurocs,
 )
+from fragility.ranking.bootstrap import quantile_interval
 from fragility.ranking.predictive import brier_score, expected_calibration_error, negative_log_likelihood
 from fragility.resmlp import Device
 from fragility.scores import (
     clipped_probabilities,
     collapse,
+    common_loss,
+    exposure,
     fds,
     flip_budget,
+    independent_loss,
     pseudo_logits,
     rcma,
     softmax_probabilities,
 )
 from fragility.search import failing_sets_of_rows
-from fragility.stress import BrittleLabels, label_rows, run_stress_rows
+from fragility.stress import BrittleLabels, Donor, label_rows, run_stress_rows
+from fragility.stress.labels import MOST_DONORS, with_donors
 
 __all__ = [
     "BLACKBOX",
+    "CERTIFICATE_SCORES",
     "DEFAULT_BYTE_BUDGET",
+    "MOST_DONORS",
+    "STARTS",
     "BrittleLabels",
     "Claims",
     "Device",
+    "Donor",
     "EvidenceRows",
     "MeanInterval",
     "NativeEngine",
     "PairedDifference",
+    "ReviewRule",
     "aurc",
     "auroc",
     "better_direction",
@@ -73,14 +88,19 @@ __all__ = [
     "claims_from",
     "clipped_probabilities",
     "collapse",
+    "common_loss",
     "concentration",
     "confidence_scores",
     "expected_calibration_error",
+    "exposure",
     "failing_sets_of_rows",
     "false_confidence_captured",
     "fds",
+    "fit_rule",
     "flip_budget",
     "group_shap",
+    "independent_loss",
+    "label_noise_ceiling",
     "label_rows",
     "merged_fields",
     "natural_direction",
@@ -89,15 +109,20 @@ __all__ = [
     "paired_bootstrap",
     "permutation_importance_order",
     "predictive_metrics",
+    "prepared",
     "pseudo_logits",
+    "quantile_interval",
     "random_order_score",
     "ranking_state",
     "rcma",
     "rcma_along",
     "replacing",
+    "resampled_aurocs",
     "run_stress_rows",
     "scaled_probabilities",
     "softmax_probabilities",
     "trace_blackbox",
+    "upper_limit",
+    "with_donors",
     "write_text",
 ]

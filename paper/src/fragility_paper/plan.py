@@ -19,7 +19,7 @@ from fragility_paper.data import DATASETS, dataset_spec
 from fragility_paper.library import Device
 from fragility_paper.models import MODELS, model_spec
 
-FORMAT = "fragility-study/1"
+FORMAT = "fragility-study/2"
 
 # Cheap first, so that an interrupted run still covers every data set.
 _CHEAP_DATASETS = ("credit_g", "heloc", "electricity", "default_credit", "bank_marketing", "adult", "covertype")

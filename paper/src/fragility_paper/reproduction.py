@@ -10,12 +10,27 @@ import numpy as np
 
 from fragility_paper import paper_values as paper
 from fragility_paper.data import DATASETS
-from fragility_paper.library import PairedDifference
+from fragility_paper.findings import sorted_statements
+from fragility_paper.library import PairedDifference, bootstrap_mean
 from fragility_paper.models import MODELS
 from fragility_paper.plan import PROFILES
 from fragility_paper.results import StudyResults
-from fragility_paper.table import mean, number, signed, signed_interval
+from fragility_paper.table import interval, mean, number, signed, signed_interval
 from fragility_paper.tables import all_tables
+from fragility_paper.tables.exposure import (
+    ABSENT,
+    STRONGEST,
+    STRONGEST_TITLES,
+    VARIANT_TITLES,
+    VARIANTS,
+    excludes_zero,
+    has_exposure,
+    passes_ceiling,
+    stress_difference,
+    stress_values,
+    tally,
+    units_that_lose,
+)
 from fragility_paper.tables.quantities import (
     CONFIDENCE,
     PERTURBATION,
@@ -43,7 +58,9 @@ def reproduction_document(results: StudyResults) -> str:
     """The whole page as Markdown."""
     text = files("fragility_paper").joinpath("reproduction.md.in").read_text(encoding="utf-8")
     tables = {f"table_{name.replace('-', '_')}": table.to_markdown() for name, table in all_tables(results).items()}
-    return Template(text).substitute({**facts(results), **tables})
+    known = facts(results)
+    agrees, differs = (Template(part).substitute(known) for part in sorted_statements(results))
+    return Template(text).substitute({**known, **tables, "agrees": agrees, "differs": differs})
 
 
 def facts(results: StudyResults) -> dict[str, str]:
@@ -51,6 +68,8 @@ def facts(results: StudyResults) -> dict[str, str]:
     return {
         **_extent(results),
         **_headline(results),
+        "central_claim": _central_claim(results),
+        **_exposure(results),
         **_agreement(results),
         **_contradictions(results),
         **_labels(results),
@@ -66,7 +85,7 @@ def _extent(results: StudyResults) -> dict[str, str]:
     return {
         "units": str(len(units)),
         "units_by_seed": ", ".join(f"{count} of seed {seed}" for seed, count in seeds.items()),
-        "extra_units": str(len(results.pick("depth", depth=10.0, metric="auroc"))),
+        "extra_units": str(len(results.pick("depth", depth=10.0, metric="auroc", score="cfc_fds"))),
         "units_without_confident": str(len(no_rows)),
         "core_hours": f"{results.timings['seconds'].sum() / 3600:.1f}",
     }
@@ -102,6 +121,76 @@ def _headline(results: StudyResults) -> dict[str, str]:
     for name, difference in against.items():
         found.update(_difference(f"against_{name}", difference))
     return found
+
+
+def _central_claim(results: StudyResults) -> str:
+    """Whether certificates find what breaks better than confidence does, and by how much of what is printed."""
+    confidence, _ = strongest_baselines(results)
+    gain, printed = compare(results, "cfc_fds", confidence, "oriented"), paper.MAIN_DELTA["cfc_fds"][0]
+    if not gain.low > 0:
+        return (
+            "The central claim is not shown: certificates are not above oriented confidence by an interval without 0."
+        )
+    size = "in kind and in size" if gain.mean >= printed - 0.05 else "in kind and not in size"
+    return (
+        f"The central claim holds {size}. Certificates do find confident predictions that break under held-out stress "
+        "better than confidence does."
+    )
+
+
+def _exposure(results: StudyResults) -> dict[str, str]:
+    if not has_exposure(results):
+        return {
+            "exposure_auroc": ABSENT,
+            "exposure_text": f"Exposure is {ABSENT}: they were made before it was recorded.",
+        }
+    ours = mean(ranking_values(results, "cfc_exposure"))
+    sentences = (*_exposure_ahead(results), *_exposure_loses(results), _exposure_ceiling(results))
+    return {"exposure_auroc": number(ours), "exposure_text": "\n".join(f"- {text}" for text in sentences)}
+
+
+def _exposure_ahead(results: StudyResults) -> list[str]:
+    """Mean AUROC, and its difference to FDS and to the strongest baseline of each unit."""
+    ours = bootstrap_mean(ranking_values(results, "cfc_exposure").to_numpy())
+    found = [
+        f"Mean AUROC {interval(ours)} over {ours.units} units; FDS {number(mean(ranking_values(results, 'cfc_fds')))}."
+    ]
+    for name, words in (("cfc_fds", "FDS"), *STRONGEST_TITLES.items()):
+        difference = stress_difference(results, "default", name)
+        zero = "which excludes 0" if excludes_zero(difference) else "which includes 0"
+        found.append(
+            f"Difference to {words}: {signed_interval(difference)}, {zero}; "
+            f"higher in {100 * difference.win_rate:.0f}% of units."
+        )
+    return found
+
+
+def _exposure_loses(results: StudyResults) -> list[str]:
+    """Where it is significantly worse, by default and under other stress."""
+    counted = tally(results, "default", STRONGEST)
+    lost = units_that_lose(results)
+    names = f": {'; '.join(lost)}" if lost else ""
+    found = [
+        f"Within units, against the strongest baseline chosen on the judged rows: better in {counted.better}, "
+        f"not distinguishable in {counted.even}, worse in {counted.worse} ({100 * counted.worse_share:.1f}% of "
+        f"{counted.judged} judged){names}."
+    ]
+    there = set(results.pick("stress", metric="auroc")["variant"])
+    other = [name for name in VARIANTS if name in there and name != "default"]
+    behind = [VARIANT_TITLES[name] for name in other if not stress_difference(results, name, STRONGEST).low > 0]
+    below = [VARIANT_TITLES[name] for name in other if not stress_difference(results, name, "cfc_fds").low > 0]
+    for words, names_of in (("FDS", below), ("the strongest baseline", behind)):
+        where = f"except: {'; '.join(names_of)}" if names_of else "without exception"
+        found.append(
+            f"Above {words} by an interval without 0 under each of the {len(other)} other kinds of stress, {where}."
+        )
+    return found
+
+
+def _exposure_ceiling(results: StudyResults) -> str:
+    passed, judged = passes_ceiling(results, "default")
+    ceiling = number(mean(stress_values(results, "default", "ceiling")))
+    return f"The label-noise ceiling is {ceiling} on average; exposure is at or above it in {passed} of {judged} units."
 
 
 def _difference(name: str, found: PairedDifference) -> dict[str, str]:
@@ -209,7 +298,7 @@ def _secondary(results: StudyResults) -> dict[str, str]:
         for score in ("raw", "temperature", "bats")
     }
     search = results.pick("search", metric="greedy_over").dropna(subset=["value"])
-    correlation = results.per_unit("temperature", metric="rank_correlation")
+    correlation = results.per_unit("temperature", metric="rank_correlation", score="cfc_fds")
     best = strongest(results, (*CONFIDENCE, *PERTURBATION), analysis="naturalistic")
     return {
         **found,

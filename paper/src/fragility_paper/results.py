@@ -7,8 +7,8 @@ libraries lie beside it, because they never repeat.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from fragility.errors import DataError
-from fragility_paper.folders import CONFIG, DONE, RESULTS, STUDY, TIMING
+from fragility_paper.folders import CONFIG, DONE, LABELLED, RESULTS, STUDY, TIMING
 
 TIMINGS_FILE, VERSIONS_FILE, REPEATED_FILE = "timings.parquet", "versions.parquet", "repeated.parquet"
 UNIT = ["dataset", "model", "seed"]
@@ -33,6 +33,7 @@ class StudyResults:
     timings: pd.DataFrame
     versions: pd.DataFrame
     repeated: pd.DataFrame | None = None  # tidy results of units that were run again on another machine
+    labelled: pd.DataFrame | None = None  # scores and labels of confident rows, for review policies
 
     @property
     def units(self) -> pd.DataFrame:
@@ -44,8 +45,10 @@ class StudyResults:
         return {str(name): rows for name, rows in self.table.groupby("analysis", sort=False)}
 
     def pick(self, analysis: str, **where: Any) -> pd.DataFrame:
-        """Rows of one analysis with the given settings."""
+        """Rows of one analysis with the given settings; none for an analysis that these results do not have."""
         found = self._analyses.get(analysis, self.table.iloc[:0])
+        if found.empty:
+            return found
         keep = np.ones(len(found), dtype=bool)
         for name, value in where.items():
             wanted = list(value) if isinstance(value, (tuple, list)) else [value]
@@ -64,6 +67,11 @@ class StudyResults:
         there = set(self.table[column].unique())
         return [name for name in order if name in there]
 
+    def scores(self, order: Sequence[str]) -> list[str]:
+        """The scores of ``order`` that the ranking of these results has."""
+        there = set(self._analyses["ranking"]["score"].unique()) if "ranking" in self._analyses else set()
+        return [name for name in order if name in there]
+
 
 def read_study(folder: str | Path) -> StudyResults:
     """Results of a run folder, or those committed beside the code."""
@@ -72,7 +80,7 @@ def read_study(folder: str | Path) -> StudyResults:
         return load_results(place)
     again = place / "repeated"
     found = collect(place)
-    return StudyResults(found.table, found.timings, found.versions, collect(again).table if again.is_dir() else None)
+    return replace(found, repeated=collect(again).table) if again.is_dir() else found
 
 
 def collect(folder: str | Path) -> StudyResults:
@@ -84,13 +92,32 @@ def collect(folder: str | Path) -> StudyResults:
         pd.concat([pd.read_parquet(place / RESULTS) for place in places], ignore_index=True),
         pd.DataFrame([line for place in places for line in _timing_lines(place, "seconds", "stage")]),
         pd.DataFrame([line for place in places for line in _timing_lines(place, "versions", "library")]),
+        labelled=_stacked([_labelled(place) for place in places]),
     )
+
+
+def _stacked(parts: list[pd.DataFrame]) -> pd.DataFrame | None:
+    """One table; units without confident rows have none to add."""
+    filled = [part for part in parts if len(part)]
+    return pd.concat(filled, ignore_index=True) if filled else None
+
+
+def _labelled(place: Path) -> pd.DataFrame:
+    """The labelled rows of one unit, with the unit they belong to."""
+    rows = pd.read_parquet(place / LABELLED)
+    for position, (name, value) in enumerate(_unit_of(place).items()):
+        rows.insert(position, name, value)
+    return rows
+
+
+def _unit_of(place: Path) -> dict[str, Any]:
+    config = json.loads((place / CONFIG).read_text())
+    return {"dataset": config["dataset"], "model": config["model"]["name"], "seed": config["seed"]}
 
 
 def _timing_lines(place: Path, part: str, name: str) -> Iterator[dict[str, Any]]:
     """One line an entry of one part of timing.json, with the unit it belongs to."""
-    config, timing = (json.loads((place / file).read_text()) for file in (CONFIG, TIMING))
-    unit = {"dataset": config["dataset"], "model": config["model"]["name"], "seed": config["seed"]}
+    unit, timing = _unit_of(place), json.loads((place / TIMING).read_text())
     for key, value in timing[part].items():
         yield {**unit, name: key, part: round(value, 3) if isinstance(value, float) else value}
 
@@ -104,6 +131,21 @@ def save_results(results: StudyResults, folder: str | Path) -> None:
         tables[REPEATED_FILE] = results.repeated
     for name, table in tables.items():
         table.to_parquet(place / name, index=False, compression="zstd")
+    if results.labelled is not None:
+        _save_labelled(results.labelled, place / LABELLED)
+
+
+def _save_labelled(rows: pd.DataFrame, path: Path) -> None:
+    """Numbers split by byte, which compresses digits of floats; unit names in dictionaries."""
+    numbers = ["confidence", "exposure", "fds"]
+    rows.to_parquet(
+        path,
+        index=False,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=[name for name in rows.columns if name not in numbers],
+        use_byte_stream_split=numbers,
+    )
 
 
 def load_results(folder: str | Path) -> StudyResults:
@@ -112,5 +154,7 @@ def load_results(folder: str | Path) -> StudyResults:
     if not (place / RESULTS).is_file():
         raise DataError(f"{place / RESULTS} not found; make it with `fragility study tables RUN --results {place}`")
     table, timings, versions = (pd.read_parquet(place / name) for name in (RESULTS, TIMINGS_FILE, VERSIONS_FILE))
-    again = place / REPEATED_FILE
-    return StudyResults(table, timings, versions, pd.read_parquet(again) if again.is_file() else None)
+    repeated, labelled = (
+        pd.read_parquet(place / name) if (place / name).is_file() else None for name in (REPEATED_FILE, LABELLED)
+    )
+    return StudyResults(table, timings, versions, repeated, labelled)

@@ -11,7 +11,7 @@ import os
 import platform
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -21,11 +21,14 @@ from importlib import metadata
 from multiprocessing import get_context
 from pathlib import Path
 
+import pandas as pd
+
 from fragility.errors import DataError
 from fragility_paper.data import DATASETS, Dataset, load
 from fragility_paper.folders import (
     CONFIG,
     DONE,
+    LABELLED,
     RESULTS,
     ROWS,
     TIMING,
@@ -40,6 +43,7 @@ from fragility_paper.folders import (
     whole_folder,
     write_json,
 )
+from fragility_paper.models import model_spec
 from fragility_paper.plan import Profile, Unit, unit_config, units_of
 from fragility_paper.unit import UnitResult, fit_unit, measure
 
@@ -123,11 +127,22 @@ def _write_unit(unit: Unit, job: Job, result: UnitResult) -> None:
         write_json(folder / CONFIG, unit_config(unit, job.profile))
         result.table.to_parquet(folder / RESULTS, index=False)
         result.rows.to_parquet(folder / ROWS, index=False)
+        result.labelled.to_parquet(folder / LABELLED, index=False)
         result.certificates.save(folder / "certificates")
-        ran = {"seconds": dict(result.seconds), "versions": versions(), "device": job.profile.device}
+        ran = {"seconds": dict(result.seconds), "versions": {**versions(), **trained_on(unit, job.profile)}}
         write_json(folder / TIMING, ran)
         digest = hashlib.sha256((folder / RESULTS).read_bytes()).hexdigest()
         (folder / DONE).write_text(f"{digest}\n")
+
+
+def trained_on(unit: Unit, profile: Profile) -> dict[str, str]:
+    """The device of a unit's network, which decides its weights; nothing for models that know no other device."""
+    if model_spec(unit.model).library != "torch":
+        return {}
+    import torch
+
+    on_gpu = profile.device == "cuda" or (profile.device == "auto" and torch.cuda.is_available())
+    return {"device": torch.cuda.get_device_name() if on_gpu else "cpu"}
 
 
 def versions() -> dict[str, str]:
@@ -155,21 +170,24 @@ def run_study(
     engine: str = "auto",
     datasets: Sequence[str] = (),
     models: Sequence[str] = (),
+    timings: pd.DataFrame | None = None,
     listener: Listener | None = None,
 ) -> Status:
     """Run every unit of the profile that is not finished yet; failures are recorded and do not stop the rest.
 
     ``datasets`` and ``models`` restrict this call to some units of the profile; two calls on different units may
-    work on one folder at the same time.
+    work on one folder at the same time. ``timings`` of an earlier run put the longest units first, so that the workers
+    end together; without them seeds and cheap models come first.
     """
     if jobs < 1:
         raise DataError(f"jobs must be at least 1, got {jobs}")
     job = Job(profile, Path(out), None if data is None else str(data), keep_models, models_only, engine)
     claim_folder(job.folder, profile)
-    wanted = [unit for unit in units_of(profile) if _asked_for(unit, datasets, models)]
+    expected = expected_seconds(units_of(profile), timings)
+    wanted = [unit for unit in in_order(units_of(profile), expected) if _asked_for(unit, datasets, models)]
     try:
         with _one_thread_each(), ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-            _work_through(pool, jobs, [unit for unit in wanted if not job.is_done(unit)], job, listener)
+            _work_through(pool, jobs, [unit for unit in wanted if not job.is_done(unit)], job, expected, listener)
     except BrokenProcessPool as error:
         raise DataError(
             "a worker process was ended from outside (out of memory?); finished units are kept, run again to resume"
@@ -181,11 +199,30 @@ def _asked_for(unit: Unit, datasets: Sequence[str], models: Sequence[str]) -> bo
     return (not datasets or unit.dataset in datasets) and (not models or unit.model in models)
 
 
+def expected_seconds(units: Sequence[Unit], timings: pd.DataFrame | None) -> dict[Unit, float]:
+    """Seconds that each unit took in an earlier run, training and all; one for each where nothing is known."""
+    if timings is None or timings.empty:
+        return dict.fromkeys(units, 1.0)
+    took = timings.groupby(["dataset", "model", "seed"])["seconds"].sum()
+    usual = float(took.median())
+    return {unit: float(took.get((unit.dataset, unit.model, unit.seed), usual)) for unit in units}
+
+
+def in_order(units: Sequence[Unit], expected: Mapping[Unit, float]) -> list[Unit]:
+    """Longest first; units that take equally long stay in their order."""
+    return sorted(units, key=lambda unit: -expected[unit])
+
+
 def _work_through(
-    pool: ProcessPoolExecutor, jobs: int, waiting: list[Unit], job: Job, listener: Listener | None
+    pool: ProcessPoolExecutor,
+    jobs: int,
+    waiting: list[Unit],
+    job: Job,
+    expected: Mapping[Unit, float],
+    listener: Listener | None,
 ) -> None:
     """Hand a worker a unit only when it is free, so that an interrupted run loses at most ``jobs`` units."""
-    start, finished = time.perf_counter(), 0
+    start, finished, worked = time.perf_counter(), 0, 0.0
     running: dict[Future[float], Unit] = {}
     while waiting or running:
         _fill(pool, jobs, waiting, running, job)
@@ -193,8 +230,10 @@ def _work_through(
             unit = running.pop(future)
             seconds = _seconds_or_failure(future, unit, job.folder)
             finished += 1
+            worked += expected[unit]
             planned = finished + len(running) + len(waiting)
-            left = (time.perf_counter() - start) / finished * (planned - finished)
+            to_do = sum(expected[other] for other in (*running.values(), *waiting))
+            left = (time.perf_counter() - start) / worked * to_do if worked else 0.0
             if listener is not None:
                 listener(Event(unit, seconds is not None, seconds or 0.0, finished, planned, left))
 

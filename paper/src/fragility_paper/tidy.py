@@ -23,6 +23,7 @@ TEXT = (
     "rule",
     "rows",
     "score",
+    "against",
     "orientation",
     "metric",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import pandas as pd
 import typer
 
 from fragility.cli.terminal import err, out
@@ -14,7 +15,7 @@ from fragility_paper.folders import Status, saved_profile, study_status
 from fragility_paper.library import Device, write_text
 from fragility_paper.plan import PROFILES, profile_named
 from fragility_paper.reproduction import reproduction_document
-from fragility_paper.results import read_study, save_results
+from fragility_paper.results import TIMINGS_FILE, read_study, save_results
 from fragility_paper.run import Event, run_study
 from fragility_paper.tables import TABLES
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 
 COMMITTED = Path("paper/results")
+TIMINGS = COMMITTED / TIMINGS_FILE
 RunFolder = Annotated[
     Path, typer.Argument(metavar="DIR", help="A run folder, or a folder with committed results.", show_default=False)
 ]
@@ -54,11 +56,17 @@ def run(
         list[str] | None, typer.Option("--model", metavar="NAME", help="Only units of this model; repeatable.")
     ] = None,
     engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="Audit engine; changes no result.")] = "auto",
+    timings: Annotated[
+        Path | None,
+        typer.Option(
+            "--timings", metavar="FILE", help=f"Seconds of an earlier run, for the order. (default {TIMINGS})"
+        ),
+    ] = None,
     device: Annotated[
         Device, typer.Option("--device", metavar="NAME", help="Where ResMLP runs: cpu, cuda, or auto. (default cpu)")
     ] = "cpu",
 ) -> None:
-    """Run every unit of a profile that is not finished yet.
+    """Run every unit of a profile that is not finished yet; with several jobs the longest first.
 
     [dim]fragility study run smoke --out study-smoke[/dim]
     """
@@ -72,6 +80,7 @@ def run(
         engine=engine,
         datasets=dataset or (),
         models=model or (),
+        timings=_known_timings(timings, jobs),
         listener=_announce,
     )
     if models_only:
@@ -79,6 +88,15 @@ def run(
     _print_status(status, folder)
     if status.failed:
         raise typer.Exit(1)
+
+
+def _known_timings(path: Path | None, jobs: int) -> pd.DataFrame | None:
+    """Timings that order the units: those asked for, or for several jobs the committed ones, where they are."""
+    if path is not None and not path.is_file():
+        raise DataError(f"{path} not found; expected the timings.parquet that `fragility study tables --results` wrote")
+    if path is None and (jobs == 1 or not TIMINGS.is_file()):
+        return None
+    return pd.read_parquet(path or TIMINGS)
 
 
 def _announce(event: Event) -> None:

@@ -17,6 +17,13 @@ from fragility_paper.tables.design import (
     greedy_exact_beam,
     grouping_sensitivity,
 )
+from fragility_paper.tables.exposure import (
+    exposure_by_dataset,
+    exposure_by_model,
+    exposure_scores,
+    exposure_stress,
+    exposure_within,
+)
 from fragility_paper.tables.labels import label_table, saturation, threshold_grid
 from fragility_paper.tables.models import main_auroc, main_rcma, nominal_vs_fragility, readings
 from fragility_paper.tables.ranking import (
@@ -46,6 +53,11 @@ TABLES: Mapping[str, Callable[[StudyResults], Table]] = {
     "review": review_budget,
     "attribution": attribution,
     "naturalistic": naturalistic,
+    "exposure": exposure_scores,
+    "exposure-within": exposure_within,
+    "exposure-stress": exposure_stress,
+    "exposure-model": exposure_by_model,
+    "exposure-dataset": exposure_by_dataset,
     "nominal": nominal_vs_fragility,
     "search": greedy_exact_beam,
     "components": component_ablation,

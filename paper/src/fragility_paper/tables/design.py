@@ -40,7 +40,8 @@ def component_ablation(results: StudyResults) -> Table:
     for score in ("negative_energy", "cfc_rcma", "inverse_threshold", "inverse_flip_budget", "cfc_fds"):
         values, (average, lowest) = ranking_values(results, score), paper.COMPONENT_ABLATION[score]
         rows.append((TITLES[score], beside(mean(values), average), beside(float(values.min()), lowest)))
-    for score in ("cfc_rcma_current", "cfc_fds_current"):
+    beyond = ("cfc_rcma_current", "cfc_fds_current", "independent_loss", "common_loss", "cfc_exposure")
+    for score in results.scores(beyond):
         values = ranking_values(results, score)
         rows.append((TITLES[score], number(mean(values)), number(float(values.min()))))
     note = f"Ours over {counted(ranking_values(results, 'cfc_fds'))}, the paper over nine units of 256 rows."
@@ -54,20 +55,26 @@ def design_stability(results: StudyResults) -> Table:
     for (check, setting), printed in paper.DESIGN_STABILITY.items():
         values = _stability_values(results, check, setting)
         label = f"K = {setting}" if check == "depth" else setting
-        rows.append((check, label, beside(mean(values), printed), number(float(values.min())), counted(values)))
-    header = ("Check", "Setting", "Mean AUROC or correlation (paper)", "Minimum", "Over")
+        cells = (beside(mean(values), printed), number(float(values.min())), _exposure_cell(results, check, setting))
+        rows.append((check, label, *cells, counted(values)))
+    header = ("Check", "Setting", "FDS: mean AUROC or correlation (paper)", "Minimum", "Exposure", "Over")
     note = "Depth and calibration on the declared extra rows, weights on all confident rows. K is at most G."
     return Table("tab:targeted_design_stability", "Design stability", header, tuple(rows), note)
 
 
-def _stability_values(results: StudyResults, check: str, setting: str) -> Values:
+def _exposure_cell(results: StudyResults, check: str, setting: str) -> str:
+    """The weights are those of FDS, so exposure has no such rows."""
+    return number(mean(_stability_values(results, check, setting, "cfc_exposure")))
+
+
+def _stability_values(results: StudyResults, check: str, setting: str, score: str = "cfc_fds") -> Values:
     if check == "depth":
-        return results.per_unit("depth", metric="auroc", depth=float(setting))
+        return results.per_unit("depth", metric="auroc", depth=float(setting), score=score)
     if check == "weights":
-        return results.per_unit("weights", metric="auroc", weights=setting)
+        return results.per_unit("weights", metric="auroc", weights=setting, score=score)
     if setting == "rank correlation":
-        return results.per_unit("temperature", metric="rank_correlation")
-    return results.per_unit("temperature", metric="auroc", variant=setting)
+        return results.per_unit("temperature", metric="rank_correlation", score=score)
+    return results.per_unit("temperature", metric="auroc", variant=setting, score=score)
 
 
 def baseline_sensitivity(results: StudyResults) -> Table:
@@ -77,7 +84,16 @@ def baseline_sensitivity(results: StudyResults) -> Table:
             name,
             *_baseline_cells(results, name, "fixed labels"),
             *_baseline_cells(results, name, "own labels"),
-            number(mean(results.per_unit("baseline", metric="rank_correlation", baseline=name))),
+            *(
+                number(
+                    mean(results.per_unit("baseline", metric="auroc", score="cfc_exposure", baseline=name, variant=v))
+                )
+                for v in ("fixed labels", "own labels")
+            ),
+            *(
+                number(mean(results.per_unit("baseline", metric="rank_correlation", baseline=name, score=score)))
+                for score in ("cfc_fds", "cfc_exposure")
+            ),
         )
         for name in paper.BASELINE_SENSITIVITY
     )
@@ -85,7 +101,8 @@ def baseline_sensitivity(results: StudyResults) -> Table:
         "Baseline", "FDS, fixed labels (paper)", "best confidence as the paper ranks (paper)",
         "best confidence oriented",
         "FDS, own labels (paper)", "best confidence as the paper ranks (paper)", "best confidence oriented",
-        "rank correlation with `mean`",
+        "exposure, fixed labels", "exposure, own labels",
+        "rank correlation of FDS with `mean`", "of exposure",
     )  # fmt: skip
     note = (
         "Fixed: labels of the default (mean) baseline. Own: the label channel replaces evidence by the same "
@@ -114,7 +131,10 @@ def _baseline_cells(results: StudyResults, baseline: str, variant: str) -> tuple
 
 def grouping_sensitivity(results: StudyResults) -> Table:
     """alg:grouping_baseline_sensitivity; the paper prints no numbers."""
-    header = ("Grouping", "mean G", "FDS AUROC", "RCMA AUROC", "rank correlation with raw-origin", "mean k*", "Over")
+    header = (
+        "Grouping", "mean G", "FDS AUROC", "RCMA AUROC", "exposure AUROC", "rank correlation of FDS with raw-origin",
+        "mean k*", "Over",
+    )  # fmt: skip
     note = "Labels of the raw-origin grouping, held fixed. The paper describes this diagnostic and prints no values."
     rows = tuple(_grouping_row(results, name) for name in ("raw-origin", "domain", "merged"))
     return Table("alg:grouping_baseline_sensitivity", "Sensitivity to the grouping", header, rows, note)
@@ -129,7 +149,8 @@ def _grouping_row(results: StudyResults, grouping: str) -> tuple[str, ...]:
         number(mean(values("groups")), 1),
         number(mean(values("auroc", score="cfc_fds"))),
         number(mean(values("auroc", score="cfc_rcma"))),
-        number(mean(values("rank_correlation"))),
+        number(mean(values("auroc", score="cfc_exposure"))),
+        number(mean(values("rank_correlation", score="cfc_fds"))),
         number(mean(values("flip_budget")), 2),
         counted(values("auroc", score="cfc_fds")),
     )

@@ -17,7 +17,7 @@ def label_table(results: StudyResults) -> Table:
         "any: brittle share", "ceiling", "agreement", "confident share", "error among confident",
     )  # fmt: skip
     note = (
-        "Ceiling: AUROC of the brittle rate over an independent set of draws. Agreement: how often the "
+        "Ceiling: AUROC of the rule's own statistic over an independent set of draws. Agreement: how often the "
         "independent set gives the same label. Confident: probability of at least 0.90."
     )
     return Table("labels", "The labels: brittle share and noise", header, rows, note)
@@ -61,7 +61,7 @@ def saturation(results: StudyResults) -> Table:
 
 
 def threshold_grid(results: StudyResults, rule: str = "expected") -> Table:
-    """Threshold and severity sensitivity: FDS and oriented max-softmax, with the brittle share."""
+    """Threshold and severity sensitivity: FDS, exposure and oriented max-softmax, with the brittle share."""
     rows = tuple(
         (
             f"{severity:.1f}",
@@ -73,8 +73,8 @@ def threshold_grid(results: StudyResults, rule: str = "expected") -> Table:
     )
     header = ("Severity", "confidence ≥", "collapse ≥ 0.25", "collapse ≥ 0.50", "collapse ≥ 0.75")
     note = (
-        "Each cell: AUROC of FDS / AUROC of max-softmax oriented / brittle share. Means over the units where it "
-        "is defined; on the declared extra rows."
+        "Each cell: AUROC of FDS / of exposure / of max-softmax oriented / brittle share. Means over the units where "
+        "it is defined; on the declared extra rows."
     )
     title = f"Thresholds and severities, label rule `{rule}`"
     return Table("app:threshold_sensitivity", title, header, rows, note)
@@ -86,11 +86,12 @@ def _grid_cell(results: StudyResults, rule: str, severity: float, tau_p: float, 
 
 def grid_point(
     results: StudyResults, rule: str, severity: float, tau_p: float, tau_kappa: float
-) -> tuple[float, float, float]:
-    """Mean AUROC of FDS, of oriented max-softmax, and mean brittle share in one cell of the grid."""
+) -> tuple[float, float, float, float]:
+    """Mean AUROC of FDS, of exposure, of oriented max-softmax, and mean brittle share in one cell of the grid."""
     where = {"rule": rule, "severity": severity, "tau_p": tau_p, "tau_kappa": tau_kappa}
     return (
         mean(results.per_unit("grid", metric="auroc", score="cfc_fds", **where)),
+        mean(results.per_unit("grid", metric="auroc", score="cfc_exposure", **where)),
         mean(results.per_unit("grid", metric="auroc", score="max_softmax", **where)),
         mean(results.per_unit("grid", metric="brittle_share", **where)),
     )

@@ -27,6 +27,10 @@ TITLES: Mapping[str, str] = {
     "group_shap": "GroupSHAP aggregate",
     "cfc_rcma": "CFC-RCMA",
     "cfc_fds": "CFC-FDS",
+    "cfc_exposure": "Exposure (ours)",
+    "independent_loss": "Independent loss alone (exposure)",
+    "common_loss": "Common loss alone (exposure)",
+    "cfc_exposure_current": "Exposure (ours), reading `current`",
     "cfc_rcma_current": "CFC-RCMA, reading `current`",
     "cfc_fds_current": "CFC-FDS, reading `current`",
     "inverse_flip_budget": "Flip budget alone (1/k*)",
@@ -36,7 +40,7 @@ TITLES: Mapping[str, str] = {
 
 def is_certificate(score: str) -> bool:
     """Certificate scores are never turned round."""
-    return score.startswith(("cfc", "inverse"))
+    return score.startswith(("cfc", "inverse")) or score in ("independent_loss", "common_loss")
 
 
 def datasets_of(results: StudyResults) -> list[str]:

@@ -28,13 +28,21 @@ from fragility_paper.tables.quantities import (
     wins_over_random_order,
 )
 
-NOT_IN_PAPER = (*PERTURBATION, "inverse_flip_budget", "inverse_threshold", "cfc_fds_current")
+NOT_IN_PAPER = (
+    *PERTURBATION,
+    "inverse_flip_budget",
+    "inverse_threshold",
+    "cfc_fds_current",
+    "independent_loss",
+    "common_loss",
+    "cfc_exposure",
+)
 
 
 def score_comparison(results: StudyResults, orientation: str = "paper", rule: str = "expected") -> Table:
     """tab:score_comparison: AUROC per data set averaged over models and seeds."""
-    datasets = datasets_of(results)
-    rows = [_score_row(results, score, orientation, rule, datasets) for score in (*paper.SCORE_ORDER, *NOT_IN_PAPER)]
+    datasets, shown = datasets_of(results), results.scores((*paper.SCORE_ORDER, *NOT_IN_PAPER))
+    rows = [_score_row(results, score, orientation, rule, datasets) for score in shown]
     for metric, title in (("ceiling", "Label-noise ceiling"), ("brittle_share", "Brittle share")):
         values = results.per_unit("labels", metric=metric, rule=rule)
         cells = [number(cell) for cell in dataset_means(values, datasets)]
@@ -64,7 +72,7 @@ def _score_row(
 
 def by_model(results: StudyResults) -> Table:
     """Brittle-case AUROC by model family; the paper prints no such table."""
-    scores = ("max_softmax", *PERTURBATION, "cfc_rcma", "cfc_fds")
+    scores = results.scores(("max_softmax", *PERTURBATION, "cfc_rcma", "cfc_fds", "cfc_exposure"))
     rows = tuple(
         (
             MODELS[model].title,
@@ -88,7 +96,8 @@ def main_ci(results: StudyResults) -> Table:
     """tab:main_ci_summary: means with intervals and paired differences to three comparators."""
     confidence, anything = strongest_baselines(results)
     comparators = (("negative_energy", "paper"), (confidence, "oriented"), (anything, "oriented"))
-    rows = tuple(_interval_row(results, score, comparators) for score in (*paper.SCORE_ORDER, *PERTURBATION))
+    shown = results.scores((*paper.SCORE_ORDER, *PERTURBATION, "cfc_exposure"))
+    rows = tuple(_interval_row(results, score, comparators) for score in shown)
     header = (
         "Score", "AUROC as the paper ranks [95%]", "AUROC oriented [95%]", "Paper",
         "difference to Neg-energy as the paper ranks; share ≤ 0",
@@ -118,15 +127,15 @@ def _interval_row(results: StudyResults, score: str, comparators: Sequence[tuple
 def seed_variance(results: StudyResults) -> Table:
     """tab:seed_level_variance; the paper's baseline row is Neg-energy, ours the strongest of its kind."""
     best, other = strongest_baselines(results)
-    printed = {other: None, best: "negative_energy", "cfc_rcma": "cfc_rcma", "cfc_fds": "cfc_fds"}
+    printed = {best: "negative_energy", "cfc_rcma": "cfc_rcma", "cfc_fds": "cfc_fds"}
     rows = tuple(
         (
             TITLES[score],
             *_spread(results, score),
             *_win_rates(results, score, (best, other)),
-            _printed_spread(printed[score]),
+            _printed_spread(printed.get(score)),
         )
-        for score in (best, other, "cfc_rcma", "cfc_fds")
+        for score in results.scores((best, other, "cfc_rcma", "cfc_fds", "cfc_exposure"))
     )
     header = (
         "Score",
@@ -165,7 +174,7 @@ def _printed_spread(score: str | None) -> str:
 def review_budget(results: StudyResults) -> Table:
     """tab:review_budget_capture."""
     rows = []
-    for score in (*paper.SCORE_ORDER, *PERTURBATION):
+    for score in results.scores((*paper.SCORE_ORDER, *PERTURBATION, "cfc_exposure")):
         if is_certificate(score):
             rows.append((TITLES[score], *_budget_cells(results, score, "paper")))
         else:
@@ -195,10 +204,15 @@ def attribution(results: StudyResults) -> Table:
     rows = tuple(
         (
             TITLES[score],
-            beside(mean(ranking_values(results, score, analysis="attribution")), paper.ATTRIBUTION[score]),
+            beside(mean(ranking_values(results, score, analysis="attribution")), paper.ATTRIBUTION.get(score)),
             _oriented_cell(results, score, "attribution"),
         )
-        for score in (*CONFIDENCE, *PERTURBATION, "group_shap", "cfc_rcma", "cfc_fds")
+        for score in (
+            *CONFIDENCE,
+            *PERTURBATION,
+            "group_shap",
+            *results.scores(("cfc_rcma", "cfc_fds", "cfc_exposure")),
+        )
     )
     most = int(results.pick("attribution", score="group_shap", metric="auroc")["count"].max())
     values = ranking_values(results, "cfc_fds", analysis="attribution")
@@ -215,7 +229,8 @@ def _oriented_cell(results: StudyResults, score: str, analysis: str) -> str:
 
 def naturalistic(results: StudyResults) -> Table:
     """tab:naturalistic_proxy."""
-    scores = ("max_softmax", "negative_energy", *PERTURBATION, "group_shap", "cfc_rcma", "cfc_fds")
+    certificate = results.scores(("cfc_rcma", "cfc_fds", "cfc_exposure"))
+    scores = ("max_softmax", "negative_energy", *PERTURBATION, "group_shap", *certificate)
     values = ranking_values(results, "cfc_fds", analysis="naturalistic")
     shares = results.per_unit("naturalistic_labels", metric="brittle_share", rule="expected")
     note = (

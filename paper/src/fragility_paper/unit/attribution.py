@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import fragility as fg
@@ -19,6 +21,7 @@ from fragility_paper.unit.case import Case
 from fragility_paper.unit.fitted import FittedUnit
 from fragility_paper.unit.labels import labels_at
 from fragility_paper.unit.ranking import record_ranking
+from fragility_paper.unit.stresses import COMPARED, record_differences
 
 TOP_GROUPS = 3
 
@@ -32,6 +35,10 @@ def record_shap(case: Case) -> None:
     wrong = case.wrong[places]
     labels = labels_at(case.labels, places)
     record_ranking(record, "attribution", scores, labels, directions, wrong, variant=explainer)
+    compared = {name: directions[name] * scores[name] for name in (*COMPARED, "group_shap")}
+    where: dict[str, Any] = {"variant": "group-SHAP rows", "rule": labels.stress.rule, "count": len(places)}
+    record.add("stress", "brittle_rows", float(labels.brittle.sum()), **where)
+    record_differences(record, compared, labels.brittle, COMPARED, {}, **where)
     if case.natural is not None:
         natural = labels_at(case.natural, places)
         record_ranking(record, "naturalistic_attribution", scores, natural, directions, wrong)

@@ -23,6 +23,7 @@ class HeldOut:
 
     rows: AuditedRows
     labels: BrittleLabels
+    scores: Scores
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +68,7 @@ def judge(work: Work, test: AuditedPart, current: fg.Certificates, validation: A
     with work.clock.stage("labels"):
         labels = label(work, rows.evidence)
         independent = label(work, rows.evidence, seed_offset=INDEPENDENT)
-        held = HeldOut(held_rows, label(work, held_rows.evidence)) if len(held_rows) else None
+        held = HeldOut(held_rows, label(work, held_rows.evidence), held_scores) if len(held_rows) else None
     with work.clock.stage("naturalistic"):
         natural = naturalistic_labels(work, rows)
     directions = orientations(scores, held_scores, held.labels if held else None)
@@ -90,5 +91,26 @@ def row_table(case: Case) -> pd.DataFrame:
             "brittle_any": labels.relabel(rule="any").brittle,
             "brittle_rate": labels.brittle_rate,
             **case.scores,
+        }
+    )
+
+
+def labelled_rows(case: Case) -> pd.DataFrame:
+    """Scores and labels of the confident test and validation rows: what a review policy needs, without the models."""
+    parts = [("test", case.labels, case.scores)]
+    if case.held is not None:
+        parts.append(("validation", case.held.labels, case.held.scores))
+    return pd.concat([_labelled(*part) for part in parts], ignore_index=True)
+
+
+def _labelled(part: str, labels: BrittleLabels, scores: Scores) -> pd.DataFrame:
+    """In single precision: the order of rows is what counts, and hundreds of thousands of them are committed."""
+    return pd.DataFrame(
+        {
+            "part": part,
+            "confidence": labels.confidence.astype(np.float32),
+            "exposure": scores["cfc_exposure"].astype(np.float32),
+            "fds": scores["cfc_fds"].astype(np.float32),
+            "brittle": labels.brittle,
         }
     )

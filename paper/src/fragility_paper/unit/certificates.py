@@ -58,7 +58,8 @@ def _record_claims(work: Work, rows: str, reading: str, claims: Claims) -> None:
     setting: dict[str, Any] = {"rows": rows, "reading": reading, "count": len(claims)}
     record.add("certificate", "flip_budget", mean_of(claims.flip_budget), **setting)
     record.add("certificate", "flip_share", mean_of(claims.flipped), **setting)
-    record.add("certificate", "fds", mean_of(claims.fds), **setting)
+    for name in ("fds", "exposure", "independent_loss", "common_loss"):
+        record.add("certificate", name, mean_of(getattr(claims, name)), **setting)
     record.add("certificate", "one_group_flips", mean_of(claims.flip_budget == 1), **setting)
     for place, name in enumerate(("attenuate_all", "attenuate_top1")):
         record.add("certificate", f"flips_{name}", mean_of(np.isfinite(claims.thresholds[:, place])), **setting)

@@ -12,7 +12,7 @@ from sklearn.pipeline import Pipeline
 import fragility as fg
 from fragility_paper.arrays import Array
 from fragility_paper.data import Dataset, Split, split
-from fragility_paper.library import EvidenceRows, bind, merged_fields
+from fragility_paper.library import BLACKBOX, EvidenceRows, bind, merged_fields, prepared
 from fragility_paper.models import model_spec
 from fragility_paper.plan import Profile, Unit
 from fragility_paper.training import train
@@ -44,8 +44,17 @@ class FittedUnit:
         return self.model.probabilities(self.rows(positions))
 
     def bound(self, positions: Array, protocol: fg.Protocol | None = None) -> EvidenceRows:
-        """The rows as evidence, by the unit's own protocol unless another is given."""
-        return bind(self.model, self.rows(positions), protocol or self.protocol, ids=positions.tolist())
+        """The rows as evidence, by the unit's own protocol unless another is given; asked by the fastest predictor.
+
+        Certificates are not made of these: an audit binds its own rows and checks its engine against the model.
+        """
+        rows = bind(self.model, self.rows(positions), protocol or self.protocol, ids=positions.tolist())
+        return prepared(rows, self.predictor)
+
+    @property
+    def predictor(self) -> str:
+        """Whose predictor answers for stressed rows: a model whose engine was named and has none is asked itself."""
+        return "auto" if self.engine == "auto" else BLACKBOX
 
     def certify(
         self, positions: Array, protocol: fg.Protocol | None = None, model: Pipeline | None = None

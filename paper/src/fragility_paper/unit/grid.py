@@ -16,7 +16,7 @@ from fragility_paper.unit.work import mean_of
 TAU_P = (0.85, 0.90, 0.95)
 TAU_KAPPA = (0.25, 0.50, 0.75)
 SEVERITIES = (0.1, 0.3, 0.5)
-GRID_SCORES = ("cfc_fds", "cfc_rcma", "max_softmax", "one_step_drop")
+GRID_SCORES = ("cfc_exposure", "cfc_fds", "cfc_rcma", "independent_loss", "common_loss", "max_softmax", "one_step_drop")
 
 
 def record_grid(case: Case, rows: AuditedRows) -> None:

@@ -5,10 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 import fragility as fg
 from fragility_paper.arrays import Array
 from fragility_paper.data import Dataset
-from fragility_paper.library import BrittleLabels, EvidenceRows, label_rows, run_stress_rows
+from fragility_paper.library import (
+    MOST_DONORS,
+    BrittleLabels,
+    Donor,
+    EvidenceRows,
+    label_rows,
+    prepared,
+    run_stress_rows,
+    with_donors,
+)
 from fragility_paper.unit.rows import AuditedRows
 from fragility_paper.unit.work import Work
 
@@ -29,15 +40,33 @@ def label(
     return label_rows(run_stress_rows(rows, protocol or work.fitted.protocol, stress), stress)
 
 
-def naturalistic_labels(work: Work, rows: AuditedRows) -> BrittleLabels | None:
+def naturalistic_labels(work: Work, rows: AuditedRows, *, seed_offset: int = 0) -> BrittleLabels | None:
     """Labels from the fields that were unavailable together in training rows; none where no field has a marker."""
     fitted = work.fitted
     markers = markers_of(fitted.data)
     if not markers:
         return None
     donors = fitted.rows(fitted.split.train)[list(markers)]
-    stress = fg.Stress.from_outages(donors, markers=markers, draws=work.profile.draws, seed=work.label_seed)
+    stress = fg.Stress.from_outages(
+        donors, markers=markers, draws=work.profile.draws, seed=work.label_seed + seed_offset
+    )
     return label_rows(run_stress_rows(rows.evidence, fitted.protocol, stress), stress)
+
+
+def donor_labels(work: Work, rows: AuditedRows) -> tuple[BrittleLabels, BrittleLabels]:
+    """Labels where groups take another training row's values, of two independent sets of draws."""
+    fitted = work.fitted
+    order = np.random.default_rng(fitted.unit.seed).permutation(fitted.split.train)
+    donors = fitted.rows(np.sort(order[:MOST_DONORS]))
+    bound, lent = with_donors(rows.evidence, fitted.model, fitted.rows(rows.positions), donors, fitted.protocol)
+    asked = prepared(bound, fitted.predictor)
+
+    def labels(seed_offset: int) -> BrittleLabels:
+        seed = work.label_seed + seed_offset
+        stress = fg.Stress((Donor(SEVERITY),), draws=work.profile.draws, seed=seed)
+        return label_rows(run_stress_rows(asked, fitted.protocol, stress, donors=lent), stress)
+
+    return labels(0), labels(INDEPENDENT)
 
 
 def markers_of(data: Dataset) -> dict[str, list[Any]]:

@@ -19,7 +19,7 @@ from fragility_paper.plan import Profile, Unit
 from fragility_paper.tidy import Recorder
 from fragility_paper.unit.attribution import record_shap
 from fragility_paper.unit.calibration import Calibrator, record_calibration
-from fragility_paper.unit.case import Case, judge, row_table
+from fragility_paper.unit.case import Case, judge, labelled_rows, row_table
 from fragility_paper.unit.certificates import (
     record_certificates,
     record_cost,
@@ -33,6 +33,7 @@ from fragility_paper.unit.ranking import record_rankings
 from fragility_paper.unit.rows import AuditedPart, select_rows
 from fragility_paper.unit.searches import record_search
 from fragility_paper.unit.sensitivity import record_baselines, record_depth, record_groupings, record_temperature
+from fragility_paper.unit.stresses import record_stresses
 from fragility_paper.unit.work import Clock, Work
 
 
@@ -41,6 +42,7 @@ class UnitResult:
     table: pd.DataFrame
     certificates: fg.Certificates
     rows: pd.DataFrame  # the confident test rows with truth, labels and every score
+    labelled: pd.DataFrame  # confident test and validation rows: scores and labels for review policies
     seconds: Mapping[str, float]
 
 
@@ -65,8 +67,8 @@ def measure(
     record_cost(work, test.rows)
     with clock.stage("calibration"):
         calibrator = record_calibration(work, test, validation)
-    rows = measure_confident(work, test, current, validation, calibrator)
-    return UnitResult(record.frame(), test.rows.certs, rows, dict(clock.seconds))
+    rows, labelled = measure_confident(work, test, current, validation, calibrator)
+    return UnitResult(record.frame(), test.rows.certs, rows, labelled, dict(clock.seconds))
 
 
 def _audited_parts(work: Work) -> tuple[AuditedPart, AuditedPart]:
@@ -92,18 +94,20 @@ def _audited_parts(work: Work) -> tuple[AuditedPart, AuditedPart]:
 
 def measure_confident(
     work: Work, test: AuditedPart, current: fg.Certificates, validation: AuditedPart, calibrator: Calibrator
-) -> pd.DataFrame:
-    """Rankings on confident test rows, and the extras where this seed runs them; returns the rows."""
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rankings on confident test rows, extras where this seed runs them; returns those rows, and the labelled ones."""
     if not len(test.selection.confident):
         record_no_confident_rows(work)
-        return pd.DataFrame()
+        return pd.DataFrame(), pd.DataFrame()
     case = judge(work, test, current, validation)
     record_rankings(case)
+    with work.clock.stage("stresses"):
+        record_stresses(case)
     if work.with_extras:
         measure_extras(case, test, calibrator)
     rows = row_table(case)
     record_saturation(work, rows)
-    return rows
+    return rows, labelled_rows(case)
 
 
 def measure_extras(case: Case, test: AuditedPart, calibrator: Calibrator) -> None:

@@ -14,6 +14,7 @@ from fragility_paper.library import (
     capture_at,
     false_confidence_captured,
     fds,
+    label_noise_ceiling,
     natural_direction,
     ranking_state,
 )
@@ -25,7 +26,15 @@ from fragility_paper.unit.work import mean_of
 
 EQUAL = (1 / 3, 1 / 3, 1 / 3)
 WEIGHTS = {"equal": EQUAL, "flip-heavy": (1 / 6, 2 / 3, 1 / 6), "degradation-heavy": (1 / 6, 1 / 6, 2 / 3)}
-STRESSOR_SCORES = ("cfc_fds", "cfc_rcma", "max_softmax", "one_step_drop", "random_order", "permutation_order")
+STRESSOR_SCORES = (
+    "cfc_exposure",
+    "cfc_fds",
+    "cfc_rcma",
+    "max_softmax",
+    "one_step_drop",
+    "random_order",
+    "permutation_order",
+)
 
 
 def record_rankings(case: Case) -> None:
@@ -48,12 +57,9 @@ def record_labels(case: Case) -> None:
         record.add("labels", "brittle_share", mean_of(labels.brittle), **setting)
         record.add("labels", "wrong_share", mean_of(case.wrong), **setting)
         record.add("labels", "wrong_brittle", float((case.wrong & labels.brittle).sum()), **setting)
-        record.add("labels", "ceiling", auroc(again.brittle_rate, labels.brittle), **setting)
+        record.add("labels", "ceiling", label_noise_ceiling(labels, again).auroc, **setting)
         # How often two sets of draws give the same label: the noise that every score has to live with.
         record.add("labels", "agreement", mean_of(again.brittle == labels.brittle), **setting)
-        # Finer than the rate: the most damaging mean margin over independent draws.
-        worst = (case.independent.kappa if rule == "expected" else again.kappa).max(axis=1, initial=0.0)
-        record.add("labels", "ceiling_kappa", auroc(worst, labels.brittle), **setting)
 
 
 def record_ranking(

@@ -8,6 +8,7 @@ from scipy.special import logsumexp
 import fragility as fg
 from fragility_paper.arrays import Array, Floats, Scores
 from fragility_paper.library import (
+    CERTIFICATE_SCORES,
     BrittleLabels,
     better_direction,
     certificate_scores,
@@ -21,7 +22,7 @@ from fragility_paper.library import (
 from fragility_paper.unit.rows import AuditedRows
 from fragility_paper.unit.work import Work
 
-CERTIFICATE = ("cfc_rcma", "cfc_fds", "inverse_flip_budget", "inverse_threshold", "cfc_rcma_current", "cfc_fds_current")
+CERTIFICATE = (*CERTIFICATE_SCORES, "cfc_rcma_current", "cfc_fds_current", "cfc_exposure_current")
 
 
 def importance_order(work: Work, rows: AuditedRows) -> Array:
@@ -49,7 +50,12 @@ def cheap_scores(rows: AuditedRows) -> dict[str, Floats]:
 
 
 def current_scores(certs: fg.Certificates) -> dict[str, Floats]:
-    return {"cfc_rcma_current": certs.claims.rcma, "cfc_fds_current": certs.claims.fds}
+    claims = certs.claims
+    return {
+        "cfc_rcma_current": claims.rcma,
+        "cfc_fds_current": claims.fds,
+        "cfc_exposure_current": claims.exposure,
+    }
 
 
 def orientations(scores: Scores, held: Scores, labels: BrittleLabels | None) -> dict[str, int]:

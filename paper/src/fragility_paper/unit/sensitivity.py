@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 import fragility as fg
 from fragility_paper.arrays import Floats
-from fragility_paper.library import BrittleLabels, Claims, fds, flip_budget, rcma
+from fragility_paper.library import BrittleLabels, Claims, exposure, fds, flip_budget, rcma
 from fragility_paper.unit.calibration import Calibrator, tempered
 from fragility_paper.unit.case import Case
 from fragility_paper.unit.labels import label, labels_at
@@ -39,18 +39,28 @@ def record_depth(case: Case) -> None:
     flipped = claims.path_predicted != claims.predicted[:, None]
     for depth in DEPTHS:
         steps = min(depth, deepest) + 1
-        score = fds(rcma(claims.path_collapse[:, :steps]), flip_budget(flipped[:, :steps]), claims.thresholds, EQUAL)
-        case.record_auroc("depth", "cfc_fds", score, case.labels.brittle[places], depth=depth)
+        area = rcma(claims.path_collapse[:, :steps])
+        scores = {
+            "cfc_fds": fds(area, flip_budget(flipped[:, :steps]), claims.thresholds, EQUAL),
+            "cfc_exposure": exposure(area, claims.independent_loss, claims.common_loss, EQUAL),
+        }
+        for name, score in scores.items():
+            case.record_auroc("depth", name, score, case.labels.brittle[places], depth=depth)
 
 
 def record_temperature(case: Case, calibrator: Calibrator) -> None:
-    """FDS of the temperature-scaled model on the same rows, and its rank correlation with the raw one."""
+    """Scores of the temperature-scaled model on the same rows, and their rank correlation with the raw ones."""
     fitted, places = case.work.fitted, case.sample
-    raw, brittle = case.scores["cfc_fds"][places], case.labels.brittle[places]
-    scaled = fitted.certify(case.rows.positions[places], model=tempered(fitted.pipeline, calibrator)).claims.fds
-    case.record_auroc("temperature", "cfc_fds", raw, brittle, variant="raw")
-    case.record_auroc("temperature", "cfc_fds", scaled, brittle, variant="temperature")
-    case.work.record.add("temperature", "rank_correlation", rank_correlation(raw, scaled), count=len(raw))
+    brittle = case.labels.brittle[places]
+    claims = fitted.certify(case.rows.positions[places], model=tempered(fitted.pipeline, calibrator)).claims
+    for name, scaled in _summaries(claims).items():
+        case.record_auroc("temperature", name, case.scores[name][places], brittle, variant="raw")
+        case.record_auroc("temperature", name, scaled, brittle, variant="temperature")
+    _record_correlation(case, "temperature", claims)
+
+
+def _summaries(claims: Claims) -> dict[str, Floats]:
+    return {"cfc_fds": claims.fds, "cfc_exposure": claims.exposure}
 
 
 def record_baselines(case: Case) -> None:
@@ -76,8 +86,8 @@ def _toward(case: Case, baseline: str, fixed: BrittleLabels) -> tuple[Claims, Br
 def _record_baseline(case: Case, claims: Claims, labels: BrittleLabels, **setting: Any) -> None:
     brittle = labels.brittle
     case.work.record.add("baseline", "brittle_share", mean_of(brittle), count=len(brittle), **setting)
-    case.record_auroc("baseline", "cfc_fds", claims.fds, brittle, **setting)
-    case.record_auroc("baseline", "cfc_rcma", claims.rcma, brittle, **setting)
+    for name, values in {**_summaries(claims), "cfc_rcma": claims.rcma}.items():
+        case.record_auroc("baseline", name, values, brittle, **setting)
     for name in CONFIDENCE:
         values = case.scores[name][case.sample]
         case.record_auroc("baseline", name, values, brittle, orientation="paper", **setting)
@@ -86,9 +96,9 @@ def _record_baseline(case: Case, claims: Claims, labels: BrittleLabels, **settin
 
 
 def _record_correlation(case: Case, analysis: str, claims: Claims, **setting: Any) -> None:
-    default = case.scores["cfc_fds"][case.sample]
-    found = rank_correlation(default, claims.fds)
-    case.work.record.add(analysis, "rank_correlation", found, count=len(default), **setting)
+    for name, values in _summaries(claims).items():
+        found = rank_correlation(case.scores[name][case.sample], values)
+        case.work.record.add(analysis, "rank_correlation", found, score=name, count=len(values), **setting)
 
 
 def record_groupings(case: Case) -> None:
@@ -98,8 +108,8 @@ def record_groupings(case: Case) -> None:
     for grouping in GROUPINGS:
         protocol = fitted.variant(grouping=grouping)
         claims = _grouped(case, grouping, protocol)
-        case.record_auroc("grouping", "cfc_fds", claims.fds, brittle, grouping=grouping)
-        case.record_auroc("grouping", "cfc_rcma", claims.rcma, brittle, grouping=grouping)
+        for name, values in {**_summaries(claims), "cfc_rcma": claims.rcma}.items():
+            case.record_auroc("grouping", name, values, brittle, grouping=grouping)
         record.add("grouping", "groups", len(protocol.groups), grouping=grouping)
         record.add("grouping", "flip_budget", mean_of(claims.flip_budget), count=len(brittle), grouping=grouping)
         _record_correlation(case, "grouping", claims, grouping=grouping)
