@@ -100,7 +100,7 @@ class _Work:
         for whole in lattice.blocks():
             block = whole.among(rates > 0.0)  # groups that never fail need no place in a table
             self._note_originals(block.start, block.x, block.original)
-            self._tabulated(lattice, block, rates)
+            self._tabulated(lattice, block, rates, report)
             left_out = whole.live & ~block.live  # what such a group would do is not known
             self.importance[block.start : block.start + len(block.x)][left_out] = np.nan
             self._wide(lattice, block, drawn)
@@ -110,8 +110,12 @@ class _Work:
             if report is not None:
                 report(block.start + len(block.x), len(self.rows))
 
-    def _tabulated(self, lattice: WholeLattice, block: Block, rates: Floats) -> None:
+    def _tabulated(self, lattice: WholeLattice, block: Block, rates: Floats, report: Report | None) -> None:
+        done = block.start
         for found in lattice.subsets(block):
+            done += len(found.place)
+            if report is not None:
+                report(done, len(self.rows))
             at = block.start + found.place
             self.p[at], self.importance[at] = found.probabilities(rates)
             self._certain(at, LATTICE)

@@ -84,7 +84,7 @@ class _Finding:
             return self._closed_form() if linear_sums(self.rows, self.protocol, self.engine) else self._everyone
         undecided = []
         for block in lattice.blocks():
-            search_lattice(self.answers, lattice, block, self.protocol.group_names)
+            search_lattice(self.answers, lattice, block, self.protocol.group_names, report)
             undecided.append(self._wide_rows(lattice, block, budget))
             if report is not None:
                 report(block.start + len(block.x), len(self.rows))

@@ -10,6 +10,7 @@ import numpy as np
 
 from fragility.arrays import Integers
 from fragility.engines.lattice.whole import Block, Subsets, WholeLattice
+from fragility.progress import Report
 from fragility.search.answers import Answers
 from fragility.search.found import MinimalSets
 
@@ -17,7 +18,9 @@ LATTICE = "lattice"
 MOST_LISTED = 1000  # minimal sets listed for a row
 
 
-def search_lattice(answers: Answers, lattice: WholeLattice, block: Block, names: tuple[str, ...]) -> None:
+def search_lattice(
+    answers: Answers, lattice: WholeLattice, block: Block, names: tuple[str, ...], report: Report | None
+) -> None:
     """Fill the answers of the rows of a block whose subsets can be tabulated."""
     every = answers.minimal is not None
 
@@ -27,8 +30,12 @@ def search_lattice(answers: Answers, lattice: WholeLattice, block: Block, names:
         smallest = np.where(sizes.any(axis=1), (sizes > 0).argmax(axis=1), answers.max_size)
         return limit if every else np.minimum(limit, smallest)
 
+    done = block.start
     for found in lattice.subsets(block, settle):
         _fill(answers, found, names)
+        done += len(found.place)
+        if report is not None:
+            report(done, len(answers.size))
 
 
 def _fill(answers: Answers, found: Subsets, names: tuple[str, ...]) -> None:
