@@ -80,8 +80,10 @@ def enumerate_rows(model, protocol, X):
     rows = bind(model, X, protocol)
     x = rows.dense()
     group = rows.column_group.tolist()
+    own = [list(model.classes_).index(label) for label in np.ravel(model.predict(X))]
     return [
-        Enumerated(x[i], rows.predict, rows.baseline, group, rows.n_groups, protocol.resolution) for i in range(len(x))
+        Enumerated(x[i], rows.predict, rows.baseline, group, rows.n_groups, protocol.resolution, own[i])
+        for i in range(len(x))
     ]
 
 

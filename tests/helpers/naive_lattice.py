@@ -33,11 +33,12 @@ def original_class(p, resolution):
 class Enumerated:
     """One row, all subsets."""
 
-    def __init__(self, x, predict, baseline, column_group, n_groups, resolution):
+    def __init__(self, x, predict, baseline, column_group, n_groups, resolution, own=None):
         self.n_groups = n_groups
         self.subsets = subsets(n_groups)
         p = predict(states(x, baseline, column_group, self.subsets))
-        self.original = original_class(p[0], resolution)
+        # a tie is settled by the model's own label, where it gives one
+        self.original = original_class(p[0], resolution) if own is None else own
         self.margins = {s: margin(row, self.original) for s, row in zip(self.subsets, p, strict=True)}
         self.failing = {s for s, m in self.margins.items() if m < -resolution}
 
