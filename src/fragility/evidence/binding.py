@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from fragility.arrays import Floats, Integers
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.evidence.agreement import BATCH_ROWS, check_steady
 from fragility.evidence.bound import EvidenceRows
@@ -144,42 +144,65 @@ def _decided_by_threshold(bound: EvidenceRows, space: EvidenceSpace) -> Evidence
     return bound.with_decided(np.where(holds, positive, 1 - positive))
 
 
+class _Handed(NamedTuple):
+    """Rows as a space has them, and how the model answers for any rows like them; d columns."""
+
+    matrix: Any  # (n, d)
+    baseline: Floats  # (d,)
+    stepwise: Booleans  # (d,)
+    model: Model  # as confirmed on these rows
+    predict: Callable[[Floats], Floats]
+    decided: Integers | None
+    cell_dtype: Any
+    native_matrix: bool
+
+
 def bound_rows(model: Model, rows: Rows, space: EvidenceSpace) -> EvidenceRows:
-    if space.space == "raw":
-        return _bind_raw(model, rows, space)
-    return _bind_transformed(model, rows, space)
+    """Return rows that fit the space's fields, bound."""
+    handed = (_handed_raw if space.space == "raw" else _handed_transformed)(model, rows, space)
+    return EvidenceRows(
+        matrix=handed.matrix,
+        ids=rows.ids,
+        baseline=handed.baseline,
+        stepwise=handed.stepwise,
+        column_group=space.column_group,
+        n_groups=len(space.groups),
+        n_classes=len(model.classes),
+        predict_matrix=handed.predict,
+        model=handed.model,
+        source=rows,
+        offset=space.decision_offset(model.classes),
+        decided=handed.decided,
+        cell_dtype=handed.cell_dtype,
+        native_matrix=handed.native_matrix,
+    )
 
 
-def _bind_raw(model: Model, rows: Rows, space: EvidenceSpace) -> EvidenceRows:
+def _handed_raw(model: Model, rows: Rows, space: EvidenceSpace) -> _Handed:
+    """Raw fields as codes; the model is handed them decoded, in their own types."""
     if rows.frame is None:
         raise DataError("the raw evidence space needs a table or dense array, got a sparse matrix")
-    values = {column.name: column.baseline for column in space.columns}
-    order = [column.name for column in space.columns]
+    frame, values = rows.frame, {column.name: column.baseline for column in space.columns}
     codec = RawCodec.fit(rows, space.fields, values)
     _check_same_answers(model, rows.head(CONFIRM_ROWS), codec)
-    place = [rows.names.index(name) for name in order]  # evidence columns are in the protocol's order
+    place = [rows.names.index(column.name) for column in space.columns]  # evidence columns are in the protocol's order
     inverse = np.argsort(place)
     baseline = codec.encode_row(values)[place]
-    confirmed = _confirmed(model, lambda: codec.decode(codec.encode(rows.frame.iloc[:CONFIRM_ROWS])), raw=True)  # type: ignore[union-attr]
+    confirmed = _confirmed(model, lambda: codec.decode(codec.encode(frame.iloc[:CONFIRM_ROWS])), raw=True)
+    as_they_are = model.transformer is None and codec.cell_dtype is not None and place == list(range(len(place)))
 
     def predict(matrix: Floats) -> Floats:
         return guarded(lambda: confirmed.probabilities(codec.decode(matrix[:, inverse])), rows)
 
-    return EvidenceRows(
-        matrix=codec.encode(rows.frame)[:, place],
-        ids=rows.ids,
+    return _Handed(
+        matrix=codec.encode(frame)[:, place],
         baseline=baseline,
         stepwise=np.array([c.kind == "nominal" for c in space.columns]) | np.isnan(baseline),
-        column_group=space.column_group,
-        n_groups=len(space.groups),
-        n_classes=len(model.classes),
-        predict_matrix=predict,
         model=confirmed,
-        source=rows,
-        offset=space.decision_offset(model.classes),
+        predict=predict,
         decided=_own_labels(confirmed, rows, space, None),
         cell_dtype=codec.cell_dtype or np.float64,
-        native_matrix=(model.transformer is None and codec.cell_dtype is not None and place == list(range(len(place)))),
+        native_matrix=as_they_are,
     )
 
 
@@ -202,20 +225,10 @@ def _check_same_answers(model: Model, rows: Rows, codec: RawCodec) -> None:
         )
 
 
-def _bind_transformed(model: Model, rows: Rows, space: EvidenceSpace) -> EvidenceRows:
+def _handed_transformed(model: Model, rows: Rows, space: EvidenceSpace) -> _Handed:
+    """The matrix that the preprocessing makes, handed to the final estimator in its own kind of container."""
     matrix, restore, handed = transform(model, rows)
-    if matrix.shape[1] != len(space.columns):
-        raise ProtocolError(
-            f"the protocol was made for {len(space.columns)} columns, the model's estimator is handed "
-            f"{matrix.shape[1]}; fit a protocol for this model"
-        )
-    names = list(rows.names) if model.transformer is None else output_names(model.transformer, matrix.shape[1])
-    declared = [column.name for column in space.columns]
-    if names != declared:
-        other = next(name for name in names if name not in set(declared)) if set(names) != set(declared) else names[0]
-        raise ProtocolError(
-            f"the protocol was made for other columns: it does not place {other!r}; fit one for this model"
-        )
+    _check_columns(model, rows, matrix.shape[1], [column.name for column in space.columns])
     if not answers_alike(model, matrix[:CONFIRM_ROWS], restore, handed[:CONFIRM_ROWS]):
         raise EvidenceError(
             "the model answers differently when its whole numbers are handed over as decimals, which the transformed "
@@ -227,21 +240,31 @@ def _bind_transformed(model: Model, rows: Rows, space: EvidenceSpace) -> Evidenc
     def predict(stressed: Floats) -> Floats:
         return guarded(lambda: confirmed.head_probabilities(restore(stressed)), rows)
 
-    return EvidenceRows(
+    return _Handed(
         matrix=matrix,
-        ids=rows.ids,
         baseline=baseline,
         stepwise=np.isnan(baseline),
-        column_group=space.column_group,
-        n_groups=len(space.groups),
-        n_classes=len(model.classes),
-        predict_matrix=predict,
         model=confirmed,
-        source=rows,
-        offset=space.decision_offset(model.classes),
+        predict=predict,
         decided=_own_labels(confirmed, rows, space, lambda a, b: restore(dense(matrix[a:b]))),
         cell_dtype=np.float32 if matrix.dtype == np.float32 else np.float64,
+        native_matrix=True,
     )
+
+
+def _check_columns(model: Model, rows: Rows, width: int, declared: list[str]) -> None:
+    """Refuse a model whose estimator is handed other columns than the protocol was made for."""
+    if width != len(declared):
+        raise ProtocolError(
+            f"the protocol was made for {len(declared)} columns, the model's estimator is handed {width}; "
+            "fit a protocol for this model"
+        )
+    names = list(rows.names) if model.transformer is None else output_names(model.transformer, width)
+    if names != declared:
+        other = next((name for name in names if name not in set(declared)), names[0])
+        raise ProtocolError(
+            f"the protocol was made for other columns: it does not place {other!r}; fit one for this model"
+        )
 
 
 def _confirmed(model: Model, sample: Callable[[], Any], *, raw: bool) -> Model:
