@@ -71,6 +71,8 @@ class Protocol:
         How margins are read.
     weights : tuple of three float
         Of RCMA, 1/k* and 1/lambda* in FDS.
+    exposure_weights : tuple of three float
+        Of targeted loss (RCMA), independent loss and common loss in exposure.
     resolution : float
         Margins closer than this count as equal.
     decision : Decision or None
@@ -200,6 +202,8 @@ class Protocol:
             (``support``) or not (``support_unbounded``); or of whichever class leads (``current``).
         weights : sequence of three float, default=(1/3, 1/3, 1/3)
             Of RCMA, 1/k* and 1/lambda* in FDS.
+        exposure_weights : sequence of three float, default=(1/3, 1/3, 1/3)
+            Of targeted loss (RCMA), independent loss and common loss in exposure.
         resolution : float, default=1e-6
             Margins closer than this count as equal; a float32 torch module needs 1e-4.
         merge_threshold : float, default=0.8

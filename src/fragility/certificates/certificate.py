@@ -31,6 +31,13 @@ class Certificate:
         The mean share of the margin lost along the path.
     fds : float
         Fragility dominance score: 0 rests on much, 1 on little.
+    exposure : float
+        How much of the margin is lost in the three ways evidence fails, as one number: 0 nothing, toward 1 everything.
+    independent_loss : float
+        What the groups take from the margin each on its own, added up, as a share of it; may exceed 1.
+    common_loss : float or None
+        The mean share of the margin lost as all evidence fades together; None where the protocol lacks
+        ``attenuate_all``.
     thresholds : mapping of str to float or None
         lambda* by operator; None where no severity flips.
     path : tuple of str
@@ -41,6 +48,8 @@ class Certificate:
         The class after 0, 1, 2 ... removals.
     path_collapse : tuple of float
         The share of the margin lost after 0, 1, 2 ... removals.
+    fade_margin : tuple of float
+        The margin as all evidence fades, by severity, as far as the prediction holds.
     one_step_drop : mapping of str to float
         How much margin each group alone carries.
     one_step_confidence_drop : mapping of str to float
@@ -130,7 +139,14 @@ class Certificate:
         return "\n".join(lines)
 
     def losses(self) -> list[tuple[str, str]]:
-        """The three ways evidence fails, and how much of the margin each takes, in words."""
+        """Return the ways evidence fails, and how much of the margin each takes, in words.
+
+        Returns
+        -------
+        list of tuple of two str
+            The way and its loss: the strongest groups first, each group on its own, and all together where the protocol
+            has ``attenuate_all``.
+        """
         strongest = max(self.one_step_drop, key=lambda name: self.one_step_drop[name])
         ways = [
             ("what goes first", f"{self.rcma:.0%} of the margin lost along the path, on average"),

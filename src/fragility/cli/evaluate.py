@@ -275,11 +275,11 @@ def _stress(
         return fg.Stress(
             (Mask(severity), Dropout(severity), Noise(severity)), draws, rule, tau_confidence, tau_collapse, seed
         )
-    events = outage_events(read_table(outages, "--outages", form), markers=_parse_markers(markers))
+    events = outage_events(read_table(outages, "--outages", form), markers=parse_markers(markers))
     return fg.Stress((Outages.from_events(events),), draws, rule, tau_confidence, tau_collapse, seed)
 
 
-def _parse_markers(text: str | None) -> Any:
+def parse_markers(text: str | None) -> Any:
     """`?,unknown,-9` or a JSON file; a word that is a number stands for both, since a file does not tell."""
     if text is None:
         return None

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import fragility as fg
-from fragility.cli.evaluate import Markers, ProtocolArgument, _parse_markers
+from fragility.cli.evaluate import Markers, ProtocolArgument, parse_markers
 from fragility.cli.group import JUDGE
 from fragility.cli.options import (
     Classes,
@@ -151,7 +151,7 @@ def _number_or_mapping(rates: str) -> Any:
 def _from_log(log: Path, markers: str | None, observations: int | None, form: CsvFormat) -> Any:
     from fragility.stress import Outages, outage_events
 
-    events = outage_events(read_table(log, "--rates", form), markers=_parse_markers(markers))
+    events = outage_events(read_table(log, "--rates", form), markers=parse_markers(markers))
     outages = Outages.from_events(events)
     return outages if observations is None else outages.rates(observations)
 

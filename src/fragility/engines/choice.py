@@ -76,7 +76,7 @@ def prepared(rows: EvidenceRows, engine: str = "auto") -> EvidenceRows:
     It is a native engine's where that engine knows the model and agrees with it on a few states, else the model's own.
     For labels, searches and scores; an audit takes rows as they were bound, since it checks engines against the model.
     """
-    native = _native_for(rows, engine)
+    native = native_for(rows, engine)
     fast = None if native is None else native.predictor(rows)
     if native is None or fast is None:
         return rows
@@ -97,13 +97,13 @@ def _sample_states(rows: EvidenceRows) -> Floats:
 
 def choose_native(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int) -> NativeEngine | None:
     """Return the native engine to use, once it has agreed with the black box on a few rows; None: the black box."""
-    native = _native_for(rows, engine)
+    native = native_for(rows, engine)
     if native is None or not _agrees(native, rows, protocol, byte_budget, required=engine != "auto"):
         return None
     return native
 
 
-def _native_for(rows: EvidenceRows, engine: str) -> NativeEngine | None:
+def native_for(rows: EvidenceRows, engine: str) -> NativeEngine | None:
     if engine not in ENGINES:
         raise EngineError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
     if engine == BLACKBOX:

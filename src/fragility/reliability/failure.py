@@ -42,18 +42,51 @@ def failure_probability(
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     progress: bool | Report | None = None,
 ) -> FailureProbability:
-    """Probability that each decision is lost, given how often evidence fails.
+    """Return the probability that each decision is lost, given how often evidence fails.
 
     Exact for tree ensembles and linear models where at most 24 groups matter for a row, and for recorded events with
     every model; elsewhere by quasi-random subsets, with an interval.
 
     Parameters
     ----------
-    rates : one number for every group, a mapping by group or raw field (fields of one group fail independently; groups
-        left out never fail), or `Outages`: recorded events, taken as they co-occurred.
-    draws : quasi-random subsets of a row, a power of two; each costs one prediction.
-    seed : of their scrambling.
-    ids, engine, byte_budget, progress : as in `audit`.
+    model : estimator, pipeline, booster or Model
+        The fitted classifier; whatever :meth:`Model.wrap` takes.
+    X : array or table of shape (n, d)
+        The raw rows, as the model takes them.
+    protocol : Protocol
+        Its groups, their baseline and the decision; operators and severities are not read.
+    rates : float, mapping or Outages
+        One probability for every group; or a mapping by group or raw field (fields of one group fail independently,
+        groups left out never fail); or recorded events, taken as they co-occurred.
+    draws : int, default=4096
+        Quasi-random subsets of a row, a power of two of at least 16; each distinct one costs one prediction.
+    seed : int, default=0
+        Of their scrambling.
+    ids : sequence, optional
+        One distinct id a row; by default the index of a pandas frame, else 0, 1, ...
+    engine : str, default="auto"
+        ``auto`` reads the model where a native engine knows it exactly; ``blackbox`` asks it for everything.
+    byte_budget : int, default=256 MiB
+        Bound on the states and tables held in memory at a time; it changes nothing in the result.
+    progress : bool or callable, optional
+        A bar on the terminal (the default if there is one), or a function (rows done, rows in all).
+
+    Returns
+    -------
+    FailureProbability
+        One probability a row, in the order of ``X``, and what each group has to do with it.
+
+    Raises
+    ------
+    DataError
+        A rate is not a probability or names nothing the protocol knows, or ``draws`` is no such power of two.
+    ProtocolError
+        Recorded events name fields that the model's evidence does not have.
+
+    See Also
+    --------
+    Outages.rates : Rates from recorded events.
+    find_failing_sets : The smallest set that loses a decision.
     """
     rows = bind(model, X, protocol, ids=ids)
     work = _Work(rows, protocol, engine, byte_budget)

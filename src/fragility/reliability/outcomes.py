@@ -27,6 +27,43 @@ class FailureProbability:
     """The probability that each decision is lost; n rows, G groups.
 
     With rates, groups fail independently. With recorded events, one of them has happened, as likely as it was frequent.
+
+    Attributes
+    ----------
+    id : array of shape (n,)
+        The rows' ids.
+    predicted : array of shape (n,)
+        The decision that may be lost.
+    confidence : array of shape (n,)
+        The model's probability of it.
+    p_flip : array of shape (n,)
+        The probability that it is lost.
+    low : array of shape (n,)
+        Lower end of its 95% interval; ``p_flip`` itself where that is exact.
+    high : array of shape (n,)
+        Upper end of the interval.
+    exact : array of bool of shape (n,)
+        Where ``p_flip`` is exact.
+    method : tuple of str
+        By row: ``lattice``, ``bounds``, ``quasi-random`` or ``events``.
+    expected_margin : array of shape (n,)
+        The expected margin of two classes, clips aside; NaN where it has no closed form.
+    importance : array of shape (n, G)
+        Birnbaum's: P(lost | the group fails) - P(lost | it holds); NaN for recorded events, and where a group that
+        never fails was left out of the count.
+    kept : array of shape (n, G)
+        By how much ``p_flip`` falls if the group never fails.
+    rates : array of shape (G,) or None
+        How often each group fails; None for recorded events.
+    group_names : tuple of str
+        Names of the groups, in declared order.
+    condition : str
+        How evidence fails, in words: ``if each field is missing 5% of the time``.
+
+    See Also
+    --------
+    failure_probability : Makes one.
+    ReliabilityDisplay : Its picture.
     """
 
     id: npt.NDArray[Any]  # (n,)
@@ -58,11 +95,23 @@ class FailureProbability:
         return np.asarray(self.kept.sum(axis=0))
 
     def order(self) -> Integers:
-        """Rows, most likely lost first."""
+        """Return the rows, most likely lost first.
+
+        Returns
+        -------
+        array of shape (n,)
+            Positions of the rows.
+        """
         return np.argsort(-self.p_flip, kind="stable")
 
     def groups(self) -> pd.DataFrame:
-        """One row a group, the most decisions kept first: which feed to make redundant."""
+        """Return the groups, the most decisions kept first: which feed to make redundant.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row a group: ``group``, ``rate``, ``decisions_kept`` and ``share_of_lost``.
+        """
         kept = self.kept_by_group
         table = pd.DataFrame(
             {
@@ -75,12 +124,29 @@ class FailureProbability:
         return table.sort_values("decisions_kept", ascending=False, kind="stable", ignore_index=True)
 
     def sentence(self, row: int) -> str:
-        """One row in words: `lost in 1 of 8 cases if each field is missing 5% of the time`."""
+        """Return one row in words: ``lost in 1 of 8 cases if each field is missing 5% of the time``.
+
+        Parameters
+        ----------
+        row : int
+            Its position.
+
+        Returns
+        -------
+        str
+            The sentence, with the interval where the probability is not exact.
+        """
         about = "" if self.exact[row] else f" (95% interval {self.low[row]:.2%} to {self.high[row]:.2%})"
         return f"{in_words(float(self.p_flip[row]))} {self.condition}{about}"
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row a prediction; the importance of each group under `importance: NAME`."""
+        """Return the rows as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row a prediction; the importance of each group under ``importance: NAME``.
+        """
         table: dict[str, Any] = {
             "id": self.id,
             "predicted": self.predicted,
@@ -97,11 +163,23 @@ class FailureProbability:
         return pd.DataFrame(table)
 
     def to_arrow(self) -> pa.Table:
-        """`to_pandas` as an Arrow table, null where a value is not defined."""
+        """Return the rows as an Arrow table.
+
+        Returns
+        -------
+        pyarrow.Table
+            As ``to_pandas``, null where a value is not defined.
+        """
         return pa.Table.from_pandas(self.to_pandas(), preserve_index=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain form: the population, the groups, the rows; NaN as None."""
+        """Return the plain form.
+
+        Returns
+        -------
+        dict
+            JSON values: the population, the groups, the rows; NaN as None.
+        """
         document = {
             "rows": len(self),
             "decisions_lost": self.lost,
@@ -116,11 +194,30 @@ class FailureProbability:
         return plain
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything (.json) or the table of rows (.csv, .parquet)."""
+        """Write everything (.json) or the table of rows (.csv, .parquet).
+
+        Parameters
+        ----------
+        path : path
+            The file to write; its ending names the format.
+        """
         save_report(path, self.to_dict, self.to_arrow)
 
     def plot(self, ax: Axes | None = None, *, top: int = 12) -> ReliabilityDisplay:
-        """Draw the first `top` groups against the decisions that would be kept if each never failed."""
+        """Draw the groups against the decisions that would be kept if each never failed.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Draw on these; new axes otherwise.
+        top : int, default=12
+            How many groups, the most decisions kept first.
+
+        Returns
+        -------
+        ReliabilityDisplay
+            The picture, with its axes and figure.
+        """
         table = self.groups().head(top)
         display = ReliabilityDisplay(
             table["group"].tolist(), table["decisions_kept"].tolist(), self.lost, len(self), self.condition
@@ -128,7 +225,18 @@ class FailureProbability:
         return display.plot(ax)
 
     def to_text(self, top: int = 5) -> str:
-        """The population, the groups to make reliable first, and the rows most likely lost."""
+        """Return the population, the groups to make reliable first, and the rows most likely lost.
+
+        Parameters
+        ----------
+        top : int, default=5
+            How many groups and how many rows.
+
+        Returns
+        -------
+        str
+            Several lines of text; also what printing shows.
+        """
         lines = [self._opening(), "", *self._group_lines(top), "", *self._row_lines(top)]
         return "\n".join(lines)
 

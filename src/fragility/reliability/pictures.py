@@ -18,12 +18,24 @@ class ReliabilityDisplay:
 
     Attributes
     ----------
-    groups : names of the groups, the most decisions kept first
-    decisions_kept : decisions that would be kept if a group never failed
-    lost : decisions expected to be lost as things are
-    rows : decisions in all
-    condition : how evidence fails, in words
-    ax_, figure_ : what was drawn on
+    groups : sequence of str
+        Names of the groups, the most decisions kept first.
+    decisions_kept : sequence of float
+        Decisions that would be kept if each never failed.
+    lost : float
+        Decisions expected to be lost as things are.
+    rows : int
+        Decisions in all.
+    condition : str
+        How evidence fails, in words.
+    ax_ : matplotlib Axes
+        The axes drawn on.
+    figure_ : matplotlib Figure
+        The figure.
+
+    See Also
+    --------
+    FailureProbability.plot : Draws one.
     """
 
     groups: Sequence[str]
@@ -35,7 +47,18 @@ class ReliabilityDisplay:
     figure_: Any = field(default=None, init=False, repr=False)
 
     def plot(self, ax: Axes | None = None) -> ReliabilityDisplay:
-        """Draw one bar a group on new axes or on `ax`."""
+        """Draw one bar a group.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Draw on these; new axes otherwise.
+
+        Returns
+        -------
+        ReliabilityDisplay
+            Itself, with ``ax_`` and ``figure_`` set.
+        """
         import matplotlib.pyplot as plt
 
         with drawing_style():

@@ -39,7 +39,7 @@ def find_failing_sets(
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     progress: bool | Report | None = None,
 ) -> FailingSets:
-    """Smallest set of groups whose removal flips each prediction.
+    """Find the smallest set of groups whose removal flips each prediction.
 
     Tree ensembles and linear models are searched exactly: through the whole lattice of subsets where at most 24 groups
     matter for a row, beyond that by branch and bound (trees) or in closed form (linear models). Other models are asked:
@@ -47,16 +47,49 @@ def find_failing_sets(
 
     Parameters
     ----------
-    method : "auto", "exact" (without the beam: other models by size alone) or "beam" (for every model).
-    max_size : largest set asked for, by default any.
-    every : list all minimal failing sets of each row, up to 1000; a set is minimal if no proper subset of it fails.
-    budget : for rows that are not read from the lattice, the most states a row may cost; where it ends, the state says
-        "upper bound" or "not decided" and `searched_size` up to which size nothing fails, proved.
-    width : of the beam.
-    ids : one distinct id a row, as in `audit`.
-    engine : "auto", or "blackbox" to ask the model for everything.
-    byte_budget : bound on the states and tables held in memory at a time; it changes nothing in the result.
-    progress : a bar on the terminal (the default if there is one), or a function (rows decided, rows in all).
+    model : estimator, pipeline, booster or Model
+        The fitted classifier; whatever :meth:`Model.wrap` takes.
+    X : array or table of shape (n, d)
+        The raw rows, as the model takes them.
+    protocol : Protocol
+        Its groups, their baseline and the decision; operators and severities are not read.
+    method : {"auto", "exact", "beam"}, default="auto"
+        ``exact`` leaves out the beam and asks other models by size alone; ``beam`` takes the beam for every model.
+    max_size : int, optional
+        The largest set asked for; by default any.
+    every : bool, default=False
+        Also list all minimal failing sets of each row, up to 1000; a set is minimal if no proper subset of it fails.
+    budget : int, default=50000
+        For rows that are not read from the lattice, the most states a row may cost. Where it ends, the state says
+        ``upper bound`` or ``not decided``, and ``searched_size`` up to which size every set was decided.
+    width : int, default=8
+        Of the beam.
+    ids : sequence, optional
+        One distinct id a row; by default the index of a pandas frame, else 0, 1, ...
+    engine : str, default="auto"
+        ``auto`` reads the model where a native engine knows it exactly; ``blackbox`` asks it for everything.
+    byte_budget : int, default=256 MiB
+        Bound on the states and tables held in memory at a time; it changes nothing in the result.
+    progress : bool or callable, optional
+        A bar on the terminal (the default if there is one), or a function (rows decided, rows in all).
+
+    Returns
+    -------
+    FailingSets
+        The smallest set found for each row, in the order of ``X``, and how far it is proved.
+
+    Raises
+    ------
+    ProtocolError
+        The method, the width or ``max_size`` is out of range.
+    EngineError
+        The engine does not know the model, or contradicts it.
+
+    See Also
+    --------
+    audit : Certificates, whose path is a greedy search for such a set.
+    compare_searches : How far that path is from the smallest sets.
+    failure_probability : How likely a failing set is.
     """
     rows = bind(model, X, protocol, ids=ids)
     limit = rows.n_groups if max_size is None else max_size

@@ -88,10 +88,23 @@ class Outages:
         return tuple(sorted({name for pattern in self.patterns for name in pattern}))
 
     def rates(self, observations: int) -> dict[str, float]:
-        """How often each field was unavailable, for `failure_probability` with independent failures.
+        """Return how often each field was unavailable, for :func:`failure_probability` with independent failures.
 
-        observations: how many times the fields were looked at while the log was kept, with or without an outage: rows
-        scored, polls of the feeds, days. A log holds the outages alone, so this number is yours to give.
+        Parameters
+        ----------
+        observations : int
+            How many times the fields were looked at while the log was kept, with or without an outage: rows scored,
+            polls of the feeds, days. A log holds the outages alone, so this number is yours to give.
+
+        Returns
+        -------
+        dict of str to float
+            The share of the observations that lacked each field.
+
+        Raises
+        ------
+        DataError
+            There were fewer observations than recorded events.
         """
         if observations < self.events:
             raise DataError(

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.engines.lattice.rule import FlipRule
 from fragility.engines.trees.encoding import AVERAGE, SIGMOID
-from fragility.engines.trees.engine import _forest_of
+from fragility.engines.trees.engine import forest_of
 from fragility.engines.trees.forest import NO_LEVELS, Forest
 from fragility.engines.trees.kernels.lattice import (
     expected_values,
@@ -57,7 +57,7 @@ class TreeLattice:
     name = "trees"
 
     def __init__(self, rows: EvidenceRows, protocol: Protocol, rule: FlipRule) -> None:
-        self.forest = with_nodes(_forest_of(rows.model))
+        self.forest = with_nodes(forest_of(rows.model))
         self.rule = rule
         plan = plan_for(self.forest, rows, protocol)
         self.plan = plan._replace(slots=self.forest.most_nodes)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers
-from fragility.engines.choice import _native_for
+from fragility.engines.choice import native_for
 from fragility.engines.lattice.linear import LinearLattice, LinearMarks, additive
 from fragility.engines.lattice.rule import FlipRule
 from fragility.errors import EngineError
@@ -276,7 +276,7 @@ def _cores() -> int:
 
 def whole_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int) -> WholeLattice | None:
     """Return the lattice of an additive model, once it agreed with the model on a few states; None for any other."""
-    native = _native_for(rows, engine)
+    native = native_for(rows, engine)
     rule = FlipRule.of(rows, protocol)
     if native is None or importlib.util.find_spec("numba") is None or rule.clip_matters:
         return None
@@ -289,7 +289,7 @@ def whole_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budg
 
 def linear_sums(rows: EvidenceRows, protocol: Protocol, engine: str) -> LinearLattice | None:
     """Return a linear model's sums over groups where its decisions are differences of them, else None."""
-    native, rule = _native_for(rows, engine), FlipRule.of(rows, protocol)
+    native, rule = native_for(rows, engine), FlipRule.of(rows, protocol)
     if native is None or native.name != "linear" or rule.clip_matters or not additive(rows):
         return None
     return LinearLattice(rows, rule)

@@ -38,7 +38,7 @@ def refusal(rows: EvidenceRows) -> str | None:
     if not rows.native_matrix:
         return "the trees are not handed the evidence itself but what a preprocessing makes of it"
     reason = supports(rows.model)
-    if reason is None and (n_columns := _forest_of(rows.model).n_columns) > rows.width:
+    if reason is None and (n_columns := forest_of(rows.model).n_columns) > rows.width:
         reason = f"its trees read {n_columns} columns, the rows have {rows.width}"
     return reason
 
@@ -46,7 +46,7 @@ def refusal(rows: EvidenceRows) -> str | None:
 def supports(model: Model) -> str | None:
     """Return None if the engine evaluates ``model`` exactly, else the reason why it does not."""
     try:
-        forest = _forest_of(model)
+        forest = forest_of(model)
     except EngineError as error:
         return str(error)
     expected = "predict_proba" if forest.link == AVERAGE else "raw score, link applied in float64"
@@ -59,7 +59,7 @@ def supports(model: Model) -> str | None:
 
 def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
     """Return the trace of every row."""
-    forest = _forest_of(rows.model)
+    forest = forest_of(rows.model)
     scorer = _Scorer(forest, rows, protocol)
     size = _chunk_size(forest, rows.width, protocol)
     parts = []
@@ -81,7 +81,7 @@ def _chunk_size(forest: Forest, width: int, protocol: Protocol) -> int:
 
 def predictor(rows: EvidenceRows) -> Callable[[Floats], Floats] | None:
     """Return the forest's own probabilities of stressed rows, prepared once; None where cells are rounded first."""
-    forest = _forest_of(rows.model)
+    forest = forest_of(rows.model)
     if rows.cell_dtype == np.float32 and not forest.single:
         return None
     answer = forest_predictor(forest, rows.width, sparse=bool(sp.issparse(rows.matrix)))
@@ -96,7 +96,7 @@ def predictor(rows: EvidenceRows) -> Callable[[Floats], Floats] | None:
 _FORESTS: weakref.WeakKeyDictionary[Model, Forest] = weakref.WeakKeyDictionary()
 
 
-def _forest_of(model: Model) -> Forest:
+def forest_of(model: Model) -> Forest:
     """Return the model's forest, read once for each adapter."""
     forest = _FORESTS.get(model)
     if forest is None:
