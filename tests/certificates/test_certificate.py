@@ -212,7 +212,7 @@ def test_table_and_claims_are_inverses(certs: Certificates) -> None:
 
 MEASURED = {
     "predicted", "confidence", "flip_budget", "flipped", "thresholds", "path", "path_margin", "path_predicted",
-    "one_step_drop", "one_step_confidence_drop",
+    "fade_margin", "one_step_drop", "one_step_confidence_drop",
 }  # fmt: skip
 
 
@@ -221,8 +221,10 @@ def with_change(claims: Claims, name: str) -> Claims:
     if name == "ids":
         return replace(claims, ids=("x", *claims.ids[1:]))
     values = getattr(claims, name).copy()
-    place = (0,) if values.ndim == 1 else (0, -1)
+    place = (0,) if values.ndim == 1 else (0, 0 if name == "fade_margin" else -1)
     first = values[place]
+    if name == "fade_margin" and np.isnan(first):
+        first = 0.0
     changed = not first if values.dtype == bool else first + 1 if values.dtype.kind == "i" else first + 2e-6
     values[place] = 0.05 if np.isinf(first) else changed
     return replace(claims, **{name: values})

@@ -75,7 +75,6 @@ def test_what_was_written_is_read_from_the_disk(tmp_path):
     old, new, folder = tmp_path / "old.json", tmp_path / "new.json", tmp_path / "audit"
     old.write_text("{}")
     folder.mkdir()
-    (folder / "manifest.json").write_text("{}")
     plan_files({"--json": old, "--csv": new}, {})
     plan_folder(folder)
     assert interruption() == "interrupted; nothing was written"
@@ -98,8 +97,8 @@ def refused_out(made, out: Path) -> str:
 
 def test_a_file_in_place_of_a_folder(made, tmp_path):
     (tmp_path / "thesis.doc").write_text("precious")
-    assert "is a file; name a folder" in refused_out(made, tmp_path / "thesis.doc")
-    assert "is not a folder" in refused_out(made, tmp_path / "thesis.doc" / "audit")
+    assert "is a file; an audit needs a folder" in refused_out(made, tmp_path / "thesis.doc")
+    assert "thesis.doc is a file; choose another name" in refused_out(made, tmp_path / "thesis.doc" / "audit")
 
 
 def test_a_folder_of_other_things(made, tmp_path):

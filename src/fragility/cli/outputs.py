@@ -23,10 +23,10 @@ def forget_outputs() -> None:
 
 def plan_folder(folder: Path) -> None:
     """Find out before the work, not after it, that an audit cannot be written to `folder`."""
+    _planned[folder] = _look(folder)  # first: whoever interrupts the slow import below is told the truth too
     from fragility.certificates import check_writable_folder
 
     check_writable_folder(folder)
-    _planned[folder] = _look(folder)
 
 
 def plan_files(outputs: Mapping[str, Path | None], inputs: Mapping[str, str | Path | None]) -> None:
