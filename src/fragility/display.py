@@ -560,7 +560,7 @@ class ReviewPolicyDisplay:
             ax.set_title(f"Review policy: {self.policy.state}")
             ax.set_xlim(0.0, 1.0)
             ax.set_ylim(0.0, min(1.0, 4.0 * max(self.policy.risk, *(c.brittle_rate[-1] for c in self.policy.curves))))
-            ax.legend(loc="upper right")
+            ax.legend(loc="upper center")
         self.ax_, self.figure_ = ax, ax.figure
         return self
 

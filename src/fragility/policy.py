@@ -540,6 +540,11 @@ def _segment_names(certs: Certificates, segments: str | Mapping[Hashable, str] |
 
 def _told(rule: ReviewRule, policy: ReviewPolicy) -> str:
     among = "confident predictions" if rule.segment is None else f"confident predictions in {rule.segment!r}"
+    if rule.threshold is not None and math.isinf(rule.threshold):
+        return (
+            f"None of the {among} need review: at most {policy.risk:.1%} of them are brittle, with probability "
+            f"{policy.confidence:.0%} (bound {rule.bound:.2%} from {rule.brittle} of {rule.rows} labelled rows)."
+        )
     if rule.state == "attained":
         return (
             f"Review the {rule.review_share:.0%} of {among} with {policy.by} of at least {rule.threshold:.4g}: "
