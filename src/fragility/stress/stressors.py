@@ -13,7 +13,7 @@ With xbar the protocol's baseline and u independent uniforms on [0, 1):
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -83,7 +83,33 @@ def _check_rate(kind: str, what: str, value: float, upper: float) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Mask:
+class _Rated:
+    """What strikes with a rate has in common."""
+
+    rate: float = 0.3
+    kind: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        _check_rate(self.kind, "rate", self.rate, 1.0)
+
+    @property
+    def name(self) -> str:
+        """Readable name with its severity."""
+        return f"{self.kind}({self.rate:g})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form.
+
+        Returns
+        -------
+        dict
+            JSON values; :meth:`Stress.from_dict` reads them.
+        """
+        return {"kind": self.kind, "rate": float(self.rate)}
+
+
+@dataclass(frozen=True, slots=True)
+class Mask(_Rated):
     """Every group replaced by its baseline independently with probability ``rate``.
 
     Parameters
@@ -96,26 +122,7 @@ class Mask:
     Stress : Puts stressors together.
     """
 
-    rate: float = 0.3
     kind = "mask"
-
-    def __post_init__(self) -> None:
-        _check_rate("mask", "rate", self.rate, 1.0)
-
-    @property
-    def name(self) -> str:
-        """Readable name with its severity."""
-        return f"mask({self.rate:g})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plain form.
-
-        Returns
-        -------
-        dict
-            JSON values; :meth:`Stress.from_dict` reads them.
-        """
-        return {"kind": self.kind, "rate": float(self.rate)}
 
     def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
         """Return stressed copies of rows.
@@ -141,7 +148,7 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropout:
+class Dropout(_Rated):
     """Every column replaced by its baseline independently with probability ``rate``.
 
     Parameters
@@ -154,26 +161,7 @@ class Dropout:
     Stress : Puts stressors together.
     """
 
-    rate: float = 0.3
     kind = "dropout"
-
-    def __post_init__(self) -> None:
-        _check_rate("dropout", "rate", self.rate, 1.0)
-
-    @property
-    def name(self) -> str:
-        """Readable name with its severity."""
-        return f"dropout({self.rate:g})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plain form.
-
-        Returns
-        -------
-        dict
-            JSON values; :meth:`Stress.from_dict` reads them.
-        """
-        return {"kind": self.kind, "rate": float(self.rate)}
 
     def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
         """Return stressed copies of rows.
@@ -199,7 +187,7 @@ class Dropout:
 
 
 @dataclass(frozen=True, slots=True)
-class Donor:
+class Donor(_Rated):
     """Every group replaced by another row's values independently with probability ``rate``; needs donor rows.
 
     Parameters
@@ -212,26 +200,7 @@ class Donor:
     Stress : Puts stressors together.
     """
 
-    rate: float = 0.3
     kind = "donor"
-
-    def __post_init__(self) -> None:
-        _check_rate("donor", "rate", self.rate, 1.0)
-
-    @property
-    def name(self) -> str:
-        """Readable name with its severity."""
-        return f"donor({self.rate:g})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plain form.
-
-        Returns
-        -------
-        dict
-            JSON values; :meth:`Stress.from_dict` reads them.
-        """
-        return {"kind": self.kind, "rate": float(self.rate)}
 
     def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
         """Return stressed copies of rows.
