@@ -32,6 +32,8 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # standalone.py, however this script is started
 from standalone import load_core
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
@@ -105,9 +107,9 @@ class Bench:
         import torch
 
         self.torch = torch
+        self.core = load_core()  # first: it stands in for the package, which the others name
         self.states = load_source("engines/neural_states.py")
         self.scores = load_source("scores.py")
-        self.core = load_core()
         self.options = options
         self.device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.batches = CUDA_BATCHES if self.device.type == "cuda" else CPU_BATCHES

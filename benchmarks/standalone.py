@@ -13,7 +13,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 def load_core() -> SimpleNamespace:
     """Return the names of `fragility.resmlp.network` and `.training`, past the packages that would import more."""
     for name, folder in (("fragility", SOURCE), ("fragility.resmlp", SOURCE / "resmlp")):
-        if name not in sys.modules:
+        if sys.modules.get(name) is None:
             package = ModuleType(name)
             package.__path__ = [str(folder)]
             sys.modules[name] = package
