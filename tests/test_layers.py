@@ -16,7 +16,7 @@ import fragility
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
 LAYERS: list[set[str]] = [  # lowest first
-    {"version", "errors", "equality", "arrays", "libraries", "bundled", "files", "progress", "text", "ids"},
+    {"version", "errors", "equality", "arrays", "libraries", "bundled", "files", "progress", "text", "ids", "merkle"},
     {"canonical", "saving"},
     {"scores"},
     {"models"},
@@ -31,7 +31,10 @@ LAYERS: list[set[str]] = [  # lowest first
     {"policy"},
     {"display", "_evaluate"},
     {"reliability"},
-    {"report", "review", "scale", "demo"},
+    {"harden", "trust"},
+    {"scale"},
+    {"report"},
+    {"review", "demo"},
     {"__init__"},  # the door, which names the modules below and loads them when they are asked for
     {"cli"},  # a user of the door
     {"__main__"},
@@ -40,6 +43,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 # Libraries that a plain install does not have, and the only modules that may name them outside a function.
 OPTIONAL = {"torch", "safetensors", "numba", "xgboost", "lightgbm", "catboost", "shap", "polars"}
+OPTIONAL |= {"ray", "pyspark", "securesystemslib", "cryptography", "fastapi", "uvicorn", "starlette", "duckdb"}
 LAZY = OPTIONAL | {"matplotlib", "skops"}  # slow to import, and not needed by most commands
 MAY_IMPORT_TORCH = {"engines.neural", "engines.neural_states", "resmlp.network", "resmlp.training"}
 MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models.links"}  # inside a function: the adapter of a torch module

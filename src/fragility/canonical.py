@@ -18,6 +18,8 @@ import numpy.typing as npt
 import pandas as pd
 import rfc8785
 
+from fragility.merkle import sorted_root
+
 DIGEST_PREFIX = "sha256:"
 ROWS_AT_A_TIME = 50_000  # bounds the memory of a table's digest
 CELL_BYTES = 32
@@ -65,8 +67,8 @@ def digest_of(document: Any) -> str:
 
 
 def combine_digests(digests: Iterable[bytes]) -> str:
-    """Return one digest over many, the same for every order of them."""
-    return digest_bytes(b"".join(sorted(digests)))
+    """Return one digest over many, a Merkle root, the same for every order of them."""
+    return DIGEST_PREFIX + sorted_root(digests).hex()
 
 
 def value_bytes(values: Any) -> npt.NDArray[np.uint8]:

@@ -1,0 +1,87 @@
+"""Merkle trees over row digests (RFC 6962, section 2.1): one root for many rows, and a short proof that a row is below it.
+
+Leaves are 32-byte digests. Hashed as in the RFC, a leaf is SHA-256(0x00 || digest), a node SHA-256(0x01 || left || right),
+and a tree of n leaves splits at the largest power of two below n, which is the same as pairing neighbours level by level
+and letting an odd last one rise. Rows of an audit are sorted as byte strings first, so that the root depends neither on
+their order nor on how they were split into parts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+DIGEST_BYTES = 32
+LEAF, NODE = b"\x00", b"\x01"
+
+
+def sorted_root(digests: Iterable[bytes]) -> bytes:
+    """Return the root over digests in the order of their bytes, the same for every order they come in."""
+    return root_of(b"".join(sorted(digests)))
+
+
+def root_of(leaves: bytes | bytearray | memoryview) -> bytes:
+    """Return the root over digests that lie one after the other in one buffer; SHA-256 of nothing for none."""
+    level = _level_of_leaves(leaves)
+    if not level:
+        return hashlib.sha256().digest()
+    while len(level) > DIGEST_BYTES:
+        level = _level_above(level)
+    return bytes(level)
+
+
+def inclusion_proof(leaves: Sequence[bytes], position: int) -> list[bytes]:
+    """Return the nodes beside the way from a leaf to the root, lowest first (RFC 6962, 2.1.1)."""
+    if not 0 <= position < len(leaves):
+        raise IndexError(f"position {position} is outside the {len(leaves)} leaves")
+    level = _level_of_leaves(b"".join(leaves))
+    proof = []
+    while len(level) > DIGEST_BYTES:
+        beside = position ^ 1
+        if beside * DIGEST_BYTES < len(level):
+            proof.append(_digest_at(level, beside))
+        position //= 2
+        level = _level_above(level)
+    return proof
+
+
+def root_from_proof(leaf: bytes, position: int, count: int, proof: Sequence[bytes]) -> bytes | None:
+    """Return the root that a proof leads to; None where no tree of so many leaves has a proof of this shape."""
+    if not 0 <= position < count or len(leaf) != DIGEST_BYTES or any(len(node) != DIGEST_BYTES for node in proof):
+        return None
+    found, remaining = hashlib.sha256(LEAF + leaf).digest(), list(proof)
+    while count > 1:
+        beside = position ^ 1
+        if beside < count:
+            if not remaining:
+                return None
+            other = remaining.pop(0)
+            left, right = (found, other) if beside > position else (other, found)
+            found = hashlib.sha256(NODE + left + right).digest()
+        position //= 2
+        count = (count + 1) // 2
+    return None if remaining else found
+
+
+def _level_of_leaves(leaves: bytes | bytearray | memoryview) -> bytearray:
+    if len(leaves) % DIGEST_BYTES:
+        raise ValueError(f"digests have {DIGEST_BYTES} bytes each, got {len(leaves)} bytes")
+    out = bytearray(len(leaves))
+    for start in range(0, len(leaves), DIGEST_BYTES):
+        out[start : start + DIGEST_BYTES] = hashlib.sha256(LEAF + leaves[start : start + DIGEST_BYTES]).digest()
+    return out
+
+
+def _level_above(level: bytearray) -> bytearray:
+    count = len(level) // DIGEST_BYTES
+    out = bytearray((count + 1) // 2 * DIGEST_BYTES)
+    for i in range(count // 2):
+        pair = level[2 * i * DIGEST_BYTES : (2 * i + 2) * DIGEST_BYTES]
+        out[i * DIGEST_BYTES : (i + 1) * DIGEST_BYTES] = hashlib.sha256(NODE + pair).digest()
+    if count % 2:
+        out[-DIGEST_BYTES:] = level[-DIGEST_BYTES:]
+    return out
+
+
+def _digest_at(level: bytearray, position: int) -> bytes:
+    return bytes(level[position * DIGEST_BYTES : (position + 1) * DIGEST_BYTES])
