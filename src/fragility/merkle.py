@@ -1,9 +1,9 @@
-"""Merkle trees over row digests (RFC 6962, section 2.1): one root for many rows, and a short proof that a row is below it.
+"""Merkle trees over row digests (RFC 6962, section 2.1): one root for many rows, and short proofs of single ones.
 
-Leaves are 32-byte digests. Hashed as in the RFC, a leaf is SHA-256(0x00 || digest), a node SHA-256(0x01 || left || right),
-and a tree of n leaves splits at the largest power of two below n, which is the same as pairing neighbours level by level
-and letting an odd last one rise. Rows of an audit are sorted as byte strings first, so that the root depends neither on
-their order nor on how they were split into parts.
+Leaves are 32-byte digests. Hashed as in the RFC, a leaf is SHA-256(0x00 || digest), a node SHA-256(0x01 || left ||
+right), and a tree of n leaves splits at the largest power of two below n, which is the same as pairing neighbours level
+by level and letting an odd last one rise. Rows of an audit are sorted as byte strings first, so that the root depends
+neither on their order nor on how they were split into parts.
 """
 
 from __future__ import annotations

@@ -224,6 +224,21 @@ class Certificates:
         root = combine_digests(digest_from_text(text) for text in table.column("digest").to_pylist())
         return Certificates(table, self.protocol, {**self.manifest, "rows": len(table), "root_digest": root})
 
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Return the table piece by piece, in order, for what must not depend on how many rows there are.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Only these columns, in this order; all by default.
+
+        Returns
+        -------
+        iterator of pyarrow.Table
+            The next rows.
+        """
+        yield self.table if columns is None else self.table.select(list(columns))
+
     def to_arrow(self) -> pa.Table:
         """Return the whole table as it is written.
 
