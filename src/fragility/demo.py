@@ -36,7 +36,8 @@ from fragility.certificates import (
     Certificates,
     check_writable_folder,
 )
-from fragility.display import CollapseDisplay, FragilityMapDisplay, drawing_style
+from fragility.display import CollapseDisplay, FragilityMapDisplay
+from fragility.drawing import drawing_style
 from fragility.errors import CertificateError
 from fragility.files import parse_json, write_bytes, write_text
 from fragility.protocol import Protocol

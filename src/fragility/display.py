@@ -8,7 +8,6 @@ drawn, and its global style is left as it was.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,51 +16,21 @@ from numpy.typing import ArrayLike
 
 from fragility.calibration import FRAGILE_SHARE, checked_rows, class_columns, fragile_rows
 from fragility.certificates import Certificates
+from fragility.drawing import BLUE, GREY, ORANGE, RED, drawing_style
 from fragility.errors import DataError
 from fragility.models import ClassLabel
 from fragility.policy import ReviewCurve, ReviewPolicy, ReviewRule
 from fragility.ranking.predictive import BINS, ReliabilityCurve, reliability_curve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-# Okabe and Ito's palette: told apart by people with any common form of colour blindness, and in grey print.
-BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#8A8F98"
-
-STYLE: Any = {  # matplotlib types the keys of its settings one by one
-    "font.size": 10.0,
-    "axes.titlesize": 11.0,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": "#E3E5E8",
-    "grid.linewidth": 0.8,
-    "legend.frameon": False,
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
-    "savefig.facecolor": "white",
-}
 
 MARGIN_LABEL = {
     "support": "support margin of the predicted class\n(log odds against its best competitor)",
     "support_unbounded": "support margin of the predicted class\n(log odds against its best competitor)",
     "current": "margin of whichever class leads\n(log odds against the runner-up)",
 }
-
-
-@contextmanager
-def drawing_style() -> Iterator[None]:
-    """Set the style of these pictures for a `with` block; it was and will be the user's outside."""
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        yield
 
 
 def _new_figure(width: float, height: float) -> Figure:

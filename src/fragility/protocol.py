@@ -283,6 +283,12 @@ class Protocol:
         """Names of the groups, in declared order."""
         return tuple(group.name for group in self.groups)
 
+    @property
+    def group_thing(self) -> str:
+        """What a group is, in words: ``field`` where each holds one raw field, else ``group of fields``."""
+        one_each = self.grouping == "raw-origin" or set(self.group_names) == {field.name for field in self.fields}
+        return "field" if one_each else "group of fields"
+
     @cached_property
     def evidence(self) -> EvidenceSpace:
         """The part of the protocol that rows are bound by."""

@@ -1,6 +1,7 @@
 """Failure probabilities: what is declared, what recorded outages give, and what is said of it."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -11,8 +12,8 @@ from naive_lattice import Enumerated
 import fragility as fg
 from fragility.errors import DataError
 from fragility.protocol import bind
-from fragility.reliability.outcomes import in_words
 from fragility.stress import Layout, Outages
+from fragility.words import chance_in_words
 
 BLOCKS = {
     "checking_status": "account", "savings_status": "account", "duration": "loan", "credit_amount": "loan",
@@ -137,19 +138,29 @@ def test_the_population_adds_up(lending, tmp_path):
 
 
 def test_words():
-    assert in_words(0.125) == "lost in 1 of 8 cases"
-    assert in_words(0.0) == "never lost" and in_words(1.0) == "always lost"
-    assert in_words(1e-6) == "lost in fewer than 1 of 10,000 cases"
-    assert in_words(0.68) == "lost in 7 of 10 cases"
-    assert in_words(0.99) == "lost in all but 1 of 100 cases"
+    assert chance_in_words(0.125) == "lost in 1 of 8 cases"
+    assert chance_in_words(0.0) == "never lost" and chance_in_words(1.0) == "always lost"
+    assert chance_in_words(0.0, exact=False) == "practically never lost"
+    assert chance_in_words(1e-6) == "practically never lost (in fewer than 1 of 10,000 cases)"
+    assert chance_in_words(1 - 1e-6) == "practically always lost (in all but fewer than 1 of 10,000 cases)"
+    assert chance_in_words(0.68) == "lost in 7 of 10 cases"
+    assert chance_in_words(0.99) == "lost in all but 1 of 100 cases"
+
+
+def test_every_probability_has_words_that_are_near_it():
+    for probability in np.linspace(1e-4, 1 - 1e-4, 4001):
+        words = re.fullmatch(r"lost in (all but )?(\d+) of ([\d,]+) cases", chance_in_words(probability))
+        assert words is not None, probability
+        share = int(words[2]) / int(words[3].replace(",", ""))
+        assert (1 - share if words[1] else share) == pytest.approx(probability, rel=0.25), probability
 
 
 def test_a_sentence_names_the_condition(lending):
     model, X, protocol = lending
     found = fg.failure_probability(model, X, protocol, 0.05)
     worst = int(found.order()[0])
-    assert found.sentence(worst) == f"{in_words(found.p_flip[worst])} if each group of fields is missing 5% of the time"
-    asked = fg.failure_probability(model, X.iloc[:3], protocol, 0.05, engine="blackbox")
+    assert found.sentence(worst) == f"{chance_in_words(found.p_flip[worst])} if each group of fields is missing 5% of the time"
+    asked = fg.failure_probability(model, X.iloc[:3], protocol, 0.05, engine="blackbox", draws=256)
     assert not asked.exact.any() and "95% interval" in asked.sentence(0)
     assert ((asked.low <= asked.p_flip) & (asked.p_flip <= asked.high) & (asked.low < asked.high)).all()
 
@@ -176,3 +187,18 @@ def test_monte_carlo_agrees(dataset, family, load_data):
         base = rows.predict(x[None])[0].argmax()
         share = (p.argmax(axis=1) != base).mean()
         assert abs(share - found.p_flip[i]) < 4 * np.sqrt(max(share * (1 - share), 1e-3) / 1000) + 2e-3
+
+
+def test_few_groups_are_enumerated_for_every_model(lending):
+    model, X, protocol = lending
+    X = X.iloc[:6]
+    rates = {"account": 0.3, "loan": 0.2, "work": 0.0, "person": 1.0, "terms": 0.25}
+    by_group = [rates.get(name, 0.0) for name in protocol.group_names]
+    asked = fg.failure_probability(model, X, protocol, rates, engine="blackbox")
+    read = fg.failure_probability(model, X, protocol, rates)
+    assert set(asked.method) == {"enumeration"} and asked.exact.all()
+    for i, truth in enumerate(enumerated(model, X, protocol)):
+        assert asked.p_flip[i] == pytest.approx(truth.probability(by_group), abs=1e-12)
+        assert asked.importance[i] == pytest.approx(truth.importance(by_group), abs=1e-12)
+    assert asked.p_flip == pytest.approx(read.p_flip, abs=1e-12)
+    assert asked.kept == pytest.approx(read.kept, abs=1e-12)

@@ -11,6 +11,14 @@ from fragility.certificates.folder import (
     read_manifest,
     read_protocol,
 )
+from fragility.certificates.lattice import (
+    LatticeClaims,
+    LatticeDeclaration,
+    check_declaration,
+    lattice_context,
+    lattice_contradictions,
+    lattice_digests,
+)
 from fragility.certificates.manifest import (
     CLAIM,
     LIMITS,
@@ -35,6 +43,9 @@ __all__ = [
     "Certificate",
     "Certificates",
     "Claims",
+    "LatticeClaims",
+    "LatticeDeclaration",
+    "check_declaration",
     "check_manifest",
     "check_words",
     "check_writable_folder",
@@ -45,6 +56,9 @@ __all__ = [
     "derived_claims",
     "digest_text",
     "identical",
+    "lattice_context",
+    "lattice_contradictions",
+    "lattice_digests",
     "manifest_text",
     "read_folder",
     "read_manifest",

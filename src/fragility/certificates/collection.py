@@ -24,6 +24,15 @@ from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import Claims
 from fragility.certificates.digests import context_digest, digest_from_text, row_digests
 from fragility.certificates.folder import read_folder, without_files, write_folder
+from fragility.certificates.lattice import (
+    LatticeClaims,
+    LatticeDeclaration,
+    lattice_arrays,
+    lattice_claims_of,
+    lattice_columns,
+    lattice_context,
+    lattice_digests,
+)
 from fragility.certificates.manifest import check_manifest
 from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
 from fragility.certificates.table import check_schema, claims_of, table_of
@@ -33,7 +42,9 @@ from fragility.protocol import Protocol
 
 SHOWN_ROWS = 20
 SHOWN_COLUMNS = ["id", "predicted", "confidence", "flip_budget", "rcma", "fds", "exposure"]
-RANKED_BY = ("exposure", "fds", "rcma", "independent_loss", "common_loss")
+RANKED_BY = ("exposure", "fds", "rcma", "independent_loss", "common_loss", "failure_probability")
+BLOCK_FIELDS = ("smallest_state", "smallest_size", "smallest_count")
+FAILURE_FIELDS = ("failure_probability", "failure_low", "failure_high", "failure_exact", "expected_margin")
 
 
 class Certificates:
@@ -64,7 +75,7 @@ class Certificates:
 
     @classmethod
     def build(cls, claims: Claims, protocol: Protocol, manifest: Mapping[str, Any]) -> Certificates:
-        """Return certificates from claims; digests are made here.
+        """Return certificates from claims, without the lattice block; digests are made here.
 
         Parameters
         ----------
@@ -83,8 +94,33 @@ class Certificates:
         model = manifest["model"]
         context = context_digest(protocol.digest, model["fingerprint"], model["classes"])
         digests = row_digests(claims, context, protocol.resolution)
-        complete = {**manifest, "rows": len(claims), "root_digest": combine_digests(digests)}
-        return cls(table_of(claims, digests, protocol, model["classes"]), protocol, complete)
+        derived = {"rows": len(claims), "root_digest": combine_digests(digests), "lattice": None}
+        return cls(table_of(claims, digests, protocol, model["classes"]), protocol, {**manifest, **derived})
+
+    def with_lattice(self, block: LatticeClaims, declaration: LatticeDeclaration) -> Certificates:
+        """Return the same certificates with a lattice block in place of the one they may have; digests are made here.
+
+        Parameters
+        ----------
+        block : LatticeClaims
+            Smallest failing sets and failure probabilities of the same rows, in the same order.
+        declaration : LatticeDeclaration
+            What they were searched with.
+
+        Returns
+        -------
+        Certificates
+            With the block's row digests and root digest.
+        """
+        if block.ids != tuple(self.table.column("id").to_pylist()):
+            raise CertificateError("the lattice block is of other rows than the certificates")
+        own = self.table.select(self.table.column_names[: self.table.column_names.index("digest") + 1])
+        digests = lattice_digests(block, lattice_context(self.manifest, declaration))
+        arrays = lattice_arrays(block, digests, declaration, self.protocol)
+        for (name, kind), values in zip(lattice_columns(declaration), arrays, strict=True):
+            own = own.append_column(pa.field(name, kind), pa.array(values, type=kind))
+        declared = {**declaration.to_dict(), "root_digest": combine_digests(digests)}
+        return Certificates(own, self.protocol, {**self.manifest, "lattice": declared})
 
     @property
     def classes(self) -> tuple[ClassLabel, ...]:
@@ -99,7 +135,23 @@ class Certificates:
     @cached_property
     def claims(self) -> Claims:
         """The claims as arrays."""
-        return claims_of(self.table, self.protocol, self.classes)
+        return claims_of(self.table, self.protocol, self.classes, self._block_columns)
+
+    @cached_property
+    def lattice_declaration(self) -> LatticeDeclaration | None:
+        """What the lattice block was searched with; None without a block."""
+        declared = self.manifest["lattice"]
+        return None if declared is None else LatticeDeclaration.from_dict(declared)
+
+    @cached_property
+    def lattice(self) -> LatticeClaims | None:
+        """The lattice block as arrays; None without one."""
+        declared = self.lattice_declaration
+        return None if declared is None else lattice_claims_of(self.table, declared, self.protocol)
+
+    @property
+    def _block_columns(self) -> list[tuple[str, pa.DataType]]:
+        return lattice_columns(self.lattice_declaration)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -132,7 +184,18 @@ class Certificates:
             one_step_drop=dict(zip(names, row["one_step_drop"], strict=True)),
             one_step_confidence_drop=dict(zip(names, row["one_step_confidence_drop"], strict=True)),
             digest=row["digest"],
+            **self._block_fields(row),
         )
+
+    def _block_fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        declared = self.lattice_declaration
+        if declared is None:
+            return {}
+        block = {name: row[name] for name in (*BLOCK_FIELDS, "lattice_digest")}
+        if declared.has_failures:
+            block |= {name: row[name] for name in FAILURE_FIELDS}
+            block["failure_condition"] = declared.condition(self.protocol)
+        return {**block, "smallest_set": tuple(row["smallest_set"])}
 
     def __iter__(self) -> Iterator[Certificate]:
         return (self[i] for i in range(len(self)))
@@ -174,7 +237,8 @@ class Certificates:
         min_confidence : float, default=0.9
             Where confident begins.
         by : str, default="exposure"
-            The score: ``exposure``, ``fds`` (the paper's), ``rcma``, ``independent_loss`` or ``common_loss``.
+            The score: ``exposure``, ``fds`` (the paper's), ``rcma``, ``independent_loss``, ``common_loss``, or, where the
+            audit was given rates, ``failure_probability``.
 
         Returns
         -------
@@ -200,6 +264,9 @@ class Certificates:
         """
         if by not in RANKED_BY:
             raise CertificateError(f"predictions are ranked by one of {', '.join(RANKED_BY)}; got {by!r}")
+        declared = self.lattice_declaration
+        if by == "failure_probability" and (declared is None or not declared.has_failures):
+            raise CertificateError("these certificates have no failure_probability: audit with rates=... to have it")
         values = self.table.column(by).to_numpy()
         if by == "common_loss" and self.protocol.fading is None:
             raise CertificateError("these certificates have no common_loss: their protocol lacks attenuate_all")
@@ -222,7 +289,11 @@ class Certificates:
         """
         table = self.table.take(pa.array(_positions(positions, len(self)), type=pa.int64()))
         root = combine_digests(digest_from_text(text) for text in table.column("digest").to_pylist())
-        return Certificates(table, self.protocol, {**self.manifest, "rows": len(table), "root_digest": root})
+        derived: dict[str, Any] = {"rows": len(table), "root_digest": root}
+        if self.manifest["lattice"] is not None:
+            roots = combine_digests(digest_from_text(text) for text in table.column("lattice_digest").to_pylist())
+            derived["lattice"] = {**self.manifest["lattice"], "root_digest": roots}
+        return Certificates(table, self.protocol, {**self.manifest, **derived})
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Return the table piece by piece, in order, for what must not depend on how many rows there are.
@@ -330,7 +401,7 @@ class Certificates:
             The folder holds other files and no audit, or cannot be written.
         """
         check_manifest(self.manifest, saved=False)
-        check_schema(self.table, self.protocol, self.classes)
+        check_schema(self.table, self.protocol, self.classes, self._block_columns)
         return write_folder(folder, self.table, self.protocol, self.manifest)
 
     @classmethod
@@ -356,7 +427,7 @@ class Certificates:
         """
         found = read_folder(Path(folder))
         loaded = cls(found.table, found.protocol, without_files(found.manifest))
-        check_schema(loaded.table, loaded.protocol, loaded.classes)
+        check_schema(loaded.table, loaded.protocol, loaded.classes, loaded._block_columns)
         return loaded
 
 

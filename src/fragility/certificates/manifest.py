@@ -28,9 +28,10 @@ VERSION = re.compile(r"[\w.+!-]{1,64}")
 
 FIELDS = (
     *("format", "claim", "limits", "protocol_digest", "training_digest", "model", "input", "engine", "tolerance"),
-    *("versions", "rows", "root_digest"),
+    *("versions", "rows", "root_digest", "lattice"),
 )
 SAVED_FIELDS = (*FIELDS, "files", "manifest_digest")
+LATTICE = (*("engine", "max_size", "budget", "width", "rates", "draws", "seed", "events"), "root_digest")
 PARTS = {
     "model": ("kind", "fingerprint", "classes", "probabilities", "partial"),
     "input": ("digest", "rows"),
@@ -69,6 +70,10 @@ def check_manifest(manifest: Mapping[str, Any], *, saved: bool) -> None:
     reasons = manifest["model"]["partial"]
     _require(("model", "partial"), "a list of text", reasons, _is_list_of(reasons, str))
     _check_versions(manifest["versions"])
+    if manifest["lattice"] is not None:
+        _check_names("lattice in the manifest", manifest["lattice"], LATTICE)
+        root = manifest["lattice"]["root_digest"]
+        _require(("lattice", "root_digest"), "a digest", root, _is_digest(root))
     if saved:
         _check_files(manifest["files"])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +17,12 @@ from fragility.models import ClassLabel
 from fragility.protocol import Protocol
 
 ID_TYPES = (pa.int64(), pa.string())
+Columns: TypeAlias = Sequence[tuple[str, pa.DataType]]  # those of an optional block, behind the digest
 
 
-def schema_of(protocol: Protocol, classes: Sequence[ClassLabel], id_type: pa.DataType) -> pa.Schema:
+def schema_of(
+    protocol: Protocol, classes: Sequence[ClassLabel], id_type: pa.DataType, block: Columns = ()
+) -> pa.Schema:
     """Return the exact schema of a certificate table: these columns, in this order, of these types."""
     label, number = pa.array(list(classes)).type, pa.float64()
     columns: list[tuple[str, pa.DataType]] = [
@@ -43,6 +46,7 @@ def schema_of(protocol: Protocol, classes: Sequence[ClassLabel], id_type: pa.Dat
         ("one_step_drop", _list_of(number)),
         ("one_step_confidence_drop", _list_of(number)),
         ("digest", pa.string()),
+        *block,
     ]
     return pa.schema(columns)
 
@@ -103,9 +107,11 @@ def _known_lists(values: Floats) -> pa.Array:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def claims_of(table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel]) -> Claims:
+def claims_of(
+    table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel], block: Columns = ()
+) -> Claims:
     """Return the claims of a table; the inverse of ``table_of``. Refuses a table of another shape."""
-    check_schema(table, protocol, classes)
+    check_schema(table, protocol, classes, block)
     n, k, g = len(table), protocol.depth, len(protocol.groups)
     thresholds = [_nullable(table, f"lambda_{operator}", np.inf) for operator in protocol.operators]
     predicted = _flat(table, "path_predicted", n, k + 1)
@@ -132,13 +138,15 @@ def claims_of(table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel]
     )
 
 
-def check_schema(table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel]) -> None:
+def check_schema(
+    table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel], block: Columns = ()
+) -> None:
     """Refuse a table with other columns, types or notes than the format has."""
     found = table.schema
     id_type = found.field("id").type if found.get_all_field_indices("id") else ID_TYPES[0]
     if id_type not in ID_TYPES:
         raise CertificateError(f"column 'id' of the certificate table has type {id_type}, not int64 or string")
-    expected = schema_of(protocol, classes, id_type)
+    expected = schema_of(protocol, classes, id_type, block)
     for name in expected.names:
         if name not in found.names:
             raise CertificateError(f"the certificate table lacks the column {name!r}")

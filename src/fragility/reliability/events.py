@@ -19,20 +19,22 @@ class EventSets:
     of_event: Integers  # (E,) its set
     without: Integers  # (E, G) its set, if g never failed
 
+    events: int  # recorded in all
+
     @classmethod
     def of(cls, outages: Outages, layout: Layout) -> EventSets:
-        patterns = outages.removed_groups(layout)  # (E, G)
-        reduced = patterns[:, None, :] & ~np.eye(layout.n_groups, dtype=bool)
-        every = np.concatenate([patterns, reduced.reshape(-1, layout.n_groups)])
+        return cls.of_patterns(outages.removed_groups(layout), np.asarray(outages.counts))
+
+    @classmethod
+    def of_patterns(cls, patterns: Booleans, counts: Integers) -> EventSets:
+        """Patterns (E, G) of groups, and how often each was recorded (E,)."""
+        count, n_groups = patterns.shape
+        reduced = patterns[:, None, :] & ~np.eye(n_groups, dtype=bool)
+        every = np.concatenate([patterns, reduced.reshape(-1, n_groups)])
         removed, place = np.unique(every, axis=0, return_inverse=True)
         place = place.ravel()
-        count = len(patterns)
-        return cls(
-            removed,
-            np.asarray(outages.counts) / outages.events,
-            place[:count],
-            place[count:].reshape(count, layout.n_groups),
-        )
+        events = int(counts.sum())
+        return cls(removed, counts / events, place[:count], place[count:].reshape(count, n_groups), events)
 
     def answers(self, flips: Booleans) -> tuple[Floats, Floats]:
         """Return p_flip (m,) and by how much it falls if a group never fails (m, G), from flips (m, U)."""

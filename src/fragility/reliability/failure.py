@@ -19,14 +19,16 @@ from fragility.evidence import EvidenceRows
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.reliability.events import EventSets
-from fragility.reliability.outcomes import FailureProbability, share_in_words
+from fragility.reliability.outcomes import FailureProbability
 from fragility.reliability.rates import group_rates
-from fragility.reliability.sampling import DrawnSubsets, flips_of
+from fragility.reliability.sampling import DrawnSubsets, flips_of, live_groups, multilinear
 from fragility.search.trees import BoundedRow
 from fragility.stress import Layout, Outages
+from fragility.words import events_in_words, rates_in_words
 
 DEFAULT_DRAWS = 4096
 LATTICE, BOUNDS, QUASI_RANDOM, EVENTS = "lattice", "bounds", "quasi-random", "events"
+ENUMERATION = "enumeration"
 
 
 def failure_probability(
@@ -44,8 +46,9 @@ def failure_probability(
 ) -> FailureProbability:
     """Return the probability that each decision is lost, given how often evidence fails.
 
-    Exact for tree ensembles and linear models where at most 24 groups matter for a row, and for recorded events with
-    every model; elsewhere by quasi-random subsets, with an interval.
+    Exact for tree ensembles and linear models where at most 24 groups matter for a row, for every model where all
+    subsets of a row are no more than ``draws``, and for recorded events; elsewhere by quasi-random subsets, with an
+    interval.
 
     Parameters
     ----------
@@ -89,22 +92,36 @@ def failure_probability(
     find_failing_sets : The smallest set that loses a decision.
     """
     rows = bind(model, X, protocol, ids=ids)
-    work = _Work(rows, protocol, engine, byte_budget)
+    declared = declared_failures(rates, rows, protocol)
     with progress_bar("failure probabilities", progress) as report:
-        if isinstance(rates, Outages):
-            work.from_events(EventSets.of(rates, Layout.of(protocol, rows)), report)
-            return work.finished(None, f"when one of {rates.events} recorded outages strikes")
-        layout = Layout.of(protocol, rows)
-        declared = group_rates(rates, protocol.group_names, layout)
-        work.from_rates(declared, draws, seed, report)
-    thing = "field" if set(protocol.group_names) == set(layout.known_fields) else "group of fields"
-    return work.finished(declared, _condition(declared, thing))
+        return failure_of_rows(rows, protocol, declared, draws, seed, engine, byte_budget, report)
 
 
-def _condition(rates: Floats, thing: str) -> str:
-    if len(np.unique(rates)) == 1:
-        return f"if each {thing} is missing {share_in_words(float(rates[0]))}"
-    return "at the declared rates"
+def declared_failures(rates: Any, rows: EvidenceRows, protocol: Protocol) -> Floats | EventSets:
+    """Return what the user declares as rates of groups (G,), or as events that remove groups."""
+    layout = Layout.of(protocol, rows)
+    if isinstance(rates, Outages):
+        return EventSets.of(rates, layout)
+    return group_rates(rates, protocol.group_names, layout)
+
+
+def failure_of_rows(
+    rows: EvidenceRows,
+    protocol: Protocol,
+    declared: Floats | EventSets,
+    draws: int,
+    seed: int,
+    engine: str,
+    byte_budget: int,
+    report: Report | None,
+) -> FailureProbability:
+    """Return the probabilities of bound rows."""
+    work = _Work(rows, protocol, engine, byte_budget)
+    if isinstance(declared, EventSets):
+        work.from_events(declared, report)
+        return work.finished(None, events_in_words(declared.events))
+    work.from_rates(declared, draws, seed, report)
+    return work.finished(declared, rates_in_words(declared.tolist(), protocol.group_thing))
 
 
 class _Work:
@@ -165,9 +182,9 @@ class _Work:
             safe = np.asarray(bounded, dtype=bool)
             self._certain(block.start + wide[safe], BOUNDS)
             wide = wide[~safe]
-        if len(wide):
-            ask = prepared(self.rows, self.engine)
-            self._sample(ask, block.start + wide, block.x[wide], block.original[wide], drawn)
+        ask = prepared(self.rows, self.engine) if len(wide) else self.rows
+        for i in wide:
+            self._ask(ask, block.start + int(i), block.x[i : i + 1], block.original[i : i + 1], drawn)
 
     def _certain(self, at: Integers, method: str) -> None:
         self.low[at] = self.high[at] = self.p[at]
@@ -183,15 +200,32 @@ class _Work:
                 score = total[1] - rates @ removed[:, 1] + self.rule.offset[1] - self.rule.offset[0]
                 self.margin[start : start + len(x)] = np.where(original == 1, score, -score)
             for i in range(len(x)):
-                self._sample(ask, np.array([start + i]), x[i : i + 1], original[i : i + 1], drawn)
+                self._ask(ask, start + i, x[i : i + 1], original[i : i + 1], drawn)
                 if report is not None:
                     report(start + i + 1, len(self.rows))
 
-    def _sample(self, ask: EvidenceRows, at: Integers, x: Floats, original: Integers, drawn: DrawnSubsets) -> None:
+    def _ask(self, ask: EvidenceRows, row: int, x: Floats, original: Integers, drawn: DrawnSubsets) -> None:
+        """Ask the model about one row, x (1, d): all its subsets if they are no more than the draws, else the draws."""
+        moved = live_groups(ask, x)[0]
+        able = moved if 1 << int(moved.sum()) <= drawn.draws else moved & (drawn.rates > 0.0)
+        if 1 << int(able.sum()) <= drawn.draws:
+            self._enumerate(ask, row, x, original, drawn.rates, np.flatnonzero(able))
+            self.importance[row, moved & ~able] = np.nan
+            return
         flips = flips_of(ask, self.rule, x, original, drawn.removed, self.byte_budget)
-        self.p[at], self.low[at], self.high[at] = drawn.estimates(flips)
-        self.importance[at], self.kept[at] = drawn.importance(flips)
-        self.method[at] = QUASI_RANDOM
+        self.p[[row]], self.low[[row]], self.high[[row]] = drawn.estimates(flips)
+        self.importance[[row]], self.kept[[row]] = drawn.importance(flips)
+        self.method[row] = QUASI_RANDOM
+
+    def _enumerate(
+        self, ask: EvidenceRows, row: int, x: Floats, original: Integers, rates: Floats, live: Integers
+    ) -> None:
+        removed = np.zeros((1 << len(live), self.rows.n_groups), dtype=bool)
+        removed[:, live] = (np.arange(len(removed))[:, None] >> np.arange(len(live))[::-1]) & 1
+        flips = flips_of(ask, self.rule, x, original, removed, self.byte_budget)[0]
+        self.p[row], self.importance[row, live] = multilinear(flips, rates[live])
+        self.kept[row] = rates * self.importance[row]
+        self._certain(np.array([row]), ENUMERATION)
 
     def _note_originals(self, start: int, x: Floats, original: Integers) -> None:
         at = slice(start, start + len(x))

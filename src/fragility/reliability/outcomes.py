@@ -15,12 +15,10 @@ from fragility.arrays import Booleans, Floats, Integers
 from fragility.reliability.pictures import ReliabilityDisplay
 from fragility.saving import save_report, without_nan
 from fragility.text import aligned
+from fragility.words import chance_in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-RARE = 1e-4
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FailureProbability:
@@ -45,7 +43,7 @@ class FailureProbability:
     exact : array of bool of shape (n,)
         Where ``p_flip`` is exact.
     method : tuple of str
-        By row: ``lattice``, ``bounds``, ``quasi-random`` or ``events``.
+        By row: ``lattice``, ``bounds``, ``enumeration``, ``quasi-random`` or ``events``.
     expected_margin : array of shape (n,)
         The expected margin of two classes, clips aside; NaN where it has no closed form.
     importance : array of shape (n, G)
@@ -73,7 +71,7 @@ class FailureProbability:
     low: Floats  # (n,) 95% interval, p_flip itself where it is exact
     high: Floats  # (n,)
     exact: Booleans  # (n,)
-    method: tuple[str, ...]  # (n,) lattice, bounds, quasi-random, events
+    method: tuple[str, ...]  # (n,) lattice, bounds, enumeration, quasi-random, events
     expected_margin: Floats  # (n,) of two classes, clips aside; NaN where it has no closed form
     importance: Floats  # (n, G) Birnbaum: P(flip | g fails) - P(flip | g holds); NaN for recorded events
     kept: Floats  # (n, G) by how much p_flip falls if g never fails
@@ -137,7 +135,7 @@ class FailureProbability:
             The sentence, with the interval where the probability is not exact.
         """
         about = "" if self.exact[row] else f" (95% interval {self.low[row]:.2%} to {self.high[row]:.2%})"
-        return f"{in_words(float(self.p_flip[row]))} {self.condition}{about}"
+        return f"{chance_in_words(float(self.p_flip[row]), bool(self.exact[row]))} {self.condition}{about}"
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a table.
@@ -267,22 +265,3 @@ class FailureProbability:
                 (str(self.id[i]), str(self.predicted[i]), f"{self.confidence[i]:.3f}", f"{self.p_flip[i]:.4f}")
             )
         return aligned(cells, left=2)
-
-
-def in_words(probability: float) -> str:
-    """`lost in 1 of 8 cases`."""
-    if probability <= 0.0:
-        return "never lost"
-    if probability >= 1.0:
-        return "always lost"
-    if probability < RARE:
-        return f"lost in fewer than 1 of {round(1 / RARE):,} cases"
-    if probability <= 0.4:
-        return f"lost in 1 of {round(1.0 / probability):,} cases"
-    if probability < 0.95:
-        return f"lost in {round(10 * probability)} of 10 cases"
-    return f"lost in all but 1 of {round(1.0 / (1.0 - probability)):,} cases"
-
-
-def share_in_words(rate: float) -> str:
-    return f"{100.0 * rate:.4g}% of the time"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fragility.display import BLUE, drawing_style
+from fragility.drawing import BLUE, drawing_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

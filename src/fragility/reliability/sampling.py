@@ -71,6 +71,33 @@ class DrawnSubsets:
         return failing - holding, kept
 
 
+def live_groups(rows: EvidenceRows, x: Floats) -> Booleans:
+    """Return (m, G) the groups of rows x (m, d) that are not already at their baseline."""
+    moved = ~((x == rows.baseline) | (np.isnan(x) & np.isnan(rows.baseline)))
+    live = np.zeros((len(x), rows.n_groups), dtype=bool)
+    for column, group in enumerate(rows.column_group):
+        live[:, group] |= moved[:, column]
+    return live
+
+
+def multilinear(flips: Booleans, rates: Floats) -> tuple[float, Floats]:
+    """Return the probability of a flip and its slope in each rate (L,), from flips (2**L,), the first group highest."""
+    table = flips.astype(np.float64)
+    slope = np.zeros(len(rates))
+    for g in range(len(rates)):
+        split = table.reshape(1 << g, 2, -1)  # earlier groups, this one, later groups
+        slope[g] = _weights(rates[:g]) @ (split[:, 1] - split[:, 0]) @ _weights(rates[g + 1 :])
+    return float(_weights(rates) @ table), slope
+
+
+def _weights(rates: Floats) -> Floats:
+    """(2**L,) how likely each subset is, the first group the highest bit."""
+    out = np.ones(1)
+    for rate in rates:
+        out = np.outer(out, [1.0 - rate, rate]).ravel()
+    return out
+
+
 def flips_of(
     rows: EvidenceRows, rule: FlipRule, x: Floats, original: Integers, removed: Booleans, byte_budget: int
 ) -> Booleans:

@@ -10,16 +10,8 @@ import numpy.typing as npt
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
-from fragility.search.found import (
-    MINIMUM,
-    NONE_AT_ALL,
-    NOT_COUNTED,
-    UNDECIDED,
-    UPPER_BOUND,
-    FailingSets,
-    MinimalSets,
-    none_up_to,
-)
+from fragility.search.found import NOT_COUNTED, FailingSets, MinimalSets
+from fragility.words import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, none_up_to
 
 
 @dataclass(slots=True, eq=False)

@@ -4,8 +4,9 @@
     k_beam(x)  = the same minimum over the sets a beam of width B keeps
 
 A state flips when the support margin of the original class is below -resolution, as in the certificate. Where several
-sets of the smallest size fail, the one that comes first in lexicographic order of declared group positions is reported
-(of those the beam has met). A certificate's k* is an upper bound on k_exact; these searches measure by how much.
+sets of the smallest size fail, the one that comes first in lexicographic order of declared group positions is reported;
+where they could not be counted, the first of those the beam has met. A certificate's k* is an upper bound on k_exact;
+these searches measure by how much.
 
 Groups that already sit at their baseline for a row change nothing, so no smallest set holds them and no set with
 them is evaluated.
@@ -150,18 +151,29 @@ class _Search:
         live_count = self.live.sum(axis=1)
         active = np.arange(len(self.x))
         for size in range(1, self.max_size + 1):
-            active = active[self.size[active] > size]  # a beam may have found a set of this size already
+            active = active[self.size[active] >= size]  # a beam's set of this size may be neither the first nor the only
             known = self.searched[active] >= size
             cost = np.asarray([math.comb(int(count), size) for count in live_count[active]], dtype=np.float64)
             affordable = known | (spent[active] + cost <= budget)
             new = affordable & ~known & (cost > 0)
             if new.any():
-                self._exact_level(active[new], size)
+                self._whole_level(active[new], size)
             spent[active[new]] += cost[new].astype(np.int64)
             active = active[affordable]
             self.searched[active] = size
             if len(active) == 0:
                 return
+
+    def _whole_level(self, active: Integers, size: int) -> None:
+        """Ask for every set of one size; what a beam found of this size gives way to the first of them all."""
+        known = active[self.size[active] == size]
+        kept = [values[known].copy() for values in (self.removed, self.margin, self.failing)]
+        self.size[known] = self.max_size + 1
+        self._exact_level(active, size)
+        denied = self.size[known] != size  # by a model that rounds by the shape of its batch
+        for values, old in zip((self.removed, self.margin, self.failing), kept, strict=True):
+            values[known[denied]] = old[denied]
+        self.size[known] = size
 
     def _exact_level(self, active: Integers, size: int) -> None:
         inert = (~self.live[active]).T.astype(np.float32)

@@ -14,16 +14,9 @@ import pyarrow as pa
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import DataError
 from fragility.saving import TABLE_SUFFIXES, checked_suffix, write_table
+from fragility.words import UNDECIDED, UPPER_BOUND
 
-MINIMUM = "minimum"
-UPPER_BOUND = "upper bound"
-NONE_AT_ALL = "none at all, proved"
-UNDECIDED = "not decided"
 NOT_COUNTED = -1
-
-
-def none_up_to(size: int) -> str:
-    return f"none up to {size}, proved"
 
 
 @dataclass(frozen=True, slots=True)

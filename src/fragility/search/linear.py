@@ -94,4 +94,5 @@ def _fill(answers: Answers, row: int, reach: list[_RowReach], flips: Callable[[B
         proved &= not any(rival.another_near(size) for rival in candidates)
         if proved:
             answers.searched[row] = size
-    answers.exhausted[row] = proved and answers.max_size == sizes
+    # The values fall with the size: where the largest set is far from the edge, so is every other.
+    answers.exhausted[row] = proved and (answers.max_size == sizes or not any(rival.near(sizes) for rival in reach))

@@ -1,0 +1,316 @@
+"""The lattice block: smallest failing sets and failure probabilities, beside the claims they do not change.
+
+The block is optional. It has columns of its own behind the row digest, a digest of its own for each row, a root of its
+own, and a declaration in the manifest from which anybody can search again: how far, with how many states, at which
+rates. Whatever engine searched is named, but takes no part in the digests: what is decided is the same for all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fragility.arrays import Booleans, Floats, Integers
+from fragility.canonical import canonical_bytes
+from fragility.certificates.claims import Claims
+from fragility.certificates.digests import FORMAT, PROBABILITY_UNIT, _bytes_of, _counted, _id_bytes, digest_text
+from fragility.certificates.table import _floats, _indices, _list_of, _nullable, _whole
+from fragility.errors import CertificateError
+from fragility.protocol import Protocol
+from fragility.words import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, events_in_words, none_up_to, rates_in_words
+
+FOUND = (MINIMUM, UPPER_BOUND)
+ABSENT = -1  # a size or count that is null
+MOST_DRAWS, MOST_STATES, MOST_WIDTH = 2**20, 10**9, 10**4
+PROBABILITY_NOISE = 1e-9  # sums of the same terms in another order
+DECLARED = ("engine", "max_size", "budget", "width", "rates", "draws", "seed", "events")
+
+
+@dataclass(frozen=True, slots=True)
+class LatticeDeclaration:
+    """What a block was made with; its fields are those of the manifest."""
+
+    engine: str  # trees, linear, or blackbox where every state was asked of the model
+    max_size: int
+    budget: int
+    width: int
+    rates: dict[str, float] | None = None  # by group, in declared order
+    draws: int | None = None
+    seed: int | None = None
+    events: list[dict[str, Any]] | None = None  # {"groups": [...], "count": n}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> LatticeDeclaration:
+        return cls(**{name: document[name] for name in DECLARED})
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in DECLARED}
+
+    @property
+    def has_failures(self) -> bool:
+        return self.rates is not None or self.events is not None
+
+    def condition(self, protocol: Protocol) -> str:
+        """How evidence fails, in words."""
+        if self.rates is not None:
+            return rates_in_words(list(self.rates.values()), protocol.group_thing)
+        return events_in_words(sum(event["count"] for event in self.events or ()))
+
+    def states(self) -> tuple[str, ...]:
+        """The words a row's search may end with; their positions are what is hashed."""
+        return (MINIMUM, UPPER_BOUND, none_up_to(self.max_size), NONE_AT_ALL, UNDECIDED)
+
+
+@dataclass(frozen=True, eq=False)
+class LatticeClaims:
+    """The block of n certificates as arrays; G groups. The last five are None where no failures were declared."""
+
+    ids: tuple[Hashable, ...]
+    smallest_state: Integers  # (n,) positions in the declaration's states
+    smallest_size: Integers  # (n,) -1 where no set was found
+    smallest_set: Booleans  # (n, G)
+    smallest_count: Integers  # (n,) -1 where they were not counted
+    failure_probability: Floats | None = None  # (n,)
+    failure_low: Floats | None = None
+    failure_high: Floats | None = None
+    failure_exact: Booleans | None = None
+    expected_margin: Floats | None = None  # NaN where it has no closed form
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, positions: Sequence[int]) -> LatticeClaims:
+        """Return the claims of these rows."""
+        chosen = list(positions)
+        arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "ids"}
+        taken = {name: None if values is None else values[chosen] for name, values in arrays.items()}
+        return LatticeClaims(ids=tuple(self.ids[i] for i in chosen), **taken)
+
+
+# --- table --------------------------------------------------------------------------------------------------
+
+
+def lattice_columns(declaration: LatticeDeclaration | None) -> list[tuple[str, pa.DataType]]:
+    """Return names and types of the block's columns; none without a block."""
+    if declaration is None:
+        return []
+    number = pa.float64()
+    failures = [
+        ("failure_probability", number),
+        ("failure_low", number),
+        ("failure_high", number),
+        ("failure_exact", pa.bool_()),
+        ("expected_margin", number),
+    ]
+    return [
+        ("smallest_state", pa.string()),
+        ("smallest_size", pa.int32()),
+        ("smallest_set", _list_of(pa.string())),
+        ("smallest_count", pa.int64()),
+        *(failures if declaration.has_failures else []),
+        ("lattice_digest", pa.string()),
+    ]
+
+
+def lattice_arrays(
+    claims: LatticeClaims, digests: Sequence[bytes], declaration: LatticeDeclaration, protocol: Protocol
+) -> list[Any]:
+    """Return the block as Arrow arrays, in the order of ``lattice_columns``."""
+    states = pa.array(declaration.states(), type=pa.string())
+    arrays: list[Any] = [
+        states.take(pa.array(claims.smallest_state)),
+        _or_null(claims.smallest_size, pa.int32()),
+        _set_lists(claims.smallest_set, protocol.group_names),
+        _or_null(claims.smallest_count, pa.int64()),
+    ]
+    if claims.failure_probability is not None and claims.expected_margin is not None:
+        arrays += [
+            *(claims.failure_probability, claims.failure_low, claims.failure_high, claims.failure_exact),
+            pa.array(claims.expected_margin, mask=np.isnan(claims.expected_margin)),
+        ]
+    return [*arrays, pa.array([digest_text(digest) for digest in digests], type=pa.string())]
+
+
+def _or_null(values: Integers, kind: pa.DataType) -> pa.Array:
+    return pa.array(values, mask=values == ABSENT).cast(kind)
+
+
+def _set_lists(sets: Booleans, names: Sequence[str]) -> pa.Array:
+    offsets = np.concatenate([[0], np.cumsum(sets.sum(axis=1))]).astype(np.int32)
+    members = pa.array(list(names), type=pa.string()).take(pa.array(np.nonzero(sets)[1]))
+    return pa.ListArray.from_arrays(pa.array(offsets), members, type=_list_of(pa.string()))
+
+
+def lattice_claims_of(table: pa.Table, declaration: LatticeDeclaration, protocol: Protocol) -> LatticeClaims:
+    """Return the block of a table whose schema was checked; refuses values that no block can hold."""
+    failures: dict[str, Any] = {}
+    if declaration.has_failures:
+        failures = {f"failure_{name}": _floats(table, f"failure_{name}") for name in ("probability", "low", "high")}
+        failures["failure_exact"] = _whole(table, "failure_exact").to_numpy(zero_copy_only=False)
+        failures["expected_margin"] = _nullable(table, "expected_margin", np.nan)
+    return LatticeClaims(
+        ids=tuple(_whole(table, "id").to_pylist()),
+        smallest_state=_indices(_whole(table, "smallest_state"), declaration.states(), "smallest_state"),
+        smallest_size=_integers(table, "smallest_size"),
+        smallest_set=_sets(table, protocol.group_names),
+        smallest_count=_integers(table, "smallest_count"),
+        **failures,
+    )
+
+
+def _integers(table: pa.Table, name: str) -> Integers:
+    column = _whole(table, name, nulls=True)
+    values = np.asarray(column.fill_null(ABSENT).to_numpy(zero_copy_only=False), dtype=np.int64)
+    if (values[np.asarray(column.is_valid())] < 0).any():
+        raise CertificateError(f"column {name!r} of the certificate table holds a number below 0")
+    return values
+
+
+def _sets(table: pa.Table, names: Sequence[str]) -> Booleans:
+    """Return (n, G); a set must name its groups in declared order, each once."""
+    column = _whole(table, "smallest_set")
+    members = column.flatten()
+    if members.null_count:
+        raise CertificateError("column 'smallest_set' of the certificate table holds nulls")
+    group = _indices(members, names, "smallest_set")
+    row = np.repeat(np.arange(len(column)), pc.list_value_length(column).to_numpy(zero_copy_only=False))
+    if ((np.diff(group) <= 0) & (np.diff(row) == 0)).any():
+        raise CertificateError("column 'smallest_set' of the certificate table does not name groups in declared order")
+    sets = np.zeros((len(column), len(names)), dtype=bool)
+    sets[row, group] = True
+    return sets
+
+
+# --- digests ------------------------------------------------------------------------------------------------
+
+
+def lattice_digests(claims: LatticeClaims, context: bytes) -> list[bytes]:
+    """Return each row's 32-byte digest: sha256 over context, id and block in the layout of docs/format.md."""
+    parts = [
+        _bytes_of(claims.smallest_state, "u1"),
+        _bytes_of(claims.smallest_size, "<i4"),
+        _bytes_of(claims.smallest_count, "<i8"),
+        _bytes_of(claims.smallest_set, "u1"),
+    ]
+    if claims.failure_probability is not None:
+        for values in (claims.failure_probability, claims.failure_low, claims.failure_high):
+            parts.append(_bytes_of(_counted(np.asarray(values), PROBABILITY_UNIT), "<f8"))
+        parts.append(_bytes_of(np.asarray(claims.failure_exact), "u1"))
+    block = np.concatenate(parts, axis=1)
+    return [
+        hashlib.sha256(context + _id_bytes(own_id) + block[i].tobytes()).digest() for i, own_id in enumerate(claims.ids)
+    ]
+
+
+def lattice_context(manifest: Mapping[str, Any], declaration: LatticeDeclaration) -> bytes:
+    """Return what binds a row's block to its protocol, its model and what was declared; not to an engine."""
+    declared = declaration.to_dict()
+    del declared["engine"]
+    model = manifest["model"]
+    document = {
+        "format": FORMAT,
+        "protocol_digest": manifest["protocol_digest"],
+        "model_fingerprint": model["fingerprint"],
+        "classes": list(model["classes"]),
+        "lattice": declared,
+    }
+    return hashlib.sha256(canonical_bytes(document)).digest()
+
+
+# --- what can be checked without the model ------------------------------------------------------------------
+
+
+def check_declaration(document: Any, protocol: Protocol, engines: Sequence[str], largest: int) -> None:
+    """Refuse a declaration whose words and numbers are not those of a search."""
+    declared = LatticeDeclaration.from_dict(document)
+    whole_numbers = {
+        "max_size": (declared.max_size, largest, largest),
+        "budget": (declared.budget, 0, MOST_STATES),
+        "width": (declared.width, 1, MOST_WIDTH),
+    }
+    if declared.rates is not None:
+        whole_numbers |= {"draws": (declared.draws, 16, MOST_DRAWS), "seed": (declared.seed, 0, 2**53 - 1)}
+    elif declared.draws is not None or declared.seed is not None:
+        raise CertificateError("lattice in the manifest declares draws or a seed, but no rates")
+    for name, (value, low, high) in whole_numbers.items():
+        if type(value) is not int or not low <= value <= high:
+            raise CertificateError(
+                f"lattice.{name} in the manifest must be a whole number from {low} to {high}, got {value!r:.80}"
+            )
+    if declared.draws is not None and declared.draws & (declared.draws - 1):
+        raise CertificateError(f"lattice.draws in the manifest must be a power of two, got {declared.draws}")
+    if declared.engine not in engines:
+        raise CertificateError(f"lattice in the manifest names the engine {declared.engine!r:.80}, which is none of it")
+    _check_failures(declared, protocol)
+
+
+def _check_failures(declared: LatticeDeclaration, protocol: Protocol) -> None:
+    rates, events = declared.rates, declared.events
+    if rates is not None and events is not None:
+        raise CertificateError("lattice in the manifest declares rates and events; there is one of the two")
+    if rates is not None and not (
+        isinstance(rates, dict)
+        and tuple(rates) == protocol.group_names
+        and all(type(rate) is float and 0.0 <= rate <= 1.0 for rate in rates.values())
+    ):
+        raise CertificateError("lattice.rates in the manifest must give each group, in order, a float from 0 to 1")
+    if events is not None and not (
+        isinstance(events, list) and events and all(_is_event(event, protocol.group_names) for event in events)
+    ):
+        raise CertificateError('lattice.events in the manifest must be a list of {"groups": [...], "count": n}')
+
+
+def _is_event(event: Any, names: Sequence[str]) -> bool:
+    if not isinstance(event, dict) or list(event) != ["groups", "count"] or not isinstance(event["groups"], list):
+        return False
+    known = [name for name in names if name in event["groups"]]
+    return event["groups"] == known and type(event["count"]) is int and 0 < event["count"] < 2**53
+
+
+def lattice_contradictions(
+    block: LatticeClaims, claims: Claims, declaration: LatticeDeclaration, protocol: Protocol
+) -> list[tuple[int, str]]:
+    """Return (position, claim) wherever the block contradicts itself or the row's other claims."""
+    states = np.array(declaration.states(), dtype=object)[block.smallest_state]
+    found = np.isin(states, FOUND)
+    none = np.isin(states, (NONE_AT_ALL, none_up_to(declaration.max_size)))
+    size, count = block.smallest_size, block.smallest_count
+    most = np.array([math.comb(len(protocol.groups), max(int(k), 0)) for k in size])
+    wrong = {
+        "smallest_size": (found != (size != ABSENT))
+        | (found & ((size != block.smallest_set.sum(axis=1)) | (size < 1) | (size > declaration.max_size)))
+        | ((states == MINIMUM) & claims.flipped & (size > claims.flip_budget)),
+        "smallest_set": ~found & block.smallest_set.any(axis=1),
+        "smallest_count": np.select(
+            [states == MINIMUM, none], [(count == 0) | (count > most), count != 0], count != ABSENT
+        ),
+        "smallest_state": none & claims.flipped & (claims.flip_budget <= declaration.max_size),
+    }
+    if block.failure_probability is not None:
+        wrong |= _failure_contradictions(block, states, declaration)
+    return [(int(i), name) for name, bad in wrong.items() for i in np.flatnonzero(bad)]
+
+
+def _failure_contradictions(
+    block: LatticeClaims, states: Any, declaration: LatticeDeclaration
+) -> dict[str, Booleans]:
+    p, low, high = (np.asarray(v) for v in (block.failure_probability, block.failure_low, block.failure_high))
+    exact = np.asarray(block.failure_exact)
+    outside = ~((p >= 0.0) & (p <= 1.0))
+    unlikely = np.zeros(len(p), dtype=bool)
+    if declaration.rates is not None:
+        rates = np.array(list(declaration.rates.values()))
+        alone = np.where(block.smallest_set, rates, 1.0 - rates).prod(axis=1)  # this set fails, and nothing else
+        unlikely = exact & np.isin(states, FOUND) & (p < alone - PROBABILITY_NOISE)
+    return {
+        "failure_probability": outside | unlikely | ((states == NONE_AT_ALL) & (p > PROBABILITY_NOISE)),
+        "failure_low": ~((low >= 0.0) & (low <= p)) | (exact & (low != p)),
+        "failure_high": ~((high <= 1.0) & (high >= p)) | (exact & (high != p)),
+    }

@@ -1,0 +1,52 @@
+"""Words that searches, certificates and reports share: how far a smallest set is proved, and how likely a loss is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MINIMUM = "minimum"
+UPPER_BOUND = "upper bound"
+NONE_AT_ALL = "none at all, proved"
+UNDECIDED = "not decided"
+RARE = 1e-4
+
+
+def none_up_to(size: int) -> str:
+    return f"none up to {size}, proved"
+
+
+def and_words(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def chance_in_words(probability: float, exact: bool = True) -> str:
+    """`lost in 1 of 8 cases`; a probability of 0 that is only an estimate is not called never."""
+    if probability <= 0.0:
+        return "never lost" if exact else "practically never lost"
+    if probability >= 1.0:
+        return "always lost" if exact else "practically always lost"
+    if probability < RARE:
+        return f"practically never lost (in fewer than 1 of {round(1 / RARE):,} cases)"
+    if probability > 1.0 - RARE:
+        return f"practically always lost (in all but fewer than 1 of {round(1 / RARE):,} cases)"
+    if probability <= 0.35:
+        return f"lost in 1 of {round(1.0 / probability):,} cases"
+    if probability < 0.95:
+        return f"lost in {round(10 * probability)} of 10 cases"
+    return f"lost in all but 1 of {round(1.0 / (1.0 - probability)):,} cases"
+
+
+def share_in_words(rate: float) -> str:
+    return f"{100.0 * rate:.4g}% of the time"
+
+
+def rates_in_words(rates: Sequence[float], thing: str) -> str:
+    """`if each field is missing 5% of the time`."""
+    if len(set(rates)) == 1:
+        return f"if each {thing} is missing {share_in_words(rates[0])}"
+    return "at the declared rates"
+
+
+def events_in_words(events: int) -> str:
+    return f"when one of {events} recorded outages strikes"
