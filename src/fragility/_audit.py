@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fragility._lattice import declare_lattice, lattice_of_rows
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.canonical import combine_digests, row_digests
 from fragility.certificates import CLAIM, FORMAT, LIMITS, Certificates, Claims, declared_tolerance, derived_claims
@@ -28,6 +29,8 @@ def audit(
     engine: str = "auto",
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     progress: bool | Progress | None = None,
+    lattice: bool = False,
+    rates: Any = None,
 ) -> Certificates:
     """Return one certificate for each row of ``X`` under ``protocol``.
 
@@ -47,6 +50,12 @@ def audit(
         Bound on the stressed rows held in memory at a time; it changes nothing in the result.
     progress : bool or callable, optional
         A bar on the terminal (the default if there is one), or a function (rows done, rows in all).
+    lattice : bool, default=False
+        Also search each row's smallest failing set, as :func:`find_failing_sets` does: exactly for tree ensembles and
+        linear models, elsewhere by asking the model for up to 10,000 states a row.
+    rates : float, mapping or Outages, optional
+        How often evidence fails, as in :func:`failure_probability`: also say how likely each decision is lost. Implies
+        ``lattice``.
 
     Returns
     -------
@@ -62,6 +71,8 @@ def audit(
     --------
     Protocol.fit : Declare the protocol.
     verify : Recompute what an audit claims.
+    find_failing_sets : The search behind ``lattice``, with all its options.
+    failure_probability : What ``rates`` adds, and what each field has to do with it.
 
     Examples
     --------
@@ -80,7 +91,11 @@ def audit(
     rows = bind(Model.wrap(model), X, protocol, ids)
     with progress_bar("auditing", progress) as report:
         trace = trace_rows(rows, protocol, engine, byte_budget, report)
-    return Certificates.build(claims_from(trace, rows, protocol), protocol, _manifest(trace, rows, protocol))
+    certs = Certificates.build(claims_from(trace, rows, protocol), protocol, _manifest(trace, rows, protocol))
+    if not lattice and rates is None:
+        return certs
+    declared = declare_lattice(rows, protocol, engine, rates)
+    return certs.with_lattice(lattice_of_rows(rows, protocol, declared, byte_budget, progress), declared)
 
 
 def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:

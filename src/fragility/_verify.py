@@ -9,6 +9,8 @@ Checks, in this order, each reported whether or not an earlier one failed:
 4. model         the model given is the one audited, and described as it is
 5. input         the rows given are the ones audited
 6. recomputation every claim, or those of a random sample of rows, recomputed through the black-box engine
+7. lattice       where there is a lattice block: the same rows searched again as it declares, every set put to the model,
+                 and the model asked about smaller sets as far as that is affordable
 
 Integers and names must be equal; floats may differ by the tolerance that follows from the protocol.
 """
@@ -28,11 +30,13 @@ import numpy as np
 import pyarrow as pa
 
 from fragility._audit import claims_from, input_row_digests
+from fragility._lattice import LATTICE_ENGINES, confirm_lattice, largest_size
 from fragility.arrays import Floats
 from fragility.canonical import combine_digests
 from fragility.certificates import (
     Certificates,
     Claims,
+    check_declaration,
     check_manifest,
     check_words,
     context_digest,
@@ -40,6 +44,9 @@ from fragility.certificates import (
     declared_tolerance,
     digest_text,
     identical,
+    lattice_context,
+    lattice_contradictions,
+    lattice_digests,
     row_digests,
 )
 from fragility.engines.blackbox import trace_blackbox
@@ -101,6 +108,9 @@ class Verification:
         Rows handed to :func:`verify`.
     rows_recomputed : int
         Certificates whose every claim was recomputed.
+    rows_unsearched : int
+        Of these, those whose lattice block could be searched again only in part, because the engine that made it cannot
+        read the model here.
     """
 
     checks: tuple[Check, ...]
@@ -108,6 +118,7 @@ class Verification:
     rows_present: int = 0
     rows_given: int = 0
     rows_recomputed: int = 0
+    rows_unsearched: int = 0
 
     def __bool__(self) -> bool:
         return all(check.passed for check in self.checks)
@@ -115,7 +126,8 @@ class Verification:
     @property
     def complete(self) -> bool:
         """True if every row audited and every row given has a certificate here whose every claim was recomputed."""
-        return bool(self) and self.rows_recomputed == self.rows_present == self.rows_audited == self.rows_given
+        whole = self.rows_recomputed == self.rows_present == self.rows_audited == self.rows_given
+        return bool(self) and whole and not self.rows_unsearched
 
     def escape_probability(self, forged: int) -> float:
         """Return the chance that none of so many forged certificates was among those recomputed.
@@ -159,6 +171,8 @@ class Verification:
                 f"{forged} forged ({forged / self.rows_present:.0%}) would escape with probability "
                 f"{self.escape_probability(forged):.2g}"
             )
+        if self.rows_unsearched:
+            gaps.append(f"the lattice block of {self.rows_unsearched} rows could be searched again only in part")
         return gaps
 
     def __str__(self) -> str:
@@ -248,9 +262,12 @@ def verify(
         return Verification(tuple(checks), **counts)
     except FragilityError as error:
         raise VerificationError(f"the rows cannot be audited: {error}") from error
-    recomputation, recomputed = _check_recomputation(loaded, rows, _chosen(len(loaded), sample, seed), progress)
-    checks += [_check_model(loaded, rows.model), _check_input(loaded, rows), recomputation]
-    return Verification(tuple(checks), **counts, rows_given=len(rows), rows_recomputed=recomputed)
+    chosen = _chosen(len(loaded), sample, seed)
+    recomputation, recomputed = _check_recomputation(loaded, rows, chosen, progress)
+    lattice, unsearched = _check_lattice(loaded, rows, chosen, progress)
+    checks += [_check_model(loaded, rows.model), _check_input(loaded, rows), recomputation, *lattice]
+    counts |= {"rows_given": len(rows), "rows_recomputed": recomputed, "rows_unsearched": unsearched}
+    return Verification(tuple(checks), **counts)
 
 
 def check_integrity(audit: str | os.PathLike[str] | Certificates) -> tuple[Check, ...]:
@@ -302,6 +319,10 @@ def _check_format(certificates: Certificates) -> None:
     if len(set(claims.ids)) != len(claims):
         raise CertificateError("the table names a row twice")
     wrong = contradictions(claims, protocol)
+    declared = certificates.lattice_declaration
+    if certificates.lattice is not None and declared is not None:
+        check_declaration(manifest["lattice"], protocol, LATTICE_ENGINES, largest_size(protocol))
+        wrong += lattice_contradictions(certificates.lattice, claims, declared, protocol)
     if wrong:
         told = ", ".join(f"{name} of row {claims.ids[i]}" for i, name in wrong[:5])
         raise CertificateError(f"{len(wrong)} claims contradict the other claims of their rows: {told}")
@@ -324,8 +345,26 @@ def _check_digests(certificates: Certificates) -> Check:
     root = combine_digests(digests)
     if root != manifest["root_digest"]:
         differences.append(Difference("all", "root_digest", manifest["root_digest"], root))
+    differences += _lattice_digest_differences(certificates)
     detail = f"{len(differences)} digests do not match" if differences else "manifest, files, rows and root match"
     return Check("digests", not differences, detail, differences=tuple(differences))
+
+
+def _lattice_digest_differences(certificates: Certificates) -> list[Difference]:
+    block, declared = certificates.lattice, certificates.lattice_declaration
+    if block is None or declared is None:
+        return []
+    digests = lattice_digests(block, lattice_context(certificates.manifest, declared))
+    stated = certificates.table.column("lattice_digest").to_pylist()
+    differences = [
+        Difference(own_id, "lattice_digest", claimed, digest_text(digest))
+        for own_id, claimed, digest in zip(block.ids, stated, digests, strict=True)
+        if claimed != digest_text(digest)
+    ]
+    root, claimed_root = combine_digests(digests), certificates.manifest["lattice"]["root_digest"]
+    if root != claimed_root:
+        differences.append(Difference("all", "lattice.root_digest", claimed_root, root))
+    return differences
 
 
 def _check_protocol(certificates: Certificates) -> Check:
@@ -428,12 +467,9 @@ def _check_recomputation(
 ) -> tuple[Check, int]:
     """Return the check and how many rows were recomputed."""
     claims, protocol = certificates.claims, certificates.protocol
-    place = {str(own_id): i for i, own_id in enumerate(rows.ids)}
-    chosen = [i for i in wanted if str(claims.ids[i]) in place]
-    if not chosen:
+    chosen, mine = _rows_of(certificates, rows, wanted)
+    if mine is None:
         return Check("recomputation", False, "none of the audited rows is among the rows given"), 0
-    mine = rows.take([place[str(claims.ids[i])] for i in chosen])
-    mine = with_ties_settled(mine, claims.predicted[chosen], certificates.protocol.resolution)
     with progress_bar("recomputing", progress) as report:
         trace = trace_blackbox(mine, protocol, progress=report)
     fresh = claims_from(trace, mine, protocol)
@@ -444,6 +480,43 @@ def _check_recomputation(
     told = f"{bad} rows do not hold" if differences else "every claim holds"
     detail = f"{which} {len(claims)} rows recomputed, {told} (margins within {tolerance:g})"
     return Check("recomputation", not differences, detail, tolerance, tuple(differences)), len(chosen)
+
+
+def _rows_of(
+    certificates: Certificates, rows: EvidenceRows, wanted: Sequence[int]
+) -> tuple[list[int], EvidenceRows | None]:
+    """Return the certificates among those wanted whose rows are given, and the rows; None where there is none."""
+    claims = certificates.claims
+    place = {str(own_id): i for i, own_id in enumerate(rows.ids)}
+    chosen = [i for i in wanted if str(claims.ids[i]) in place]
+    if not chosen:
+        return chosen, None
+    mine = rows.take([place[str(claims.ids[i])] for i in chosen])
+    return chosen, with_ties_settled(mine, claims.predicted[chosen], certificates.protocol.resolution)
+
+
+def _check_lattice(
+    certificates: Certificates, rows: EvidenceRows, wanted: Sequence[int], progress: bool | None
+) -> tuple[list[Check], int]:
+    """Return the check of the lattice block, if there is one, and how many rows were searched again only in part."""
+    block, declared = certificates.lattice, certificates.lattice_declaration
+    chosen, mine = _rows_of(certificates, rows, wanted)
+    if block is None or declared is None or mine is None:
+        return [], 0
+    tolerance = declared_tolerance(certificates.protocol)["margin"]
+    with progress_bar("searching again", progress) as report:
+        found = confirm_lattice(block.take(chosen), mine, certificates.protocol, declared, tolerance, report or False)
+    differences = tuple(Difference(*dispute) for dispute in found.disputed)
+    bad = len({difference.row for difference in differences})
+    told = f"{bad} rows do not hold" if bad else "every claim holds"
+    if not found.searched:
+        how = f"the {declared.engine} engine cannot read the model here; {found.asked} of {len(chosen)} confirmed by asking it"
+    elif declared.engine in ENGINES[:2]:
+        how = f"{len(chosen)} rows searched again by asking the model"
+    else:
+        how = f"{len(chosen)} rows searched again; for {found.asked} the model itself was asked about every smaller set"
+    unsearched = 0 if found.searched else len(chosen) - found.asked
+    return [Check("lattice", not differences, f"{how}, {told}", tolerance, differences)], unsearched
 
 
 def compare_claims(

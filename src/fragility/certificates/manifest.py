@@ -13,6 +13,7 @@ from typing import Any
 
 from fragility.canonical import digest_of
 from fragility.certificates.digests import FORMAT
+from fragility.certificates.lattice import DECLARED
 from fragility.errors import CertificateError
 from fragility.protocol import Protocol
 
@@ -31,7 +32,7 @@ FIELDS = (
     *("versions", "rows", "root_digest", "lattice"),
 )
 SAVED_FIELDS = (*FIELDS, "files", "manifest_digest")
-LATTICE = (*("engine", "max_size", "budget", "width", "rates", "draws", "seed", "events"), "root_digest")
+LATTICE = (*DECLARED, "root_digest")
 PARTS = {
     "model": ("kind", "fingerprint", "classes", "probabilities", "partial"),
     "input": ("digest", "rows"),

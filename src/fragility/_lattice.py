@@ -1,0 +1,310 @@
+"""The lattice block of certificates: how rows are searched for it, and how a claimed block is searched again.
+
+`lattice_of_rows` is a function of rows, protocol and declaration alone, so a block may be made part by part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats
+from fragility.certificates import LatticeClaims, LatticeDeclaration
+from fragility.engines.lattice.rule import FlipRule
+from fragility.engines.lattice.whole import MOST_LIVE, row_blocks, whole_lattice
+from fragility.errors import EngineError
+from fragility.evidence import EvidenceRows
+from fragility.progress import Report
+from fragility.protocol import Protocol
+from fragility.reliability.events import EventSets
+from fragility.reliability.failure import DEFAULT_DRAWS, declared_failures, failure_of_rows
+from fragility.reliability.outcomes import FailureProbability
+from fragility.reliability.sampling import live_groups
+from fragility.search import FailingSets, failing_sets_of_rows, find_failing_sets
+from fragility.words import MINIMUM, NONE_AT_ALL, none_up_to
+
+BLACKBOX = "blackbox"
+LATTICE_ENGINES = ("trees", "linear", BLACKBOX)
+LATTICE_BUDGET = 10_000  # states a row, where a model can only be asked
+LATTICE_WIDTH = 8
+ASKED_STATES = 1024  # of the model itself, a row, for what an engine claims of it
+DISAGREEMENT = 1e-9  # of probabilities: sums of the same terms in another order
+
+
+class Disputed(NamedTuple):
+    """A claim of a block that searching again does not confirm."""
+
+    row: Hashable
+    field: str
+    claimed: Any
+    recomputed: Any
+
+
+class Confirmed(NamedTuple):
+    """What searching again found: the disputed claims, and how many rows could be confirmed in which way."""
+
+    disputed: list[Disputed]
+    searched: int  # every claim recomputed, by the declared search
+    asked: int  # of these and the others, smallest sets confirmed by asking the model for each smaller one
+
+
+# --- making -------------------------------------------------------------------------------------------------
+
+
+def largest_size(protocol: Protocol) -> int:
+    """The largest set a block speaks of: any, up to what a table of subsets holds."""
+    return min(len(protocol.groups), MOST_LIVE)
+
+
+def declare_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, rates: Any) -> LatticeDeclaration:
+    """Return what a block of these rows will be made with; rates as in ``failure_probability``, or None."""
+    lattice = None if engine == "neural" else whole_lattice(rows, protocol, engine, DEFAULT_BYTE_BUDGET)
+    declared = LatticeDeclaration(
+        engine=BLACKBOX if lattice is None else lattice.model.name,
+        max_size=largest_size(protocol),
+        budget=LATTICE_BUDGET,
+        width=LATTICE_WIDTH,
+    )
+    if rates is None:
+        return declared
+    failures = declared_failures(rates, rows, protocol)
+    if isinstance(failures, EventSets):
+        return replace(declared, events=_events(failures, protocol.group_names))
+    by_group = dict(zip(protocol.group_names, failures.tolist(), strict=True))
+    return replace(declared, rates=by_group, draws=DEFAULT_DRAWS, seed=0)
+
+
+def _events(events: EventSets, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return events by the groups they remove; fields of one group are one and the same event."""
+    counts: dict[int, int] = {}
+    for place, weight in zip(events.of_event.tolist(), events.weight.tolist(), strict=True):
+        counts[place] = counts.get(place, 0) + round(weight * events.events)
+    return [
+        {"groups": [names[g] for g in np.flatnonzero(events.removed[place])], "count": count}
+        for place, count in sorted(counts.items())
+    ]
+
+
+def lattice_of_rows(
+    rows: EvidenceRows,
+    protocol: Protocol,
+    declared: LatticeDeclaration,
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    progress: bool | Report | None = False,
+) -> LatticeClaims:
+    """Return the block of some rows: each row's depends on the declaration and on nothing else here."""
+    found = find_failing_sets(
+        rows.model,
+        rows,
+        protocol,
+        max_size=declared.max_size,
+        budget=declared.budget,
+        width=declared.width,
+        engine=declared.engine,
+        byte_budget=byte_budget,
+        progress=progress,
+    )
+    block = _sets_of(found, declared)
+    if not declared.has_failures:
+        return block
+    report = progress if callable(progress) else None
+    chances = failure_of_rows(
+        rows,
+        protocol,
+        _failures_of(declared, protocol),
+        declared.draws or DEFAULT_DRAWS,
+        declared.seed or 0,
+        declared.engine,
+        byte_budget,
+        report,
+    )
+    return _with_chances(block, chances)
+
+
+def _sets_of(found: FailingSets, declared: LatticeDeclaration) -> LatticeClaims:
+    state = np.array([declared.states().index(word) for word in found.state], dtype=np.int64)
+    proved = np.isin(found.state, (NONE_AT_ALL, none_up_to(declared.max_size)))
+    is_minimum = np.isin(found.state, (MINIMUM,))
+    return LatticeClaims(
+        ids=tuple(found.id),
+        smallest_state=state,
+        smallest_size=np.where(found.found, found.size, -1),
+        smallest_set=found.removed,
+        smallest_count=np.where(is_minimum, found.count, np.where(proved, 0, -1)),
+    )
+
+
+def _with_chances(block: LatticeClaims, chances: FailureProbability) -> LatticeClaims:
+    def bounded(values: Floats) -> Floats:
+        return np.clip(values, 0.0, 1.0)  # a sum of products may exceed 1 in its last digit
+
+    return replace(
+        block,
+        failure_probability=bounded(chances.p_flip),
+        failure_low=bounded(chances.low),
+        failure_high=bounded(chances.high),
+        failure_exact=chances.exact,
+        expected_margin=chances.expected_margin,
+    )
+
+
+def _failures_of(declared: LatticeDeclaration, protocol: Protocol) -> Floats | EventSets:
+    if declared.rates is not None:
+        return np.array(list(declared.rates.values()), dtype=np.float64)
+    events = declared.events or []
+    patterns = np.array([[name in event["groups"] for name in protocol.group_names] for event in events])
+    return EventSets.of_patterns(patterns, np.array([event["count"] for event in events]))
+
+
+# --- searching again ----------------------------------------------------------------------------------------
+
+
+def confirm_lattice(
+    claimed: LatticeClaims,
+    rows: EvidenceRows,
+    protocol: Protocol,
+    declared: LatticeDeclaration,
+    tolerance: float,
+    progress: bool | Report | None,
+) -> Confirmed:
+    """Search the rows of a claimed block again, in the same order.
+
+    Every set claimed is put to the model. The declared search is repeated, and where it was an engine's, the model
+    itself is asked about all smaller sets as far as ``ASKED_STATES`` go. Where the engine is not at hand, the declared
+    states are all spent on asking.
+    """
+    disputed = _sets_that_hold(claimed, rows, protocol)
+    fresh = _searched_again(rows, protocol, declared, progress)
+    if fresh is not None:
+        disputed += _differences(claimed, fresh, declared, protocol, tolerance)
+    asked = 0
+    if fresh is None or declared.engine != BLACKBOX:
+        states = declared.budget if fresh is None else min(declared.budget, ASKED_STATES)
+        found, asked = _asked(claimed, rows, protocol, declared, states)
+        disputed += found
+    return Confirmed(_distinct(disputed), 0 if fresh is None else len(rows), asked)
+
+
+def _distinct(disputed: list[Disputed]) -> list[Disputed]:
+    return list({(dispute.row, dispute.field): dispute for dispute in reversed(disputed)}.values())[::-1]
+
+
+def _sets_that_hold(claimed: LatticeClaims, rows: EvidenceRows, protocol: Protocol) -> list[Disputed]:
+    """Return the sets that do not flip the model."""
+    rule, out = FlipRule.of(rows, protocol), []
+    for start, x, original in row_blocks(rows, rule):
+        sets = claimed.smallest_set[start : start + len(x)]
+        states = np.where(sets[:, rows.column_group], rows.baseline, x)
+        margin = rule.margin(rows.predict(states), original)
+        holds = (margin < DISAGREEMENT - rule.resolution) | ~sets.any(axis=1)
+        for i in np.flatnonzero(~holds):
+            names = _names(sets[i], protocol)
+            out.append(Disputed(claimed.ids[start + i], "smallest_set", names, f"margin {margin[i]:g}, which is no flip"))
+    return out
+
+
+def _searched_again(
+    rows: EvidenceRows, protocol: Protocol, declared: LatticeDeclaration, progress: bool | Report | None
+) -> LatticeClaims | None:
+    """Return the block by the declared search; None where its engine cannot read the model here."""
+    try:
+        at_hand = declared.engine == BLACKBOX or whole_lattice(rows, protocol, declared.engine, DEFAULT_BYTE_BUDGET)
+        return lattice_of_rows(rows, protocol, declared, progress=progress) if at_hand else None
+    except EngineError:
+        return None
+
+
+def _differences(
+    claimed: LatticeClaims, fresh: LatticeClaims, declared: LatticeDeclaration, protocol: Protocol, tolerance: float
+) -> list[Disputed]:
+    """Return the claims that differ: sets, sizes, counts and words at all, numbers by more than their tolerance."""
+    out: list[Disputed] = []
+    for name in ("smallest_state", "smallest_size", "smallest_set", "smallest_count", "failure_exact"):
+        a, b = getattr(claimed, name), getattr(fresh, name)
+        if a is not None:
+            differs = a != b
+            rows = np.flatnonzero(differs.any(axis=1) if differs.ndim == 2 else differs)
+            out += [
+                Disputed(claimed.ids[i], name, _told(name, a[i], declared, protocol), _told(name, b[i], declared, protocol))
+                for i in rows
+            ]
+    for name in ("failure_probability", "failure_low", "failure_high", "expected_margin"):
+        a, b = getattr(claimed, name), getattr(fresh, name)
+        if a is not None:
+            allowed = tolerance * (1.0 + 1e-3 * np.abs(np.nan_to_num(b))) if name == "expected_margin" else DISAGREEMENT
+            with np.errstate(invalid="ignore"):
+                differs = ~((np.abs(a - b) <= allowed) | (np.isnan(a) & np.isnan(b)))
+            out += [Disputed(claimed.ids[i], name, a[i].item(), b[i].item()) for i in np.flatnonzero(differs)]
+    return out
+
+
+def _asked(
+    claimed: LatticeClaims, rows: EvidenceRows, protocol: Protocol, declared: LatticeDeclaration, states: int
+) -> tuple[list[Disputed], int]:
+    """Ask the model itself, by size and within so many states a row; return what it denies and the rows it settled."""
+    found = failing_sets_of_rows(rows, protocol, method="exact", max_size=declared.max_size, budget=states)
+    fresh = _sets_of(found, declared)
+    settled = found.resolved
+    # Every smaller set holds where they were all asked, though the claimed size itself was not.
+    smaller_held = found.searched_size >= claimed.smallest_size - 1
+    rows_settled = np.flatnonzero(settled)
+    out = _differences(
+        replace(claimed.take(rows_settled), **_NO_CHANCES), fresh.take(rows_settled), declared, protocol, 0.0
+    )
+    counted = {claimed.ids[i] for i in np.flatnonzero(claimed.smallest_count >= 0)}
+    # A set that is one of several not counted is a witness, not the first of them.
+    out = [d for d in out if d.field in ("smallest_state", "smallest_size") or d.row in counted]
+    out += _chances_asked(claimed, rows, protocol, declared, states)
+    minimum = claimed.smallest_state == declared.states().index(MINIMUM)
+    return out, int((settled | (minimum & smaller_held)).sum())
+
+
+_NO_CHANCES: dict[str, None] = dict.fromkeys(
+    ("failure_probability", "failure_low", "failure_high", "failure_exact", "expected_margin")
+)
+
+
+def _chances_asked(
+    claimed: LatticeClaims, rows: EvidenceRows, protocol: Protocol, declared: LatticeDeclaration, states: int
+) -> list[Disputed]:
+    """Enumerate the subsets of rows that have few; return the probabilities that differ."""
+    if claimed.failure_probability is None or claimed.failure_exact is None or declared.rates is None:
+        return []
+    draws = 1 << max(4, states.bit_length() - 1)
+    few = np.flatnonzero((1 << _live_counts(rows)) <= draws)
+    if not len(few):
+        return []
+    chances = failure_of_rows(
+        rows.take(few.tolist()), protocol, _failures_of(declared, protocol), draws, 0, BLACKBOX, DEFAULT_BYTE_BUDGET, None
+    )
+    away = np.abs(claimed.failure_probability[few] - chances.p_flip) > DISAGREEMENT
+    wrong: Booleans = away & claimed.failure_exact[few]
+    return [
+        Disputed(
+            claimed.ids[few[i]],
+            "failure_probability",
+            claimed.failure_probability[few[i]].item(),
+            float(chances.p_flip[i]),
+        )
+        for i in np.flatnonzero(wrong)
+    ]
+
+
+def _live_counts(rows: EvidenceRows) -> Any:
+    counts = [live_groups(rows, rows.dense(start, start + 2048)).sum(axis=1) for start in range(0, len(rows), 2048)]
+    return np.minimum(np.concatenate(counts), 40)
+
+
+def _told(name: str, value: Any, declared: LatticeDeclaration, protocol: Protocol) -> Any:
+    if name == "smallest_state":
+        return declared.states()[int(value)]
+    if name == "smallest_set":
+        return _names(value, protocol)
+    return None if name != "failure_exact" and value < 0 else value.item()
+
+
+def _names(members: Booleans, protocol: Protocol) -> list[str]:
+    return [protocol.group_names[g] for g in np.flatnonzero(members)]
