@@ -202,7 +202,9 @@ def _sets_that_hold(claimed: LatticeClaims, rows: EvidenceRows, protocol: Protoc
         holds = (margin < DISAGREEMENT - rule.resolution) | ~sets.any(axis=1)
         for i in np.flatnonzero(~holds):
             names = _names(sets[i], protocol)
-            out.append(Disputed(claimed.ids[start + i], "smallest_set", names, f"margin {margin[i]:g}, which is no flip"))
+            out.append(
+                Disputed(claimed.ids[start + i], "smallest_set", names, f"margin {margin[i]:g}, which is no flip")
+            )
     return out
 
 
@@ -228,7 +230,9 @@ def _differences(
             differs = a != b
             rows = np.flatnonzero(differs.any(axis=1) if differs.ndim == 2 else differs)
             out += [
-                Disputed(claimed.ids[i], name, _told(name, a[i], declared, protocol), _told(name, b[i], declared, protocol))
+                Disputed(
+                    claimed.ids[i], name, _told(name, a[i], declared, protocol), _told(name, b[i], declared, protocol)
+                )
                 for i in rows
             ]
     for name in ("failure_probability", "failure_low", "failure_high", "expected_margin"):
@@ -250,10 +254,8 @@ def _asked(
     settled = found.resolved
     # Every smaller set holds where they were all asked, though the claimed size itself was not.
     smaller_held = found.searched_size >= claimed.smallest_size - 1
-    rows_settled = np.flatnonzero(settled)
-    out = _differences(
-        replace(claimed.take(rows_settled), **_NO_CHANCES), fresh.take(rows_settled), declared, protocol, 0.0
-    )
+    those = np.flatnonzero(settled).tolist()
+    out = _differences(_without_chances(claimed.take(those)), fresh.take(those), declared, protocol, 0.0)
     counted = {claimed.ids[i] for i in np.flatnonzero(claimed.smallest_count >= 0)}
     # A set that is one of several not counted is a witness, not the first of them.
     out = [d for d in out if d.field in ("smallest_state", "smallest_size") or d.row in counted]
@@ -262,9 +264,8 @@ def _asked(
     return out, int((settled | (minimum & smaller_held)).sum())
 
 
-_NO_CHANCES: dict[str, None] = dict.fromkeys(
-    ("failure_probability", "failure_low", "failure_high", "failure_exact", "expected_margin")
-)
+def _without_chances(block: LatticeClaims) -> LatticeClaims:
+    return LatticeClaims(block.ids, block.smallest_state, block.smallest_size, block.smallest_set, block.smallest_count)
 
 
 def _chances_asked(
@@ -278,7 +279,14 @@ def _chances_asked(
     if not len(few):
         return []
     chances = failure_of_rows(
-        rows.take(few.tolist()), protocol, _failures_of(declared, protocol), draws, 0, BLACKBOX, DEFAULT_BYTE_BUDGET, None
+        rows.take(few.tolist()),
+        protocol,
+        _failures_of(declared, protocol),
+        draws,
+        0,
+        BLACKBOX,
+        DEFAULT_BYTE_BUDGET,
+        None,
     )
     away = np.abs(claimed.failure_probability[few] - chances.p_flip) > DISAGREEMENT
     wrong: Booleans = away & claimed.failure_exact[few]

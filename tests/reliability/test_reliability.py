@@ -159,7 +159,10 @@ def test_a_sentence_names_the_condition(lending):
     model, X, protocol = lending
     found = fg.failure_probability(model, X, protocol, 0.05)
     worst = int(found.order()[0])
-    assert found.sentence(worst) == f"{chance_in_words(found.p_flip[worst])} if each group of fields is missing 5% of the time"
+    assert (
+        found.sentence(worst)
+        == f"{chance_in_words(found.p_flip[worst])} if each group of fields is missing 5% of the time"
+    )
     asked = fg.failure_probability(model, X.iloc[:3], protocol, 0.05, engine="blackbox", draws=256)
     assert not asked.exact.any() and "95% interval" in asked.sentence(0)
     assert ((asked.low <= asked.p_flip) & (asked.p_flip <= asked.high) & (asked.low < asked.high)).all()

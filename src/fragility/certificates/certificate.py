@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from fragility.models import ClassLabel
+from fragility.words import MINIMUM, NONE_AT_ALL, and_words, chance_in_words
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,29 @@ class Certificate:
         The same for the confidence.
     digest : str
         Of this row's claims.
+    smallest_state : str or None
+        How far the search for the smallest failing set got: ``minimum``, ``upper bound``, ``none up to K, proved``,
+        ``none at all, proved`` or ``not decided``. This and what follows is None without a lattice block.
+    smallest_size : int or None
+        How many groups the smallest set found has; None where none was found.
+    smallest_set : tuple of str or None
+        One such set, in declared order of groups; the first of them where they were counted.
+    smallest_count : int or None
+        How many sets of that size fail; None where they were not counted.
+    failure_probability : float or None
+        How likely the decision is lost; this and what follows is None where the audit was given no rates.
+    failure_low : float or None
+        Lower end of its 95% interval; the probability itself where that is exact.
+    failure_high : float or None
+        Upper end of the interval.
+    failure_exact : bool or None
+        Whether the probability is exact.
+    expected_margin : float or None
+        The margin to expect at those rates; None where it has no closed form.
+    failure_condition : str or None
+        How evidence fails, in words: ``if each field is missing 5% of the time``.
+    lattice_digest : str or None
+        Of this row's block.
 
     See Also
     --------
@@ -82,6 +106,17 @@ class Certificate:
     one_step_drop: Mapping[str, float]
     one_step_confidence_drop: Mapping[str, float]
     digest: str
+    smallest_state: str | None = None
+    smallest_size: int | None = None
+    smallest_set: tuple[str, ...] | None = None
+    smallest_count: int | None = None
+    failure_probability: float | None = None
+    failure_low: float | None = None
+    failure_high: float | None = None
+    failure_exact: bool | None = None
+    expected_margin: float | None = None
+    failure_condition: str | None = None
+    lattice_digest: str | None = None
 
     @property
     def failing_groups(self) -> tuple[str, ...]:
@@ -93,21 +128,70 @@ class Certificate:
         """The class predicted at the flip, or None."""
         return self.path_predicted[self.flip_budget] if self.flipped else None
 
+    @property
+    def fewer_suffice(self) -> bool:
+        """Whether the lattice block names fewer groups than the path needed, or some where the path found none."""
+        return self.smallest_size is not None and (not self.flipped or self.smallest_size < self.flip_budget)
+
     def sentence(self) -> str:
         """Return one sentence for someone who decides about this case.
 
         Returns
         -------
         str
-            What was predicted, how surely, and what it would take to turn it.
+            What was predicted, how surely, what it would take to turn it, and how likely that is where it is known.
         """
+        chance = self.chance()
+        return self._path_sentence() + ("" if chance is None else f"; {chance}")
+
+    def _path_sentence(self) -> str:
         opening = f"{self.predicted!r} at {self.confidence:.0%}"
+        fewer = and_words(self.smallest_set) if self.fewer_suffice and self.smallest_set else None
         if self.flipped:
-            return f"{opening}, but without {_and(self.failing_groups)} it turns {self.turns_to!r}"
+            told = f"{opening}, but without {and_words(self.failing_groups)} it turns {self.turns_to!r}"
+            return told if fewer is None else f"{told}; the loss of {fewer} is enough"
+        if fewer is not None:
+            return f"{opening}, but without {fewer} it turns, which the path of {len(self.path)} removals does not show"
+        if self.smallest_state == NONE_AT_ALL:
+            return f"{opening}, and no loss of whole groups turns it"
         weakest = min((v for v in self.thresholds.values() if v is not None), default=None)
         if weakest is not None:
             return f"{opening}; no {len(self.path)} removals change it, but evidence weakened by {weakest:.0%} does"
         return f"{opening}, and it holds without its {len(self.path)} strongest groups ({self._margin_left()})"
+
+    def chance(self) -> str | None:
+        """Return how likely the decision is lost, in words; None where the audit was given no rates.
+
+        Returns
+        -------
+        str or None
+            ``lost in 1 of 8 cases if each field is missing 5% of the time``.
+        """
+        if self.failure_probability is None:
+            return None
+        words = chance_in_words(self.failure_probability, bool(self.failure_exact))
+        about = "" if self.failure_exact else f" (95% interval {self.failure_low:.2%} to {self.failure_high:.2%})"
+        return f"{words} {self.failure_condition}{about}"
+
+    def smallest(self) -> str | None:
+        """Return the smallest failing set and how far it is proved, in words; None without a lattice block.
+
+        Returns
+        -------
+        str or None
+            ``duration and purpose; no smaller set turns it; 1 of 3 sets of 2``.
+        """
+        if self.smallest_state is None:
+            return None
+        if not self.smallest_set:
+            return self.smallest_state
+        proved = "no smaller set turns it" if self.smallest_state == MINIMUM else "whether fewer do is not settled"
+        words = [and_words(self.smallest_set), proved]
+        if self.smallest_count is not None and self.smallest_count > 1:
+            words.append(f"the first of {self.smallest_count:,} sets of {self.smallest_size}")
+        if self.fewer_suffice:
+            words.append(f"the path takes {self.flip_budget}" if self.flipped else "the path finds none")
+        return "; ".join(words)
 
     def _margin_left(self) -> str:
         if self.path_margin[-1] >= self.margin:
@@ -136,7 +220,14 @@ class Certificate:
         for operator, value in self.thresholds.items():
             told = "no severity flips it" if value is None else f"flips at severity {value:g}"
             lines.append(f"     {operator}: {told}")
+        lines += [f"     {what}: {told}" for what, told in self._block_lines()]
         return "\n".join(lines)
+
+    def _block_lines(self) -> list[tuple[str, str]]:
+        lines = [("smallest failing set", self.smallest()), ("outages", self.chance())]
+        if self.expected_margin is not None:
+            lines.append(("expected margin", f"{self.expected_margin:+.3f}"))
+        return [(what, told) for what, told in lines if told is not None]
 
     def losses(self) -> list[tuple[str, str]]:
         """Return the ways evidence fails, and how much of the margin each takes, in words.
@@ -170,10 +261,6 @@ class Certificate:
 
 def _of_margin(loss: float) -> str:
     return f"{loss:.0%} of the margin" if loss < 1.0 else f"{loss:.1f} times the margin"
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _bar(share: float, width: int = 10) -> str:

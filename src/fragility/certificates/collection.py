@@ -237,8 +237,8 @@ class Certificates:
         min_confidence : float, default=0.9
             Where confident begins.
         by : str, default="exposure"
-            The score: ``exposure``, ``fds`` (the paper's), ``rcma``, ``independent_loss``, ``common_loss``, or, where the
-            audit was given rates, ``failure_probability``.
+            The score: ``exposure``, ``fds`` (the paper's), ``rcma``, ``independent_loss``, ``common_loss``, or
+            ``failure_probability`` where the audit was given rates.
 
         Returns
         -------

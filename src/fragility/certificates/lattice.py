@@ -90,7 +90,7 @@ class LatticeClaims:
         """Return the claims of these rows."""
         chosen = list(positions)
         arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "ids"}
-        taken = {name: None if values is None else values[chosen] for name, values in arrays.items()}
+        taken: dict[str, Any] = {name: None if values is None else values[chosen] for name, values in arrays.items()}
         return LatticeClaims(ids=tuple(self.ids[i] for i in chosen), **taken)
 
 
@@ -230,7 +230,7 @@ def lattice_context(manifest: Mapping[str, Any], declaration: LatticeDeclaration
 def check_declaration(document: Any, protocol: Protocol, engines: Sequence[str], largest: int) -> None:
     """Refuse a declaration whose words and numbers are not those of a search."""
     declared = LatticeDeclaration.from_dict(document)
-    whole_numbers = {
+    whole_numbers: dict[str, tuple[Any, int, int]] = {
         "max_size": (declared.max_size, largest, largest),
         "budget": (declared.budget, 0, MOST_STATES),
         "width": (declared.width, 1, MOST_WIDTH),
@@ -298,9 +298,7 @@ def lattice_contradictions(
     return [(int(i), name) for name, bad in wrong.items() for i in np.flatnonzero(bad)]
 
 
-def _failure_contradictions(
-    block: LatticeClaims, states: Any, declaration: LatticeDeclaration
-) -> dict[str, Booleans]:
+def _failure_contradictions(block: LatticeClaims, states: Any, declaration: LatticeDeclaration) -> dict[str, Booleans]:
     p, low, high = (np.asarray(v) for v in (block.failure_probability, block.failure_low, block.failure_high))
     exact = np.asarray(block.failure_exact)
     outside = ~((p >= 0.0) & (p <= 1.0))

@@ -11,6 +11,7 @@ import pandas as pd
 
 from fragility.equality import NanEqual
 from fragility.errors import DataError
+from fragility.words import NONE_AT_ALL, UNDECIDED, UPPER_BOUND
 
 CONFIDENT = 0.9
 
@@ -21,7 +22,7 @@ class AuditSummary(NanEqual):
 
     Every row counts: a prediction that never flips enters the mean flip budget as K + 1, as its certificate says, and
     `share_never_flips` states how many those are. Shares `confident_*` are of the confident predictions and NaN where
-    there are none; `accuracy` is None without labels.
+    there are none; `accuracy` is None without labels, the fields of the lattice block without such a block.
     """
 
     rows: int
@@ -43,6 +44,13 @@ class AuditSummary(NanEqual):
     no_flip_under: Mapping[str, float]
     accuracy: float | None = None
     confident_accuracy: float | None = None
+    fewer_suffice: int | None = None  # rows whose path flips, but with more groups than need be
+    path_missed: int | None = None  # rows whose path never flips, though a set of groups does
+    never_fails: int | None = None  # rows that no loss of whole groups turns, proved
+    unsettled: int | None = None  # rows whose smallest set is not proved
+    mean_smallest_size: float | None = None  # of the rows with a set; NaN where there are none
+    decisions_lost: float | None = None  # expected, at the declared rates
+    mean_failure_probability: float | None = None
 
 
 def summarise(
@@ -75,7 +83,26 @@ def summarise(
         },
         accuracy=None if right is None else _mean(right),
         confident_accuracy=None if right is None else _mean(right[confident.index]),
+        **_lattice_figures(table),
     )
+
+
+def _lattice_figures(table: pd.DataFrame) -> dict[str, Any]:
+    """Return the figures of the lattice block, none without one."""
+    if "smallest_size" not in table:
+        return {}
+    size, state = table["smallest_size"], table["smallest_state"]
+    figures: dict[str, Any] = {
+        "fewer_suffice": int((table["flipped"] & (size < table["flip_budget"])).sum()),
+        "path_missed": int((~table["flipped"] & size.notna()).sum()),
+        "never_fails": int((state == NONE_AT_ALL).sum()),
+        "unsettled": int(state.isin((UPPER_BOUND, UNDECIDED)).sum()),
+        "mean_smallest_size": _mean(size.dropna()),
+    }
+    if "failure_probability" in table:
+        figures["decisions_lost"] = float(table["failure_probability"].sum())
+        figures["mean_failure_probability"] = _mean(table["failure_probability"])
+    return figures
 
 
 def _mean(values: pd.Series) -> float:

@@ -107,9 +107,7 @@ def _known_lists(values: Floats) -> pa.Array:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def claims_of(
-    table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel], block: Columns = ()
-) -> Claims:
+def claims_of(table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel], block: Columns = ()) -> Claims:
     """Return the claims of a table; the inverse of ``table_of``. Refuses a table of another shape."""
     check_schema(table, protocol, classes, block)
     n, k, g = len(table), protocol.depth, len(protocol.groups)
@@ -138,9 +136,7 @@ def claims_of(
     )
 
 
-def check_schema(
-    table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel], block: Columns = ()
-) -> None:
+def check_schema(table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel], block: Columns = ()) -> None:
     """Refuse a table with other columns, types or notes than the format has."""
     found = table.schema
     id_type = found.field("id").type if found.get_all_field_indices("id") else ID_TYPES[0]

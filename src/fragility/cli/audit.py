@@ -41,6 +41,7 @@ from fragility.cli.options import (
     refuse_declared,
 )
 from fragility.cli.outputs import plan_folder
+from fragility.cli.reliability import declared_rates, log_of
 from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows, read_training
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 from fragility.cli.wording import in_options
@@ -48,6 +49,7 @@ from fragility.errors import FragilityError, ProtocolError
 
 if TYPE_CHECKING:
     from fragility import fitting, scores
+    from fragility.certificates import AuditSummary
 
 Train = Annotated[
     Path | None,
@@ -61,7 +63,19 @@ ProtocolFile = Annotated[
 Sample = Annotated[
     int | None, typer.Option("--sample", metavar="N", min=1, help="Recompute only N rows, chosen at random.")
 ]
-
+Lattice = Annotated[
+    bool,
+    typer.Option("--lattice", help="Also find the smallest set of groups whose loss turns each prediction."),
+]
+FailureRates = Annotated[
+    str | None,
+    typer.Option(
+        "--rates",
+        metavar="FILE|R",
+        help="Also say how likely each decision is lost, given how often evidence fails: one number, a JSON file "
+        "{field: rate}, or a log of outages. Implies --lattice.",
+    ),
+]
 
 DECLARED_BY_PROTOCOL = (
     "train", "groups", "baseline", "baseline_units", "depth", "reading", "space", "threshold", "positive",
@@ -90,6 +104,8 @@ def audit(
     space: Space = None,
     threshold: Threshold = None,
     positive: Positive = None,
+    lattice: Lattice = False,
+    rates: FailureRates = None,
     engine: Engine = "auto",
     rows: RowRange = None,
     separator: Separator = None,
@@ -107,11 +123,15 @@ def audit(
       fragility audit model.joblib test.csv --train train.csv --trust --baseline mode --out audit/
 
       fragility audit credit.scoring:pipeline new.parquet --protocol protocol.json --id loan_id --out audit/
+
+      fragility audit model.skops test.parquet --train train.parquet --target class --rates 0.05 --out audit/
     """
     if protocol is not None:
         refuse_declared(context, "--protocol", DECLARED_BY_PROTOCOL)
     plan_folder(out_dir)
-    form = csv_format(separator, encoding, decimal, data, train)
+    log = None if rates is None else log_of(rates)
+    form = csv_format(separator, encoding, decimal, data, train, log)
+    failing = None if rates is None else declared_rates(rates, log, None, None, form)
     started = time.perf_counter()
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
     given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows, form=form)
@@ -123,7 +143,7 @@ def audit(
             loaded, train, target, id_column, form, groups, baseline, baseline_units, depth, reading, space, decision
         )
     note_unlabelled(given, target, data)
-    certs = fg.audit(loaded, given.X, declared, ids=given.ids, engine=engine)
+    certs = fg.audit(loaded, given.X, declared, ids=given.ids, engine=engine, lattice=lattice, rates=failing)
     certs.save(out_dir)
     _print_summary(certs, out_dir, time.perf_counter() - started)
 
@@ -171,7 +191,26 @@ def _print_summary(certs: fg.Certificates, folder: Path, seconds: float) -> None
         f"{summary.confident} predictions are at least {summary.min_confidence:.0%} confident; {turning} of them turn "
         "when one or two groups of evidence are lost"
     )
+    for line in lattice_lines(certs, summary):
+        console.print(escape(line))
     note(f"next: fragility top {folder}")
+
+
+def lattice_lines(certs: fg.Certificates, summary: AuditSummary) -> list[str]:
+    """What the lattice block adds to a summary, in words."""
+    declared = certs.lattice_declaration
+    if declared is None:
+        return []
+    fewer = f"in {summary.fewer_suffice} rows fewer groups suffice than the path found"
+    missed = f"in {summary.path_missed} the path finds none though some do" if summary.path_missed else ""
+    never = f"{summary.never_fails} predictions hold whatever groups are lost"
+    open_rows = f"{summary.unsettled} smallest sets are not settled" if summary.unsettled else ""
+    lines = ["; ".join(part for part in (fewer, missed, never, open_rows) if part)]
+    if summary.decisions_lost is not None:
+        share = summary.decisions_lost / max(summary.rows, 1)
+        condition = declared.condition(certs.protocol)
+        lines.append(f"{summary.decisions_lost:.1f} decisions ({share:.1%}) are expected to be lost {condition}")
+    return lines
 
 
 def verify(
@@ -190,7 +229,7 @@ def verify(
 ) -> None:
     """Check certificates against the model and the rows they speak of.
 
-    The checks, in this order: format, digests, protocol and model fingerprint, input digest, recomputation.
+    The checks, in this order: format, digests, protocol and model fingerprint, input digest, recomputation, lattice.
     Exit code 0: every claim holds. 1: a claim does not hold, and which. 2: it could not be checked.
 
     [bold]Examples[/bold]

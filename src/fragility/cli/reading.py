@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from fragility.certificates import AuditSummary
 
 Row = Annotated[str, typer.Option("--row", metavar="ID", help="The id of the row.", show_default=False)]
-By = Annotated[str, typer.Option("--by", metavar="SCORE", help="What to rank by: exposure, or the paper's fds.")]
+By = Annotated[
+    str,
+    typer.Option("--by", metavar="SCORE", help="What to rank by: exposure, the paper's fds, failure_probability ..."),
+]
 PolicyFile = Annotated[
     Path | None, typer.Option("--policy", metavar="FILE", help="List what this review policy sends to review.")
 ]
@@ -78,6 +81,8 @@ def top(
 
       fragility top audit/ -n 5 --min-confidence 0.95
 
+      fragility top audit/ --by failure_probability
+
       fragility top audit/ --policy policy.json
     """
     certs = fg.Certificates.load(directory)
@@ -108,13 +113,21 @@ def fragile_table(certificates: list[fg.Certificate]) -> Table:
     table.add_column("row", justify="right", no_wrap=True)
     table.add_column("exposure", justify="right", no_wrap=True)
     table.add_column("FDS", justify="right", no_wrap=True)
+    likely = any(cert.failure_probability is not None for cert in certificates)
+    if likely:
+        table.add_column("lost", justify="right", no_wrap=True)
     table.add_column("k*", justify="right", no_wrap=True)
     table.add_column("what it rests on", overflow="fold")
     for cert in certificates:
         budget = str(cert.flip_budget) if cert.flipped else "none"
-        scores = f"{cert.exposure:.3f}", f"{cert.fds:.3f}"
+        scores = [f"{cert.exposure:.3f}", f"{cert.fds:.3f}", *([_chance(cert)] if likely else [])]
         table.add_row(escape(str(cert.id)), *scores, budget, escape(cert.sentence()))
     return table
+
+
+def _chance(cert: fg.Certificate) -> str:
+    p = cert.failure_probability
+    return "-" if p is None else "<0.01%" if 0.0 < p < 1e-4 else f"{p:.2%}"
 
 
 def compare(
@@ -196,6 +209,15 @@ MEASURES: tuple[tuple[str, Callable[[AuditSummary], str]], ...] = (
     ("  mean exposure", lambda s: _number(s.confident_mean_exposure)),
 )
 
+BLOCK_MEASURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("fewer groups suffice than the path found", "fewer_suffice", lambda value: f"{value}"),
+    ("the path misses a set that turns", "path_missed", lambda value: f"{value}"),
+    ("no loss of groups turns it", "never_fails", lambda value: f"{value}"),
+    ("smallest set not settled", "unsettled", lambda value: f"{value}"),
+    ("mean smallest set", "mean_smallest_size", lambda value: _number(value) if value == value else "-"),
+    ("decisions expected to be lost", "decisions_lost", lambda value: f"{value:.1f}"),
+)
+
 
 def _comparison(directories: list[Path], kinds: list[str], summaries: list[AuditSummary]) -> Table:
     table = Table("")
@@ -207,6 +229,10 @@ def _comparison(directories: list[Path], kinds: list[str], summaries: list[Audit
         table.add_row("  of confident predictions", *(_share(s.confident_accuracy or 0.0) for s in summaries))
     for name, measure in MEASURES:
         table.add_row(name, *(measure(s) for s in summaries))
+    for name, field, told in BLOCK_MEASURES:
+        figures = [getattr(s, field) for s in summaries]
+        if any(figure is not None for figure in figures):
+            table.add_row(name, *("-" if figure is None else told(figure) for figure in figures))
     for operator in summaries[0].no_flip_under:
         values = [s.no_flip_under.get(operator) for s in summaries]
         table.add_row(f"no flip under {operator}", *("-" if v is None else _share(v) for v in values))
@@ -217,5 +243,12 @@ def _note_differences(audits: list[fg.Certificates]) -> None:
     """Numbers under different protocols or on different rows do not compare; say so rather than refuse."""
     if len({certs.protocol.reading for certs in audits}) > 1 or len({certs.protocol.depth for certs in audits}) > 1:
         note("the protocols differ in reading or depth: RCMA, k*, FDS and exposure are not on the same scale")
+    conditions = {
+        declared.condition(certs.protocol)
+        for certs in audits
+        if (declared := certs.lattice_declaration) is not None and declared.has_failures
+    }
+    if len(conditions) > 1:
+        note(f"decisions are expected to be lost under different conditions: {'; '.join(sorted(conditions))}")
     if len({tuple(certs.to_arrow()["id"].to_pylist()) for certs in audits}) > 1:
         note("the audits cover different rows")

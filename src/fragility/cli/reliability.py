@@ -108,7 +108,7 @@ def reliability(
     for path, allowed in ((json_file, (".json",)), (csv_file, (".csv",)), (picture, (".png", ".svg", ".pdf"))):
         if path is not None:
             checked_suffix(path, allowed)
-    log = _log_of(rates)
+    log = log_of(rates)
     if log is None and (is_given(context, "markers") or is_given(context, "observations")):
         raise DataError("--markers and --observations are about a log of outages; name one with --rates")
     plan_files(
@@ -116,7 +116,7 @@ def reliability(
         {"--model": model, "--data": data, "--rates": log},
     )
     form = csv_format(separator, encoding, decimal, data, log)
-    declared = _number_or_mapping(rates) if log is None else _from_log(log, markers, observations, form)
+    declared = declared_rates(rates, log, markers, observations, form)
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
     given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows, form=form)
     pi = load_protocol(protocol)
@@ -126,7 +126,7 @@ def reliability(
     _write(found, json_file, csv_file, picture)
 
 
-def _log_of(rates: str) -> Path | None:
+def log_of(rates: str) -> Path | None:
     """The log of outages that --rates names, None where it is a number or a JSON file."""
     path = Path(rates)
     if _is_number(rates) or path.suffix.lower() == ".json":
@@ -134,6 +134,11 @@ def _log_of(rates: str) -> Path | None:
     if not path.exists():
         raise DataError(f"--rates must be a number, a JSON file or a log of outages; there is no file {rates}")
     return path
+
+
+def declared_rates(rates: str, log: Path | None, markers: str | None, observations: int | None, form: CsvFormat) -> Any:
+    """Return what --rates declares, as the library takes it."""
+    return _number_or_mapping(rates) if log is None else _from_log(log, markers, observations, form)
 
 
 def _is_number(text: str) -> bool:

@@ -36,6 +36,7 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     (r"device='cuda' was asked for", "the device cuda was asked for"),
     (r" \(in a Pipeline: set_output\(transform='pandas'\)\)", ""),
     (r"give training rows with donors=X_train", "give training rows, in Python"),
+    (r"audit with rates=\.\.\. to have it", "audit with --rates to have it"),
     (r"; say min_confidence$", "; say it with --min-confidence"),
     (r"\bbaseline_units='(\w+)'", r"--baseline-units \1"),
     (rf"\b({'|'.join(SAME_NAME)})='([\w-]+)'", r"--\1 \2"),

@@ -20,6 +20,7 @@ from fragility.words import chance_in_words
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FailureProbability:
     """The probability that each decision is lost; n rows, G groups.

@@ -151,7 +151,9 @@ class _Search:
         live_count = self.live.sum(axis=1)
         active = np.arange(len(self.x))
         for size in range(1, self.max_size + 1):
-            active = active[self.size[active] >= size]  # a beam's set of this size may be neither the first nor the only
+            active = active[
+                self.size[active] >= size
+            ]  # a beam's set of this size may be neither the first nor the only
             known = self.searched[active] >= size
             cost = np.asarray([math.comb(int(count), size) for count in live_count[active]], dtype=np.float64)
             affordable = known | (spent[active] + cost <= budget)

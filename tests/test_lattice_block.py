@@ -1,0 +1,491 @@
+"""The lattice block of certificates: equal to enumeration, the same from every engine, and hard to forge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from naive_lattice import Enumerated
+from pipelines import fitted
+
+import fragility as fg
+import fragility._lattice as lattice_module
+from fragility._lattice import declare_lattice, lattice_of_rows
+from fragility._verify import Verification, check_integrity, verify
+from fragility.certificates import Certificates, LatticeClaims
+from fragility.errors import CertificateError, DataError
+from fragility.protocol import bind
+from fragility.words import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND
+
+pytest.importorskip("numba")
+BLOCKS = {
+    "checking_status": "account", "savings_status": "account", "duration": "loan", "credit_amount": "loan",
+    "purpose": "purpose", "installment_commitment": "terms", "other_payment_plans": "terms", "other_parties": "terms",
+    "credit_history": "history", "existing_credits": "history", "employment": "work", "job": "work",
+    "residence_since": "home", "housing": "home", "property_magnitude": "home", "age": "person",
+    "personal_status": "person", "num_dependents": "person", "own_telephone": "contact", "foreign_worker": "contact",
+    "class": "outcome",
+}  # fmt: skip
+SMALL = ("lightgbm", "random_forest", "logistic", "mlp")
+
+
+def small(family: str, dataset: str = "credit_g"):
+    """A model of nine groups or fewer, whose subsets can all be asked for."""
+    case = fitted(dataset, family, "transformed")
+    blocks = {name: block for name, block in BLOCKS.items() if name in case.X_train}
+    return case, fg.Protocol.fit(case.model, case.X_train, groups=blocks, depth=4, severities=(0.5, 1.0))
+
+
+def enumerated(case, X, protocol):
+    rows = bind(case.model, X, protocol)
+    group = rows.column_group.tolist()
+    own = [list(rows.model.classes).index(label) for label in case.model.predict(X)]
+    return [
+        Enumerated(x, rows.predict, rows.baseline, group, rows.n_groups, protocol.resolution, own=label)
+        for x, label in zip(rows.dense(), own, strict=True)
+    ]
+
+
+# --- what a block says --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", SMALL)
+@pytest.mark.parametrize("dataset", ["credit_g", "credit_g_property"])
+def test_a_block_equals_enumeration(family, dataset):
+    case, protocol = small(family, dataset)
+    X = case.X_test[:12]
+    rates = dict.fromkeys(protocol.group_names, 0.2) | {protocol.group_names[0]: 0.5}
+    certs = fg.audit(case.model, X, protocol, rates=rates)
+    for cert, truth in zip(certs, enumerated(case, X, protocol), strict=True):
+        smallest = truth.smallest()
+        if smallest is None:
+            assert (cert.smallest_state, cert.smallest_size, cert.smallest_set) == (NONE_AT_ALL, None, ())
+            assert cert.smallest_count == 0
+        else:
+            size, first, count = smallest
+            assert (cert.smallest_state, cert.smallest_size, cert.smallest_count) == (MINIMUM, size, count)
+            assert cert.smallest_set == tuple(protocol.group_names[g] for g in first)
+        assert cert.failure_exact and cert.failure_low == cert.failure_probability == cert.failure_high
+        assert cert.failure_probability == pytest.approx(truth.probability(list(rates.values())), abs=1e-9)
+        if cert.expected_margin is not None:
+            assert cert.expected_margin == pytest.approx(truth.expected_margin(list(rates.values())), abs=1e-6)
+    assert verify(certs, case.model, X).complete
+
+
+@pytest.mark.parametrize("family", ["lightgbm", "random_forest", "logistic"])
+def test_engines_agree_on_every_digest_of_a_small_block(family):
+    case, protocol = small(family)
+    X = case.X_test[:25]
+    read = fg.audit(case.model, X, protocol, rates=0.05)
+    asked = fg.audit(case.model, X, protocol, rates=0.05, engine="blackbox")
+    assert read.manifest["lattice"]["engine"] != asked.manifest["lattice"]["engine"] == "blackbox"
+    assert read.table.column("lattice_digest") == asked.table.column("lattice_digest")
+    assert read.manifest["lattice"]["root_digest"] == asked.manifest["lattice"]["root_digest"]
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 1000), family=st.sampled_from(["lightgbm", "random_forest", "logistic"]), data=st.data())
+def test_a_row_s_block_depends_on_no_other_row(seed, family, data):
+    case, protocol = small(family)
+    X = case.X_test[:30]
+    order = np.random.default_rng(seed).permutation(30)[: data.draw(st.integers(1, 30))]
+    byte_budget = data.draw(st.sampled_from([1 << 16, 1 << 22, 1 << 28]))
+    engine = data.draw(st.sampled_from(["auto", "blackbox"]))
+    whole = fg.audit(case.model, X, protocol, rates=0.1)
+    part = fg.audit(case.model, X.iloc[order], protocol, rates=0.1, byte_budget=byte_budget, engine=engine)
+    assert part.manifest["lattice"]["root_digest"] == whole.take(order).manifest["lattice"]["root_digest"]
+    assert part.table.column("lattice_digest") == whole.take(order).table.column("lattice_digest")
+
+
+def test_the_block_changes_nothing_else():
+    case, protocol = small("lightgbm")
+    X = case.X_test[:10]
+    plain, with_block = fg.audit(case.model, X, protocol), fg.audit(case.model, X, protocol, lattice=True)
+    assert plain.manifest["lattice"] is None and plain.lattice is None
+    assert with_block.table.select(plain.table.column_names) == plain.table
+    assert with_block.manifest["root_digest"] == plain.manifest["root_digest"]
+    assert with_block.table.column_names[len(plain.table.column_names) :] == [
+        "smallest_state", "smallest_size", "smallest_set", "smallest_count", "lattice_digest",
+    ]  # fmt: skip
+    assert plain[0].smallest() is None and plain[0].chance() is None and not plain[0].fewer_suffice
+
+
+def test_a_block_may_be_made_part_by_part():
+    case, protocol = small("random_forest")
+    rows = bind(case.model, case.X_test[:20], protocol)
+    declared = declare_lattice(rows, protocol, "auto", 0.05)
+    whole = lattice_of_rows(rows, protocol, declared)
+    parts = [lattice_of_rows(rows.take(range(a, a + 5)), protocol, declared) for a in range(0, 20, 5)]
+    for name in ("smallest_state", "smallest_size", "smallest_set", "smallest_count", "failure_probability"):
+        assert np.array_equal(getattr(whole, name), np.concatenate([getattr(part, name) for part in parts])), name
+
+
+def test_events_are_declared_by_group_and_recomputed():
+    case, protocol = small("mlp")
+    X = case.X_test[:8]
+    outages = fg.Outages.from_events([["duration"]] * 3 + [["credit_amount"]] * 2 + [["job", "age"]] * 5)
+    certs = fg.audit(case.model, X, protocol, rates=outages)
+    declared = certs.manifest["lattice"]
+    assert declared["rates"] is None and declared["draws"] is None
+    assert {(*event["groups"], event["count"]) for event in declared["events"]} == {
+        ("loan", 5), ("work", "person", 5),
+    }  # fmt: skip
+    given_as_they_are = fg.failure_probability(case.model, X, protocol, outages)
+    assert certs.score("failure_probability") == pytest.approx(given_as_they_are.p_flip)
+    assert verify(certs, case.model, X).complete
+    assert certs[0].chance().endswith("when one of 10 recorded outages strikes")
+
+
+def test_a_black_box_that_is_too_wide_says_what_is_not_settled():
+    case = fitted("credit_g", "mlp", "transformed")
+    protocol = fg.Protocol.fit(case.model, case.X_train, depth=4)
+    X = case.X_test[:6]
+    certs = fg.audit(case.model, X, protocol, rates=0.05)
+    states = [cert.smallest_state for cert in certs]
+    assert set(states) & {UPPER_BOUND, UNDECIDED}
+    assert all(cert.smallest_count is None for cert in certs if cert.smallest_state in (UPPER_BOUND, UNDECIDED))
+    assert not any(cert.failure_exact for cert in certs) and "95% interval" in certs[0].sentence()
+    result = verify(certs, case.model, X)
+    assert result.complete and "by asking the model" in result.checks[-1].detail
+
+
+def test_wrong_rates_are_refused_as_ever():
+    case, protocol = small("logistic")
+    with pytest.raises(DataError, match="neither a group nor a field"):
+        fg.audit(case.model, case.X_test[:3], protocol, rates={"horoscope": 0.1})
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def case_and_protocol():
+    return small("lightgbm")
+
+
+@pytest.fixture(scope="module")
+def rows(case_and_protocol):
+    return case_and_protocol[0].X_test[:40]
+
+
+@pytest.fixture(scope="module")
+def certs(case_and_protocol, rows) -> Certificates:
+    case, protocol = case_and_protocol
+    return fg.audit(case.model, rows, protocol, rates=0.05)
+
+
+def test_saved_sliced_and_taken_blocks_verify(certs, case_and_protocol, rows, tmp_path):
+    model = case_and_protocol[0].model
+    loaded = Certificates.load(certs.save(tmp_path / "a"))
+    assert loaded.table == certs.table and loaded.manifest == certs.manifest
+    assert verify(loaded, model, rows).complete
+    for part in (loaded[3:9], loaded.take([5, 1, 8]), loaded.most_fragile(4, 0.0, by="failure_probability")):
+        result = verify(part.save(tmp_path / "part"), model, rows)
+        assert result and not result.complete, str(result)
+    assert all(check.passed for check in check_integrity(loaded[:2]))
+    assert verify(certs, model, rows, sample=5, seed=1)
+
+
+def test_a_certificate_says_its_block_in_words(certs):
+    fewer = next(cert for cert in certs if cert.flipped and cert.fewer_suffice)
+    assert f"; the loss of {' and '.join(fewer.smallest_set[-2:])}"[-20:] in fewer.sentence()
+    assert f"the path takes {fewer.flip_budget}" in fewer.story()
+    assert "if each group of fields is missing 5% of the time" in fewer.sentence()
+    never = next(cert for cert in certs if cert.smallest_state == NONE_AT_ALL)
+    assert "no loss of whole groups turns it; never lost if each" in never.sentence()
+    assert "smallest failing set: none at all, proved" in str(never)
+    missed = replace(fewer, flipped=False)
+    assert f"which the path of {len(missed.path)} removals does not show" in missed.sentence()
+    bound = replace(fewer, smallest_state=UPPER_BOUND, smallest_count=None)
+    assert "whether fewer do is not settled" in bound.smallest()
+
+
+def test_rankings_by_failure_probability(certs, case_and_protocol):
+    first = certs.most_fragile(5, min_confidence=0.0, by="failure_probability")
+    assert np.array_equal(first.score("failure_probability"), np.sort(certs.score("failure_probability"))[::-1][:5])
+    case, protocol = case_and_protocol
+    plain = fg.audit(case.model, case.X_test[:3], protocol, lattice=True)
+    with pytest.raises(CertificateError, match="have no failure_probability: audit with rates="):
+        plain.most_fragile(by="failure_probability")
+
+
+def test_the_summary_counts_what_the_path_does_not_show(certs):
+    summary = certs.summary()
+    listed = list(certs)
+    assert summary.fewer_suffice == sum(c.flipped and c.fewer_suffice for c in listed)
+    assert summary.path_missed == sum(not c.flipped and c.fewer_suffice for c in listed)
+    assert summary.never_fails == sum(c.smallest_state == NONE_AT_ALL for c in listed)
+    assert summary.unsettled == 0
+    assert summary.decisions_lost == pytest.approx(sum(c.failure_probability for c in listed))
+    case, protocol = small("lightgbm")
+    plain = fg.audit(case.model, case.X_test[:3], protocol).summary()
+    assert plain.fewer_suffice is None and plain.decisions_lost is None
+
+
+# --- forgers ------------------------------------------------------------------------------------------------
+
+
+def forged(certs: Certificates, **changes: Any) -> Certificates:
+    """The certificates with other claims in the block, and every digest made anew."""
+    return certs.with_lattice(replace(certs.lattice, **changes), certs.lattice_declaration)
+
+
+def failed(result: Verification) -> list[str]:
+    return [check.name for check in result.checks if not check.passed]
+
+
+def test_a_block_made_anew_without_changes_verifies(certs, case_and_protocol, rows):
+    assert verify(forged(certs), case_and_protocol[0].model, rows).complete
+
+
+def at(block: LatticeClaims, name: str, row: int, value: Any) -> dict[str, Any]:
+    values = getattr(block, name).copy()
+    values[row] = value
+    return {name: values}
+
+
+def of_size(certs: Certificates, low: int, high: int = 99) -> int:
+    return int(np.flatnonzero((certs.lattice.smallest_size >= low) & (certs.lattice.smallest_size <= high))[0])
+
+
+def hidden(certs: Certificates) -> dict[str, Any]:
+    """A row that fails claims that it never does, as far as its path allows."""
+    block = certs.lattice
+    row = int(np.flatnonzero((block.smallest_size > 0) & ~certs.claims.flipped)[0])
+    state = certs.lattice_declaration.states().index(NONE_AT_ALL)
+    changes = at(block, "smallest_state", row, state) | at(block, "smallest_size", row, -1)
+    changes |= at(block, "smallest_count", row, 0) | at(block, "smallest_set", row, False)
+    for name in ("failure_probability", "failure_low", "failure_high"):
+        changes |= at(block, name, row, 0.0)
+    return changes
+
+
+def larger(certs: Certificates) -> dict[str, Any]:
+    """A set of one group more than the smallest, called the minimum."""
+    block = certs.lattice
+    row = int(np.flatnonzero((block.smallest_size > 0) & (block.smallest_size < certs.claims.flip_budget))[0])
+    members = block.smallest_set[row].copy()
+    members[np.flatnonzero(~members)[0]] = True
+    changes = at(block, "smallest_set", row, members) | at(block, "smallest_count", row, 1)
+    return changes | at(block, "smallest_size", row, int(members.sum()))
+
+
+def another_set(certs: Certificates) -> dict[str, Any]:
+    row = of_size(certs, 2)
+    return at(certs.lattice, "smallest_set", row, np.roll(certs.lattice.smallest_set[row], 1))
+
+
+def other_chance(certs: Certificates) -> dict[str, Any]:
+    block, row = certs.lattice, of_size(certs, 1)
+    p = float(block.failure_probability[row]) + 1e-4
+    changes = at(block, "failure_probability", row, p) | at(block, "failure_low", row, p)
+    return changes | at(block, "failure_high", row, p)
+
+
+RECOMPUTED: dict[str, Callable[[Certificates], dict[str, Any]]] = {
+    "hidden failure": hidden,
+    "larger set as minimum": larger,
+    "another set": another_set,
+    "other count": lambda c: at(c.lattice, "smallest_count", of_size(c, 2), 7),
+    "count left out": lambda c: at(c.lattice, "smallest_count", of_size(c, 1), -1),
+    "another chance": other_chance,
+    "exact called an estimate": lambda c: at(c.lattice, "failure_exact", 0, False),
+    "expected margin": lambda c: at(c.lattice, "expected_margin", 0, float(c.lattice.expected_margin[0]) + 1e-3),
+    "expected margin left out": lambda c: at(c.lattice, "expected_margin", 0, np.nan),
+    "minimum called a bound": lambda c: (
+        at(c.lattice, "smallest_state", of_size(c, 2), 1) | at(c.lattice, "smallest_count", of_size(c, 2), -1)
+    ),
+}
+
+
+@pytest.mark.parametrize("what", RECOMPUTED)
+@pytest.mark.parametrize("engine", ["trees", "blackbox"])
+def test_false_blocks_with_true_digests_are_found(certs, case_and_protocol, rows, what, engine):
+    if engine == "blackbox" and what.startswith("expected"):
+        return  # not claimed by a search that only asks
+    model = case_and_protocol[0].model
+    own = certs if engine == "trees" else fg.audit(model, rows, certs.protocol, rates=0.05, engine=engine)
+    assert failed(verify(forged(own, **RECOMPUTED[what](own)), model, rows)) == ["lattice"], what
+
+
+@pytest.mark.parametrize("what", ["hidden failure", "larger set as minimum", "another set", "another chance"])
+def test_forgers_are_found_where_the_engine_is_not_at_hand(certs, case_and_protocol, rows, what, monkeypatch):
+    monkeypatch.setattr(lattice_module, "whole_lattice", lambda *_: None)  # as where its library is not installed
+    model = case_and_protocol[0].model
+    honest = verify(certs, model, rows)
+    assert honest and "cannot read the model here" in honest.checks[-1].detail
+    assert failed(verify(forged(certs, **RECOMPUTED[what](certs)), model, rows)) == ["lattice"], what
+
+
+def found_row(certs: Certificates) -> int:
+    return of_size(certs, 1)
+
+
+def safe_row(certs: Certificates) -> int:
+    return int(np.flatnonzero(certs.lattice.smallest_size == -1)[0])
+
+
+def flipped_row(certs: Certificates) -> int:
+    return int(np.flatnonzero(certs.claims.flipped)[0])
+
+
+CONTRADICTIONS: dict[str, tuple[Callable[[Certificates], dict[str, Any]], str]] = {
+    "size without its set": (lambda c: at(c.lattice, "smallest_size", found_row(c), 4), "smallest_size"),
+    "size null": (lambda c: at(c.lattice, "smallest_size", found_row(c), -1), "smallest_size"),
+    "size of none": (lambda c: at(c.lattice, "smallest_size", safe_row(c), 1), "smallest_size"),
+    "set of none": (lambda c: at(c.lattice, "smallest_set", safe_row(c), True), "smallest_set"),
+    "count 0": (lambda c: at(c.lattice, "smallest_count", found_row(c), 0), "smallest_count"),
+    "more sets than there are": (lambda c: at(c.lattice, "smallest_count", found_row(c), 10**6), "smallest_count"),
+    "count of none": (lambda c: at(c.lattice, "smallest_count", safe_row(c), 2), "smallest_count"),
+    "none, but flipped": (
+        lambda c: at(c.lattice, "smallest_state", flipped_row(c), 3)
+        | at(c.lattice, "smallest_size", flipped_row(c), -1)
+        | at(c.lattice, "smallest_set", flipped_row(c), False)
+        | at(c.lattice, "smallest_count", flipped_row(c), 0),
+        "smallest_state",
+    ),
+    "minimum above the path": (
+        lambda c: at(c.lattice, "smallest_set", flipped_row(c), True)
+        | at(c.lattice, "smallest_size", flipped_row(c), len(c.protocol.groups))
+        | at(c.lattice, "smallest_count", flipped_row(c), 1),
+        "smallest_size",
+    ),
+    "chance above 1": (lambda c: at(c.lattice, "failure_probability", 0, 1.5), "failure_probability"),
+    "chance below 0": (lambda c: at(c.lattice, "failure_probability", 0, -0.5), "failure_probability"),
+    "chance where nothing fails": (
+        lambda c: at(c.lattice, "failure_probability", safe_row(c), 0.5), "failure_probability",
+    ),
+    "no chance where something fails": (
+        lambda c: at(c.lattice, "failure_probability", found_row(c), 0.0), "failure_probability",
+    ),
+    "exact with an interval": (lambda c: at(c.lattice, "failure_high", 0, 0.9), "failure_high"),
+    "low above the chance": (lambda c: at(c.lattice, "failure_low", found_row(c), 1.0), "failure_low"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CONTRADICTIONS)
+def test_blocks_that_contradict_themselves_are_found_without_the_model(certs, what):
+    change, claim = CONTRADICTIONS[what]
+    first = check_integrity(forged(certs, **change(certs)))[0]
+    assert not first.passed and f"{claim} of row" in first.detail, first.detail
+
+
+def cell(name: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        values = table.column(name).to_pylist()
+        values[row] = value
+        column = pa.array(values, type=table.schema.field(name).type)
+        return table.set_column(table.column_names.index(name), name, column)
+
+    return change
+
+
+TABLES: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
+    "unknown state": (cell("smallest_state", 3, "certified"), "names 'certified'"),
+    "none up to another size": (cell("smallest_state", 3, "none up to 3, proved"), "names 'none up to 3, proved'"),
+    "null state": (cell("smallest_state", 3, None), "'smallest_state' .* holds 1 nulls"),
+    "unknown group": (cell("smallest_set", 3, ["horoscope"]), "names 'horoscope'"),
+    "a group twice": (cell("smallest_set", 3, ["loan", "loan"]), "declared order"),
+    "groups in another order": (cell("smallest_set", 3, ["contact", "account"]), "declared order"),
+    "null set": (cell("smallest_set", 3, None), "'smallest_set' .* holds 1 nulls"),
+    "negative size": (cell("smallest_size", 3, -2), "below 0"),
+    "size -1 for null": (cell("smallest_size", 3, -1), "below 0"),
+    "null chance": (cell("failure_probability", 3, None), "holds 1 nulls"),
+    "NaN chance": (cell("failure_probability", 3, float("nan")), "holds NaN"),
+    "null exact": (cell("failure_exact", 3, None), "holds 1 nulls"),
+    "digest left out": (lambda t: t.drop_columns(["lattice_digest"]), "lacks the column 'lattice_digest'"),
+    "chance left out": (lambda t: t.drop_columns(["failure_probability"]), "lacks the column 'failure_probability'"),
+    "columns turned": (
+        lambda t: t.select([*t.column_names[:-2], t.column_names[-1], t.column_names[-2]]), "order of the format",
+    ),
+    "another type": (
+        lambda t: t.set_column(
+            t.column_names.index("smallest_size"), "smallest_size", t.column("smallest_size").cast(pa.int64())
+        ),
+        "'smallest_size' .* type int64, not int32",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", TABLES)
+def test_tables_that_no_block_has_are_refused(certs, what):
+    change, told = TABLES[what]
+    first = check_integrity(Certificates(change(certs.table), certs.protocol, certs.manifest))[0]
+    assert not first.passed
+    with pytest.raises(AssertionError, match=told):
+        raise AssertionError(first.detail)
+
+
+def test_digests_of_the_block_are_checked(certs):
+    other = certs[0].lattice_digest
+    table = cell("lattice_digest", 3, other)(certs.table)
+    checks = check_integrity(Certificates(table, certs.protocol, certs.manifest))
+    assert [check.name for check in checks if not check.passed] == ["digests"]
+    words = {**certs.manifest["lattice"], "root_digest": "sha256:" + "1" * 64}
+    checks = check_integrity(Certificates(certs.table, certs.protocol, {**certs.manifest, "lattice": words}))
+    assert "lattice.root_digest" in str(checks[1].differences[0])
+
+
+WORDS: dict[str, dict[str, Any]] = {
+    "other rates": {"rates": None},
+    "rates of strangers": {"rates": {"horoscope": 0.05}},
+    "rates above 1": {"rates": "all"},
+    "rate as text": {"rates": "text"},
+    "other draws": {"draws": 1000},
+    "draws beyond": {"draws": 2**40},
+    "no seed": {"seed": None},
+    "other seed": {"seed": 5},
+    "other budget": {"budget": 10},
+    "budget beyond": {"budget": 10**12},
+    "budget as float": {"budget": 1e4},
+    "other size": {"max_size": 3},
+    "no width": {"width": 0},
+    "engine": {"engine": "oracle"},
+    "engine of audits": {"engine": "neural"},
+    "events too": {"events": [{"groups": ["loan"], "count": 1}]},
+    "root as text": {"root_digest": "none"},
+    "unknown word": {"certified": True},
+}
+
+
+@pytest.mark.parametrize("what", WORDS)
+def test_changed_words_of_the_declaration_are_found(certs, case_and_protocol, rows, what):
+    """Without new digests; a forger who makes those anew has declared another search, which is made again."""
+    declared = {**certs.manifest["lattice"], **WORDS[what]}
+    if declared["rates"] in ("all", "text"):
+        declared["rates"] = dict.fromkeys(certs.protocol.group_names, 2.0 if declared["rates"] == "all" else "0.05")
+    changed = Certificates(certs.table, certs.protocol, {**certs.manifest, "lattice": declared})
+    result = verify(changed, case_and_protocol[0].model, rows, sample=1)
+    assert not result and "malformed" not in str(result), str(result)
+
+
+def test_other_rates_with_digests_made_anew_are_found(certs, case_and_protocol, rows):
+    rates = dict.fromkeys(certs.protocol.group_names, 0.01)
+    lying = certs.with_lattice(certs.lattice, replace(certs.lattice_declaration, rates=rates))
+    assert failed(verify(lying, case_and_protocol[0].model, rows)) == ["lattice"]
+
+
+def test_a_block_that_was_cut_off_is_another_audit(certs, case_and_protocol, rows):
+    names = certs.table.column_names
+    plain = Certificates(
+        certs.table.select(names[: names.index("digest") + 1]), certs.protocol, {**certs.manifest, "lattice": None}
+    )
+    assert verify(plain, case_and_protocol[0].model, rows).complete
+    half = Certificates(certs.table, certs.protocol, {**certs.manifest, "lattice": None})
+    assert "which the format does not know" in str(verify(half, case_and_protocol[0].model, rows))
+
+
+def test_the_block_of_other_rows_is_refused(certs):
+    with pytest.raises(CertificateError, match="of other rows"):
+        certs[:3].with_lattice(certs.lattice, certs.lattice_declaration)
+
+
+def test_the_declaration_is_plain_json(certs):
+    assert json.loads(json.dumps(certs.manifest["lattice"])) == certs.manifest["lattice"]
