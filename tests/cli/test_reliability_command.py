@@ -82,3 +82,38 @@ def test_rates_by_field_and_from_a_log(folder, tmp_path):
 )
 def test_wrong_requests_get_one_sentence(folder, more, sentence):
     assert sentence in refuse(*reliability(folder, *more))
+
+
+def audited(folder, out, *more):
+    return run(
+        "audit", folder / "model.skops", folder / "rows.parquet", "--protocol", folder / "protocol.json",
+        "--target", "risk", "--trust", "--out", out, *more,
+    )  # fmt: skip
+
+
+def test_an_audit_with_rates_is_read_and_verified_with_its_block(folder, tmp_path):
+    done = audited(folder, tmp_path / "a", "--rates", folder / "rates.json")
+    assert done.code == 0, done.err
+    certs = fg.Certificates.load(tmp_path / "a")
+    told = " ".join(done.out.split())
+    assert f"in {certs.summary().fewer_suffice} rows fewer groups suffice than the path found" in told
+    assert f"{certs.summary().decisions_lost:.1f} decisions" in told and "to be lost at the declared rates" in told
+    ranked = run("top", tmp_path / "a", "--by", "failure_probability", "--min-confidence", "0.5", "-n", "3")
+    assert ranked.code == 0 and "lost" in ranked.out
+    row = certs.most_fragile(1, 0.5, by="failure_probability")[0]
+    assert str(row.id) in ranked.out
+    shown = run("show", tmp_path / "a", "--row", row.id)
+    assert "smallest failing set" in shown.out and "at the declared rates" in " ".join(shown.out.split())
+    words = ("--model", folder / "model.skops", "--data", folder / "rows.parquet", "--target", "risk", "--trust")
+    checked = run("verify", tmp_path / "a", *words)
+    assert checked.code == 0 and "lattice" in checked.out and "verified: every claim of all 30" in checked.out
+
+
+def test_audits_with_and_without_a_block_compare(folder, tmp_path):
+    assert audited(folder, tmp_path / "plain").code == 0
+    assert audited(folder, tmp_path / "sets", "--lattice").code == 0
+    assert audited(folder, tmp_path / "log", "--rates", folder / "log.csv").code == 0
+    done = run("compare", tmp_path / "plain", tmp_path / "sets", tmp_path / "log")
+    assert done.code == 0 and "decisions expected to be lost" in " ".join(done.out.split())
+    assert "audit with --rates to have it" in refuse("top", tmp_path / "sets", "--by", "failure_probability")
+    assert fg.Certificates.load(tmp_path / "log").manifest["lattice"]["events"]
