@@ -22,6 +22,7 @@ from fragility._verify import Verification, check_integrity, verify
 from fragility.certificates import Certificates, LatticeClaims
 from fragility.errors import CertificateError, DataError
 from fragility.protocol import bind
+from fragility.search import find_failing_sets
 from fragility.words import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND
 
 pytest.importorskip("numba")
@@ -154,6 +155,24 @@ def test_a_black_box_that_is_too_wide_says_what_is_not_settled():
     assert not any(cert.failure_exact for cert in certs) and "95% interval" in certs[0].sentence()
     result = verify(certs, case.model, X)
     assert result.complete and "by asking the model" in result.checks[-1].detail
+
+
+@pytest.mark.parametrize("family", ["lightgbm", "logistic"])
+def test_more_groups_than_a_table_holds(family):
+    """Every one-hot column a group of its own: branch and bound for trees, closed form for linear models."""
+    case = fitted("credit_g", family, "transformed")
+    columns = case.model[:-1].get_feature_names_out()
+    protocol = fg.Protocol.fit(case.model, case.X_train, groups={name: name for name in columns}, depth=4)
+    X = case.X_test[:12]
+    certs = fg.audit(case.model, X, protocol, rates=0.05)
+    assert len(protocol.groups) > 24 == certs.manifest["lattice"]["max_size"]
+    assert verify(certs, case.model, X).complete
+    turned = fg.audit(case.model, X.iloc[::-1], protocol, rates=0.05, byte_budget=1 << 20)
+    assert turned.manifest["lattice"]["root_digest"] == certs.manifest["lattice"]["root_digest"]
+    asked = find_failing_sets(case.model, X, protocol, engine="blackbox", method="exact", max_size=2)
+    for cert, size, count in zip(certs, asked.size, asked.count, strict=True):
+        assert (cert.smallest_state == MINIMUM and cert.smallest_size == size) or size == 3
+        assert size == 3 or cert.smallest_count in (None, count)
 
 
 def test_wrong_rates_are_refused_as_ever():

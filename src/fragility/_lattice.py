@@ -17,7 +17,7 @@ from fragility.engines.lattice.rule import FlipRule
 from fragility.engines.lattice.whole import MOST_LIVE, row_blocks, whole_lattice
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows
-from fragility.progress import Report
+from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
 from fragility.reliability.events import EventSets
 from fragility.reliability.failure import DEFAULT_DRAWS, declared_failures, failure_of_rows
@@ -110,17 +110,9 @@ def lattice_of_rows(
     block = _sets_of(found, declared)
     if not declared.has_failures:
         return block
-    report = progress if callable(progress) else None
-    chances = failure_of_rows(
-        rows,
-        protocol,
-        _failures_of(declared, protocol),
-        declared.draws or DEFAULT_DRAWS,
-        declared.seed or 0,
-        declared.engine,
-        byte_budget,
-        report,
-    )
+    failures, draws, seed = _failures_of(declared, protocol), declared.draws or DEFAULT_DRAWS, declared.seed or 0
+    with progress_bar("failure probabilities", progress) as report:
+        chances = failure_of_rows(rows, protocol, failures, draws, seed, declared.engine, byte_budget, report)
     return _with_chances(block, chances)
 
 

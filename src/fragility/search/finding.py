@@ -98,7 +98,7 @@ def find_failing_sets(
     with progress_bar("searching", progress) as report:
         open_rows = work.exactly(budget, report) if method != "beam" else np.arange(len(rows))
         work.by_asking(open_rows, method, width, budget, report)
-    work.confirm()
+    work.confirm(width, budget)
     return work.answers.finished(rows, protocol)
 
 
@@ -168,7 +168,7 @@ class _Finding:
                 named = answers.name_sets(sets, self.protocol.group_names)
                 answers.minimal[row] = MinimalSets(named, complete=bool(answers.exhausted[row]) and not named)
 
-    def confirm(self) -> None:
+    def confirm(self, width: int, budget: int) -> None:
         """Ask the model itself about every set that is reported, for its margin; each must fail.
 
         A native predictor may differ from the model by rounding: what it found and the model denies is searched again.
@@ -177,17 +177,7 @@ class _Finding:
         asked = np.isin(self.answers.method[denied], (BEAM, BY_SIZE))
         if not asked.all():
             raise EngineError("a set was found that does not flip the model itself; use engine='blackbox'")
-        search_by_asking(
-            self.answers,
-            self.rows,
-            self.protocol,
-            denied,
-            "auto",
-            DEFAULT_WIDTH,
-            DEFAULT_BUDGET,
-            self.byte_budget,
-            None,
-        )
+        search_by_asking(self.answers, self.rows, self.protocol, denied, "auto", width, budget, self.byte_budget, None)
 
     def _denied(self) -> Integers:
         """Fill in the margins of the sets found; return the rows whose set does not fail.
