@@ -19,7 +19,9 @@ from fragility_paper.data import DATASETS, dataset_spec
 from fragility_paper.library import Device
 from fragility_paper.models import MODELS, model_spec
 
-FORMAT = "fragility-study/2"
+FORMAT = "fragility-study/3"
+
+FAILURE_RATES = (0.05, 0.1, 0.3)  # at which groups fail, for P_flip as a ranking score; the last is the mask stressor's
 
 # Cheap first, so that an interrupted run still covers every data set.
 _CHEAP_DATASETS = ("credit_g", "heloc", "electricity", "default_credit", "bank_marketing", "adult", "covertype")
@@ -164,5 +166,6 @@ def unit_config(unit: Unit, profile: Profile) -> dict[str, Any]:
         "split": "60/20/20 stratified by class",
         "train_cap": profile.rows_to_train(unit.dataset),
         "extras": unit.seed in profile.extra_seeds,
+        "failure_rates": list(FAILURE_RATES),
         "analyses": analyses,
     }

@@ -142,15 +142,15 @@ def tables(
 
     [dim]fragility study tables paper/results --table scores[/dim]
     """
+    if name is not None and name not in TABLES:
+        raise DataError(f"unknown table {name!r}; expected one of {', '.join(TABLES)}")
     found = read_study(folder)
     if results is not None:
         save_results(found, results)
     if write_docs is not None:
         write_text(write_docs, reproduction_document(found))
-    if results is not None or write_docs is not None:
+    if name is None and (results is not None or write_docs is not None):
         return
-    if name is not None and name not in TABLES:
-        raise DataError(f"unknown table {name!r}; expected one of {', '.join(TABLES)}")
     for key in TABLES if name is None else [name]:
         typer.echo(TABLES[key](found).to_markdown())
 

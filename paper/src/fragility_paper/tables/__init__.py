@@ -25,6 +25,14 @@ from fragility_paper.tables.exposure import (
     exposure_within,
 )
 from fragility_paper.tables.labels import label_table, saturation, threshold_grid
+from fragility_paper.tables.lattice import (
+    exact_ceiling,
+    exact_labels,
+    lattice_by_dataset,
+    lattice_by_model,
+    lattice_ranking,
+    lattice_stress,
+)
 from fragility_paper.tables.models import main_auroc, main_rcma, nominal_vs_fragility, readings
 from fragility_paper.tables.ranking import (
     attribution,
@@ -58,6 +66,12 @@ TABLES: Mapping[str, Callable[[StudyResults], Table]] = {
     "exposure-stress": exposure_stress,
     "exposure-model": exposure_by_model,
     "exposure-dataset": exposure_by_dataset,
+    "lattice": lattice_by_dataset,
+    "lattice-model": lattice_by_model,
+    "lattice-ranking": lattice_ranking,
+    "lattice-stress": lattice_stress,
+    "exact-ceiling": exact_ceiling,
+    "exact-labels": exact_labels,
     "nominal": nominal_vs_fragility,
     "search": greedy_exact_beam,
     "components": component_ablation,

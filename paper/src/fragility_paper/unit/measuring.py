@@ -27,11 +27,12 @@ from fragility_paper.unit.certificates import (
     record_predictive,
     record_saturation,
 )
+from fragility_paper.unit.exact_mask import record_exact_mask
 from fragility_paper.unit.fitted import fit_unit
 from fragility_paper.unit.grid import record_grid
 from fragility_paper.unit.ranking import record_rankings
 from fragility_paper.unit.rows import AuditedPart, select_rows
-from fragility_paper.unit.searches import record_search
+from fragility_paper.unit.searches import record_lattice, record_search
 from fragility_paper.unit.sensitivity import record_baselines, record_depth, record_groupings, record_temperature
 from fragility_paper.unit.stresses import record_stresses
 from fragility_paper.unit.work import Clock, Work
@@ -103,6 +104,9 @@ def measure_confident(
     record_rankings(case)
     with work.clock.stage("stresses"):
         record_stresses(case)
+    with work.clock.stage("beam"):
+        record_lattice(case)
+    record_exact_mask(case)
     if work.with_extras:
         measure_extras(case, test, calibrator)
     rows = row_table(case)
