@@ -7,6 +7,7 @@ of a leaf keep their meaning. Preprocessing, groups and baseline come from the o
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from fragility.hardening.acceptance import accepted, final_estimator, validation
 from fragility.hardening.declaration import Degradation, Hardening
 from fragility.hardening.inputs import EstimatorInput
 from fragility.hardening.twins import Degrader, content_keys
+from fragility.libraries import library_of
 from fragility.models.links import type_name
 from fragility.protocol import Protocol, bind
 from fragility.stress import Layout
@@ -228,7 +230,7 @@ class _Prepared:
         if _is_fitted(given) and getattr(given, "n_features_in_", width) == width:
             head = given
         else:
-            few = training.first_by_key(lambda m: max(2, -(-PROBE_ROWS * m // len(training.keys))))
+            few = np.flatnonzero(training.first_by_key(lambda m: max(2, -(-PROBE_ROWS * m // len(training.keys)))))
             part, labels = _taken(self.handed, few), _taken(training.labels, few)
             head = _cloned(self.head)
             _trained(lambda: head.fit(part, labels, **extra), type_name(head))
@@ -268,6 +270,13 @@ class _Prepared:
 
 
 def _cloned(estimator: Any) -> Any:
+    """Return an unfitted copy; CatBoost with cat_features is none of those that scikit-learn's clone takes."""
+    if isinstance(estimator, Pipeline):
+        shell = copy.copy(estimator)
+        shell.steps = [(name, _cloned(step) if hasattr(step, "fit") else step) for name, step in estimator.steps]
+        return shell
+    if library_of(estimator) == "catboost":
+        return type(estimator)(**copy.deepcopy(estimator.get_params()))
     try:
         return clone(estimator)
     except (TypeError, RuntimeError) as error:
