@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sklearn.base import is_regressor
+from sklearn.ensemble import VotingClassifier
+from sklearn.model_selection._search import BaseSearchCV
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
@@ -101,8 +103,12 @@ def _estimators_in(head: Any) -> Iterator[Any]:
 
 
 def _check_no_own_folds(estimator: Any) -> None:
+    name = type_name(estimator)
+    if isinstance(estimator, BaseSearchCV):
+        raise ModelError(
+            f"{name} was not fitted; fit it, and the model it found is hardened, or search over HardenedClassifier"
+        )
     if "cv" in estimator.get_params(deep=False):
-        name = type_name(estimator)
         raise ModelError(
             f"{name} splits its training rows itself, and would judge a row by its own degraded twin; harden the "
             f"estimator inside it, and then fit {name} around the result (FrozenEstimator) on rows of its own"
@@ -115,7 +121,8 @@ def _check_takes_weights(estimator: Any) -> None:
             "FixedThresholdClassifier passes no sample weights on; harden the classifier inside it, and put the "
             "threshold around the result (FixedThresholdClassifier(FrozenEstimator(hardened), threshold=...))"
         )
-    if not has_fit_parameter(estimator, "sample_weight"):
+    passes_on = isinstance(estimator, VotingClassifier)  # to its members, which are asked themselves
+    if not passes_on and not has_fit_parameter(estimator, "sample_weight"):
         raise ModelError(
             f"{type_name(estimator)} takes no sample weights, by which rows and their degraded twins share their "
             "weight half and half; choose an estimator whose fit has sample_weight"

@@ -24,9 +24,10 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
+from fragility.canonical import row_digests
 from fragility.errors import EvidenceError
 from fragility.evidence import blend
-from fragility.evidence.rows import Rows, input_digests
+from fragility.evidence.rows import Rows
 from fragility.hardening.declaration import Hardening
 from fragility.stress.draws import Words, row_keys, strikes, uniforms
 
@@ -80,7 +81,7 @@ class Degrader:
 
 def content_keys(rows: Rows, codes: Integers, weights: Floats, seed: int) -> Words:
     """Return one key a row from its content; codes are its class's place among the labels."""
-    digests = _sparse_digests(rows.native) if rows.frame is None else input_digests(rows)
+    digests = _sparse_digests(rows.native) if rows.frame is None else _value_digests(rows)
     order = np.lexsort((weights, codes, digests))
     starts = np.ones(len(order), dtype=bool)
     starts[1:] = digests[order[1:]] != digests[order[:-1]]
@@ -88,6 +89,12 @@ def content_keys(rows: Rows, codes: Integers, weights: Floats, seed: int) -> Wor
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order)) - first
     return row_keys(seed, STREAM, (f"{d.hex()}/{r}" for d, r in zip(digests.tolist(), rank.tolist(), strict=True)))
+
+
+def _value_digests(rows: Rows) -> npt.NDArray[np.bytes_]:
+    """Return a digest of the values of each row, in their order: a table and a bare array of them are one."""
+    columns = {f"{j:09d}": values for j, values in enumerate(rows.columns().values())}
+    return np.array(row_digests(columns), dtype="S32")
 
 
 def _sparse_digests(matrix: Any) -> npt.NDArray[np.bytes_]:
