@@ -31,7 +31,7 @@ LAYERS: list[set[str]] = [  # lowest first
     {"policy"},
     {"display", "_evaluate"},
     {"reliability"},
-    {"harden", "trust"},
+    {"hardening", "trust"},
     {"scale"},
     {"report"},
     {"review", "demo"},

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         ProtocolError,
         VerificationError,
     )
+    from fragility.hardening import harden
     from fragility.models import Model
     from fragility.models.loading import load_model
     from fragility.policy import ReviewPolicy
@@ -78,6 +79,7 @@ _HOME = {
     "evaluate": "_evaluate",
     "failure_probability": "reliability",
     "find_failing_sets": "search",
+    "harden": "hardening",
     "label_brittle": "stress",
     "load_credit_g": "bundled",
     "load_model": "models.loading",
@@ -123,6 +125,7 @@ __all__ = [
     "evaluate",
     "failure_probability",
     "find_failing_sets",
+    "harden",
     "label_brittle",
     "load_credit_g",
     "load_model",
