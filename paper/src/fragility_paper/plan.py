@@ -12,16 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from fragility.errors import DataError
 from fragility_paper.data import DATASETS, dataset_spec
 from fragility_paper.library import Device
-from fragility_paper.models import MODELS, model_spec
+from fragility_paper.models import MODELS, ModelSpec, model_spec, without_own_validation
 
 FORMAT = "fragility-study/3"
 
 FAILURE_RATES = (0.05, 0.1, 0.3)  # at which groups fail, for P_flip as a ranking score; the last is the mask stressor's
+
+Study = Literal["ranking", "hardening"]
+HARDENING_RATE, HARDENING_COPIES = 0.2, 1  # groups masked in degraded copies; declared before any test result
 
 # Cheap first, so that an interrupted run still covers every data set.
 _CHEAP_DATASETS = ("credit_g", "heloc", "electricity", "default_credit", "bank_marketing", "adult", "covertype")
@@ -37,9 +40,10 @@ class Profile:
     models: tuple[str, ...]
     seeds: tuple[int, ...]
     audited_rows: int  # high-confidence test rows that are certified, stressed and ranked
-    rcma_rows: int  # test rows of any confidence, for the mean RCMA of a model
+    rcma_rows: int  # test rows of any confidence, for the mean RCMA of a model; those that hardening is judged on
     validation_rows: int  # high-confidence validation rows that decide the orientation of a baseline score
-    calibration_rows: int  # validation rows of any confidence, for the brittleness-aware temperature
+    calibration_rows: int  # validation rows of any confidence, for the temperature, or for the ablation of forests
+    study: Study = "ranking"  # whether scores rank brittle rows, or what training on degraded copies does
     draws: int = 16
     extra_seeds: tuple[int, ...] = (0,)  # seeds that run the extras below
     extra_rows: int = 512  # high-confidence rows for baseline, grouping, depth, temperature and threshold extras
@@ -60,6 +64,11 @@ class Profile:
             raise DataError(f"device must be one of {', '.join(get_args(Device))}, got {self.device!r}")
         if not self.datasets or not self.models or not self.seeds:
             raise DataError(f"profile {self.name!r} must name at least one data set, model and seed")
+
+    def spec_of(self, model: str) -> ModelSpec:
+        """The model as this study trains it."""
+        spec = model_spec(model)
+        return without_own_validation(spec) if self.study == "hardening" else spec
 
     def rows_to_train(self, dataset: str) -> int | None:
         if self.full:
@@ -97,6 +106,32 @@ PROFILES: Mapping[str, Profile] = {
             calibration_rows=256,
             extra_rows=256,
             shap_rows=256,
+        ),
+        Profile(
+            name="harden-smoke",
+            study="hardening",
+            datasets=("credit_g",),
+            models=("logreg", "lightgbm", "rf", "mlp"),
+            seeds=(0,),
+            audited_rows=0,
+            rcma_rows=60,
+            validation_rows=0,
+            calibration_rows=60,
+            draws=8,
+            extra_rows=40,
+            train_cap=200,
+        ),
+        Profile(
+            name="harden",
+            study="hardening",
+            datasets=tuple(DATASETS),
+            models=tuple(MODELS),
+            seeds=(0, 1, 2),
+            audited_rows=0,
+            rcma_rows=2_000,
+            validation_rows=0,
+            calibration_rows=1_000,
+            extra_rows=1_000,
         ),
         Profile(
             name="paper",
@@ -156,10 +191,12 @@ def unit_config(unit: Unit, profile: Profile) -> dict[str, Any]:
     no_setting = ("name", "datasets", "models", "seeds", "device")
     analyses = {key: value for key, value in asdict(profile).items() if key not in no_setting}
     analyses["extra_seeds"] = list(profile.extra_seeds)
+    if profile.study == "hardening":
+        analyses["hardening"] = {"kind": "mask", "rate": HARDENING_RATE, "copies": HARDENING_COPIES}
     return {
         "format": FORMAT,
         "dataset": unit.dataset,
-        "model": model_spec(unit.model).to_dict(),
+        "model": profile.spec_of(unit.model).to_dict(),
         "seed": unit.seed,
         "profile": profile.name,
         "data_content_sha256": data.content_sha256,

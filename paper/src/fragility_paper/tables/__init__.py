@@ -24,6 +24,7 @@ from fragility_paper.tables.exposure import (
     exposure_stress,
     exposure_within,
 )
+from fragility_paper.tables.hardening import HARDENING_TABLES
 from fragility_paper.tables.labels import label_table, saturation, threshold_grid
 from fragility_paper.tables.lattice import (
     exact_ceiling,
@@ -88,6 +89,11 @@ TABLES: Mapping[str, Callable[[StudyResults], Table]] = {
 }
 
 
+def tables_of(results: StudyResults) -> Mapping[str, Callable[[StudyResults], Table]]:
+    """The tables of the study that these results are of, by short name."""
+    return HARDENING_TABLES if results.study == "hardening" else TABLES
+
+
 def all_tables(results: StudyResults) -> dict[str, Table]:
     """Every table, by short name, in the order of the document."""
-    return {name: build(results) for name, build in TABLES.items()}
+    return {name: build(results) for name, build in tables_of(results).items()}

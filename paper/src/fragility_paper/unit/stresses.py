@@ -69,7 +69,7 @@ def variants(case: Case) -> Iterator[Variant]:
     if case.natural is not None:
         again = naturalistic_labels(case.work, case.rows, seed_offset=INDEPENDENT)
         yield _variant("naturalistic", case.natural, again or case.natural)
-    yield _variant("donor", *donor_labels(case.work, case.rows))
+    yield _variant("donor", *donor_labels(case.work, case.rows, (0, INDEPENDENT)))
 
 
 def _variant(name: str, labels: BrittleLabels, again: BrittleLabels) -> Variant:
