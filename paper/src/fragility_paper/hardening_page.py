@@ -11,6 +11,7 @@ from fragility_paper.tables.hardening import (
     AUROC,
     BOOSTED,
     BRITTLE,
+    FOREST_LIMITS,
     FORESTS,
     HARDENING_TABLES,
     STRESSES,
@@ -85,7 +86,8 @@ def _composition(results: StudyResults) -> str:
 def _forests_hurt(results: StudyResults) -> str:
     brittle, area = (pair(results, where).of("model", FORESTS) for where in (BRITTLE, AUROC))
     worse = int((brittle.hardened > brittle.plain).sum())
-    return f"{_promised('Full-depth forests', brittle, area)} The share rises in {_share(worse, len(brittle.plain))} units."
+    rises = f"The share rises in {_share(worse, len(brittle.plain))}."
+    return f"{_promised('Full-depth forests', brittle, area)} {rises}"
 
 
 def _stress(results: StudyResults) -> str:
@@ -110,8 +112,8 @@ def _networks(results: StudyResults) -> str:
     own, other = (area.of("model", (name,)) for name in ("resmlp", "fr_resmlp"))
     return (
         f"The brittle share of confident rows is {number(mean(plain.plain))} for the plain ResMLP (AUROC "
-        f"{number(mean(own.plain))}), {number(mean(regularised.plain))} for FR-ResMLP ({number(mean(other.plain))}) and "
-        f"{number(mean(plain.hardened))} for the hardened ResMLP ({number(mean(own.hardened))})."
+        f"{number(mean(own.plain))}), {number(mean(regularised.plain))} for FR-ResMLP ({number(mean(other.plain))}) "
+        f"and {number(mean(plain.hardened))} for the hardened ResMLP ({number(mean(own.hardened))})."
     )
 
 
@@ -132,6 +134,6 @@ def _limits(results: StudyResults) -> str:
     means = lines.groupby(["variant", "severity"])["value"].mean()
     parts = [
         f"with {limit if limit != 'none' else 'no limit'} {number(means[limit, 0.0])} → {number(means[limit, 0.2])}"
-        for limit in ("none", "leaves of 5", "leaves of 20", "depth 12")
+        for limit in FOREST_LIMITS
     ]
     return f"Brittle share of confident validation rows, plain → hardened at 0.2: {'; '.join(parts)}."
