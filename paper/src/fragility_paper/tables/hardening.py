@@ -231,8 +231,10 @@ def training_time(results: StudyResults) -> Table:
         total = found["train hardened"].sum() / found["train plain"].sum()
         rows.append((MODELS[name].title, *cells, number(total, 2), number(float(ratio.median()), 2)))
     header = ("Model", "plain, s", "hardened, s", "ratio of the sums", "median ratio of a unit")
+    note = (
         "In the same unit, one thread, other units side by side; both with their preprocessing. Twice the rows, and "
         "for models that stop early another number of steps."
+    )
     return Table("time", "Training time", header, tuple(rows), note)
 
 
