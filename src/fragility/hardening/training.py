@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.canonical import table_digest
 from fragility.errors import DataError, FragilityError, ModelError, ProtocolError
 from fragility.evidence.averages import BASELINES
 from fragility.evidence.rows import Rows, read_rows
@@ -64,8 +63,8 @@ def harden(
     y : array of shape (n,)
         Their labels.
     protocol : Protocol, optional
-        Which groups fail, and toward what. By default the one that :meth:`Protocol.fit` makes of the model and these
-        rows. One that was fitted on other rows is fitted again to these, by its own rules.
+        Which groups fail, and toward what: its space, groups, rule of the baseline and severities, fitted to these
+        rows. By default the one that :meth:`Protocol.fit` makes of the model and these rows.
     rate : float, optional
         Probability with which a group is struck in a copy; 0.2 by default. With ``kind="outages"`` the probability that
         a copy suffers a recorded event, 1 by default. 0 trains the plain model, bit for bit.
@@ -319,24 +318,33 @@ def _stopping_as_for(head: Any, n: int) -> Iterator[None]:
 
 
 def protocol_for(model: Any, X: Any, protocol: Protocol | None) -> Protocol:
-    """Return the protocol of these training rows: a given one as it is, or fitted again by its rules to other rows."""
+    """Return the protocol of these training rows: the usual one, or a given one fitted to them by its own rules.
+
+    A given one may come from other rows, or from a model whose preprocessing learned from other rows: its baseline
+    would then be in other units.
+    """
     if protocol is None:
         return Protocol.fit(model, X)
     if not isinstance(protocol, Protocol):
         raise ProtocolError(f"protocol must be a Protocol, got {type(protocol).__name__}")
-    if protocol.training_digest == table_digest(read_rows(X).columns()):
-        return protocol
-    groups: Any = {group.name: list(group.columns) for group in protocol.groups}
-    explicit = {column.name: column.baseline for column in protocol.columns}
-    return Protocol.fit(
+    by_rule, raw = protocol.baseline in BASELINES, protocol.space == "raw"
+    own = Protocol.fit(
         model,
         X,
         space=protocol.space,
-        groups="raw-origin" if protocol.grouping == "raw-origin" else groups,
-        baseline=protocol.baseline if protocol.baseline in BASELINES else explicit,
-        baseline_units="raw" if protocol.space == "raw" or protocol.baseline in BASELINES else "transformed",
-        severities=protocol.severities,
-        nominal=[field.name for field in protocol.fields if field.kind == "nominal"] if protocol.space == "raw" else (),
+        groups="raw-origin" if protocol.grouping == "raw-origin" else {g.name: g.columns for g in protocol.groups},
+        baseline=protocol.baseline if by_rule else {column.name: column.baseline for column in protocol.columns},
+        baseline_units="raw" if by_rule or raw else "transformed",
+        nominal=[field.name for field in protocol.fields if field.kind == "nominal"] if raw else (),
+    )
+    return replace(
+        protocol,
+        fields=own.fields,
+        columns=own.columns,
+        groups=own.groups,
+        depth=min(protocol.depth, len(own.groups)),
+        training_digest=own.training_digest,
+        training_rows=own.training_rows,
     )
 
 
