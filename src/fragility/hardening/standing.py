@@ -1,10 +1,11 @@
 """Standing: how well a model predicts some rows, and what those predictions rest on; before against after hardening.
 
-The hold of a group g on the predictions of n rows is the mean share of the margin that goes with it alone,
+The hold of a group g on the predictions of n rows is the mean share of the margin that goes with it alone, all of it
+at most,
 
-    hold_g = 1/n sum_i [delta_g(x_i)]_+ / (|m(x_i)| + 1e-8),
+    hold_g = 1/n sum_i min( 1, [delta_g(x_i)]_+ / (|m(x_i)| + 1e-8) ),
 
-the terms of the independent loss (SPEC section 6b), group by group.
+the terms of the independent loss (SPEC section 6b), group by group; unbounded, a few near-ties would be all of it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Standing:
     brittle_share: float  # of the confident predictions: those that break under held-out stress
     turn_after_one: float  # of the confident predictions
     turn_within_two: float
+    confident_exposure: float  # mean over the confident predictions
     exposure: float  # mean over all rows
     flip_budget: float  # mean over all rows; K + 1 where a prediction never turns
     holds: Mapping[str, float]  # group -> its hold
@@ -69,6 +71,7 @@ def standing(
         brittle_share=int(labels.brittle.sum()) / confident if confident else math.nan,
         turn_after_one=summary.confident_flips_after_one,
         turn_within_two=summary.confident_flips_within_two,
+        confident_exposure=summary.confident_mean_exposure,
         exposure=summary.mean_exposure,
         flip_budget=summary.mean_flip_budget,
         holds=_holds(certs),
@@ -86,7 +89,7 @@ def _holds(certs: Certificates) -> dict[str, float]:
     table = certs.to_pandas()
     drops = np.maximum(np.stack(table["one_step_drop"].to_numpy()), 0.0)
     shares = drops / (np.abs(table["margin"].to_numpy())[:, None] + EPSILON)
-    return dict(zip(certs.protocol.group_names, shares.mean(axis=0).tolist(), strict=True))
+    return dict(zip(certs.protocol.group_names, np.minimum(shares, 1.0).mean(axis=0).tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,8 @@ class Mending:
             ("  of these brittle under held-out stress", "brittle_share"),
             ("  of these turn when one group is lost", "turn_after_one"),
             ("  of these turn within two groups", "turn_within_two"),
-            ("mean exposure", "exposure"),
+            ("  mean exposure of these", "confident_exposure"),
+            ("mean exposure of all", "exposure"),
             ("mean flip budget k*", "flip_budget"),
         )
         return [_line(word, getattr(self.before, name), getattr(self.after, name)) for word, name in words]
