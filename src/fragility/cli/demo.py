@@ -62,10 +62,11 @@ def _mended(made: Demo) -> str:
     """Return what hardening did to the model, cost included."""
     before, after = made.mending.before, made.mending.after
     assert before.quality is not None and after.quality is not None
-    turns, breaks = (before.turn_after_one, after.turn_after_one), (before.brittle_share, after.brittle_share)
+    one, two = (before.turn_after_one, after.turn_after_one), (before.turn_within_two, after.turn_within_two)
     return (
         "\nMended: the same model, trained also on copies of its rows in which fields are lost. Of its confident "
-        f"predictions {turns[1]:.1%} turn when one field is lost, before {turns[0]:.1%}; {breaks[1]:.1%} break under "
-        f"random losses, before {breaks[0]:.1%}. The price: AUROC {after.quality.auroc:.3f}, before "
-        f"{before.quality.auroc:.3f}; accuracy {after.quality.accuracy:.1%}, before {before.quality.accuracy:.1%}."
+        f"predictions {one[1]:.1%} turn when one field is lost, before {one[0]:.1%}; {two[1]:.1%} when one or two are, "
+        f"before {two[0]:.1%}; {after.brittle_share:.1%} break under random losses, before {before.brittle_share:.1%}. "
+        f"The price: AUROC {after.quality.auroc:.3f}, before {before.quality.auroc:.3f}; accuracy "
+        f"{after.quality.accuracy:.1%}, before {before.quality.accuracy:.1%}."
     )
