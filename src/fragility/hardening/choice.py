@@ -205,7 +205,7 @@ def choose_rate(
 
     def judged(trained: Any, own: Protocol, rate: float, seconds: float) -> RateOutcome:
         rests = standing(trained, X_val, own, engine=engine)
-        reached = float(score(trained, X_val, y_val))
+        reached = _scored(score, trained, X_val, y_val)
         return RateOutcome(rate, reached, 0.0, rests.confident_share, rests.brittle_share, rests.exposure, seconds)
 
     with progress_bar("hardening", progress) as report:
@@ -218,7 +218,7 @@ def choose_rate(
             trained, seconds = _timed(lambda: harden(plain, X, y, rate=rate, protocol=own, **how))  # noqa: B023
             outcome = judged(trained, own, rate, seconds)
             outcomes.append(replace(outcome, loss=outcomes[0].metric - outcome.metric))
-            if outcomes[-1].loss <= tolerance:  # a metric without value is within no tolerance
+            if outcomes[-1].loss <= tolerance:
                 chosen = trained
     best = max(outcome.rate for outcome in outcomes if outcome.loss <= tolerance)
     return RateChoice(best, chosen, _metric_name(metric), float(tolerance), tuple(outcomes))
@@ -249,6 +249,17 @@ def _scorer(metric: str | Scorer, y: Any) -> Scorer:
         raise DataError(
             f"metric must be the name of a scikit-learn scorer, such as roc_auc or neg_log_loss, got {metric!r}"
         ) from error
+
+
+def _scored(score: Scorer, model: Any, X: Any, y: Any) -> float:
+    try:
+        reached = float(score(model, X, y))
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise DataError(f"metric fails on the validation rows: {type(error).__name__}: {reason}") from error
+    if np.isnan(reached):
+        raise DataError("metric has no value on the validation rows; give rows in which every class occurs")
+    return reached
 
 
 def _metric_name(metric: str | Scorer) -> str:

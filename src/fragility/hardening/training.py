@@ -149,7 +149,7 @@ class _TrainingRows:
             raise DataError(f"y must hold one label a row: {len(rows)} rows, y has the shape {labels.shape}")
         codes = np.unique(np.asarray(labels).astype(str), return_inverse=True)[1]
         if codes.max() == 0:
-            raise DataError(f"at least 2 classes were expected in y, got one class: {np.asarray(labels)[0]!r}")
+            raise DataError(f"at least 2 classes were expected in y, got one class: {np.asarray(labels).tolist()[0]!r}")
         weights = _row_weights(sample_weight, len(rows))
         return cls(rows, labels, codes, weights, content_keys(rows, codes, weights, seed))
 
