@@ -19,6 +19,7 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.model_selection import GridSearchCV
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler, TargetEncoder
 from sklearn.tree import DecisionTreeClassifier
@@ -284,6 +285,22 @@ def test_validation_rows_are_neither_degraded_nor_among_the_twins():
     both = np.concatenate([seen.to_numpy()[: len(seen) // 2], aside.to_numpy()])
     assert sorted(map(tuple, both)) == sorted(map(tuple, NUMBERS.to_numpy()))
     assert abs(np.mean(y_aside == "good") - np.mean(Y == "good")) < 0.02
+
+
+def test_a_network_is_stopped_by_rows_as_they_are():
+    rows = StandardScaler().fit_transform(NUMBERS)
+    model = MLPClassifier((8,), max_iter=40, early_stopping=True, n_iter_no_change=3, random_state=0)
+    one, again = (fg.harden(model, rows, Y) for _ in range(2))
+    assert alike(one, again, rows) and type(one) is MLPClassifier
+    assert one.get_params() == model.get_params()
+    assert one.n_iter_ == len(one.validation_scores_) == len(one.loss_curve_) <= 40
+    assert one.best_validation_score_ == max(one.validation_scores_)
+    best = int(np.argmax(one.validation_scores_))
+    assert one.n_iter_ == 40 or one.n_iter_ >= best + 4
+    shorter = fg.harden(MLPClassifier((8,), max_iter=best + 1, early_stopping=True, random_state=0), rows, Y)
+    np.testing.assert_array_equal(shorter.coefs_[0], one.coefs_[0], "the weights of the best epoch are kept")
+    small = fg.harden(MLPClassifier((4,), solver="lbfgs", max_iter=20, early_stopping=True), rows, Y)
+    assert not hasattr(small, "validation_scores_") or small.validation_scores_ is None
 
 
 def test_twins_do_not_switch_early_stopping_on():

@@ -4,6 +4,7 @@ declaration  what is done to a copy of a training row
 acceptance   which models can be hardened
 twins        degraded copies of rows
 inputs       what the final estimator is trained on
+epochs       a network stopped by validation rows of ours
 training     `harden`
 classifier   the same as a meta-estimator
 standing     what a model's predictions rest on, before and after

@@ -13,6 +13,7 @@ from typing import Any
 from sklearn.base import is_regressor
 from sklearn.ensemble import VotingClassifier
 from sklearn.model_selection._search import BaseSearchCV
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
@@ -130,6 +131,8 @@ def _check_takes_weights(estimator: Any) -> None:
 
 
 def validation_door(estimator: Any) -> ValidationDoor | None:
+    if isinstance(estimator, MLPClassifier):
+        return DOORS[0]  # by way of `epochs`
     return next((door for door in DOORS if has_fit_parameter(estimator, door.rows)), None)
 
 
@@ -149,7 +152,7 @@ def validation_share(estimator: Any, n_rows: int | None) -> float | int | None:
     """
     own = estimator.get_params(deep=False)
     share = own.get("validation_fraction")
-    if not share:  # None and 0: nothing is set aside
+    if not share or own.get("solver") == "lbfgs":  # nothing is set aside; that solver does not stop early
         return None
     if "early_stopping" in own:
         stops = own["early_stopping"]

@@ -11,11 +11,13 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from sklearn.base import clone
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline
 
 from fragility.arrays import Booleans, Floats, Integers
@@ -24,6 +26,7 @@ from fragility.evidence.averages import BASELINES
 from fragility.evidence.rows import Rows, read_rows
 from fragility.hardening.acceptance import accepted, final_estimator, validation_door, validation_share
 from fragility.hardening.declaration import Degradation, Hardening
+from fragility.hardening.epochs import fit_by_epochs
 from fragility.hardening.inputs import EstimatorInput
 from fragility.hardening.twins import Degrader, content_keys
 from fragility.libraries import library_of
@@ -102,8 +105,8 @@ def harden(
     -----
     Memory: the final estimator's input is held 1 + ``copies`` times, plus blocks of 16 MiB. An estimator that sets rows
     aside for early stopping is handed them, undegraded and without their twins, where its ``fit`` takes such rows
-    (scikit-learn's histogram boosting, :class:`ResMLPClassifier`), and refused where it does not. An out-of-bag score
-    of a forest counts twins and says too much.
+    (scikit-learn's histogram boosting and MLPClassifier, :class:`ResMLPClassifier`), and refused where it does not. An
+    out-of-bag score of a forest counts twins and says too much.
 
     Examples
     --------
@@ -219,7 +222,9 @@ class _Prepared:
         return self.model.set_params(steps=[*done, (self.model.steps[-1][0], head)])
 
     def finished(self, matrix: Any, labels: Any, arguments: Mapping[str, Any]) -> Any:
-        _trained(lambda: self.head.fit(matrix, labels, **arguments), type_name(self.head))
+        by_epochs = isinstance(self.head, MLPClassifier) and "X_val" in arguments
+        fit = partial(fit_by_epochs, self.head) if by_epochs else self.head.fit
+        _trained(lambda: fit(matrix, labels, **arguments), type_name(self.head))
         return self.whole(self.head)
 
     def probe(self, subject: Any, training: _TrainingRows, extra: Mapping[str, Any]) -> Any:
