@@ -120,7 +120,7 @@ def _check_takes_weights(estimator: Any) -> None:
     if family_of(estimator) == "sklearn.FixedThresholdClassifier":
         raise ModelError(
             "FixedThresholdClassifier passes no sample weights on; harden the classifier inside it, and put the "
-            "threshold around the result (FixedThresholdClassifier(FrozenEstimator(hardened), threshold=...))"
+            "threshold around the result, in a FrozenEstimator"
         )
     passes_on = isinstance(estimator, VotingClassifier)  # to its members, which are asked themselves
     if not passes_on and not has_fit_parameter(estimator, "sample_weight"):
@@ -141,7 +141,7 @@ def _check_sets_nothing_aside(estimator: Any) -> None:
         return
     raise ModelError(
         f"{type_name(estimator)} sets aside validation rows for early stopping itself, and would judge a row by its "
-        "own degraded twin; turn its early stopping off (early_stopping=False, n_iter_no_change=None)"
+        "own degraded twin; train it without early stopping"
     )
 
 
