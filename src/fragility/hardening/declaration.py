@@ -40,7 +40,7 @@ class Hardening:
             raise ProtocolError("the kind outages needs recorded outages, and none were given")
         if self.kind != "outages" and self.outages is not None:
             raise ProtocolError(
-                f"recorded outages are for the kind outages, and the kind is {self.kind!r}; leave one out"
+                f"recorded outages are for the kind outages, and the kind is {self.kind!r}"
             )
 
     @classmethod

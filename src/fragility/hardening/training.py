@@ -182,7 +182,7 @@ def _fit_params(model: Any, fit_params: Mapping[str, Any] | None, n: int) -> dic
     extra = {name.removeprefix(prefix): value for name, value in (fit_params or {}).items()}
     if "sample_weight" in extra:
         raise DataError(
-            "fit_params holds sample_weight; give it as an argument of its own, so that twins get their share"
+            "fit_params holds sample_weight; give it as an argument of its own, for twins to share it"
         )
     for name, value in extra.items():
         if isinstance(value, (np.ndarray, pd.Series)) and value.shape[:1] == (n,) and not name.startswith("eval_"):
