@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         ProtocolError,
         VerificationError,
     )
-    from fragility.hardening import harden
+    from fragility.hardening import HardenedClassifier, RateChoice, choose_rate, harden
     from fragility.models import Model
     from fragility.models.loading import load_model
     from fragility.policy import ReviewPolicy
@@ -59,6 +59,7 @@ _HOME = {
     "FragilityMapDisplay": "display",
     "FragilityPenalty": "resmlp",
     "FragilityTemperature": "calibration",
+    "HardenedClassifier": "hardening",
     "Mask": "stress",
     "Model": "models",
     "ModelError": "errors",
@@ -66,6 +67,7 @@ _HOME = {
     "Outages": "stress",
     "Protocol": "protocol",
     "ProtocolError": "errors",
+    "RateChoice": "hardening",
     "ReliabilityDisplay": "reliability",
     "ResMLPClassifier": "resmlp",
     "ReviewPolicy": "policy",
@@ -74,6 +76,7 @@ _HOME = {
     "Verification": "_verify",
     "VerificationError": "errors",
     "audit": "_audit",
+    "choose_rate": "hardening",
     "compare_scores": "ranking",
     "compare_searches": "search",
     "evaluate": "_evaluate",
@@ -104,6 +107,7 @@ __all__ = [
     "FragilityMapDisplay",
     "FragilityPenalty",
     "FragilityTemperature",
+    "HardenedClassifier",
     "Mask",
     "Model",
     "ModelError",
@@ -111,6 +115,7 @@ __all__ = [
     "Outages",
     "Protocol",
     "ProtocolError",
+    "RateChoice",
     "ReliabilityDisplay",
     "ResMLPClassifier",
     "ReviewPolicy",
@@ -120,6 +125,7 @@ __all__ = [
     "VerificationError",
     "__version__",
     "audit",
+    "choose_rate",
     "compare_scores",
     "compare_searches",
     "evaluate",

@@ -13,6 +13,7 @@ from typing import Any
 from sklearn.base import is_regressor
 from sklearn.ensemble import VotingClassifier
 from sklearn.model_selection._search import BaseSearchCV
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
@@ -119,7 +120,7 @@ def _check_takes_weights(estimator: Any) -> None:
     if family_of(estimator) == "sklearn.FixedThresholdClassifier":
         raise ModelError(
             "FixedThresholdClassifier passes no sample weights on; harden the classifier inside it, and put the "
-            "threshold around the result (FixedThresholdClassifier(FrozenEstimator(hardened), threshold=...))"
+            "threshold around the result, in a FrozenEstimator"
         )
     passes_on = isinstance(estimator, VotingClassifier)  # to its members, which are asked themselves
     if not passes_on and not has_fit_parameter(estimator, "sample_weight"):
@@ -130,6 +131,8 @@ def _check_takes_weights(estimator: Any) -> None:
 
 
 def validation_door(estimator: Any) -> ValidationDoor | None:
+    if isinstance(estimator, MLPClassifier):
+        return DOORS[0]  # by way of `epochs`
     return next((door for door in DOORS if has_fit_parameter(estimator, door.rows)), None)
 
 
@@ -138,7 +141,7 @@ def _check_sets_nothing_aside(estimator: Any) -> None:
         return
     raise ModelError(
         f"{type_name(estimator)} sets aside validation rows for early stopping itself, and would judge a row by its "
-        "own degraded twin; turn its early stopping off (early_stopping=False, n_iter_no_change=None)"
+        "own degraded twin; train it without early stopping"
     )
 
 
@@ -149,7 +152,7 @@ def validation_share(estimator: Any, n_rows: int | None) -> float | int | None:
     """
     own = estimator.get_params(deep=False)
     share = own.get("validation_fraction")
-    if not share:  # None and 0: nothing is set aside
+    if not share or own.get("solver") == "lbfgs":  # nothing is set aside; that solver does not stop early
         return None
     if "early_stopping" in own:
         stops = own["early_stopping"]

@@ -190,7 +190,9 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
         check_is_fitted(self)
         return np.asarray(self.estimator_.predict_proba(X))
 
-    @available_if(lambda self: hasattr(getattr(self, "estimator_", self.estimator), "decision_function"))
+    @available_if(  # type: ignore[untyped-decorator]
+        lambda self: hasattr(getattr(self, "estimator_", self.estimator), "decision_function")
+    )
     def decision_function(self, X: Any) -> Floats:
         """Return the decision function of the fitted classifier, where it has one.
 

@@ -37,9 +37,11 @@ class Hardening:
         if not _is_whole(self.seed):
             raise ProtocolError(f"seed must be a whole number, got {self.seed!r}")
         if self.kind == "outages" and self.outages is None:
-            raise ProtocolError("kind='outages' needs recorded outages; give outages=")
+            raise ProtocolError("the kind outages needs recorded outages, and none were given")
         if self.kind != "outages" and self.outages is not None:
-            raise ProtocolError(f"outages= is for kind='outages', and kind is {self.kind!r}; give only one of them")
+            raise ProtocolError(
+                f"recorded outages are for the kind outages, and the kind is {self.kind!r}"
+            )
 
     @classmethod
     def read(cls, rate: Any, copies: Any, kind: Any, outages: Any, seed: Any) -> Hardening:

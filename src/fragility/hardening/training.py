@@ -10,21 +10,23 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from sklearn.base import clone
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.canonical import table_digest
 from fragility.errors import DataError, FragilityError, ModelError, ProtocolError
 from fragility.evidence.averages import BASELINES
 from fragility.evidence.rows import Rows, read_rows
 from fragility.hardening.acceptance import accepted, final_estimator, validation_door, validation_share
 from fragility.hardening.declaration import Degradation, Hardening
+from fragility.hardening.epochs import fit_by_epochs
 from fragility.hardening.inputs import EstimatorInput
 from fragility.hardening.twins import Degrader, content_keys
 from fragility.libraries import library_of
@@ -64,8 +66,8 @@ def harden(
     y : array of shape (n,)
         Their labels.
     protocol : Protocol, optional
-        Which groups fail, and toward what. By default the one that :meth:`Protocol.fit` makes of the model and these
-        rows. One that was fitted on other rows is fitted again to these, by its own rules.
+        Which groups fail, and toward what: its space, groups, rule of the baseline and severities, fitted to these
+        rows. By default the one that :meth:`Protocol.fit` makes of the model and these rows.
     rate : float, optional
         Probability with which a group is struck in a copy; 0.2 by default. With ``kind="outages"`` the probability that
         a copy suffers a recorded event, 1 by default. 0 trains the plain model, bit for bit.
@@ -103,8 +105,8 @@ def harden(
     -----
     Memory: the final estimator's input is held 1 + ``copies`` times, plus blocks of 16 MiB. An estimator that sets rows
     aside for early stopping is handed them, undegraded and without their twins, where its ``fit`` takes such rows
-    (scikit-learn's histogram boosting, :class:`ResMLPClassifier`), and refused where it does not. An out-of-bag score
-    of a forest counts twins and says too much.
+    (scikit-learn's histogram boosting and MLPClassifier, :class:`ResMLPClassifier`), and refused where it does not. An
+    out-of-bag score of a forest counts twins and says too much.
 
     Examples
     --------
@@ -150,7 +152,7 @@ class _TrainingRows:
             raise DataError(f"y must hold one label a row: {len(rows)} rows, y has the shape {labels.shape}")
         codes = np.unique(np.asarray(labels).astype(str), return_inverse=True)[1]
         if codes.max() == 0:
-            raise DataError(f"at least 2 classes were expected in y, got one class: {np.asarray(labels)[0]!r}")
+            raise DataError(f"at least 2 classes were expected in y, got one class: {np.asarray(labels).tolist()[0]!r}")
         weights = _row_weights(sample_weight, len(rows))
         return cls(rows, labels, codes, weights, content_keys(rows, codes, weights, seed))
 
@@ -179,7 +181,9 @@ def _fit_params(model: Any, fit_params: Mapping[str, Any] | None, n: int) -> dic
     prefix = f"{model.steps[-1][0]}__" if isinstance(model, Pipeline) else ""
     extra = {name.removeprefix(prefix): value for name, value in (fit_params or {}).items()}
     if "sample_weight" in extra:
-        raise DataError("fit_params holds sample_weight; pass it as sample_weight=, so that twins get their share")
+        raise DataError(
+            "fit_params holds sample_weight; give it as an argument of its own, for twins to share it"
+        )
     for name, value in extra.items():
         if isinstance(value, (np.ndarray, pd.Series)) and value.shape[:1] == (n,) and not name.startswith("eval_"):
             raise DataError(
@@ -220,7 +224,9 @@ class _Prepared:
         return self.model.set_params(steps=[*done, (self.model.steps[-1][0], head)])
 
     def finished(self, matrix: Any, labels: Any, arguments: Mapping[str, Any]) -> Any:
-        _trained(lambda: self.head.fit(matrix, labels, **arguments), type_name(self.head))
+        by_epochs = isinstance(self.head, MLPClassifier) and "X_val" in arguments
+        fit = partial(fit_by_epochs, self.head) if by_epochs else self.head.fit
+        _trained(lambda: fit(matrix, labels, **arguments), type_name(self.head))
         return self.whole(self.head)
 
     def probe(self, subject: Any, training: _TrainingRows, extra: Mapping[str, Any]) -> Any:
@@ -319,24 +325,33 @@ def _stopping_as_for(head: Any, n: int) -> Iterator[None]:
 
 
 def protocol_for(model: Any, X: Any, protocol: Protocol | None) -> Protocol:
-    """Return the protocol of these training rows: a given one as it is, or fitted again by its rules to other rows."""
+    """Return the protocol of these training rows: the usual one, or a given one fitted to them by its own rules.
+
+    A given one may come from other rows, or from a model whose preprocessing learned from other rows: its baseline
+    would then be in other units.
+    """
     if protocol is None:
         return Protocol.fit(model, X)
     if not isinstance(protocol, Protocol):
         raise ProtocolError(f"protocol must be a Protocol, got {type(protocol).__name__}")
-    if protocol.training_digest == table_digest(read_rows(X).columns()):
-        return protocol
-    groups: Any = {group.name: list(group.columns) for group in protocol.groups}
-    explicit = {column.name: column.baseline for column in protocol.columns}
-    return Protocol.fit(
+    by_rule, raw = protocol.baseline in BASELINES, protocol.space == "raw"
+    own = Protocol.fit(
         model,
         X,
         space=protocol.space,
-        groups="raw-origin" if protocol.grouping == "raw-origin" else groups,
-        baseline=protocol.baseline if protocol.baseline in BASELINES else explicit,
-        baseline_units="raw" if protocol.space == "raw" or protocol.baseline in BASELINES else "transformed",
-        severities=protocol.severities,
-        nominal=[field.name for field in protocol.fields if field.kind == "nominal"] if protocol.space == "raw" else (),
+        groups="raw-origin" if protocol.grouping == "raw-origin" else {g.name: g.columns for g in protocol.groups},
+        baseline=protocol.baseline if by_rule else {column.name: column.baseline for column in protocol.columns},
+        baseline_units="raw" if by_rule or raw else "transformed",
+        nominal=[field.name for field in protocol.fields if field.kind == "nominal"] if raw else (),
+    )
+    return replace(
+        protocol,
+        fields=own.fields,
+        columns=own.columns,
+        groups=own.groups,
+        depth=min(protocol.depth, len(own.groups)),
+        training_digest=own.training_digest,
+        training_rows=own.training_rows,
     )
 
 
