@@ -11,7 +11,7 @@ from study_helpers import REPOSITORY, RESULTS, refuse, run_command
 from fragility.errors import DataError
 from fragility_paper import run
 from fragility_paper.data import load, split
-from fragility_paper.models import MODELS, without_own_validation
+from fragility_paper.models import MODELS
 from fragility_paper.plan import PROFILES, Unit, profile_named, unit_config, units_of
 from fragility_paper.results import StudyResults, collect, load_results, save_results
 from fragility_paper.tables import all_tables, tables_of
@@ -38,9 +38,7 @@ def test_the_declared_settings_are_in_every_configuration():
     assert len(units_of(profile)) == 189
     config = unit_config(Unit("adult", "mlp", 0), profile)
     assert config["analyses"]["hardening"] == {"kind": "mask", "rate": 0.2, "copies": 1}
-    assert config["model"]["settings"]["early_stopping"] is False
-    assert unit_config(Unit("adult", "mlp", 0), profile_named("paper"))["model"]["settings"]["early_stopping"] is True
-    assert without_own_validation(MODELS["xgboost"]) == MODELS["xgboost"]
+    assert config["model"] == unit_config(Unit("adult", "mlp", 0), profile_named("paper"))["model"]
 
 
 def test_models_are_not_kept_by_a_hardening_run(tmp_path):

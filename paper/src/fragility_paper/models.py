@@ -9,7 +9,7 @@ affordable it is kept. A unit uses one thread, so its numbers do not depend on h
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fragility.errors import ModelError
@@ -78,12 +78,6 @@ MODELS: Mapping[str, ModelSpec] = {
         ModelSpec("fr_resmlp", "FR-ResMLP", "torch", (*_NEURAL, ("alpha", 0.5), ("beta", 0.1)), "neural"),
     )
 }
-
-
-def without_own_validation(spec: ModelSpec) -> ModelSpec:
-    """The model without rows that it sets aside itself to stop early: a row and its degraded twin would be apart."""
-    settings = tuple((key, False if key == "early_stopping" else value) for key, value in spec.settings)
-    return replace(spec, settings=settings)
 
 
 def model_spec(name: str) -> ModelSpec:

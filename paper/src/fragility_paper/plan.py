@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 from fragility.errors import DataError
 from fragility_paper.data import DATASETS, dataset_spec
 from fragility_paper.library import Device
-from fragility_paper.models import MODELS, ModelSpec, model_spec, without_own_validation
+from fragility_paper.models import MODELS, model_spec
 
 FORMAT = "fragility-study/3"
 
@@ -64,11 +64,6 @@ class Profile:
             raise DataError(f"device must be one of {', '.join(get_args(Device))}, got {self.device!r}")
         if not self.datasets or not self.models or not self.seeds:
             raise DataError(f"profile {self.name!r} must name at least one data set, model and seed")
-
-    def spec_of(self, model: str) -> ModelSpec:
-        """The model as this study trains it."""
-        spec = model_spec(model)
-        return without_own_validation(spec) if self.study == "hardening" else spec
 
     def rows_to_train(self, dataset: str) -> int | None:
         if self.full:
@@ -119,7 +114,7 @@ PROFILES: Mapping[str, Profile] = {
             calibration_rows=60,
             draws=8,
             extra_rows=40,
-            train_cap=200,
+            train_cap=300,
         ),
         Profile(
             name="harden",
@@ -196,7 +191,7 @@ def unit_config(unit: Unit, profile: Profile) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "dataset": unit.dataset,
-        "model": profile.spec_of(unit.model).to_dict(),
+        "model": model_spec(unit.model).to_dict(),
         "seed": unit.seed,
         "profile": profile.name,
         "data_content_sha256": data.content_sha256,

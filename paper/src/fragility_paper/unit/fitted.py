@@ -13,6 +13,7 @@ import fragility as fg
 from fragility_paper.arrays import Array
 from fragility_paper.data import Dataset, Split, split
 from fragility_paper.library import BLACKBOX, EvidenceRows, bind, merged_fields, prepared
+from fragility_paper.models import model_spec
 from fragility_paper.plan import Profile, Unit
 from fragility_paper.training import train
 
@@ -78,7 +79,7 @@ def fit_unit(
     """Split, train (unless a model trained by the same configuration is given) and declare the protocol."""
     parts = split(data.y, unit.seed, train_cap=profile.rows_to_train(unit.dataset))
     if pipeline is None:
-        pipeline = train(profile.spec_of(unit.model), data, parts, device=profile.device)
+        pipeline = train(model_spec(unit.model), data, parts, device=profile.device)
     model = fg.Model.wrap(pipeline)
     protocol = declared_protocol(unit, data, parts, model)
     return FittedUnit(unit, data, parts, pipeline, model, protocol, engine)

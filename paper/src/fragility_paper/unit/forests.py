@@ -15,7 +15,7 @@ import fragility as fg
 from fragility_paper.arrays import Array, Floats
 from fragility_paper.data import Split
 from fragility_paper.library import auroc, predictive_metrics
-from fragility_paper.models import ModelSpec
+from fragility_paper.models import ModelSpec, model_spec
 from fragility_paper.training import train, train_hardened
 from fragility_paper.unit.fitted import FittedUnit, declared_protocol
 from fragility_paper.unit.labels import label
@@ -38,7 +38,7 @@ def record_forests(work: Work) -> None:
     parts = thinned(work.fitted.split)
     positions = _validation_rows(work)
     for limit, settings in LIMITS.items():
-        spec = work.profile.spec_of(unit.model)
+        spec = model_spec(unit.model)
         spec = replace(spec, settings=(*spec.settings, *settings.items()))
         plain = train(spec, data, parts)
         protocol = declared_protocol(unit, data, parts, fg.Model.wrap(plain))

@@ -75,12 +75,12 @@ def measure_hardening(unit: Unit, data: Dataset, profile: Profile) -> UnitResult
 def _trained_twice(unit: Unit, data: Dataset, profile: Profile, clock: Clock) -> dict[str, FittedUnit]:
     parts = split(data.y, unit.seed, train_cap=profile.rows_to_train(unit.dataset))
     with clock.stage("train plain"):
-        trained = train(profile.spec_of(unit.model), data, parts, device=profile.device)
+        trained = train(model_spec(unit.model), data, parts, device=profile.device)
     with clock.stage("protocol"):
         plain = fit_unit(unit, data, profile, trained)
     with clock.stage("train hardened"):
         pipeline = train_hardened(
-            profile.spec_of(unit.model),
+            model_spec(unit.model),
             plain.pipeline,
             data,
             plain.split,
