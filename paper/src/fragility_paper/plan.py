@@ -125,7 +125,7 @@ PROFILES: Mapping[str, Profile] = {
             audited_rows=0,
             rcma_rows=2_000,
             validation_rows=0,
-            calibration_rows=1_000,
+            calibration_rows=500,
             extra_rows=1_000,
         ),
         Profile(
