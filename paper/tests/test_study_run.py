@@ -40,7 +40,7 @@ def test_a_unit_folder_is_complete(tiny_run):
     assert set(table["analysis"]) >= {
         "predictive", "certificate", "labels", "ranking", "weights", "naturalistic", "calibration", "attribution",
         "depth", "temperature", "baseline", "grouping", "grid", "search", "cost", "path", "stressor", "stress",
-        "within",
+        "within", "lattice", "exact_mask",
     }  # fmt: skip
     other = pd.read_parquet(tiny_run / Unit("credit_g", "logreg", 1).folder / "results.parquet")
     assert "grid" not in set(other["analysis"])  # extras run on their declared seeds only

@@ -82,3 +82,12 @@ def test_one_table_by_name_and_a_name_that_is_none(tmp_path):
         "study", "tables", RESULTS, "--table", "reading"
     )
     assert "results.parquet not found" in refuse("study", "tables", tmp_path)
+
+
+def test_a_table_that_is_asked_for_is_printed_beside_the_results_that_are_written(tmp_path):
+    done = run_command("study", "tables", RESULTS, "--table", "readings", "--results", tmp_path / "results")
+    assert done.code == 0, done.err
+    assert done.out.startswith("### The three readings of the margin")
+    assert (tmp_path / "results" / "results.parquet").is_file()
+    refuse("study", "tables", RESULTS, "--table", "reading", "--results", tmp_path / "other")
+    assert not (tmp_path / "other").exists()

@@ -40,6 +40,7 @@ from fragility.display import CollapseDisplay, FragilityMapDisplay
 from fragility.drawing import drawing_style
 from fragility.errors import CertificateError
 from fragility.files import parse_json, write_bytes, write_text
+from fragility.hardening import Mending, harden, standing
 from fragility.protocol import Protocol
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ ALIKE = 0.01  # two confidences this close are called equal
 MAP_PICTURE = "fragility-map.png"
 COLLAPSE_PICTURE = "collapse.png"
 PAGE = "index.html"
-FILES = ("model.skops", "train.parquet", "test.parquet", MAP_PICTURE, COLLAPSE_PICTURE, PAGE)
+HARDENED = "model-hardened.skops"
+FILES = ("model.skops", HARDENED, "train.parquet", "test.parquet", MAP_PICTURE, COLLAPSE_PICTURE, PAGE)
 MARKER = "demo.json"  # by it the next demo knows which files in the folder are its own
 MARKER_FORMAT = "fragility-demo/1"
 
@@ -65,10 +67,15 @@ class Demo:
     certs: Certificates
     summary: AuditSummary
     most_fragile: list[Certificate]
+    mending: Mending  # the model before and after hardening, on the same rows
 
     @property
     def page(self) -> Path:
         return self.folder / PAGE
+
+    @property
+    def hardened(self) -> Path:
+        return self.folder / HARDENED
 
 
 def credit_pipeline() -> Pipeline:
@@ -94,10 +101,13 @@ def run_demo(folder: Path) -> Demo:
     protocol = Protocol.fit(model, X_train, baseline="mode")
     certs = audit(model, X_test, protocol, engine="blackbox")  # 300 rows are not worth compiling a native engine for
     summary = certs.summary(labels=y_test.to_dict())
-    made = Demo(folder, certs, summary, list(certs.most_fragile(SHOWN, min_confidence=CONFIDENT)))
+    hardened = harden(model, X_train, y_train, protocol=protocol, seed=SEED)
+    mending = Mending(*(standing(m, X_test, protocol, y_test, engine="blackbox") for m in (model, hardened)))
+    made = Demo(folder, certs, summary, list(certs.most_fragile(SHOWN, min_confidence=CONFIDENT)), mending)
     pictures = _draw(certs)
     contents = {
         "model.skops": _skops_bytes(model),
+        HARDENED: _skops_bytes(hardened),
         "train.parquet": _parquet_bytes(X_train.assign(**{TARGET: y_train})),
         "test.parquet": _parquet_bytes(X_test.assign(**{TARGET: y_test})),
         **pictures,

@@ -172,7 +172,7 @@ def test_help_groups_the_commands():
         "Start here": ["demo"],
         "Declare, audit, verify": ["audit", "verify", "protocol"],
         "Read certificates": ["show", "top", "compare"],
-        "Judge and correct": ["stress", "evaluate", "policy", "reliability", "calibrate"],
+        "Judge and correct": ["stress", "evaluate", "policy", "reliability", "harden", "calibrate"],
         "From other packages": ["bench", "study"],
     }.items():
         part = shown[shown.index(panel) :].split("╰")[0]

@@ -14,6 +14,7 @@ from fragility_paper.data import DATASETS
 from fragility_paper.models import MODELS
 from fragility_paper.results import StudyResults
 from fragility_paper.table import mean
+from fragility_paper.tables.hardening import AUROC, BRITTLE, Pair, pair
 from fragility_paper.tables.labels import grid_point
 from fragility_paper.tables.quantities import (
     CONFIDENCE,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 CERTIFICATE_COLOUR, BASELINE_COLOUR, PAPER_COLOUR = "#b2182b", "#4575b4", "#878787"
 EXPOSURE_COLOUR = "#7b3294"
+FAMILY_COLOURS = {"linear": "#878787", "forest": "#1b7837", "boosting": "#b2182b", "neural": "#4575b4"}
 DPI = 110
 RANKING_KEY = (
     "bar: mean over units, baselines oriented; dots: units; black line: mean as the paper ranks; "
@@ -223,6 +225,37 @@ def _draw_score(axis: Any, results: StudyResults, y: int, score: str) -> None:
         axis.plot(paper.ATTRIBUTION[score], y, "D", color=PAPER_COLOUR, markeredgecolor="black", markersize=6)
 
 
+def hardening(results: StudyResults) -> Figure:
+    """Brittle share of confident rows against AUROC lost, plain to hardened, by data set and model family."""
+    brittle, area = pair(results, BRITTLE), pair(results, AUROC)
+    names = datasets_of(results)
+    figure, axes = _canvas(4, math.ceil(len(names) / 4), width=12, height=6, sharey=True)
+    flat = axes.ravel()
+    for axis, name in zip(flat, names, strict=False):
+        _draw_hardened(axis, brittle.of("dataset", (name,)), area.of("dataset", (name,)))
+        axis.set_title(DATASETS[name].title, fontsize=10)
+    for axis in flat[len(names) :]:
+        axis.set_axis_off()
+    for axis in axes[:, 0]:
+        axis.set_ylabel("brittle share of confident rows")
+    figure.suptitle("From plain (dot) to hardened (arrow head), means over seeds", fontsize=11)
+    return figure
+
+
+def _draw_hardened(axis: Any, brittle: Pair, area: Pair) -> None:
+    means = [values.groupby("model").mean() for values in (area.plain, brittle.plain, area.hardened, brittle.hardened)]
+    for model, spec in MODELS.items():
+        if all(model in values.index for values in means):
+            x, y, to_x, to_y = (float(values[model]) for values in means)
+            colour = FAMILY_COLOURS[spec.family]
+            axis.plot(x, y, "o", color=colour, markersize=4)
+            axis.annotate("", (to_x, to_y), (x, y), arrowprops={"arrowstyle": "->", "color": colour})
+            axis.annotate(spec.title, (x, y), fontsize=6.5, color=colour, xytext=(3, 3), textcoords="offset points")
+    axis.set_xlabel("AUROC")
+    axis.set_ylim(-0.02, 1.02)
+    axis.grid(alpha=0.3)
+
+
 Draw = Callable[[StudyResults], "Figure"]
 FIGURES: Mapping[str, Draw] = {
     "overview": overview,
@@ -232,6 +265,7 @@ FIGURES: Mapping[str, Draw] = {
     "mitigation": mitigation,
     "ranking-comparison": ranking_comparison,
 }
+HARDENING_FIGURES: Mapping[str, Draw] = {"hardening": hardening}
 
 
 def write_figures(results: StudyResults, folder: str | Path) -> list[Path]:
@@ -239,7 +273,7 @@ def write_figures(results: StudyResults, folder: str | Path) -> list[Path]:
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, draw in FIGURES.items():
+    for name, draw in (HARDENING_FIGURES if results.study == "hardening" else FIGURES).items():
         path = place / f"{name}.png"
         draw(results).savefig(path, metadata={"Software": None}, bbox_inches="tight")
         written.append(path)

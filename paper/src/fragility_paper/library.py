@@ -11,6 +11,7 @@ from fragility.certificates import Claims
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import NativeEngine, choose_native, prepared
+from fragility.engines.lattice.whole import whole_lattice
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import original_class
 from fragility.evidence.groups import merged_fields
@@ -59,7 +60,7 @@ from fragility.scores import (
 )
 from fragility.search import failing_sets_of_rows
 from fragility.stress import BrittleLabels, Donor, label_rows, run_stress_rows
-from fragility.stress.labels import MOST_DONORS, with_donors
+from fragility.stress.labels import MOST_DONORS, collapse_under, with_donors
 
 __all__ = [
     "BLACKBOX",
@@ -88,6 +89,7 @@ __all__ = [
     "claims_from",
     "clipped_probabilities",
     "collapse",
+    "collapse_under",
     "common_loss",
     "concentration",
     "confidence_scores",
@@ -123,6 +125,7 @@ __all__ = [
     "softmax_probabilities",
     "trace_blackbox",
     "upper_limit",
+    "whole_lattice",
     "with_donors",
     "write_text",
 ]

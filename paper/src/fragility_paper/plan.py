@@ -12,14 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from fragility.errors import DataError
 from fragility_paper.data import DATASETS, dataset_spec
 from fragility_paper.library import Device
 from fragility_paper.models import MODELS, model_spec
 
-FORMAT = "fragility-study/2"
+FORMAT = "fragility-study/3"
+
+FAILURE_RATES = (0.05, 0.1, 0.3)  # at which groups fail, for P_flip as a ranking score; the last is the mask stressor's
+
+Study = Literal["ranking", "hardening"]
+HARDENING_RATE, HARDENING_COPIES = 0.2, 1  # groups masked in degraded copies; declared before any test result
 
 # Cheap first, so that an interrupted run still covers every data set.
 _CHEAP_DATASETS = ("credit_g", "heloc", "electricity", "default_credit", "bank_marketing", "adult", "covertype")
@@ -35,9 +40,10 @@ class Profile:
     models: tuple[str, ...]
     seeds: tuple[int, ...]
     audited_rows: int  # high-confidence test rows that are certified, stressed and ranked
-    rcma_rows: int  # test rows of any confidence, for the mean RCMA of a model
+    rcma_rows: int  # test rows of any confidence, for the mean RCMA of a model; those that hardening is judged on
     validation_rows: int  # high-confidence validation rows that decide the orientation of a baseline score
-    calibration_rows: int  # validation rows of any confidence, for the brittleness-aware temperature
+    calibration_rows: int  # validation rows of any confidence, for the temperature, or for the ablation of forests
+    study: Study = "ranking"  # whether scores rank brittle rows, or what training on degraded copies does
     draws: int = 16
     extra_seeds: tuple[int, ...] = (0,)  # seeds that run the extras below
     extra_rows: int = 512  # high-confidence rows for baseline, grouping, depth, temperature and threshold extras
@@ -97,6 +103,32 @@ PROFILES: Mapping[str, Profile] = {
             shap_rows=256,
         ),
         Profile(
+            name="harden-smoke",
+            study="hardening",
+            datasets=("credit_g",),
+            models=("logreg", "lightgbm", "rf", "mlp"),
+            seeds=(0,),
+            audited_rows=0,
+            rcma_rows=60,
+            validation_rows=0,
+            calibration_rows=60,
+            draws=8,
+            extra_rows=40,
+            train_cap=300,
+        ),
+        Profile(
+            name="harden",
+            study="hardening",
+            datasets=tuple(DATASETS),
+            models=tuple(MODELS),
+            seeds=(0, 1, 2),
+            audited_rows=0,
+            rcma_rows=2_000,
+            validation_rows=0,
+            calibration_rows=500,
+            extra_rows=1_000,
+        ),
+        Profile(
             name="paper",
             datasets=tuple(DATASETS),
             models=tuple(MODELS),
@@ -154,6 +186,8 @@ def unit_config(unit: Unit, profile: Profile) -> dict[str, Any]:
     no_setting = ("name", "datasets", "models", "seeds", "device")
     analyses = {key: value for key, value in asdict(profile).items() if key not in no_setting}
     analyses["extra_seeds"] = list(profile.extra_seeds)
+    if profile.study == "hardening":
+        analyses["hardening"] = {"kind": "mask", "rate": HARDENING_RATE, "copies": HARDENING_COPIES}
     return {
         "format": FORMAT,
         "dataset": unit.dataset,
@@ -164,5 +198,6 @@ def unit_config(unit: Unit, profile: Profile) -> dict[str, Any]:
         "split": "60/20/20 stratified by class",
         "train_cap": profile.rows_to_train(unit.dataset),
         "extras": unit.seed in profile.extra_seeds,
+        "failure_rates": list(FAILURE_RATES),
         "analyses": analyses,
     }

@@ -14,7 +14,7 @@ from fragility_paper.findings import sorted_statements
 from fragility_paper.library import PairedDifference, bootstrap_mean
 from fragility_paper.models import MODELS
 from fragility_paper.plan import PROFILES
-from fragility_paper.results import StudyResults
+from fragility_paper.results import StudyResults, Values
 from fragility_paper.table import interval, mean, number, signed, signed_interval
 from fragility_paper.tables import all_tables
 from fragility_paper.tables.exposure import (
@@ -30,6 +30,15 @@ from fragility_paper.tables.exposure import (
     stress_values,
     tally,
     units_that_lose,
+)
+from fragility_paper.tables.lattice import (
+    SMALLEST,
+    additive_units,
+    flip_ceilings,
+    has_lattice,
+    mask_values,
+    ms_a_row,
+    paired,
 )
 from fragility_paper.tables.quantities import (
     CONFIDENCE,
@@ -70,6 +79,7 @@ def facts(results: StudyResults) -> dict[str, str]:
         **_headline(results),
         "central_claim": _central_claim(results),
         **_exposure(results),
+        **_lattice(results),
         **_agreement(results),
         **_contradictions(results),
         **_labels(results),
@@ -191,6 +201,73 @@ def _exposure_ceiling(results: StudyResults) -> str:
     passed, judged = passes_ceiling(results, "default")
     ceiling = number(mean(stress_values(results, "default", "ceiling")))
     return f"The label-noise ceiling is {ceiling} on average; exposure is at or above it in {passed} of {judged} units."
+
+
+def _lattice(results: StudyResults) -> dict[str, str]:
+    if not has_lattice(results):
+        return {"lattice_text": f"The lattice is {ABSENT}: they were made before it was recorded."}
+    sentences = (_decided(results), _too_large(results), *_lattice_scores(results), _exact_mask(results))
+    return {"lattice_text": "\n".join(f"- {text}" for text in sentences)}
+
+
+def _decided(results: StudyResults) -> str:
+    lines = results.pick("lattice", metric="decided")
+    return (
+        f"{_percent(weighted_mean(lines))} of {int(lines['count'].sum()):,} confident rows of {len(lines)} units are "
+        f"decided, at {number(ms_a_row(results, lines), 2)} ms a row on one thread."
+    )
+
+
+def _too_large(results: StudyResults) -> str:
+    found = {
+        name: weighted_mean(results.pick("lattice", metric=name))
+        for name in ("greedy_over", "mean_gap", "missed_flip", "beam_improve", "beam_over_where_greedy_is")
+    }
+    return (
+        f"The greedy k* is larger than k_min in {_percent(found['greedy_over'])} of rows, by "
+        f"{number(found['mean_gap'], 2)} groups on average over all rows; in {_percent(found['missed_flip'])} the path "
+        "ends without a flip although a set within its depth fails. A beam of width 8 is shorter than the path in "
+        f"{_percent(found['beam_improve'])}, and misses the smallest set in "
+        f"{_percent(found['beam_over_where_greedy_is'])} of the rows where the path does."
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{number(100 * share, 1)}%"
+
+
+def _lattice_scores(results: StudyResults) -> list[str]:
+    """What k_min does to FDS, and where P_flip stands."""
+    units = additive_units(results)
+
+    def values(score: str) -> Values:
+        return ranking_values(results, score).reindex(units)
+
+    pairs = (
+        (SMALLEST, "cfc_fds", "FDS with k_min in place of k*", "FDS"),
+        ("inverse_smallest_set", "inverse_flip_budget", "1/k_min alone", "1/k* alone"),
+        ("p_flip_0.05", "cfc_exposure", "P_flip at 0.05", "exposure"),
+        ("p_flip_0.1", "cfc_exposure", "P_flip at 0.1", "exposure"),
+        ("p_flip_0.3", "cfc_exposure", "P_flip at 0.3", "exposure"),
+    )
+    found = []
+    for score, other, words, against in pairs:
+        gap = paired(values(score), values(other))
+        found.append(
+            f"{words} ranks brittle rows with AUROC {number(mean(values(score)))}, {signed_interval(gap)} against "
+            f"{against}, higher in {100 * gap.win_rate:.0f}% of units."
+        )
+    return found
+
+
+def _exact_mask(results: StudyResults) -> str:
+    drawn, exact = (number(mean(mask_values(results, "ceiling", "expected", name))) for name in ("drawn", "exact"))
+    flips = [number(value) for value in flip_ceilings(results)]
+    return (
+        f"Mask alone, two classes: an independent set of draws predicts the label `expected` with AUROC {drawn}, the "
+        f"expected margin, without noise, with {exact}. Where any of {DRAWS} draws flips a row, an independent set "
+        f"reaches {flips[0]} drawn and {flips[1]} computed; no score can be expected to pass {flips[3]}."
+    )
 
 
 def _difference(name: str, found: PairedDifference) -> dict[str, str]:

@@ -18,6 +18,7 @@ import pandas as pd
 
 from fragility.errors import DataError
 from fragility_paper.folders import CONFIG, DONE, LABELLED, RESULTS, STUDY, TIMING
+from fragility_paper.plan import Study
 
 TIMINGS_FILE, VERSIONS_FILE, REPEATED_FILE = "timings.parquet", "versions.parquet", "repeated.parquet"
 UNIT = ["dataset", "model", "seed"]
@@ -38,6 +39,10 @@ class StudyResults:
     @property
     def units(self) -> pd.DataFrame:
         return self.table[UNIT].drop_duplicates().reset_index(drop=True)
+
+    @property
+    def study(self) -> Study:
+        return "hardening" if "hardening" in self._analyses else "ranking"
 
     @cached_property
     def _analyses(self) -> dict[str, pd.DataFrame]:
@@ -103,7 +108,9 @@ def _stacked(parts: list[pd.DataFrame]) -> pd.DataFrame | None:
 
 
 def _labelled(place: Path) -> pd.DataFrame:
-    """The labelled rows of one unit, with the unit they belong to."""
+    """The labelled rows of one unit, with the unit they belong to; none where the study keeps none."""
+    if not (place / LABELLED).is_file():
+        return pd.DataFrame()
     rows = pd.read_parquet(place / LABELLED)
     for position, (name, value) in enumerate(_unit_of(place).items()):
         rows.insert(position, name, value)

@@ -45,7 +45,7 @@ from fragility_paper.folders import (
 )
 from fragility_paper.models import model_spec
 from fragility_paper.plan import Profile, Unit, unit_config, units_of
-from fragility_paper.unit import UnitResult, fit_unit, measure
+from fragility_paper.unit import UnitResult, fit_unit, measure, measure_hardening
 
 _ONE_THREAD = (
     "OMP_NUM_THREADS",
@@ -107,6 +107,9 @@ def work_on(unit: Unit, job: Job) -> float:
     """Train or measure one unit and write what is kept; returns the seconds it took."""
     start = time.perf_counter()
     dataset = _dataset(unit.dataset, job.data)
+    if job.profile.study == "hardening":
+        _write_unit(unit, job, measure_hardening(unit, dataset, job.profile))
+        return time.perf_counter() - start
     place = model_path(unit, job.profile, job.folder)
     pipeline = stored_model(place)
     if pipeline is None and (job.keep_models or job.models_only):
@@ -126,9 +129,11 @@ def _write_unit(unit: Unit, job: Job, result: UnitResult) -> None:
     with whole_folder(job.folder / unit.folder) as folder:
         write_json(folder / CONFIG, unit_config(unit, job.profile))
         result.table.to_parquet(folder / RESULTS, index=False)
-        result.rows.to_parquet(folder / ROWS, index=False)
-        result.labelled.to_parquet(folder / LABELLED, index=False)
-        result.certificates.save(folder / "certificates")
+        for name, table in ((ROWS, result.rows), (LABELLED, result.labelled)):
+            if table is not None:
+                table.to_parquet(folder / name, index=False)
+        if result.certificates is not None:
+            result.certificates.save(folder / "certificates")
         ran = {"seconds": dict(result.seconds), "versions": {**versions(), **trained_on(unit, job.profile)}}
         write_json(folder / TIMING, ran)
         digest = hashlib.sha256((folder / RESULTS).read_bytes()).hexdigest()
@@ -181,6 +186,8 @@ def run_study(
     """
     if jobs < 1:
         raise DataError(f"jobs must be at least 1, got {jobs}")
+    if profile.study == "hardening" and (keep_models or models_only or engine != "auto"):
+        raise DataError("a study of hardening keeps no models and takes the fastest engine; leave those options out")
     job = Job(profile, Path(out), None if data is None else str(data), keep_models, models_only, engine)
     claim_folder(job.folder, profile)
     expected = expected_seconds(units_of(profile), timings)

@@ -19,6 +19,7 @@ TEXT = (
     "baseline",
     "grouping",
     "weights",
+    "training",
     "variant",
     "rule",
     "rows",

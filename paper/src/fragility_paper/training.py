@@ -21,12 +21,37 @@ def train(model: ModelSpec, data: Dataset, parts: Split, *, device: Device = "cp
     prepare = preprocessing(data.spec).fit(X.iloc[parts.train])
     matrix = prepare.transform(X.iloc[parts.train])
     if model.library == "torch":
-        held_out = {"X_validation": prepare.transform(X.iloc[parts.validation]), "y_validation": y[parts.validation]}
         estimator = _residual_network(model, parts.seed, column_fields(data.spec, prepare), device)
-        estimator.fit(matrix, y[parts.train], **held_out)
     else:
-        estimator = _estimator(model, parts.seed).fit(matrix, y[parts.train])
+        estimator = _estimator(model, parts.seed)
+    estimator.fit(matrix, y[parts.train], **_held_out(model, data, parts, prepare))
     return Pipeline([("prepare", prepare), ("model", estimator)])
+
+
+def _held_out(model: ModelSpec, data: Dataset, parts: Split, prepare: Any) -> dict[str, Any]:
+    if model.library != "torch":
+        return {}
+    return {
+        "X_validation": prepare.transform(data.X.iloc[parts.validation]),
+        "y_validation": data.y[parts.validation],
+    }
+
+
+def train_hardened(
+    model: ModelSpec, plain: Pipeline, data: Dataset, parts: Split, protocol: fg.Protocol, *, rate: float, copies: int
+) -> Pipeline:
+    """Train the same pipeline again on the training rows and their degraded twins; validation rows as they are."""
+    hardened: Pipeline = fg.harden(
+        plain,
+        data.X.iloc[parts.train],
+        data.y[parts.train],
+        protocol=protocol,
+        rate=rate,
+        copies=copies,
+        fit_params=_held_out(model, data, parts, plain[0]),
+        seed=parts.seed,
+    )
+    return hardened
 
 
 def _residual_network(model: ModelSpec, seed: int, groups: tuple[str, ...], device: Device) -> Any:

@@ -46,9 +46,27 @@ def _print(made: Demo) -> None:
     )
     console.print("The confident predictions that rest on least:")
     console.print(fragile_table(made.most_fragile))
+    console.print(_mended(made))
     folder, first = made.folder, made.most_fragile[0].id
     source = f"--model {folder}/model.skops --trust --data {folder}/test.parquet --target class"
     console.print(f"\nWritten: {folder}/ with certificates, protocol, model and rows; open {made.page}")
     note("next:")
     note(f"  fragility show {folder} --row {first}")
     note(f"  fragility verify {folder} {source}")
+    rows = f"{folder}/test.parquet --trust --protocol {folder} --target class"
+    note(f"  fragility audit {made.hardened} {rows} --out {folder}-hardened")
+    note(f"  fragility compare {folder} {folder}-hardened")
+
+
+def _mended(made: Demo) -> str:
+    """Return what hardening did to the model, cost included."""
+    before, after = made.mending.before, made.mending.after
+    assert before.quality is not None and after.quality is not None
+    one, two = (before.turn_after_one, after.turn_after_one), (before.turn_within_two, after.turn_within_two)
+    return (
+        "\nMended: the same model, trained also on copies of its rows in which fields are lost. Of its confident "
+        f"predictions {one[1]:.1%} turn when one field is lost, before {one[0]:.1%}; {two[1]:.1%} when one or two are, "
+        f"before {two[0]:.1%}; {after.brittle_share:.1%} break under random losses, before {before.brittle_share:.1%}. "
+        f"The price: AUROC {after.quality.auroc:.3f}, before {before.quality.auroc:.3f}; accuracy "
+        f"{after.quality.accuracy:.1%}, before {before.quality.accuracy:.1%}."
+    )

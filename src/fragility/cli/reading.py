@@ -23,12 +23,16 @@ from fragility.cli.options import (
     is_given,
     refuse_declared,
 )
+from fragility.cli.outputs import plan_files
 from fragility.cli.tables import CsvFormat, csv_format, read_rows
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
+from fragility.files import replacing
+from fragility.saving import checked_suffix
 
 if TYPE_CHECKING:
     from fragility.certificates import AuditSummary
+    from fragility.certificates.changes import AuditChanges
 
 Row = Annotated[str, typer.Option("--row", metavar="ID", help="The id of the row.", show_default=False)]
 By = Annotated[
@@ -45,6 +49,10 @@ Directories = Annotated[
 Labels = Annotated[
     Path | None,
     typer.Option("--labels", metavar="DATA", help="A table with the true classes (see --target), for accuracy."),
+]
+Changes = Annotated[
+    Path | None,
+    typer.Option("--changes", metavar="FILE", help="Write each row before and after, against the first audit (.csv)."),
 ]
 
 
@@ -135,6 +143,7 @@ def compare(
     directories: Directories,
     min_confidence: MinConfidence = 0.9,
     labels: Labels = None,
+    changes: Changes = None,
     target: Target = None,
     id_column: Id = None,
     separator: Separator = None,
@@ -143,22 +152,46 @@ def compare(
 ) -> None:
     """Put audits side by side: confidence, k*, RCMA, FDS, exposure, and how many confident predictions turn.
 
+    Of each audit after the first it also says which predictions stopped being brittle, which began, and which labels
+    changed.
+
     [bold]Examples[/bold]
 
       fragility compare audit-logistic/ audit-boosting/
 
+      fragility compare audit/ audit-hardened/ --changes changes.csv
+
       fragility compare audit-logistic/ audit-boosting/ --labels test.parquet --target class
     """
+    from fragility.certificates.changes import changes_between
+
+    if changes is not None:
+        checked_suffix(changes, (".csv",))
     if len(directories) < 2:
         raise DataError(f"compare needs two folders or more, got {len(directories)}")
     if labels is None:
         _refuse_without_labels(context)
     form = csv_format(separator, encoding, decimal, labels)
+    plan_files({"--changes": changes}, {"--labels": labels})
     audits = [fg.Certificates.load(directory) for directory in directories]
     truth = _read_labels(labels, target, id_column, form)
     summaries = [certs.summary(min_confidence=min_confidence, labels=truth) for certs in audits]
     out().print(_comparison(directories, [certs.manifest["model"]["kind"] for certs in audits], summaries))
     _note_differences(audits)
+    found = [changes_between(audits[0], certs, min_confidence) for certs in audits[1:]]
+    for directory, change in zip(directories[1:], found, strict=True):
+        out().print(escape(f"\n{directory} against {directories[0]}: {change.to_text(truth)}"))
+    if changes is not None:
+        _write_changes(changes, directories[1:], found)
+
+
+def _write_changes(path: Path, directories: list[Path], found: list[AuditChanges]) -> None:
+    import pandas as pd
+
+    tables = [change.table.assign(audit=str(d)) for d, change in zip(directories, found, strict=True)]
+    with replacing(path) as temporary:
+        pd.concat(tables).to_csv(temporary, index=False)
+    note(f"written to {path}")
 
 
 def _refuse_without_labels(context: typer.Context) -> None:

@@ -27,10 +27,10 @@ def transform(model: Model, rows: Rows) -> tuple[Any, Callable[[Floats], Any], A
     """Return (the estimator's input as a matrix, how any float64 matrix becomes such an input, the input itself)."""
     native = rows.native
     out = native if model.transformer is None else guarded(lambda: model.transformer.transform(native), rows)
-    return *_as_matrix(out), out
+    return *as_matrix(out), out
 
 
-def _as_matrix(out: Any) -> tuple[Any, Callable[[Floats], Any]]:
+def as_matrix(out: Any) -> tuple[Any, Callable[[Floats], Any]]:
     if sp.issparse(out):
         # Stressed cells are fractions: whole numbers could not hold them.
         dtype = out.dtype if np.issubdtype(out.dtype, np.floating) else np.dtype(np.float64)

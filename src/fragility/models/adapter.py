@@ -311,6 +311,9 @@ def _thresholded(model: Any) -> Any:
 
 
 def _unfrozen(model: Any) -> Any:
+    """Return what answers in place of an estimator that only hands its rows on."""
+    if family_of(model) == "fragility.HardenedClassifier" and hasattr(model, "estimator_"):
+        return model.estimator_
     return model.estimator if family_of(model) == "sklearn.FrozenEstimator" else model
 
 

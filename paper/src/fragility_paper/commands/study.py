@@ -12,12 +12,13 @@ from fragility.cli.terminal import err, out
 from fragility.errors import DataError
 from fragility_paper.figures import write_figures
 from fragility_paper.folders import Status, saved_profile, study_status
+from fragility_paper.hardening_page import hardening_document
 from fragility_paper.library import Device, write_text
 from fragility_paper.plan import PROFILES, profile_named
 from fragility_paper.reproduction import reproduction_document
-from fragility_paper.results import TIMINGS_FILE, read_study, save_results
+from fragility_paper.results import TIMINGS_FILE, StudyResults, read_study, save_results
 from fragility_paper.run import Event, run_study
-from fragility_paper.tables import TABLES
+from fragility_paper.tables import tables_of
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -135,7 +136,7 @@ def tables(
     ] = None,
     name: Annotated[str | None, typer.Option("--table", metavar="NAME", help="Only this table.")] = None,
     write_docs: Annotated[
-        Path | None, typer.Option("--write-docs", metavar="FILE", help="Write the whole reproduction page here.")
+        Path | None, typer.Option("--write-docs", metavar="FILE", help="Write the whole page of these results here.")
     ] = None,
 ) -> None:
     """Print the paper's tables from finished units, each beside the paper's value.
@@ -143,16 +144,21 @@ def tables(
     [dim]fragility study tables paper/results --table scores[/dim]
     """
     found = read_study(folder)
+    known = tables_of(found)
+    if name is not None and name not in known:
+        raise DataError(f"unknown table {name!r}; expected one of {', '.join(known)}")
     if results is not None:
         save_results(found, results)
     if write_docs is not None:
-        write_text(write_docs, reproduction_document(found))
-    if results is not None or write_docs is not None:
+        write_text(write_docs, _page(found))
+    if name is None and (results is not None or write_docs is not None):
         return
-    if name is not None and name not in TABLES:
-        raise DataError(f"unknown table {name!r}; expected one of {', '.join(TABLES)}")
-    for key in TABLES if name is None else [name]:
-        typer.echo(TABLES[key](found).to_markdown())
+    for key in known if name is None else [name]:
+        typer.echo(known[key](found).to_markdown())
+
+
+def _page(found: StudyResults) -> str:
+    return hardening_document(found) if found.study == "hardening" else reproduction_document(found)
 
 
 @app.command()

@@ -24,7 +24,16 @@ from fragility_paper.tables.exposure import (
     exposure_stress,
     exposure_within,
 )
+from fragility_paper.tables.hardening import HARDENING_TABLES
 from fragility_paper.tables.labels import label_table, saturation, threshold_grid
+from fragility_paper.tables.lattice import (
+    exact_ceiling,
+    exact_labels,
+    lattice_by_dataset,
+    lattice_by_model,
+    lattice_ranking,
+    lattice_stress,
+)
 from fragility_paper.tables.models import main_auroc, main_rcma, nominal_vs_fragility, readings
 from fragility_paper.tables.ranking import (
     attribution,
@@ -58,6 +67,12 @@ TABLES: Mapping[str, Callable[[StudyResults], Table]] = {
     "exposure-stress": exposure_stress,
     "exposure-model": exposure_by_model,
     "exposure-dataset": exposure_by_dataset,
+    "lattice": lattice_by_dataset,
+    "lattice-model": lattice_by_model,
+    "lattice-ranking": lattice_ranking,
+    "lattice-stress": lattice_stress,
+    "exact-ceiling": exact_ceiling,
+    "exact-labels": exact_labels,
     "nominal": nominal_vs_fragility,
     "search": greedy_exact_beam,
     "components": component_ablation,
@@ -74,6 +89,11 @@ TABLES: Mapping[str, Callable[[StudyResults], Table]] = {
 }
 
 
+def tables_of(results: StudyResults) -> Mapping[str, Callable[[StudyResults], Table]]:
+    """The tables of the study that these results are of, by short name."""
+    return HARDENING_TABLES if results.study == "hardening" else TABLES
+
+
 def all_tables(results: StudyResults) -> dict[str, Table]:
     """Every table, by short name, in the order of the document."""
-    return {name: build(results) for name, build in TABLES.items()}
+    return {name: build(results) for name, build in tables_of(results).items()}

@@ -35,12 +35,17 @@ TITLES: Mapping[str, str] = {
     "cfc_fds_current": "CFC-FDS, reading `current`",
     "inverse_flip_budget": "Flip budget alone (1/k*)",
     "inverse_threshold": "Degradation threshold alone",
+    "cfc_fds_smallest": "CFC-FDS with k_min",
+    "inverse_smallest_set": "Smallest set alone (1/k_min)",
+    "p_flip_0.05": "P_flip at 0.05",
+    "p_flip_0.1": "P_flip at 0.1",
+    "p_flip_0.3": "P_flip at 0.3",
 }
 
 
 def is_certificate(score: str) -> bool:
     """Certificate scores are never turned round."""
-    return score.startswith(("cfc", "inverse")) or score in ("independent_loss", "common_loss")
+    return score.startswith(("cfc", "inverse", "p_flip")) or score in ("independent_loss", "common_loss")
 
 
 def datasets_of(results: StudyResults) -> list[str]:

@@ -12,6 +12,7 @@ import fragility as fg
 from fragility_paper.arrays import Array, Floats, Scores
 from fragility_paper.library import BrittleLabels, auroc
 from fragility_paper.unit.labels import INDEPENDENT, label, naturalistic_labels
+from fragility_paper.unit.lattice import Lattice, lattice_of
 from fragility_paper.unit.rows import AuditedPart, AuditedRows
 from fragility_paper.unit.scores import current_scores, importance_order, orientations, scores_on
 from fragility_paper.unit.work import Work
@@ -38,6 +39,7 @@ class Case:
     independent: BrittleLabels  # of a second set of draws
     natural: BrittleLabels | None  # of recorded outages, where the data have any
     held: HeldOut | None
+    lattice: Lattice | None  # of additive models
 
     @property
     def wrong(self) -> Array:
@@ -65,6 +67,11 @@ def judge(work: Work, test: AuditedPart, current: fg.Certificates, validation: A
         order = importance_order(work, validation.select("anyone"))
         scores = {**scores_on(work, rows, order), **current_scores(current.take(test.places("confident")))}
         held_scores = scores_on(work, held_rows, order) if len(held_rows) else {}
+    with work.clock.stage("lattice"):
+        lattice = lattice_of(work, rows)
+        if lattice is not None:
+            protocol = work.fitted.protocol
+            scores |= lattice.scores(rows.certs.claims, protocol.depth, protocol.weights)
     with work.clock.stage("labels"):
         labels = label(work, rows.evidence)
         independent = label(work, rows.evidence, seed_offset=INDEPENDENT)
@@ -72,7 +79,7 @@ def judge(work: Work, test: AuditedPart, current: fg.Certificates, validation: A
     with work.clock.stage("naturalistic"):
         natural = naturalistic_labels(work, rows)
     directions = orientations(scores, held_scores, held.labels if held else None)
-    return Case(work, rows, scores, directions, labels, independent, natural, held)
+    return Case(work, rows, scores, directions, labels, independent, natural, held, lattice)
 
 
 def row_table(case: Case) -> pd.DataFrame:

@@ -48,8 +48,11 @@ class FittedUnit:
 
         Certificates are not made of these: an audit binds its own rows and checks its engine against the model.
         """
-        rows = bind(self.model, self.rows(positions), protocol or self.protocol, ids=positions.tolist())
-        return prepared(rows, self.predictor)
+        return prepared(self.asked(positions, protocol), self.predictor)
+
+    def asked(self, positions: Array, protocol: fg.Protocol | None = None) -> EvidenceRows:
+        """The rows as evidence, asked of the model itself."""
+        return bind(self.model, self.rows(positions), protocol or self.protocol, ids=positions.tolist())
 
     @property
     def predictor(self) -> str:

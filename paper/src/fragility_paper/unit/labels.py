@@ -53,8 +53,8 @@ def naturalistic_labels(work: Work, rows: AuditedRows, *, seed_offset: int = 0) 
     return label_rows(run_stress_rows(rows.evidence, fitted.protocol, stress), stress)
 
 
-def donor_labels(work: Work, rows: AuditedRows) -> tuple[BrittleLabels, BrittleLabels]:
-    """Labels where groups take another training row's values, of two independent sets of draws."""
+def donor_labels(work: Work, rows: AuditedRows, seed_offsets: tuple[int, ...]) -> list[BrittleLabels]:
+    """Labels where groups take another training row's values, one for each set of draws."""
     fitted = work.fitted
     order = np.random.default_rng(fitted.unit.seed).permutation(fitted.split.train)
     donors = fitted.rows(np.sort(order[:MOST_DONORS]))
@@ -66,7 +66,7 @@ def donor_labels(work: Work, rows: AuditedRows) -> tuple[BrittleLabels, BrittleL
         stress = fg.Stress((Donor(SEVERITY),), draws=work.profile.draws, seed=seed)
         return label_rows(run_stress_rows(asked, fitted.protocol, stress, donors=lent), stress)
 
-    return labels(0), labels(INDEPENDENT)
+    return [labels(offset) for offset in seed_offsets]
 
 
 def markers_of(data: Dataset) -> dict[str, list[Any]]:

@@ -7,8 +7,7 @@ rows only. Scores are made without labels (:mod:`~fragility_paper.unit.scores`),
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pandas as pd
 from sklearn.pipeline import Pipeline
@@ -27,23 +26,15 @@ from fragility_paper.unit.certificates import (
     record_predictive,
     record_saturation,
 )
+from fragility_paper.unit.exact_mask import record_exact_mask
 from fragility_paper.unit.fitted import fit_unit
 from fragility_paper.unit.grid import record_grid
 from fragility_paper.unit.ranking import record_rankings
 from fragility_paper.unit.rows import AuditedPart, select_rows
-from fragility_paper.unit.searches import record_search
+from fragility_paper.unit.searches import record_lattice, record_search
 from fragility_paper.unit.sensitivity import record_baselines, record_depth, record_groupings, record_temperature
 from fragility_paper.unit.stresses import record_stresses
-from fragility_paper.unit.work import Clock, Work
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class UnitResult:
-    table: pd.DataFrame
-    certificates: fg.Certificates
-    rows: pd.DataFrame  # the confident test rows with truth, labels and every score
-    labelled: pd.DataFrame  # confident test and validation rows: scores and labels for review policies
-    seconds: Mapping[str, float]
+from fragility_paper.unit.work import Clock, UnitResult, Work
 
 
 def measure(
@@ -68,7 +59,7 @@ def measure(
     with clock.stage("calibration"):
         calibrator = record_calibration(work, test, validation)
     rows, labelled = measure_confident(work, test, current, validation, calibrator)
-    return UnitResult(record.frame(), test.rows.certs, rows, labelled, dict(clock.seconds))
+    return UnitResult(record.frame(), dict(clock.seconds), test.rows.certs, rows, labelled)
 
 
 def _audited_parts(work: Work) -> tuple[AuditedPart, AuditedPart]:
@@ -103,6 +94,9 @@ def measure_confident(
     record_rankings(case)
     with work.clock.stage("stresses"):
         record_stresses(case)
+    with work.clock.stage("beam"):
+        record_lattice(case)
+    record_exact_mask(case)
     if work.with_extras:
         measure_extras(case, test, calibrator)
     rows = row_table(case)

@@ -19,10 +19,17 @@ from fragility_paper.library import (
     random_order_score,
     rcma_along,
 )
+from fragility_paper.unit.lattice import LATTICE_SCORES
 from fragility_paper.unit.rows import AuditedRows
 from fragility_paper.unit.work import Work
 
-CERTIFICATE = (*CERTIFICATE_SCORES, "cfc_rcma_current", "cfc_fds_current", "cfc_exposure_current")
+CERTIFICATE = (
+    *CERTIFICATE_SCORES,
+    "cfc_rcma_current",
+    "cfc_fds_current",
+    "cfc_exposure_current",
+    *LATTICE_SCORES,
+)
 
 
 def importance_order(work: Work, rows: AuditedRows) -> Array:

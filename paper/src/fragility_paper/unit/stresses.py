@@ -20,11 +20,12 @@ from fragility_paper.library import BrittleLabels, auroc, quantile_interval, res
 from fragility_paper.tidy import Recorder
 from fragility_paper.unit.case import Case
 from fragility_paper.unit.labels import INDEPENDENT, donor_labels, label, naturalistic_labels
+from fragility_paper.unit.lattice import LATTICE_SCORES
 from fragility_paper.unit.work import mean_of
 
 DEFAULT = "default"
 OTHER_SEVERITIES = (0.1, 0.5)
-RANKED = ("cfc_exposure", "cfc_fds", "cfc_rcma", "independent_loss", "common_loss")
+RANKED = ("cfc_exposure", "cfc_fds", "cfc_rcma", "independent_loss", "common_loss", *LATTICE_SCORES)
 COMPARED = ("cfc_exposure", "cfc_fds", "cfc_rcma")
 # Perturbation first: where validation rows cannot tell, the strongest is the first.
 BASELINES = (
@@ -52,7 +53,8 @@ class Variant:
 def record_stresses(case: Case) -> None:
     """AUROC, ceiling, brittle rows and differences within the unit, for every kind of stress."""
     chosen = strongest_on_validation(case)
-    oriented = {name: case.directions[name] * case.scores[name] for name in (*RANKED, *BASELINES)}
+    there = [name for name in (*RANKED, *BASELINES) if name in case.scores]
+    oriented = {name: case.directions[name] * case.scores[name] for name in there}
     for variant in variants(case):
         _record_variant(case.work.record, variant, oriented, chosen)
 
@@ -67,7 +69,7 @@ def variants(case: Case) -> Iterator[Variant]:
     if case.natural is not None:
         again = naturalistic_labels(case.work, case.rows, seed_offset=INDEPENDENT)
         yield _variant("naturalistic", case.natural, again or case.natural)
-    yield _variant("donor", *donor_labels(case.work, case.rows))
+    yield _variant("donor", *donor_labels(case.work, case.rows, (0, INDEPENDENT)))
 
 
 def _variant(name: str, labels: BrittleLabels, again: BrittleLabels) -> Variant:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
+import pandas as pd
 
+import fragility as fg
 from fragility_paper.arrays import Array
 from fragility_paper.plan import Profile
 from fragility_paper.tidy import Recorder
@@ -42,6 +44,17 @@ class Work:
     @property
     def with_extras(self) -> bool:
         return self.fitted.unit.seed in self.profile.extra_seeds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitResult:
+    """What is kept of a unit; a study of hardening keeps the table alone."""
+
+    table: pd.DataFrame
+    seconds: Mapping[str, float]
+    certificates: fg.Certificates | None = None
+    rows: pd.DataFrame | None = None  # the confident test rows with truth, labels and every score
+    labelled: pd.DataFrame | None = None  # confident test and validation rows: scores and labels for review policies
 
 
 def mean_of(values: Array) -> float:

@@ -1,0 +1,83 @@
+"""Two audits of the same rows: which predictions stopped being brittle, which began, and which labels changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from fragility.certificates.collection import Certificates
+
+WITHIN = 2  # a confident prediction is called brittle here if losing so many groups turns it
+IDS_SHOWN = 10
+
+
+@dataclass(frozen=True, eq=False)
+class AuditChanges:
+    """What changed from one audit to another, on the rows that both cover."""
+
+    table: pd.DataFrame  # one row a prediction: id, and predicted, confidence, flip_budget, brittle before and after
+
+    @property
+    def stopped(self) -> pd.DataFrame:
+        """Rows that were brittle and no longer are."""
+        return self.table[self.table["brittle_before"] & ~self.table["brittle_after"]]
+
+    @property
+    def began(self) -> pd.DataFrame:
+        """Rows that are brittle and were not."""
+        return self.table[~self.table["brittle_before"] & self.table["brittle_after"]]
+
+    @property
+    def relabelled(self) -> pd.DataFrame:
+        """Rows whose predicted class changed."""
+        return self.table[self.table["predicted_before"] != self.table["predicted_after"]]
+
+    def to_text(self, truth: Mapping[Any, Any] | None = None) -> str:
+        """Return the counts and the first ids; ``truth`` maps ids to true classes."""
+        count = len(self.table)
+        if not count:
+            return "no row in common"
+        kept = int((self.table["brittle_before"] & self.table["brittle_after"]).sum())
+        lines = [
+            f"{count} rows in common",
+            f"  no longer brittle: {_some(self.stopped)}",
+            f"  brittle now: {_some(self.began)}; brittle in both: {kept}",
+            f"  labels changed: {_some(self.relabelled)}{self._rightness(truth)}",
+            "  (brittle: a confident prediction that turns when one or two groups are lost)",
+        ]
+        return "\n".join(lines)
+
+    def _rightness(self, truth: Mapping[Any, Any] | None) -> str:
+        changed = self.relabelled
+        if truth is None or changed.empty:
+            return ""
+        true = changed["id"].map({str(key): str(value) for key, value in truth.items()})
+        mended, spoilt = (int((true == changed[f"predicted_{when}"]).sum()) for when in ("after", "before"))
+        return f"; {mended} of them now right, {spoilt} were right before"
+
+
+def _some(rows: pd.DataFrame) -> str:
+    if rows.empty:
+        return "0"
+    shown = ", ".join(str(value) for value in rows["id"].head(IDS_SHOWN))
+    return f"{len(rows)} (rows {shown}{', ...' if len(rows) > IDS_SHOWN else ''})"
+
+
+def changes_between(before: Certificates, after: Certificates, min_confidence: float) -> AuditChanges:
+    """Return what changed on the rows that both audits cover, in the order of the first."""
+    both = _facts(before, min_confidence).merge(
+        _facts(after, min_confidence), on="id", suffixes=("_before", "_after"), how="inner"
+    )
+    return AuditChanges(both)
+
+
+def _facts(certs: Certificates, min_confidence: float) -> pd.DataFrame:
+    table: pd.DataFrame = certs.to_pandas()[["id", "predicted", "confidence", "flip_budget", "flipped"]]
+    turns = table["flipped"] & (table["flip_budget"] <= WITHIN)
+    brittle = turns & (table["confidence"] >= min_confidence)
+    # Ids of one audit may be numbers and of the other the same numbers as text.
+    facts: pd.DataFrame = table.assign(id=table["id"].astype(str), brittle=brittle).drop(columns="flipped")
+    return facts

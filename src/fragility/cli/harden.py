@@ -1,0 +1,272 @@
+"""`fragility harden`: train a model again so that its predictions rest on more of their evidence."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from rich.markup import escape
+
+import fragility as fg
+from fragility.cli.audit import ProtocolFile
+from fragility.cli.evaluate import Markers, parse_markers
+from fragility.cli.group import JUDGE
+from fragility.cli.options import (
+    Baseline,
+    BaselineUnits,
+    Decimal,
+    Encoding,
+    Engine,
+    Groups,
+    Id,
+    ModelArgument,
+    Separator,
+    Space,
+    Trust,
+    is_given,
+    load_protocol,
+    name_or_json,
+    refuse_declared,
+)
+from fragility.cli.outputs import plan_files
+from fragility.cli.tables import AuditRows, CsvFormat, csv_format, note_unlabelled, read_rows, read_table
+from fragility.cli.terminal import note, out
+from fragility.errors import DataError
+
+if TYPE_CHECKING:
+    from fragility.evidence.baselines import Units
+    from fragility.evidence.space import Space as SpaceName
+    from fragility.hardening.declaration import Degradation
+
+Train = Annotated[
+    Path, typer.Option("--train", metavar="TRAIN", help="The training rows, with their labels.", show_default=False)
+]
+TargetOption = Annotated[str, typer.Option("--target", metavar="COL", help="The label column.", show_default=False)]
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out", metavar="MODEL2", help="Write the hardened model to this file (.skops, .joblib).", show_default=False
+    ),
+]
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        "--rate",
+        min=0.0,
+        max=1.0,
+        help="How often a group is lost in a copy of a row. (default 0.2; with --outages 1: an event for each copy)",
+    ),
+]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(
+        "--tolerance",
+        min=0.0,
+        help="Choose the rate instead: the largest of 0.05 to 0.4 that loses at most this much of --metric on a "
+        "fifth of TRAIN.",
+    ),
+]
+Metric = Annotated[
+    str, typer.Option("--metric", metavar="NAME", help="What --tolerance speaks of: a scikit-learn scorer.")
+]
+Copies = Annotated[int, typer.Option("--copies", min=1, help="Degraded copies of each row.")]
+Kind = Annotated[
+    str, typer.Option("--kind", metavar="NAME", help="What happens to a copy: mask, attenuate or outages.")
+]
+OutageLog = Annotated[
+    Path | None,
+    typer.Option(
+        "--outages", metavar="FILE", help="Recorded outages to train against: a table of event and field, or booleans."
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the copies, and of the split for --tolerance.")]
+Test = Annotated[
+    Path | None, typer.Option("--test", metavar="TEST", help="Rows neither model has seen, to compare them on.")
+]
+
+DECLARED_BY_PROTOCOL = ("groups", "baseline", "baseline_units", "space")
+VALIDATION_SHARE = 0.2
+MOST_TRAINING_ROWS = 2000  # compared on where no other rows are given
+
+
+def register(app: typer.Typer) -> None:
+    app.command("harden", rich_help_panel=JUDGE)(harden)
+
+
+def harden(
+    context: typer.Context,
+    model: ModelArgument,
+    train: Train,
+    target: TargetOption,
+    out_file: Out,
+    rate: Rate = None,
+    tolerance: Tolerance = None,
+    metric: Metric = "roc_auc",
+    copies: Copies = 1,
+    kind: Kind = "mask",
+    outages: OutageLog = None,
+    markers: Markers = None,
+    test: Test = None,
+    protocol: ProtocolFile = None,
+    groups: Groups = "raw-origin",
+    baseline: Baseline = "mean",
+    baseline_units: BaselineUnits = "raw",
+    space: Space = None,
+    seed: Seed = 0,
+    engine: Engine = "auto",
+    id_column: Id = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
+    trust: Trust = False,
+) -> None:
+    """Train a model again so that its predictions rest on more of their evidence, and show what that did.
+
+    It learns from the rows and from copies of them in which groups of evidence are lost, weighted half and half. What
+    comes out is a model of the same kind, deployed and audited as before.
+
+    [bold]Examples[/bold]
+
+      fragility harden model.skops --train train.parquet --target class --test test.parquet --out hardened.skops
+
+      fragility harden model.skops --train train.parquet --target class --tolerance 0.002 --out hardened.skops
+
+      fragility harden model.skops --train train.parquet --target class --outages outages.csv --out hardened.skops
+    """
+    from fragility.hardening.acceptance import accepted
+    from fragility.models.storing import check_storable, save_model
+
+    _check_options(context, kind, outages is not None)
+    plan_files({"--out": out_file}, {"MODEL": model, "--train": train, "--test": test, "--outages": outages})
+    form = csv_format(separator, encoding, decimal, train, test, outages)
+    loaded = fg.load_model(model, trust=trust)
+    check_storable(accepted(loaded), out_file)
+    rows = _labelled(train, target, id_column, form)
+    declared = (
+        load_protocol(protocol)
+        if protocol is not None
+        else fg.Protocol.fit(
+            loaded,
+            rows.X,
+            groups=groups,
+            baseline=name_or_json(baseline, "--baseline"),
+            baseline_units=cast("Units", baseline_units),
+            space=cast("SpaceName | None", space),
+        )
+    )
+    log = None if outages is None else _read_log(outages, markers, form)
+    how = {"copies": copies, "kind": "outages" if log is not None else kind, "outages": log, "seed": seed}
+    plan = _Plan(loaded, rows, declared, how, engine)
+    chosen = rate if tolerance is None else plan.chosen_rate(tolerance, metric)
+    started = time.perf_counter()
+    hardened = plan.hardened(chosen)
+    seconds = time.perf_counter() - started
+    compared = _labelled_or_not(test, target, id_column, form) if test is not None else plan.some_rows()
+    _print(plan, hardened, compared, seconds)
+    save_model(hardened, out_file)
+    note(f"written to {out_file}")
+    note(f"next: fragility audit {out_file} DATA --train {train} --target {target} --out audit-hardened/")
+
+
+def _check_options(context: typer.Context, kind: str, has_log: bool) -> None:
+    if is_given(context, "protocol"):
+        refuse_declared(context, "--protocol", DECLARED_BY_PROTOCOL)
+    if is_given(context, "tolerance") and is_given(context, "rate"):
+        raise DataError("--tolerance chooses the rate; leave out --rate or leave out --tolerance")
+    if is_given(context, "metric") and not is_given(context, "tolerance"):
+        raise DataError("--metric says what --tolerance speaks of; give --tolerance, or leave out --metric")
+    if kind == "outages" and not has_log:
+        raise DataError("--kind outages needs recorded outages; name them with --outages")
+    if has_log and is_given(context, "kind") and kind != "outages":
+        raise DataError(f"--outages trains against recorded outages, and --kind says {kind}; leave out one of them")
+    if is_given(context, "markers") and not has_log:
+        raise DataError("--markers is about a log of outages; name one with --outages")
+
+
+def _labelled(path: Path, target: str, id_column: str | None, form: CsvFormat) -> AuditRows:
+    rows = read_rows(path, "--train", target=target, id_column=id_column, form=form)
+    if rows.labels is None:
+        names = ", ".join(map(str, rows.X.columns))
+        raise DataError(f"--target names the column {target!r}, but {path} has {names}")
+    return rows
+
+
+def _labelled_or_not(path: Path, target: str, id_column: str | None, form: CsvFormat) -> AuditRows:
+    rows = read_rows(path, "--test", target=target, id_column=id_column, form=form)
+    note_unlabelled(rows, target, path)
+    return rows
+
+
+def _read_log(path: Path, markers: str | None, form: CsvFormat) -> fg.Outages:
+    from fragility.stress import outage_events
+
+    return fg.Outages.from_events(outage_events(read_table(path, "--outages", form), markers=parse_markers(markers)))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The model as it was, the rows to train on, and how they are degraded."""
+
+    model: fg.Model
+    rows: AuditRows
+    protocol: fg.Protocol
+    how: dict[str, Any]
+    engine: str
+
+    def chosen_rate(self, tolerance: float, metric: str) -> float:
+        from sklearn.model_selection import train_test_split
+
+        X, y, X_val, y_val = self._split(train_test_split)
+        choice = fg.choose_rate(
+            self.model, X, y, X_val, y_val, tolerance=tolerance, metric=metric, protocol=self.protocol,
+            engine=self.engine, **self.how,
+        )  # fmt: skip
+        console = out()
+        console.print(f"Rates, trained on {len(X)} rows and judged on {len(X_val)} others of --train:")
+        console.print(escape(choice.to_text()) + "\n")
+        if choice.rate == 0.0:
+            raise DataError(
+                f"no rate loses at most {tolerance:g} of {metric} on the validation rows, so nothing was written; "
+                "raise --tolerance, or name a --rate"
+            )
+        return choice.rate
+
+    def _split(self, split: Any) -> Any:
+        labels = self.rows.labels
+        try:
+            X, X_val, y, y_val = split(
+                self.rows.X, labels, test_size=VALIDATION_SHARE, stratify=labels, random_state=self.how["seed"]
+            )
+        except ValueError as error:
+            raise DataError(f"--train cannot be split for --tolerance: {error}") from error
+        return X, y, X_val, y_val
+
+    def hardened(self, rate: float | None) -> Any:
+        how = {**self.how, "kind": cast("Degradation", self.how["kind"])}
+        return fg.harden(self.model, self.rows.X, self.rows.labels, protocol=self.protocol, rate=rate, **how)
+
+    def some_rows(self) -> AuditRows:
+        count = len(self.rows.X)
+        chosen = self.rows.X.sample(min(count, MOST_TRAINING_ROWS), random_state=self.how["seed"]).index
+        note(f"compared on {len(chosen)} training rows, which both models have seen; name others with --test")
+        assert self.rows.labels is not None
+        return AuditRows(self.rows.X.loc[chosen], None, self.rows.labels.loc[chosen])
+
+
+def _print(plan: _Plan, hardened: Any, compared: AuditRows, seconds: float) -> None:
+    from fragility.hardening import Mending, protocol_for, standing
+
+    def stands(model: Any, pi: fg.Protocol) -> Any:
+        labels = None if compared.labels is None else compared.labels.to_numpy()
+        return standing(model, compared.X, pi, labels, ids=compared.ids, engine=plan.engine, progress=None)
+
+    after = protocol_for(hardened, plan.rows.X, plan.protocol)
+    mending = Mending(stands(plan.model, plan.protocol), stands(hardened, after))
+    console = out()
+    console.print(f"{plan.model.kind}, {mending.before.rows} rows:")
+    console.print(escape(mending.to_text()))
+    rows = len(plan.rows.X)
+    console.print(f"trained on {rows} rows and {rows * plan.how['copies']} degraded copies in {seconds:.1f} s")

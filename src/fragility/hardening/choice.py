@@ -1,0 +1,266 @@
+"""The rate by what it costs: the largest on a declared grid whose validation metric loses at most a tolerance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.metrics import get_scorer
+
+from fragility.errors import DataError, ProtocolError
+from fragility.hardening.declaration import Degradation
+from fragility.hardening.standing import standing
+from fragility.hardening.training import harden, protocol_for
+from fragility.progress import Report, progress_bar
+from fragility.protocol import Protocol
+from fragility.text import aligned, number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RATES = (0.05, 0.1, 0.2, 0.3, 0.4)
+TOLERANCE = 0.002
+Scorer = Callable[[Any, Any, Any], float]
+
+
+@dataclass(frozen=True, slots=True)
+class RateOutcome:
+    """What one rate did on the validation rows; rate 0 is the plain model.
+
+    Attributes
+    ----------
+    rate : float
+        The rate.
+    metric : float
+        The metric on the validation rows.
+    loss : float
+        What it lost against the plain model.
+    confident_share : float
+        Share of predictions at least 90% confident.
+    brittle_share : float
+        Share of those that break under held-out stress; NaN where there are none.
+    exposure : float
+        Mean exposure of all predictions.
+    seconds : float
+        What training took.
+    """
+
+    rate: float
+    metric: float
+    loss: float
+    confident_share: float
+    brittle_share: float
+    exposure: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RateChoice:
+    """What each rate did on validation rows, and which one was chosen; :func:`choose_rate` makes it.
+
+    Attributes
+    ----------
+    rate : float
+        The largest rate within the tolerance; 0 where none is, and then the plain model stays.
+    model : estimator or Pipeline
+        The model trained with it.
+    metric : str
+        Name of the metric.
+    tolerance : float
+        What the metric may lose.
+    outcomes : tuple of RateOutcome
+        The plain model (rate 0) first, then each rate of the grid.
+
+    See Also
+    --------
+    harden : Trains with one rate.
+    """
+
+    rate: float
+    model: Any
+    metric: str
+    tolerance: float
+    outcomes: tuple[RateOutcome, ...]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row a rate.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The attributes of each outcome.
+        """
+        import pandas as pd
+
+        return pd.DataFrame([asdict(outcome) for outcome in self.outcomes])
+
+    def to_text(self) -> str:
+        """Return the table and the choice in words.
+
+        Returns
+        -------
+        str
+            Several lines.
+        """
+        head = ("rate", self.metric, "loss", "confident", "of these brittle", "exposure", "seconds")
+        lines = aligned([head, *(self._line(outcome) for outcome in self.outcomes)])
+        return "\n".join([*lines, self._sentence()])
+
+    def _line(self, outcome: RateOutcome) -> tuple[str, ...]:
+        mark = " *" if outcome.rate == self.rate else ""
+        return (
+            f"{outcome.rate:g}{mark}",
+            number(outcome.metric, 4),
+            number(outcome.loss, 4),
+            number(outcome.confident_share),
+            number(outcome.brittle_share),
+            number(outcome.exposure),
+            number(outcome.seconds, 1),
+        )
+
+    def _sentence(self) -> str:
+        if self.rate == 0.0:
+            return f"no rate loses at most {self.tolerance:g} of {self.metric}: the plain model stays"
+        return f"* the largest rate that loses at most {self.tolerance:g} of {self.metric} on the validation rows"
+
+    def __repr__(self) -> str:
+        return self.to_text()
+
+
+def choose_rate(
+    model: Any,
+    X: Any,
+    y: Any,
+    X_val: Any,
+    y_val: Any,
+    *,
+    rates: Sequence[float] = RATES,
+    tolerance: float = TOLERANCE,
+    metric: str | Scorer = "roc_auc",
+    protocol: Protocol | None = None,
+    copies: int = 1,
+    kind: Degradation = "mask",
+    outages: Any = None,
+    sample_weight: Any = None,
+    fit_params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    engine: str = "auto",
+    progress: bool | Report | None = None,
+) -> RateChoice:
+    """Harden a model with each rate of a grid and choose the largest that costs little on validation rows.
+
+    Parameters
+    ----------
+    model : estimator or Pipeline
+        The classifier, fitted or not.
+    X : array or table of shape (n, d)
+        Raw training rows.
+    y : array of shape (n,)
+        Their labels.
+    X_val : array or table
+        Validation rows, which no model is trained on; they are never degraded for the metric.
+    y_val : array
+        Their labels.
+    rates : sequence of float, default=(0.05, 0.1, 0.2, 0.3, 0.4)
+        The grid, declared before looking.
+    tolerance : float, default=0.002
+        What the metric may lose against the plain model.
+    metric : str or callable, default="roc_auc"
+        A scikit-learn scorer's name, or a function (model, X, y) -> number, larger is better. With more than two
+        classes ``roc_auc`` is ``roc_auc_ovr``.
+    protocol : Protocol, optional
+        As in :func:`harden`.
+    copies : int, default=1
+        As in :func:`harden`.
+    kind : {"mask", "attenuate", "outages"}, default="mask"
+        As in :func:`harden`.
+    outages : Outages, table or list, optional
+        As in :func:`harden`.
+    sample_weight : array of shape (n,), optional
+        Weight of each training row.
+    fit_params : mapping, optional
+        Further arguments of the final estimator's ``fit``.
+    seed : int, default=0
+        Of the degradation.
+    engine : str, default="auto"
+        As in :func:`audit`, for what the validation predictions rest on.
+    progress : bool or callable, optional
+        A bar over the rates on the terminal (the default if there is one), or a function (done, in all).
+
+    Returns
+    -------
+    RateChoice
+        The rate, the model trained with it, and the table of what each rate did.
+
+    See Also
+    --------
+    harden : Trains with one rate.
+    """
+    grid, score = _checked_grid(rates, tolerance), _scorer(metric, y)
+    how: dict[str, Any] = {"copies": copies, "kind": kind, "outages": outages, "sample_weight": sample_weight}
+    how |= {"fit_params": fit_params, "seed": seed}
+
+    def judged(trained: Any, own: Protocol, rate: float, seconds: float) -> RateOutcome:
+        rests = standing(trained, X_val, own, engine=engine)
+        reached = _scored(score, trained, X_val, y_val)
+        return RateOutcome(rate, reached, 0.0, rests.confident_share, rests.brittle_share, rests.exposure, seconds)
+
+    with progress_bar("hardening", progress) as report:
+        plain, seconds = _timed(lambda: harden(model, X, y, rate=0.0, **how))
+        own = protocol_for(plain, X, protocol)
+        outcomes, chosen = [judged(plain, own, 0.0, seconds)], plain
+        for rate in grid:
+            if report is not None:
+                report(len(outcomes), 1 + len(grid))
+            trained, seconds = _timed(lambda: harden(plain, X, y, rate=rate, protocol=own, **how))  # noqa: B023
+            outcome = judged(trained, own, rate, seconds)
+            outcomes.append(replace(outcome, loss=outcomes[0].metric - outcome.metric))
+            if outcomes[-1].loss <= tolerance:
+                chosen = trained
+    best = max(outcome.rate for outcome in outcomes if outcome.loss <= tolerance)
+    return RateChoice(best, chosen, _metric_name(metric), float(tolerance), tuple(outcomes))
+
+
+def _timed(train: Callable[[], Any]) -> tuple[Any, float]:
+    started = time.perf_counter()
+    return train(), time.perf_counter() - started
+
+
+def _checked_grid(rates: Sequence[float], tolerance: float) -> tuple[float, ...]:
+    grid = tuple(sorted({float(rate) for rate in rates}))
+    if not grid or not 0.0 < grid[0] <= grid[-1] <= 1.0:
+        raise ProtocolError(f"rates must be numbers above 0 and up to 1, got {list(rates)}")
+    if not tolerance >= 0.0:
+        raise ProtocolError(f"tolerance must be a number of at least 0, got {tolerance!r}")
+    return grid
+
+
+def _scorer(metric: str | Scorer, y: Any) -> Scorer:
+    if callable(metric):
+        return metric
+    if metric == "roc_auc" and len(np.unique(np.asarray(y).astype(str))) > 2:
+        metric = "roc_auc_ovr"
+    try:
+        return get_scorer(metric)  # type: ignore[no-any-return]
+    except ValueError as error:
+        raise DataError(
+            f"metric must be the name of a scikit-learn scorer, such as roc_auc or neg_log_loss, got {metric!r}"
+        ) from error
+
+
+def _scored(score: Scorer, model: Any, X: Any, y: Any) -> float:
+    try:
+        reached = float(score(model, X, y))
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise DataError(f"metric fails on the validation rows: {type(error).__name__}: {reason}") from error
+    if np.isnan(reached):
+        raise DataError("metric has no value on the validation rows; give rows in which every class occurs")
+    return reached
+
+
+def _metric_name(metric: str | Scorer) -> str:
+    return metric if isinstance(metric, str) else getattr(metric, "__name__", type(metric).__name__)

@@ -1,0 +1,163 @@
+"""`fragility harden`, and `fragility compare` of what it made."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import skops.io
+from command_line import refuse, run
+from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+import fragility as fg
+from fragility.hardening import RateChoice, RateOutcome
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    home = tmp_path_factory.mktemp("harden")
+    X, y = fg.load_credit_g()
+    prepare = make_column_transformer(
+        (StandardScaler(), make_column_selector(dtype_include="number")),
+        (OneHotEncoder(sparse_output=False, handle_unknown="ignore"), make_column_selector(dtype_exclude="number")),
+    )
+    model = make_pipeline(prepare, LogisticRegression(max_iter=500)).fit(X[:700], y[:700])
+    skops.io.dump(model, home / "model.skops")
+    X.assign(risk=y)[:700].to_parquet(home / "train.parquet")
+    X.assign(risk=y)[700:].to_parquet(home / "test.parquet")
+    log = [("monday", "checking_status"), ("monday", "duration"), ("friday", "checking_status")]
+    pd.DataFrame(log, columns=["event", "field"]).to_csv(home / "log.csv", index=False)
+    fg.Protocol.fit(model, X[:700], baseline="mode").save(home / "protocol.json")
+    return home
+
+
+def words(folder, out, *more):
+    train = folder / "train.parquet"
+    return ("harden", folder / "model.skops", "--train", train, "--target", "risk", "--trust", "--out", out, *more)
+
+
+def rows(folder, name):
+    table = pd.read_parquet(folder / name)
+    return table.drop(columns="risk"), table["risk"]
+
+
+def plain(folder):
+    return fg.load_model(folder / "model.skops", trust=True)
+
+
+def test_the_model_it_writes_is_the_one_harden_makes(folder, tmp_path):
+    done = run(*words(folder, tmp_path / "hard.skops", "--test", folder / "test.parquet", "--seed", 3))
+    assert done.code == 0, done.err
+    X, y = rows(folder, "train.parquet")
+    expected = fg.harden(plain(folder), X, y, seed=3)
+    made = fg.load_model(tmp_path / "hard.skops", trust=True)
+    X_test, _ = rows(folder, "test.parquet")
+    assert np.array_equal(made.estimator.predict_proba(X_test), expected.predict_proba(X_test))
+    for word in (
+        "before",
+        "AUROC",
+        "NLL",
+        "ECE",
+        "brittle",
+        "exposure",
+        "k*",
+        "hold of a group",
+        "700 degraded copies",
+    ):
+        assert word in done.out, word
+    assert f"written to {tmp_path / 'hard.skops'}" in done.err
+
+
+def test_the_rate_can_be_chosen_by_a_tolerance(folder, tmp_path):
+    test = folder / "test.parquet"
+    done = run(*words(folder, tmp_path / "hard.joblib", "--test", test, "--tolerance", 1.0))
+    assert done.code == 0, done.err
+    assert "trained on 560 rows and judged on 140 others" in done.out and "0.4 *" in done.out
+    X, y = rows(folder, "train.parquet")
+    made = fg.load_model(tmp_path / "hard.joblib", trust=True)
+    assert np.array_equal(made.estimator.predict_proba(X), fg.harden(plain(folder), X, y, rate=0.4).predict_proba(X))
+
+
+def test_nothing_within_the_tolerance_writes_nothing(folder, tmp_path, monkeypatch):
+    plain_only = RateChoice(0.0, None, "roc_auc", 0.0, (RateOutcome(0.0, 0.9, 0.0, 0.5, 0.1, 0.4, 1.0),))
+    monkeypatch.setattr(fg, "choose_rate", lambda *_, **__: plain_only)
+    done = run(*words(folder, tmp_path / "no.skops", "--tolerance", 0))
+    assert done.code == 2 and "so nothing was written; raise --tolerance, or name a --rate" in done.err
+    assert "the plain model stays" in done.out and not (tmp_path / "no.skops").exists()
+
+
+def test_outages_protocol_and_training_rows_to_compare_on(folder, tmp_path):
+    X, y = rows(folder, "train.parquet")
+    done = run(*words(folder, tmp_path / "a.skops", "--outages", folder / "log.csv"))
+    assert done.code == 0 and "700 training rows, which both models have seen" in done.err
+    events = [{"checking_status", "duration"}, {"checking_status"}]
+    expected = fg.harden(plain(folder), X, y, kind="outages", outages=events)
+    made = fg.load_model(tmp_path / "a.skops", trust=True)
+    assert np.array_equal(made.estimator.predict_proba(X), expected.predict_proba(X))
+    done = run(*words(folder, tmp_path / "b.skops", "--protocol", folder / "protocol.json", "--kind", "attenuate"))
+    assert done.code == 0, done.err
+    protocol = fg.Protocol.load(folder / "protocol.json")
+    expected = fg.harden(plain(folder), X, y, kind="attenuate", protocol=protocol)
+    made = fg.load_model(tmp_path / "b.skops", trust=True)
+    assert np.array_equal(made.estimator.predict_proba(X), expected.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (("--rate", "0.1", "--tolerance", "0.1"), "--tolerance chooses the rate"),
+        (("--metric", "accuracy"), "--metric says what --tolerance speaks of"),
+        (("--kind", "outages"), "--kind outages needs recorded outages; name them with --outages"),
+        (("--kind", "drop"), "kind must be one of mask, attenuate, outages, got 'drop'"),
+        (("--markers", "?"), "--markers is about a log of outages"),
+        (("--out", "model.onnx"), "must end in .skops, .joblib"),
+        (("--out", "model.cbm"), "a .cbm file holds a CatBoostClassifier alone, this is a Pipeline"),
+        (("--target", "class"), "--target names the column 'class', but"),
+        (("--protocol", "p.json", "--baseline", "mode"), "--protocol already declares the baseline"),
+    ],
+)
+def test_wrong_words_are_refused_in_one_sentence(folder, tmp_path, monkeypatch, more, sentence):
+    monkeypatch.chdir(tmp_path)
+    assert sentence in refuse(*words(folder, "h.skops", *more))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_model_itself_is_never_overwritten(folder):
+    before = (folder / "model.skops").read_bytes()
+    assert "both name" in refuse(*words(folder, folder / "model.skops"))
+    assert (folder / "model.skops").read_bytes() == before
+
+
+def test_what_cannot_be_hardened_is_said(folder, tmp_path):
+    X, y = rows(folder, "train.parquet")
+    skops.io.dump(KNeighborsClassifier().fit(X.select_dtypes("number"), y), tmp_path / "near.skops")
+    done = refuse("harden", tmp_path / "near.skops", "--train", folder / "train.parquet", "--target", "risk", "--trust",
+                  "--out", tmp_path / "h.skops")  # fmt: skip
+    assert "KNeighborsClassifier takes no sample weights" in done
+
+
+def test_compare_says_which_predictions_changed(folder, tmp_path):
+    run(*words(folder, tmp_path / "hard.skops", "--rate", 0.5))
+    for name, model in (("plain", folder / "model.skops"), ("hard", tmp_path / "hard.skops")):
+        done = run("audit", model, folder / "test.parquet", "--train", folder / "train.parquet", "--target", "risk",
+                   "--trust", "--out", tmp_path / name)  # fmt: skip
+        assert done.code == 0, done.err
+    audits = [fg.Certificates.load(tmp_path / name).to_pandas() for name in ("plain", "hard")]
+    brittle = [(a["confidence"] >= 0.9) & a["flipped"] & (a["flip_budget"] <= 2) for a in audits]
+    changed = audits[0]["predicted"] != audits[1]["predicted"]
+    done = run("compare", tmp_path / "plain", tmp_path / "hard", "--changes", tmp_path / "changes.csv",
+               "--labels", folder / "test.parquet", "--target", "risk")  # fmt: skip
+    assert done.code == 0, done.err
+    assert f"no longer brittle: {(brittle[0] & ~brittle[1]).sum()}" in done.out
+    assert f"brittle now: {(~brittle[0] & brittle[1]).sum()}" in done.out
+    assert f"labels changed: {changed.sum()}" in done.out
+    truth = rows(folder, "test.parquet")[1].to_numpy()
+    mended = (changed & (audits[1]["predicted"] == truth)).sum()
+    assert f"{mended} of them now right, {changed.sum() - mended} were right before" in done.out
+    table = pd.read_csv(tmp_path / "changes.csv")
+    assert len(table) == 300 and table["brittle_after"].sum() == brittle[1].sum()
+    assert "must end in .csv" in refuse("compare", tmp_path / "plain", tmp_path / "hard", "--changes", "c.xlsx")
