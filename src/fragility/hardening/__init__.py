@@ -2,6 +2,7 @@
 
 declaration  what is done to a copy of a training row
 acceptance   which models can be hardened
+spaces       which groups can be lost, and toward what
 twins        degraded copies of rows
 inputs       what the final estimator is trained on
 epochs       a network stopped by validation rows of ours
@@ -13,8 +14,9 @@ choice       the rate by what it costs
 
 from fragility.hardening.choice import RateChoice, RateOutcome, choose_rate
 from fragility.hardening.classifier import HardenedClassifier
+from fragility.hardening.spaces import protocol_for
 from fragility.hardening.standing import Mending, Standing, standing
-from fragility.hardening.training import harden, protocol_for
+from fragility.hardening.training import harden
 
 __all__ = [
     "HardenedClassifier",

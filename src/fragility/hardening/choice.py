@@ -12,8 +12,9 @@ from sklearn.metrics import get_scorer
 
 from fragility.errors import DataError, ProtocolError
 from fragility.hardening.declaration import Degradation
+from fragility.hardening.spaces import protocol_for
 from fragility.hardening.standing import standing
-from fragility.hardening.training import harden, protocol_for
+from fragility.hardening.training import harden
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
 from fragility.text import aligned, number

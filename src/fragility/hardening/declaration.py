@@ -39,9 +39,7 @@ class Hardening:
         if self.kind == "outages" and self.outages is None:
             raise ProtocolError("the kind outages needs recorded outages, and none were given")
         if self.kind != "outages" and self.outages is not None:
-            raise ProtocolError(
-                f"recorded outages are for the kind outages, and the kind is {self.kind!r}"
-            )
+            raise ProtocolError(f"recorded outages are for the kind outages, and the kind is {self.kind!r}")
 
     @classmethod
     def read(cls, rate: Any, copies: Any, kind: Any, outages: Any, seed: Any) -> Hardening:

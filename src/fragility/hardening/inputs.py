@@ -15,9 +15,9 @@ from fragility.errors import ProtocolError
 from fragility.evidence.codec import RawCodec
 from fragility.evidence.handover import as_matrix
 from fragility.evidence.rows import Rows, stacked
+from fragility.evidence.space import EvidenceSpace
 from fragility.evidence.tracing import output_names
 from fragility.hardening.twins import Degrader, Space, with_twins
-from fragility.protocol import Protocol
 from fragility.stress.draws import Words
 
 
@@ -31,9 +31,9 @@ class EstimatorInput:
     handed: Any  # the input that preprocessing made of the rows, where ``restore`` runs it again; else None
 
     @classmethod
-    def of(cls, rows: Rows, transformer: Any, handed: Any, protocol: Protocol) -> EstimatorInput:
-        read = _raw_input if protocol.space == "raw" else _transformed_input
-        return read(rows, transformer, handed, protocol)
+    def of(cls, rows: Rows, transformer: Any, handed: Any, declared: EvidenceSpace) -> EstimatorInput:
+        read = _raw_input if declared.space == "raw" else _transformed_input
+        return read(rows, transformer, handed, declared)
 
     def with_twins(self, kept: Integers, keys: Words, degrader: Degrader) -> Any:
         """Return the input for the rows at ``kept`` and for their twins, copy by copy."""
@@ -46,11 +46,11 @@ class EstimatorInput:
         return stacked(own, self.restore(stack[len(kept) :]))
 
 
-def _transformed_input(rows: Rows, transformer: Any, handed: Any, protocol: Protocol) -> EstimatorInput:
+def _transformed_input(rows: Rows, transformer: Any, handed: Any, declared: EvidenceSpace) -> EstimatorInput:
     matrix, restore = as_matrix(handed)
     names = list(rows.names) if transformer is None else output_names(transformer, matrix.shape[1])
-    _check_columns(names, protocol)
-    baseline = _numbers(protocol)
+    _check_columns(names, declared)
+    baseline = _numbers(declared)
     # The stack is in the matrix's own form already; only a frame or another precision is made of it again.
     keeps = sp.issparse(handed) or isinstance(handed, np.ndarray)
     return EstimatorInput(
@@ -58,16 +58,16 @@ def _transformed_input(rows: Rows, transformer: Any, handed: Any, protocol: Prot
     )
 
 
-def _raw_input(rows: Rows, transformer: Any, handed: Any, protocol: Protocol) -> EstimatorInput:
+def _raw_input(rows: Rows, transformer: Any, handed: Any, declared: EvidenceSpace) -> EstimatorInput:
     if rows.frame is None:
         raise ProtocolError("the raw evidence space needs a table or dense array, got a sparse matrix")
-    _check_columns(sorted(rows.names), protocol, sorted)
-    values = {column.name: column.baseline for column in protocol.columns}
-    codec = RawCodec.fit(rows, protocol.fields, values)
-    place = [rows.names.index(column.name) for column in protocol.columns]  # evidence columns: the protocol's order
+    _check_columns(sorted(rows.names), declared, sorted)
+    values = {column.name: column.baseline for column in declared.columns}
+    codec = RawCodec.fit(rows, declared.fields, values)
+    place = [rows.names.index(column.name) for column in declared.columns]  # evidence columns: the protocol's order
     inverse = np.argsort(place)
     baseline = codec.encode_row(values)[place]
-    nominal = np.array([column.kind == "nominal" for column in protocol.columns])
+    nominal = np.array([column.kind == "nominal" for column in declared.columns])
 
     def restore(stack: Floats) -> Any:
         raw = codec.decode(stack[:, inverse])
@@ -78,15 +78,15 @@ def _raw_input(rows: Rows, transformer: Any, handed: Any, protocol: Protocol) ->
     return EstimatorInput(matrix, space, restore, None if transformer is None else handed)
 
 
-def _check_columns(names: list[str], protocol: Protocol, order: Callable[[Any], list[str]] = list) -> None:
-    declared = order(column.name for column in protocol.columns)
-    if names != declared:
-        other = next((name for name in names if name not in set(declared)), names[0])
+def _check_columns(names: list[str], declared: EvidenceSpace, order: Callable[[Any], list[str]] = list) -> None:
+    known = order(column.name for column in declared.columns)
+    if names != known:
+        other = next((name for name in names if name not in set(known)), names[0])
         raise ProtocolError(
             f"the protocol was made for other columns: it does not place {other!r}; fit one for this model, or leave "
             "protocol out"
         )
 
 
-def _numbers(protocol: Protocol) -> Floats:
-    return np.array([np.nan if c.baseline is None else float(c.baseline) for c in protocol.columns])
+def _numbers(declared: EvidenceSpace) -> Floats:
+    return np.array([np.nan if c.baseline is None else float(c.baseline) for c in declared.columns])

@@ -8,9 +8,9 @@ of a leaf keep their meaning. Preprocessing, groups and baseline come from the o
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,17 +21,20 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.errors import DataError, FragilityError, ModelError, ProtocolError
-from fragility.evidence.averages import BASELINES
+from fragility.errors import DataError, FragilityError, ModelError
+from fragility.evidence.binding import bind_rows
 from fragility.evidence.rows import Rows, read_rows
+from fragility.evidence.space import EvidenceSpace
 from fragility.hardening.acceptance import accepted, final_estimator, validation_door, validation_share
 from fragility.hardening.declaration import Degradation, Hardening
 from fragility.hardening.epochs import fit_by_epochs
 from fragility.hardening.inputs import EstimatorInput
+from fragility.hardening.spaces import space_for
 from fragility.hardening.twins import Degrader, content_keys
 from fragility.libraries import library_of
+from fragility.models import Model
 from fragility.models.links import type_name
-from fragility.protocol import Protocol, bind
+from fragility.protocol import DEFAULT_SEVERITIES, Protocol
 from fragility.stress import Layout
 from fragility.stress.draws import Words
 
@@ -126,9 +129,10 @@ def harden(
         # A twin equal to its row adds nothing, and a doubled table is another one to estimators that count rows.
         weights = {} if sample_weight is None else {"sample_weight": training.weights}
         return prepared.finished(prepared.handed, training.labels, {**weights, **extra})
-    probe = prepared.probe(subject, training, extra)
-    own = protocol_for(probe, training.rows.native, protocol)
-    return prepared.hardened(training, own, _degrader(plan, own, probe, training.rows), extra)
+    probe = Model.wrap(prepared.probe(subject, training, extra))
+    space = space_for(probe, training.rows, protocol)
+    severities = DEFAULT_SEVERITIES if protocol is None else protocol.severities
+    return prepared.hardened(training, space, _degrader(plan, space, severities, probe, training.rows), extra)
 
 
 # --- what is trained on -------------------------------------------------------------------------------------------
@@ -181,9 +185,7 @@ def _fit_params(model: Any, fit_params: Mapping[str, Any] | None, n: int) -> dic
     prefix = f"{model.steps[-1][0]}__" if isinstance(model, Pipeline) else ""
     extra = {name.removeprefix(prefix): value for name, value in (fit_params or {}).items()}
     if "sample_weight" in extra:
-        raise DataError(
-            "fit_params holds sample_weight; give it as an argument of its own, for twins to share it"
-        )
+        raise DataError("fit_params holds sample_weight; give it as an argument of its own, for twins to share it")
     for name, value in extra.items():
         if isinstance(value, (np.ndarray, pd.Series)) and value.shape[:1] == (n,) and not name.startswith("eval_"):
             raise DataError(
@@ -245,11 +247,11 @@ class _Prepared:
         return Pipeline([*self.transformer.steps, ("final", head)])
 
     def hardened(
-        self, training: _TrainingRows, protocol: Protocol, degrader: Degrader, extra: Mapping[str, Any]
+        self, training: _TrainingRows, space: EvidenceSpace, degrader: Degrader, extra: Mapping[str, Any]
     ) -> Any:
         aside, copies = self._set_aside(training, extra), degrader.plan.copies
         kept = np.flatnonzero(~aside)
-        estimator_input = EstimatorInput.of(training.rows, self.transformer, self.handed, protocol)
+        estimator_input = EstimatorInput.of(training.rows, self.transformer, self.handed, space)
         matrix = estimator_input.with_twins(kept, training.keys, degrader)
         weights = training.weights[kept]
         arguments = {**extra, **self._validation(training, np.flatnonzero(aside))}
@@ -321,42 +323,8 @@ def _stopping_as_for(head: Any, n: int) -> Iterator[None]:
     head.set_params(early_stopping="auto")
 
 
-# --- groups and baseline --------------------------------------------------------------------------------------------
-
-
-def protocol_for(model: Any, X: Any, protocol: Protocol | None) -> Protocol:
-    """Return the protocol of these training rows: the usual one, or a given one fitted to them by its own rules.
-
-    A given one may come from other rows, or from a model whose preprocessing learned from other rows: its baseline
-    would then be in other units.
-    """
-    if protocol is None:
-        return Protocol.fit(model, X)
-    if not isinstance(protocol, Protocol):
-        raise ProtocolError(f"protocol must be a Protocol, got {type(protocol).__name__}")
-    by_rule, raw = protocol.baseline in BASELINES, protocol.space == "raw"
-    own = Protocol.fit(
-        model,
-        X,
-        space=protocol.space,
-        groups="raw-origin" if protocol.grouping == "raw-origin" else {g.name: g.columns for g in protocol.groups},
-        baseline=protocol.baseline if by_rule else {column.name: column.baseline for column in protocol.columns},
-        baseline_units="raw" if by_rule or raw else "transformed",
-        nominal=[field.name for field in protocol.fields if field.kind == "nominal"] if raw else (),
-    )
-    return replace(
-        protocol,
-        fields=own.fields,
-        columns=own.columns,
-        groups=own.groups,
-        depth=min(protocol.depth, len(own.groups)),
-        training_digest=own.training_digest,
-        training_rows=own.training_rows,
-    )
-
-
-def _degrader(plan: Hardening, protocol: Protocol, model: Any, rows: Rows) -> Degrader:
+def _degrader(plan: Hardening, space: EvidenceSpace, severities: Sequence[float], model: Model, rows: Rows) -> Degrader:
     removed = None
     if plan.outages is not None:
-        removed = plan.outages.removed_groups(Layout.of(protocol, bind(model, rows.head(1).native, protocol)))
-    return Degrader(plan, protocol.column_group, len(protocol.groups), np.asarray(protocol.severities), removed)
+        removed = plan.outages.removed_groups(Layout.of(space, bind_rows(model, rows.head(1).native, space)))
+    return Degrader(plan, space.column_group, len(space.groups), np.asarray(severities), removed)

@@ -20,6 +20,7 @@ import numpy as np
 from fragility.arrays import Floats, Integers
 from fragility.errors import EvidenceError, ProtocolError
 from fragility.evidence import EvidenceRows
+from fragility.evidence.space import EvidenceSpace
 from fragility.evidence.tracing import trace_columns
 from fragility.protocol import Protocol
 from fragility.stress.draws import Words, strikes, uniforms
@@ -37,7 +38,7 @@ class Layout:
     donors: Floats | None = None  # (m, d) rows that lend their values, for `Donor`
 
     @classmethod
-    def of(cls, protocol: Protocol, rows: EvidenceRows, donors: Floats | None = None) -> Layout:
+    def of(cls, protocol: Protocol | EvidenceSpace, rows: EvidenceRows, donors: Floats | None = None) -> Layout:
         """The layout of rows bound to a protocol."""
         spread = [_noise_spread(column.kind, column.spread) for column in protocol.columns]
         return cls(
@@ -60,7 +61,7 @@ class Layout:
         return tuple(sorted({name for names in self.fields for name in names}))
 
 
-def _column_fields(protocol: Protocol, rows: EvidenceRows) -> tuple[tuple[str, ...], ...]:
+def _column_fields(protocol: Protocol | EvidenceSpace, rows: EvidenceRows) -> tuple[tuple[str, ...], ...]:
     """Raw fields of every column: its own name, or what the preprocessing made it from."""
     transformer = rows.model.transformer
     if protocol.space == "raw" or transformer is None:
