@@ -33,12 +33,7 @@ LAYERS: list[set[str]] = [  # lowest first
     {"calibration", "resmlp"},
     {"policy"},
     {"display", "_evaluate"},
-<<<<<<< HEAD
-    {"harden", "trust"},
-=======
-    {"reliability"},
     {"hardening", "trust"},
->>>>>>> study
     {"scale"},
     {"report"},
     {"review", "demo"},
