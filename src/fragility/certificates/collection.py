@@ -6,11 +6,11 @@ theirs. docs/format.md describes every field, so that someone else can write ano
 
 from __future__ import annotations
 
-import html
 import operator
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any, overload
 
@@ -25,14 +25,15 @@ from fragility.certificates.claims import Claims
 from fragility.certificates.digests import context_digest, digest_from_text, row_digests
 from fragility.certificates.folder import read_folder, without_files, write_folder
 from fragility.certificates.manifest import check_manifest
+from fragility.certificates.pictures import collapse_curve, plain_table, side_by_side
 from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
 from fragility.certificates.table import check_schema, claims_of, table_of
 from fragility.errors import CertificateError
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
+from fragility.svg import escaped
 
-SHOWN_ROWS = 20
-SHOWN_COLUMNS = ["id", "predicted", "confidence", "flip_budget", "rcma", "fds", "exposure"]
+SHOWN_ROWS = 10
 RANKED_BY = ("exposure", "fds", "rcma", "independent_loss", "common_loss")
 
 
@@ -303,9 +304,35 @@ class Certificates:
         )
 
     def _repr_html_(self) -> str:
-        shown = self.table.slice(0, SHOWN_ROWS).select(SHOWN_COLUMNS)
-        told = f"<p>The first {SHOWN_ROWS} of {len(self)}:</p>" if len(self) > SHOWN_ROWS else ""
-        return f"<p>{html.escape(repr(self))}</p>{told}{shown.to_pandas().to_html(index=False)}"
+        opening = f"<p>{escaped(repr(self))}</p>"
+        if not len(self):
+            return opening
+        confident = self.most_fragile(SHOWN_ROWS)
+        shown = confident if len(confident) else self.most_fragile(SHOWN_ROWS, min_confidence=0.0)
+        which = "confident predictions" if len(confident) else "predictions (none is confident)"
+        head = ("row", "predicts", "confidence", "k*", "exposure", "rests on")
+        table = plain_table(head, [_shown(cert) for cert in shown], numeric=(2, 3, 4))
+        first = shown[0]
+        told = f"The margin of row {first.id} as its strongest groups are removed: {first.sentence()}"
+        curve = collapse_curve(first.path_margin, first.flip_budget if first.flipped else None, told)
+        caption = f"<p>Row {escaped(first.id)}: {escaped(first.sentence())}.</p>"
+        return f"{opening}<p>The {which} that rest on least:</p>{side_by_side(table, curve + caption)}"
+
+    def report(self, **given: Any) -> Any:
+        """Return the report on these certificates: what a validator hands over, and what a notebook shows.
+
+        Parameters
+        ----------
+        **given : Any
+            What :meth:`Report.of` takes: ``name``, ``labels``, ``brittle``, ``min_confidence``, ``risk``, ``verify``.
+
+        Returns
+        -------
+        Report
+            With ``html``, ``markdown``, ``to_dict()`` and ``save(path)``.
+        """
+        # The report lies above the certificates. Like the package's door, this names it and loads it when it is used.
+        return import_module("fragility.report").Report.of(self, **given)
 
     # --- files ------------------------------------------------------------------------------------------
 
@@ -358,6 +385,13 @@ class Certificates:
         loaded = cls(found.table, found.protocol, without_files(found.manifest))
         check_schema(loaded.table, loaded.protocol, loaded.classes)
         return loaded
+
+
+def _shown(cert: Certificate) -> tuple[object, ...]:
+    """Return one line of the notebook's table."""
+    budget = str(cert.flip_budget) if cert.flipped else "none"
+    rests_on = ", ".join(cert.failing_groups or cert.path[:1])
+    return cert.id, cert.predicted, f"{cert.confidence:.1%}", budget, f"{cert.exposure:.3f}", rests_on
 
 
 def _position(value: Any, n: int) -> int:
