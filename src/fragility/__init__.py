@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fragility.protocol import Protocol
     from fragility.ranking import compare_scores
     from fragility.reliability import FailureProbability, ReliabilityDisplay, failure_probability
+    from fragility.report import Report
     from fragility.resmlp import FragilityPenalty, ResMLPClassifier
     from fragility.search import compare_searches, find_failing_sets
     from fragility.stress import Donor, Dropout, Mask, Noise, Outages, Stress, label_brittle
@@ -66,6 +67,7 @@ _HOME = {
     "Protocol": "protocol",
     "ProtocolError": "errors",
     "ReliabilityDisplay": "reliability",
+    "Report": "report",
     "ResMLPClassifier": "resmlp",
     "ReviewPolicy": "policy",
     "ReviewPolicyDisplay": "display",
@@ -110,6 +112,7 @@ __all__ = [
     "Protocol",
     "ProtocolError",
     "ReliabilityDisplay",
+    "Report",
     "ResMLPClassifier",
     "ReviewPolicy",
     "ReviewPolicyDisplay",

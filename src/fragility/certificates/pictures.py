@@ -48,9 +48,9 @@ def _flip_mark(
     place: tuple[float, float], flip: int, sides: tuple[float, float], ends: tuple[float, float]
 ) -> list[str]:
     """Return a ring at the flip and the word beside it, on the side where there is room."""
-    x, y = place
+    x, _ = place
     to_the_right = x < (sides[0] + sides[1]) / 2
-    words_at = (x + 8 if to_the_right else x - 8, min(max(y - 7, ends[0] + 10), ends[1] - 2))
+    words_at = (x + 5 if to_the_right else x - 5, ends[0] + 7)  # at the top, where a curve that has turned is not
     anchor = "start" if to_the_right else "end"
     return [
         line((x, ends[0]), (x, ends[1]), colour=FLIP, dashed=True),

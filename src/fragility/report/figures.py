@@ -27,7 +27,7 @@ from fragility.svg import (
     words,
 )
 
-WIDTH, LEFT, RIGHT = 440.0, 44.0, 432.0
+WIDTH, LEFT, RIGHT = 440.0, 44.0, 424.0
 FLIP_WORDS = "var(--flip-text, currentColor)"
 SHOWN_STEPS = 10
 DENSITIES = (0.16, 0.34, 0.54, 0.76, 1.0)  # opacity of a cell, by how many predictions it holds

@@ -36,6 +36,7 @@ class LabelTally:
         self.sought, self.labels, self.min_confidence = sought, labels, min_confidence
         self.missing: list[object] = []
         self.rows = 0
+        self.known = sought != "wrong"  # whether any label is a class of the model
         self.parts: list[tuple[Floats, Floats, Booleans]] = []
 
     def add(self, piece: Piece, classes: Sequence[object]) -> None:
@@ -45,7 +46,8 @@ class LabelTally:
         self.rows += len(ids)
         self.missing += [own_id for own_id, label in zip(ids, found, strict=True) if label is None][:1]
         if self.sought == "wrong":
-            names = np.array([str(label) for label in classes], dtype=object)
+            names = np.array([label_text(label) for label in classes], dtype=object)
+            self.known |= any(label in names for label in set(found))
             bad = np.array(found, dtype=object) != names[piece.predicted]
         else:
             bad = np.array([label == "True" for label in found], dtype=bool)
@@ -58,6 +60,11 @@ class LabelTally:
             raise DataError(
                 f"no label for row {self.missing[0]!r}; labels must cover every audited row, and theirs run like "
                 f"{example!r}: name the column with the ids the audit was made with"
+            )
+        if not self.known:
+            raise DataError(
+                f"no label is one of the model's classes; labels run like {next(iter(self.labels.values()))!r}: name "
+                "the column with the true classes"
             )
         exposure, confidence, bad = (np.concatenate(parts) for parts in zip(*self.parts, strict=True))
         return exposure, confidence, bad
@@ -135,7 +142,12 @@ def difference_of(one: Rate, other: Rate) -> tuple[float, float, float]:
 
 def class_labels(labels: Mapping[Hashable, object]) -> dict[str, str]:
     """Return true classes by id, both as text: a file may give back 1 where the certificate says "1"."""
-    return {str(own_id): str(label) for own_id, label in labels.items() if not _absent(label)}
+    return {str(own_id): label_text(label) for own_id, label in labels.items() if not _absent(label)}
+
+
+def label_text(label: object) -> str:
+    """Return a class as text; 1.0 is 1, which a column with gaps turns it into."""
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 
 def _absent(label: object) -> bool:

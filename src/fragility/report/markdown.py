@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from fragility.report.sections import (
     Block,
-    CaseView,
     Cases,
+    CaseView,
     Command,
     Facts,
     Figure,
@@ -22,7 +22,9 @@ from fragility.report.summary import ReportSummary
 from fragility.report.words import title
 from fragility.svg import readable
 
-SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&$])")
+# An underscore inside a word is no emphasis, and names of fields are full of them.
+SPECIAL = re.compile(r"([\\`*\[\]<>|~&$]|(?<!\w)_|_(?!\w))")
+LINE_START = re.compile(r"^([-+#]|\d+(?=[.)]))")
 
 
 def markdown_page(summary: ReportSummary) -> str:
@@ -35,7 +37,12 @@ def markdown_page(summary: ReportSummary) -> str:
 
 def plain(text: object) -> str:
     """Return text from data so that Markdown shows it as it is, on one line."""
-    return SPECIAL.sub(r"\\\1", " ".join(readable(text).split()))
+    line = SPECIAL.sub(r"\\\1", " ".join(readable(text).split()))
+    return LINE_START.sub(lambda found: _guarded(found[1]), line)
+
+
+def _guarded(mark: str) -> str:
+    return f"\\{mark}" if not mark.isdigit() else f"{mark}\u2060"  # a word joiner keeps "1." from opening a list
 
 
 def _section(section: Section) -> list[str]:

@@ -164,7 +164,7 @@ def _audited(audit: AuditNumbers) -> Part:
     if len(groups) > LISTED_GROUPS:
         rows.append((f"and {len(groups) - LISTED_GROUPS:,} more", ""))
     table = Table(f"The {counted(len(groups), 'evidence group')}", ("group", "columns"), rows, folded=True)
-    blocks = [Text([words.audited(audit)]), Facts(words.protocol_words(audit)), table]
+    blocks: list[Block] = [Text([words.audited(audit)]), Facts(words.protocol_words(audit)), table]
     return "audited", "What was audited", blocks
 
 
@@ -258,12 +258,12 @@ def _combinations(audit: AuditNumbers) -> Table:
 
 def _class_losses(audit: AuditNumbers) -> Table:
     focus = audit.focus
-    head = ("predicted class", "predictions", "turn after one", "within two", "mean exposure")
-    head += tuple(f"{words.WAY_NAMES[loss.way].lower()} ≥ 50%" for loss in focus.losses)
+    ways = [f"{words.WAY_NAMES[loss.way].lower()} ≥ 50%" for loss in focus.losses]
+    head = ("predicted class", "predictions", "turn after one", "within two", "mean exposure", *ways)
     rows = [
         (
-            named(one.predicted), f"{one.rows:,}", percent(one.after_one / one.rows), percent(one.within_two / one.rows),
-            f"{one.mean_exposure:.2f}", *(percent(half / one.rows) for half in one.half),
+            named(one.predicted), f"{one.rows:,}", percent(one.after_one / one.rows),
+            percent(one.within_two / one.rows), f"{one.mean_exposure:.2f}", *(percent(n / one.rows) for n in one.half),
         )
         for one in focus.class_losses[: 2 * SHOWN_CLASSES]
     ]  # fmt: skip

@@ -19,7 +19,7 @@ from fragility.report.summary import (
     SmallestSet,
 )
 
-SHOWN_CLASSES = 6
+FEW = 30  # fewer wrong or brittle rows than this do not tell two orders apart
 BASELINES = {
     "mean": "the training mean",
     "median": "the training median",
@@ -57,7 +57,7 @@ def percent(share: float) -> str:
     """Return a share as a person would say it: a decimal only where it is small."""
     if math.isnan(share):
         return "none"
-    return f"{share:.1%}" if 0 < abs(share) < 0.0995 else f"{share:.0%}"
+    return (f"{share:.1%}" if 0 < abs(share) < 0.0995 else f"{share:.0%}").replace(".0%", "%")
 
 
 def of(count: int, rows: int) -> str:
@@ -122,7 +122,7 @@ def protocol_words(audit: AuditNumbers) -> list[tuple[str, str]]:
         ("Weakening", _weakening(pi)),
         ("Decision", _decision(pi)),
         ("Margin", READINGS[pi.reading]),
-        ("Confident", f"A prediction is called confident where the model is {confident_words(audit)[9:]}."),
+        ("Confident", f"A prediction with a probability of at least {percent(audit.min_confidence)}."),
     ]
 
 
@@ -230,11 +230,12 @@ def _so_what(audit: AuditNumbers) -> str:
 def budget_words(audit: AuditNumbers) -> str:
     """Return how many predictions rest on one, two, three groups."""
     focus = audit.focus
-    parts = [f"{of(focus.within(k), focus.rows)} within {n}" for k, n in ((1, "one"), (2, "two"), (3, "three"))]
-    shown = parts[: min(3, len(focus.flips_at))]
+    places = list(enumerate(("one removal", "two", "three"), start=1))[: len(focus.flips_at)]
+    told = [f"{of(focus.within(k), focus.rows)} within {place}" for k, place in places]
+    turning = listed([told[0].replace(" within", " turn within"), *told[1:]])
     return (
-        f"Of {counted(focus.rows, focus_noun(audit)[:-1])}, so many turn when so many groups are lost: {listed(shown)}. "
-        f"{of(focus.never, focus.rows)} do not turn within {counted(audit.protocol.depth, 'removal')}."
+        f"Of {counted(focus.rows, focus_noun(audit)[:-1])}, {turning}; {of(focus.never, focus.rows)} do not turn "
+        f"within {counted(audit.protocol.depth, 'removal')}."
     )
 
 
@@ -243,7 +244,7 @@ def collapse_words(audit: AuditNumbers) -> str:
     curve = audit.focus.collapse
     if curve is None:
         return (
-            "This audit holds a summary of each certificate, without the steps in between; there is no curve to draw."
+            "This audit holds a summary of each certificate, without the steps in between: there is no curve to draw."
         )
     last = len(curve) - 1
     steps = [step for step in (1, 3) if step < last] + [last]
@@ -254,13 +255,12 @@ def collapse_words(audit: AuditNumbers) -> str:
 def losses_words(audit: AuditNumbers) -> str:
     """Return who is exposed to which way of failing."""
     focus = audit.focus
-    half = [f"{of(loss.half, focus.rows)} when it is {loss.way}" for loss in focus.losses]
-    missing = (
-        "" if len(focus.losses) == 3 else " The protocol does not fade all evidence together, so there is no third way."
-    )
+    half = [f"{of(loss.half, focus.rows)} to {loss.way} failure" for loss in focus.losses]
+    absent = " The protocol does not fade all evidence together, so common failure is left out."
     return (
-        "Evidence can fail in three ways, and a prediction can be exposed to one and not to another. So many "
-        f"{focus_noun(audit)} lose at least half of their margin: {listed(half)}.{missing}"
+        "Evidence can fail in three ways, and a prediction may be exposed to one and not to another. Of "
+        f"{counted(focus.rows, focus_noun(audit)[:-1])}, so many lose at least half of their margin: {listed(half)}."
+        f"{'' if len(focus.losses) == 3 else absent}"
     )
 
 
@@ -279,8 +279,8 @@ def groups_words(audit: AuditNumbers) -> str:
     told = listed([f"{group.name} ({group.in_set:,})" for group in top])
     turning = focus.rows - focus.never
     return (
-        f"{counted(turning, focus_noun(audit)[:-1])} {'turns' if turning == 1 else 'turn'}; the groups most often among "
-        f"those whose loss does it: {told}."
+        f"{counted(turning, focus_noun(audit)[:-1])} {'turns' if turning == 1 else 'turn'}; the groups whose loss does "
+        f"it most often: {told}."
     )
 
 
@@ -298,9 +298,9 @@ def map_words(audit: AuditNumbers) -> str:
             f"predictions begins at an exposure of {density.threshold:.2f}."
         )
     return (
-        f"Exposure is 0 where a prediction rests on much and nears 1 where it rests on little. The brittle corner holds "
-        f"the {counted(density.corner, 'prediction')} that are {confident_words(audit)} and among the most exposed fifth "
-        f"of these (exposure of {density.threshold:.2f} or more): they look safest and rest on least."
+        "Exposure is 0 where a prediction rests on much and nears 1 where it rests on little. The brittle corner holds "
+        f"the {counted(density.corner, 'prediction')} that are {confident_words(audit)} and belong to the most exposed "
+        f"fifth of these (exposure of {density.threshold:.2f} or more): they look safest and rest on least."
     )
 
 
@@ -312,12 +312,16 @@ def review_words(view: ReviewView, noun: str) -> list[str]:
             policy_words(view, noun),
         ]
     place = view.shares.index(0.2)
-    found = f"{of(view.by_exposure[place], view.found_in_all)} by exposure, {of(view.by_confidence[place], view.found_in_all)}"
+    found, other = (of(counts[place], view.found_in_all) for counts in (view.by_exposure, view.by_confidence))
     return [
         f"{of(view.found_in_all, view.rows)} of the labelled {noun} are {view.sought}. A review of one in five finds "
-        f"{found} by confidence, the least confident first.",
+        f"{found} by exposure, {other} by confidence, the least confident first.{_few(view.found_in_all)}",
         policy_words(view, noun),
     ]
+
+
+def _few(found: int) -> str:
+    return " With so few, a difference between the two orders is mostly chance." if found < FEW else ""
 
 
 def policy_words(view: ReviewView, noun: str) -> str:
@@ -388,7 +392,8 @@ def case_sentence(case: Case) -> str:
         return f"{opening}, but without {listed(case.path[: case.flip_budget])} {turned}"
     weakest = min((value for value in case.thresholds.values() if value is not None), default=None)
     if weakest is not None:
-        return f"{opening}; {counted(len(case.path), 'removal')} do not change it, but evidence weakened by {weakest:.0%} does"
+        held = counted(len(case.path), "removal")
+        return f"{opening}; {held} do not change it, but evidence weakened by {weakest:.0%} does"
     return f"{opening}, and it holds without its {counted(len(case.path), 'strongest group')}"
 
 
@@ -406,7 +411,8 @@ def _smallest_size(found: SmallestSet, budget: int, flipped: bool) -> str:
     others = "" if found.count is None or found.count == 1 else f", one of {found.count:,} such sets"
     sure = "" if found.exact else " at most"
     if flipped and found.size == budget:
-        return f"The path is as short as can be: the smallest failing set has{sure} {counted(found.size, 'group')}{others}."
+        size = counted(found.size, "group")
+        return f"The path is as short as can be: the smallest failing set has{sure} {size}{others}."
     return f"A smaller set does it too: {listed(found.groups)}{others}."
 
 
@@ -428,10 +434,10 @@ def paired_words(pair: PairedAudits) -> str:
 
 
 LIMITS = (
-    "A certificate is a witness of fragility, not a proof of robustness: it shows one way in which a prediction loses its "
-    "support. A prediction that does not turn here may turn under another protocol.",
-    "The number of groups a certificate names is an upper bound on the fewest that would do; it is found by removing the "
-    "strongest first, not by trying all sets.",
-    "Nothing here says that a prediction is wrong. It says what the prediction would be if that evidence were not there.",
-    "All numbers hold for this model, these rows and this protocol. Quantiles are exact to the step they are shown in.",
+    "A certificate is a witness of fragility, not a proof of robustness: it shows one way in which a prediction loses "
+    "its support. A prediction that does not turn here may turn under another protocol.",
+    "The number of groups a certificate names is an upper bound on the fewest that would do; it is found by removing "
+    "the strongest first, not by trying all sets.",
+    "Nothing here says that a prediction is wrong. It says what the prediction would be without that evidence.",
+    "All numbers hold for this model, these rows and this protocol.",
 )
