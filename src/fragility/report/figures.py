@@ -11,6 +11,7 @@ from fragility.report.words import case_sentence, percent
 from fragility.svg import (
     ACCENT,
     FLIP,
+    INK,
     QUIET,
     Scale,
     area,
@@ -133,7 +134,7 @@ def class_curve(name: str, rows: int, curve: Sequence[Quartiles]) -> str:
     marks += _band(curve, x, y)
     steps = [0, (len(curve) - 1) // 2, len(curve) - 1] if len(curve) > 4 else range(len(curve))
     marks += place_axis(x, [(step, str(step)) for step in steps], bottom)
-    marks.append(words((left, 14), shortened(f"{name} ({rows:,})", 26), bold=True))
+    marks.append(words((left, 14), f"{shortened(name, 16)} ({rows:,})", bold=True))
     told = ", ".join(f"{step}: {percent(each.median)}" for step, each in enumerate(curve))
     return picture(208.0, 126.0, f"Class {name}, {rows} predictions: median share of the margin lost. {told}", marks)
 
@@ -257,26 +258,24 @@ def capture_chart(view: ReviewView) -> str:
 
 def fifths_chart(fifths: Sequence[Rate]) -> str:
     """Return how often predictions are wrong, by fifths of exposure, with intervals."""
-    known = [rate for rate in fifths if rate.rows]
     top, bottom = 20.0, 166.0
-    y = Scale(0.0, max(0.02, *(rate.upper for rate in known)) * 1.05, bottom, top)
+    y = Scale(0.0, max(0.02, *(rate.upper for rate in fifths)) * 1.05, bottom, top)
     slot = (RIGHT - LEFT) / len(fifths)
     marks = value_axis(y, [(tick, percent(tick)) for tick in tidy_ticks(0.0, y.high)], LEFT, RIGHT)
     names = ("least exposed", "second", "third", "fourth", "most exposed")
     for place, (rate, name) in enumerate(zip(fifths, names, strict=True)):
         middle = LEFT + slot * (place + 0.5)
         marks.append(words((middle, bottom + 15), name, anchor="middle"))
-        if rate.rows:
-            share = rate.share
-            marks.append(bar(middle - 20, y(share), 40, bottom - y(share), opacity=0.75))
-            marks.append(line((middle, y(rate.lower)), (middle, y(rate.upper)), colour="currentColor", width=1.4))
-            marks += [
-                line((middle - 5, y(v)), (middle + 5, y(v)), colour="currentColor", width=1.4)
-                for v in (rate.lower, rate.upper)
-            ]
+        marks.append(bar(middle - 20, y(rate.share), 40, bottom - y(rate.share), opacity=0.75))
+        marks += _whisker(middle, y(rate.lower), y(rate.upper))
     marks.append(words(((LEFT + RIGHT) / 2, bottom + 36), "fifths by exposure", anchor="middle"))
-    told = ", ".join(f"{name} {percent(rate.share)}" for name, rate in zip(names, fifths, strict=True) if rate.rows)
+    told = ", ".join(f"{name} {percent(rate.share)}" for name, rate in zip(names, fifths, strict=True))
     return picture(WIDTH, 208.0, f"Share of predictions that are wrong, by fifths of exposure: {told}", marks)
+
+
+def _whisker(x: float, low: float, high: float) -> list[str]:
+    ends = [line((x - 5, y), (x + 5, y), colour=INK, width=1.4) for y in (low, high)]
+    return [line((x, low), (x, high), colour=INK, width=1.4), *ends]
 
 
 # --- rows of tables and cases -------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from fragility.svg import readable
 
 # An underscore inside a word is no emphasis, and names of fields are full of them.
 SPECIAL = re.compile(r"([\\`*\[\]<>|~&$]|(?<!\w)_|_(?!\w))")
-LINE_START = re.compile(r"^([-+#]|\d+(?=[.)]))")
+LINE_START = re.compile(r"^([-+#]|\d+(?=[.)]\s))")
 
 
 def markdown_page(summary: ReportSummary) -> str:
@@ -32,13 +32,17 @@ def markdown_page(summary: ReportSummary) -> str:
     lines = [f"# {plain(title(summary))}", ""]
     for section in sections_of(summary):
         lines += _section(section)
-    return "\n".join(lines).rstrip() + "\n"
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
 def plain(text: object) -> str:
     """Return text from data so that Markdown shows it as it is, on one line."""
-    line = SPECIAL.sub(r"\\\1", " ".join(readable(text).split()))
-    return LINE_START.sub(lambda found: _guarded(found[1]), line)
+    return SPECIAL.sub(r"\\\1", " ".join(readable(text).split()))
+
+
+def paragraph(text: object) -> str:
+    """Return text that stays a paragraph, whatever it begins with."""
+    return LINE_START.sub(lambda found: _guarded(found[1]), plain(text))
 
 
 def _guarded(mark: str) -> str:
@@ -54,7 +58,7 @@ def _section(section: Section) -> list[str]:
 
 def _block(block: Block, level: int) -> list[str]:
     if isinstance(block, Text):
-        return list(_apart(plain(paragraph) for paragraph in block.paragraphs))
+        return list(_apart(paragraph(text) for text in block.paragraphs))
     if isinstance(block, Numbers):
         return [f"- **{plain(value)}** {plain(label)}" for value, label in block.entries]
     if isinstance(block, Facts):
@@ -69,10 +73,10 @@ def _block(block: Block, level: int) -> list[str]:
 
 
 def _apart(paragraphs: Iterator[str]) -> Iterator[str]:
-    for number, paragraph in enumerate(paragraphs):
+    for number, text in enumerate(paragraphs):
         if number:
             yield ""
-        yield paragraph
+        yield text
 
 
 def _table(table: Table) -> list[str]:
@@ -91,7 +95,7 @@ def _case(case: CaseView, level: int) -> list[str]:
     lines = [
         f"{'#' * level} {plain(case.heading)}",
         "",
-        plain(case.sentence),
+        paragraph(case.sentence),
         "",
         plain(case.facts),
         "",

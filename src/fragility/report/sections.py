@@ -18,7 +18,7 @@ from fragility.svg import shortened
 SHOWN_GROUPS = 12
 LISTED_GROUPS = 60
 SHOWN_CLASSES = 6
-LONGEST_NAME = 120
+LONGEST_NAME = 80
 BUDGETS = (0.05, 0.1, 0.2, 0.5)
 
 
@@ -81,6 +81,7 @@ class Figure:
     pictures: Sequence[str]
     caption: str
     table: Table | None = None
+    small: bool = False  # pictures to stand beside each other, however many there are
     kind: str = "figure"
 
 
@@ -222,8 +223,9 @@ def _class_curves(audit: AuditNumbers) -> Block:
     curves = audit.focus.class_curves
     drawn = [figures.class_curve(named(one.predicted), one.rows, one.collapse) for one in curves[:SHOWN_CLASSES]]
     left_out = len(curves) - len(drawn)
-    rest = f" The {SHOWN_CLASSES} classes predicted most; {left_out} more are left out." if left_out > 0 else ""
-    return Figure(drawn, f"The same by predicted class (number of predictions).{rest}")
+    others = counted(left_out, "other is", "others are")
+    rest = f" The {SHOWN_CLASSES} classes predicted most; {others} left out." if left_out > 0 else ""
+    return Figure(drawn, f"The same by predicted class (number of predictions).{rest}", small=True)
 
 
 # --- three ways ---------------------------------------------------------------------------------------------
@@ -236,7 +238,7 @@ def _losses(audit: AuditNumbers) -> Part:
     blocks: list[Block] = [
         Text([words.losses_words(audit)]),
         Facts([(words.WAY_NAMES[loss.way], words.WAY_WORDS[loss.way]) for loss in focus.losses]),
-        Figure(drawn, caption),
+        Figure(drawn, caption, small=True),
         _combinations(audit),
         _class_losses(audit),
     ]
@@ -462,7 +464,8 @@ def _accuracy(audits: Sequence[AuditNumbers]) -> list[Section]:
         name = f"{audit.facts.name}: " if len(audits) > 1 else ""
         first, *rest = words.accuracy_words(audit)
         blocks.append(Text([name + first, *rest]))
-        blocks.append(_fifths(audit))
+        if audit.accuracy is not None and audit.accuracy.wrong_exposed.rows >= words.FEWEST_IN_A_FIFTH:
+            blocks.append(_fifths(audit))
     return [Section("accuracy", "Right and wrong", 2, blocks)]
 
 

@@ -18,7 +18,10 @@ from fragility.report.summary import (
     SetNumbers,
     SmallestSet,
 )
+from fragility.svg import shortened
 
+LONGEST_IN_SENTENCE = 60
+FEWEST_IN_A_FIFTH = 5
 FEW = 30  # fewer wrong or brittle rows than this do not tell two orders apart
 BASELINES = {
     "mean": "the training mean",
@@ -84,6 +87,11 @@ def listed(names: Sequence[str], most: int = 12) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def brief(name: str) -> str:
+    """Return a name from data, cut where it would burst a sentence; tables show more of it."""
+    return shortened(name, LONGEST_IN_SENTENCE)
+
+
 def focus_noun(audit: AuditNumbers) -> str:
     """Return what the report speaks of."""
     return "confident predictions" if audit.confident.rows else "predictions"
@@ -105,10 +113,11 @@ def title(summary: ReportSummary) -> str:
 def audited(audit: AuditNumbers) -> str:
     """Return what was audited."""
     facts = audit.facts
+    classes = listed([brief(label) for label in facts.classes])
     return (
-        f"{counted(facts.rows, 'prediction')} of {facts.model}, which tells apart {listed(facts.classes)}. For each of "
-        "them the audit took evidence away, what matters most first, and recorded where the prediction gives way. The "
-        "result is a certificate for each row, which anyone with the model and the rows can recompute."
+        f"{counted(facts.rows, 'prediction')} of {facts.model}, which tells apart {classes}. For each of them the audit "
+        "took evidence away, what matters most first, and recorded where the prediction gives way. The result is a "
+        "certificate for each row, which anyone with the model and the rows can recompute."
     )
 
 
@@ -206,22 +215,24 @@ def _single(focus: SetNumbers) -> str:
 def _on_what(audit: AuditNumbers) -> str:
     focus = audit.focus
     strongest = max(focus.groups, key=lambda group: group.first)
+    leaning = brief(strongest.name)
     turning = max(focus.groups, key=lambda group: group.alone)
-    opening = f"They lean most on {strongest.name}, the strongest evidence of {of(strongest.first, focus.rows)}"
+    opening = f"They lean most on {leaning}, the strongest evidence of {of(strongest.first, focus.rows)}"
     if focus.rows == 1:
-        opening = f"It leans most on {strongest.name}"
+        opening = f"It leans most on {leaning}"
     if not turning.alone:
         return f"{opening}; no single group turns any of them." if focus.rows > 1 else f"{opening}."
     if turning.name == strongest.name:
         return f"{opening}; losing it alone turns {turning.alone:,}."
-    return f"{opening}; losing {turning.name} alone turns the most, {turning.alone:,}."
+    return f"{opening}; losing {brief(turning.name)} alone turns the most, {turning.alone:,}."
 
 
 def _so_what(audit: AuditNumbers) -> str:
-    if audit.accuracy is not None and audit.focus.rows >= 5:
+    if audit.accuracy is not None and audit.accuracy.wrong_exposed.rows >= FEWEST_IN_A_FIFTH:
         return accuracy_words(audit)[-1]
     worst = audit.focus.cases[0]
-    return f"The most exposed of them is row {worst.id}: {case_sentence(worst)}."
+    which = "It is" if audit.focus.rows == 1 else "The most exposed of them is"
+    return f"{which} row {brief(worst.id)}: {case_sentence(worst)}."
 
 
 # --- sections -----------------------------------------------------------------------------------------------
@@ -276,7 +287,7 @@ def groups_words(audit: AuditNumbers) -> str:
     if not failing:
         return f"No group is among the failing groups of any of the {focus_noun(audit)}: none of them turns."
     top = failing[: min(3, len(failing))]
-    told = listed([f"{group.name} ({group.in_set:,})" for group in top])
+    told = listed([f"{brief(group.name)} ({group.in_set:,})" for group in top])
     turning = focus.rows - focus.never
     return (
         f"{counted(turning, focus_noun(audit)[:-1])} {'turns' if turning == 1 else 'turn'}; the groups whose loss does "
@@ -299,8 +310,8 @@ def map_words(audit: AuditNumbers) -> str:
         )
     return (
         "Exposure is 0 where a prediction rests on much and nears 1 where it rests on little. The brittle corner holds "
-        f"the {counted(density.corner, 'prediction')} that are {confident_words(audit)} and belong to the most exposed "
-        f"fifth of these (exposure of {density.threshold:.2f} or more): they look safest and rest on least."
+        f"{counted(density.corner, 'prediction')}, {confident_words(audit)} and in the most exposed fifth of these "
+        f"(exposure of {density.threshold:.2f} or more): what looks safest there rests on least."
     )
 
 
@@ -365,7 +376,7 @@ def accuracy_words(audit: AuditNumbers) -> list[str]:
 
 
 def _wrong_more_often(found: Accuracy, noun: str) -> str:
-    if not found.wrong_rest.rows or not found.wrong_exposed.rows:
+    if found.wrong_exposed.rows < FEWEST_IN_A_FIFTH:
         return f"Too few {noun} are labelled to say whether fragile ones are wrong more often."
     estimate, lower, upper = found.difference
     rates = (
@@ -386,10 +397,10 @@ def _points(share: float) -> str:
 
 def case_sentence(case: Case) -> str:
     """Return one sentence for someone who decides about a case."""
-    opening = f"{case.predicted!r} at {percent(case.confidence)}"
+    opening = f"{brief(case.predicted)!r} at {percent(case.confidence)}"
     if case.flipped:
-        turned = "it turns" if case.turns_to is None else f"it turns {case.turns_to!r}"
-        return f"{opening}, but without {listed(case.path[: case.flip_budget])} {turned}"
+        turned = "it turns" if case.turns_to is None else f"it turns {brief(case.turns_to)!r}"
+        return f"{opening}, but without {listed([brief(name) for name in case.path[: case.flip_budget]])} {turned}"
     weakest = min((value for value in case.thresholds.values() if value is not None), default=None)
     if weakest is not None:
         held = counted(len(case.path), "removal")
@@ -413,7 +424,7 @@ def _smallest_size(found: SmallestSet, budget: int, flipped: bool) -> str:
     if flipped and found.size == budget:
         size = counted(found.size, "group")
         return f"The path is as short as can be: the smallest failing set has{sure} {size}{others}."
-    return f"A smaller set does it too: {listed(found.groups)}{others}."
+    return f"A smaller set does it too: {listed([brief(name) for name in found.groups])}{others}."
 
 
 def paired_words(pair: PairedAudits) -> str:
@@ -427,7 +438,7 @@ def paired_words(pair: PairedAudits) -> str:
     )
     return (
         f"{pair.first} and {pair.second} share {counted(pair.shared, 'row')} and predict the same class on "
-        f"{of(pair.same_class, pair.shared)}. {counted(pair.both_confident, 'row')} are confident in both: "
+        f"{of(pair.same_class, pair.shared)}. {counted(pair.both_confident, 'row is', 'rows are')} confident in both: "
         f"{pair.turn_in_both:,} turn within two removals in both, {pair.turn_in_first_only:,} only in {pair.first}, "
         f"{pair.turn_in_second_only:,} only in {pair.second}.{ranks}"
     )
