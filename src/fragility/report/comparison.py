@@ -39,7 +39,7 @@ def _by_id(audit: Audit, min_confidence: float) -> pd.DataFrame:
 
 
 def _paired(first: tuple[str, pd.DataFrame], second: tuple[str, pd.DataFrame]) -> PairedAudits:
-    both = first[1].join(second[1], how="inner", lsuffix="_first", rsuffix="_second")
+    both = first[1].add_suffix("_first").join(second[1].add_suffix("_second"), how="inner")
     confident = both[both["confident_first"] & both["confident_second"]]
     one, two = confident["turns_first"], confident["turns_second"]
     return PairedAudits(

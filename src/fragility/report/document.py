@@ -21,6 +21,7 @@ from fragility.report.pieces import Audit
 from fragility.report.summary import ReportSummary
 from fragility.saving import checked_suffix
 from fragility.stress import BrittleLabels
+from fragility.svg import readable
 
 REPORT_FILE = "report.html"
 SUFFIXES = (".html", ".md", ".json")
@@ -92,7 +93,10 @@ class Report:
         commands = [verify] if isinstance(verify, str) else verify or [verify_command(each) for each in named]
         if len(commands) != len(named):
             raise DataError(f"one command to verify each of {len(named)} audits was expected, got {len(commands)}")
-        asked = [Asked(each, audit, command) for (each, audit), command in zip(named.items(), commands, strict=True)]
+        asked = [
+            Asked(readable(each), audit, readable(command))
+            for (each, audit), command in zip(named.items(), commands, strict=True)
+        ]
         return cls(summarise(asked, Settings(labels, brittle, min_confidence, risk)))
 
     @property

@@ -128,7 +128,7 @@ def _few(last: int) -> list[int]:
 
 def class_curve(name: str, rows: int, curve: Sequence[Quartiles]) -> str:
     """Return one class's collapse, small, to stand beside the others."""
-    left, right, top, bottom = 36.0, 200.0, 26.0, 106.0
+    left, right, top, bottom = 42.0, 202.0, 26.0, 106.0
     y, x = Scale(0.0, 1.0, bottom, top), Scale(0, len(curve) - 1, left + 4, right - 4)
     marks = value_axis(y, [(0.0, "0%"), (0.5, "50%"), (1.0, "100%")], left, right)
     marks += _band(curve, x, y)
