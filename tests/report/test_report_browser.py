@@ -64,7 +64,8 @@ def test_no_label_of_a_picture_is_cut_or_covered(driver, address) -> None:
           const frame = svg.getBoundingClientRect();
           const boxes = [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()]);
           for (const [words, box] of boxes)
-            if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.bottom > frame.bottom + 1) cut.push(words);
+            if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.bottom > frame.bottom + 1)
+              cut.push(words);
           boxes.forEach(([a, one], i) => boxes.slice(i + 1).forEach(([b, two]) => {
             const across = Math.min(one.right, two.right) - Math.max(one.left, two.left);
             const down = Math.min(one.bottom, two.bottom) - Math.max(one.top, two.top);

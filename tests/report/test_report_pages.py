@@ -12,6 +12,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -120,7 +121,7 @@ def test_sections_come_in_the_declared_order(golden) -> None:
     for found in (page, several):
         levels = [level for level, _ in found.headings]
         assert levels[0] == 1 and levels.count(1) == 1
-        assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+        assert all(after <= before + 1 for before, after in pairwise(levels))
     marks = [line.removeprefix("## ") for line in golden.markdown.splitlines() if line.startswith("## ")]
     assert marks == told
 

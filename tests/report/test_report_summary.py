@@ -121,6 +121,40 @@ def test_an_audit_without_steps_is_reported_without_curves(certs) -> None:
     assert "no curve" in report.html and "no curve" in report.markdown
 
 
+def searched(certs: fg.Certificates, *, exact: bool) -> fg.Certificates:
+    """The same certificates with a lattice block: each row's first group alone is a smallest set, but for row 0."""
+    first = [cert.path[:1] if cert.id else () for cert in certs]
+    columns = {
+        "smallest_state": pa.array(["minimum" if names else "not decided" for names in first]),
+        "smallest_size": pa.array([1 if names else None for names in first], type=pa.int32()),
+        "smallest_set": pa.array(first, type=pa.list_(pa.string())),
+        "smallest_count": pa.array([2 if names else None for names in first], type=pa.int64()),
+        "failure_probability": pa.array([0.125] * len(certs)),
+        "failure_low": pa.array([0.1] * len(certs)),
+        "failure_high": pa.array([0.15] * len(certs)),
+        "failure_exact": pa.array([exact] * len(certs)),
+    }
+    table = certs.table
+    for name, values in columns.items():
+        table = table.append_column(name, values)
+    rates = {name: 0.05 for name in certs.protocol.group_names}
+    return fg.Certificates(table, certs.protocol, {**certs.manifest, "lattice": {"rates": rates, "events": None}})
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_smaller_sets_and_failure_probabilities_are_told_where_the_audit_has_them(certs, exact: bool) -> None:
+    report = searched(certs, exact=exact).report()
+    found = report.summary.audits[0].everything.lattice
+    assert found is not None and found.by_size == ((1, 299),) and (found.minimum, found.none_found) == (299, 1)
+    assert found.fewer == sum(not c.flipped or c.flip_budget > 1 for c in certs if c.id)
+    assert found.expected_lost == pytest.approx(300 / 8)
+    assert "If each group fails on its own with probability 0.05, about" in report.markdown
+    assert "it is lost with probability 12%, one case in 8" in report.markdown
+    assert ("(between 10% and 15%)" in report.markdown) is not exact
+    assert "A single group turns it: " in report.html and "no smaller set turns it" in report.html
+    assert numbers(certs).confident.lattice is None
+
+
 def test_no_confident_prediction_makes_the_report_speak_of_all(certs) -> None:
     found = numbers(certs, min_confidence=1.0)
     assert found.confident.rows == 0 and found.focus is found.everything and len(found.focus.cases) == 20

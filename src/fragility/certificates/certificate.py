@@ -168,11 +168,14 @@ class Certificate:
     def _repr_html_(self) -> str:
         flip = self.flip_budget if self.flipped else None
         told = f"The margin of row {self.id} as its {len(self.path)} strongest groups are removed: {self.sentence()}"
+        opening = f"<p><b>Row {escaped(self.id)}</b>: {escaped(self.sentence())}.</p>"
+        scores = plain_table(("score", ""), self._scores())
+        if not self.path_margin:
+            steps = plain_table(("step", "removed"), list(enumerate(self.path, start=1)), numeric=(0,))
+            return opening + side_by_side(scores, steps)
         rows = [(step, *self._step(step)) for step in range(len(self.path_margin))]
         steps = plain_table(("step", "removed", "margin", "predicts"), rows, numeric=(0, 2))
-        scores = plain_table(("score", ""), self._scores())
-        curve = collapse_curve(self.path_margin, flip, told, width=300.0)
-        return f"<p><b>Row {escaped(self.id)}</b>: {escaped(self.sentence())}.</p>{side_by_side(curve + scores, steps)}"
+        return opening + side_by_side(collapse_curve(self.path_margin, flip, told, width=300.0) + scores, steps)
 
     def _step(self, step: int) -> tuple[str, str, str]:
         removed = self.path[step - 1] if step else "(nothing)"

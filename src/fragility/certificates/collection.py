@@ -312,11 +312,7 @@ class Certificates:
         which = "confident predictions" if len(confident) else "predictions (none is confident)"
         head = ("row", "predicts", "confidence", "k*", "exposure", "rests on")
         table = plain_table(head, [_shown(cert) for cert in shown], numeric=(2, 3, 4))
-        first = shown[0]
-        told = f"The margin of row {first.id} as its strongest groups are removed: {first.sentence()}"
-        curve = collapse_curve(first.path_margin, first.flip_budget if first.flipped else None, told)
-        caption = f"<p>Row {escaped(first.id)}: {escaped(first.sentence())}.</p>"
-        return f"{opening}<p>The {which} that rest on least:</p>{side_by_side(table, curve + caption)}"
+        return f"{opening}<p>The {which} that rest on least:</p>{side_by_side(table, _worst_curve(shown[0]))}"
 
     def report(self, **given: Any) -> Any:
         """Return the report on these certificates: what a validator hands over, and what a notebook shows.
@@ -392,6 +388,15 @@ def _shown(cert: Certificate) -> tuple[object, ...]:
     budget = str(cert.flip_budget) if cert.flipped else "none"
     rests_on = ", ".join(cert.failing_groups or cert.path[:1])
     return cert.id, cert.predicted, f"{cert.confidence:.1%}", budget, f"{cert.exposure:.3f}", rests_on
+
+
+def _worst_curve(cert: Certificate) -> str:
+    """Return the collapse of the most fragile prediction, with its sentence."""
+    caption = f"<p>Row {escaped(cert.id)}: {escaped(cert.sentence())}.</p>"
+    if not cert.path_margin:
+        return caption
+    told = f"The margin of row {cert.id} as its strongest groups are removed: {cert.sentence()}"
+    return collapse_curve(cert.path_margin, cert.flip_budget if cert.flipped else None, told) + caption
 
 
 def _position(value: Any, n: int) -> int:

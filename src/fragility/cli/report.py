@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,9 @@ from fragility.cli.tables import csv_format, read_stress_labels
 from fragility.cli.terminal import note
 from fragility.errors import DataError
 from fragility.saving import checked_suffix
+
+if TYPE_CHECKING:
+    from fragility.report import Audit
 
 Directories = Annotated[
     list[Path],
@@ -80,6 +83,8 @@ def report(
         raise DataError(f"{target_file} exists and is not a report of fragility's; choose another name with --out")
     form = csv_format(separator, encoding, decimal, labels, stress)
     audits = {str(directory): fg.Certificates.load(directory) for directory in directories}
+    if len(audits) < len(directories):
+        raise DataError("an audit is named twice; name each folder once")
     truth = read_labels(labels, target, id_column, form)
     brittle = None if stress is None else read_stress_labels(stress, "--stress", form)
     made = Report.of(audits, labels=truth, brittle=brittle, min_confidence=min_confidence, risk=risk)
@@ -93,7 +98,7 @@ def _default_out(directories: list[Path], name: str) -> Path:
     return directories[0] / name
 
 
-def save_after_audit(certs: fg.Certificates, folder: Path, labels: Mapping[Any, Any] | None, words: list[str]) -> None:
+def save_after_audit(certs: Audit, folder: Path, labels: Mapping[Any, Any] | None, words: list[str]) -> None:
     """Write DIR/report.html after an audit; `words` say how to verify it. A file of somebody else's stays."""
     from fragility.report import REPORT_FILE, Report, save_beside, verify_command
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ from fragility.errors import DataError
 from fragility.protocol import Protocol
 from fragility.report.comparison import paired_audits
 from fragility.report.labels import LabelTally, brittle_labels, class_labels
-from fragility.report.pieces import Audit, Piece, columns_of, is_detailed, pieces_of
+from fragility.report.pieces import Audit, Piece, columns_of, failure_condition, is_detailed, pieces_of
 from fragility.report.summary import (
     AuditFacts,
     AuditNumbers,
@@ -88,12 +87,13 @@ def _numbers(one: Asked, settings: Settings, truth: dict[str, str] | None) -> Au
         for tally in tallies:
             tally.add(piece, audit.classes)
     by_class = {tally.sought: tally for tally in tallies}
+    condition = failure_condition(audit.manifest.get("lattice") or {})
     return AuditNumbers(
         facts=_facts(one),
         protocol=_protocol_facts(protocol),
         min_confidence=least,
-        everything=everything.numbers(_cases(everything, protocol) if not confident.rows else ()),
-        confident=confident.numbers(_cases(confident, protocol)),
+        everything=everything.numbers(_cases(everything, protocol) if not confident.rows else (), condition),
+        confident=confident.numbers(_cases(confident, protocol), condition),
         density=_density_map(density, confident if confident.rows else everything),
         accuracy=by_class["wrong"].accuracy() if "wrong" in by_class else None,
         reviews=tuple(tally.review(settings.risk) for tally in tallies),
@@ -199,5 +199,14 @@ def _turns_to(row: Row, classes: Sequence[str]) -> str | None:
     return others[0] if len(others) == 1 else None
 
 
-def _smallest(row: dict[str, Any]) -> SmallestSet | None:
-    return None
+def _smallest(row: Row) -> SmallestSet | None:
+    if "smallest_state" not in row:
+        return None
+    return SmallestSet(
+        state=row["smallest_state"],
+        size=row["smallest_size"],
+        groups=tuple(row["smallest_set"]),
+        count=row["smallest_count"],
+        failure_probability=row.get("failure_probability"),
+        failure_interval=None if row.get("failure_exact", True) else (row["failure_low"], row["failure_high"]),
+    )

@@ -19,6 +19,8 @@ PLAIN = (
     *("id", "predicted", "confidence", "margin", "flip_budget", "flipped"),
     *("rcma", "fds", "exposure", "independent_loss", "common_loss", "path"),
 )
+SEARCHED = ("smallest_state", "smallest_size", "smallest_set", "smallest_count")
+FAILURES = ("failure_probability", "failure_low", "failure_high", "failure_exact")
 DETAILS = ("path_margin", "path_predicted", "path_collapse", "one_step_drop")
 
 
@@ -70,7 +72,24 @@ def is_detailed(audit: Audit) -> bool:
 def columns_of(audit: Audit) -> list[str]:
     """Return the columns the report reads."""
     thresholds = [f"lambda_{operator}" for operator in audit.protocol.operators]
-    return [*PLAIN, *thresholds, *(DETAILS if is_detailed(audit) else ())]
+    return [*PLAIN, *thresholds, *(DETAILS if is_detailed(audit) else ()), *_lattice_columns(audit)]
+
+
+def _lattice_columns(audit: Audit) -> tuple[str, ...]:
+    declared = audit.manifest.get("lattice")
+    if declared is None:
+        return ()
+    return SEARCHED if failure_condition(declared) is None else SEARCHED + FAILURES
+
+
+def failure_condition(declared: Mapping[str, Any]) -> str | None:
+    """Return how a lattice block takes evidence to fail, in words; None where it declares no failures."""
+    rates, events = declared.get("rates"), declared.get("events")
+    if rates:
+        same = len(set(rates.values())) == 1
+        each = f"{next(iter(rates.values())):.2g}"
+        return f"if each group fails on its own with probability {each}" if same else "at the declared rates of failure"
+    return "under the recorded outages" if events else None
 
 
 def pieces_of(audit: Audit, columns: Sequence[str]) -> Iterator[Piece]:

@@ -196,11 +196,13 @@ def _budgets(audit: AuditNumbers) -> Part:
     for (label, every), (_, sure) in zip(everything, confident, strict=True):
         name = {"none": "does not turn", "1": "1 group"}.get(label, f"{label} groups")
         rows.append((name, of(sure, audit.confident.rows), of(every, audit.everything.rows)))
+    searched = words.lattice_words(audit)
+    told = [words.budget_words(audit)] if searched is None else [words.budget_words(audit), searched]
     table = Table("Predictions by the number of groups lost until they turn", ("turns after", "confident", "all"), rows)
     figure = Figure(
         [figures.budget_chart(audit)], "k*: how many groups are lost, strongest first, until it turns.", table
     )
-    return "groups-needed", "How many groups each prediction rests on", [Text([words.budget_words(audit)]), figure]
+    return "groups-needed", "How many groups each prediction rests on", [Text(told), figure]
 
 
 def _collapse(audit: AuditNumbers) -> Part:
@@ -364,26 +366,26 @@ def _review_table(view: ReviewView) -> Table:
 
 
 def _cases(audit: AuditNumbers) -> Part:
-    cases = audit.focus.cases
+    cases, searched = audit.focus.cases, audit.focus.lattice
+    condition = None if searched is None else searched.condition
     told = f"The {counted(len(cases), words.focus_noun(audit)[:-1])} with the largest exposure, most exposed first."
     if not audit.confident.rows:
         told = f"No prediction is {words.confident_words(audit)}. {told}"
     heading = "The most fragile confident cases" if audit.confident.rows else "The most fragile cases"
-    return "cases", heading, [Text([told]), Cases([_case(case) for case in cases])]
+    return "cases", heading, [Text([told]), Cases([_case(case, condition) for case in cases])]
 
 
-def _case(case: Case) -> CaseView:
+def _case(case: Case, condition: str | None) -> CaseView:
     budget = f"k* {case.flip_budget}" if case.flipped else "no flip"
     facts = f"confidence {case.confidence:.1%} · exposure {case.exposure:.3f} · FDS {case.fds:.3f} · {budget}"
     path = [(named(name), _place(case, step)) for step, name in enumerate(case.path, start=1)]
-    smallest = None if case.smallest is None else words.smallest_words(case.smallest, case.flip_budget, case.flipped)
     return CaseView(
         heading=f"Row {named(case.id)}",
         sentence=f"{words.case_sentence(case)}.",
         facts=facts,
         path=path,
         turn="turns" if case.turns_to is None else f"turns {named(case.turns_to)!r}",
-        smallest=smallest,
+        smallest=words.smallest_words(case, condition),
         curve=figures.case_curve(case),
     )
 

@@ -177,11 +177,24 @@ class Case:
 class SmallestSet:
     """What the search over all subsets found for one prediction."""
 
-    size: int | None  # None: no set within the search's reach turns it
+    state: str  # minimum, upper bound, none ... proved, or not decided
+    size: int | None  # None: none was found
     groups: tuple[str, ...]
     count: int | None  # how many sets of that size
-    exact: bool
     failure_probability: float | None
+    failure_interval: tuple[float, float] | None  # None where the probability is exact
+
+
+@dataclass(frozen=True, slots=True)
+class LatticeNumbers:
+    """What the search over all subsets says of a set of predictions."""
+
+    condition: str | None  # how evidence fails, in words; None where no failures were declared
+    fewer: int  # predictions that fewer groups turn than the path needs, or that the path does not turn at all
+    minimum: int  # predictions whose smallest failing set is proved
+    by_size: tuple[tuple[int, int], ...]  # (groups, predictions whose smallest set found has so many)
+    none_found: int
+    expected_lost: float | None  # sum of the failure probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +216,7 @@ class SetNumbers:
     groups: tuple[GroupRole, ...]
     pairs: tuple[Pair, ...]
     distinct_pairs: int
+    lattice: LatticeNumbers | None
     cases: tuple[Case, ...]
 
     def within(self, removals: int) -> int:

@@ -24,6 +24,7 @@ from fragility.report.summary import (
     Combination,
     Degradation,
     GroupRole,
+    LatticeNumbers,
     Loss,
     Pair,
     Quartiles,
@@ -39,6 +40,7 @@ EXPOSURE_STEPS = 10_000
 LOSS_STEPS = 1000
 LOSS_BINS = 20
 LOSS_TOP = {"targeted": 1.0, "independent": 4.0, "common": 1.0}
+MINIMUM = "minimum"  # the state of a search that proved its set to be smallest
 WHOLE = 10**9  # sums are taken of billionths, as whole numbers
 
 Counts = npt.NDArray[np.int64]
@@ -65,6 +67,7 @@ class SetTally:
         self.first, self.alone, self.in_set = (np.zeros(g, dtype=np.int64) for _ in range(3))
         self.carried = [0] * g
         self.pairs: Counter[int] = Counter()
+        self.searched = LatticeTally()
         self.worst: list[tuple[float, int, Row]] = []  # (minus exposure, position, row)
 
     # --- adding -----------------------------------------------------------------------------------------
@@ -85,6 +88,7 @@ class SetTally:
         self._add_thresholds(piece.thresholds[places])
         self._add_groups(piece, places)
         self._add_collapse(piece, places)
+        self.searched.add(piece, places)
         self._add_worst(piece, places)
 
     def _budget(self, piece: Piece) -> Integers:
@@ -144,8 +148,8 @@ class SetTally:
         step = int(np.flatnonzero(above >= np.ceil(share * self.rows))[-1])
         return step / EXPOSURE_STEPS, int(above[step])
 
-    def numbers(self, cases: Sequence[Any]) -> SetNumbers:
-        """Return what was counted; `cases` are the worst rows, already read."""
+    def numbers(self, cases: Sequence[Any], condition: str | None = None) -> SetNumbers:
+        """Return what was counted; `cases` are the worst rows, already read; `condition` is how evidence fails."""
         flips = self.budgets.sum(axis=0)
         present = [code for code in np.argsort(-self.budgets.sum(axis=1), kind="stable") if self.budgets[code].any()]
         return SetNumbers(
@@ -167,6 +171,7 @@ class SetTally:
             groups=self._groups(),
             pairs=self._pairs(),
             distinct_pairs=len(self.pairs),
+            lattice=self.searched.numbers(condition),
             cases=tuple(cases),
         )
 
@@ -222,6 +227,37 @@ class SetTally:
         names, g = self.protocol.group_names, len(self.first)
         most = sorted(self.pairs.items(), key=lambda entry: (-entry[1], entry[0]))[:SHOWN_PAIRS]
         return tuple(Pair(names[code // g], names[code % g], count) for code, count in most)
+
+
+class LatticeTally:
+    """What the search over all subsets found, where the audit carries it."""
+
+    def __init__(self) -> None:
+        self.seen = False
+        self.fewer = self.minimum = self.none = self.lost = 0
+        self.sizes: Counter[int] = Counter()
+
+    def add(self, piece: Piece, places: Integers) -> None:
+        """Count the chosen rows of a piece."""
+        if "smallest_size" not in piece.table.column_names:
+            return
+        self.seen = True
+        table = piece.table.take(places)
+        size = np.nan_to_num(np.asarray(table.column("smallest_size").to_numpy(), dtype=np.float64)).astype(np.int64)
+        known, flipped = size > 0, piece.flipped[places]
+        self.fewer += int((known & (~flipped | (size < piece.flip_budget[places]))).sum())
+        self.minimum += table.column("smallest_state").to_pylist().count(MINIMUM)
+        self.none += int((~known).sum())
+        self.sizes.update(size[known].tolist())
+        if "failure_probability" in table.column_names:
+            self.lost += _whole_sum(np.asarray(table.column("failure_probability").to_numpy(), dtype=np.float64))
+
+    def numbers(self, condition: str | None) -> LatticeNumbers | None:
+        """Return what was counted; None where nothing was searched."""
+        if not self.seen:
+            return None
+        lost = None if condition is None else self.lost / WHOLE
+        return LatticeNumbers(condition, self.fewer, self.minimum, tuple(sorted(self.sizes.items())), self.none, lost)
 
 
 def _steps(values: Floats, steps: int) -> Integers:

@@ -115,9 +115,9 @@ def audited(audit: AuditNumbers) -> str:
     facts = audit.facts
     classes = listed([brief(label) for label in facts.classes])
     return (
-        f"{counted(facts.rows, 'prediction')} of {facts.model}, which tells apart {classes}. For each of them the audit "
-        "took evidence away, what matters most first, and recorded where the prediction gives way. The result is a "
-        "certificate for each row, which anyone with the model and the rows can recompute."
+        f"{counted(facts.rows, 'prediction')} of {facts.model}, which tells apart {classes}. For each of them the "
+        "audit took evidence away, what matters most first, and recorded where the prediction gives way. The result is "
+        "a certificate for each row, which anyone with the model and the rows can recompute."
     )
 
 
@@ -408,23 +408,48 @@ def case_sentence(case: Case) -> str:
     return f"{opening}, and it holds without its {counted(len(case.path), 'strongest group')}"
 
 
-def smallest_words(found: SmallestSet, budget: int, flipped: bool) -> str:
-    """Return what the search over all subsets adds to the path."""
-    told = _smallest_size(found, budget, flipped)
-    if found.failure_probability is None:
+def smallest_words(case: Case, condition: str | None) -> str | None:
+    """Return what the search over all subsets adds to the path; None where there was none."""
+    found = case.smallest
+    if found is None:
+        return None
+    told = _smallest_set(case, found)
+    if found.failure_probability is None or condition is None:
         return told
-    return f"{told} At the declared rates of failure it is lost with probability {percent(found.failure_probability)}."
+    low, high = found.failure_interval or (0.0, 0.0)
+    interval = "" if found.failure_interval is None else f" (between {percent(low)} and {percent(high)})"
+    lost = f"it is lost with probability {percent(found.failure_probability)}{_odds(found.failure_probability)}"
+    return f"{told} {condition.capitalize()}, {lost}{interval}."
 
 
-def _smallest_size(found: SmallestSet, budget: int, flipped: bool) -> str:
+def _odds(probability: float) -> str:
+    """Return a small probability as one in so many, which people weigh better than a percentage."""
+    return f", one case in {round(1 / probability):,}" if 1e-9 < probability < 0.35 else ""
+
+
+def _smallest_set(case: Case, found: SmallestSet) -> str:
     if found.size is None:
-        return "No set of groups turns it." if found.exact else "The search found no set of groups that turns it."
-    others = "" if found.count is None or found.count == 1 else f", one of {found.count:,} such sets"
-    sure = "" if found.exact else " at most"
-    if flipped and found.size == budget:
-        size = counted(found.size, "group")
-        return f"The path is as short as can be: the smallest failing set has{sure} {size}{others}."
-    return f"A smaller set does it too: {listed([brief(name) for name in found.groups])}{others}."
+        return f"Smallest failing set: {found.state}."
+    proved = "no smaller set turns it" if found.state == "minimum" else "whether fewer do is not settled"
+    if case.flipped and found.size >= case.flip_budget:
+        return f"The path is as short as any set found; {proved}."
+    count = "" if found.count is None or found.count == 1 else f", one of {found.count:,} such sets"
+    size = "A single group turns it" if found.size == 1 else f"{found.size} groups are enough"
+    return f"{size}: {listed([brief(name) for name in found.groups])}{count}; {proved}."
+
+
+def lattice_words(audit: AuditNumbers) -> str | None:
+    """Return what the search over all subsets says of the predictions together; None where there was none."""
+    found, focus = audit.focus.lattice, audit.focus
+    if found is None:
+        return None
+    told = (
+        f"A search over all subsets turns {of(found.fewer, focus.rows)} of them with fewer groups than their path "
+        f"names, and proves the smallest set of {of(found.minimum, focus.rows)}."
+    )
+    if found.expected_lost is None or found.condition is None:
+        return told
+    return f"{told} {found.condition.capitalize()}, about {found.expected_lost:,.1f} of {focus.rows:,} are lost."
 
 
 def paired_words(pair: PairedAudits) -> str:
