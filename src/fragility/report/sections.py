@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
 
-from fragility.report import figures, words
+import fragility.report.figures as figures
+import fragility.report.words as words
 from fragility.report.summary import AuditNumbers, Case, GroupRole, PairedAudits, ReportSummary, ReviewView
 from fragility.report.words import counted, of, percent
 from fragility.svg import shortened
