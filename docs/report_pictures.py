@@ -14,7 +14,7 @@ from selenium import webdriver
 from fragility.demo import run_demo
 
 IMAGES = Path(__file__).resolve().parent / "images"
-SHOTS = {"report-desktop": ("finding", 1040, 1230, 1.25), "report-phone": ("finding", 390, 1500, 1.5)}
+SHOTS = {"report-desktop": ("finding", 1040, 1500, 1.25), "report-phone": ("finding", 390, 1180, 1.5)}
 
 
 def browser() -> webdriver.Chrome:
