@@ -34,14 +34,15 @@ def test_auditing_into_the_demo_folder_keeps_model_and_rows(made) -> None:
     words = ["audit", made / "model.skops", made / "test.parquet", "--train", made / "train.parquet"]
     assert command(*words, "--target", "class", "--trust", "--rows", "20", "--engine", "blackbox", "--out", made) == 0
     assert len(Certificates.load(made)) == 20 and all(check.passed for check in check_integrity(made))
-    for name in (*demo.FILES, demo.MARKER):
+    for name in {*demo.FILES, demo.MARKER} - {demo.PAGE}:
         assert (made / name).read_bytes() == before[name], name
+    assert b"20 predictions" in (made / demo.PAGE).read_bytes()  # the report of the newer audit
     (made / "notes.txt").write_text("mine")
     demo.run_demo(made)
     assert len(Certificates.load(made)) == 300 and (made / "notes.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["model.skops", "index.html", "train.parquet"])
+@pytest.mark.parametrize("name", ["model.skops", "report.html", "train.parquet"])
 def test_files_of_somebody_else_are_refused_before_the_work(made, tmp_path, monkeypatch, name: str) -> None:
     monkeypatch.setattr(demo, "load_credit_g", lambda: pytest.fail("the work was begun"))
     target = Certificates.load(made)[:3].save(tmp_path / "audit")
@@ -78,8 +79,8 @@ def test_a_demo_interrupted_between_its_files_can_be_run_again(made, tmp_path, m
         demo._write_beside(target, contents)
         marker = json.loads((target / demo.MARKER).read_text())
         assert marker["files"] == sorted(digest_bytes(data) for data in contents.values())
-    (target / "index.html").write_text("edited by hand")
-    with pytest.raises(CertificateError, match=r"index.html exists and is not what a demo wrote"):
+    (target / "report.html").write_text("edited by hand")
+    with pytest.raises(CertificateError, match=r"report.html exists and is not what a demo wrote"):
         demo.check_demo_folder(target)
 
 

@@ -16,7 +16,8 @@ import fragility
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
 LAYERS: list[set[str]] = [  # lowest first
-    {"version", "errors", "equality", "arrays", "libraries", "bundled", "files", "progress", "text", "ids", "merkle"},
+    {"version", "errors", "equality", "arrays", "libraries", "bundled", "files", "progress", "text", "ids", "merkle"}
+    | {"svg"},
     {"canonical", "saving", "words", "drawing"},
     {"scores"},
     {"models"},

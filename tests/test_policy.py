@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fragility as fg
-from fragility.policy import ReviewPolicy, _fit_rule, upper_limit
+from fragility.policy import ReviewPolicy, fit_rule, upper_limit
 
 LEVEL = 1 - 0.05 / 5
 
@@ -38,7 +38,7 @@ def true_rate_below(threshold, low=0.004):
 def test_the_rule_equals_its_slow_twin(n, seed, risk, digits):
     scores, brittle = rows_with_rising_risk(n, seed)
     scores = scores.round(digits)  # ties
-    rule, _ = _fit_rule(None, scores, brittle, risk, LEVEL)
+    rule, _ = fit_rule(None, scores, brittle, risk, LEVEL)
     expected = naive_policy.policy(scores.tolist(), brittle.tolist(), risk, 0.95)
     if expected is None:
         assert rule.state == "not attainable" and rule.threshold is None and rule.review_share == 1.0
@@ -57,16 +57,16 @@ def test_the_upper_limit_is_the_rate_at_which_so_few_are_rare():
 def test_the_promise_is_kept(risk):
     broken = 0
     for seed in range(400):
-        rule, _ = _fit_rule(None, *rows_with_rising_risk(800, seed), risk, LEVEL)
+        rule, _ = fit_rule(None, *rows_with_rising_risk(800, seed), risk, LEVEL)
         broken += rule.threshold is not None and true_rate_below(rule.threshold) > risk
     assert broken <= 400 * 0.05  # far fewer in practice: five starts are tested at a fifth of the level each
 
 
 def test_what_is_not_attainable_says_how_many_rows_would_do():
-    rule, _ = _fit_rule(None, *rows_with_rising_risk(100, 1, low=0.0), 0.02, LEVEL)
+    rule, _ = fit_rule(None, *rows_with_rising_risk(100, 1, low=0.0), 0.02, LEVEL)
     assert rule.state == "not attainable" and rule.review_share == 1.0
     assert rule.rows_needed is not None and rule.rows_needed > 100
-    hopeless, _ = _fit_rule(None, np.linspace(0, 1, 100), np.ones(100, dtype=bool), 0.02, LEVEL)
+    hopeless, _ = fit_rule(None, np.linspace(0, 1, 100), np.ones(100, dtype=bool), 0.02, LEVEL)
     assert hopeless.rows_needed is None
 
 

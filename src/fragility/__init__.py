@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fragility.protocol import Protocol
     from fragility.ranking import compare_scores
     from fragility.reliability import FailureProbability, ReliabilityDisplay, failure_probability
+    from fragility.report import Report
     from fragility.resmlp import FragilityPenalty, ResMLPClassifier
     from fragility.search import compare_searches, find_failing_sets
     from fragility.stress import Donor, Dropout, Mask, Noise, Outages, Stress, label_brittle
@@ -69,6 +70,7 @@ _HOME = {
     "ProtocolError": "errors",
     "RateChoice": "hardening",
     "ReliabilityDisplay": "reliability",
+    "Report": "report",
     "ResMLPClassifier": "resmlp",
     "ReviewPolicy": "policy",
     "ReviewPolicyDisplay": "display",
@@ -117,6 +119,7 @@ __all__ = [
     "ProtocolError",
     "RateChoice",
     "ReliabilityDisplay",
+    "Report",
     "ResMLPClassifier",
     "ReviewPolicy",
     "ReviewPolicyDisplay",

@@ -1,4 +1,4 @@
-"""The demo: from bundled credit data to a written audit with pictures, as a new user would do it.
+"""The demo: from bundled credit data to a written audit with its report, as a new user would do it.
 
 The German Credit data are split once; a model is trained on 700 applications and audited on the other 300. Everything
 that a second person needs to recompute the certificates is written beside them: the model, the rows, the protocol.
@@ -6,19 +6,13 @@ that a second person needs to recompute the certificates is written beside them:
 
 from __future__ import annotations
 
-import base64
-import html
 import io
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
-from string import Template
-from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.ensemble import GradientBoostingClassifier
@@ -36,25 +30,18 @@ from fragility.certificates import (
     Certificates,
     check_writable_folder,
 )
-from fragility.display import CollapseDisplay, FragilityMapDisplay
-from fragility.drawing import drawing_style
 from fragility.errors import CertificateError
 from fragility.files import parse_json, write_bytes, write_text
 from fragility.hardening import Mending, harden, standing
 from fragility.protocol import Protocol
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from fragility.report import REPORT_FILE, Report, is_report, verify_command
 
 SEED = 0
 TARGET = "class"
 SHOWN = 10
-ALIKE = 0.01  # two confidences this close are called equal
-MAP_PICTURE = "fragility-map.png"
-COLLAPSE_PICTURE = "collapse.png"
-PAGE = "index.html"
+PAGE = REPORT_FILE
 HARDENED = "model-hardened.skops"
-FILES = ("model.skops", HARDENED, "train.parquet", "test.parquet", MAP_PICTURE, COLLAPSE_PICTURE, PAGE)
+FILES = ("model.skops", HARDENED, "train.parquet", "test.parquet", PAGE)
 MARKER = "demo.json"  # by it the next demo knows which files in the folder are its own
 MARKER_FORMAT = "fragility-demo/1"
 
@@ -104,19 +91,23 @@ def run_demo(folder: Path) -> Demo:
     hardened = harden(model, X_train, y_train, protocol=protocol, seed=SEED)
     mending = Mending(*(standing(m, X_test, protocol, y_test, engine="blackbox") for m in (model, hardened)))
     made = Demo(folder, certs, summary, list(certs.most_fragile(SHOWN, min_confidence=CONFIDENT)), mending)
-    pictures = _draw(certs)
     contents = {
         "model.skops": _skops_bytes(model),
         HARDENED: _skops_bytes(hardened),
         "train.parquet": _parquet_bytes(X_train.assign(**{TARGET: y_train})),
         "test.parquet": _parquet_bytes(X_test.assign(**{TARGET: y_test})),
-        **pictures,
-        made.page.name: _page(made, pictures).encode("utf-8"),
+        made.page.name: _report(made, y_test.to_dict()).html.encode("utf-8"),
     }
     # Everything is ready before anything is written, so that an interrupted demo leaves nothing behind.
     certs.save(folder)
     _write_beside(folder, contents)
     return made
+
+
+def _report(made: Demo, labels: Mapping[object, object]) -> Report:
+    folder = made.folder
+    words = ("--model", folder / "model.skops", "--trust", "--data", folder / "test.parquet", "--target", TARGET)
+    return Report.of(made.certs, name=str(folder), labels=labels, verify=verify_command(folder, *words))
 
 
 def _skops_bytes(model: Pipeline) -> bytes:
@@ -131,34 +122,6 @@ def _parquet_bytes(table: pd.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def _draw(certs: Certificates) -> dict[str, bytes]:
-    """Draw without pyplot, so that no window system is needed and nothing global changes; file name -> PNG."""
-    from matplotlib.figure import Figure
-
-    drawings: dict[str, Callable[[Axes], object]] = {
-        MAP_PICTURE: lambda ax: FragilityMapDisplay.from_certificates(certs, ax=ax),
-        COLLAPSE_PICTURE: lambda ax: CollapseDisplay.from_certificates(certs, _contrast(certs), ax=ax),
-    }
-    drawn = {}
-    for name, draw in drawings.items():
-        buffer = io.BytesIO()
-        with drawing_style():
-            figure = Figure(figsize=(9.6, 4.6), layout="constrained")
-            draw(figure.add_subplot())
-            figure.savefig(buffer, dpi=110, metadata={"Software": None})
-        drawn[name] = buffer.getvalue()
-    return drawn
-
-
-def _contrast(certs: Certificates) -> list[int]:
-    """Positions of the most fragile confident prediction, and of the least fragile one that is as confident."""
-    table = certs.to_pandas()
-    confidence, exposure = table["confidence"].to_numpy(), table["exposure"].to_numpy()
-    most = int(np.argmax(np.where(confidence >= CONFIDENT, exposure, -np.inf)))
-    alike = np.abs(confidence - confidence[most]) <= ALIKE
-    return [most, int(np.argmin(np.where(alike, exposure, np.inf)))]
-
-
 # --- files beside the audit ---------------------------------------------------------------------------------
 
 
@@ -168,8 +131,13 @@ def check_demo_folder(folder: Path) -> None:
     own = _own_digests(target)
     for name in FILES:
         path = target / name
-        if os.path.lexists(path) and not (path.is_file() and digest_bytes(path.read_bytes()) in own):
+        if os.path.lexists(path) and not (path.is_file() and _is_own(path, own)):
             raise CertificateError(f"{folder / name} exists and is not what a demo wrote; choose another --out")
+
+
+def _is_own(path: Path, own: set[str]) -> bool:
+    """Whether a demo wrote this file, or an audit or a report that was made here since then."""
+    return digest_bytes(path.read_bytes()) in own or (path.name == PAGE and is_report(path))
 
 
 def _own_digests(target: Path) -> set[str]:
@@ -194,34 +162,3 @@ def _write_beside(folder: Path, contents: Mapping[str, bytes]) -> None:
 def _write_marker(folder: Path, digests: list[str]) -> None:
     document = {"format": MARKER_FORMAT, "files": sorted(set(digests))}
     write_text(folder / MARKER, json.dumps(document, indent=2) + "\n")
-
-
-# --- the page ---------------------------------------------------------------------------------------------
-
-
-def _page(demo: Demo, pictures: Mapping[str, bytes]) -> str:
-    """One file that opens offline: the numbers, both pictures, the table, and how to check it."""
-    summary = demo.summary
-    template = Template(files("fragility").joinpath("data", "demo.html").read_text(encoding="utf-8"))
-    return template.substitute(
-        trained=demo.certs.protocol.training_rows,
-        rows=summary.rows,
-        accuracy=f"{summary.accuracy:.0%}",
-        confident=summary.confident,
-        threshold=f"{summary.min_confidence:.0%}",
-        after_one=f"{summary.confident_flips_after_one:.0%}",
-        within_two=f"{summary.confident_flips_within_two:.0%}",
-        map_picture=_inline(pictures[MAP_PICTURE]),
-        collapse_picture=_inline(pictures[COLLAPSE_PICTURE]),
-        table="\n".join(_table_row(cert) for cert in demo.most_fragile),
-        folder=html.escape(str(demo.folder)),
-    )
-
-
-def _table_row(cert: Certificate) -> str:
-    identifier, sentence = html.escape(str(cert.id)), html.escape(cert.sentence())
-    return f'<tr><td class="n">{identifier}</td><td class="n">{cert.exposure:.3f}</td><td>{sentence}</td></tr>'
-
-
-def _inline(picture: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(picture).decode("ascii")

@@ -223,7 +223,7 @@ class ReviewPolicy:
         fitted = []
         for part in parts:
             mine = confident if part is None else confident & (names == part)
-            fitted.append(_fit_rule(part, scores[mine], brittle[mine], risk, level))
+            fitted.append(fit_rule(part, scores[mine], brittle[mine], risk, level))
         return cls(
             by=by,
             risk=float(risk),
@@ -433,9 +433,10 @@ def upper_limit(brittle: npt.ArrayLike, rows: npt.ArrayLike, level: float) -> Fl
     return limit
 
 
-def _fit_rule(
+def fit_rule(
     segment: str | None, scores: Floats, brittle: Booleans, risk: float, level: float
 ) -> tuple[ReviewRule, ReviewCurve]:
+    """Return the laxest threshold the labelled rows support at this level, and what every threshold would do."""
     thresholds = np.unique(np.append(np.quantile(scores, QUANTILES, method="higher"), np.inf))
     below = np.searchsorted(np.sort(scores), thresholds, side="left")
     bad = np.searchsorted(np.sort(scores[brittle]), thresholds, side="left")

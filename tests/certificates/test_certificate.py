@@ -105,7 +105,9 @@ def test_one_certificate_reads_as_a_story(certs: Certificates) -> None:
     assert flipped.failing_groups[-1] in flipped.sentence()
     holds = next(cert for cert in certs if not cert.flipped)
     assert "<- flips" not in str(holds) and "(no flip)" in str(holds)
-    assert "<pre>" in flipped._repr_html_() and "<script" not in flipped._repr_html_()
+    shown = flipped._repr_html_()
+    assert "<pre" not in shown and shown.count("<svg") == 1 and "<script" not in shown
+    assert f"turns at {flipped.flip_budget}" in shown and shown.count("<table") == 2
 
 
 def test_positions_and_ids(certs: Certificates) -> None:
@@ -143,9 +145,11 @@ def test_a_margin_that_grows_is_not_called_left(certs: Certificates) -> None:
     assert "25% of its margin left" in shrunk.sentence()
 
 
-def test_the_html_table_says_how_much_it_shows(certs: Certificates) -> None:
-    assert "The first 20 of 40" in certs._repr_html_() and certs._repr_html_().count("<tr") == 21
-    assert "The first" not in certs[:20]._repr_html_()
+def test_a_notebook_shows_the_most_fragile_and_a_curve(certs: Certificates) -> None:
+    shown = certs._repr_html_()
+    assert shown.count("<tr") == 1 + len(certs.most_fragile(10)) and "rest on least" in shown
+    assert shown.count("<svg") == 1
+    assert certs[:0]._repr_html_().count("<table") == 0
 
 
 def test_there_is_one_summary(certs: Certificates) -> None:

@@ -168,5 +168,5 @@ def test_two_outputs_need_two_files(made, tmp_path):
 def test_the_demo_writes_everything_at_the_end(tmp_path):
     assert run("demo", "--out", tmp_path / "demo").code == 0
     names = {path.name for path in (tmp_path / "demo").iterdir()}
-    assert {"manifest.json", "model.skops", "train.parquet", "test.parquet", "index.html", "collapse.png"} <= names
+    assert {"manifest.json", "model.skops", "train.parquet", "test.parquet", "report.html"} <= names
     assert len(fg.Certificates.load(tmp_path / "demo")) == 300

@@ -171,7 +171,7 @@ def test_help_groups_the_commands():
     for panel, commands in {
         "Start here": ["demo"],
         "Declare, audit, verify": ["audit", "verify", "protocol"],
-        "Read certificates": ["show", "top", "compare"],
+        "Read certificates": ["show", "top", "compare", "report"],
         "Judge and correct": ["stress", "evaluate", "policy", "reliability", "harden", "calibrate"],
         "From other packages": ["bench", "study"],
     }.items():

@@ -16,8 +16,7 @@ from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import original_class
 from fragility.evidence.groups import merged_fields
 from fragility.files import replacing, write_text
-from fragility.policy import STARTS, ReviewRule, upper_limit
-from fragility.policy import _fit_rule as fit_rule
+from fragility.policy import STARTS, ReviewRule, fit_rule, upper_limit
 from fragility.protocol import bind
 from fragility.ranking import (
     CERTIFICATE_SCORES,

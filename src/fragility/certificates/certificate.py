@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fragility.certificates.pictures import collapse_curve, plain_table, side_by_side
 from fragility.models import ClassLabel
+from fragility.svg import escaped
 from fragility.words import MINIMUM, NONE_AT_ALL, and_words, chance_in_words
 
 
@@ -256,7 +257,30 @@ class Certificate:
         return self.story()
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self.story())}</pre>"
+        flip = self.flip_budget if self.flipped else None
+        told = f"The margin of row {self.id} as its {len(self.path)} strongest groups are removed: {self.sentence()}"
+        opening = f"<p><b>Row {escaped(self.id)}</b>: {escaped(self.sentence())}.</p>"
+        scores = plain_table(("score", ""), self._scores())
+        if not self.path_margin:
+            steps = plain_table(("step", "removed"), list(enumerate(self.path, start=1)), numeric=(0,))
+            return opening + side_by_side(scores, steps)
+        rows = [(step, *self._step(step)) for step in range(len(self.path_margin))]
+        steps = plain_table(("step", "removed", "margin", "predicts"), rows, numeric=(0, 2))
+        return opening + side_by_side(collapse_curve(self.path_margin, flip, told, width=300.0) + scores, steps)
+
+    def _step(self, step: int) -> tuple[str, str, str]:
+        removed = self.path[step - 1] if step else "(nothing)"
+        mark = " (turns)" if self.flipped and step == self.flip_budget else ""
+        return removed, f"{self.path_margin[step]:+.3f}", f"{self.path_predicted[step]}{mark}"
+
+    def _scores(self) -> list[tuple[str, str]]:
+        budget = str(self.flip_budget) if self.flipped else "no flip"
+        scores = [("k*", budget), ("exposure", f"{self.exposure:.3f}"), ("FDS", f"{self.fds:.3f}"), *self.losses()]
+        thresholds = [
+            (name, "no severity flips it" if value is None else f"flips at severity {value:g}")
+            for name, value in self.thresholds.items()
+        ]
+        return [*scores, *thresholds]
 
 
 def _of_margin(loss: float) -> str:

@@ -6,11 +6,11 @@ theirs. docs/format.md describes every field, so that someone else can write ano
 
 from __future__ import annotations
 
-import html
 import operator
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any, overload
 
@@ -34,14 +34,15 @@ from fragility.certificates.lattice import (
     lattice_digests,
 )
 from fragility.certificates.manifest import check_manifest
+from fragility.certificates.pictures import collapse_curve, plain_table, side_by_side
 from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
 from fragility.certificates.table import check_schema, claims_of, table_of
 from fragility.errors import CertificateError
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
+from fragility.svg import escaped
 
-SHOWN_ROWS = 20
-SHOWN_COLUMNS = ["id", "predicted", "confidence", "flip_budget", "rcma", "fds", "exposure"]
+SHOWN_ROWS = 10
 RANKED_BY = ("exposure", "fds", "rcma", "independent_loss", "common_loss", "failure_probability")
 BLOCK_FIELDS = ("smallest_state", "smallest_size", "smallest_count")
 FAILURE_FIELDS = ("failure_probability", "failure_low", "failure_high", "failure_exact", "expected_margin")
@@ -374,9 +375,31 @@ class Certificates:
         )
 
     def _repr_html_(self) -> str:
-        shown = self.table.slice(0, SHOWN_ROWS).select(SHOWN_COLUMNS)
-        told = f"<p>The first {SHOWN_ROWS} of {len(self)}:</p>" if len(self) > SHOWN_ROWS else ""
-        return f"<p>{html.escape(repr(self))}</p>{told}{shown.to_pandas().to_html(index=False)}"
+        opening = f"<p>{escaped(repr(self))}</p>"
+        if not len(self):
+            return opening
+        confident = self.most_fragile(SHOWN_ROWS)
+        shown = confident if len(confident) else self.most_fragile(SHOWN_ROWS, min_confidence=0.0)
+        which = "confident predictions" if len(confident) else "predictions (none is confident)"
+        head = ("row", "predicts", "confidence", "k*", "exposure", "rests on")
+        table = plain_table(head, [_shown(cert) for cert in shown], numeric=(2, 3, 4))
+        return f"{opening}<p>The {which} that rest on least:</p>{side_by_side(table, _worst_curve(shown[0]))}"
+
+    def report(self, **given: Any) -> Any:
+        """Return the report on these certificates: what a validator hands over, and what a notebook shows.
+
+        Parameters
+        ----------
+        **given : Any
+            What :meth:`Report.of` takes: ``name``, ``labels``, ``brittle``, ``min_confidence``, ``risk``, ``verify``.
+
+        Returns
+        -------
+        Report
+            With ``html``, ``markdown``, ``to_dict()`` and ``save(path)``.
+        """
+        # The report lies above the certificates. Like the package's door, this names it and loads it when it is used.
+        return import_module("fragility.report").Report.of(self, **given)
 
     # --- files ------------------------------------------------------------------------------------------
 
@@ -429,6 +452,22 @@ class Certificates:
         loaded = cls(found.table, found.protocol, without_files(found.manifest))
         check_schema(loaded.table, loaded.protocol, loaded.classes, loaded._block_columns)
         return loaded
+
+
+def _shown(cert: Certificate) -> tuple[object, ...]:
+    """Return one line of the notebook's table."""
+    budget = str(cert.flip_budget) if cert.flipped else "none"
+    rests_on = ", ".join(cert.failing_groups or cert.path[:1])
+    return cert.id, cert.predicted, f"{cert.confidence:.1%}", budget, f"{cert.exposure:.3f}", rests_on
+
+
+def _worst_curve(cert: Certificate) -> str:
+    """Return the collapse of the most fragile prediction, with its sentence."""
+    caption = f"<p>Row {escaped(cert.id)}: {escaped(cert.sentence())}.</p>"
+    if not cert.path_margin:
+        return caption
+    told = f"The margin of row {cert.id} as its strongest groups are removed: {cert.sentence()}"
+    return collapse_curve(cert.path_margin, cert.flip_budget if cert.flipped else None, told) + caption
 
 
 def _position(value: Any, n: int) -> int:

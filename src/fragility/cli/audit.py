@@ -42,7 +42,8 @@ from fragility.cli.options import (
 )
 from fragility.cli.outputs import plan_folder
 from fragility.cli.reliability import declared_rates, log_of
-from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows, read_training
+from fragility.cli.report import save_after_audit
+from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows, read_training, usable_labels
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 from fragility.cli.wording import in_options
 from fragility.errors import FragilityError, ProtocolError
@@ -145,7 +146,22 @@ def audit(
     note_unlabelled(given, target, data)
     certs = fg.audit(loaded, given.X, declared, ids=given.ids, engine=engine, lattice=lattice, rates=failing)
     certs.save(out_dir)
+    words = _verify_words(model, data, target, id_column, rows, separator, encoding, decimal, classes, trust)
+    save_after_audit(certs, out_dir, usable_labels(given, loaded.classes), words)
     _print_summary(certs, out_dir, time.perf_counter() - started)
+
+
+def _verify_words(
+    model: str, data: Path, target: str | None, id_column: str | None, rows: str | None, separator: str | None,
+    encoding: str | None, decimal: str | None, classes: str | None, trust: bool,
+) -> list[str]:  # fmt: skip
+    """Return the options with which `verify` finds the model and the rows of this audit again."""
+    given = {
+        "--model": model, "--data": str(data), "--target": target, "--id": id_column, "--rows": rows,
+        "--separator": separator, "--encoding": encoding, "--decimal": decimal, "--classes": classes,
+    }  # fmt: skip
+    words = [word for option, value in given.items() if value is not None for word in (option, value)]
+    return [*words, "--trust"] if trust else words
 
 
 def _fit_protocol(
@@ -193,7 +209,7 @@ def _print_summary(certs: fg.Certificates, folder: Path, seconds: float) -> None
     )
     for line in lattice_lines(certs, summary):
         console.print(escape(line))
-    note(f"next: fragility top {folder}")
+    note(f"next: fragility top {folder}, or open {folder / 'report.html'}")
 
 
 def lattice_lines(certs: fg.Certificates, summary: AuditSummary) -> list[str]:

@@ -50,6 +50,7 @@ def _print(made: Demo) -> None:
     folder, first = made.folder, made.most_fragile[0].id
     source = f"--model {folder}/model.skops --trust --data {folder}/test.parquet --target class"
     console.print(f"\nWritten: {folder}/ with certificates, protocol, model and rows; open {made.page}")
+    note("data: Statlog (German Credit Data), Hans Hofmann, UCI Machine Learning Repository, CC BY 4.0")
     note("next:")
     note(f"  fragility show {folder} --row {first}")
     note(f"  fragility verify {folder} {source}")

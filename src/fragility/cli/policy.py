@@ -12,7 +12,7 @@ from fragility.cli.group import JUDGE
 from fragility.cli.options import DirArgument, MinConfidence
 from fragility.cli.outputs import plan_files
 from fragility.cli.reading import By
-from fragility.cli.tables import read_table
+from fragility.cli.tables import read_stress_labels
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
 
@@ -58,14 +58,8 @@ def policy(
 
       fragility top audit/ --policy policy.json
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     plan_files({"--out": out_file, "--picture": picture}, {"--labels": labels})
-    if labels.suffix == ".parquet" and labels.is_file():
-        table = pq.read_table(labels)  # with what it says about the stress
-    else:
-        table = pa.Table.from_pandas(read_table(labels, "--labels"), preserve_index=False)
+    table = read_stress_labels(labels, "--labels")
     certs = fg.Certificates.load(directory)
     segments = "predicted" if per_class else None
     found = fg.ReviewPolicy.fit(

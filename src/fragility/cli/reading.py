@@ -170,11 +170,11 @@ def compare(
     if len(directories) < 2:
         raise DataError(f"compare needs two folders or more, got {len(directories)}")
     if labels is None:
-        _refuse_without_labels(context)
+        refuse_without_labels(context)
     form = csv_format(separator, encoding, decimal, labels)
     plan_files({"--changes": changes}, {"--labels": labels})
     audits = [fg.Certificates.load(directory) for directory in directories]
-    truth = _read_labels(labels, target, id_column, form)
+    truth = read_labels(labels, target, id_column, form)
     summaries = [certs.summary(min_confidence=min_confidence, labels=truth) for certs in audits]
     out().print(_comparison(directories, [certs.manifest["model"]["kind"] for certs in audits], summaries))
     _note_differences(audits)
@@ -194,7 +194,8 @@ def _write_changes(path: Path, directories: list[Path], found: list[AuditChanges
     note(f"written to {path}")
 
 
-def _refuse_without_labels(context: typer.Context) -> None:
+def refuse_without_labels(context: typer.Context) -> None:
+    """Refuse options that speak of a table of labels where none is named."""
     for name, option in (("target", "--target"), ("id_column", "--id")):
         if is_given(context, name):
             raise DataError(
@@ -202,9 +203,10 @@ def _refuse_without_labels(context: typer.Context) -> None:
             )
 
 
-def _read_labels(
+def read_labels(
     path: Path | None, target: str | None, id_column: str | None, form: CsvFormat
 ) -> Mapping[Any, Any] | None:
+    """Return the true classes by row id; None where no table is named."""
     if path is None:
         return None
     if target is None:

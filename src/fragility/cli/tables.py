@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from fragility.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 TAB = "\t"
 TAB_NAMES = ("tab", "\\t")  # a tab is hard to type in a shell
@@ -177,6 +178,16 @@ def _reader(path: Path, role: str) -> Callable[[Path, str, CsvFormat], pd.DataFr
     raise DataError(f"{role} {path} has an unknown kind {path.suffix or '(no suffix)'!r}; expected one of {known}")
 
 
+def read_stress_labels(path: Path, role: str, form: CsvFormat = PLAIN) -> pa.Table:
+    """Read what `fragility stress --out` wrote; Parquet keeps what it says about the stress."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if path.suffix.lower() == ".parquet" and path.is_file():
+        return pq.read_table(path)
+    return pa.Table.from_pandas(read_table(path, role, form), preserve_index=False)
+
+
 # --- rows, ids and labels -----------------------------------------------------------------------------------
 
 
@@ -215,6 +226,16 @@ def read_rows(
     if table.shape[1] == 0:
         raise DataError(f"{role} {path} has no field left besides the id and target columns")
     return AuditRows(table, ids, labels)
+
+
+def usable_labels(rows: AuditRows, classes: Sequence[object]) -> dict[object, object] | None:
+    """Return the true classes by id where every row has one and they are the model's; None otherwise."""
+    if rows.labels is None or rows.labels.isna().any():
+        return None
+    labels = rows.labels.tolist()
+    if not {str(label) for label in labels} <= {str(label) for label in classes}:
+        return None
+    return dict(zip(rows.ids if rows.ids is not None else rows.labels.index.tolist(), labels, strict=True))
 
 
 def note_unlabelled(rows: AuditRows, target: str | None, path: Path) -> None:

@@ -38,6 +38,8 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     (r"give training rows with donors=X_train", "give training rows, in Python"),
     (r"audit with rates=\.\.\. to have it", "audit with --rates to have it"),
     (r"; say min_confidence$", "; say it with --min-confidence"),
+    (r"name the column with the ids the audit was made with", "name the column with the audit's ids by --id"),
+    (r"name the column with the true classes$", "name the column with the true classes by --target"),
     (r"\bbaseline_units='(\w+)'", r"--baseline-units \1"),
     (rf"\b({'|'.join(SAME_NAME)})='([\w-]+)'", r"--\1 \2"),
 )  # fmt: skip

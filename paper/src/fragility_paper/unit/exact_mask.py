@@ -102,7 +102,7 @@ def _expected_auroc(score: Floats, positive: Floats, shares: Floats) -> float:
     own = shares.shape[1] == 1
     weight = positive if own else positive @ shares
     other = 1.0 - positive if own else (1.0 - positive) @ shares
-    level = rankdata(score, method="dense") - 1
+    level = rankdata(score, method="dense").astype(np.int64) - 1
     above, below = (np.bincount(level, weights=part) for part in (weight, other))
     lower = np.concatenate([[0.0], np.cumsum(below)[:-1]])
     itself = float((positive * (1.0 - positive)).sum())

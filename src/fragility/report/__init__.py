@@ -1,0 +1,7 @@
+"""The report on one or several audits: a summary of plain numbers, and its renderings as HTML, Markdown and JSON."""
+
+from fragility.report.document import REPORT_FILE, SUFFIXES, Report, is_report, save_beside, verify_command
+from fragility.report.pieces import Audit
+from fragility.report.summary import ReportSummary
+
+__all__ = ["REPORT_FILE", "SUFFIXES", "Audit", "Report", "ReportSummary", "is_report", "save_beside", "verify_command"]

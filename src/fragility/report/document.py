@@ -1,0 +1,177 @@
+"""Report: what `fragility report`, `Certificates.report` and the demo hand out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from fragility.errors import DataError
+from fragility.files import write_text
+from fragility.report.gathering import Asked, Settings, summarise
+from fragility.report.markdown import markdown_page
+from fragility.report.page import MARKER, html_fragment, html_page
+from fragility.report.pieces import Audit
+from fragility.report.summary import ReportSummary
+from fragility.saving import checked_suffix
+from fragility.stress import BrittleLabels
+from fragility.svg import readable
+
+REPORT_FILE = "report.html"
+SUFFIXES = (".html", ".md", ".json")
+CONFIDENT = 0.9
+RISK = 0.02
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report on one audit or several: one HTML file for people, the same as Markdown, and its numbers as JSON.
+
+    Made by :meth:`of` or by :meth:`Certificates.report`. The same audits give the same bytes; nothing is fetched when
+    it is opened, and its size does not grow with the number of rows.
+
+    Attributes
+    ----------
+    summary : ReportSummary
+        Every number the report shows.
+
+    See Also
+    --------
+    Certificates.report : The report of one audit.
+    """
+
+    summary: ReportSummary
+
+    @classmethod
+    def of(
+        cls,
+        audits: Audit | Mapping[str, Audit],
+        *,
+        name: str = "audit",
+        labels: Mapping[Hashable, Any] | None = None,
+        brittle: BrittleLabels | pa.Table | None = None,
+        min_confidence: float = CONFIDENT,
+        risk: float = RISK,
+        verify: str | Sequence[str] | None = None,
+    ) -> Report:
+        """Summarise one audit, or several by name.
+
+        Parameters
+        ----------
+        audits : Certificates or mapping of str to Certificates
+            What was audited; several are also put side by side, row by row where they share ids.
+        name : str, default="audit"
+            What to call a single audit: the folder it lies in, say.
+        labels : mapping of id to class, optional
+            True classes of every audited row, for accuracy and for what a review would find.
+        brittle : BrittleLabels or pyarrow.Table, optional
+            Held-out stress labels of a single audit's rows, from :func:`label_brittle`.
+        min_confidence : float, default=0.9
+            Where confident begins.
+        risk : float, default=0.02
+            The rate that the review policy is to keep to among unreviewed predictions.
+        verify : str or sequence of str, optional
+            The command that verifies each audit; by default one with the model and the rows left to fill in.
+
+        Returns
+        -------
+        Report
+            Ready to show or save.
+
+        Raises
+        ------
+        DataError
+            An audit is empty, or labels do not cover its rows.
+        """
+        named = audits if isinstance(audits, Mapping) else {name: audits}
+        commands = [verify] if isinstance(verify, str) else verify or [verify_command(each) for each in named]
+        if len(commands) != len(named):
+            raise DataError(f"one command to verify each of {len(named)} audits was expected, got {len(commands)}")
+        asked = [
+            Asked(readable(each), audit, readable(command))
+            for (each, audit), command in zip(named.items(), commands, strict=True)
+        ]
+        return cls(summarise(asked, Settings(labels, brittle, min_confidence, risk)))
+
+    @property
+    def html(self) -> str:
+        """The report as one HTML document."""
+        return html_page(self.summary)
+
+    @property
+    def markdown(self) -> str:
+        """The report as Markdown."""
+        return markdown_page(self.summary)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return every number of the report.
+
+        Returns
+        -------
+        dict
+            Plain JSON values; what is undefined is None.
+        """
+        return self.summary.to_dict()
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the report; the file appears whole or not at all.
+
+        Parameters
+        ----------
+        path : path
+            The file: ``.html``, ``.md`` or ``.json``.
+
+        Returns
+        -------
+        pathlib.Path
+            The file written.
+        """
+        target = Path(path)
+        render = self._renderers()[checked_suffix(target, SUFFIXES)]
+        try:
+            write_text(target, render())
+        except OSError as error:
+            raise DataError(f"cannot write the report to {target}: {error.strerror or error}") from error
+        return target
+
+    def _renderers(self) -> dict[str, Callable[[], str]]:
+        return {".html": lambda: self.html, ".md": lambda: self.markdown, ".json": self._json}
+
+    def _json(self) -> str:
+        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+
+    def __repr__(self) -> str:
+        audits = ", ".join(audit.facts.name for audit in self.summary.audits)
+        return f"Report({audits}; show it in a notebook, or save it as .html, .md or .json)"
+
+    def _repr_html_(self) -> str:
+        return html_fragment(self.summary)
+
+
+def verify_command(folder: object, *words: object) -> str:
+    """Return the command that verifies an audit; without further words, with the model and the rows to fill in."""
+    given = shlex.join(str(word) for word in words) if words else "--model MODEL --data DATA"
+    return f"fragility verify {shlex.quote(str(folder))} {given}"
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file is a report of ours, and may be replaced by another."""
+    try:
+        with path.open("rb") as stream:
+            return MARKER.encode() in stream.read(1000)
+    except OSError:
+        return False
+
+
+def save_beside(report: Report, folder: Path) -> Path | None:
+    """Write the report into an audit's folder; None where a file of that name is somebody else's, which stays."""
+    target = folder / REPORT_FILE
+    if os.path.lexists(target) and not is_report(target):
+        return None
+    return report.save(target)

@@ -1,0 +1,212 @@
+"""From audits to the report's summary: one pass over each audit, a bounded piece at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fragility.errors import DataError
+from fragility.protocol import Protocol
+from fragility.report.comparison import paired_audits
+from fragility.report.labels import LabelTally, brittle_labels, class_labels
+from fragility.report.pieces import Audit, Piece, columns_of, failure_condition, is_detailed, pieces_of
+from fragility.report.summary import (
+    AuditFacts,
+    AuditNumbers,
+    Case,
+    DensityMap,
+    GroupFacts,
+    ProtocolFacts,
+    ReportSummary,
+    SmallestSet,
+)
+from fragility.report.tally import Row, SetTally
+from fragility.stress import BrittleLabels
+
+EXPOSED_SHARE = 0.2  # the brittle corner: the most exposed fifth of the confident predictions
+MAP_COLUMNS, MAP_LINES, MAP_RIGHT = 40, 40, 4.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One audit to report on: what to call it, and the command that verifies it."""
+
+    name: str
+    audit: Audit
+    verify: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the report is to say beyond the audits themselves."""
+
+    labels: Mapping[Hashable, object] | None
+    brittle: BrittleLabels | pa.Table | None
+    min_confidence: float
+    risk: float
+
+
+def summarise(asked: Sequence[Asked], settings: Settings) -> ReportSummary:
+    """Return the summary that every rendering of a report reads."""
+    _check(asked, settings)
+    truth = None if settings.labels is None else class_labels(settings.labels)
+    audits = tuple(_numbers(one, settings, truth) for one in asked)
+    paired = paired_audits([(one.name, one.audit) for one in asked], settings.min_confidence) if len(asked) > 1 else ()
+    digests = {one.audit.protocol.digest for one in asked}
+    return ReportSummary(audits, paired, same_protocol=len(digests) == 1)
+
+
+def _check(asked: Sequence[Asked], settings: Settings) -> None:
+    if not 0.0 <= settings.min_confidence <= 1.0:
+        raise DataError(f"min_confidence must lie between 0 and 1, got {settings.min_confidence!r}")
+    if not 0.0 < settings.risk < 1.0:
+        raise DataError(f"risk must lie between 0 and 1, such as 0.02, got {settings.risk!r}")
+    if not asked:
+        raise DataError("a report needs at least one audit, got none")
+    for one in asked:
+        if len(one.audit) == 0:
+            raise DataError(f"the audit {one.name} holds no certificates; there is nothing to report")
+    if settings.brittle is not None and len(asked) > 1:
+        raise DataError("held-out stress labels belong to one model; report on its audit alone")
+
+
+def _numbers(one: Asked, settings: Settings, truth: dict[str, str] | None) -> AuditNumbers:
+    audit, protocol = one.audit, one.audit.protocol
+    detailed, least = is_detailed(audit), settings.min_confidence
+    everything, confident = (SetTally(protocol, audit.classes, detailed) for _ in range(2))
+    tallies = _label_tallies(settings, truth)
+    density = np.zeros((MAP_COLUMNS, MAP_LINES), dtype=np.int64)
+    for piece in pieces_of(audit, columns_of(audit)):
+        everything.add(piece, np.ones(len(piece), dtype=bool))
+        confident.add(piece, piece.confidence >= least)
+        density += _density(piece)
+        for tally in tallies:
+            tally.add(piece, audit.classes)
+    by_class = {tally.sought: tally for tally in tallies}
+    condition = failure_condition(audit.manifest.get("lattice") or {})
+    return AuditNumbers(
+        facts=_facts(one),
+        protocol=_protocol_facts(protocol),
+        min_confidence=least,
+        everything=everything.numbers(_cases(everything, protocol) if not confident.rows else (), condition),
+        confident=confident.numbers(_cases(confident, protocol), condition),
+        density=_density_map(density, confident if confident.rows else everything),
+        accuracy=by_class["wrong"].accuracy() if "wrong" in by_class else None,
+        reviews=tuple(tally.review(settings.risk) for tally in tallies),
+        detailed=detailed,
+    )
+
+
+def _label_tallies(settings: Settings, truth: dict[str, str] | None) -> list[LabelTally]:
+    tallies = [] if truth is None else [LabelTally("wrong", truth, settings.min_confidence)]
+    if settings.brittle is not None:
+        tallies.append(LabelTally("brittle", *brittle_labels(settings.brittle, settings.min_confidence)))
+    return tallies
+
+
+# --- confidence against exposure ----------------------------------------------------------------------------
+
+
+def _density(piece: Piece) -> npt.NDArray[np.int64]:
+    with np.errstate(divide="ignore"):
+        place = -np.log10(np.maximum(1.0 - piece.confidence, 0.0))
+    across = np.clip(place / MAP_RIGHT * MAP_COLUMNS, 0, MAP_COLUMNS - 1).astype(np.int64)
+    up = np.clip(piece.exposure * MAP_LINES, 0, MAP_LINES - 1).astype(np.int64)
+    counts = np.bincount(across * MAP_LINES + up, minlength=MAP_COLUMNS * MAP_LINES)
+    return np.asarray(counts.reshape(MAP_COLUMNS, MAP_LINES), dtype=np.int64)
+
+
+def _density_map(counts: npt.NDArray[np.int64], focus: SetTally) -> DensityMap:
+    threshold, corner = focus.threshold(EXPOSED_SHARE)
+    cells = tuple((int(x), int(y), int(counts[x, y])) for x, y in np.argwhere(counts > 0))
+    return DensityMap(MAP_RIGHT, MAP_COLUMNS, MAP_LINES, cells, threshold, corner)
+
+
+# --- facts and cases ----------------------------------------------------------------------------------------
+
+
+def _facts(one: Asked) -> AuditFacts:
+    manifest = one.audit.manifest
+    model = manifest["model"]
+    return AuditFacts(
+        name=one.name,
+        model=str(model["kind"]),
+        classes=tuple(str(label) for label in one.audit.classes),
+        rows=len(one.audit),
+        engine=str(manifest["engine"]["name"]),
+        evaluations=int(manifest["engine"]["evaluations"]),
+        probabilities=str(model["probabilities"]),
+        partial=tuple(str(reason) for reason in model["partial"]),
+        model_fingerprint=str(model["fingerprint"]),
+        input_digest=str(manifest["input"]["digest"]),
+        root_digest=str(manifest["root_digest"]),
+        versions=dict(manifest["versions"]),
+        limits=str(manifest["limits"]),
+        verify=one.verify,
+    )
+
+
+def _protocol_facts(protocol: Protocol) -> ProtocolFacts:
+    return ProtocolFacts(
+        space=protocol.space,
+        grouping=protocol.grouping,
+        groups=tuple(GroupFacts(group.name, len(group.columns)) for group in protocol.groups),
+        fields=len(protocol.fields),
+        columns=len(protocol.columns),
+        baseline=protocol.baseline,
+        operators=tuple(protocol.operators),
+        severities=tuple(protocol.severities),
+        depth=protocol.depth,
+        reading=protocol.reading,
+        decision=None if protocol.decision is None else str(protocol.decision),
+        resolution=protocol.resolution,
+        exposure_weights=protocol.exposure_weights,
+        training_rows=protocol.training_rows,
+        digest=protocol.digest,
+    )
+
+
+def _cases(tally: SetTally, protocol: Protocol) -> list[Case]:
+    return [_case(row, protocol, tally.classes) for _, _, row in tally.worst]
+
+
+def _case(row: Row, protocol: Protocol, classes: Sequence[str]) -> Case:
+    budget, flipped = row["flip_budget"], row["flipped"]
+    return Case(
+        id=str(row["id"]),
+        predicted=str(row["predicted"]),
+        confidence=row["confidence"],
+        exposure=row["exposure"],
+        fds=row["fds"],
+        flip_budget=budget,
+        flipped=flipped,
+        path=tuple(row["path"]),
+        margins=tuple(row["path_margin"]) if "path_margin" in row else None,
+        turns_to=_turns_to(row, classes) if flipped else None,
+        thresholds={operator: row[f"lambda_{operator}"] for operator in protocol.operators},
+        smallest=_smallest(row),
+    )
+
+
+def _turns_to(row: Row, classes: Sequence[str]) -> str | None:
+    if "path_predicted" in row:
+        return str(row["path_predicted"][row["flip_budget"]])
+    others = [label for label in classes if label != str(row["predicted"])]
+    return others[0] if len(others) == 1 else None
+
+
+def _smallest(row: Row) -> SmallestSet | None:
+    if "smallest_state" not in row:
+        return None
+    return SmallestSet(
+        state=row["smallest_state"],
+        size=row["smallest_size"],
+        groups=tuple(row["smallest_set"]),
+        count=row["smallest_count"],
+        failure_probability=row.get("failure_probability"),
+        failure_interval=None if row.get("failure_exact", True) else (row["failure_low"], row["failure_high"]),
+    )

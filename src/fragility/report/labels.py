@@ -1,0 +1,160 @@
+"""Labels: how often predictions are right, whether fragile ones are wrong more often, and what a review would find.
+
+    Wilson      (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)                    interval of one rate
+    Newcombe    d - sqrt((p1-l1)^2 + (u2-p2)^2)   to   d + sqrt((u1-p1)^2 + (p2-l2)^2)       of a difference of two
+
+Labels are one value a row, so this part of the report holds a few bytes for every labelled row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict
+
+import numpy as np
+import pyarrow as pa
+
+from fragility.arrays import Booleans, Floats
+from fragility.errors import DataError
+from fragility.policy import STARTS, LabelledRows, fit_rule
+from fragility.report.pieces import Piece
+from fragility.report.summary import Accuracy, Rate, ReviewView
+from fragility.saving import without_nan
+from fragility.stress import BrittleLabels
+
+Z95 = 1.959963984540054
+FIFTHS = 5
+POLICY_CONFIDENCE = 0.95
+SHARES = tuple(step / 100 for step in range(101))
+
+
+class LabelTally:
+    """What labels say of an audit's rows, gathered piece by piece. `labels` maps ids to the answer sought."""
+
+    def __init__(self, sought: str, labels: Mapping[str, str], min_confidence: float) -> None:
+        self.sought, self.labels, self.min_confidence = sought, labels, min_confidence
+        self.missing: list[object] = []
+        self.rows = 0
+        self.known = sought != "wrong"  # whether any label is a class of the model
+        self.parts: list[tuple[Floats, Floats, Booleans]] = []
+
+    def add(self, piece: Piece, classes: Sequence[object]) -> None:
+        """Look up the rows of a piece."""
+        ids = piece.table.column("id").to_pylist()
+        found = [self.labels.get(str(own_id)) for own_id in ids]
+        self.rows += len(ids)
+        self.missing += [own_id for own_id, label in zip(ids, found, strict=True) if label is None][:1]
+        if self.sought == "wrong":
+            names = np.array([label_text(label) for label in classes], dtype=object)
+            self.known |= any(label in names for label in set(found))
+            bad = np.array(found, dtype=object) != names[piece.predicted]
+        else:
+            bad = np.array([label == "True" for label in found], dtype=bool)
+        self.parts.append((piece.exposure, piece.confidence, np.asarray(bad, dtype=bool)))
+
+    def gathered(self) -> tuple[Floats, Floats, Booleans]:
+        """Return exposure, confidence and what was sought, of all rows; refuse rows without a label."""
+        if self.missing:
+            example = next(iter(self.labels), None)
+            raise DataError(
+                f"no label for row {self.missing[0]!r}; labels must cover every audited row, and theirs run like "
+                f"{example!r}: name the column with the ids the audit was made with"
+            )
+        if not self.known:
+            raise DataError(
+                f"no label is one of the model's classes; labels run like {next(iter(self.labels.values()))!r}: name "
+                "the column with the true classes"
+            )
+        exposure, confidence, bad = (np.concatenate(parts) for parts in zip(*self.parts, strict=True))
+        return exposure, confidence, bad
+
+    def accuracy(self) -> Accuracy:
+        """Return how often predictions are right, overall and by exposure."""
+        exposure, confidence, wrong = self.gathered()
+        focus = self._focus(confidence)
+        score, bad = exposure[focus], wrong[focus]
+        order = np.argsort(score, kind="stable")
+        fifths = [rate_of(bad[part]) for part in np.array_split(order, FIFTHS)]
+        exposed, rest = fifths[-1], rate_of(bad[order[: len(order) - fifths[-1].rows]])
+        return Accuracy(
+            right=rate_of(~wrong),
+            right_in_focus=rate_of(~bad),
+            wrong_by_fifth=tuple(fifths),
+            wrong_exposed=exposed,
+            wrong_rest=rest,
+            difference=difference_of(exposed, rest),
+        )
+
+    def review(self, risk: float) -> ReviewView:
+        """Return what reviewing some share of the rows would find, and the policy that the labels support."""
+        exposure, confidence, bad = self.gathered()
+        focus = self._focus(confidence)
+        exposure, confidence, bad = exposure[focus], confidence[focus], bad[focus]
+        rule, _ = fit_rule(None, exposure, bad, risk, 1 - (1 - POLICY_CONFIDENCE) / STARTS)
+        return ReviewView(
+            sought=self.sought,
+            rows=len(bad),
+            found_in_all=int(bad.sum()),
+            shares=SHARES,
+            by_exposure=captured(exposure, bad),
+            by_confidence=captured(-confidence, bad),
+            policy=_plain(asdict(rule)),
+            risk=risk,
+            confidence=POLICY_CONFIDENCE,
+        )
+
+    def _focus(self, confidence: Floats) -> Booleans:
+        confident = confidence >= self.min_confidence
+        return np.asarray(confident if confident.any() else np.ones(len(confident), dtype=bool))
+
+
+def _plain(rule: dict[str, object]) -> dict[str, object]:
+    reviews_nothing = isinstance(rule["threshold"], float) and math.isinf(rule["threshold"])
+    plain: dict[str, object] = without_nan(rule)
+    return {**plain, "reviews_nothing": reviews_nothing}
+
+
+def captured(score: Floats, bad: Booleans) -> tuple[int, ...]:
+    """Return how many of those sought lie in the first 0%, 1% ... 100% of the rows, highest score first."""
+    found = np.concatenate([[0], np.cumsum(bad[np.argsort(-score, kind="stable")])])
+    return tuple(int(found[round(share * len(bad))]) for share in SHARES)
+
+
+def rate_of(flags: Booleans) -> Rate:
+    """Return the share of true flags with its Wilson interval."""
+    count, n = int(flags.sum()), len(flags)
+    if n == 0:
+        return Rate(0, 0, 0.0, 1.0)
+    p, z2 = count / n, Z95 * Z95
+    centre, spread = p + z2 / (2 * n), Z95 * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
+    lower = 0.0 if count == 0 else (centre - spread) / (1 + z2 / n)
+    return Rate(count, n, lower, 1.0 if count == n else (centre + spread) / (1 + z2 / n))
+
+
+def difference_of(one: Rate, other: Rate) -> tuple[float, float, float]:
+    """Return the difference of two rates with its Newcombe interval; NaN where one has no rows."""
+    p1, p2 = one.share, other.share
+    below = math.hypot(p1 - one.lower, other.upper - p2)
+    above = math.hypot(one.upper - p1, p2 - other.lower)
+    return p1 - p2, p1 - p2 - below, p1 - p2 + above
+
+
+def class_labels(labels: Mapping[Hashable, object]) -> dict[str, str]:
+    """Return true classes by id, both as text: a file may give back 1 where the certificate says "1"."""
+    return {str(own_id): label_text(label) for own_id, label in labels.items() if not _absent(label)}
+
+
+def label_text(label: object) -> str:
+    """Return a class as text; 1.0 is 1, which a column with gaps turns it into."""
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+
+
+def _absent(label: object) -> bool:
+    return label is None or (isinstance(label, float) and math.isnan(label))
+
+
+def brittle_labels(labels: BrittleLabels | pa.Table, min_confidence: float) -> tuple[dict[str, str], float]:
+    """Return which rows break under the held-out stress, by id, and the confidence from which they were judged."""
+    rows = LabelledRows.of(labels, min_confidence)
+    return dict(zip(map(str, rows.ids), map(str, rows.brittle.tolist()), strict=True)), rows.min_confidence

@@ -1,0 +1,515 @@
+"""The report as sections of blocks, in the order they are read: what HTML and Markdown both render.
+
+A block holds text, numbers already in words, and pictures. Nothing here is escaped except the pictures, which are SVG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TypeAlias
+
+import fragility.report.figures as figures
+import fragility.report.words as words
+from fragility.report.summary import AuditNumbers, Case, GroupRole, PairedAudits, ReportSummary, ReviewView
+from fragility.report.words import counted, of, percent
+from fragility.svg import shortened
+
+SHOWN_GROUPS = 12
+LISTED_GROUPS = 60
+SHOWN_CLASSES = 6
+LONGEST_NAME = 80
+BUDGETS = (0.05, 0.1, 0.2, 0.5)
+
+
+@dataclass(frozen=True)
+class Text:
+    """Paragraphs."""
+
+    paragraphs: Sequence[str]
+    kind: str = "text"
+    lead: bool = False
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A few large numbers: (value, what it counts)."""
+
+    entries: Sequence[tuple[str, str]]
+    kind: str = "numbers"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Terms and what they mean."""
+
+    entries: Sequence[tuple[str, str]]
+    kind: str = "facts"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell with a bar behind its number."""
+
+    text: str
+    share: float
+
+    @property
+    def bar(self) -> str:
+        """The bar as SVG."""
+        return figures.share_bar(self.share)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the first column names the row, the others are numbers."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | Cell]]
+    folded: bool = False
+    kind: str = "table"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One or several pictures with their caption, and the numbers they show."""
+
+    pictures: Sequence[str]
+    caption: str
+    table: Table | None = None
+    small: bool = False  # pictures to stand beside each other, however many there are
+    kind: str = "figure"
+
+
+@dataclass(frozen=True)
+class Cases:
+    """The most fragile cases."""
+
+    cases: Sequence[CaseView]
+    kind: str = "cases"
+
+
+@dataclass(frozen=True)
+class CaseView:
+    """One case in words, with its small curve."""
+
+    heading: str
+    sentence: str
+    facts: str
+    path: Sequence[tuple[str, str]]  # (group, whether its loss comes before the turn, is the turn, or comes after)
+    turn: str
+    smallest: str | None
+    curve: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command to type."""
+
+    command: str
+    kind: str = "command"
+
+
+Block: TypeAlias = Text | Numbers | Facts | Table | Figure | Cases | Command
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and its blocks."""
+
+    key: str
+    heading: str
+    level: int
+    blocks: Sequence[Block] = field(default_factory=tuple)
+
+
+def sections_of(summary: ReportSummary) -> list[Section]:
+    """Return the whole report."""
+    several = len(summary.audits) > 1
+    body = chain.from_iterable(_audit(audit, number, several) for number, audit in enumerate(summary.audits, start=1))
+    sections = [*body]
+    if several:
+        sections.append(_side_by_side(summary))
+    sections += _accuracy(summary.audits)
+    return [*sections, *_limits(summary.audits)]
+
+
+def _audit(audit: AuditNumbers, number: int, several: bool) -> list[Section]:
+    level, prefix = (3, f"audit-{number}-") if several else (2, "")
+    makers = (
+        _audited, _finding, _budgets, _collapse, _losses, _groups, _map,
+        *((_reviews,) if audit.reviews else ()), _cases,
+    )  # fmt: skip
+    made = [Section(prefix + key, heading, level, blocks) for key, heading, blocks in (make(audit) for make in makers)]
+    return [Section(f"audit-{number}", named(audit.facts.name), 2), *made] if several else made
+
+
+def named(text: str) -> str:
+    """Return a name from data, cut where it would fill a page."""
+    return shortened(text, LONGEST_NAME)
+
+
+Part: TypeAlias = tuple[str, str, Sequence[Block]]
+
+
+# --- what was audited, and the finding ----------------------------------------------------------------------
+
+
+def _audited(audit: AuditNumbers) -> Part:
+    groups = audit.protocol.groups
+    rows = [(named(group.name), f"{group.columns:,}") for group in groups[:LISTED_GROUPS]]
+    if len(groups) > LISTED_GROUPS:
+        rows.append((f"and {len(groups) - LISTED_GROUPS:,} more", ""))
+    table = Table(f"The {counted(len(groups), 'evidence group')}", ("group", "columns"), rows, folded=True)
+    blocks: list[Block] = [Text([words.audited(audit)]), Facts(words.protocol_words(audit)), table]
+    return "audited", "What was audited", blocks
+
+
+def _finding(audit: AuditNumbers) -> Part:
+    focus, rows = audit.focus, audit.facts.rows
+    numbers = [
+        (f"{rows:,}", "predictions audited" if rows != 1 else "prediction audited"),
+        (percent(audit.confident.rows / rows), f"are {words.confident_words(audit)} ({audit.confident.rows:,})"),
+        (percent(focus.within(1) / focus.rows), f"of {_those(audit)} turn when one group is lost"),
+        (percent(focus.within(2) / focus.rows), f"of {_those(audit)} turn when one or two are lost"),
+    ]
+    if audit.accuracy is not None:
+        numbers.insert(1, (percent(audit.accuracy.right.share), "are right"))
+    return "finding", "The finding", [Text([" ".join(words.finding(audit))], lead=True), Numbers(numbers)]
+
+
+def _those(audit: AuditNumbers) -> str:
+    return "those" if audit.confident.rows else "all"
+
+
+# --- k* and collapse ----------------------------------------------------------------------------------------
+
+
+def _budgets(audit: AuditNumbers) -> Part:
+    everything = figures.folded_budgets(audit.everything)
+    confident = figures.folded_budgets(audit.confident)
+    rows: list[Sequence[str | Cell]] = []
+    for (label, every), (_, sure) in zip(everything, confident, strict=True):
+        name = {"none": "does not turn", "1": "1 group"}.get(label, f"{label} groups")
+        rows.append((name, of(sure, audit.confident.rows), of(every, audit.everything.rows)))
+    searched = words.lattice_words(audit)
+    told = [words.budget_words(audit)] if searched is None else [words.budget_words(audit), searched]
+    table = Table("Predictions by the number of groups lost until they turn", ("turns after", "confident", "all"), rows)
+    figure = Figure(
+        [figures.budget_chart(audit)], "k*: how many groups are lost, strongest first, until it turns.", table
+    )
+    return "groups-needed", "How many groups each prediction rests on", [Text(told), figure]
+
+
+def _collapse(audit: AuditNumbers) -> Part:
+    blocks: list[Block] = [Text([words.collapse_words(audit)])]
+    focus = audit.focus
+    if focus.collapse is not None:
+        rows = [
+            ("nothing removed" if step == 0 else str(step), percent(q.lower), percent(q.median), percent(q.upper))
+            for step, q in enumerate(focus.collapse)
+        ]
+        head = ("removed", "a quarter lose at most", "half lose at least", "a quarter lose at least")
+        table = Table(f"Share of the margin lost by {words.focus_noun(audit)}", head, rows, folded=True)
+        caption = f"Share of the margin that {words.focus_noun(audit)} lose as their strongest groups are removed."
+        blocks.append(Figure([figures.collapse_chart(audit)], caption, table))
+        blocks.append(_class_curves(audit))
+    return "collapse", "How the margin collapses", blocks
+
+
+def _class_curves(audit: AuditNumbers) -> Block:
+    curves = audit.focus.class_curves
+    drawn = [figures.class_curve(named(one.predicted), one.rows, one.collapse) for one in curves[:SHOWN_CLASSES]]
+    left_out = len(curves) - len(drawn)
+    others = counted(left_out, "other is", "others are")
+    rest = f" The {SHOWN_CLASSES} classes predicted most; {others} left out." if left_out > 0 else ""
+    return Figure(drawn, f"The same by predicted class (number of predictions).{rest}", small=True)
+
+
+# --- three ways ---------------------------------------------------------------------------------------------
+
+
+def _losses(audit: AuditNumbers) -> Part:
+    focus = audit.focus
+    drawn = [figures.loss_chart(loss, words.WAY_NAMES[loss.way]) for loss in focus.losses]
+    caption = "How many lose how much of the margin; the line marks the median. Grey: more than the axis shows."
+    blocks: list[Block] = [
+        Text([words.losses_words(audit)]),
+        Facts([(words.WAY_NAMES[loss.way], words.WAY_WORDS[loss.way]) for loss in focus.losses]),
+        Figure(drawn, caption, small=True),
+        _combinations(audit),
+        _class_losses(audit),
+    ]
+    if focus.degradations:
+        blocks.append(_degradations(audit))
+    return "ways", "The three ways evidence fails, and who is exposed to which", blocks
+
+
+def _combinations(audit: AuditNumbers) -> Table:
+    focus = audit.focus
+    rows = [
+        (words.combination_words(one.ways), Cell(of(one.rows, focus.rows), one.rows / focus.rows))
+        for one in focus.combinations
+        if one.rows
+    ]
+    caption = "Ways in which at least half of the margin is lost"
+    return Table(caption, ("exposed to", words.focus_noun(audit)), rows)
+
+
+def _class_losses(audit: AuditNumbers) -> Table:
+    focus = audit.focus
+    ways = [f"{words.WAY_NAMES[loss.way].lower()} ≥ 50%" for loss in focus.losses]
+    head = ("predicted class", "predictions", "turn after one", "within two", "mean exposure", *ways)
+    rows = [
+        (
+            named(one.predicted), f"{one.rows:,}", percent(one.after_one / one.rows),
+            percent(one.within_two / one.rows), f"{one.mean_exposure:.2f}", *(percent(n / one.rows) for n in one.half),
+        )
+        for one in focus.class_losses[: 2 * SHOWN_CLASSES]
+    ]  # fmt: skip
+    return Table(f"Who is exposed to which: {words.focus_noun(audit)} by predicted class", head, rows)
+
+
+def _degradations(audit: AuditNumbers) -> Table:
+    focus = audit.focus
+    rows = []
+    for one in focus.degradations:
+        gentle = sum(
+            n for n, severity in zip(one.first_flips, audit.protocol.severities, strict=True) if severity <= 0.5
+        )
+        turned = Cell(of(one.flips, focus.rows), one.flips / focus.rows)
+        rows.append((words.operator_words(one.operator), turned, of(gentle, focus.rows)))
+    head = ("weakened", "turn at some severity", "at half or less")
+    return Table(f"Evidence weakened rather than lost: {words.focus_noun(audit)} that turn", head, rows)
+
+
+# --- groups -------------------------------------------------------------------------------------------------
+
+
+def _groups(audit: AuditNumbers) -> Part:
+    focus = audit.focus
+    roles = [role for role in focus.groups if role.first or role.in_set]
+    blocks: list[Block] = [Text([words.groups_words(audit)])]
+    blocks.append(_role_table("What each group carries", roles[:SHOWN_GROUPS], audit))
+    if len(roles) > SHOWN_GROUPS:
+        rest = roles[SHOWN_GROUPS:LISTED_GROUPS]
+        more = len(roles) - SHOWN_GROUPS - len(rest)
+        caption = f"{counted(len(rest), 'more group')}" + (f"; {more:,} others are left out" if more else "")
+        blocks.append(_role_table(caption, rest, audit, folded=True))
+    unused = words.unused_groups(focus.groups)
+    if unused:
+        none = "no prediction's strongest evidence and part of no failing set"
+        blocks.append(Text([f"{counted(unused, 'group is', 'groups are')} {none}."]))
+    if focus.pairs:
+        blocks.append(_pair_table(audit))
+    return "evidence", "Which evidence carries the decisions", blocks
+
+
+def _role_table(caption: str, roles: Sequence[GroupRole], audit: AuditNumbers, *, folded: bool = False) -> Table:
+    rows_of = audit.focus.rows
+    head = ["group", "among the failing groups", "turns alone", "strongest evidence"]
+    carried = audit.focus.collapse is not None
+    rows: list[Sequence[str | Cell]] = []
+    for role in roles:
+        row: list[str | Cell] = [named(role.name), Cell(of(role.in_set, rows_of), role.in_set / rows_of)]
+        row += [f"{role.alone:,}", of(role.first, rows_of)]
+        rows.append([*row, percent(role.carried or 0.0)] if carried else row)
+    return Table(caption, [*head, "mean share of margin"] if carried else head, rows, folded=folded)
+
+
+def _pair_table(audit: AuditNumbers) -> Table:
+    focus = audit.focus
+    total = focus.flips_at[1]
+    rows = [
+        (f"{named(pair.first)} + {named(pair.second)}", Cell(of(pair.rows, total), pair.rows / total))
+        for pair in focus.pairs
+    ]
+    shown = "" if focus.distinct_pairs <= len(rows) else f"; the {len(rows)} most frequent of {focus.distinct_pairs:,}"
+    caption = f"Pairs that turn what the stronger of them alone does not{shown}"
+    return Table(caption, ("pair", f"of {total:,} that turn after two"), rows)
+
+
+# --- confidence, review, cases ------------------------------------------------------------------------------
+
+
+def _map(audit: AuditNumbers) -> Part:
+    caption = "Each cell counts predictions; darker (in dark mode: brighter) is more. Shaded: the brittle corner."
+    return "corner", "Confidence against exposure", [
+        Text([words.map_words(audit)]),
+        Figure([figures.density_chart(audit)], caption),
+    ]  # fmt: skip
+
+
+def _reviews(audit: AuditNumbers) -> Part:
+    noun = words.focus_noun(audit)
+    blocks: list[Block] = []
+    for view in audit.reviews:
+        blocks.append(Text(words.review_words(view, noun)))
+        if view.found_in_all:
+            caption = f"How many of the {view.sought} predictions a review finds, by its size."
+            blocks.append(Figure([figures.capture_chart(view)], caption, _review_table(view)))
+    return "review", "What a review would find", blocks
+
+
+def _review_table(view: ReviewView) -> Table:
+    rows = []
+    for share in BUDGETS:
+        place = view.shares.index(share)
+        found, other = view.by_exposure[place], view.by_confidence[place]
+        reviewed = f"{percent(share)} ({round(share * view.rows):,})"
+        rows.append((reviewed, of(found, view.found_in_all), of(other, view.found_in_all)))
+    return Table(f"{view.sought.capitalize()} predictions found", ("reviewed", "by exposure", "by confidence"), rows)
+
+
+def _cases(audit: AuditNumbers) -> Part:
+    cases, searched = audit.focus.cases, audit.focus.lattice
+    condition = None if searched is None else searched.condition
+    told = f"The {counted(len(cases), words.focus_noun(audit)[:-1])} with the largest exposure, most exposed first."
+    if not audit.confident.rows:
+        told = f"No prediction is {words.confident_words(audit)}. {told}"
+    heading = "The most fragile confident cases" if audit.confident.rows else "The most fragile cases"
+    return "cases", heading, [Text([told]), Cases([_case(case, condition) for case in cases])]
+
+
+def _case(case: Case, condition: str | None) -> CaseView:
+    budget = f"k* {case.flip_budget}" if case.flipped else "no flip"
+    facts = f"confidence {case.confidence:.1%} · exposure {case.exposure:.3f} · FDS {case.fds:.3f} · {budget}"
+    path = [(named(name), _place(case, step)) for step, name in enumerate(case.path, start=1)]
+    return CaseView(
+        heading=f"Row {named(case.id)}",
+        sentence=f"{words.case_sentence(case)}.",
+        facts=facts,
+        path=path,
+        turn="turns" if case.turns_to is None else f"turns {named(case.turns_to)!r}",
+        smallest=words.smallest_words(case, condition),
+        curve=figures.case_curve(case),
+    )
+
+
+def _place(case: Case, step: int) -> str:
+    if not case.flipped or step < case.flip_budget:
+        return "before"
+    return "turn" if step == case.flip_budget else "after"
+
+
+# --- several audits, accuracy, limits -----------------------------------------------------------------------
+
+
+def _side_by_side(summary: ReportSummary) -> Section:
+    audits = summary.audits
+    notes = [words.paired_words(pair) for pair in summary.paired]
+    if not summary.same_protocol:
+        notes.append(
+            "The audits were made under different protocols: numbers of groups and losses do not compare directly."
+        )
+    head = ("", *(named(audit.facts.name) for audit in audits))
+    table = Table("The audits in numbers", head, [(name, *map(measure, audits)) for name, measure in MEASURES])
+    return Section("side-by-side", "Models side by side", 2, [table, *_shared_table(summary.paired), Text(notes)])
+
+
+def _right(audit: AuditNumbers) -> str:
+    return "no labels" if audit.accuracy is None else percent(audit.accuracy.right.share)
+
+
+def _turning(removals: int, audit: AuditNumbers) -> str:
+    return of(audit.confident.within(removals), audit.confident.rows)
+
+
+def _median(audit: AuditNumbers) -> str:
+    return "none confident" if audit.confident.exposure is None else f"{audit.confident.exposure.median:.2f}"
+
+
+def _strongest(audit: AuditNumbers) -> str:
+    return named(max(audit.focus.groups, key=lambda group: group.first).name)
+
+
+MEASURES = (
+    ("model", lambda audit: named(audit.facts.model)),
+    ("predictions", lambda audit: f"{audit.facts.rows:,}"),
+    ("right", _right),
+    ("confident", lambda audit: of(audit.confident.rows, audit.facts.rows)),
+    ("confident, turn after one group", lambda audit: _turning(1, audit)),
+    ("confident, turn within two", lambda audit: _turning(2, audit)),
+    ("confident, do not turn", lambda audit: of(audit.confident.never, audit.confident.rows)),
+    ("median exposure of confident", _median),
+    ("mean exposure of all", lambda audit: f"{audit.everything.mean_exposure:.2f}"),
+    ("strongest evidence most often", _strongest),
+    ("groups, depth, baseline", lambda a: f"{len(a.protocol.groups)}, {a.protocol.depth}, {a.protocol.baseline}"),
+)
+
+
+def _shared_table(pairs: Sequence[PairedAudits]) -> list[Block]:
+    rows = [
+        (
+            f"{named(pair.first)} and {named(pair.second)}", f"{pair.shared:,}", of(pair.same_class, pair.shared),
+            f"{pair.both_confident:,}", f"{pair.turn_in_both:,}", f"{pair.turn_in_first_only:,}",
+            f"{pair.turn_in_second_only:,}",
+        )
+        for pair in pairs
+        if pair.shared
+    ]  # fmt: skip
+    head = ("audits", "shared rows", "same class", "confident in both", "turn in both", "in the first", "in the second")
+    caption = "On the rows that audits share: confident in both, and turning within two removals"
+    return [Table(caption, head, rows)] if rows else []
+
+
+def _accuracy(audits: Sequence[AuditNumbers]) -> list[Section]:
+    labelled = [audit for audit in audits if audit.accuracy is not None]
+    if not labelled:
+        return []
+    blocks: list[Block] = []
+    for audit in labelled:
+        name = f"{audit.facts.name}: " if len(audits) > 1 else ""
+        first, *rest = words.accuracy_words(audit)
+        blocks.append(Text([name + first, *rest]))
+        if audit.accuracy is not None and audit.accuracy.wrong_exposed.rows >= words.FEWEST_IN_A_FIFTH:
+            blocks.append(_fifths(audit))
+    return [Section("accuracy", "Right and wrong", 2, blocks)]
+
+
+def _fifths(audit: AuditNumbers) -> Block:
+    assert audit.accuracy is not None
+    fifths = audit.accuracy.wrong_by_fifth
+    names = ("least exposed fifth", "second", "third", "fourth", "most exposed fifth")
+    rows = [
+        (name, of(one.count, one.rows), f"{percent(one.lower)} to {percent(one.upper)}")
+        for name, one in zip(names, fifths, strict=True)
+        if one.rows
+    ]
+    table = Table(f"Wrong {words.focus_noun(audit)} by exposure", ("", "wrong", "95% interval"), rows)
+    caption = "How often predictions are wrong, by fifths of exposure; whiskers are 95% intervals."
+    return Figure([figures.fifths_chart(fifths)], caption, table)
+
+
+def _limits(audits: Sequence[AuditNumbers]) -> list[Section]:
+    blocks: list[Block] = [Text(list(words.LIMITS))]
+    for audit in audits:
+        if audit.facts.partial:
+            unseen = words.listed([named(reason) for reason in audit.facts.partial])
+            blocks.append(Text([f"The fingerprint of {audit.facts.name} could not see everything: {unseen}."]))
+    verify: list[Block] = [
+        Text(["Every claim can be recomputed from the model, the rows and the folder of the audit. The command:"]),
+        *(Command(audit.facts.verify) for audit in audits),
+        *(_digests(audit, len(audits) > 1) for audit in audits),
+    ]
+    return [Section("limits", "Limits", 2, blocks), Section("verify", "How to verify", 2, verify)]
+
+
+def _digests(audit: AuditNumbers, several: bool) -> Table:
+    facts = audit.facts
+    rows = [
+        ("model fingerprint", facts.model_fingerprint),
+        ("protocol", audit.protocol.digest),
+        ("input rows", facts.input_digest),
+        ("certificates (root digest)", facts.root_digest),
+        ("engine", f"{facts.engine}, {facts.evaluations:,} model evaluations"),
+        ("probabilities", facts.probabilities),
+        ("versions", ", ".join(f"{name} {version}" for name, version in facts.versions.items())),
+    ]
+    caption = f"What {named(facts.name)} is bound to" if several else "What this audit is bound to"
+    return Table(caption, ("what", "value"), rows)

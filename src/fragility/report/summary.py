@@ -1,0 +1,315 @@
+"""The report's summary: everything a report says about one or several audits, as plain typed numbers.
+
+Rendering reads these classes and nothing else, so HTML, Markdown and JSON cannot say different things. Counts are
+exact. Quantiles come from fine histograms, so that memory does not grow with the number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fragility.saving import without_nan
+
+FORMAT = "fragility-report/1"
+WAYS = ("targeted", "independent", "common")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """One evidence group as the protocol declares it."""
+
+    name: str
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolFacts:
+    """What the protocol declares, as far as the report speaks of it."""
+
+    space: str
+    grouping: str
+    groups: tuple[GroupFacts, ...]
+    fields: int
+    columns: int
+    baseline: str
+    operators: tuple[str, ...]
+    severities: tuple[float, ...]
+    depth: int
+    reading: str
+    decision: str | None
+    resolution: float
+    exposure_weights: tuple[float, float, float]
+    training_rows: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFacts:
+    """What was audited: the model, the rows, and what binds them."""
+
+    name: str
+    model: str
+    classes: tuple[str, ...]
+    rows: int
+    engine: str
+    evaluations: int
+    probabilities: str
+    partial: tuple[str, ...]  # what the fingerprint could not see
+    model_fingerprint: str
+    input_digest: str
+    root_digest: str
+    versions: Mapping[str, str]
+    limits: str
+    verify: str  # the command that recomputes every claim
+
+
+@dataclass(frozen=True, slots=True)
+class Quartiles:
+    """Median and quartiles; of n values the ceil(q n)-th smallest, at the histogram's resolution."""
+
+    lower: float
+    median: float
+    upper: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCurve:
+    """Share of the margin lost after 0, 1, 2 ... removals, to a tenth of a percent, among predictions of one class."""
+
+    predicted: str
+    rows: int
+    collapse: tuple[Quartiles, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """How much of the margin one way of failing takes. Histogram: equal bins from 0 to `top`, the last one open."""
+
+    way: str
+    quartiles: Quartiles
+    half: int  # predictions that lose at least half of their margin this way
+    top: float
+    histogram: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassLosses:
+    """Who is exposed to what, by predicted class: rows that lose at least half of their margin, by way."""
+
+    predicted: str
+    rows: int
+    after_one: int
+    within_two: int
+    mean_exposure: float
+    half: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """How many predictions lose at least half of their margin in exactly these ways."""
+
+    ways: tuple[str, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Degradation:
+    """One operator of the protocol: how many predictions flip at some severity, and at which first."""
+
+    operator: str
+    flips: int
+    first_flips: tuple[int, ...]  # by severity of the grid
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRole:
+    """What one evidence group carries."""
+
+    name: str
+    first: int  # predictions whose strongest group it is
+    alone: int  # predictions that turn when it alone is lost
+    in_set: int  # predictions whose failing groups include it
+    carried: float | None  # mean share of the margin lost with it alone, each counted from 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two groups that together, in path order, turn a prediction which neither the first alone does."""
+
+    first: str
+    second: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class DensityMap:
+    """Confidence against exposure as counts. Confidence c lies at -log10(1 - c), cut at `right`."""
+
+    right: float
+    columns: int
+    lines: int
+    cells: tuple[tuple[int, int, int], ...]  # (column, line, predictions), only where there are any
+    threshold: float  # exposure from which the most exposed fifth begins
+    corner: int  # predictions of the set in the brittle corner
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One of the most fragile predictions."""
+
+    id: str
+    predicted: str
+    confidence: float
+    exposure: float
+    fds: float
+    flip_budget: int
+    flipped: bool
+    path: tuple[str, ...]
+    margins: tuple[float, ...] | None  # None where the audit holds summary claims only
+    turns_to: str | None
+    thresholds: Mapping[str, float | None]
+    smallest: SmallestSet | None
+
+
+@dataclass(frozen=True, slots=True)
+class SmallestSet:
+    """What the search over all subsets found for one prediction."""
+
+    state: str  # minimum, upper bound, none ... proved, or not decided
+    size: int | None  # None: none was found
+    groups: tuple[str, ...]
+    count: int | None  # how many sets of that size
+    failure_probability: float | None
+    failure_interval: tuple[float, float] | None  # None where the probability is exact
+
+
+@dataclass(frozen=True, slots=True)
+class LatticeNumbers:
+    """What the search over all subsets says of a set of predictions."""
+
+    condition: str | None  # how evidence fails, in words; None where no failures were declared
+    fewer: int  # predictions that fewer groups turn than the path needs, or that the path does not turn at all
+    minimum: int  # predictions whose smallest failing set is proved
+    by_size: tuple[tuple[int, int], ...]  # (groups, predictions whose smallest set found has so many)
+    none_found: int
+    expected_lost: float | None  # sum of the failure probabilities
+
+
+@dataclass(frozen=True, slots=True)
+class SetNumbers:
+    """One set of predictions: all of them, or the confident ones."""
+
+    rows: int
+    flips_at: tuple[int, ...]  # predictions that turn at the 1st, 2nd ... removal
+    never: int
+    mean_confidence: float
+    mean_exposure: float
+    exposure: Quartiles | None
+    collapse: tuple[Quartiles, ...] | None
+    class_curves: tuple[ClassCurve, ...]
+    losses: tuple[Loss, ...]
+    class_losses: tuple[ClassLosses, ...]
+    combinations: tuple[Combination, ...]
+    degradations: tuple[Degradation, ...]
+    groups: tuple[GroupRole, ...]
+    pairs: tuple[Pair, ...]
+    distinct_pairs: int
+    lattice: LatticeNumbers | None
+    cases: tuple[Case, ...]
+
+    def within(self, removals: int) -> int:
+        """Return how many predictions turn within so many removals."""
+        return sum(self.flips_at[:removals])
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A share of rows with its 95% interval (Wilson)."""
+
+    count: int
+    rows: int
+    lower: float
+    upper: float
+
+    @property
+    def share(self) -> float:
+        """The share itself; NaN of no rows."""
+        return self.count / self.rows if self.rows else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How often predictions are right, and whether fragile ones are wrong more often."""
+
+    right: Rate
+    right_in_focus: Rate
+    wrong_by_fifth: tuple[Rate, ...]  # least exposed fifth first
+    wrong_exposed: Rate  # the most exposed fifth
+    wrong_rest: Rate
+    difference: tuple[float, float, float]  # exposed minus rest: estimate, 95% interval (Newcombe)
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewView:
+    """What a review of limited size finds, ordered by exposure and by confidence (least first)."""
+
+    sought: str  # "wrong" or "brittle"
+    rows: int
+    found_in_all: int
+    shares: tuple[float, ...]
+    by_exposure: tuple[int, ...]  # of those sought, how many lie in the first share of rows
+    by_confidence: tuple[int, ...]
+    policy: Mapping[str, Any]  # the rule of SPEC's review policy, over exposure
+    risk: float
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class AuditNumbers:
+    """Everything the report says of one audit."""
+
+    facts: AuditFacts
+    protocol: ProtocolFacts
+    min_confidence: float
+    everything: SetNumbers
+    confident: SetNumbers
+    density: DensityMap
+    accuracy: Accuracy | None
+    reviews: tuple[ReviewView, ...]
+    detailed: bool  # False where the audit holds summary claims only
+
+    @property
+    def focus(self) -> SetNumbers:
+        """What the report speaks of: the confident predictions, or all where none is confident."""
+        return self.confident if self.confident.rows else self.everything
+
+
+@dataclass(frozen=True, slots=True)
+class PairedAudits:
+    """Two audits over the rows they share, matched by id."""
+
+    first: str
+    second: str
+    shared: int
+    same_class: int
+    both_confident: int
+    turn_in_both: int  # of those confident in both, the ones that turn within two removals
+    turn_in_first_only: int
+    turn_in_second_only: int
+    rank_correlation: float | None  # Spearman, of exposure over the shared rows
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSummary:
+    """The summary of one or several audits."""
+
+    audits: tuple[AuditNumbers, ...]
+    paired: tuple[PairedAudits, ...]
+    same_protocol: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values; what is undefined is null."""
+        plain: dict[str, Any] = without_nan(asdict(self))
+        return {"format": FORMAT, **plain}

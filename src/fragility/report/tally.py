@@ -1,0 +1,282 @@
+"""Counting: what a set of predictions adds up to, piece after piece, in memory that does not grow with rows.
+
+Everything is a count, or a sum of whole numbers, so the cuts between pieces cannot show in any digit. Quantiles are
+read from histograms: of n values the ceil(q n)-th smallest, at the histogram's step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fragility.arrays import Booleans, Floats, Integers
+from fragility.protocol import Protocol
+from fragility.report.pieces import Piece
+from fragility.report.summary import (
+    WAYS,
+    ClassCurve,
+    ClassLosses,
+    Combination,
+    Degradation,
+    GroupRole,
+    LatticeNumbers,
+    Loss,
+    Pair,
+    Quartiles,
+    SetNumbers,
+)
+from fragility.scores import EPSILON
+
+HALF = 0.5
+SHOWN_CASES = 20
+SHOWN_PAIRS = 10
+COLLAPSE_STEPS = 1000  # collapse to a tenth of a percent
+EXPOSURE_STEPS = 10_000
+LOSS_STEPS = 1000
+LOSS_BINS = 20
+LOSS_TOP = {"targeted": 1.0, "independent": 4.0, "common": 1.0}
+MINIMUM = "minimum"  # the state of a search that proved its set to be smallest
+WHOLE = 10**9  # sums are taken of billionths, as whole numbers
+
+Counts = npt.NDArray[np.int64]
+Row = dict[str, Any]
+
+
+class SetTally:
+    """The running counts of one set of predictions."""
+
+    def __init__(self, protocol: Protocol, classes: Sequence[object], detailed: bool) -> None:
+        c, g, k = len(classes), len(protocol.groups), protocol.depth
+        self.protocol, self.classes, self.detailed = protocol, [str(label) for label in classes], detailed
+        self.ways = WAYS if protocol.fading is not None else WAYS[:2]
+        w = len(self.ways)
+        self.rows = self.confidence = 0
+        self.budgets = np.zeros((c, k + 2), dtype=np.int64)
+        self.exposures = np.zeros(EXPOSURE_STEPS + 1, dtype=np.int64)
+        self.exposure_sums = [0] * c
+        self.collapse = np.zeros((c if detailed else 0, k + 1, COLLAPSE_STEPS + 1), dtype=np.int64)
+        self.losses = np.zeros((w, LOSS_STEPS + 1), dtype=np.int64)
+        self.half = np.zeros((c, w), dtype=np.int64)
+        self.patterns = np.zeros(2**w, dtype=np.int64)
+        self.first_flips = np.zeros((len(protocol.operators), len(protocol.severities)), dtype=np.int64)
+        self.first, self.alone, self.in_set = (np.zeros(g, dtype=np.int64) for _ in range(3))
+        self.carried = [0] * g
+        self.pairs: Counter[int] = Counter()
+        self.searched = LatticeTally()
+        self.worst: list[tuple[float, int, Row]] = []  # (minus exposure, position, row)
+
+    # --- adding -----------------------------------------------------------------------------------------
+
+    def add(self, piece: Piece, chosen: Booleans) -> None:
+        """Count the chosen rows of a piece."""
+        places = np.flatnonzero(chosen)
+        if len(places) == 0:
+            return
+        self.rows += len(places)
+        self.confidence += _whole_sum(piece.confidence[places])
+        predicted, exposure = piece.predicted[places], piece.exposure[places]
+        np.add.at(self.budgets, (predicted, self._budget(piece)[places]), 1)
+        self.exposures += np.bincount(_steps(exposure, EXPOSURE_STEPS), minlength=EXPOSURE_STEPS + 1)
+        for code in np.unique(predicted):
+            self.exposure_sums[code] += _whole_sum(exposure[predicted == code])
+        self._add_losses(piece.losses[places][:, : len(self.ways)], predicted)
+        self._add_thresholds(piece.thresholds[places])
+        self._add_groups(piece, places)
+        self._add_collapse(piece, places)
+        self.searched.add(piece, places)
+        self._add_worst(piece, places)
+
+    def _budget(self, piece: Piece) -> Integers:
+        return np.where(piece.flipped, piece.flip_budget, self.protocol.depth + 1)
+
+    def _add_losses(self, losses: Floats, predicted: Integers) -> None:
+        for way, values in enumerate(losses.T):
+            steps = _steps(values / LOSS_TOP[self.ways[way]], LOSS_STEPS)
+            self.losses[way] += np.bincount(steps, minlength=LOSS_STEPS + 1)
+        half = losses >= HALF
+        np.add.at(self.half, predicted, half.astype(np.int64))
+        patterns = half @ (1 << np.arange(len(self.ways)))
+        self.patterns += np.bincount(patterns, minlength=len(self.patterns))
+
+    def _add_thresholds(self, thresholds: Floats) -> None:
+        severities = np.array(self.protocol.severities)
+        for operator, values in enumerate(thresholds.T):
+            places = np.searchsorted(severities, values[~np.isnan(values)])
+            self.first_flips[operator] += np.bincount(places, minlength=len(severities))
+
+    def _add_groups(self, piece: Piece, places: Integers) -> None:
+        path, budget, flipped = piece.path[places], piece.flip_budget[places], piece.flipped[places]
+        g = len(self.first)
+        self.first += np.bincount(path[:, 0], minlength=g)
+        self.alone += np.bincount(path[flipped & (budget == 1), 0], minlength=g)
+        failing = flipped[:, None] & (np.arange(path.shape[1]) < budget[:, None])
+        self.in_set += np.bincount(path[failing], minlength=g)
+        if path.shape[1] > 1:
+            two = np.sort(path[flipped & (budget == 2), :2], axis=1)
+            values, counts = np.unique(two[:, 0] * g + two[:, 1], return_counts=True)
+            self.pairs.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+        if piece.drops is not None:
+            shares = np.clip(piece.drops[places] / (np.abs(piece.margin[places])[:, None] + EPSILON), 0.0, 1.0)
+            self.carried = [have + _whole_sum(column) for have, column in zip(self.carried, shares.T, strict=True)]
+
+    def _add_collapse(self, piece: Piece, places: Integers) -> None:
+        if piece.collapse is None:
+            return
+        steps = _steps(piece.collapse[places], COLLAPSE_STEPS)
+        np.add.at(self.collapse, (piece.predicted[places][:, None], np.arange(steps.shape[1])[None, :], steps), 1)
+
+    def _add_worst(self, piece: Piece, places: Integers) -> None:
+        best = places[np.argsort(-piece.exposure[places], kind="stable")[:SHOWN_CASES]]
+        rows = piece.table.take(best).to_pylist()
+        found = [
+            (-float(piece.exposure[i]), piece.start + int(i), row) for i, row in zip(best.tolist(), rows, strict=True)
+        ]
+        self.worst = sorted([*self.worst, *found], key=lambda entry: entry[:2])[:SHOWN_CASES]
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    def threshold(self, share: float) -> tuple[float, int]:
+        """Return the exposure from which at least this share of the rows begins, and how many lie there."""
+        above = np.cumsum(self.exposures[::-1])[::-1]
+        if self.rows == 0:
+            return float("nan"), 0
+        step = int(np.flatnonzero(above >= np.ceil(share * self.rows))[-1])
+        return step / EXPOSURE_STEPS, int(above[step])
+
+    def numbers(self, cases: Sequence[Any], condition: str | None = None) -> SetNumbers:
+        """Return what was counted; `cases` are the worst rows, already read; `condition` is how evidence fails."""
+        flips = self.budgets.sum(axis=0)
+        present = [code for code in np.argsort(-self.budgets.sum(axis=1), kind="stable") if self.budgets[code].any()]
+        return SetNumbers(
+            rows=self.rows,
+            flips_at=tuple(flips[1:-1].tolist()),
+            never=int(flips[-1]),
+            mean_confidence=self._mean(self.confidence),
+            mean_exposure=self._mean(sum(self.exposure_sums)),
+            exposure=_quartiles(self.exposures, EXPOSURE_STEPS) if self.rows else None,
+            collapse=_curve(self.collapse.sum(axis=0)) if self.rows and self.detailed else None,
+            class_curves=tuple(self._class_curve(code) for code in present) if self.detailed else (),
+            losses=tuple(self._loss(way) for way in range(len(self.ways))) if self.rows else (),
+            class_losses=tuple(self._class_losses(code) for code in present),
+            combinations=self._combinations(),
+            degradations=tuple(
+                Degradation(operator, int(counts.sum()), tuple(counts.tolist()))
+                for operator, counts in zip(self.protocol.operators, self.first_flips, strict=True)
+            ),
+            groups=self._groups(),
+            pairs=self._pairs(),
+            distinct_pairs=len(self.pairs),
+            lattice=self.searched.numbers(condition),
+            cases=tuple(cases),
+        )
+
+    def _mean(self, total: int) -> float:
+        return total / WHOLE / self.rows if self.rows else float("nan")
+
+    def _class_curve(self, code: int) -> ClassCurve:
+        return ClassCurve(self.classes[code], int(self.budgets[code].sum()), _curve(self.collapse[code]))
+
+    def _loss(self, way: int) -> Loss:
+        name, counts = self.ways[way], self.losses[way]
+        top = LOSS_TOP[name]
+        # The last bin holds what reaches the top, and everything beyond it.
+        bins = np.minimum(np.arange(LOSS_STEPS + 1) * LOSS_BINS // LOSS_STEPS, LOSS_BINS - 1)
+        histogram = np.bincount(bins, weights=counts, minlength=LOSS_BINS).astype(np.int64)
+        scaled = _quartiles(counts, LOSS_STEPS)
+        quartiles = Quartiles(scaled.lower * top, scaled.median * top, scaled.upper * top)
+        return Loss(name, quartiles, int(self.half[:, way].sum()), top, tuple(histogram.tolist()))
+
+    def _class_losses(self, code: int) -> ClassLosses:
+        rows = int(self.budgets[code].sum())
+        return ClassLosses(
+            predicted=self.classes[code],
+            rows=rows,
+            after_one=int(self.budgets[code, 1]),
+            within_two=int(self.budgets[code, 1 : min(3, self.protocol.depth + 1)].sum()),
+            mean_exposure=self.exposure_sums[code] / WHOLE / rows,
+            half=tuple(self.half[code].tolist()),
+        )
+
+    def _combinations(self) -> tuple[Combination, ...]:
+        """Return every combination of ways, most ways first."""
+        w = len(self.ways)
+        chosen = [ways for size in range(w, -1, -1) for ways in combinations(range(w), size)]
+        return tuple(
+            Combination(tuple(self.ways[i] for i in ways), int(self.patterns[sum(1 << i for i in ways)]))
+            for ways in chosen
+        )
+
+    def _groups(self) -> tuple[GroupRole, ...]:
+        """Return every group: first those that turn most, then those most often first, then as declared."""
+        order = np.lexsort((np.arange(len(self.first)), -self.first, -self.in_set))
+        names = self.protocol.group_names
+        return tuple(
+            GroupRole(
+                names[i], int(self.first[i]), int(self.alone[i]), int(self.in_set[i]),
+                self._mean(self.carried[i]) if self.detailed and self.rows else None,
+            )
+            for i in order.tolist()
+        )  # fmt: skip
+
+    def _pairs(self) -> tuple[Pair, ...]:
+        names, g = self.protocol.group_names, len(self.first)
+        most = sorted(self.pairs.items(), key=lambda entry: (-entry[1], entry[0]))[:SHOWN_PAIRS]
+        return tuple(Pair(names[code // g], names[code % g], count) for code, count in most)
+
+
+class LatticeTally:
+    """What the search over all subsets found, where the audit carries it."""
+
+    def __init__(self) -> None:
+        self.seen = False
+        self.fewer = self.minimum = self.none = self.lost = 0
+        self.sizes: Counter[int] = Counter()
+
+    def add(self, piece: Piece, places: Integers) -> None:
+        """Count the chosen rows of a piece."""
+        if "smallest_size" not in piece.table.column_names:
+            return
+        self.seen = True
+        table = piece.table.take(places)
+        size = np.nan_to_num(np.asarray(table.column("smallest_size").to_numpy(), dtype=np.float64)).astype(np.int64)
+        known, flipped = size > 0, piece.flipped[places]
+        self.fewer += int((known & (~flipped | (size < piece.flip_budget[places]))).sum())
+        self.minimum += table.column("smallest_state").to_pylist().count(MINIMUM)
+        self.none += int((~known).sum())
+        self.sizes.update(size[known].tolist())
+        if "failure_probability" in table.column_names:
+            self.lost += _whole_sum(np.asarray(table.column("failure_probability").to_numpy(), dtype=np.float64))
+
+    def numbers(self, condition: str | None) -> LatticeNumbers | None:
+        """Return what was counted; None where nothing was searched."""
+        if not self.seen:
+            return None
+        lost = None if condition is None else self.lost / WHOLE
+        return LatticeNumbers(condition, self.fewer, self.minimum, tuple(sorted(self.sizes.items())), self.none, lost)
+
+
+def _steps(values: Floats, steps: int) -> Integers:
+    """Return each value of [0, 1] as its step, rounded down; what lies outside counts at the end it passed.
+
+    The tiny addition keeps a value that is a step up to rounding, such as 0.3 of 10, in its own step.
+    """
+    return np.clip(np.floor(np.nan_to_num(values) * steps + 1e-6), 0, steps).astype(np.int64)
+
+
+def _whole_sum(values: Floats) -> int:
+    return int(np.rint(values * WHOLE).astype(np.int64).sum())
+
+
+def _quartiles(counts: Counts, steps: int) -> Quartiles:
+    total = np.cumsum(counts)
+    lower, median, upper = (int(np.searchsorted(total, np.ceil(q * total[-1]))) / steps for q in (0.25, 0.5, 0.75))
+    return Quartiles(lower, median, upper)
+
+
+def _curve(counts: Counts) -> tuple[Quartiles, ...]:
+    return tuple(_quartiles(step, COLLAPSE_STEPS) for step in counts)

@@ -1,0 +1,479 @@
+"""The report's sentences, as plain text: HTML and Markdown say the same words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from fragility.report.summary import (
+    Accuracy,
+    AuditNumbers,
+    Case,
+    GroupRole,
+    PairedAudits,
+    ProtocolFacts,
+    Rate,
+    ReportSummary,
+    ReviewView,
+    SetNumbers,
+    SmallestSet,
+)
+from fragility.svg import shortened
+
+LONGEST_IN_SENTENCE = 60
+FEWEST_IN_A_FIFTH = 5
+FEW = 30  # fewer wrong or brittle rows than this do not tell two orders apart
+BASELINES = {
+    "mean": "the training mean",
+    "median": "the training median",
+    "zero": "zero",
+    "mode": "the most common category in training, and the training mean of numbers",
+    "missing": "the marker of a missing value",
+    "explicit": "values declared by hand",
+}
+READINGS = {
+    "support": (
+        "The margin is the log odds of the predicted class against its best competitor; below zero another class has "
+        "taken over, and then all of the margin counts as lost."
+    ),
+    "support_unbounded": (
+        "The margin is the log odds of the predicted class against its best competitor; below zero another class has "
+        "taken over, and more than all of the margin can be lost. Pictures cut such losses at 100%."
+    ),
+    "current": (
+        "The margin is the log odds of whichever class leads against the runner-up, as the paper writes it; it never "
+        "falls below zero."
+    ),
+}
+WAY_NAMES = {"targeted": "Targeted", "independent": "Independent", "common": "Common"}
+WAY_WORDS = {
+    "targeted": "the strongest groups go first: the mean share of the margin lost along the removal path",
+    "independent": "each group fails on its own: the shares of the margin so lost, added up (may exceed 100%)",
+    "common": "all evidence fades together: the mean share of the margin lost over the severities",
+}
+
+
+# --- numbers ------------------------------------------------------------------------------------------------
+
+
+def percent(share: float) -> str:
+    """Return a share as a person would say it: a decimal only where it is small."""
+    if math.isnan(share):
+        return "none"
+    return (f"{share:.1%}" if 0 < abs(share) < 0.0995 else f"{share:.0%}").replace(".0%", "%")
+
+
+def of(count: int, rows: int) -> str:
+    """Return a count with its share."""
+    return f"{count:,} ({percent(count / rows)})" if rows else f"{count:,}"
+
+
+def rate(value: Rate) -> str:
+    """Return a rate with its interval."""
+    if not value.rows:
+        return "no rows"
+    return f"{percent(value.share)} (95% interval {percent(value.lower)} to {percent(value.upper)})"
+
+
+def counted(count: int, thing: str, things: str | None = None) -> str:
+    """Return a number with its noun."""
+    return f"{count:,} {thing if count == 1 else things or thing + 's'}"
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Return names in a sentence, those beyond `most` counted."""
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def brief(name: str) -> str:
+    """Return a name from data, cut where it would burst a sentence; tables show more of it."""
+    return shortened(name, LONGEST_IN_SENTENCE)
+
+
+def focus_noun(audit: AuditNumbers) -> str:
+    """Return what the report speaks of."""
+    return "confident predictions" if audit.confident.rows else "predictions"
+
+
+def confident_words(audit: AuditNumbers) -> str:
+    """Return what confident means here."""
+    return f"at least {percent(audit.min_confidence)} confident"
+
+
+# --- what was audited ---------------------------------------------------------------------------------------
+
+
+def title(summary: ReportSummary) -> str:
+    """Return the report's name."""
+    return f"Fragility report: {listed([audit.facts.name for audit in summary.audits], 4)}"
+
+
+def audited(audit: AuditNumbers) -> str:
+    """Return what was audited."""
+    facts = audit.facts
+    classes = listed([brief(label) for label in facts.classes])
+    return (
+        f"{counted(facts.rows, 'prediction')} of {facts.model}, which tells apart {classes}. For each of them the "
+        "audit took evidence away, what matters most first, and recorded where the prediction gives way. The result is "
+        "a certificate for each row, which anyone with the model and the rows can recompute."
+    )
+
+
+def protocol_words(audit: AuditNumbers) -> list[tuple[str, str]]:
+    """Return the protocol in plain words: what may fail, what replaces it, how far the audit went."""
+    pi = audit.protocol
+    return [
+        ("What may fail", _grouping(pi)),
+        ("What replaces it", _replacement(pi)),
+        ("Removal", _removal(pi)),
+        ("Weakening", _weakening(pi)),
+        ("Decision", _decision(pi)),
+        ("Margin", READINGS[pi.reading]),
+        ("Confident", f"A prediction with a probability of at least {percent(audit.min_confidence)}."),
+    ]
+
+
+def _grouping(pi: ProtocolFacts) -> str:
+    groups = counted(len(pi.groups), "group")
+    columns = counted(pi.columns, "column")
+    if pi.grouping == "raw-origin":
+        return f"{groups} of evidence, one for each raw field: the {columns} made from a field fail together."
+    if pi.grouping == "declared":
+        return f"{groups} of evidence over {columns}, declared by hand: the fields of a group fail together."
+    return f"{groups} of evidence over {columns} ({pi.grouping}): the fields of a group fail together."
+
+
+def _replacement(pi: ProtocolFacts) -> str:
+    where = "the raw fields, before the model's own preprocessing" if pi.space == "raw" else "the model's input columns"
+    known = BASELINES.get(pi.baseline, pi.baseline)
+    fitted = "" if pi.baseline == "explicit" else f", fitted on {counted(pi.training_rows, 'training row')}"
+    return f"In {where}, lost evidence becomes {known}{fitted}."
+
+
+def _removal(pi: ProtocolFacts) -> str:
+    return (
+        "Each group is first removed alone, to see how much margin it carries; then "
+        f"{'one group is' if pi.depth == 1 else f'up to {pi.depth} groups are'} removed one after another, the "
+        "strongest first."
+    )
+
+
+def _weakening(pi: ProtocolFacts) -> str:
+    if not pi.operators:
+        return "None was declared."
+    severities = [percent(severity) for severity in pi.severities]
+    shown = severities if len(severities) <= 4 else [*severities[:2], "…", severities[-1]]
+    return f"Evidence is moved toward its replacement by {', '.join(shown)}: {listed(_operators(pi.operators))}."
+
+
+def _operators(operators: Sequence[str]) -> list[str]:
+    return [operator_words(operator) for operator in operators]
+
+
+def operator_words(operator: str) -> str:
+    """Return an operator in words."""
+    if operator == "attenuate_all":
+        return "all groups together"
+    width = operator.removeprefix("attenuate_top")
+    return "the strongest group alone" if width == "1" else f"the {width} strongest groups"
+
+
+def _decision(pi: ProtocolFacts) -> str:
+    if pi.decision is None:
+        return "The class with the largest probability is predicted."
+    return f"The model predicts {pi.decision}."
+
+
+# --- the finding --------------------------------------------------------------------------------------------
+
+
+def finding(audit: AuditNumbers) -> list[str]:
+    """Return the finding in three sentences."""
+    return [_how_many(audit), _on_what(audit), _so_what(audit)]
+
+
+def _how_many(audit: AuditNumbers) -> str:
+    focus, rows = audit.focus, audit.facts.rows
+    turning = (
+        f"{of(focus.within(1), focus.rows)} turn when a single group of evidence is lost, "
+        f"{of(focus.within(2), focus.rows)} when one or two are."
+    )
+    if not audit.confident.rows:
+        return f"None of {counted(rows, 'prediction')} is {confident_words(audit)}; of all of them {turning}"
+    if rows == 1:
+        return f"The one prediction audited is {confident_words(audit)}; {_single(audit.focus)}."
+    return f"Of {counted(rows, 'prediction')}, {of(focus.rows, rows)} are {confident_words(audit)}; of those {turning}"
+
+
+def _single(focus: SetNumbers) -> str:
+    step = next((step for step, count in enumerate(focus.flips_at, start=1) if count), None)
+    return "no removal turns it" if step is None else f"it turns when {counted(step, 'group')} of evidence are lost"
+
+
+def _on_what(audit: AuditNumbers) -> str:
+    focus = audit.focus
+    strongest = max(focus.groups, key=lambda group: group.first)
+    leaning = brief(strongest.name)
+    turning = max(focus.groups, key=lambda group: group.alone)
+    opening = f"They lean most on {leaning}, the strongest evidence of {of(strongest.first, focus.rows)}"
+    if focus.rows == 1:
+        opening = f"It leans most on {leaning}"
+    if not turning.alone:
+        return f"{opening}; no single group turns any of them." if focus.rows > 1 else f"{opening}."
+    if turning.name == strongest.name:
+        return f"{opening}; losing it alone turns {turning.alone:,}."
+    return f"{opening}; losing {brief(turning.name)} alone turns the most, {turning.alone:,}."
+
+
+def _so_what(audit: AuditNumbers) -> str:
+    if audit.accuracy is not None and audit.accuracy.wrong_exposed.rows >= FEWEST_IN_A_FIFTH:
+        return accuracy_words(audit)[-1]
+    worst = audit.focus.cases[0]
+    which = "It is" if audit.focus.rows == 1 else "The most exposed of them is"
+    return f"{which} row {brief(worst.id)}: {case_sentence(worst)}."
+
+
+# --- sections -----------------------------------------------------------------------------------------------
+
+
+def budget_words(audit: AuditNumbers) -> str:
+    """Return how many predictions rest on one, two, three groups."""
+    focus = audit.focus
+    places = list(enumerate(("one removal", "two", "three"), start=1))[: len(focus.flips_at)]
+    told = [f"{of(focus.within(k), focus.rows)} within {place}" for k, place in places]
+    turning = listed([told[0].replace(" within", " turn within"), *told[1:]])
+    return (
+        f"Of {counted(focus.rows, focus_noun(audit)[:-1])}, {turning}; {of(focus.never, focus.rows)} do not turn "
+        f"within {counted(audit.protocol.depth, 'removal')}."
+    )
+
+
+def collapse_words(audit: AuditNumbers) -> str:
+    """Return how fast the margin goes."""
+    curve = audit.focus.collapse
+    if curve is None:
+        return (
+            "This audit holds a summary of each certificate, without the steps in between: there is no curve to draw."
+        )
+    last = len(curve) - 1
+    steps = [step for step in (1, 3) if step < last] + [last]
+    told = [f"{percent(curve[step].median)} after {counted(step, 'removal')}" for step in steps]
+    return f"Half of the {focus_noun(audit)} have lost at least this share of their margin: {listed(told)}."
+
+
+def losses_words(audit: AuditNumbers) -> str:
+    """Return who is exposed to which way of failing."""
+    focus = audit.focus
+    half = [f"{of(loss.half, focus.rows)} to {loss.way} failure" for loss in focus.losses]
+    absent = " The protocol does not fade all evidence together, so common failure is left out."
+    return (
+        "Evidence can fail in three ways, and a prediction may be exposed to one and not to another. Of "
+        f"{counted(focus.rows, focus_noun(audit)[:-1])}, so many lose at least half of their margin: {listed(half)}."
+        f"{'' if len(focus.losses) == 3 else absent}"
+    )
+
+
+def combination_words(ways: Sequence[str]) -> str:
+    """Return a combination of ways as a label."""
+    return "none of them" if not ways else " and ".join(WAY_NAMES[way].lower() for way in ways)
+
+
+def groups_words(audit: AuditNumbers) -> str:
+    """Return which evidence carries the decisions."""
+    focus = audit.focus
+    failing = [group for group in focus.groups if group.in_set]
+    if not failing:
+        return f"No group is among the failing groups of any of the {focus_noun(audit)}: none of them turns."
+    top = failing[: min(3, len(failing))]
+    told = listed([f"{brief(group.name)} ({group.in_set:,})" for group in top])
+    turning = focus.rows - focus.never
+    return (
+        f"{counted(turning, focus_noun(audit)[:-1])} {'turns' if turning == 1 else 'turn'}; the groups whose loss does "
+        f"it most often: {told}."
+    )
+
+
+def unused_groups(groups: Sequence[GroupRole]) -> int:
+    """Return how many groups are neither first nor failing for any prediction."""
+    return sum(1 for group in groups if not group.first and not group.in_set)
+
+
+def map_words(audit: AuditNumbers) -> str:
+    """Return what the brittle corner holds."""
+    density = audit.density
+    if not audit.confident.rows:
+        return (
+            f"No prediction is {confident_words(audit)}, so there is no brittle corner; the most exposed fifth of all "
+            f"predictions begins at an exposure of {density.threshold:.2f}."
+        )
+    return (
+        "Exposure is 0 where a prediction rests on much and nears 1 where it rests on little. The brittle corner holds "
+        f"{counted(density.corner, 'prediction')}, {confident_words(audit)} and in the most exposed fifth of these "
+        f"(exposure of {density.threshold:.2f} or more): what looks safest there rests on least."
+    )
+
+
+def review_words(view: ReviewView, noun: str) -> list[str]:
+    """Return what a review would find, and the policy that labels support."""
+    if not view.found_in_all:
+        return [
+            f"None of the {view.rows:,} labelled {noun} is {view.sought}; there is nothing to find.",
+            policy_words(view, noun),
+        ]
+    place = view.shares.index(0.2)
+    found, other = (of(counts[place], view.found_in_all) for counts in (view.by_exposure, view.by_confidence))
+    return [
+        f"{of(view.found_in_all, view.rows)} of the labelled {noun} are {view.sought}. A review of one in five finds "
+        f"{found} by exposure, {other} by confidence, the least confident first.{_few(view.found_in_all)}",
+        policy_words(view, noun),
+    ]
+
+
+def _few(found: int) -> str:
+    return " With so few, a difference between the two orders is mostly chance." if found < FEW else ""
+
+
+def policy_words(view: ReviewView, noun: str) -> str:
+    """Return the review policy in words."""
+    rule, risk, sure = view.policy, percent(view.risk), percent(view.confidence)
+    if rule["reviews_nothing"]:
+        head = (
+            f"Policy: none of the {noun} need review; at most {risk} of them are {view.sought}, with probability {sure}"
+        )
+        head += f" (bound {percent(rule['bound'])})."
+    elif rule["state"] == "attained":
+        head = (
+            f"Policy: review the {percent(rule['review_share'])} of the {noun} with an exposure of at least "
+            f"{rule['threshold']:.3f}; of the rest at most {risk} are {view.sought}, with probability {sure} (bound "
+            f"{percent(rule['bound'])} from {rule['unreviewed_brittle']:,} of {rule['unreviewed']:,} labelled rows)."
+        )
+    else:
+        head = f"Policy: review all {noun}. A rate of at most {risk} {view.sought} among unreviewed ones cannot be "
+        head += f"promised from {counted(int(rule['rows']), 'labelled row')}; {_needed(rule)}."
+    return f"{head} This holds for rows drawn like the labelled ones{_stress(view)}."
+
+
+def _needed(rule: Mapping[str, object]) -> str:
+    needed = rule["rows_needed"]
+    return "no number of rows would do at the rate observed" if needed is None else f"about {needed:,} would be needed"
+
+
+def _stress(view: ReviewView) -> str:
+    return " and for the declared stress" if view.sought == "brittle" else ""
+
+
+def accuracy_words(audit: AuditNumbers) -> list[str]:
+    """Return how often predictions are right, and whether fragile ones are wrong more often."""
+    found = audit.accuracy
+    if found is None:
+        return []
+    told = [f"{rate(found.right)} of all predictions are right"]
+    if audit.confident.rows:
+        told[0] += f", {rate(found.right_in_focus)} of the confident ones"
+    return [f"{told[0]}.", _wrong_more_often(found, focus_noun(audit))]
+
+
+def _wrong_more_often(found: Accuracy, noun: str) -> str:
+    if found.wrong_exposed.rows < FEWEST_IN_A_FIFTH:
+        return f"Too few {noun} are labelled to say whether fragile ones are wrong more often."
+    estimate, lower, upper = found.difference
+    rates = (
+        f"The most exposed fifth of the {noun} is wrong {percent(found.wrong_exposed.share)} of the time, the others "
+        f"{percent(found.wrong_rest.share)}"
+    )
+    interval = f"a difference of {_points(estimate)} (95% interval {_points(lower)} to {_points(upper)})"
+    if lower > 0:
+        return f"{rates}: {interval}, so fragile predictions are wrong more often."
+    if upper < 0:
+        return f"{rates}: {interval}, so fragile predictions are wrong less often here."
+    return f"{rates}: {interval}; these labels do not settle whether fragile predictions are wrong more often."
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f} points"
+
+
+def case_sentence(case: Case) -> str:
+    """Return one sentence for someone who decides about a case."""
+    opening = f"{brief(case.predicted)!r} at {percent(case.confidence)}"
+    if case.flipped:
+        turned = "it turns" if case.turns_to is None else f"it turns {brief(case.turns_to)!r}"
+        return f"{opening}, but without {listed([brief(name) for name in case.path[: case.flip_budget]])} {turned}"
+    weakest = min((value for value in case.thresholds.values() if value is not None), default=None)
+    if weakest is not None:
+        held = counted(len(case.path), "removal")
+        return f"{opening}; {held} do not change it, but evidence weakened by {weakest:.0%} does"
+    return f"{opening}, and it holds without its {counted(len(case.path), 'strongest group')}"
+
+
+def smallest_words(case: Case, condition: str | None) -> str | None:
+    """Return what the search over all subsets adds to the path; None where there was none."""
+    found = case.smallest
+    if found is None:
+        return None
+    told = _smallest_set(case, found)
+    if found.failure_probability is None or condition is None:
+        return told
+    low, high = found.failure_interval or (0.0, 0.0)
+    interval = "" if found.failure_interval is None else f" (between {percent(low)} and {percent(high)})"
+    lost = f"it is lost with probability {percent(found.failure_probability)}{_odds(found.failure_probability)}"
+    return f"{told} {condition.capitalize()}, {lost}{interval}."
+
+
+def _odds(probability: float) -> str:
+    """Return a small probability as one in so many, which people weigh better than a percentage."""
+    return f", one case in {round(1 / probability):,}" if 1e-9 < probability < 0.35 else ""
+
+
+def _smallest_set(case: Case, found: SmallestSet) -> str:
+    if found.size is None:
+        return f"Smallest failing set: {found.state}."
+    proved = "no smaller set turns it" if found.state == "minimum" else "whether fewer do is not settled"
+    if case.flipped and found.size >= case.flip_budget:
+        return f"The path is as short as any set found; {proved}."
+    count = "" if found.count is None or found.count == 1 else f", one of {found.count:,} such sets"
+    size = "A single group turns it" if found.size == 1 else f"{found.size} groups are enough"
+    return f"{size}: {listed([brief(name) for name in found.groups])}{count}; {proved}."
+
+
+def lattice_words(audit: AuditNumbers) -> str | None:
+    """Return what the search over all subsets says of the predictions together; None where there was none."""
+    found, focus = audit.focus.lattice, audit.focus
+    if found is None:
+        return None
+    told = (
+        f"A search over all subsets turns {of(found.fewer, focus.rows)} of them with fewer groups than their path "
+        f"names, and proves the smallest set of {of(found.minimum, focus.rows)}."
+    )
+    if found.expected_lost is None or found.condition is None:
+        return told
+    return f"{told} {found.condition.capitalize()}, about {found.expected_lost:,.1f} of {focus.rows:,} are lost."
+
+
+def paired_words(pair: PairedAudits) -> str:
+    """Return what two audits say about the rows they share."""
+    if not pair.shared:
+        return f"{pair.first} and {pair.second} share no row, so only their totals can be compared."
+    ranks = (
+        ""
+        if pair.rank_correlation is None
+        else f" Their exposures rank rows alike to {pair.rank_correlation:.2f} (Spearman)."
+    )
+    return (
+        f"{pair.first} and {pair.second} share {counted(pair.shared, 'row')} and predict the same class on "
+        f"{of(pair.same_class, pair.shared)}. {counted(pair.both_confident, 'row is', 'rows are')} confident in both: "
+        f"{pair.turn_in_both:,} turn within two removals in both, {pair.turn_in_first_only:,} only in {pair.first}, "
+        f"{pair.turn_in_second_only:,} only in {pair.second}.{ranks}"
+    )
+
+
+LIMITS = (
+    "A certificate is a witness of fragility, not a proof of robustness: it shows one way in which a prediction loses "
+    "its support. A prediction that does not turn here may turn under another protocol.",
+    "The number of groups a certificate names is an upper bound on the fewest that would do; it is found by removing "
+    "the strongest first, not by trying all sets.",
+    "Nothing here says that a prediction is wrong. It says what the prediction would be without that evidence.",
+    "All numbers hold for this model, these rows and this protocol.",
+)

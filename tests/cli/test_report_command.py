@@ -1,0 +1,112 @@
+"""`fragility report`, and the report that `fragility audit` writes."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+
+import pytest
+from command_line import COLUMNS, audit_words, refuse, run
+
+import fragility as fg
+
+
+@pytest.fixture(scope="module")
+def labels(made) -> list[object]:
+    return ["--labels", made / "test.parquet", *COLUMNS]
+
+
+def test_an_audit_writes_its_report_with_labels_and_the_exact_command(made) -> None:
+    page = (made / "audit" / "report.html").read_text(encoding="utf-8")
+    assert "Right and wrong" in page
+    command = html.unescape(re.search(r"<code>(.*?)</code>", page)[1])
+    assert command.startswith("fragility verify ")
+    assert run(*command.split()[1:]).code == 0
+
+
+def test_the_report_is_written_beside_the_audit_or_where_it_is_asked_for(made, labels, tmp_path) -> None:
+    target = fg.Certificates.load(made / "audit").save(tmp_path / "audit")
+    done = run("report", target)
+    assert done.code == 0 and f"written to {target / 'report.html'}" in done.err
+    assert b"Right and wrong" not in (target / "report.html").read_bytes()
+    for name in ("report.html", "report.md", "report.json"):
+        assert run("report", target, *labels, "--out", tmp_path / name).code == 0
+    assert "## Right and wrong" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    document = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert document["audits"][0]["accuracy"]["right"]["rows"] == 60
+    before = (tmp_path / "report.html").read_bytes()
+    assert run("report", target, *labels, "--out", tmp_path / "report.html").code == 0
+    assert (tmp_path / "report.html").read_bytes() == before
+    assert len(fg.Certificates.load(target)) == 60
+
+
+def test_several_audits_need_a_file_of_their_own(made, tmp_path) -> None:
+    words = [made / "audit", made / "audit-again"]
+    assert run(*audit_words(made), "--depth", "3", "--out", words[1]).code == 0
+    assert "belongs to none of their folders; name its file with --out" in refuse("report", *words)
+    assert run("report", *words, "--out", tmp_path / "both.md").code == 0
+    assert "## Models side by side" in (tmp_path / "both.md").read_text(encoding="utf-8")
+    assert "an audit is named twice" in refuse("report", words[0], words[0], "--out", tmp_path / "x.html")
+
+
+def test_stress_labels_add_what_a_review_would_find(made, tmp_path) -> None:
+    given = ["--model", made / "model.skops", "--data", made / "test.parquet", *COLUMNS]
+    assert run("stress", made / "audit", *given, "--draws", "4", "--out", tmp_path / "stress.parquet").code == 0
+    assert run("stress", made / "audit", *given, "--draws", "4", "--out", tmp_path / "stress.csv").code == 0
+    for kind in ("parquet", "csv"):
+        out = tmp_path / f"{kind}.md"
+        assert (
+            run("report", made / "audit", "--stress", tmp_path / f"stress.{kind}", "--risk", "0.2", "--out", out).code
+            == 0
+        )
+        assert "## What a review would find" in out.read_text(encoding="utf-8") and "brittle" in out.read_text()
+
+
+def test_a_page_of_somebody_else_stays(made, tmp_path) -> None:
+    target = fg.Certificates.load(made / "audit").save(tmp_path / "audit")
+    (target / "report.html").write_text("mine")
+    assert "is not a report of fragility's; choose another name with --out" in refuse("report", target)
+    done = run(*audit_words(made), "--out", target)
+    assert done.code == 0 and "was left alone" in done.err
+    assert (target / "report.html").read_text() == "mine"
+
+
+def test_labels_that_do_not_fit_are_refused_in_one_sentence(made, labels, table, tmp_path) -> None:
+    audit, out = made / "audit", ["--out", tmp_path / "x.html"]
+    assert "--labels needs --target" in refuse("report", audit, "--labels", made / "test.parquet", *out)
+    assert "--target speaks of the table of true classes" in refuse("report", audit, "--target", "risk", *out)
+    assert "does not exist" in refuse("report", audit, "--labels", tmp_path / "absent.csv", "--target", "risk", *out)
+    unknown = refuse("report", audit, "--labels", made / "test.parquet", "--target", "x", "--id", "loan", *out)
+    assert "--target names the column 'x'" in unknown
+    # row numbers are not the ids the audit was made with
+    foreign = refuse("report", audit, "--labels", made / "test.parquet", "--target", "risk", *out)
+    assert "no label for row 'L0700'" in foreign and "--id" in foreign
+    part = tmp_path / "part.parquet"
+    table[700:730].to_parquet(part)
+    assert "no label for row 'L0730'" in refuse("report", audit, "--labels", part, *COLUMNS, *out)
+    other = ["--labels", made / "test.parquet", "--target", "purpose", "--id", "loan"]
+    assert "no label is one of the model's classes" in refuse("report", audit, *other, *out)
+    assert not Path(tmp_path / "x.html").exists()
+
+
+def test_other_mistakes_are_refused_in_one_sentence(made, tmp_path) -> None:
+    audit = made / "audit"
+    assert "must end in .html or .md or .json" in refuse("report", audit, "--out", tmp_path / "x.pdf")
+    assert "is not an audit folder" in refuse("report", tmp_path, "--out", tmp_path / "x.html")
+    assert "lies in a folder that does not exist" in refuse("report", audit, "--out", tmp_path / "no" / "x.html")
+    assert "this one lacks 'id'" in refuse(
+        "report", audit, "--stress", made / "train.parquet", "--out", tmp_path / "x.md"
+    )
+    assert "risk must lie between 0 and 1" in refuse("report", audit, "--risk", "0", "--out", tmp_path / "x.html")
+
+
+def test_labels_that_are_not_classes_leave_the_audits_report_without_accuracy(made, table, tmp_path) -> None:
+    rows = table[700:720].assign(risk=["?"] + ["good"] * 19)
+    rows.to_parquet(tmp_path / "rows.parquet")
+    assert (
+        run(*audit_words(made)[:2], tmp_path / "rows.parquet", *audit_words(made)[3:], "--out", tmp_path / "a").code
+        == 0
+    )
+    assert b"Right and wrong" not in (tmp_path / "a" / "report.html").read_bytes()

@@ -1,0 +1,58 @@
+"""The system's Chromium, without a window, for tests that look at pages as a reader's browser shows them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+ARGUMENTS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"),
+    *("--disable-dev-shm-usage", "--disable-extensions"),
+)
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A driver of the system's browser; a test that needs an absent one skips, with the reason."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if browser is None or driver is None:
+        pytest.skip("chromium and chromedriver are not installed; on Debian: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for argument in ARGUMENTS:
+        options.add_argument(argument)
+    found = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    try:
+        yield found
+    finally:
+        found.quit()
+
+
+def resize(driver: Any, width: int, height: int = 900) -> None:
+    """Show pages as a window or a phone of this width does."""
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def prefer(driver: Any, scheme: str) -> None:
+    """Ask for light or dark pages."""
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def serious_findings(driver: Any) -> list[str]:
+    """What axe-core finds serious or critical on the page, in words."""
+    axe = pytest.importorskip("axe_selenium_python", reason="axe-selenium-python is not installed").Axe(driver)
+    axe.inject()
+    found = axe.run()["violations"]
+    return [
+        f"{each['id']}: {each['help']} ({each['nodes'][0]['html'][:200]})"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]

@@ -1,0 +1,84 @@
+"""The report in a real browser: accessible, no wider than a phone, nothing fetched, nothing complained about."""
+
+from __future__ import annotations
+
+import pytest
+from browser import chromium, prefer, resize, serious_findings
+from small_audits import small_audit, small_labels
+
+import fragility as fg
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def driver():
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory) -> str:
+    one, other = small_audit(120, classes=3), small_audit(120)
+    report = fg.Report.of({"audits/three": one, "audits/two-classes": other}, labels=None)
+    labelled = one.report(labels=small_labels(one))
+    folder = tmp_path_factory.mktemp("report")
+    report.save(folder / "several.html")
+    labelled.save(folder / "labelled.html")
+    return folder.as_uri()
+
+
+@pytest.mark.parametrize("page", ["labelled.html", "several.html"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(driver, address, page: str, scheme: str) -> None:
+    resize(driver, 1200)
+    prefer(driver, scheme)
+    # The page forbids scripts, axe is one: the policy is left out, the page is otherwise as it is.
+    driver.get("about:blank")
+    driver.execute_cdp_cmd("Page.setBypassCSP", {"enabled": True})
+    driver.get(f"{address}/{page}")
+    assert serious_findings(driver) == []
+
+
+@pytest.mark.parametrize("width", [320, 360, 390, 768, 1280])
+@pytest.mark.parametrize("page", ["labelled.html", "several.html"])
+def test_the_page_is_never_wider_than_the_window(driver, address, page: str, width: int) -> None:
+    resize(driver, width)
+    driver.get(f"{address}/{page}")
+    inner, scroll = driver.execute_script("return [window.innerWidth, document.documentElement.scrollWidth]")
+    assert scroll <= inner == width
+    small = driver.execute_script(
+        "return [...document.querySelectorAll('svg.chart text, svg.curve text')].filter(text =>"
+        " text.getBoundingClientRect().height < 7).length"
+    )
+    assert small == 0
+
+
+def test_no_label_of_a_picture_is_cut_or_covered(driver, address) -> None:
+    resize(driver, 1280)
+    driver.get(f"{address}/labelled.html")
+    cut, covered = driver.execute_script(
+        """
+        let cut = [], covered = [];
+        for (const svg of document.querySelectorAll('svg.chart, svg.curve')) {
+          const frame = svg.getBoundingClientRect();
+          const boxes = [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()]);
+          for (const [words, box] of boxes)
+            if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.bottom > frame.bottom + 1)
+              cut.push(words);
+          boxes.forEach(([a, one], i) => boxes.slice(i + 1).forEach(([b, two]) => {
+            const across = Math.min(one.right, two.right) - Math.max(one.left, two.left);
+            const down = Math.min(one.bottom, two.bottom) - Math.max(one.top, two.top);
+            if (across > 2 && down > 5) covered.push(a + ' / ' + b);
+          }));
+        }
+        return [cut, covered];
+        """
+    )
+    assert cut == [] and covered == []
+
+
+def test_nothing_is_fetched_and_nothing_complained_about(driver, address) -> None:
+    driver.get(f"{address}/labelled.html")
+    assert driver.execute_script("return performance.getEntriesByType('resource').length") == 0
+    assert [entry for entry in driver.get_log("browser") if "several.html" not in entry["message"]] == []
