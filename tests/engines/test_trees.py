@@ -397,10 +397,6 @@ REFUSED = {
         lambda X, y: GradientBoostingClassifier(n_estimators=3, init=DummyClassifier(strategy="uniform")).fit(X, y),
         "'uniform' initial estimator",
     ),
-    "hist gradient boosting categories": (
-        lambda X, y: HistGradientBoostingClassifier(max_iter=3, categorical_features=[3]).fit(X, y),
-        "re-codes categorical features",
-    ),
     "forest of several outputs": (
         lambda X, y: RandomForestClassifier(3).fit(X, np.stack([y, 1 - y], axis=1)),
         "with 2 outputs",

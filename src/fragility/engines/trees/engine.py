@@ -19,7 +19,8 @@ from fragility.engines.trees.forest import Forest
 from fragility.engines.trees.observed import Observed, observed
 from fragility.engines.trees.plan import States, path_and_grid, plan_for, single_removals, unmoved
 from fragility.engines.trees.prediction import forest_predictor
-from fragility.engines.trees.readers import load_forest
+from fragility.engines.trees.readers import load_ensemble
+from fragility.engines.trees.recoding import Ensemble, recoding_of
 from fragility.engines.trees.scoring import scorer_of
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows
@@ -35,18 +36,25 @@ LEAST_ROWS = 512  # a block of the kernels
 
 def refusal(rows: EvidenceRows) -> str | None:
     """Return why the engine cannot audit these rows, or None if it can."""
-    if not rows.native_matrix:
+    if not rows.native_matrix and rows.forms is None:
         return "the trees are not handed the evidence itself but what a preprocessing makes of it"
     reason = supports(rows.model)
-    if reason is None and (n_columns := forest_of(rows.model).n_columns) > rows.width:
-        reason = f"its trees read {n_columns} columns, the rows have {rows.width}"
-    return reason
+    if reason is not None:
+        return reason
+    ensemble = ensemble_of(rows.model)
+    if ensemble.forest.n_columns > rows.width:
+        return f"its trees read {ensemble.forest.n_columns} columns, the rows have {rows.width}"
+    try:
+        recoding_of(ensemble, rows)
+    except EngineError as error:
+        return str(error)
+    return None
 
 
 def supports(model: Model) -> str | None:
     """Return None if the engine evaluates ``model`` exactly, else the reason why it does not."""
     try:
-        forest = forest_of(model)
+        forest = ensemble_of(model).forest
     except EngineError as error:
         return str(error)
     expected = "predict_proba" if forest.link == AVERAGE else "raw score, link applied in float64"
@@ -59,15 +67,15 @@ def supports(model: Model) -> str | None:
 
 def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
     """Return the trace of every row."""
-    forest = forest_of(rows.model)
-    scorer = _Scorer(forest, rows, protocol)
+    forest = ensemble_of(rows.model).forest
+    scorer = _Scorer(rows, protocol)
     size = _chunk_size(forest, rows.width, protocol)
     parts = []
     for start in range(0, max(len(rows), 1), size):
         x = rows.dense(start, start + size)
         _ask_about_unusual_cells(x, rows)
         decided = None if rows.decided is None else rows.decided[start : start + size]
-        parts.append(_trace_chunk(x, decided, scorer))
+        parts.append(_trace_chunk(scorer.recoding.recoded(x), decided, scorer))
         if progress is not None:
             progress(min(start + size, len(rows)), len(rows))
     return Trace.joined(parts)
@@ -80,28 +88,27 @@ def _chunk_size(forest: Forest, width: int, protocol: Protocol) -> int:
 
 
 def predictor(rows: EvidenceRows) -> Callable[[Floats], Floats] | None:
-    """Return the forest's own probabilities of stressed rows, prepared once; None where cells are rounded first."""
-    forest = forest_of(rows.model)
-    if rows.cell_dtype == np.float32 and not forest.single:
-        return None
-    answer = forest_predictor(forest, rows.width, sparse=bool(sp.issparse(rows.matrix)))
+    """Return the forest's own probabilities of stressed rows, prepared once."""
+    ensemble = ensemble_of(rows.model)
+    recoding = recoding_of(ensemble, rows)
+    answer = forest_predictor(ensemble.forest, rows.width, sparse=bool(sp.issparse(rows.matrix)))
 
     def predict(matrix: Floats) -> Floats:
         _ask_about_unusual_cells(matrix, rows)
-        return answer(matrix)
+        return answer(recoding.handed_over(matrix))
 
     return predict
 
 
-_FORESTS: weakref.WeakKeyDictionary[Model, Forest] = weakref.WeakKeyDictionary()
+_ENSEMBLES: weakref.WeakKeyDictionary[Model, Ensemble] = weakref.WeakKeyDictionary()
 
 
-def forest_of(model: Model) -> Forest:
-    """Return the model's forest, read once for each adapter."""
-    forest = _FORESTS.get(model)
-    if forest is None:
-        forest = _FORESTS[model] = load_forest(model.head)
-    return forest
+def ensemble_of(model: Model) -> Ensemble:
+    """Return the model's trees, read once for each adapter."""
+    ensemble = _ENSEMBLES.get(model)
+    if ensemble is None:
+        ensemble = _ENSEMBLES[model] = load_ensemble(model.head)
+    return ensemble
 
 
 def _ask_about_unusual_cells(x: Floats, rows: EvidenceRows) -> None:
@@ -120,12 +127,15 @@ def _ask_about_unusual_cells(x: Floats, rows: EvidenceRows) -> None:
 class _Scorer:
     """A forest bound to the baseline and groups of an audit."""
 
-    def __init__(self, forest: Forest, rows: EvidenceRows, protocol: Protocol) -> None:
-        self.forest = forest
-        self.baseline = rows.baseline
+    def __init__(self, rows: EvidenceRows, protocol: Protocol) -> None:
+        ensemble = ensemble_of(rows.model)
+        self.forest = ensemble.forest
+        self.recoding = recoding_of(ensemble, rows)
         self.offset = rows.offset
         self.asked = StatesAsked.of(protocol, rows.n_groups)
-        self.score = scorer_of(forest, plan_for(forest, rows, protocol))
+        plan = plan_for(self.forest, self.recoding, rows, protocol)
+        self.baseline = plan.baseline
+        self.score = scorer_of(self.forest, plan)
 
     def observe(self, x: Floats, rank: Integers, states: States) -> Observed:
         sums = self.score(x, np.ascontiguousarray(rank, dtype=np.int64), states)

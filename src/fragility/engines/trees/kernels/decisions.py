@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fragility.engines.trees.encoding import KIND, NAN_RIGHT
+from fragility.engines.trees.encoding import KIND, NAN_RIGHT, NARROW, WHOLE
 from fragility.engines.trees.kernels.cells import compared_cell, goes_right
 from fragility.engines.trees.kernels.compiling import helper
 from fragility.evidence import STEP
@@ -39,13 +39,13 @@ def decide_block(forest: Any, plan: Any, cells: Any, severity: float, decisions:
     column_start, flags = forest.column_start, forest.test_flags
     tests = (forest.test_threshold, flags, forest.set_start, forest.set_words)
     baseline, stepwise = plan.baseline, plan.stepwise
-    single, zero_missing = plan.single, plan.zero_missing
+    rounding, zero_missing = plan.rounding, plan.zero_missing
     compared = np.empty(BLOCK)
     for column in range(len(column_start) - 1):
         first, last = column_start[column], column_start[column + 1]
         if first < last:
             _stress_column(cells[column], baseline[column], severity, stepwise[column] != 0, compared)
-            _round_column(compared, single, zero_missing)
+            _round_column(compared, rounding[column], zero_missing)
             _decide_column(tests, first, last, compared, decisions)
 
 
@@ -66,12 +66,15 @@ def _stress_column(cells: Any, baseline: float, severity: float, stepwise: bool,
 
 
 @helper
-def _round_column(cells: Any, single: bool, zero_missing: bool) -> None:
-    """Turn a column of the block into what the library compares, in two loops without branches."""
+def _round_column(cells: Any, rounding: int, zero_missing: bool) -> None:
+    """Turn a column of the block into what the library compares, in loops without branches."""
     if zero_missing:
         for row in range(BLOCK):
-            cells[row] = compared_cell(cells[row], False, True)
-    if single:
+            cells[row] = compared_cell(cells[row], 0, True)
+    if rounding & WHOLE:
+        for row in range(BLOCK):
+            cells[row] = np.rint(cells[row])
+    if rounding & NARROW:
         for row in range(BLOCK):
             cells[row] = np.float64(np.float32(cells[row]))
 

@@ -21,12 +21,13 @@ from fragility.engines.trees.forest import (
     distinct_tests,
     starts_of,
 )
+from fragility.engines.trees.recoding import Ensemble
 from fragility.errors import EngineError
 
 LOSSES = ("Logloss", "CrossEntropy", "MultiClass")
 
 
-def read(head: Any) -> Forest:
+def read(head: Any) -> Ensemble:
     loss = str(head.get_all_params().get("loss_function", "")).split(":")[0]
     if loss not in LOSSES:
         raise EngineError(f"CatBoost loss {loss or 'custom'!r} has no link the tree engine knows")
@@ -35,7 +36,8 @@ def read(head: Any) -> Forest:
     bias = document["scale_and_bias"][1]
     n_outputs = len(bias) if loss == "MultiClass" else 1
     base = np.zeros(n_outputs) + np.array(bias, dtype=np.float64)
-    return _assemble(document, Convention(base, SIGMOID if n_outputs == 1 else SOFTMAX, single=True))
+    convention = Convention(base, SIGMOID if n_outputs == 1 else SOFTMAX, single=True)
+    return Ensemble(_assemble(document, convention))
 
 
 def _exported(head: Any) -> dict[str, Any]:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from fragility.arrays import Floats, Integers
 from fragility.engines.trees.encoding import CATEGORY_INVERTED, NAN_RIGHT, NUMERIC, SIGMOID, SOFTMAX, ZERO_BAND
-from fragility.engines.trees.forest import Convention, Forest, TreeNodes, assemble
+from fragility.engines.trees.forest import Convention, TreeNodes, assemble
+from fragility.engines.trees.recoding import Ensemble, Vocabulary
 from fragility.errors import EngineError
 
 # ``decision_type`` of a node: is it a category, does a missing cell go left, and what counts as missing
@@ -21,13 +22,11 @@ MISSING_SHIFT, MISSING_MASK = 2, 3
 NAN_IS_ZERO, ZERO_IS_MISSING = 0, 1  # and 2: NaN alone is missing
 
 
-def read_classifier(head: Any) -> Forest:
+def read_classifier(head: Any) -> Ensemble:
     return read_booster(head.booster_)
 
 
-def read_booster(booster: Any) -> Forest:
-    if booster.pandas_categorical:
-        raise EngineError("LightGBM re-codes the categories of a data frame, which the tree engine does not")
+def read_booster(booster: Any) -> Ensemble:
     header, *blocks = re.split(r"^Tree=\d+\n", booster.model_to_string(), flags=re.MULTILINE)
     settings = _settings(header)
     objective = settings.get("objective", "").split()
@@ -41,7 +40,13 @@ def read_booster(booster: Any) -> Forest:
     trees = [_nodes(_settings(block), t % n_outputs, sets) for t, block in enumerate(blocks)]
     scale = float(next((word.split(":")[1] for word in objective if word.startswith("sigmoid:")), 1.0))
     convention = Convention(np.zeros(n_outputs), SIGMOID if n_outputs == 1 else SOFTMAX, scale=scale)
-    return assemble(trees, convention, int(settings["max_feature_idx"]) + 1, sets)
+    forest = assemble(trees, convention, int(settings["max_feature_idx"]) + 1, sets)
+    return Ensemble(forest, Vocabulary(in_order=[_numbered(kept) for kept in booster.pandas_categorical or ()]))
+
+
+def _numbered(categories: Sequence[Any]) -> dict[Any, int]:
+    """A frame's categories become their places in the list that training has left."""
+    return {category: code for code, category in enumerate(categories)}
 
 
 def _settings(block: str) -> dict[str, str]:
