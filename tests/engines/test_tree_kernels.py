@@ -185,7 +185,7 @@ def test_plain_rows(problem):
     st.floats(allow_nan=False, allow_infinity=False, width=64),
 )
 def test_a_moving_cell_crosses_a_threshold_at_most_once(x, baseline):
-    """x + s (b - x) is monotone in s with rounding, in float64 and after rounding to float32 or to whole numbers, up to s = 0.999."""
+    """x + s (b - x) is monotone in s with rounding, also once rounded to float32 or to whole numbers, to s = 0.999."""
     severities = np.array([0.0, 1e-9, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 1.0])
     with np.errstate(over="ignore", invalid="ignore"):
         if not np.isfinite(baseline - x):

@@ -21,6 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
+from traces import assert_same
 
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.trace import Trace
@@ -65,14 +66,6 @@ def preprocessing(X: pd.DataFrame) -> ColumnTransformer:
             ("nominal", OneHotEncoder(handle_unknown="ignore", sparse_output=False), nominal),
         ]
     )
-
-
-def assert_same(mine: Trace, asked: Trace) -> None:
-    """Decisions are equal; margins and confidences agree far below the resolution."""
-    for name in ("predicted", "order", "path_predicted", "threshold"):
-        np.testing.assert_array_equal(getattr(mine, name), getattr(asked, name), err_msg=name)
-    for name in ("confidence", "margin", "one_step_margin", "one_step_confidence", "path_margin"):
-        np.testing.assert_allclose(getattr(mine, name), getattr(asked, name), rtol=0, atol=1e-12, err_msg=name)
 
 
 def check(model: Any, train: Any, rows: Any, **settings: Any) -> Trace:
@@ -364,12 +357,6 @@ REFUSED = {
             X, y + (X[:, 2] > 0)
         ),
         "LightGBM objective .* has no link",
-    ),
-    "lightgbm data frame categories": (
-        lambda X, y: lightgbm.LGBMClassifier(n_estimators=3, **LGB).fit(
-            pd.DataFrame({"a": X[:, 0], "b": pd.Categorical(X[:, 3])}), y
-        ),
-        "re-codes the categories of a data frame",
     ),
     "catboost lossguide": (
         lambda X, y: catboost.CatBoostClassifier(iterations=3, grow_policy="Lossguide", **CAT).fit(X, y),

@@ -8,6 +8,7 @@ of a plan), because a blend is rounded after it is made.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ class Vocabulary(NamedTuple):
 
     listed: Mapping[int, Mapping[Any, int]] = {}  # by column
     in_order: Sequence[Mapping[Any, int]] = ()  # of the columns handed over as categories, first to last
+    cut: Mapping[int, tuple[bytes, ...]] = {}  # by column: texts as ``cut_texts`` has them, in the order of their codes
     own_codes: bool = False  # a column of categories that is not listed is read by the codes it is handed over with
 
 
@@ -93,10 +95,25 @@ def _mappings(vocabulary: Vocabulary, forms: Sequence[CellForm]) -> dict[int, Ma
         if len(categorical) != len(vocabulary.in_order):
             raise EngineError(f"{len(categorical)} columns are categories, {len(vocabulary.in_order)} were in training")
         found |= dict(zip(categorical, vocabulary.in_order, strict=True))
+    for j, texts in vocabulary.cut.items():
+        categories = forms[j].categories
+        if categories is None or cut_texts(categories) != texts:
+            raise EngineError(f"column {j} holds categories beyond ASCII in another order than in training")
+        found[j] = {category: code for code, category in enumerate(categories)}
     if vocabulary.own_codes:
         for j in categorical:
             found.setdefault(j, {category: code for code, category in enumerate(forms[j].categories or ())})
     return found
+
+
+def cut_texts(texts: Sequence[Any]) -> tuple[bytes, ...]:
+    """Return texts as XGBoost 3 compares them: their joined bytes, cut where their characters would be cut.
+
+    Beyond ASCII, where a character takes several bytes, the pieces are not the texts.
+    """
+    joined = "".join(map(str, texts)).encode("utf-8")
+    ends = np.cumsum([0, *(len(str(text)) for text in texts)])
+    return tuple(joined[a:b] for a, b in itertools.pairwise(ends))
 
 
 def _codes(form: CellForm, mapping: Mapping[Any, int] | None, column: int) -> Floats:

@@ -49,23 +49,27 @@ def _read(booster: Any, last: int | None) -> Ensemble:
     link = SIGMOID if n_classes == 1 else SOFTMAX
     convention = Convention(base, link, single=True, absent_missing=True)
     forest = assemble(trees, convention, int(settings["num_feature"]), sets)
-    return Ensemble(forest, Vocabulary(listed=_kept_categories(model.get("cats", {})), own_codes=True))
+    return Ensemble(forest, _vocabulary(model.get("cats", {}).get("enc", [])))
 
 
-def _kept_categories(kept: dict[str, Any]) -> dict[int, dict[Any, int]]:
-    """Return {category: code} of each column that was a frame's categories in training; none of a sliced booster."""
-    listed = {}
-    for column, column_kept in enumerate(kept.get("enc", [])):
-        values = _texts(column_kept) if "offsets" in column_kept else column_kept["values"]
-        if values:
-            listed[column] = {category: code for code, category in enumerate(values)}
-    return listed
+def _vocabulary(kept: list[dict[str, Any]]) -> Vocabulary:
+    """Return the categories of each column that was a frame's categories in training; a sliced booster has none."""
+    listed: dict[int, dict[Any, int]] = {}
+    cut: dict[int, tuple[bytes, ...]] = {}
+    for column, values in enumerate(kept):
+        texts = _texts(values) if "offsets" in values else ()
+        if all(text.isascii() for text in texts):
+            decoded = [text.decode("ascii") for text in texts] or values["values"]
+            listed[column] = {category: code for code, category in enumerate(decoded)}
+        else:
+            cut[column] = texts
+    return Vocabulary(listed={column: codes for column, codes in listed.items() if codes}, cut=cut, own_codes=True)
 
 
-def _texts(kept: dict[str, Any]) -> list[str]:
+def _texts(kept: dict[str, Any]) -> tuple[bytes, ...]:
     """Return texts that are kept as the bytes of all of them and where each begins."""
     joined = bytes(value & 0xFF for value in kept["values"])
-    return [joined[a:b].decode("utf-8") for a, b in itertools.pairwise(kept["offsets"])]
+    return tuple(joined[a:b] for a, b in itertools.pairwise(kept["offsets"]))
 
 
 def _refuse_unknown(learner: dict[str, Any], n_classes: int) -> None:
