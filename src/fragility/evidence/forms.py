@@ -35,7 +35,8 @@ class CellForm:
     @property
     def precision(self) -> np.dtype[Any]:
         """The type that holds a number of the column: that of a nullable column is the one inside."""
-        return np.dtype(getattr(self.dtype, "numpy_dtype", self.dtype))
+        inside: np.dtype[Any] = np.dtype(getattr(self.dtype, "numpy_dtype", self.dtype))
+        return inside
 
 
 def kept_as_they_are(transformer: Any, rows: Rows) -> bool:
