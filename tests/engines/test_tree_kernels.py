@@ -15,7 +15,7 @@ from fragility.engines.trees import encoding, kernels
 from fragility.engines.trees.forest import Convention, TreeNodes, assemble
 from fragility.engines.trees.plan import Plan, States, tree_groups
 from fragility.engines.trees.prediction import raw_scores
-from fragility.engines.trees.scoring import bit_planes, walks
+from fragility.engines.trees.scoring import bit_planes, on_all_threads, walks
 from fragility.evidence import blend
 
 VALUES = np.array([-2.0, -1.0, -1e-36, 0.0, 0.1, 0.5, 1.0, 1.5, 2.0, 3.0, 33.0, np.nan])
@@ -163,7 +163,7 @@ def test_both_kernels_equal_materialised_rows_to_the_last_bit(problem):
     for monotone in (True, False):
         plan = plan_of(problem, monotone)
         for kernel in (bit_planes, walks):
-            got = kernel(problem["forest"], plan)(problem["X"], problem["rank"], states)
+            got = kernel(problem["forest"], plan, on_all_threads)(problem["X"], problem["rank"], states)
             np.testing.assert_array_equal(got, want, err_msg=f"{kernel.__name__}, monotone={monotone}")
 
 
@@ -231,5 +231,5 @@ def test_more_states_than_one_walk_holds():
     }
     states = States(problem["severity"], problem["moved"])
     for kernel in (bit_planes, walks):
-        got = kernel(problem["forest"], plan_of(problem, True))(problem["X"], problem["rank"], states)
+        got = kernel(problem["forest"], plan_of(problem, True), on_all_threads)(problem["X"], problem["rank"], states)
         np.testing.assert_array_equal(got, expected(problem))

@@ -6,7 +6,10 @@ First x and every single removal are scored, then the path and the operators' se
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,7 +24,7 @@ from fragility.engines.trees.plan import States, path_and_grid, plan_for, single
 from fragility.engines.trees.prediction import forest_predictor
 from fragility.engines.trees.readers import load_ensemble
 from fragility.engines.trees.recoding import Ensemble, recoding_of
-from fragility.engines.trees.scoring import scorer_of
+from fragility.engines.trees.scoring import in_this_thread, scorer_of
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows
 from fragility.models import Model
@@ -29,9 +32,10 @@ from fragility.protocol import Protocol
 from fragility.scores import flip_threshold, removal_order
 
 ENGINE = "trees"
-CHUNK_ROWS = 16384  # rows whose states are held at a time, fewer where they would take more than CHUNK_BYTES
-CHUNK_BYTES = 256 * MEBIBYTE
+CHUNK_ROWS = 4096  # rows that a thread traces at a time, fewer where their states would take more than CHUNK_BYTES
+CHUNK_BYTES = 64 * MEBIBYTE
 LEAST_ROWS = 512  # a block of the kernels
+CHUNKS_PER_THREAD = 2  # at least, so that a busy core does not hold up the rest
 
 
 def refusal(rows: EvidenceRows) -> str | None:
@@ -69,22 +73,54 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
     """Return the trace of every row."""
     forest = ensemble_of(rows.model).forest
     scorer = _Scorer(rows, protocol)
-    size = _chunk_size(forest, rows.width, protocol)
-    parts = []
-    for start in range(0, max(len(rows), 1), size):
-        x = rows.dense(start, start + size)
-        _ask_about_unusual_cells(x, rows)
-        decided = None if rows.decided is None else rows.decided[start : start + size]
-        parts.append(_trace_chunk(scorer.recoding.recoded(x), decided, scorer))
+    size = _chunk_size(forest, rows.width, protocol, len(rows))
+    parts: list[Trace] = []
+    done = 0
+    for part in _in_order(lambda chunk: _trace_chunk(*chunk, scorer), _chunks(rows, size), _threads()):
+        parts.append(part)
+        done += len(part.predicted)
         if progress is not None:
-            progress(min(start + size, len(rows)), len(rows))
+            progress(done, len(rows))
     return Trace.joined(parts)
 
 
-def _chunk_size(forest: Forest, width: int, protocol: Protocol) -> int:
-    """Return how many rows are traced at a time: their cells, and a few copies of their states' probabilities."""
+def _chunk_size(forest: Forest, width: int, protocol: Protocol, n_rows: int) -> int:
+    """Return how many rows a thread traces at a time: their cells, and a few copies of their states' probabilities."""
     cells = 2 * width + 4 * forest.n_classes * protocol.states_per_row
-    return rows_within(CHUNK_BYTES, cells, least=LEAST_ROWS, most=CHUNK_ROWS)
+    fair = -(-n_rows // (CHUNKS_PER_THREAD * _threads() * LEAST_ROWS)) * LEAST_ROWS  # whole blocks, for every thread
+    return rows_within(CHUNK_BYTES, cells, least=LEAST_ROWS, most=max(LEAST_ROWS, min(CHUNK_ROWS, fair)))
+
+
+def _threads() -> int:
+    from fragility.engines.trees import kernels
+
+    return kernels.THREADS
+
+
+Chunk: TypeAlias = tuple[Floats, Integers | None]  # cells (m, d), classes at x by the model's own predict (m,)
+
+
+def _chunks(rows: EvidenceRows, size: int) -> Iterator[Chunk]:
+    """Yield the rows some at a time; the model is asked about unusual ones here, in the thread of the caller."""
+    for start in range(0, max(len(rows), 1), size):
+        x = rows.dense(start, start + size)
+        _ask_about_unusual_cells(x, rows)
+        yield x, None if rows.decided is None else rows.decided[start : start + size]
+
+
+def _in_order(run: Callable[[Chunk], Trace], chunks: Iterable[Chunk], threads: int) -> Iterator[Trace]:
+    """Yield what ``run`` makes of each chunk, in order; at most two chunks a thread are held at a time."""
+    if threads == 1:
+        yield from map(run, chunks)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[Trace]] = deque()
+        for chunk in chunks:
+            waiting.append(pool.submit(run, chunk))
+            if len(waiting) == 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def predictor(rows: EvidenceRows) -> Callable[[Floats], Floats] | None:
@@ -135,7 +171,7 @@ class _Scorer:
         self.asked = StatesAsked.of(protocol, rows.n_groups)
         plan = plan_for(self.forest, self.recoding, rows, protocol)
         self.baseline = plan.baseline
-        self.score = scorer_of(self.forest, plan)
+        self.score = scorer_of(self.forest, plan, in_this_thread)
 
     def observe(self, x: Floats, rank: Integers, states: States) -> Observed:
         sums = self.score(x, np.ascontiguousarray(rank, dtype=np.int64), states)
@@ -147,8 +183,8 @@ class _Scorer:
         return self.observe(self.baseline[None, :], rank, unmoved(self.asked.n_groups)).repeat(n)
 
 
-def _trace_chunk(x: Floats, decided: Integers | None, scorer: _Scorer) -> Trace:
-    asked = scorer.asked
+def _trace_chunk(cells: Floats, decided: Integers | None, scorer: _Scorer) -> Trace:
+    x, asked = scorer.recoding.recoded(cells), scorer.asked
     resolution, reading = asked.resolution, asked.reading
     in_order = np.broadcast_to(np.arange(asked.n_groups), (len(x), asked.n_groups))
     first = scorer.observe(x, in_order, single_removals(asked.n_groups))
