@@ -2,6 +2,7 @@
 
     encoding    the flags of a test, the bits of a node, the links: the numbers everything below agrees on
     forest      Forest, a tree ensemble as flat arrays, and how it is assembled from trees
+    recoding    what a library makes of a cell before its trees compare it: categories, rounding
     readers     from each library's fitted model to a Forest
     plan        what a protocol's baseline, groups and states mean for the tests of a forest
     kernels     compiled: which leaves do the states of a row reach, and what do they add up to?
