@@ -102,9 +102,10 @@ Chunk: TypeAlias = tuple[Floats, Integers | None]  # cells (m, d), classes at x 
 
 def _chunks(rows: EvidenceRows, size: int) -> Iterator[Chunk]:
     """Yield the rows some at a time; the model is asked about unusual ones here, in the thread of the caller."""
+    accepted: set[str] = set()
     for start in range(0, max(len(rows), 1), size):
         x = rows.dense(start, start + size)
-        _ask_about_unusual_cells(x, rows)
+        _ask_about_unusual_cells(x, rows, accepted)
         yield x, None if rows.decided is None else rows.decided[start : start + size]
 
 
@@ -130,7 +131,7 @@ def predictor(rows: EvidenceRows) -> Callable[[Floats], Floats] | None:
     answer = forest_predictor(ensemble.forest, rows.width, sparse=bool(sp.issparse(rows.matrix)))
 
     def predict(matrix: Floats) -> Floats:
-        _ask_about_unusual_cells(matrix, rows)
+        _ask_about_unusual_cells(matrix, rows, set())
         return answer(recoding.handed_over(matrix))
 
     return predict
@@ -147,17 +148,19 @@ def ensemble_of(model: Model) -> Ensemble:
     return ensemble
 
 
-def _ask_about_unusual_cells(x: Floats, rows: EvidenceRows) -> None:
+def _ask_about_unusual_cells(x: Floats, rows: EvidenceRows, accepted: set[str]) -> None:
     """Hand the model one row with a missing cell and one with a cell beyond float32, if there are such rows.
 
     Whether it takes them is the model's to say: where it refuses, its error is raised as by the black box.
+    accepted: what it took before, which it is not asked about again; added to.
     """
     with np.errstate(invalid="ignore"):
-        unusual = (np.isnan(x), np.abs(x) > np.finfo(np.float32).max)
-    for cells in unusual:
-        holders = np.flatnonzero(cells.any(axis=1))
+        unusual = {"missing": np.isnan(x), "beyond float32": np.abs(x) > np.finfo(np.float32).max}
+    for kind, cells in unusual.items():
+        holders = np.flatnonzero(cells.any(axis=1)) if kind not in accepted else ()
         if len(holders):
             rows.predict(x[holders[:1]])
+            accepted.add(kind)
 
 
 class _Scorer:

@@ -55,7 +55,7 @@ class Recoding:
             out[..., column] = codes[matrix[..., column].astype(np.int64)]
         for column, (numbers, codes) in self.listed.items():
             cells = matrix[..., column]
-            place = np.minimum(np.searchsorted(numbers, cells), len(numbers) - 1)
+            place = np.searchsorted(numbers[:-1], cells)
             out[..., column] = np.where(numbers[place] == cells, codes[place], np.nan)
         return out
 
@@ -139,8 +139,8 @@ def _listed_numbers(
             raise EngineError(f"column {j} holds categories as numbers, which the evidence space interpolates")
         if not all(isinstance(value, (int, float)) for value in mapping):
             raise EngineError(f"column {j} holds numbers, in training it held other values")
-        numbers = np.array(sorted(mapping), dtype=np.float64)
-        found[j] = (numbers, np.array([mapping[value] for value in sorted(mapping)], dtype=np.float64))
+        numbers = sorted(mapping) or [np.nan]
+        found[j] = (np.array(numbers, dtype=np.float64), np.array([mapping.get(n, np.nan) for n in numbers]))
     return found
 
 
