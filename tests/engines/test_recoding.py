@@ -248,3 +248,31 @@ def test_cells_in_half_precision_are_refused():
     model = native_estimator("hist_gradient_boosting", train)
     model.fit(train, labels_for("hist_gradient_boosting", split("credit_g").y_train))
     assert "float16 are rounded in a way" in refused(model, train, rows, space="raw")
+
+
+# --- CatBoost -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dataset", ["credit_g", "credit_g_property"])
+def test_catboost_that_reads_categories_one_by_one(dataset):
+    case = fitted(dataset, "catboost", "raw")
+    y = labels_for("catboost", split(dataset).y_train)
+    model = native_estimator("catboost", case.X_train).set_params(one_hot_max_size=255).fit(case.X_train, y)
+    rows = case.X_test.copy()
+    rows.loc[::5, "purpose"] = "a yacht"
+    for baseline in ("mean", "mode"):
+        check(model, case.X_train, rows, baseline=baseline)
+
+
+def test_catboost_with_target_statistics_is_left_to_the_black_box():
+    case = fitted("credit_g", "catboost", "raw")
+    assert "ctrs (target statistics" in refused(case.model, case.X_train, case.X_test[:5])
+
+
+def test_catboost_with_numbers_for_categories_is_left_to_the_black_box():
+    catboost = pytest.importorskip("catboost")
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"number": rng.normal(size=300), "code": rng.integers(0, 2, 300)})
+    y = (X["number"] + X["code"] > 0.5).astype(int)
+    model = catboost.CatBoostClassifier(iterations=5, cat_features=["code"], verbose=0, allow_writing_files=False)
+    assert refused(model.fit(X, y), X, X[:5]) == "column 1 holds categories that are not texts"

@@ -366,12 +366,6 @@ REFUSED = {
         lambda X, y: catboost.CatBoostClassifier(iterations=3, loss_function="MultiClassOneVsAll", **CAT).fit(X, y),
         "CatBoost loss 'MultiClassOneVsAll' has no link",
     ),
-    "catboost categories": (
-        lambda X, y: catboost.CatBoostClassifier(iterations=3, cat_features=[1], **CAT).fit(
-            pd.DataFrame({"a": X[:, 0], "b": X[:, 3].astype(int)}), y
-        ),
-        "CatBoost model with categorical_features",
-    ),
     "gradient boosting, exponential": (
         lambda X, y: GradientBoostingClassifier(n_estimators=3, loss="exponential").fit(X, y),
         "loss 'exponential'",

@@ -19,8 +19,8 @@ default directions are all brought to that form exactly:
     XGBoost              left iff float32 v < t        t' = the float32 just below t
     LightGBM             left iff float64 v <= t       t' = t; NaN as 0 or to the default side; zero band; sets
     scikit-learn trees   left iff float32 v <= t       t' = t (float64)
-    HistGradientBoosting left iff float64 v <= t       t' = t
-    CatBoost             right iff float32 v > border  t' = border; tests shared by a whole level
+    HistGradientBoosting left iff float64 v <= t       t' = t; sets
+    CatBoost             right iff float32 v > border  t' = border; tests shared by a whole level; sets of one category
 
 Raw scores are sums of leaf values in tree order, in the library's own precision, starting from its base score; the link
 (sigmoid, softmax, mean of leaf probabilities) is applied in float64, as the model adapter does.

@@ -92,7 +92,7 @@ def _chunk_size(forest: Forest, width: int, protocol: Protocol, n_rows: int) -> 
 
 
 def _threads() -> int:
-    from fragility.engines.trees import kernels
+    import fragility.engines.trees.kernels as kernels
 
     return kernels.THREADS
 

@@ -9,7 +9,7 @@ of a plan), because a blend is rounded after it is made.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ class Vocabulary(NamedTuple):
     listed: Mapping[int, Mapping[Any, int]] = {}  # by column
     in_order: Sequence[Mapping[Any, int]] = ()  # of the columns handed over as categories, first to last
     cut: Mapping[int, tuple[bytes, ...]] = {}  # by column: texts as ``cut_texts`` has them, in the order of their codes
+    coded: Callable[[Sequence[CellForm]], Mapping[int, Mapping[Any, int]]] | None = None  # asks the library itself
     own_codes: bool = False  # a column of categories that is not listed is read by the codes it is handed over with
 
 
@@ -76,6 +77,8 @@ def recoding_of(ensemble: Ensemble, rows: EvidenceRows) -> Recoding:
     forms = rows.forms
     everywhere = ensemble.forest.single or (forms is None and rows.cell_dtype == np.float32)
     if forms is None:
+        if ensemble.vocabulary.coded is not None:
+            raise EngineError("its categories are texts, the rows are a matrix of numbers")
         rounding = np.full(rows.width, NARROW if everywhere else 0, dtype=np.uint8)
         return Recoding({}, _listed_numbers(ensemble.vocabulary, rows, [None] * rows.width), rounding)
     _check_codes_whole(rows, forms)
@@ -100,6 +103,8 @@ def _mappings(vocabulary: Vocabulary, forms: Sequence[CellForm]) -> dict[int, Ma
         if categories is None or cut_texts(categories) != texts:
             raise EngineError(f"column {j} holds categories beyond ASCII in another order than in training")
         found[j] = {category: code for code, category in enumerate(categories)}
+    if vocabulary.coded is not None:
+        found |= vocabulary.coded(forms)
     if vocabulary.own_codes:
         for j in categorical:
             found.setdefault(j, {category: code for code, category in enumerate(forms[j].categories or ())})
