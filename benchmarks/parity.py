@@ -1,6 +1,6 @@
 """Do native engines claim what the black box claims? On all seven data sets, for every model of `fragility bench`.
 
-    python benchmarks/parity.py [--rows 1000] [--out parity.json]
+    python benchmarks/parity.py [--rows 1000] [--model NAME ...] [--out parity.json]
 
 A row counts as different if any exact claim of it (predicted class, path, k*, classes along the path, lambda*) differs.
 For such a row the distance to the nearest decision edge is looked at: a margin within float rounding of a flip, or of
@@ -64,6 +64,7 @@ def compare(dataset: str, model: str, rows: int, data: Path | None) -> dict[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--model", action="append", choices=list(MODELS), default=None, help="default: all")
     parser.add_argument("--data", type=Path, default=None, help=f"folder of the data sets; default {DATA_VARIABLE}")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
@@ -72,7 +73,7 @@ def main() -> None:
         options.data = beside if beside.is_dir() else None
     records = []
     for dataset in DATASETS:
-        for model in MODELS:
+        for model in options.model or MODELS:
             records.append(compare(dataset, model, options.rows, options.data))
             print(json.dumps(records[-1]), flush=True)
     print(

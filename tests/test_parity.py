@@ -139,6 +139,9 @@ def test_transformed_space_equals_the_slow_twin(family: str, dataset: str) -> No
         run(protocol, case, twin, X)
 
 
+READ_NATIVELY = ("lightgbm", "xgboost", "hist_gradient_boosting")  # the tree engine knows their categories
+
+
 @pytest.mark.parametrize("dataset", DATASETS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_raw_space_equals_the_slow_twin(family: str, dataset: str) -> None:
@@ -146,7 +149,8 @@ def test_raw_space_equals_the_slow_twin(family: str, dataset: str) -> None:
     X = pd.concat([raw_row_table(case, row) for row in twin.rows], ignore_index=True)
     for reading in READINGS:
         protocol = Protocol.fit(case.model, case.X_train, space="raw", reading=reading, operators=OPERATORS)
-        run(protocol, case, twin, X)
+        for engine in ("blackbox", "trees") if family in READ_NATIVELY else ("blackbox",):
+            run(protocol, case, twin, X, engine)
 
 
 MULTICLASS = ("logistic", "random_forest", "gradient_boosting", "xgboost", "lightgbm", "catboost", "mlp")
@@ -212,7 +216,54 @@ def test_other_raw_baselines_equal_the_slow_twin(dataset: str, family: str, base
             values.append(as_trained(case, name, number))
     X = pd.concat([raw_row_table(case, row) for row in twin.rows], ignore_index=True)
     protocol = Protocol.fit(case.model, case.X_train, space="raw", baseline=baseline, operators=OPERATORS)
-    run(protocol, case, replace(twin, baseline=values), X)
+    for engine in ("blackbox", "trees") if family in READ_NATIVELY else ("blackbox",):
+        run(protocol, case, replace(twin, baseline=values), X, engine)
+
+
+@functools.cache
+def coded(family: str) -> tuple[Case, Twin]:
+    """A booster that was told which columns of whole numbers are codes, and its twin; ages are whole quantities."""
+    data = split("credit_g")
+    nominal = ["purpose", "checking_status", "housing"]
+    names = ["age", *nominal, "duration"]
+    codes = {name: {value: 3 * i for i, value in enumerate(sorted(set(data.X_train[name])))} for name in nominal}
+    X_train, X_test = (
+        X[names].assign(**{n: X[n].astype(object).map(codes[n]).astype(int) for n in nominal})
+        for X in (data.X_train, data.X_test)
+    )
+    model = estimator(family)
+    if family == "lightgbm":
+        model.fit(X_train, labels_for(family, data.y_train), categorical_feature=nominal)
+    else:
+        kinds = ["int", "c", "c", "c", "int"] if family == "xgboost" else None
+        settings = {"feature_types": kinds} if kinds else {"categorical_features": nominal}
+        model.set_params(**settings).fit(X_train, labels_for(family, data.y_train))
+    case = Case(family, "credit_g", "raw", model, X_train, X_test)
+    wrapped = Model.wrap(model)
+    baseline = [
+        Counter(X_train[n]).most_common(1)[0][0] if n in nominal else round(naive_mean(X_train[n].tolist()))
+        for n in names
+    ]
+    twin = Twin(
+        names,
+        [[j] for j in range(len(names))],
+        [[int(cell) for cell in row] for row in X_test[:6].to_numpy()],
+        baseline,
+        [name in nominal for name in names],
+        remembered(lambda row: wrapped.probabilities(pd.DataFrame([list(row)], columns=names))[0]),
+        [True] * len(names),
+    )
+    return case, twin
+
+
+@pytest.mark.parametrize("engine", ["blackbox", "trees"])
+@pytest.mark.parametrize("family", READ_NATIVELY)
+def test_columns_of_codes_equal_the_slow_twin(family: str, engine: str) -> None:
+    case, twin = coded(family)
+    for reading in READINGS:
+        protocol = Protocol.fit(case.model, case.X_train, space="raw", reading=reading, operators=OPERATORS)
+        assert [c.kind for c in protocol.columns] == ["numeric", "nominal", "nominal", "nominal", "numeric"]
+        run(protocol, case, twin, case.X_test[:6], engine)
 
 
 TAKE_NAN = ("random_forest", "extra_trees", "hist_gradient_boosting", "xgboost", "lightgbm")

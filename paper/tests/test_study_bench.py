@@ -27,6 +27,13 @@ def test_costs_of_a_linear_model():
     assert cost.over_native_pass == pytest.approx(cost.certificate / cost.native_pass)
 
 
+@pytest.mark.parametrize("name", [name for name in MODELS if name.endswith("categories")])
+def test_models_that_take_categories_are_handed_the_raw_table(name):
+    bench = Bench.prepare(load("credit_g"), MODELS[name](), 100)
+    assert bench.protocol.space == "raw" and bench.engine == "trees"
+    assert str(bench.test["purpose"].dtype) == "category" and bench.test["age"].dtype == "int64"
+
+
 def test_the_command_prints_a_table_and_writes_json(tmp_path):
     words = ("--dataset", "credit_g", "--model", "LogisticRegression", "--rows", 100, "--repeats", 1)
     done = run_command("bench", *words, "--out", tmp_path / "bench.json")

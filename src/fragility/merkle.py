@@ -27,7 +27,7 @@ def root_of(leaves: bytes | bytearray | memoryview) -> bytes:
         return hashlib.sha256().digest()
     while len(level) > DIGEST_BYTES:
         level = _level_above(level)
-    return bytes(level)
+    return level
 
 
 def inclusion_proof(leaves: Sequence[bytes], position: int) -> list[bytes]:
@@ -63,25 +63,22 @@ def root_from_proof(leaf: bytes, position: int, count: int, proof: Sequence[byte
     return None if remaining else found
 
 
-def _level_of_leaves(leaves: bytes | bytearray | memoryview) -> bytearray:
+def _level_of_leaves(leaves: bytes | bytearray | memoryview) -> bytes:
     if len(leaves) % DIGEST_BYTES:
         raise ValueError(f"digests have {DIGEST_BYTES} bytes each, got {len(leaves)} bytes")
-    out = bytearray(len(leaves))
-    for start in range(0, len(leaves), DIGEST_BYTES):
-        out[start : start + DIGEST_BYTES] = hashlib.sha256(LEAF + leaves[start : start + DIGEST_BYTES]).digest()
-    return out
+    return _hashed(LEAF, bytes(leaves), DIGEST_BYTES)
 
 
-def _level_above(level: bytearray) -> bytearray:
-    count = len(level) // DIGEST_BYTES
-    out = bytearray((count + 1) // 2 * DIGEST_BYTES)
-    for i in range(count // 2):
-        pair = level[2 * i * DIGEST_BYTES : (2 * i + 2) * DIGEST_BYTES]
-        out[i * DIGEST_BYTES : (i + 1) * DIGEST_BYTES] = hashlib.sha256(NODE + pair).digest()
-    if count % 2:
-        out[-DIGEST_BYTES:] = level[-DIGEST_BYTES:]
-    return out
+def _level_above(level: bytes) -> bytes:
+    paired = len(level) // (2 * DIGEST_BYTES) * 2 * DIGEST_BYTES
+    return _hashed(NODE, level[:paired], 2 * DIGEST_BYTES) + level[paired:]
 
 
-def _digest_at(level: bytearray, position: int) -> bytes:
-    return bytes(level[position * DIGEST_BYTES : (position + 1) * DIGEST_BYTES])
+def _hashed(kind: bytes, data: bytes, width: int) -> bytes:
+    """Return the digests of all pieces of one width, one after the other."""
+    sha256 = hashlib.sha256  # looked up once: a tree over a million rows hashes two million times
+    return b"".join([sha256(kind + data[i : i + width]).digest() for i in range(0, len(data), width)])
+
+
+def _digest_at(level: bytes, position: int) -> bytes:
+    return level[position * DIGEST_BYTES : (position + 1) * DIGEST_BYTES]

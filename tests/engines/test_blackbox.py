@@ -169,6 +169,19 @@ def test_batches_stay_within_the_byte_budget(counted, budget_rows: int) -> None:
     assert len(counting.batches) <= 20  # and with room, few large calls instead of many small ones
 
 
+@pytest.mark.parametrize("space", ["transformed", "raw"])
+def test_severities_asked_at_once_change_nothing_but_the_calls(space: str) -> None:
+    rows, protocol = bound("lightgbm", space)
+    calls: list[int] = []
+    one_by_one = trace_blackbox(rows, protocol)
+    listening = dataclasses.replace(rows, predict_matrix=lambda m: calls.append(len(m)) or rows.predict(m))
+    for at_once in (3, 10, 99):
+        calls.clear()
+        together = trace_blackbox(listening, protocol, severities_at_once=at_once)
+        assert_same(one_by_one, together, bitwise=True)
+        assert len(calls) <= 4 + -(-10 // at_once) and together.evaluations == sum(calls) > one_by_one.evaluations
+
+
 def test_larger_severities_are_not_asked_once_flipped(counted) -> None:
     _, model, protocol, test = counted
     rows = bind(model, test[:200], protocol)

@@ -15,7 +15,7 @@ from fragility.engines.trees import encoding, kernels
 from fragility.engines.trees.forest import Convention, TreeNodes, assemble
 from fragility.engines.trees.plan import Plan, States, tree_groups
 from fragility.engines.trees.prediction import raw_scores
-from fragility.engines.trees.scoring import bit_planes, walks
+from fragility.engines.trees.scoring import bit_planes, on_all_threads, walks
 from fragility.evidence import blend
 
 VALUES = np.array([-2.0, -1.0, -1e-36, 0.0, 0.1, 0.5, 1.0, 1.5, 2.0, 3.0, 33.0, np.nan])
@@ -113,6 +113,7 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
         "X": X,
         "baseline": baseline,
         "stepwise": np.isnan(baseline) | (rng.random(d) < 0.2),
+        "rounding": rng.choice([0, encoding.WHOLE, encoding.NARROW], d).astype(np.uint8),
         "group": group,
         "rank": np.stack([rng.permutation(n_groups) for _ in X]),
         "severity": np.sort(rng.choice([0.0, 0.1, 0.3, 0.5, 0.7, 0.99, 1.0], 9)),
@@ -128,13 +129,19 @@ def plan_of(problem: dict[str, Any], monotone: bool) -> Plan:
         stepwise=problem["stepwise"].astype(np.uint8),
         column_group=group,
         test_group=group[forest.test_column],
-        test_base=kernels.baseline_ways(forest, problem["baseline"], False, False),
+        test_base=kernels.baseline_ways(forest, problem["baseline"], problem["rounding"], False),
         tree_group=tree_groups(forest, group, n_groups),
         slots=forest.most_nodes,
+        rounding=problem["rounding"],
         single=False,
         zero_missing=False,
         monotone=monotone,
     )
+
+
+def rounded(cells: np.ndarray, rounding: np.ndarray) -> np.ndarray:
+    whole = np.where(rounding == encoding.WHOLE, np.round(cells), cells)
+    return np.where(rounding == encoding.NARROW, whole.astype(np.float32).astype(np.float64), whole)
 
 
 def expected(problem: dict[str, Any]) -> np.ndarray:
@@ -143,7 +150,8 @@ def expected(problem: dict[str, Any]) -> np.ndarray:
     for severity, moved in zip(problem["severity"], problem["moved"], strict=True):
         s = severity * moved[problem["rank"]][:, problem["group"]]
         stressed = blend(problem["X"], problem["baseline"], s, problem["stepwise"])
-        out.append(naive_scores(problem["nodes"], problem["sets"], problem["forest"].base, stressed).T)
+        handed = rounded(stressed, problem["rounding"])
+        out.append(naive_scores(problem["nodes"], problem["sets"], problem["forest"].base, handed).T)
     return np.array(out)
 
 
@@ -155,7 +163,7 @@ def test_both_kernels_equal_materialised_rows_to_the_last_bit(problem):
     for monotone in (True, False):
         plan = plan_of(problem, monotone)
         for kernel in (bit_planes, walks):
-            got = kernel(problem["forest"], plan)(problem["X"], problem["rank"], states)
+            got = kernel(problem["forest"], plan, on_all_threads)(problem["X"], problem["rank"], states)
             np.testing.assert_array_equal(got, want, err_msg=f"{kernel.__name__}, monotone={monotone}")
 
 
@@ -177,13 +185,13 @@ def test_plain_rows(problem):
     st.floats(allow_nan=False, allow_infinity=False, width=64),
 )
 def test_a_moving_cell_crosses_a_threshold_at_most_once(x, baseline):
-    """x + s (b - x) is monotone in s with rounding, in float64 and after the cast to float32, up to s = 0.999."""
+    """x + s (b - x) is monotone in s with rounding, also once rounded to float32 or to whole numbers, to s = 0.999."""
     severities = np.array([0.0, 1e-9, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 1.0])
     with np.errstate(over="ignore", invalid="ignore"):
         if not np.isfinite(baseline - x):
             return
         cells = np.array([blend(np.array([x]), np.array([baseline]), s, np.array([False]))[0] for s in severities])
-        for seen in (cells, cells.astype(np.float32)):
+        for seen in (cells, cells.astype(np.float32), np.rint(cells)):
             steps = np.sign(seen[1:].astype(float) - seen[:-1])
             assert not ((steps > 0).any() and (steps < 0).any())
 
@@ -215,6 +223,7 @@ def test_more_states_than_one_walk_holds():
         "X": rng.normal(size=(20, 3)),
         "baseline": np.zeros(3),
         "stepwise": np.zeros(3, dtype=bool),
+        "rounding": np.zeros(3, dtype=np.uint8),
         "group": np.arange(3),
         "rank": np.tile(np.arange(3), (20, 1)),
         "severity": np.sort(rng.choice(np.arange(11) / 10, 70)),
@@ -222,5 +231,5 @@ def test_more_states_than_one_walk_holds():
     }
     states = States(problem["severity"], problem["moved"])
     for kernel in (bit_planes, walks):
-        got = kernel(problem["forest"], plan_of(problem, True))(problem["X"], problem["rank"], states)
+        got = kernel(problem["forest"], plan_of(problem, True), on_all_threads)(problem["X"], problem["rank"], states)
         np.testing.assert_array_equal(got, expected(problem))

@@ -21,6 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
+from traces import assert_same
 
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.trace import Trace
@@ -65,14 +66,6 @@ def preprocessing(X: pd.DataFrame) -> ColumnTransformer:
             ("nominal", OneHotEncoder(handle_unknown="ignore", sparse_output=False), nominal),
         ]
     )
-
-
-def assert_same(mine: Trace, asked: Trace) -> None:
-    """Decisions are equal; margins and confidences agree far below the resolution."""
-    for name in ("predicted", "order", "path_predicted", "threshold"):
-        np.testing.assert_array_equal(getattr(mine, name), getattr(asked, name), err_msg=name)
-    for name in ("confidence", "margin", "one_step_margin", "one_step_confidence", "path_margin"):
-        np.testing.assert_allclose(getattr(mine, name), getattr(asked, name), rtol=0, atol=1e-12, err_msg=name)
 
 
 def check(model: Any, train: Any, rows: Any, **settings: Any) -> Trace:
@@ -365,12 +358,6 @@ REFUSED = {
         ),
         "LightGBM objective .* has no link",
     ),
-    "lightgbm data frame categories": (
-        lambda X, y: lightgbm.LGBMClassifier(n_estimators=3, **LGB).fit(
-            pd.DataFrame({"a": X[:, 0], "b": pd.Categorical(X[:, 3])}), y
-        ),
-        "re-codes the categories of a data frame",
-    ),
     "catboost lossguide": (
         lambda X, y: catboost.CatBoostClassifier(iterations=3, grow_policy="Lossguide", **CAT).fit(X, y),
         "not symmetric",
@@ -378,12 +365,6 @@ REFUSED = {
     "catboost one against the rest": (
         lambda X, y: catboost.CatBoostClassifier(iterations=3, loss_function="MultiClassOneVsAll", **CAT).fit(X, y),
         "CatBoost loss 'MultiClassOneVsAll' has no link",
-    ),
-    "catboost categories": (
-        lambda X, y: catboost.CatBoostClassifier(iterations=3, cat_features=[1], **CAT).fit(
-            pd.DataFrame({"a": X[:, 0], "b": X[:, 3].astype(int)}), y
-        ),
-        "CatBoost model with categorical_features",
     ),
     "gradient boosting, exponential": (
         lambda X, y: GradientBoostingClassifier(n_estimators=3, loss="exponential").fit(X, y),
@@ -396,10 +377,6 @@ REFUSED = {
     "gradient boosting on a random guess": (
         lambda X, y: GradientBoostingClassifier(n_estimators=3, init=DummyClassifier(strategy="uniform")).fit(X, y),
         "'uniform' initial estimator",
-    ),
-    "hist gradient boosting categories": (
-        lambda X, y: HistGradientBoostingClassifier(max_iter=3, categorical_features=[3]).fit(X, y),
-        "re-codes categorical features",
     ),
     "forest of several outputs": (
         lambda X, y: RandomForestClassifier(3).fit(X, np.stack([y, 1 - y], axis=1)),
@@ -474,14 +451,16 @@ def test_wide_rows_are_traced_in_smaller_chunks(numbers):
     X, y = numbers
     model = Model.wrap(MODELS["lightgbm"]().fit(X, y))
     forest, protocol = load_forest(model.head), Protocol.fit(model, X)
-    assert trees._chunk_size(forest, 6, protocol) == trees.CHUNK_ROWS
-    assert 512 < trees._chunk_size(forest, 20_000, protocol) < 1000
-    assert trees._chunk_size(forest, 10**7, protocol) == 512
+    assert trees._chunk_size(forest, 6, protocol, 10**6) == trees.CHUNK_ROWS
+    assert trees._chunk_size(forest, 6, protocol, 10) == 512
+    assert 512 <= trees._chunk_size(forest, 10_000, protocol, 10**6) < 1000
+    assert trees._chunk_size(forest, 10**7, protocol, 10**6) == 512
 
 
 def test_progress_counts_rows(numbers, monkeypatch):
     X, y = numbers
     monkeypatch.setattr(trees, "CHUNK_ROWS", 100)
+    monkeypatch.setattr(trees, "LEAST_ROWS", 100)
     model = Model.wrap(MODELS["lightgbm"]().fit(X, y))
     protocol = Protocol.fit(model, X)
     seen: list[tuple[int, int]] = []

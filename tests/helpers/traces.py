@@ -24,3 +24,11 @@ def assert_same_trace(claimed: Trace, asked: Trace, tolerance: float = 1e-9) -> 
 
 def covertype_groups(columns) -> dict[str, str]:
     return {name: name.rstrip("0123456789") if name[-1].isdigit() else name for name in columns}
+
+
+def assert_same(mine: Trace, asked: Trace) -> None:
+    """Decisions are equal; margins and confidences agree far below the resolution."""
+    for name in ("predicted", "order", "path_predicted", "threshold"):
+        np.testing.assert_array_equal(getattr(mine, name), getattr(asked, name), err_msg=name)
+    for name in ("confidence", "margin", "one_step_margin", "one_step_confidence", "path_margin"):
+        np.testing.assert_allclose(getattr(mine, name), getattr(asked, name), rtol=0, atol=1e-12, err_msg=name)

@@ -41,8 +41,10 @@ def row_digests(claims: Claims, context: bytes, resolution: float) -> list[bytes
         _bytes_of(_counted(claims.one_step_confidence_drop, PROBABILITY_UNIT), "<f8"),
     ]
     block = np.concatenate(parts, axis=1)
+    data, width, sha256 = block.tobytes(), block.shape[1], hashlib.sha256
     return [
-        hashlib.sha256(context + _id_bytes(own_id) + block[i].tobytes()).digest() for i, own_id in enumerate(claims.ids)
+        sha256(context + own_id + data[i * width : (i + 1) * width]).digest()
+        for i, own_id in enumerate(_ids_bytes(claims.ids))
     ]
 
 
@@ -55,6 +57,13 @@ def _bytes_of(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.uint8]:
     """Return (n, ...) values as (n, bytes), little-endian."""
     typed = np.ascontiguousarray(values.astype(dtype))
     return typed.view(np.uint8).reshape(len(values), typed.nbytes // max(len(values), 1))
+
+
+def _ids_bytes(ids: Sequence[Hashable]) -> list[bytes]:
+    if all(type(own_id) is int for own_id in ids):
+        packed = np.array(ids, dtype="<i8").tobytes()
+        return [b"i" + packed[i : i + 8] for i in range(0, len(packed), 8)]
+    return [_id_bytes(own_id) for own_id in ids]
 
 
 def _id_bytes(own_id: Hashable) -> bytes:

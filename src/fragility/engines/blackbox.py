@@ -34,18 +34,23 @@ def trace_blackbox(
     *,
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     progress: Progress | None = None,
+    severities_at_once: int = 1,
 ) -> Trace:
-    """Return the trace of every row; ``byte_budget`` bounds the stressed rows held at a time."""
+    """Return the trace of every row; ``byte_budget`` bounds the stressed rows held at a time.
+
+    severities_at_once: of the grid; more mean fewer, larger calls, and states that a flip would have spared. For a few
+    rows, where calls cost more than states.
+    """
     asked = StatesAsked.of(protocol, rows.n_groups)
     capacity = rows_within(byte_budget, rows.width, copies=2)  # half for the batch, half for its making
     distinct, copy_of = _distinct_rows(rows.matrix, rows.decided)
     chunk_rows = max(1, capacity // 4)  # a chunk's own arrays must fit as well
-    phase_states = max(asked.n_groups, asked.depth, len(asked.widths), 1)
+    phase_states = max(asked.n_groups, asked.depth, len(asked.widths) * severities_at_once, 1)
     calls = _Calls.within(capacity, rows, min(chunk_rows, len(distinct)) * phase_states)
     parts = []
     for start in range(0, len(distinct), chunk_rows):
         chosen = distinct[start : start + chunk_rows]
-        parts.append(_trace_chunk(_dense_rows(rows, chosen), chosen, rows, asked, calls))
+        parts.append(_trace_chunk(_dense_rows(rows, chosen), chosen, rows, asked, calls, severities_at_once))
         if progress is not None:
             progress(len(rows) * (start + len(chosen)) // len(distinct), len(rows))
     return replace(Trace.joined(parts).rows(copy_of), evaluations=calls.evaluations)
@@ -134,7 +139,9 @@ class _Chunk(NamedTuple):
     calls: _Calls
 
 
-def _trace_chunk(x: Floats, chosen: Integers, rows: EvidenceRows, asked: StatesAsked, calls: _Calls) -> Trace:
+def _trace_chunk(
+    x: Floats, chosen: Integers, rows: EvidenceRows, asked: StatesAsked, calls: _Calls, severities_at_once: int
+) -> Trace:
     resolution, reading = asked.resolution, asked.reading
     p0 = _ask_originals(x, calls, rows.n_classes)
     predicted = original_class(rows, p0, resolution, chosen)
@@ -147,7 +154,7 @@ def _trace_chunk(x: Floats, chosen: Integers, rows: EvidenceRows, asked: StatesA
     rank = np.argsort(order, axis=1).astype(np.int32)[:, rows.column_group]
     chunk = _Chunk(x, rank, rows, asked, calls)
     path = _ask_path(chunk, p0, one_step, order)
-    threshold, fade_margin = _ask_thresholds(chunk, predicted, path)
+    threshold, fade_margin = _ask_thresholds(chunk, predicted, path, severities_at_once)
     return Trace(
         predicted=predicted,
         confidence=original_confidence(p0, predicted),
@@ -275,29 +282,46 @@ class _Motion(NamedTuple):
     outside: dict[int, Booleans]  # by operator width: (m, d) cells of groups that it leaves alone
 
 
-def _ask_thresholds(chunk: _Chunk, predicted: Integers, path: Floats) -> tuple[Floats, Floats]:
+def _ask_thresholds(chunk: _Chunk, predicted: Integers, path: Floats, at_once: int) -> tuple[Floats, Floats]:
     """Return (m, P) lambda* and the (m, |Lambda|) margins of attenuate_all below its own.
 
-    Rows that have flipped are not asked again at larger severities.
+    Rows that have flipped are not asked again at larger severities, those asked at once aside.
     """
-    asked, offset = chunk.asked, chunk.rows.offset
+    asked = chunk.asked
     motion = _motion_of(chunk)
     threshold, known = _known_thresholds(chunk, motion, predicted, path)
     fade_margin = _known_fading(chunk, known, threshold, predicted, path)
-    for i, severity in enumerate(asked.severities):
+    for start in range(0, len(asked.severities), at_once):
         live = [np.flatnonzero(np.isinf(threshold[:, j]) & ~known[:, j]) for j in range(len(asked.widths))]
         answers = [
-            _ask_severity(chunk, motion, width, severity, who, path)
-            for who, width in zip(live, asked.widths, strict=True)
+            [_ask_severity(chunk, motion, w, severity, who, path) for who, w in zip(live, asked.widths, strict=True)]
+            for severity in asked.severities[start : start + at_once]
         ]
         chunk.calls.flush()
-        for j, (who, p) in enumerate(zip(live, answers, strict=True)):
-            flipped = support_margin(p, predicted[who], offset) < -asked.resolution
-            threshold[who[flipped], j] = severity
-            if j == asked.fading:
-                margins = reading_margin(p, predicted[who], asked.reading, offset)
-                fade_margin[who, i] = np.where(flipped, np.nan, margins)
+        for i, given in enumerate(answers, start):
+            for j, (who, p) in enumerate(zip(live, given, strict=True)):
+                _note_flips(chunk, (i, j), who, p, predicted, (threshold, fade_margin))
     return threshold, fade_margin
+
+
+def _note_flips(
+    chunk: _Chunk,
+    at: tuple[int, int],
+    who: Integers,
+    p: Floats,
+    predicted: Integers,
+    known: tuple[Floats, Floats],
+) -> None:
+    """Enter the answers p (len(who), C) at one severity of one operator into lambda* and the fading margins."""
+    (i, j), (threshold, fade_margin) = at, known
+    asked, offset = chunk.asked, chunk.rows.offset
+    standing = np.isinf(threshold[who, j])  # others have flipped at a smaller severity that was asked at once
+    who, p = who[standing], p[standing]
+    flipped = support_margin(p, predicted[who], offset) < -asked.resolution
+    threshold[who[flipped], j] = asked.severities[i]
+    if j == asked.fading:
+        margins = reading_margin(p, predicted[who], asked.reading, offset)
+        fade_margin[who, i] = np.where(flipped, np.nan, margins)
 
 
 def _known_fading(chunk: _Chunk, known: Booleans, threshold: Floats, predicted: Integers, path: Floats) -> Floats:

@@ -9,6 +9,7 @@ moments     sums that do not depend on the order of rows
 averages    what stands in for lost values, by rule
 baselines   the values a protocol holds, by rule or given
 fitting     the training rows in the evidence space
+forms       how the cells of a raw column are handed to a model
 codec       raw fields as a matrix and back, types kept
 handover    what the final estimator is handed, as a matrix and back
 categories  which columns a model itself treats as categories
@@ -18,5 +19,6 @@ binding     an evidence space applied to a model and rows
 """
 
 from fragility.evidence.bound import STEP, EvidenceRows, blend
+from fragility.evidence.forms import CellForm
 
-__all__ = ["STEP", "EvidenceRows", "blend"]
+__all__ = ["STEP", "CellForm", "EvidenceRows", "blend"]

@@ -15,6 +15,7 @@ from fragility.evidence.agreement import BATCH_ROWS, check_steady
 from fragility.evidence.bound import EvidenceRows
 from fragility.evidence.codec import RawCodec
 from fragility.evidence.fields import Field, conformed
+from fragility.evidence.forms import CellForm, kept_as_they_are
 from fragility.evidence.handover import answers_alike, dense, guarded, part_of, same_answers, transform
 from fragility.evidence.rows import Rows, native_like, read_rows
 from fragility.evidence.space import EvidenceSpace
@@ -155,6 +156,7 @@ class _Handed(NamedTuple):
     decided: Integers | None
     cell_dtype: Any
     native_matrix: bool
+    forms: tuple[CellForm, ...] | None = None
 
 
 def bound_rows(model: Model, rows: Rows, space: EvidenceSpace) -> EvidenceRows:
@@ -175,6 +177,7 @@ def bound_rows(model: Model, rows: Rows, space: EvidenceSpace) -> EvidenceRows:
         decided=handed.decided,
         cell_dtype=handed.cell_dtype,
         native_matrix=handed.native_matrix,
+        forms=handed.forms,
     )
 
 
@@ -189,7 +192,8 @@ def _handed_raw(model: Model, rows: Rows, space: EvidenceSpace) -> _Handed:
     inverse = np.argsort(place)
     baseline = codec.encode_row(values)[place]
     confirmed = _confirmed(model, lambda: codec.decode(codec.encode(frame.iloc[:CONFIRM_ROWS])), raw=True)
-    as_they_are = model.transformer is None and codec.cell_dtype is not None and place == list(range(len(place)))
+    in_order = place == list(range(len(place)))
+    as_they_are = model.transformer is None and codec.cell_dtype is not None and in_order
 
     def predict(matrix: Floats) -> Floats:
         return guarded(lambda: confirmed.probabilities(codec.decode(matrix[:, inverse])), rows)
@@ -203,6 +207,7 @@ def _handed_raw(model: Model, rows: Rows, space: EvidenceSpace) -> _Handed:
         decided=_own_labels(confirmed, rows, space, None),
         cell_dtype=codec.cell_dtype or np.float64,
         native_matrix=as_they_are,
+        forms=codec.forms if in_order and kept_as_they_are(model.transformer, rows) else None,
     )
 
 

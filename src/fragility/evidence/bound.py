@@ -15,6 +15,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from fragility.arrays import Booleans, Floats, Integers
+from fragility.evidence.forms import CellForm
 from fragility.evidence.rows import Rows
 from fragility.models.adapter import Model
 
@@ -51,6 +52,7 @@ class EvidenceRows:
     source: Rows  # the raw rows, for digests
     cell_dtype: Any = np.float64  # precision in which the estimator is handed its matrix
     native_matrix: bool = True  # the estimator is handed ``matrix`` itself: an engine may read it directly
+    forms: tuple[CellForm, ...] | None = None  # (d,) raw cells on their way to the estimator; None: not known
     offset: Floats | None = None  # (C,) added to log-probabilities by the declared decision
     decided: Integers | None = None  # (n,) class at x by the model's own predict; None: the decision rule says it
 

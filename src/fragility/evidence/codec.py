@@ -19,6 +19,7 @@ from fragility.arrays import Floats
 from fragility.canonical import WHOLE_BITS, beyond_doubles, is_missing
 from fragility.errors import DataError, EvidenceError
 from fragility.evidence.fields import Field, is_categorical, kind_of, type_of
+from fragility.evidence.forms import CellForm
 from fragility.evidence.rows import Rows, Scalar, native_like
 
 Table: TypeAlias = tuple[Scalar, ...]
@@ -65,6 +66,11 @@ class RawCodec:
         kinds = {np.dtype(float) if pd.api.types.is_integer_dtype(dtype) else dtype for dtype in self.dtypes}
         only = kinds.pop()
         return only.type if not kinds and only in (np.dtype(np.float64), np.dtype(np.float32)) else None
+
+    @property
+    def forms(self) -> tuple[CellForm, ...]:
+        """How the cells of each column are handed over."""
+        return tuple(CellForm(*form) for form in zip(self.tables, self.dtypes, self.whole, strict=True))
 
     def encode(self, frame: pd.DataFrame) -> Floats:
         matrix = np.empty((len(frame), len(self.tables)))

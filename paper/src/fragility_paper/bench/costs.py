@@ -20,6 +20,7 @@ import pandas as pd
 from sklearn.pipeline import Pipeline
 
 import fragility as fg
+from fragility_paper.bench.models import TakesCategories
 from fragility_paper.data import Dataset, preprocessing
 from fragility_paper.library import (
     BLACKBOX,
@@ -82,12 +83,23 @@ def measure(contenders: Mapping[str, Callable[[], object]], repeats: int, warm_u
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def with_categories(dataset: Dataset) -> pd.DataFrame:
+    """Return the raw table as boosters with categories take it: what is unavailable is missing, whole numbers whole."""
+    table = dataset.X.mask(pd.DataFrame(dataset.unavailable, columns=dataset.X.columns))
+    for name in table:
+        if name in dataset.spec.nominal:
+            table[name] = pd.Categorical(table[name])
+        elif table[name].notna().all() and (table[name] == table[name].round()).all():
+            table[name] = table[name].astype(np.int64)
+    return table
+
+
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """A fitted pipeline, its protocol and the rows to audit."""
+    """A fitted model, its protocol and the rows to audit."""
 
     dataset: Dataset
-    pipeline: Pipeline
+    model: Any  # a pipeline, or an estimator that takes categories
     protocol: fg.Protocol
     test: pd.DataFrame
     rows: EvidenceRows
@@ -100,16 +112,28 @@ class Bench:
         n_train = min(TRAIN_ROWS, len(order) // 2)
         train, rest = order[:n_train], order[n_train:]
         test = np.resize(rest, n_rows) if n_rows > len(rest) else rest[:n_rows]
-        pipeline = Pipeline([("prepare", preprocessing(dataset.spec)), ("model", estimator)])
-        pipeline.fit(dataset.X.iloc[train], dataset.y[train])
-        protocol = fg.Protocol.fit(pipeline, dataset.X.iloc[train], groups=groups)
-        X = dataset.X.iloc[test].reset_index(drop=True)
-        rows = bind(pipeline, X, protocol)
+        raw = isinstance(estimator, TakesCategories)
+        if raw:
+            table, model = with_categories(dataset), estimator.estimator
+        else:
+            table = dataset.X
+            model = Pipeline([("prepare", preprocessing(dataset.spec)), ("model", estimator)])
+        model.fit(table.iloc[train], dataset.y[train])
+        protocol = fg.Protocol.fit(model, table.iloc[train], groups=groups, space="raw" if raw else None)
+        X = table.iloc[test].reset_index(drop=True)
+        rows = bind(model, X, protocol)
         native = choose_native(rows, protocol, "auto", DEFAULT_BYTE_BUDGET)
-        return cls(dataset, pipeline, protocol, X, rows, native)
+        return cls(dataset, model, protocol, X, rows, native)
+
+    @property
+    def takes_categories(self) -> bool:
+        return not isinstance(self.model, Pipeline)
 
     def native_pass(self) -> object:
-        return self.pipeline[-1].predict_proba(self.rows.matrix)
+        """The estimator's own pass over the rows as it takes them."""
+        if self.takes_categories:
+            return self.model.predict_proba(self.test)
+        return self.model[-1].predict_proba(self.rows.matrix)
 
     def certificate(self) -> object:
         if self.native is None:
@@ -120,7 +144,7 @@ class Bench:
         return claims_from(trace_blackbox(self.rows, self.protocol), self.rows, self.protocol)
 
     def end_to_end(self) -> object:
-        return fg.audit(self.pipeline, self.test, self.protocol, progress=False)
+        return fg.audit(self.model, self.test, self.protocol, progress=False)
 
     @property
     def engine(self) -> str:
@@ -136,10 +160,12 @@ class Bench:
 
     def explainer_seconds(self) -> tuple[float | None, int]:
         """Return TreeExplainer's seconds for all rows, and the rows it was timed on; None where it does not apply."""
+        if self.takes_categories:
+            return None, 0
         try:
             import shap
 
-            explainer = shap.TreeExplainer(self.pipeline[-1])
+            explainer = shap.TreeExplainer(self.model[-1])
         except Exception:  # not a tree model, or shap is not installed: no comparison
             return None, 0
         count = 16

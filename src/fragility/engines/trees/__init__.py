@@ -2,6 +2,7 @@
 
     encoding    the flags of a test, the bits of a node, the links: the numbers everything below agrees on
     forest      Forest, a tree ensemble as flat arrays, and how it is assembled from trees
+    recoding    what a library makes of a cell before its trees compare it: categories, rounding
     readers     from each library's fitted model to a Forest
     plan        what a protocol's baseline, groups and states mean for the tests of a forest
     kernels     compiled: which leaves do the states of a row reach, and what do they add up to?
@@ -18,8 +19,8 @@ default directions are all brought to that form exactly:
     XGBoost              left iff float32 v < t        t' = the float32 just below t
     LightGBM             left iff float64 v <= t       t' = t; NaN as 0 or to the default side; zero band; sets
     scikit-learn trees   left iff float32 v <= t       t' = t (float64)
-    HistGradientBoosting left iff float64 v <= t       t' = t
-    CatBoost             right iff float32 v > border  t' = border; tests shared by a whole level
+    HistGradientBoosting left iff float64 v <= t       t' = t; sets
+    CatBoost             right iff float32 v > border  t' = border; tests shared by a whole level; sets of one category
 
 Raw scores are sums of leaf values in tree order, in the library's own precision, starting from its base score; the link
 (sigmoid, softmax, mean of leaf probabilities) is applied in float64, as the model adapter does.

@@ -26,4 +26,6 @@ FLAGS = NAN_RIGHT | KIND
 BASELINE_RIGHT = 8  # of a node's word: the baseline goes right here
 COLUMN_SHIFT = 4  # of a node's word: the column begins above the flags and BASELINE_RIGHT
 
+WHOLE, NARROW = 1, 2  # rounding of a column's cells before they are compared: to whole numbers, to float32
+
 SIGMOID, SOFTMAX, AVERAGE = 0, 1, 2  # links: how raw scores become probabilities

@@ -6,7 +6,10 @@ First x and every single removal are scored, then the path and the operators' se
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,8 +22,9 @@ from fragility.engines.trees.forest import Forest
 from fragility.engines.trees.observed import Observed, observed
 from fragility.engines.trees.plan import States, path_and_grid, plan_for, single_removals, unmoved
 from fragility.engines.trees.prediction import forest_predictor
-from fragility.engines.trees.readers import load_forest
-from fragility.engines.trees.scoring import scorer_of
+from fragility.engines.trees.readers import load_ensemble
+from fragility.engines.trees.recoding import Ensemble, recoding_of
+from fragility.engines.trees.scoring import in_this_thread, scorer_of
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows
 from fragility.models import Model
@@ -28,25 +32,33 @@ from fragility.protocol import Protocol
 from fragility.scores import flip_threshold, removal_order
 
 ENGINE = "trees"
-CHUNK_ROWS = 16384  # rows whose states are held at a time, fewer where they would take more than CHUNK_BYTES
-CHUNK_BYTES = 256 * MEBIBYTE
+CHUNK_ROWS = 4096  # rows that a thread traces at a time, fewer where their states would take more than CHUNK_BYTES
+CHUNK_BYTES = 64 * MEBIBYTE
 LEAST_ROWS = 512  # a block of the kernels
+CHUNKS_PER_THREAD = 2  # at least, so that a busy core does not hold up the rest
 
 
 def refusal(rows: EvidenceRows) -> str | None:
     """Return why the engine cannot audit these rows, or None if it can."""
-    if not rows.native_matrix:
+    if not rows.native_matrix and rows.forms is None:
         return "the trees are not handed the evidence itself but what a preprocessing makes of it"
     reason = supports(rows.model)
-    if reason is None and (n_columns := forest_of(rows.model).n_columns) > rows.width:
-        reason = f"its trees read {n_columns} columns, the rows have {rows.width}"
-    return reason
+    if reason is not None:
+        return reason
+    ensemble = ensemble_of(rows.model)
+    if ensemble.forest.n_columns > rows.width:
+        return f"its trees read {ensemble.forest.n_columns} columns, the rows have {rows.width}"
+    try:
+        recoding_of(ensemble, rows)
+    except EngineError as error:
+        return str(error)
+    return None
 
 
 def supports(model: Model) -> str | None:
     """Return None if the engine evaluates ``model`` exactly, else the reason why it does not."""
     try:
-        forest = forest_of(model)
+        forest = ensemble_of(model).forest
     except EngineError as error:
         return str(error)
     expected = "predict_proba" if forest.link == AVERAGE else "raw score, link applied in float64"
@@ -59,73 +71,110 @@ def supports(model: Model) -> str | None:
 
 def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
     """Return the trace of every row."""
-    forest = forest_of(rows.model)
-    scorer = _Scorer(forest, rows, protocol)
-    size = _chunk_size(forest, rows.width, protocol)
-    parts = []
-    for start in range(0, max(len(rows), 1), size):
-        x = rows.dense(start, start + size)
-        _ask_about_unusual_cells(x, rows)
-        decided = None if rows.decided is None else rows.decided[start : start + size]
-        parts.append(_trace_chunk(x, decided, scorer))
+    forest = ensemble_of(rows.model).forest
+    scorer = _Scorer(rows, protocol)
+    size = _chunk_size(forest, rows.width, protocol, len(rows))
+    parts: list[Trace] = []
+    done = 0
+    for part in _in_order(lambda chunk: _trace_chunk(*chunk, scorer), _chunks(rows, size), _threads()):
+        parts.append(part)
+        done += len(part.predicted)
         if progress is not None:
-            progress(min(start + size, len(rows)), len(rows))
+            progress(done, len(rows))
     return Trace.joined(parts)
 
 
-def _chunk_size(forest: Forest, width: int, protocol: Protocol) -> int:
-    """Return how many rows are traced at a time: their cells, and a few copies of their states' probabilities."""
+def _chunk_size(forest: Forest, width: int, protocol: Protocol, n_rows: int) -> int:
+    """Return how many rows a thread traces at a time: their cells, and a few copies of their states' probabilities."""
     cells = 2 * width + 4 * forest.n_classes * protocol.states_per_row
-    return rows_within(CHUNK_BYTES, cells, least=LEAST_ROWS, most=CHUNK_ROWS)
+    fair = -(-n_rows // (CHUNKS_PER_THREAD * _threads() * LEAST_ROWS)) * LEAST_ROWS  # whole blocks, for every thread
+    return rows_within(CHUNK_BYTES, cells, least=LEAST_ROWS, most=max(LEAST_ROWS, min(CHUNK_ROWS, fair)))
+
+
+def _threads() -> int:
+    import fragility.engines.trees.kernels as kernels
+
+    return kernels.THREADS
+
+
+Chunk: TypeAlias = tuple[Floats, Integers | None]  # cells (m, d), classes at x by the model's own predict (m,)
+
+
+def _chunks(rows: EvidenceRows, size: int) -> Iterator[Chunk]:
+    """Yield the rows some at a time; the model is asked about unusual ones here, in the thread of the caller."""
+    accepted: set[str] = set()
+    for start in range(0, max(len(rows), 1), size):
+        x = rows.dense(start, start + size)
+        _ask_about_unusual_cells(x, rows, accepted)
+        yield x, None if rows.decided is None else rows.decided[start : start + size]
+
+
+def _in_order(run: Callable[[Chunk], Trace], chunks: Iterable[Chunk], threads: int) -> Iterator[Trace]:
+    """Yield what ``run`` makes of each chunk, in order; at most two chunks a thread are held at a time."""
+    if threads == 1:
+        yield from map(run, chunks)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[Trace]] = deque()
+        for chunk in chunks:
+            waiting.append(pool.submit(run, chunk))
+            if len(waiting) == 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def predictor(rows: EvidenceRows) -> Callable[[Floats], Floats] | None:
-    """Return the forest's own probabilities of stressed rows, prepared once; None where cells are rounded first."""
-    forest = forest_of(rows.model)
-    if rows.cell_dtype == np.float32 and not forest.single:
-        return None
-    answer = forest_predictor(forest, rows.width, sparse=bool(sp.issparse(rows.matrix)))
+    """Return the forest's own probabilities of stressed rows, prepared once."""
+    ensemble = ensemble_of(rows.model)
+    recoding = recoding_of(ensemble, rows)
+    answer = forest_predictor(ensemble.forest, rows.width, sparse=bool(sp.issparse(rows.matrix)))
 
     def predict(matrix: Floats) -> Floats:
-        _ask_about_unusual_cells(matrix, rows)
-        return answer(matrix)
+        _ask_about_unusual_cells(matrix, rows, set())
+        return answer(recoding.handed_over(matrix))
 
     return predict
 
 
-_FORESTS: weakref.WeakKeyDictionary[Model, Forest] = weakref.WeakKeyDictionary()
+_ENSEMBLES: weakref.WeakKeyDictionary[Model, Ensemble] = weakref.WeakKeyDictionary()
 
 
-def forest_of(model: Model) -> Forest:
-    """Return the model's forest, read once for each adapter."""
-    forest = _FORESTS.get(model)
-    if forest is None:
-        forest = _FORESTS[model] = load_forest(model.head)
-    return forest
+def ensemble_of(model: Model) -> Ensemble:
+    """Return the model's trees, read once for each adapter."""
+    ensemble = _ENSEMBLES.get(model)
+    if ensemble is None:
+        ensemble = _ENSEMBLES[model] = load_ensemble(model.head)
+    return ensemble
 
 
-def _ask_about_unusual_cells(x: Floats, rows: EvidenceRows) -> None:
+def _ask_about_unusual_cells(x: Floats, rows: EvidenceRows, accepted: set[str]) -> None:
     """Hand the model one row with a missing cell and one with a cell beyond float32, if there are such rows.
 
     Whether it takes them is the model's to say: where it refuses, its error is raised as by the black box.
+    accepted: what it took before, which it is not asked about again; added to.
     """
     with np.errstate(invalid="ignore"):
-        unusual = (np.isnan(x), np.abs(x) > np.finfo(np.float32).max)
-    for cells in unusual:
-        holders = np.flatnonzero(cells.any(axis=1))
+        unusual = {"missing": np.isnan(x), "beyond float32": np.abs(x) > np.finfo(np.float32).max}
+    for kind, cells in unusual.items():
+        holders = np.flatnonzero(cells.any(axis=1)) if kind not in accepted else ()
         if len(holders):
             rows.predict(x[holders[:1]])
+            accepted.add(kind)
 
 
 class _Scorer:
     """A forest bound to the baseline and groups of an audit."""
 
-    def __init__(self, forest: Forest, rows: EvidenceRows, protocol: Protocol) -> None:
-        self.forest = forest
-        self.baseline = rows.baseline
+    def __init__(self, rows: EvidenceRows, protocol: Protocol) -> None:
+        ensemble = ensemble_of(rows.model)
+        self.forest = ensemble.forest
+        self.recoding = recoding_of(ensemble, rows)
         self.offset = rows.offset
         self.asked = StatesAsked.of(protocol, rows.n_groups)
-        self.score = scorer_of(forest, plan_for(forest, rows, protocol))
+        plan = plan_for(self.forest, self.recoding, rows, protocol)
+        self.baseline = plan.baseline
+        self.score = scorer_of(self.forest, plan, in_this_thread)
 
     def observe(self, x: Floats, rank: Integers, states: States) -> Observed:
         sums = self.score(x, np.ascontiguousarray(rank, dtype=np.int64), states)
@@ -137,8 +186,8 @@ class _Scorer:
         return self.observe(self.baseline[None, :], rank, unmoved(self.asked.n_groups)).repeat(n)
 
 
-def _trace_chunk(x: Floats, decided: Integers | None, scorer: _Scorer) -> Trace:
-    asked = scorer.asked
+def _trace_chunk(cells: Floats, decided: Integers | None, scorer: _Scorer) -> Trace:
+    x, asked = scorer.recoding.recoded(cells), scorer.asked
     resolution, reading = asked.resolution, asked.reading
     in_order = np.broadcast_to(np.arange(asked.n_groups), (len(x), asked.n_groups))
     first = scorer.observe(x, in_order, single_removals(asked.n_groups))

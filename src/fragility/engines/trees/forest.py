@@ -110,7 +110,7 @@ def assemble(
     column = np.concatenate([tree.column for tree in ordered])[~leaf].astype(np.int32)
     flags = np.concatenate([tree.flags for tree in ordered])[~leaf]
     threshold = np.concatenate([tree.threshold for tree in ordered])[~leaf].astype(np.float64)
-    set_start, set_words, threshold = _pack_sets(sets, flags, threshold)
+    set_start, set_words, threshold = pack_sets(sets, flags, threshold)
     tests, inner_test = distinct_tests(column, threshold, flags)
     return Forest(
         *tests,
@@ -157,7 +157,7 @@ def starts_of(sizes: Sequence[int]) -> Integers:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-def _pack_sets(sets: Sequence[Sequence[int]], flags: Flags, threshold: Floats) -> tuple[Integers, Words, Floats]:
+def pack_sets(sets: Sequence[Sequence[int]], flags: Flags, threshold: Floats) -> tuple[Integers, Words, Floats]:
     """Return (starts, words) of the distinct category sets and thresholds that number them."""
     distinct: dict[tuple[int, ...], int] = {}
     numbers = np.array([distinct.setdefault(tuple(sorted(s)), len(distinct)) for s in sets], dtype=np.int64)

@@ -10,7 +10,9 @@ import scipy.sparse as sp
 
 from fragility.arrays import Floats
 from fragility.engines.states import StatesAsked
+from fragility.engines.trees.encoding import NARROW
 from fragility.engines.trees.forest import Forest
+from fragility.engines.trees.recoding import Recoding
 from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
 
@@ -27,7 +29,8 @@ class Plan(NamedTuple):
     test_base: npt.NDArray[np.uint8]  # (T,) 1 where the baseline goes right
     tree_group: npt.NDArray[np.uint8]  # (G, trees) 1 where a tree asks about a group
     slots: int  # nodes of the largest tree
-    single: bool  # cells are compared in float32
+    rounding: npt.NDArray[np.uint8]  # (d,) of cells before they are compared; see ``encoding``
+    single: bool  # all of them are compared in float32
     zero_missing: bool  # a zero cell is missing (XGBoost on sparse rows)
     monotone: bool  # a cell moving through the grid crosses a threshold at most once
 
@@ -42,22 +45,23 @@ class States(NamedTuple):
         return States(self.severity[chosen], self.moved[chosen])
 
 
-def plan_for(forest: Forest, rows: EvidenceRows, protocol: Protocol) -> Plan:
+def plan_for(forest: Forest, recoding: Recoding, rows: EvidenceRows, protocol: Protocol) -> Plan:
     from fragility.engines.trees.kernels import baseline_ways
 
-    single = forest.single or rows.cell_dtype == np.float32
+    baseline = recoding.recoded(rows.baseline)
     zero_missing = bool(sp.issparse(rows.matrix)) and forest.absent_missing
     group = rows.column_group.astype(np.uint32)
     largest = max((severity for severity in protocol.severities if severity < 1.0), default=0.0)
     return Plan(
-        baseline=rows.baseline,
+        baseline=baseline,
         stepwise=rows.stepwise.astype(np.uint8),
         column_group=group,
         test_group=group[forest.test_column],
-        test_base=baseline_ways(forest, rows.baseline, single, zero_missing),
+        test_base=baseline_ways(forest, baseline, recoding.rounding, zero_missing),
         tree_group=tree_groups(forest, group, rows.n_groups),
         slots=forest.most_nodes,
-        single=single,
+        rounding=recoding.rounding,
+        single=bool((recoding.rounding & NARROW).all()),
         zero_missing=zero_missing,
         monotone=not zero_missing and largest <= MONOTONE_BELOW,
     )
@@ -73,6 +77,7 @@ def plain_plan(forest: Forest, n_columns: int, sparse: bool) -> Plan:
         test_base=np.zeros(len(forest.test_column), dtype=np.uint8),
         tree_group=np.zeros((1, forest.n_trees), dtype=np.uint8),
         slots=forest.most_nodes,
+        rounding=np.full(n_columns, NARROW if forest.single else 0, dtype=np.uint8),
         single=forest.single,
         zero_missing=sparse and forest.absent_missing,
         monotone=False,

@@ -12,7 +12,7 @@ from fragility.arrays import Floats
 from fragility.engines.trees.forest import Forest
 from fragility.engines.trees.observed import probabilities
 from fragility.engines.trees.plan import plain_plan, unmoved
-from fragility.engines.trees.scoring import scorer_of
+from fragility.engines.trees.scoring import on_all_threads, scorer_of
 
 CHUNK_ROWS = 16384  # rows scored at a time
 
@@ -35,7 +35,7 @@ def raw_scores(forest: Forest, matrix: Floats, *, sparse: bool = False) -> npt.N
 
 def _row_scorer(forest: Forest, n_columns: int, sparse: bool) -> Callable[[Floats], npt.NDArray[Any]]:
     """Return the function matrix (m, d) -> sums (outputs, m) of rows as they stand."""
-    score = scorer_of(forest, plain_plan(forest, n_columns, sparse))
+    score = scorer_of(forest, plain_plan(forest, n_columns, sparse), on_all_threads)
 
     def sums(matrix: Floats) -> npt.NDArray[Any]:
         rows = np.ascontiguousarray(matrix, dtype=np.float64)

@@ -27,7 +27,11 @@ WALK_STATES = 64  # states in one walk: bits of a word
 Score: TypeAlias = Callable[[Floats, Integers, States], npt.NDArray[Any]]
 
 
-def scorer_of(forest: Forest, plan: Plan) -> Score:
+# (rows, rows of a block, what scores the rows first..last) -> None: which rows are scored together, and where
+Share: TypeAlias = Callable[[int, int, Callable[[tuple[int, int]], None]], None]
+
+
+def scorer_of(forest: Forest, plan: Plan, share: Share) -> Score:
     """Return the scoring function of a forest: bit planes for small and oblivious trees, walks for deep ones."""
     import fragility.engines.trees.kernels as kernels
 
@@ -35,11 +39,11 @@ def scorer_of(forest: Forest, plan: Plan) -> Score:
         logger.info("loading the tree kernels; the first use on a machine compiles them, which takes some seconds")
     small = forest.most_leaves <= kernels.MAX_LEAVES or forest.oblivious
     if small and 3 * len(forest.test_column) * 8 * kernels.WORDS <= DECISION_BYTES:
-        return bit_planes(forest, plan)
-    return walks(forest, plan)
+        return bit_planes(forest, plan, share)
+    return walks(forest, plan, share)
 
 
-def bit_planes(forest: Forest, plan: Plan) -> Score:
+def bit_planes(forest: Forest, plan: Plan, share: Share) -> Score:
     from fragility.engines.trees.kernels import BLOCK, build_networks, score_states
 
     leaf_columns = np.ascontiguousarray(forest.leaf_value.T)  # (V, L): one output's values side by side
@@ -47,13 +51,13 @@ def bit_planes(forest: Forest, plan: Plan) -> Score:
 
     def score(x: Floats, rank: Integers, states: States) -> npt.NDArray[Any]:
         scores = _blank_scores(forest, states, len(x))
-        _share(len(x), BLOCK, lambda span: score_states(forest, networks, plan, x, rank, states, span, scores))
+        share(len(x), BLOCK, lambda span: score_states(forest, networks, plan, x, rank, states, span, scores))
         return scores
 
     return score
 
 
-def walks(forest: Forest, plan: Plan) -> Score:
+def walks(forest: Forest, plan: Plan, share: Share) -> Score:
     from fragility.engines.trees.kernels import WALK_BLOCK, walk_states
 
     packed = pack_nodes(forest, plan)
@@ -63,7 +67,7 @@ def walks(forest: Forest, plan: Plan) -> Score:
         for start in range(0, len(scores), WALK_STATES):
             some = slice(start, start + WALK_STATES)
             levels, part = levels_of(states.some(some)), scores[some]
-            _share(len(x), WALK_BLOCK, lambda span: walk_states(forest, plan, packed, x, rank, levels, span, part))  # noqa: B023
+            share(len(x), WALK_BLOCK, lambda span: walk_states(forest, plan, packed, x, rank, levels, span, part))  # noqa: B023
         return scores
 
     return score
@@ -73,7 +77,12 @@ def _blank_scores(forest: Forest, states: States, n: int) -> npt.NDArray[Any]:
     return np.empty((len(states.severity), len(forest.base), n), dtype=forest.leaf_value.dtype)
 
 
-def _share(n: int, block: int, run: Callable[[tuple[int, int]], None]) -> None:
+def in_this_thread(n: int, block: int, run: Callable[[tuple[int, int]], None]) -> None:
+    """Run all rows together, for a caller that has threads of its own."""
+    run((0, n))
+
+
+def on_all_threads(n: int, block: int, run: Callable[[tuple[int, int]], None]) -> None:
     """Run the rows in spans of whole blocks on all threads; what a row gets does not depend on its span."""
     from fragility.engines.trees.kernels import THREADS
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fragility.engines.trees.encoding import CATEGORY, CATEGORY_INVERTED, KIND, NAN_RIGHT, ZERO_BAND
-from fragility.engines.trees.kernels.compiling import entry, helper
+from fragility.engines.trees.encoding import CATEGORY, CATEGORY_INVERTED, KIND, NAN_RIGHT, NARROW, WHOLE, ZERO_BAND
+from fragility.engines.trees.kernels.compiling import entry, helper, inlined
 from fragility.evidence import STEP
 
 ZERO_THRESHOLD = float(np.float32(1e-35))  # LightGBM's zero band
@@ -26,14 +26,22 @@ def stressed_cell(x: float, baseline: float, severity: float, stepwise: bool) ->
     return x + severity * (baseline - x)
 
 
+@inlined
+def rounded_cell(v: float, rounding: int) -> float:
+    """Return the cell as it is handed over and compared: to whole numbers (halves to even), then to float32."""
+    if rounding & WHOLE:
+        v = np.rint(v)
+    if rounding & NARROW:
+        v = np.float64(np.float32(v))
+    return v
+
+
 @helper
-def compared_cell(v: float, single: bool, zero_missing: bool) -> float:
-    """Return the cell as the library compares it: rounded to float32, an absent zero as missing."""
+def compared_cell(v: float, rounding: int, zero_missing: bool) -> float:
+    """Return the cell as the library compares it: rounded, an absent zero as missing."""
     if zero_missing and v == 0.0:
         return np.nan
-    if single:
-        return np.float64(np.float32(v))
-    return v
+    return rounded_cell(v, rounding)
 
 
 @helper
@@ -60,12 +68,12 @@ def in_set(v: float, number: int, set_start: Any, set_words: Any) -> bool:
 
 
 @entry
-def baseline_ways(forest: Any, baseline: Any, single: bool, zero_missing: bool) -> Any:
-    """Return (T,) 1 where the baseline (d,) goes right."""
+def baseline_ways(forest: Any, baseline: Any, rounding: Any, zero_missing: bool) -> Any:
+    """Return (T,) 1 where the baseline (d,) goes right; rounding: (d,) of cells."""
     column, threshold, flags = forest.test_column, forest.test_threshold, forest.test_flags
     set_start, set_words = forest.set_start, forest.set_words
     ways = np.empty(len(column), dtype=np.uint8)
     for test in range(len(ways)):
-        v = compared_cell(baseline[column[test]], single, zero_missing)
+        v = compared_cell(baseline[column[test]], rounding[column[test]], zero_missing)
         ways[test] = goes_right(v, threshold[test], flags[test], set_start, set_words)
     return ways

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fragility.engines.trees.encoding import KIND, NAN_RIGHT
+from fragility.engines.trees.encoding import KIND, NAN_RIGHT, NARROW, WHOLE
 from fragility.engines.trees.kernels.cells import compared_cell, goes_right
 from fragility.engines.trees.kernels.compiling import helper
 from fragility.evidence import STEP
@@ -20,6 +20,7 @@ COLUMNS_AT_ONCE = 8  # of a row while a block is copied: one line of the cache
 RANK_TESTS = 64  # a column with more tests is decided by the rank of its cells
 ONE = np.uint64(1)
 NONE = np.uint64(0)
+ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @helper
@@ -34,31 +35,42 @@ def take_block(matrix: Any, start: int, cells: Any) -> None:
 
 
 @helper
-def decide_block(forest: Any, plan: Any, cells: Any, severity: float, decisions: Any) -> None:
-    """Fill decisions (T, WORDS) of a block, cells (d, BLOCK), at one severity below 1 of every group."""
+def decide_block(forest: Any, plan: Any, cells: Any, severity: float, here: Any, decisions: Any) -> None:
+    """Fill decisions (T, WORDS) of a block, cells (d, BLOCK), at one severity below 1 of every group.
+
+    here: the decisions of x itself, which a column that cannot be interpolated shares until it jumps; filled already,
+    except at severity 0.
+    """
     column_start, flags = forest.column_start, forest.test_flags
     tests = (forest.test_threshold, flags, forest.set_start, forest.set_words)
-    baseline, stepwise = plan.baseline, plan.stepwise
-    single, zero_missing = plan.single, plan.zero_missing
+    baseline, stepwise, test_base = plan.baseline, plan.stepwise, plan.test_base
+    rounding, zero_missing = plan.rounding, plan.zero_missing
     compared = np.empty(BLOCK)
     for column in range(len(column_start) - 1):
         first, last = column_start[column], column_start[column + 1]
-        if first < last:
-            _stress_column(cells[column], baseline[column], severity, stepwise[column] != 0, compared)
-            _round_column(compared, single, zero_missing)
+        if severity > 0.0 and stepwise[column]:
+            _jump_column(first, last, severity >= STEP, test_base, here, decisions)
+        elif first < last:
+            _stress_column(cells[column], baseline[column], severity, compared)
+            _round_column(compared, rounding[column], zero_missing)
             _decide_column(tests, first, last, compared, decisions)
 
 
 @helper
-def _stress_column(cells: Any, baseline: float, severity: float, stepwise: bool, out: Any) -> None:
+def _jump_column(first: int, last: int, jumped: bool, test_base: Any, here: Any, decisions: Any) -> None:
+    """Fill the bits of a column that cannot be interpolated: those of the baseline if it has jumped, else of x."""
+    for test in range(first, last):
+        for w in range(WORDS):
+            decisions[test, w] = (ALL if test_base[test] else NONE) if jumped else here[test, w]
+
+
+@helper
+def _stress_column(cells: Any, baseline: float, severity: float, out: Any) -> None:
     """Fill ``out`` with a column of the block at one severity below 1: ``stressed_cell`` without its branches."""
     jumped = baseline if severity >= STEP else np.nan  # where a missing cell goes
-    if severity <= 0.0 or (stepwise and severity < STEP):
+    if severity <= 0.0:
         for row in range(BLOCK):
             out[row] = cells[row]
-    elif stepwise:
-        for row in range(BLOCK):
-            out[row] = baseline
     else:
         for row in range(BLOCK):
             x = cells[row]
@@ -66,12 +78,15 @@ def _stress_column(cells: Any, baseline: float, severity: float, stepwise: bool,
 
 
 @helper
-def _round_column(cells: Any, single: bool, zero_missing: bool) -> None:
-    """Turn a column of the block into what the library compares, in two loops without branches."""
+def _round_column(cells: Any, rounding: int, zero_missing: bool) -> None:
+    """Turn a column of the block into what the library compares, in loops without branches."""
     if zero_missing:
         for row in range(BLOCK):
-            cells[row] = compared_cell(cells[row], False, True)
-    if single:
+            cells[row] = compared_cell(cells[row], 0, True)
+    if rounding & WHOLE:
+        for row in range(BLOCK):
+            cells[row] = np.rint(cells[row])
+    if rounding & NARROW:
         for row in range(BLOCK):
             cells[row] = np.float64(np.float32(cells[row]))
 

@@ -33,7 +33,7 @@ def _ways(forest: Any, plan: Any, row: Any, way: Any) -> None:
     set_start, set_words, test_base = forest.set_start, forest.set_words, plan.test_base
     for column in range(len(column_start) - 1):
         first, last = column_start[column], column_start[column + 1]
-        v = compared_cell(row[column], plan.single, plan.zero_missing)
+        v = compared_cell(row[column], plan.rounding[column], plan.zero_missing)
         plain = v == v
         for test in range(first, last):
             plain &= (flags[test] & KIND) == NUMERIC

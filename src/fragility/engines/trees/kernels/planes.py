@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from fragility.engines.trees.kernels.compiling import entry, helper
-from fragility.engines.trees.kernels.decisions import BLOCK, NONE, WORDS, decide_block, take_block
+from fragility.engines.trees.kernels.decisions import ALL, BLOCK, NONE, WORDS, decide_block, take_block
 from fragility.engines.trees.kernels.layout import MAX_LEAVES, PLANES
 
-ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 MOST_PLANES = 2 * PLANES  # of an oblivious tree: its leaves' numbers have up to two bytes
 
 KNOWN, ASKED, TO_KNOW = 0, 1, 2  # a tree's leaves: those of x, to be found, to be found and remembered as those of x
@@ -201,7 +200,7 @@ def _trees_asked(tree_group: Any, rows: Any, asked: Any) -> None:
 def _score_x(forest: Any, networks: Any, plan: Any, cells: Any, here: Any, leaves: Any, sums: Any) -> None:
     """Find the leaves of x itself, which many states share; here: its decisions, to be filled."""
     scratch, known, asked = leaves
-    decide_block(forest, plan, cells, 0.0, here)
+    decide_block(forest, plan, cells, 0.0, here, here)
     asked[:] = TO_KNOW
     _sum_block(forest, networks, here, asked, scratch, known, sums)
 
@@ -236,7 +235,7 @@ def score_states(
             by = severity[state]
             if by != at and by < 1.0:
                 at = by
-                decide_block(forest, plan, cells, at, there)
+                decide_block(forest, plan, cells, at, here, there)
             _rows_moved(moved[state], rank, start, rows)
             if by <= 0.0:
                 rows[:] = NONE

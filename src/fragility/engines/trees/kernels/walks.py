@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from fragility.engines.trees.encoding import BASELINE_RIGHT, COLUMN_SHIFT, FLAGS, KIND, NAN_RIGHT, NUMERIC
-from fragility.engines.trees.kernels.cells import compared_cell, goes_right, stressed_cell
+from fragility.engines.trees.kernels.cells import compared_cell, goes_right, rounded_cell, stressed_cell
 from fragility.engines.trees.kernels.compiling import entry, helper, inlined, lowest_bit
 
 WALK_BLOCK = 512  # rows that visit a deep tree together
@@ -79,23 +79,21 @@ def _cell_right(v: float, threshold: float, word: int) -> bool:
 
 
 @inlined
-def _level(cell: Any, threshold: float, way: bool, severities: Any, jump: int, single: bool) -> int:
+def _level(cell: Any, threshold: float, way: bool, severities: Any, jump: int, rounding: int) -> int:
     """Return the first severity at which a cell is on the baseline's side of a test that it crosses once.
 
     cell: (x, baseline, stepwise). way: x itself goes right. jump: see ``scoring.Levels``.
     """
     x, baseline, stepwise = cell
-    return jump if stepwise or x != x else _crossing(x, baseline - x, threshold, way, severities, single)
+    return jump if stepwise or x != x else _crossing(x, baseline - x, threshold, way, severities, rounding)
 
 
 @helper
-def _crossing(x: float, toward: float, threshold: float, way: bool, severities: Any, single: bool) -> int:
+def _crossing(x: float, toward: float, threshold: float, way: bool, severities: Any, rounding: int) -> int:
     """Count the severities at which the cell has not crossed yet; a loop without branches is the fastest."""
     level = 0
     for i in range(len(severities)):
-        v = x + severities[i] * toward
-        if single:
-            v = np.float64(np.float32(v))
+        v = rounded_cell(x + severities[i] * toward, rounding)
         level += (v > threshold) == way
     return level
 
@@ -104,7 +102,7 @@ def _crossing(x: float, toward: float, threshold: float, way: bool, severities: 
 def _right_by_level(states: Any, node: Any, cell: Any, group: int, levels: Any, compare: Any, sets: Any) -> Any:
     """Return the states that go right at a test that a cell may cross more than once: every severity is asked.
 
-    node: (threshold, word). cell: (x, baseline, stepwise). compare: (single, zero_missing). sets: (starts, words).
+    node: (threshold, word). cell: (x, baseline, stepwise). compare: (rounding, zero_missing). sets: (starts, words).
     """
     severities, at_least, _ = levels
     x, baseline, stepwise = cell
@@ -122,9 +120,9 @@ def _right_by_level(states: Any, node: Any, cell: Any, group: int, levels: Any, 
 @helper
 def _passes(v: float, threshold: float, word: int, compare: Any, sets: Any) -> bool:
     """Return whether a cell goes right at a test of any kind."""
-    single, zero_missing = compare
+    rounding, zero_missing = compare
     set_start, set_words = sets
-    return goes_right(compared_cell(v, single, zero_missing), threshold, word & FLAGS, set_start, set_words)
+    return goes_right(compared_cell(v, rounding, zero_missing), threshold, word & FLAGS, set_start, set_words)
 
 
 # --- the walk -----------------------------------------------------------------------------------------------
@@ -146,7 +144,7 @@ def walk_states(
     for start in range(span[0], span[1], WALK_BLOCK):
         size = min(WALK_BLOCK, span[1] - start)
         x = matrix[start : start + size]
-        _compare_cells(x, plan.single, plan.zero_missing, compared)
+        _compare_cells(x, plan.rounding, plan.zero_missing, compared)
         sums[:] = forest.base
         rows = (x, compared, rank[start : start + size])
         for tree in range(len(tree_output)):  # a tree's nodes stay in cache for the whole block
@@ -157,11 +155,11 @@ def walk_states(
 
 
 @helper
-def _compare_cells(x: Any, single: bool, zero_missing: bool, compared: Any) -> None:
+def _compare_cells(x: Any, rounding: Any, zero_missing: bool, compared: Any) -> None:
     """Fill ``compared`` (rows, d) with the cells of x (rows, d) as the library compares them."""
     for row in range(len(x)):
         for column in range(x.shape[1]):
-            compared[row, column] = compared_cell(x[row, column], single, zero_missing)
+            compared[row, column] = compared_cell(x[row, column], rounding[column], zero_missing)
 
 
 @helper
@@ -178,7 +176,7 @@ def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: 
     waiting_place, waiting_states = waiting
     leaf_value, sets = forest.leaf_value, (forest.set_start, forest.set_words)
     column_group, baseline, stepwise = plan.column_group, plan.baseline, plan.stepwise
-    monotone, single, compare = plan.monotone, plan.single, (plan.single, plan.zero_missing)
+    monotone, rounding, zero_missing = plan.monotone, plan.rounding, plan.zero_missing
     removal = len(severities)
     everything = ALL >> np.uint64(MOST_STATES - sums.shape[1])
     for row in range(len(x)):
@@ -201,11 +199,11 @@ def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: 
                     if crosses_once:
                         level = removal
                         if states & at_least[group, 0] & ~at_least[group, removal]:  # some move the cell in part
-                            level = _level(cell, threshold, way, severities, jump, single)
+                            level = _level(cell, threshold, way, severities, jump, rounding[column])
                         moved = at_least[group, level]
                         right = states & (~moved if way else moved)
                     else:
-                        node = (np.float64(threshold), word)
+                        node, compare = (np.float64(threshold), word), (rounding[column], zero_missing)
                         right = _right_by_level(states, node, cell, group, levels, compare, sets)
                 if right == states:
                     place += _steps_to_right(word, column_bits)

@@ -1,7 +1,7 @@
 """Reading fitted ensembles: one module for each library that stores its trees in its own way.
 
 A reader takes the estimator and returns its ``Forest``, or raises EngineError with the reason why the engine could not
-evaluate it exactly: an objective whose link is unknown, trees that are not a plain sum, categories that are re-coded.
+evaluate it exactly: an objective whose link is unknown, trees that are not a plain sum.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from fragility.engines.trees.readers import (
     sklearn_forests,
     xgboost,
 )
+from fragility.engines.trees.recoding import Ensemble
 from fragility.errors import EngineError
 from fragility.libraries import family_of
 
 # By the exact class: a subclass may predict otherwise, so it is not taken for its parent.
-READERS: dict[str, Callable[[Any], Forest]] = {
+READERS: dict[str, Callable[[Any], Ensemble]] = {
     "xgboost.XGBClassifier": xgboost.read_classifier,
     "xgboost.XGBRFClassifier": xgboost.read_classifier,
     "xgboost.Booster": xgboost.read_booster,
@@ -39,7 +40,12 @@ READERS: dict[str, Callable[[Any], Forest]] = {
 
 
 def load_forest(head: Any) -> Forest:
-    """Return the fitted ensemble ``head`` as flat arrays; refuse with a reason what cannot be evaluated exactly."""
+    """Return the trees of the fitted ensemble ``head`` as flat arrays."""
+    return load_ensemble(head).forest
+
+
+def load_ensemble(head: Any) -> Ensemble:
+    """Return the fitted ensemble ``head``; refuse with a reason what cannot be evaluated exactly."""
     reader = READERS.get(family_of(head))
     if reader is None:
         raise EngineError(f"the tree engine does not know {family_of(head)}")

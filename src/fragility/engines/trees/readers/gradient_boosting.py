@@ -8,12 +8,13 @@ import numpy as np
 
 from fragility.arrays import Floats
 from fragility.engines.trees.encoding import SIGMOID, SOFTMAX
-from fragility.engines.trees.forest import Convention, Forest, assemble
+from fragility.engines.trees.forest import Convention, assemble
 from fragility.engines.trees.readers.sklearn_forests import tree_nodes
+from fragility.engines.trees.recoding import Ensemble
 from fragility.errors import EngineError
 
 
-def read(head: Any) -> Forest:
+def read(head: Any) -> Ensemble:
     if head.loss != "log_loss":
         raise EngineError(f"GradientBoostingClassifier with loss {head.loss!r}")
     trees = [
@@ -22,7 +23,7 @@ def read(head: Any) -> Forest:
         for k, e in enumerate(stage)
     ]
     link = SIGMOID if head.n_trees_per_iteration_ == 1 else SOFTMAX
-    return assemble(trees, Convention(_base(head), link, single=True), head.n_features_in_)
+    return Ensemble(assemble(trees, Convention(_base(head), link, single=True), head.n_features_in_))
 
 
 def _base(head: Any) -> Floats:

@@ -12,22 +12,30 @@ import numpy.typing as npt
 
 from fragility.arrays import Floats, Integers
 from fragility.engines.trees.encoding import CATEGORY_INVERTED, NAN_RIGHT, NUMERIC, SIGMOID, SOFTMAX, ZERO_BAND
-from fragility.engines.trees.forest import Convention, Forest, TreeNodes, assemble
+from fragility.engines.trees.forest import Convention, TreeNodes, assemble
+from fragility.engines.trees.recoding import Ensemble, Vocabulary
 from fragility.errors import EngineError
 
 # ``decision_type`` of a node: is it a category, does a missing cell go left, and what counts as missing
 CATEGORY_BIT, DEFAULT_LEFT_BIT = 1, 2
 MISSING_SHIFT, MISSING_MASK = 2, 3
+# Lines of numbers that every tree has, single leaves aside
+NUMBERS = {
+    "split_feature": np.int64,
+    "threshold": np.float64,
+    "decision_type": np.int64,
+    "left_child": np.int64,
+    "right_child": np.int64,
+    "leaf_value": np.float64,
+}
 NAN_IS_ZERO, ZERO_IS_MISSING = 0, 1  # and 2: NaN alone is missing
 
 
-def read_classifier(head: Any) -> Forest:
+def read_classifier(head: Any) -> Ensemble:
     return read_booster(head.booster_)
 
 
-def read_booster(booster: Any) -> Forest:
-    if booster.pandas_categorical:
-        raise EngineError("LightGBM re-codes the categories of a data frame, which the tree engine does not")
+def read_booster(booster: Any) -> Ensemble:
     header, *blocks = re.split(r"^Tree=\d+\n", booster.model_to_string(), flags=re.MULTILINE)
     settings = _settings(header)
     objective = settings.get("objective", "").split()
@@ -38,33 +46,54 @@ def read_booster(booster: Any) -> Forest:
         raise EngineError("LightGBM boosting type rf averages probabilities, not scores")
     n_outputs = int(settings["num_tree_per_iteration"])
     sets: list[Sequence[int]] = []
-    trees = [_nodes(_settings(block), t % n_outputs, sets) for t, block in enumerate(blocks)]
+    trees = [_nodes(block, t % n_outputs, sets) for t, block in enumerate(_tree_settings(blocks))]
     scale = float(next((word.split(":")[1] for word in objective if word.startswith("sigmoid:")), 1.0))
     convention = Convention(np.zeros(n_outputs), SIGMOID if n_outputs == 1 else SOFTMAX, scale=scale)
-    return assemble(trees, convention, int(settings["max_feature_idx"]) + 1, sets)
+    forest = assemble(trees, convention, int(settings["max_feature_idx"]) + 1, sets)
+    return Ensemble(forest, Vocabulary(in_order=[_numbered(kept) for kept in booster.pandas_categorical or ()]))
 
 
-def _settings(block: str) -> dict[str, str]:
-    lines = block.split("\n\n")[0].split("\n") if not block.startswith("tree") else block.split("\n")
-    return dict(line.split("=", 1) for line in lines if "=" in line)
+def _numbered(categories: Sequence[Any]) -> dict[Any, int]:
+    """A frame's categories become their places in the list that training has left."""
+    return {category: code for code, category in enumerate(categories)}
 
 
-def _nodes(block: dict[str, str], output: int, sets: list[Sequence[int]]) -> TreeNodes:
+def _settings(header: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in header.split("\n") if "=" in line)
+
+
+def _tree_settings(blocks: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the settings of each tree, its columns of numbers as arrays."""
+    trees: list[dict[str, Any]] = [
+        dict(line.split("=", 1) for line in block.split("\n\n")[0].split("\n") if "=" in line) for block in blocks
+    ]
+    for name, kind in NUMBERS.items():
+        owners = [tree for tree in trees if name in tree]
+        words = [tree[name].split() for tree in owners]
+        # one conversion for all trees: a call for each costs more than its numbers
+        joined = np.array(list(itertools.chain.from_iterable(words)), dtype=kind)
+        ends = np.cumsum([len(part) for part in words])
+        for tree, part in zip(owners, np.split(joined, ends[:-1]), strict=True):
+            tree[name] = part
+    return trees
+
+
+def _nodes(block: dict[str, Any], output: int, sets: list[Sequence[int]]) -> TreeNodes:
     """Return one tree, its leaves behind its inner nodes; its category sets are added to ``sets``."""
     if block.get("is_linear", "0") != "0":
         raise EngineError("LightGBM trees with linear models in their leaves (linear_tree)")
     n_leaves = int(block["num_leaves"])
-    value = _numbers(block["leaf_value"], np.float64)[:, None]
+    value = block["leaf_value"][:, None]
     inner = n_leaves - 1
     if inner == 0:
         return _single_leaf(value, output)
     flags, threshold = _tests(block, sets)
     # LightGBM numbers leaves from 0 as ~leaf, which is negative
-    children = [_numbers(block[side], np.int64) for side in ("left_child", "right_child")]
+    children = (block["left_child"], block["right_child"])
     left, right = (np.where(child < 0, inner + ~child, child) for child in children)
     pad = np.zeros(n_leaves, dtype=np.int64)
     return TreeNodes(
-        np.concatenate([_numbers(block["split_feature"], np.int64), pad]),
+        np.concatenate([block["split_feature"], pad]),
         np.concatenate([threshold, pad]),
         np.concatenate([left, pad]),
         np.concatenate([right, pad]),
@@ -75,14 +104,9 @@ def _nodes(block: dict[str, str], output: int, sets: list[Sequence[int]]) -> Tre
     )
 
 
-def _numbers(text: str, kind: Any) -> npt.NDArray[Any]:
-    return np.array(text.split(), dtype=kind)
-
-
-def _tests(block: dict[str, str], sets: list[Sequence[int]]) -> tuple[Integers, Floats]:
+def _tests(block: dict[str, Any], sets: list[Sequence[int]]) -> tuple[Integers, Floats]:
     """Return (flags, thresholds) of a tree's inner nodes."""
-    threshold: Floats = _numbers(block["threshold"], np.float64)
-    decision: Integers = _numbers(block["decision_type"], np.int64)
+    threshold, decision = block["threshold"].copy(), block["decision_type"]
     default_right = (decision & DEFAULT_LEFT_BIT) == 0
     missing = (decision >> MISSING_SHIFT) & MISSING_MASK
     nan_right = np.where(missing == NAN_IS_ZERO, threshold < 0.0, default_right)  # 0 > t
@@ -95,11 +119,11 @@ def _tests(block: dict[str, str], sets: list[Sequence[int]]) -> tuple[Integers, 
     return np.asarray(flags, dtype=np.int64), threshold
 
 
-def _category_sets(block: dict[str, str]) -> list[list[int]]:
+def _category_sets(block: dict[str, Any]) -> list[list[int]]:
     if block.get("num_cat", "0") == "0":
         return []
     bounds = [int(word) for word in block["cat_boundaries"].split()]
-    words = _numbers(block["cat_threshold"], np.uint32)
+    words = np.array(block["cat_threshold"].split(), dtype=np.uint32)
     return [
         [int(i) for i in np.flatnonzero(np.unpackbits(words[a:b].view(np.uint8), bitorder="little"))]
         for a, b in itertools.pairwise(bounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -10,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.engines.trees.encoding import CATEGORY, NAN_RIGHT, SIGMOID, SOFTMAX
-from fragility.engines.trees.forest import Convention, Forest, TreeNodes, assemble
+from fragility.engines.trees.forest import Convention, TreeNodes, assemble
+from fragility.engines.trees.recoding import Ensemble, Vocabulary
 from fragility.errors import EngineError
 
 OBJECTIVES = ("binary:logistic", "reg:logistic", "multi:softprob", "multi:softmax")
 
 
-def read_classifier(head: Any) -> Forest:
+def read_classifier(head: Any) -> Ensemble:
     if not np.isnan(head.missing):
         raise EngineError(f"XGBoost takes {head.missing!r} for missing instead of NaN")
     booster = head.get_booster()
@@ -27,12 +29,12 @@ def read_classifier(head: Any) -> Forest:
     return _read(booster, last)
 
 
-def read_booster(booster: Any) -> Forest:
+def read_booster(booster: Any) -> Ensemble:
     best = booster.attr("best_iteration")
     return _read(booster, None if best is None else int(best) + 1)
 
 
-def _read(booster: Any, last: int | None) -> Forest:
+def _read(booster: Any, last: int | None) -> Ensemble:
     learner = json.loads(booster.save_raw("json"))["learner"]
     settings = learner["learner_model_param"]
     n_classes = max(int(settings["num_class"]), 1)
@@ -46,7 +48,28 @@ def _read(booster: Any, last: int | None) -> Forest:
     base = _base(settings["base_score"], n_classes)
     link = SIGMOID if n_classes == 1 else SOFTMAX
     convention = Convention(base, link, single=True, absent_missing=True)
-    return assemble(trees, convention, int(settings["num_feature"]), sets)
+    forest = assemble(trees, convention, int(settings["num_feature"]), sets)
+    return Ensemble(forest, _vocabulary(model.get("cats", {}).get("enc", [])))
+
+
+def _vocabulary(kept: list[dict[str, Any]]) -> Vocabulary:
+    """Return the categories of each column that was a frame's categories in training; a sliced booster has none."""
+    listed: dict[int, dict[Any, int]] = {}
+    cut: dict[int, tuple[bytes, ...]] = {}
+    for column, values in enumerate(kept):
+        texts = _texts(values) if "offsets" in values else ()
+        if all(text.isascii() for text in texts):
+            decoded = [text.decode("ascii") for text in texts] or values["values"]
+            listed[column] = {category: code for code, category in enumerate(decoded)}
+        else:
+            cut[column] = texts
+    return Vocabulary(listed={column: codes for column, codes in listed.items() if codes}, cut=cut, own_codes=True)
+
+
+def _texts(kept: dict[str, Any]) -> tuple[bytes, ...]:
+    """Return texts that are kept as the bytes of all of them and where each begins."""
+    joined = bytes(value & 0xFF for value in kept["values"])
+    return tuple(joined[a:b] for a, b in itertools.pairwise(kept["offsets"]))
 
 
 def _refuse_unknown(learner: dict[str, Any], n_classes: int) -> None:
@@ -55,8 +78,6 @@ def _refuse_unknown(learner: dict[str, Any], n_classes: int) -> None:
         raise EngineError(f"XGBoost objective {objective} has no link the tree engine knows")
     if boosted["name"] != "gbtree":
         raise EngineError(f"XGBoost booster {boosted['name']} is not a plain sum of trees")
-    if boosted["model"].get("cats", {}).get("enc"):
-        raise EngineError("XGBoost re-codes the categories of a data frame, which the tree engine does not")
     if int(learner["learner_model_param"].get("num_target", 1)) > n_classes:
         raise EngineError("XGBoost model with several targets")
 

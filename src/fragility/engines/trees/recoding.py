@@ -1,0 +1,167 @@
+"""Recoding: what a library makes of the cells it is handed before its trees compare them.
+
+Boosters that take categories number them: a category is its place in the list that the library kept of its training
+data, and one that is not listed is missing. Columns of categories only jump from x to the baseline (they are stepwise),
+so recoding both is recoding every state between them. What is left on the way, rounding, is the kernels' (``rounding``
+of a plan), because a blend is rounded after it is made.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fragility.arrays import Floats
+from fragility.engines.trees.encoding import NARROW, WHOLE
+from fragility.engines.trees.forest import Flags, Forest
+from fragility.errors import EngineError
+from fragility.evidence import CellForm, EvidenceRows
+
+
+class Vocabulary(NamedTuple):
+    """The categories that a library has kept of its training data; {category: code}."""
+
+    listed: Mapping[int, Mapping[Any, int]] = {}  # by column
+    in_order: Sequence[Mapping[Any, int]] = ()  # of the columns handed over as categories, first to last
+    cut: Mapping[int, tuple[bytes, ...]] = {}  # by column: texts as ``cut_texts`` has them, in the order of their codes
+    coded: Callable[[Sequence[CellForm]], Mapping[int, Mapping[Any, int]]] | None = None  # asks the library itself
+    own_codes: bool = False  # a column of categories that is not listed is read by the codes it is handed over with
+
+
+class Ensemble(NamedTuple):
+    """A tree ensemble as its reader gives it."""
+
+    forest: Forest
+    vocabulary: Vocabulary = Vocabulary()
+
+
+@dataclass(frozen=True, eq=False)
+class Recoding:
+    """From cells of the evidence space to what the trees compare; d columns."""
+
+    tables: Mapping[int, Floats]  # by column: the code of each place of its table of values
+    listed: Mapping[int, tuple[Floats, Floats]]  # by column of numbers: those listed, rising, and their codes
+    rounding: Flags  # (d,) of a cell once it is stressed; see ``encoding``
+
+    def recoded(self, matrix: Floats) -> Floats:
+        """Return rows (m, d), or one (d,), with categories as the library codes them; other cells as they are."""
+        if not self.tables and not self.listed:
+            return matrix
+        out = matrix.copy()
+        for column, codes in self.tables.items():
+            out[..., column] = codes[matrix[..., column].astype(np.int64)]
+        for column, (numbers, codes) in self.listed.items():
+            cells = matrix[..., column]
+            place = np.searchsorted(numbers[:-1], cells)
+            out[..., column] = np.where(numbers[place] == cells, codes[place], np.nan)
+        return out
+
+    def handed_over(self, matrix: Floats) -> Floats:
+        """Return any rows (m, d) as the trees compare them: recoded and rounded."""
+        out = self.recoded(matrix)
+        whole, narrow = (np.flatnonzero(self.rounding & kind) for kind in (WHOLE, NARROW))
+        if len(whole) or len(narrow):
+            out = out.copy() if out is matrix else out
+            out[:, whole] = np.rint(out[:, whole])
+            with np.errstate(over="ignore"):
+                out[:, narrow] = out[:, narrow].astype(np.float32)
+        return out
+
+
+def recoding_of(ensemble: Ensemble, rows: EvidenceRows) -> Recoding:
+    """Return the recoding of some rows; EngineError where it is not known exactly."""
+    forms = rows.forms
+    everywhere = ensemble.forest.single or (forms is None and rows.cell_dtype == np.float32)
+    if forms is None:
+        if ensemble.vocabulary.coded is not None:
+            raise EngineError("its categories are texts, the rows are a matrix of numbers")
+        rounding = np.full(rows.width, NARROW if everywhere else 0, dtype=np.uint8)
+        return Recoding({}, _listed_numbers(ensemble.vocabulary, rows, [None] * rows.width), rounding)
+    _check_codes_whole(rows, forms)
+    mappings = _mappings(ensemble.vocabulary, forms)
+    tables = {j: _codes(form, mappings.get(j), j) for j, form in enumerate(forms) if form.values is not None}
+    if tables and type(rows.source.native).__module__.split(".")[0] != "pandas":
+        raise EngineError("values that are not numbers are read from a pandas table only")
+    rounding = np.array([_rounding(form) | (NARROW if everywhere else 0) for form in forms], dtype=np.uint8)
+    return Recoding(tables, _listed_numbers(ensemble.vocabulary, rows, forms), rounding)
+
+
+def _mappings(vocabulary: Vocabulary, forms: Sequence[CellForm]) -> dict[int, Mapping[Any, int]]:
+    """Return {category: code} of each column whose values the library numbers."""
+    categorical = [j for j, form in enumerate(forms) if form.categories is not None]
+    found = dict(vocabulary.listed)
+    if vocabulary.in_order:
+        if len(categorical) != len(vocabulary.in_order):
+            raise EngineError(f"{len(categorical)} columns are categories, {len(vocabulary.in_order)} were in training")
+        found |= dict(zip(categorical, vocabulary.in_order, strict=True))
+    for j, texts in vocabulary.cut.items():
+        categories = forms[j].categories
+        if categories is None or cut_texts(categories) != texts:
+            raise EngineError(f"column {j} holds categories beyond ASCII in another order than in training")
+        found[j] = {category: code for code, category in enumerate(categories)}
+    if vocabulary.coded is not None:
+        found |= vocabulary.coded(forms)
+    if vocabulary.own_codes:
+        for j in categorical:
+            found.setdefault(j, {category: code for code, category in enumerate(forms[j].categories or ())})
+    return found
+
+
+def cut_texts(texts: Sequence[Any]) -> tuple[bytes, ...]:
+    """Return texts as XGBoost 3 compares them: their joined bytes, cut where their characters would be cut.
+
+    Beyond ASCII, where a character takes several bytes, the pieces are not the texts.
+    """
+    joined = "".join(map(str, texts)).encode("utf-8")
+    ends = np.cumsum([0, *(len(str(text)) for text in texts)])
+    return tuple(joined[a:b] for a, b in itertools.pairwise(ends))
+
+
+def _codes(form: CellForm, mapping: Mapping[Any, int] | None, column: int) -> Floats:
+    """Return the code of each value of a column's table; NaN for a missing value, and for one that is not listed."""
+    assert form.values is not None
+    if mapping is None:
+        if str(form.dtype) not in ("bool", "boolean"):
+            raise EngineError(f"column {column} is handed over as {form.dtype}, which is no number to the trees")
+        mapping = {False: 0, True: 1}
+    return np.array([np.nan if value is None else mapping.get(value, np.nan) for value in form.values])
+
+
+def _listed_numbers(
+    vocabulary: Vocabulary, rows: EvidenceRows, forms: Sequence[CellForm | None]
+) -> dict[int, tuple[Floats, Floats]]:
+    """Return (numbers, codes) of the columns of numbers that the library takes for categories."""
+    found = {}
+    for j, mapping in vocabulary.listed.items():
+        form = forms[j]
+        if form is not None and form.values is not None:
+            continue
+        if not rows.stepwise[j]:
+            raise EngineError(f"column {j} holds categories as numbers, which the evidence space interpolates")
+        if not all(isinstance(value, (int, float)) for value in mapping):
+            raise EngineError(f"column {j} holds numbers, in training it held other values")
+        numbers = sorted(mapping) or [np.nan]
+        found[j] = (np.array(numbers, dtype=np.float64), np.array([mapping.get(n, np.nan) for n in numbers]))
+    return found
+
+
+def _check_codes_whole(rows: EvidenceRows, forms: Sequence[CellForm]) -> None:
+    """Refuse a fraction that takes the place of a code in a column of whole numbers, which cannot hold it."""
+    for j, form in enumerate(forms):
+        codes = form.values is None and not form.whole and form.precision.kind in "iu"
+        if codes and rows.baseline[j] != np.rint(rows.baseline[j]):
+            raise EngineError(f"the baseline of column {j} is no whole number, as its codes are")
+
+
+def _rounding(form: CellForm) -> int:
+    if form.values is not None:
+        return 0
+    if form.precision.kind in "iu":
+        return WHOLE if form.whole else 0  # codes are whole numbers and only jump
+    if form.precision not in (np.float32, np.float64):
+        raise EngineError(f"cells of type {form.dtype} are rounded in a way the tree engine does not follow")
+    return (WHOLE if form.whole else 0) | (NARROW if form.precision == np.float32 else 0)
