@@ -61,6 +61,7 @@ CREATE TRIGGER entries_remain BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT,
 CREATE TABLE claims (digest TEXT PRIMARY KEY, reviewer TEXT NOT NULL, until REAL NOT NULL);
 """
 COLUMNS = "seq, at, digest, audit, place, row_id, reviewer, action, groups, note, undoes, blind, bulk"
+NOT_UNDONE = "NOT EXISTS (SELECT 1 FROM entries u WHERE u.undoes = e.seq)"
 
 
 class StoreError(FragilityError):
@@ -175,6 +176,20 @@ class Store:
                 found[digest] = case_state(entries)
         return found
 
+    def entry(self, seq: int) -> Entry | None:
+        """Return the entry of this number."""
+        found = _entries(self._read(f"SELECT {COLUMNS} FROM entries WHERE seq = ?", [seq]))
+        return found[0] if found else None
+
+    def reviewers(self) -> tuple[str, ...]:
+        """Return everyone who ever wrote an entry."""
+        return tuple(name for (name,) in self._read("SELECT DISTINCT reviewer FROM entries ORDER BY reviewer"))
+
+    def standing_of(self, bulk: str, reviewer: str) -> int:
+        """Return how many decisions of a bulk action were not undone."""
+        sql = "SELECT count(*) FROM entries e WHERE bulk = ? AND reviewer = ? AND action <> 'undo'"
+        return int(self._read(f"{sql} AND {NOT_UNDONE}", [bulk, reviewer])[0][0])
+
     def claimed_by(self, digest: str) -> str | None:
         """Return who was given this case by "next" a short while ago."""
         found = self._read("SELECT reviewer FROM claims WHERE digest = ? AND until > ?", [digest, time.time()])
@@ -201,19 +216,19 @@ class Store:
             blind = hidden and reviewer not in {state.asked_by, *(entry.reviewer for entry in entries)}
             seq = _insert(connection, case, reviewer, action, groups, note, blind=blind)
             connection.execute("DELETE FROM claims WHERE digest = ?", [case.digest])
-            return self._entry(seq)
+            return self._written(seq)
 
     def undo(self, seq: int, reviewer: str) -> Entry:
         """Write that an entry of this reviewer no longer holds."""
         with self._writing() as connection:
-            found = _entries(self._read(f"SELECT {COLUMNS} FROM entries WHERE seq = ?", [seq]))
-            if not found or found[0].action == "undo":
+            found = self.entry(seq)
+            if found is None or found.action == "undo":
                 raise RefusedError("there is nothing to undo at this number")
-            if found[0].reviewer != reviewer:
-                raise RefusedError(f"only {found[0].reviewer} can undo this entry; decide anew instead")
+            if found.reviewer != reviewer:
+                raise RefusedError(f"only {found.reviewer} can undo this entry; decide anew instead")
             if self._read("SELECT 1 FROM entries WHERE undoes = ?", [seq]):
                 raise RefusedError("this entry was undone before")
-            return self._entry(_insert(connection, found[0].case, reviewer, "undo", undoes=seq))
+            return self._written(_insert(connection, found.case, reviewer, "undo", undoes=seq))
 
     def ask_second(self, cases: Sequence[Case], reviewer: str, note: str = "") -> int:
         """Ask for a blind second review of cases on which exactly one reviewer's decision stands; return how many."""
@@ -245,7 +260,7 @@ class Store:
         """Write that every decision of a bulk action no longer holds; return how many did."""
         with self._writing() as connection:
             sql = f"SELECT {COLUMNS} FROM entries e WHERE bulk = ? AND reviewer = ? AND action <> 'undo'"
-            rows = self._read(f"{sql} AND NOT EXISTS (SELECT 1 FROM entries u WHERE u.undoes = e.seq)", [bulk, reviewer])
+            rows = self._read(f"{sql} AND {NOT_UNDONE}", [bulk, reviewer])
             for entry in _entries(rows):
                 _insert(connection, entry.case, reviewer, "undo", undoes=entry.seq)
         return len(rows)
@@ -268,8 +283,10 @@ class Store:
                     return case
         return None
 
-    def _entry(self, seq: int) -> Entry:
-        return _entries(self._read(f"SELECT {COLUMNS} FROM entries WHERE seq = ?", [seq]))[0]
+    def _written(self, seq: int) -> Entry:
+        entry = self.entry(seq)
+        assert entry is not None
+        return entry
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:

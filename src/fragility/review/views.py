@@ -28,7 +28,7 @@ class ViewError(FragilityError):
 
 @dataclass(frozen=True)
 class View:
-    """One view of the queue; what equals the default is left out of the address."""
+    """One view of the queue; but for the budget, what equals the default is left out of the address."""
 
     by: str = "exposure"  # what ranks cases, and so what a budget keeps
     budget: str = "20"
@@ -51,10 +51,10 @@ class View:
     def from_address(cls, query: str) -> View:
         """Return the view that a query string asks for."""
         try:
-            words = parse_qs(query, max_num_fields=64)
+            words = parse_qs(query, keep_blank_values=True, max_num_fields=64)
         except ValueError as error:
             raise ViewError("the address has too many words") from error
-        given = {name: words[name][-1] for name in words}
+        given = {name: values[-1] for name, values in words.items() if values[-1]}  # a blank says nothing
         view = cls(
             by=_one_of(given, "by", RANKINGS, "exposure"),
             budget=_one_of(given, "budget", BUDGETS, "20"),
@@ -80,7 +80,7 @@ class View:
             value = getattr(view, each.name)
             if each.name == "where":
                 words += [pair for name, wanted in value for pair in (("field", name), ("value", wanted))]
-            elif value != getattr(plain, each.name):
+            elif value != getattr(plain, each.name) or each.name == "budget":  # whose default is not the same everywhere
                 words.append((each.name, _written(value)))
         return urlencode(words)
 
@@ -127,7 +127,8 @@ def _text(given: Mapping[str, str], name: str) -> str:
 def _pairs(names: Sequence[str], values: Sequence[str]) -> tuple[tuple[str, str], ...]:
     if len(names) != len(values) or len(names) > MOST_FIELDS:
         raise ViewError(f"the address must name at most {MOST_FIELDS} fields, each with one value")
-    return tuple((name, value.strip()[:LONGEST_TEXT]) for name, value in zip(names, values, strict=True))
+    pairs = [(name, value.strip()[:LONGEST_TEXT]) for name, value in zip(names, values, strict=True)]
+    return tuple(pair for pair in pairs if all(pair))
 
 
 def _as_number(text: str, kind: Callable[[str], float]) -> float | None:
