@@ -78,7 +78,7 @@ class Bar:
 
 def bars(values: Sequence[float]) -> list[Bar]:
     """Return bars on one scale; those below 0 grow to the left of a common zero."""
-    low, high = min(0.0, *values), max(0.0, *values)
+    low, high = min([0.0, *values]), max([0.0, *values])
     span = (high - low) or 1.0
     zero = -low / span * 100
     return [

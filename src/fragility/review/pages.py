@@ -11,6 +11,7 @@ from typing import Any
 
 import jinja2
 import pyarrow as pa
+from markupsafe import Markup, escape
 
 from fragility.certificates import Certificate, Certificates
 from fragility.protocol import Protocol
@@ -21,6 +22,8 @@ from fragility.review.rows import value_text
 from fragility.review.views import BUDGETS, FLIPS, STATUSES, View
 
 STEPS = ("path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "one_step_confidence_drop")
+
+SEEN = 5e-4  # drops below this are shown as 0.000
 
 _templates = jinja2.Environment(
     loader=jinja2.PackageLoader("fragility.review", "templates"),
@@ -36,7 +39,12 @@ def _moment(at: str) -> str:
     return at[:16].replace("T", " ") + " UTC"
 
 
-_templates.filters.update(moment=_moment, count=lambda n: f"{n:,}", share=lambda p: f"{p:.1%}")
+def _breakable(name: str) -> Markup:
+    """Return a name that may be broken after an underscore, where a narrow screen must break it."""
+    return Markup("_<wbr>").join(escape(part) for part in name.split("_"))
+
+
+_templates.filters.update(moment=_moment, breakable=_breakable, count=lambda n: f"{n:,}", share=lambda p: f"{p:.1%}")
 
 
 def render(context: Any) -> str:
@@ -178,6 +186,7 @@ class Story:
     curve: Curve | None
     steps: tuple[Step, ...]
     drops: tuple[tuple[str, float, float, Bar], ...]  # group, margin it carries, confidence it carries
+    idle: tuple[str, ...]  # groups that carry nothing that can be seen
     thresholds: tuple[tuple[str, float | None], ...]
     losses: tuple[tuple[str, str, float], ...]  # way, in words, share
     path: tuple[str, ...]
@@ -198,6 +207,7 @@ def story_of(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, man
         curve=margin_curve(cert.path_margin, path, flip, queued.turns_to) if cert else None,
         steps=_steps(cert) if cert else (),
         drops=_drops(cert) if cert else (),
+        idle=tuple(name for name, drop in cert.one_step_drop.items() if abs(drop) < SEEN) if cert else (),
         thresholds=thresholds,
         losses=_losses(row, cert),
         path=path,
@@ -227,7 +237,8 @@ def _steps(cert: Certificate) -> tuple[Step, ...]:
 
 
 def _drops(cert: Certificate) -> tuple[tuple[str, float, float, Bar], ...]:
-    ordered = sorted(cert.one_step_drop, key=lambda name: -cert.one_step_drop[name])
+    carrying = [name for name, drop in cert.one_step_drop.items() if abs(drop) >= SEEN]
+    ordered = sorted(carrying, key=lambda name: -cert.one_step_drop[name])
     lengths = bars([cert.one_step_drop[name] for name in ordered])
     return tuple(
         (name, cert.one_step_drop[name], cert.one_step_confidence_drop[name], bar)
