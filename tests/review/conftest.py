@@ -46,7 +46,9 @@ def hostile(tmp_path_factory) -> Audit:
     """An audit whose field names, values, classes and ids are markup."""
     bold, script = "<b>amount</b>", "<script>window.broken = 1</script>"
     X, y = fg.load_credit_g()
-    frame = pd.DataFrame({bold: X["credit_amount"], script: X["duration"], "\"'&><img src=x onerror=alert(1)>": X["age"]})
+    frame = pd.DataFrame(
+        {bold: X["credit_amount"], script: X["duration"], "\"'&><img src=x onerror=alert(1)>": X["age"]}
+    )
     label = y.map({"good": "<i>good</i>", "bad": "'\"><script>1</script>"})
     model = make_pipeline(StandardScaler(), GradientBoostingClassifier(n_estimators=30, random_state=0))
     model.fit(frame[:700], label[:700])

@@ -186,7 +186,10 @@ def test_exports_are_keyed_by_digest(ana, ben, audited):
     found = pyarrow.parquet.read_table(io.BytesIO(ana.get("/export/decisions.parquet").content))
     digest = audited.certs.most_fragile(1)[0].digest
     assert found.column_names[0] == "digest" and found["digest"].to_pylist() == [digest] * 2
-    assert found["note"].to_pylist() == ["=HYPERLINK(1)", ""] and found["groups"].to_pylist() == [[], ["age", "purpose"]]
+    assert found["note"].to_pylist() == ["=HYPERLINK(1)", ""] and found["groups"].to_pylist() == [
+        [],
+        ["age", "purpose"],
+    ]
     assert found["status"].to_pylist() == ["conflict"] * 2
     text = ana.get("/export/decisions.csv").content
     read = pyarrow.csv.read_csv(io.BytesIO(text))
@@ -203,10 +206,22 @@ def test_an_audit_with_more_or_fewer_columns_is_still_read(bench, ana):
     """Columns of the lattice come after the digest; an audit may be written without its steps."""
     queued = bench.cases.find(first_case(ana).removeprefix("/case/"))
     row = bench.cases.certificate_row(queued)
-    more = {**row, "smallest_failing_set": ["age", "purpose"], "failure_probability": 0.125, "lattice_digest": "sha256:0"}
+    more = {
+        **row,
+        "smallest_failing_set": ["age", "purpose"],
+        "failure_probability": 0.125,
+        "lattice_digest": "sha256:0",
+    }
     story = story_of(more, queued, bench.cases.protocol, bench.cases.manifest)
     assert story.lattice == (("smallest failing set", "age, purpose"), ("failure probability", "0.125"))
-    steps = ("path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "one_step_confidence_drop")
+    steps = (
+        "path_margin",
+        "path_predicted",
+        "path_collapse",
+        "fade_margin",
+        "one_step_drop",
+        "one_step_confidence_drop",
+    )
     fewer = {name: value for name, value in row.items() if name not in steps}
     story = story_of(fewer, queued, bench.cases.protocol, bench.cases.manifest)
     assert story.curve is None and len(story.losses) == 3 and "turns without" in story.sentence

@@ -129,12 +129,19 @@ def test_large_bodies_are_refused_whether_announced_or_not(bench, ana):
 
 
 def test_every_answer_forbids_what_is_not_ours(bench, ana):
-    answers = [ana.get(path) for path in PAGES] + [stranger(bench).get("/"), ana.get("/case/1-2"), ana.get("/queue?k=9")]
+    answers = [ana.get(path) for path in PAGES] + [
+        stranger(bench).get("/"),
+        ana.get("/case/1-2"),
+        ana.get("/queue?k=9"),
+    ]
     for answer in answers:
         for name, value in HEADERS.items():
             if name != "cache-control":
                 assert answer.headers[name] == value
-    assert "unsafe" not in HEADERS["content-security-policy"] and "default-src 'none'" in HEADERS["content-security-policy"]
+    assert (
+        "unsafe" not in HEADERS["content-security-policy"]
+        and "default-src 'none'" in HEADERS["content-security-policy"]
+    )
     assert ana.get("/queue").headers["cache-control"] == "no-store"
 
 
@@ -153,7 +160,9 @@ def test_paths_cannot_leave_the_application(ana, path):
     assert "import" not in answer.text and "SQLite" not in answer.text and "root:" not in answer.text
 
 
-@pytest.mark.parametrize("target", ["//evil.example", "/\\evil.example", "https://evil.example", "javascript:1", "/\r\nx"])
+@pytest.mark.parametrize(
+    "target", ["//evil.example", "/\\evil.example", "https://evil.example", "javascript:1", "/\r\nx"]
+)
 def test_after_saying_who_one_stays_here(ana, target):
     assert ana.post("/who", data={"name": "Ana", "next": target}).headers["location"] == "/queue"
     assert "evil.example" not in ana.get("/who", params={"next": target}).text

@@ -106,7 +106,10 @@ def test_neighbours_are_those_of_the_list(bench, view):
 def test_similar_cases_are_turned_by_the_same_groups(bench, table):
     here = next(q for q in bench.cases.page(View(budget="all"), "Ana").cases if len(q.failing) == 2)
     same = table[
-        [set(f) == set(here.failing) and p == here.label for f, p in zip(table["failing"], table["predicted"], strict=True)]
+        [
+            set(f) == set(here.failing) and p == here.label
+            for f, p in zip(table["failing"], table["predicted"], strict=True)
+        ]
     ]
     expected = [name for name in ranked(same) if name != here.case.row_id]
     cases, total = bench.cases.similar(here)
@@ -228,7 +231,9 @@ def test_a_replaced_audit_is_noticed(audited, tmp_path):
     index.close()
 
 
-@pytest.mark.parametrize("key", ["", "0", "0-", "-1-abc", "999999-abc", "0-0000000000000000", "..%2F", "٣-abc", "1e3-a"])
+@pytest.mark.parametrize(
+    "key", ["", "0", "0-", "-1-abc", "999999-abc", "0-0000000000000000", "..%2F", "٣-abc", "1e3-a"]
+)
 def test_an_address_names_one_case_or_none(bench, key):
     with pytest.raises(CertificateError, match="no case"):
         bench.cases.find(key)

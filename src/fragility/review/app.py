@@ -22,8 +22,8 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
-from fragility.errors import CertificateError, DataError, FragilityError
 import fragility.review.pages as pages
+from fragility.errors import CertificateError, DataError, FragilityError
 from fragility.review.exporting import decisions_table, for_spreadsheets
 from fragility.review.guards import Guards
 from fragility.review.history import (
@@ -97,18 +97,19 @@ def create_app(bench: Workbench, *, token: str, port: int) -> Guards:
     """Return the guarded application."""
     desk = _Desk(bench, f"fragility-reviewer-{port}")
     app = FastAPI(title="fragility review", docs_url=None, redoc_url=None, openapi_url=None)
-    for path, page in {
+    reading: dict[str, Callable[..., Response]] = {
         "/": desk.start, "/queue": desk.queue, "/who": desk.who, "/case/{key}": desk.case,
         "/case/{key}/state": desk.case_state, "/bulk": desk.bulk, "/team": desk.team,
         "/export/{name}": desk.export, "/static/{name}": desk.static,
-    }.items():  # fmt: skip
-        app.add_api_route(path, page, methods=["GET"], response_model=None)
-    for path, write in {
+    }  # fmt: skip
+    writing: dict[str, Callable[..., Response]] = {
         "/who": desk.say_who, "/next": desk.next_case, "/case/{key}/decide": desk.decide,
         "/case/{key}/undo": desk.undo, "/case/{key}/second": desk.ask_second, "/case/{key}/whatif": desk.ask_whatif,
         "/bulk": desk.decide_all, "/bulk/undo": desk.undo_all, "/team/second": desk.ask_seconds,
-    }.items():  # fmt: skip
-        app.add_api_route(path, write, methods=["POST"], response_model=None)
+    }  # fmt: skip
+    for method, routes in (("GET", reading), ("POST", writing)):
+        for path, answer in routes.items():
+            app.add_api_route(path, answer, methods=[method], response_model=None)
     _add_error_pages(app, desk)
     return Guards(app, port=port, token=token)
 
@@ -370,7 +371,9 @@ class _Desk:
         self.cases.catch_up(self.store)
         cases = self.cases.open_cases(view, viewer)
         if form.one("expected") != str(len(cases)):
-            alert = f"Nothing was saved: there are {len(cases):,} open cases by now. Look at the number and confirm again."
+            alert = (
+                f"Nothing was saved: there are {len(cases):,} open cases by now. Look at the number and confirm again."
+            )
             return self._bulk(request, viewer, view, 409, alert, draft)
         try:
             bulk, _ = self.store.decide_all(cases, viewer, action, groups, note)
@@ -510,4 +513,3 @@ def _refused(request: Request, desk: _Desk, status: int, sentence: str) -> Respo
     if _wants_json(request):
         return JSONResponse({"error": sentence}, status_code=status)
     return _page(pages.ErrorPage(desk.frame(request, "Not possible"), sentence), status)
-

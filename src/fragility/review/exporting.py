@@ -45,7 +45,7 @@ def for_spreadsheets(table: pa.Table) -> pa.Table:
     """Return the table as CSV can hold it: lists as JSON, and no text that a spreadsheet would run as a formula."""
     for i, field in enumerate(table.schema):
         if pa.types.is_list(field.type):
-            values = [groups_text(value) for value in table.column(i).to_pylist()]
+            values: list[str | None] = [groups_text(value) for value in table.column(i).to_pylist()]
         elif pa.types.is_string(field.type):
             values = [_harmless(value) for value in table.column(i).to_pylist()]
         else:

@@ -149,16 +149,16 @@ class Guards:
 
 async def _body(receive: Receive) -> bytes | None:
     """Return the whole body, or None once it is larger than it may be."""
-    body = b""
+    body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            return body
+            return bytes(body)
         body += message.get("body", b"")
         if len(body) > BODY_LIMIT:
             return None
         if not message.get("more_body", False):
-            return body
+            return bytes(body)
 
 
 async def _answer(send: Send, status: int, text: str, extra: Mapping[str, str] | None = None) -> None:

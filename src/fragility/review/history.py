@@ -1,8 +1,8 @@
 """What the entries about one case mean together: pure functions from entries to a state.
 
-An entry is never changed. A reviewer's standing decision is the last of theirs that was not undone. A case is open while
-nobody's decision stands; it has the decision on which all agree; or it is a conflict. While a second review is asked for
-and not yet given, what others decided is hidden from whoever has not decided: that review is blind.
+An entry is never changed. A reviewer's standing decision is the last of theirs that was not undone. A case is open
+while nobody's decision stands; it has the decision on which all agree; or it is a conflict. While a second review is
+asked for and not yet given, what others decided is hidden from whoever has not decided: that review is blind.
 """
 
 from __future__ import annotations

@@ -249,7 +249,9 @@ def _drops(cert: Certificate) -> tuple[tuple[str, float, float, Bar], ...]:
 def _losses(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str, str, float], ...]:
     shares = [row["rcma"], row["independent_loss"], row["common_loss"]]
     names = ("what matters most goes first", "each group fails on its own", "everything fades together")
-    told = [words for _, words in cert.losses()] if cert else [f"{share:.0%} of the margin" for share in shares if share]
+    told = (
+        [words for _, words in cert.losses()] if cert else [f"{share:.0%} of the margin" for share in shares if share]
+    )
     known = [(name, share) for name, share in zip(names, shares, strict=True) if share is not None]
     return tuple((name, words, share) for (name, share), words in zip(known, told, strict=False))
 

@@ -109,9 +109,13 @@ class CaseIndex:
         self._parts = tuple(parts)
         self._schema = pq.read_schema(parts[0].path)
         self._scratch = tempfile.TemporaryDirectory(prefix="fragility-review-", ignore_cleanup_errors=True)
-        settings = {"memory_limit": MEMORY, "threads": THREADS, "temp_directory": f"{self._scratch.name}/spill"}
-        # Nothing but the files named here is read, and no extension is ever fetched.
-        settings |= {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            "memory_limit": MEMORY,
+            "threads": THREADS,
+            "temp_directory": f"{self._scratch.name}/spill",
+            "autoinstall_known_extensions": "false",  # nothing is ever fetched
+            "autoload_known_extensions": "false",
+        }
         self._database = duckdb.connect(f"{self._scratch.name}/cases.duckdb", config=settings)
         self._lock = threading.Lock()
         self._known: dict[Any, Any] = {}  # answers that cannot change, because an audit does not
@@ -296,9 +300,10 @@ class CaseIndex:
             raise ViewError(f"the rows have no field {name[:60]!r}; known are {known}")
         column, number = self._field_columns[name]
         wanted = wanted_value(text)
-        if not number or not wanted.is_range:
-            return Where(f"CAST(f.{column} AS VARCHAR) = ?{f' OR f.{column} = TRY_CAST(? AS DOUBLE)' if number else ''}",
-                         (wanted.text, wanted.text) if number else (wanted.text,))  # fmt: skip
+        if not number:
+            return Where(f"f.{column} = ?", (wanted.text,))
+        if not wanted.is_range:
+            return Where(f"f.{column} = TRY_CAST(? AS DOUBLE)", (wanted.text,))
         low = -math.inf if wanted.low is None else wanted.low
         high = math.inf if wanted.high is None else wanted.high
         return Where(f"f.{column} BETWEEN ? AND ?", (low, high))
@@ -334,9 +339,10 @@ class CaseIndex:
     def _done(self, budget: Where, viewer: str) -> dict[str, int]:
         sql = (
             f"SELECT CASE WHEN {HIDDEN} THEN 'second' ELSE s.status END AS shown, count(*) "
-            f"FROM states s JOIN cases c ON c.place = s.place WHERE s.status <> 'open' AND ({budget.sql}) GROUP BY shown"
+            f"FROM states s JOIN cases c ON c.place = s.place WHERE s.status <> 'open' AND ({budget.sql}) "
+            "GROUP BY shown"
         )
-        return {status: count for status, count in self._ask(sql, (viewer, *budget.values))}
+        return dict(self._ask(sql, (viewer, *budget.values)))
 
     def _cases(self, places: Sequence[int]) -> tuple[QueuedCase, ...]:
         if not places:
@@ -356,7 +362,7 @@ class CaseIndex:
 
     def find(self, key: str) -> QueuedCase:
         """Return the case that an address names; CertificateError if there is none."""
-        place, _, start = key.partition("-")
+        place = key.partition("-")[0]
         if place.isascii() and place.isdigit() and len(place) < 16 and int(place) < len(self):
             found = self._cases([int(place)])[0]
             if found.key == key:
@@ -461,7 +467,9 @@ def _direction(view: View) -> str:
 def _flip_condition(k: str) -> Where:
     if k == "none":
         return Where("NOT c.flipped")
-    return Where("c.flipped AND c.flip_budget >= 4") if k == "4" else Where("c.flipped AND c.flip_budget = ?", (int(k),))
+    return (
+        Where("c.flipped AND c.flip_budget >= 4") if k == "4" else Where("c.flipped AND c.flip_budget = ?", (int(k),))
+    )
 
 
 def _status_condition(status: str, viewer: str) -> Where:

@@ -1,4 +1,4 @@
-"""The audited rows themselves, where they are given: matched to their certificates, and proven to be the ones audited."""
+"""The audited rows themselves, where they are given: matched to their certificates, and shown to be those audited."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def groups_of_fields(protocol: Protocol, model: Model | None = None) -> dict[str
     else only a group named like a field is taken for that field's.
     """
     fields = [field.name for field in protocol.fields]
-    origins = {name: (name,) for name in fields}
+    origins: dict[str, tuple[str, ...]] = {name: (name,) for name in fields}
     if protocol.space != "raw" and model is not None and model.transformer is not None:
         traced = trace_columns(model.transformer, list(model.columns or fields))
         origins = {column.name: origin.fields for column, origin in zip(protocol.columns, traced, strict=False)}

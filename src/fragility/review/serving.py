@@ -96,6 +96,7 @@ def serve(bench: Workbench, listening: socket.socket, *, announce: Callable[[str
         ws="none",
     )
     address = f"http://{LOOPBACK}:{port}/?token={token}"
+    listening.listen()  # whoever is told the address may come at once
     announce(address)
     if browser:
         threading.Timer(0.5, webbrowser.open, [address]).start()

@@ -198,7 +198,13 @@ class Store:
     # --- writing --------------------------------------------------------------------------------------------
 
     def decide(
-        self, case: Case, reviewer: str, action: str, groups: Sequence[str] = (), note: str = "", seen: int | None = None
+        self,
+        case: Case,
+        reviewer: str,
+        action: str,
+        groups: Sequence[str] = (),
+        note: str = "",
+        seen: int | None = None,
     ) -> Entry:
         """Write a decision.
 

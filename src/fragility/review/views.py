@@ -55,21 +55,24 @@ class View:
         except ValueError as error:
             raise ViewError("the address has too many words") from error
         given = {name: values[-1] for name, values in words.items() if values[-1]}  # a blank says nothing
-        view = cls(
+        return cls(
             by=_one_of(given, "by", RANKINGS, "exposure"),
             budget=_one_of(given, "budget", BUDGETS, "20"),
             hours=_number(given, "hours", 1.0, 0.0, 10_000.0),
             rate=_number(given, "rate", 20.0, 0.0, 100_000.0),
             confident=_number(given, "confident", CONFIDENT, 0.0, 1.0),
+            label=_text(given, "label"),
             k=_one_of(given, "k", FLIPS, ""),
+            group=_text(given, "group"),
             where=_pairs(words.get("field", []), words.get("value", [])),
             status=_one_of(given, "status", STATUSES, ""),
+            reviewer=_text(given, "reviewer"),
+            search=_text(given, "search"),
             sort=_one_of(given, "sort", SORTS, ""),
             up=_one_of(given, "up", ("1",), "") == "1",
             page=int(_number(given, "page", 1.0, 1.0, 10.0**9)),
             stay=_one_of(given, "stay", ("1",), "") == "1",
         )
-        return replace(view, **{name: _text(given, name) for name in ("label", "group", "reviewer", "search")})
 
     def address(self, **changes: Any) -> str:
         """Return the query string of this view, or of one that differs from it in ``changes``."""
@@ -80,7 +83,9 @@ class View:
             value = getattr(view, each.name)
             if each.name == "where":
                 words += [pair for name, wanted in value for pair in (("field", name), ("value", wanted))]
-            elif value != getattr(plain, each.name) or each.name == "budget":  # whose default is not the same everywhere
+            elif (
+                value != getattr(plain, each.name) or each.name == "budget"
+            ):  # whose default is not the same everywhere
                 words.append((each.name, _written(value)))
         return urlencode(words)
 
