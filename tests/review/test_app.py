@@ -126,7 +126,7 @@ def test_a_blind_second_review_hides_the_first_until_it_is_given(ana, ben, bench
     ana.post("/team/second", data={"number": "5", "view": ""})
     decide(ben, other, "accept")
     team = ana.get("/team").text
-    assert "<dd>0.00</dd>" in team and "<dd>1 of 2</dd>" in team  # escalate/accept and accept/accept
+    assert "<strong>0.00</strong>" in team and "<strong>1 of 2</strong>" in team  # escalate/accept and accept/accept
 
 
 def test_the_team_may_ask_for_few_or_many(ana):
