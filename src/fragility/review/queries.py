@@ -32,7 +32,7 @@ from fragility.review.history import Case, CaseState
 from fragility.review.store import Store
 from fragility.review.views import PAGE_ROWS, SHARES, View, ViewError, wanted_value
 
-MEMORY = "160MB"  # that DuckDB may hold; beyond it, it writes to its temporary folder
+MEMORY = "128MB"  # that DuckDB may hold; beyond it, it writes to its temporary folder
 THREADS = 2
 CHUNK = 1 << 20
 SORTED_BY = {"exposure": "exposure", "fds": "fds", "confidence": "confidence", "k": "flip_budget", "id": "place"}
