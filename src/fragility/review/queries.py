@@ -37,6 +37,7 @@ THREADS = 2
 CHUNK = 1 << 20
 SORTED_BY = {"exposure": "exposure", "fds": "fds", "confidence": "confidence", "k": "flip_budget", "id": "place"}
 SIMILAR = 8
+REMEMBERED = 1000  # answers
 CANDIDATES = 64  # cases looked at when the next one is given out
 REPLACED = "the audit was replaced while it was being reviewed; start the workbench anew"
 NEEDED = ("id", "predicted", "confidence", "flip_budget", "flipped", "fds", "exposure", "path", "digest")
@@ -123,7 +124,7 @@ class CaseIndex:
         }
         self._database = duckdb.connect(f"{self._scratch.name}/cases.duckdb", config=settings)
         self._lock = threading.Lock()
-        self._known: dict[Any, Any] = {}  # answers that cannot change, because an audit does not
+        self._known: dict[Any, list[tuple[Any, ...]]] = {}  # answers that cannot change, because an audit does not
         self._seen = 0
         self._field_columns: dict[str, tuple[str, bool]] = {}
         self._build()
@@ -193,9 +194,11 @@ class CaseIndex:
     def _ask_once(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Answer a question about the audit alone, whose answer never changes."""
         key = sql, tuple(values)
-        if key not in self._known:
-            self._known[key] = self._ask(sql, values)
-        answer: list[tuple[Any, ...]] = self._known[key]
+        answer = self._known.get(key)
+        if answer is None:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            answer = self._known[key] = self._ask(sql, values)
         return answer
 
     # --- the rows' own fields -------------------------------------------------------------------------------
