@@ -186,19 +186,26 @@ def copy_of(audited, folder):
     return folder, next(folder.glob("certificates-*.parquet"))
 
 
+def part_name(whole: str, number: int, digest: str) -> str:
+    """Return a part's name, with its place where the names of parts have one."""
+    place = f"{number:05}-" if whole.count("-") == 2 else ""
+    return f"certificates-{place}{digest[7:23]}.parquet"
+
+
 def test_an_audit_in_many_parts_is_one_queue(audited, bench, tmp_path):
     """Parts in the order of the manifest; their names are read from it."""
     folder, whole = copy_of(audited, tmp_path / "parts")
     manifest, rows = json.loads((folder / "manifest.json").read_text()), pq.read_table(whole)
-    files = {name: digest for name, digest in manifest["files"].items() if name.startswith("protocol")}
+    protocol = {name: digest for name, digest in manifest["files"].items() if name.startswith("protocol")}
+    files: dict[str, str] = {}
     for start in range(0, len(rows), 77):
         pq.write_table(rows.slice(start, 77), folder / "part.parquet")
         digest = fg.canonical.digest_bytes((folder / "part.parquet").read_bytes())
-        name = f"certificates-{digest[7:23]}.parquet"
+        name = part_name(whole.name, start // 77, digest)
         (folder / "part.parquet").rename(folder / name)
         files[name] = digest
     whole.unlink()
-    (folder / "manifest.json").write_text(manifest_text({**manifest, "files": files}))
+    (folder / "manifest.json").write_text(manifest_text({**manifest, "files": {**files, **protocol}}))
     parts = CaseIndex.open(folder)
     view = View(budget="all", confident=0)
     assert parts.page(view, "Ana").cases == bench.cases.page(view, "Ana").cases
