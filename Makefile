@@ -12,12 +12,16 @@ TESTS ?= tests paper/tests
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all coverage lint format types bench docs clean
+.PHONY: help setup setup-browser demo test test-all coverage lint format types bench docs clean
 
 help:
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(VENV)/.installed-dev  ## everything a developer needs, and the paper's study, in .venv
+
+setup-browser:  ## Debian's chromium and its driver, for the tests of the review workbench (where apt is present)
+	@command -v apt-get >/dev/null || { echo "no apt-get here; install chromium and chromedriver yourself" >&2; exit 1; }
+	$(if $(filter 0,$(shell id -u)),,sudo) apt-get install --yes --no-install-recommends chromium chromium-driver
 
 demo: $(VENV)/.installed  ## train, audit, explain; writes demo-audit/
 	$(BIN)/fragility demo

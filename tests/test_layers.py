@@ -51,6 +51,7 @@ LAZY = OPTIONAL | {"matplotlib", "skops"}  # slow to import, and not needed by m
 MAY_IMPORT_TORCH = {"engines.neural", "engines.neural_states", "resmlp.network", "resmlp.training"}
 MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models.links"}  # inside a function: the adapter of a torch module
 MAY_IMPORT_NUMBA = {"engines.trees.kernels.compiling"}
+MAY_IMPORT_WEB = {"review.app", "review.queries", "review.serving"}  # a web framework, DuckDB; loaded by one command
 LOADED_WHEN_USED = {"engines.trees.kernels"}  # by functions of the engine, because it loads numba
 
 MODULES = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}
@@ -161,6 +162,7 @@ def test_optional_libraries_are_imported_lazily(module):
     eager = module_level_imports(tree, module) & LAZY
     allowed = {"torch", "safetensors"} if module in MAY_IMPORT_TORCH else set()
     allowed |= {"numba"} if module in MAY_IMPORT_NUMBA else set()
+    allowed |= {"fastapi", "starlette", "uvicorn", "duckdb"} if module in MAY_IMPORT_WEB else set()
     assert eager <= allowed, f"fragility.{module} imports {sorted(eager - allowed)} when it is itself imported"
 
 

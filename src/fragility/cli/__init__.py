@@ -19,7 +19,19 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fragility.cli import audit, calibrate, demo, evaluate, harden, policy, protocol, reading, reliability, report
+from fragility.cli import (
+    audit,
+    calibrate,
+    demo,
+    evaluate,
+    harden,
+    policy,
+    protocol,
+    reading,
+    reliability,
+    report,
+    review,
+)
 from fragility.cli.group import Commands
 from fragility.cli.outputs import forget_outputs, interruption
 from fragility.cli.terminal import DEBUG, EXIT_ERROR, EXIT_INTERRUPTED, complain, explain, note
@@ -28,7 +40,7 @@ from fragility.cli.wording import in_options
 from fragility.errors import FragilityError
 from fragility.version import __version__
 
-COMMANDS = (demo, protocol, audit, reading, report, evaluate, policy, reliability, harden, calibrate)
+COMMANDS = (demo, protocol, audit, reading, report, review, evaluate, policy, reliability, harden, calibrate)
 
 app = typer.Typer(
     name="fragility",

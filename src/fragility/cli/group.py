@@ -49,6 +49,9 @@ class Commands(TyperGroup):
         return own if own is not None or found is None else _placeholder(found)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        two_words = " ".join(args[:2])
+        if two_words in self.commands:  # `review export`, beside `review DIR`
+            return two_words, self.commands[two_words], args[2:]
         for name in args[:1]:
             self.load_extension(name)
         return super().resolve_command(ctx, args)

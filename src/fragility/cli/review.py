@@ -1,0 +1,170 @@
+"""`fragility review` and `fragility review export`: decide about the cases that matter, and hand the decisions on."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import fragility as fg
+from fragility.cli.group import READ
+from fragility.cli.options import (
+    MODEL_HELP,
+    Classes,
+    Decimal,
+    DirArgument,
+    Encoding,
+    Id,
+    Separator,
+    Target,
+    Trust,
+    is_given,
+    parse_classes,
+)
+from fragility.cli.outputs import plan_files
+from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows
+from fragility.cli.terminal import note, out
+from fragility.errors import DataError, FragilityError
+
+if TYPE_CHECKING:
+    from fragility.review.serving import Given
+
+NEEDED = ("duckdb", "fastapi", "uvicorn")
+
+Model = Annotated[
+    str | None, typer.Option("--model", metavar="MODEL", help=f"The audited model, for what-if. {MODEL_HELP}")
+]
+Data = Annotated[
+    Path | None, typer.Option("--data", metavar="DATA", help="The audited rows, to show and filter their fields.")
+]
+Policy = Annotated[
+    Path | None, typer.Option("--policy", metavar="FILE", help="Begin with what this review policy sends to review.")
+]
+StoreOption = Annotated[
+    Path | None, typer.Option("--store", metavar="FILE", help="Where decisions are kept. (default DIR/review.sqlite)")
+]
+StoreToRead = Annotated[
+    Path, typer.Option("--store", metavar="FILE", help="The file with the decisions.", show_default=False)
+]
+Port = Annotated[
+    int | None, typer.Option("--port", metavar="N", min=1, max=65535, help="The port to listen on. (default 8808)")
+]
+NoOpen = Annotated[bool, typer.Option("--no-open", help="Print the address, but do not open the browser.")]
+ExportFile = Annotated[
+    Path, typer.Option("--out", metavar="FILE", help="The table to write (.csv or .parquet).", show_default=False)
+]
+History = Annotated[bool, typer.Option("--history", help="Every entry, not only the decisions that stand.")]
+
+
+class MissingExtraError(FragilityError):
+    """A command needs libraries that a plain install does not have."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("review", rich_help_panel=READ)(review)
+    app.command("review export", rich_help_panel=READ)(export)
+
+
+def review(
+    context: typer.Context,
+    directory: DirArgument,
+    model: Model = None,
+    data: Data = None,
+    target: Target = None,
+    id_column: Id = None,
+    policy: Policy = None,
+    store: StoreOption = None,
+    port: Port = None,
+    no_open: NoOpen = False,
+    separator: Separator = None,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
+    classes: Classes = None,
+    trust: Trust = False,
+) -> None:
+    """Open the review workbench: a page in your browser, served by this machine to this machine only.
+
+    [bold]Examples[/bold]
+
+      fragility review audit/
+
+      fragility review audit/ --model model.skops --data test.parquet --target class --id loan_id
+
+      fragility review audit/ --policy policy.json --store decisions.sqlite --no-open
+    """
+    _refuse_without(context, model, data)
+    _check_installed()
+    from fragility.review.serving import listen, open_workbench, serve
+
+    form = csv_format(separator, encoding, decimal, data)
+    given = _read_given(model, data, target, id_column, form, classes, trust)
+    chosen = None if policy is None else fg.ReviewPolicy.load(policy)
+    listening = listen(port)
+    bench = open_workbench(directory, store=store, policy=chosen, given=given)
+
+    def announce(address: str) -> None:
+        out().print(address, soft_wrap=True)
+        note(f"decisions are kept in {bench.store.path}; Ctrl-C ends the workbench")
+
+    serve(bench, listening, announce=announce, browser=not no_open)
+    note(f"stopped; next: fragility review export --store {bench.store.path} --out decisions.csv")
+
+
+def _read_given(
+    model: str | None, data: Path | None, target: str | None, id_column: str | None, form: CsvFormat,
+    classes: str | None, trust: bool,
+) -> Given | None:  # fmt: skip
+    from fragility.review.serving import Given
+
+    if data is None:
+        return None
+    rows = read_rows(data, "DATA", target=target, id_column=id_column, form=form)
+    note_unlabelled(rows, target, data)
+    loaded = None if model is None else fg.load_model(model, trust=trust, classes=parse_classes(classes))
+    return Given(rows.X, rows.ids, loaded)
+
+
+def _refuse_without(context: typer.Context, model: str | None, data: Path | None) -> None:
+    """Refuse options that would have no effect."""
+    if data is None:
+        for name, option in (("model", "--model"), ("target", "--target"), ("id_column", "--id")):
+            if is_given(context, name):
+                raise DataError(f"{option} speaks of the audited rows; name them with --data, or leave out {option}")
+    if model is None:
+        for name, option in (("trust", "--trust"), ("classes", "--classes")):
+            if is_given(context, name):
+                raise DataError(f"{option} speaks of the model; name it with --model, or leave out {option}")
+
+
+def _check_installed() -> None:
+    absent = [name for name in NEEDED if find_spec(name) is None]
+    if absent:
+        raise MissingExtraError(
+            f"the review workbench needs {', '.join(absent)}; install it with `pip install 'fragility[review]'`"
+        )
+
+
+def export(store: StoreToRead, out_file: ExportFile, history: History = False) -> None:
+    """Write decisions as a table, keyed by the digest of the certificate each one speaks of.
+
+    [bold]Examples[/bold]
+
+      fragility review export --store audit/review.sqlite --out decisions.csv
+
+      fragility review export --store audit/review.sqlite --out history.parquet --history
+    """
+    from fragility.review.exporting import decisions_table, for_spreadsheets
+    from fragility.review.store import Store
+    from fragility.saving import TABLE_SUFFIXES, checked_suffix, write_table
+
+    plan_files({"--out": out_file}, {"--store": store})
+    suffix = checked_suffix(out_file, TABLE_SUFFIXES)
+    found = Store.open(store, new=False)
+    try:
+        table = decisions_table(found.everything(), history=history)
+    finally:
+        found.close()
+    write_table(out_file, for_spreadsheets(table) if suffix == ".csv" else table)
+    out().print(f"{table.num_rows} {'entries' if history else 'decisions'} in {out_file}")

@@ -1,0 +1,515 @@
+"""Addresses, and what happens at them.
+
+Pages are rendered here and now; a write is answered by sending the browser to a page, so that reloading writes nothing
+twice. Nothing is answered that the guards have not let through.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.resources import files
+from typing import Annotated, Any
+from urllib.parse import parse_qs, quote, unquote, urlencode
+
+import pyarrow.csv
+import pyarrow.parquet
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.exceptions import HTTPException
+
+import fragility.review.pages as pages
+from fragility.errors import CertificateError, DataError, FragilityError
+from fragility.review.exporting import decisions_table, for_spreadsheets
+from fragility.review.guards import Guards
+from fragility.review.history import (
+    DECISIONS,
+    OPEN,
+    WORDS,
+    CaseState,
+    Entry,
+    blind_pairs,
+    case_state,
+    cohens_kappa,
+)
+from fragility.review.queries import CANDIDATES, CaseIndex, QueuedCase, case_key
+from fragility.review.rows import GivenRows
+from fragility.review.store import ConflictError, RefusedError, Store, StoreError, reviewer_name
+from fragility.review.views import View, ViewError
+from fragility.review.whatif import WhatIf
+
+STATIC = {"review.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
+RECENT = 100
+YEAR = 365 * 24 * 3600
+MOST_ASKED = 1000  # second reviews in one request
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """Everything the pages need."""
+
+    cases: CaseIndex
+    store: Store
+    rows: GivenRows | None = None
+    whatif: WhatIf | None = None
+
+    @property
+    def default_budget(self) -> str:
+        return "20" if self.cases.policy is None else "policy"
+
+
+class NobodyError(FragilityError):
+    """The reviewer has not said who they are."""
+
+
+class Words(dict[str, list[str]]):
+    """The fields of a form."""
+
+    def one(self, name: str) -> str:
+        return self.get(name, [""])[-1]
+
+
+async def form_words(request: Request) -> Words:
+    """Return the fields of a form that was sent."""
+    try:
+        text = (await request.body()).decode("utf-8")
+        return Words(parse_qs(text, keep_blank_values=True, max_num_fields=500, errors="strict"))
+    except ValueError as error:
+        raise DataError("the form cannot be read") from error
+
+
+async def json_body(request: Request) -> Any:
+    try:
+        return json.loads(await request.body())
+    except (ValueError, RecursionError) as error:
+        raise DataError("JSON was expected") from error
+
+
+Form = Annotated[Words, Depends(form_words)]
+Json = Annotated[Any, Depends(json_body)]
+
+
+def create_app(bench: Workbench, *, token: str, port: int) -> Guards:
+    """Return the guarded application."""
+    desk = _Desk(bench, f"fragility-reviewer-{port}")
+    app = FastAPI(title="fragility review", docs_url=None, redoc_url=None, openapi_url=None)
+    reading: dict[str, Callable[..., Response]] = {
+        "/": desk.start, "/queue": desk.queue, "/who": desk.who, "/case/{key}": desk.case,
+        "/case/{key}/state": desk.case_state, "/bulk": desk.bulk, "/team": desk.team,
+        "/export/{name}": desk.export, "/static/{name}": desk.static,
+    }  # fmt: skip
+    writing: dict[str, Callable[..., Response]] = {
+        "/who": desk.say_who, "/next": desk.next_case, "/case/{key}/decide": desk.decide,
+        "/case/{key}/undo": desk.undo, "/case/{key}/second": desk.ask_second, "/case/{key}/whatif": desk.ask_whatif,
+        "/bulk": desk.decide_all, "/bulk/undo": desk.undo_all, "/team/second": desk.ask_seconds,
+    }  # fmt: skip
+    for method, routes in (("GET", reading), ("POST", writing)):
+        for path, answer in routes.items():
+            app.add_api_route(path, answer, methods=[method], response_model=None)
+    _add_error_pages(app, desk)
+    return Guards(app, port=port, token=token)
+
+
+class _Desk:
+    """What happens at each address."""
+
+    def __init__(self, bench: Workbench, cookie: str) -> None:
+        self.bench, self.cases, self.store = bench, bench.cases, bench.store
+        self.cookie = cookie
+        folder = files("fragility.review") / "static"
+        self._static = {name: (folder / name).read_bytes() for name in STATIC}
+
+    # --- who is there, and what they look at ------------------------------------------------------------------
+
+    def reviewer(self, request: Request) -> str:
+        try:
+            return reviewer_name(unquote(request.cookies.get(self.cookie, "")))
+        except RefusedError as error:
+            raise NobodyError("say who you are first") from error
+
+    def view(self, query: str) -> View:
+        return View.from_address(query).with_default_budget(query, self.bench.default_budget)
+
+    def frame(self, request: Request, title: str, view: View | None = None, tab: str = "", **more: Any) -> pages.Frame:
+        try:
+            name: str | None = self.reviewer(request)
+        except NobodyError:
+            name = None
+        written = "" if view is None else view.address(page=1)
+        return pages.Frame(title, self.cases.folder.resolve().name, name, written, tab, **more)
+
+    def start(self) -> Response:
+        return _to("/queue")
+
+    def who(self, request: Request) -> Response:
+        goto = _inside(request.query_params.get("next", "/queue"))
+        counts = Counter(entry.reviewer for entry in self.store.latest(1000))
+        frame = self.frame(request, "Who is reviewing?")
+        return _page(pages.WhoPage(frame, goto, tuple(sorted(counts))))
+
+    def say_who(self, form: Form) -> Response:
+        name = reviewer_name(form.one("name"))
+        answer = _to(_inside(form.one("next") or "/queue"))
+        answer.set_cookie(self.cookie, quote(name), max_age=YEAR, httponly=True, samesite="strict")
+        return answer
+
+    def static(self, name: str) -> Response:
+        if name not in self._static:
+            raise HTTPException(404)
+        return Response(self._static[name], media_type=STATIC[name], headers={"cache-control": "max-age=600"})
+
+    # --- the queue ----------------------------------------------------------------------------------------------
+
+    def queue(self, request: Request) -> Response:
+        viewer, view = self.reviewer(request), self.view(request.url.query)
+        self.cases.catch_up(self.store)
+        found = self.cases.page(view, viewer)
+        states = self.store.states_of([queued.case.digest for queued in found.cases])
+        notice = self.notice(request, viewer, view)
+        return _page(
+            pages.QueuePageContext(
+                frame=self.frame(request, "Queue", view, "queue", notice=notice),
+                view=view,
+                queue=found,
+                lines=pages.queue_lines(found.cases, states, viewer),
+                choices=self.choices(),
+                rows=len(self.cases),
+                model=str(self.cases.manifest["model"]["kind"]),
+            )
+        )
+
+    def choices(self) -> pages.Choices:
+        policy = self.cases.policy
+        return pages.Choices(
+            labels=self.cases.classes,
+            groups=self.cases.protocol.group_names,
+            fields=self.cases.field_names,
+            reviewers=self.store.reviewers(),
+            policy=None if policy is None else policy.sentence(),
+        )
+
+    def notice(self, request: Request, viewer: str, view: View) -> pages.Notice | None:
+        """Return what the address says was just done; the number of an entry, which only its writer may undo."""
+        number, bulk = request.query_params.get("done", ""), request.query_params.get("bulk", "")
+        if number.isascii() and number.isdigit() and len(number) < 16:
+            entry = self.store.entry(int(number))
+            if entry is not None and entry.reviewer == viewer and entry.case.audit == self.cases.audit:
+                return self._done(entry, view)
+        if bulk:
+            count = self.store.standing_of(bulk, viewer)
+            if count:
+                fields = {"bulk": bulk, "view": view.address()}
+                return pages.Notice(f"{count:,} decisions saved.", "/bulk/undo", fields)
+        return None
+
+    def _done(self, entry: Entry, view: View) -> pages.Notice:
+        text = f"Case {entry.case.row_id}: {WORDS.get(entry.action, entry.action)}."
+        if entry.action == "undo":
+            return pages.Notice(text)
+        fields = {"entry": str(entry.seq), "view": view.address()}
+        return pages.Notice(text, f"/case/{case_key(entry.case)}/undo", fields)
+
+    def next_case(self, request: Request, form: Form) -> Response:
+        viewer, view = self.reviewer(request), self.view(form.one("view"))
+        return self._next(viewer, view)
+
+    def _next(self, viewer: str, view: View, done: int | None = None) -> Response:
+        """Send the reviewer to the first case of the view that is nobody's, and make it theirs for a while."""
+        self.cases.catch_up(self.store)
+        after, second = 0, view.status == "second"
+        while candidates := self.cases.candidates(view, viewer, after):
+            given = self.store.claim(candidates, viewer, second=second)
+            if given is not None:
+                return _to(f"/case/{case_key(given)}", view.address(), done=done)
+            after += CANDIDATES
+        return _to("/queue", view.address(), done=done)
+
+    # --- one case -----------------------------------------------------------------------------------------------
+
+    def case(self, request: Request, key: str) -> Response:
+        viewer, view = self.reviewer(request), self.view(request.url.query)
+        return self._case(request, viewer, view, self.cases.find(key))
+
+    def _case(
+        self, request: Request, viewer: str, view: View, queued: QueuedCase, status: int = 200,
+        alert: str | None = None, draft: Mapping[str, Any] | None = None,
+    ) -> Response:  # fmt: skip
+        self.cases.catch_up(self.store)
+        entries = self.store.entries(queued.case.digest)
+        state = case_state(entries)
+        history = pages.history_lines(entries, state, viewer)
+        hidden = state.hidden_from(viewer)
+        story = pages.story_of(
+            self.cases.certificate_row(queued), queued, self.cases.protocol, self.cases.manifest
+        )  # fmt: skip
+        before, after = self.cases.neighbours(view, viewer, queued)
+        similar, similar_total = self.cases.similar(queued)
+        states = self.store.states_of([other.case.digest for other in similar])
+        claimed = self.store.claimed_by(queued.case.digest)
+        others = [name for name in self.cases.protocol.group_names if name not in story.path]
+        rows = self.bench.rows
+        context = pages.CasePage(
+            frame=self.frame(
+                request, f"Case {queued.case.row_id}", view, "case", alert=alert,
+                notice=self.notice(request, viewer, view),
+            ),
+            view=view,
+            queued=queued,
+            status="second" if hidden else state.status,
+            story=story,
+            fields=None if rows is None else tuple(rows.shown(queued.case.place)),
+            groups=(*story.path, *others),
+            whatif=self.bench.whatif is not None,
+            severities=self.cases.protocol.severities,
+            history=history,
+            seen=max((line.entry.seq for line in history), default=0),
+            hidden=hidden,
+            second=state.second,
+            mine=state.of(viewer),
+            claimed_by=None if claimed == viewer else claimed,
+            before=before,
+            after=after,
+            similar=pages.queue_lines(similar, states, viewer),
+            similar_total=similar_total,
+            draft=draft or {},
+        )  # fmt: skip
+        return _page(context, status)
+
+    def case_state(self, request: Request, key: str) -> Response:
+        """Answer a page that asks whether someone else wrote about its case."""
+        viewer, queued = self.reviewer(request), self.cases.find(key)
+        entries = self.store.entries(queued.case.digest)
+        lines = pages.history_lines(entries, case_state(entries), viewer)
+        newest = lines[0].entry if lines else None
+        return JSONResponse({"last": newest.seq if newest else 0, "by": newest.reviewer if newest else None})
+
+    def decide(self, request: Request, key: str, form: Form) -> Response:
+        viewer, queued = self.reviewer(request), self.cases.find(key)
+        view = replace(self.view(form.one("view")), stay=form.one("advance") != "1")
+        action, note = form.one("action"), form.one("note").replace("\r\n", "\n").strip()
+        groups = self._groups(form) if action == "reacquire" else ()
+        seen = form.one("seen")
+        try:
+            entry = self.store.decide(
+                queued.case, viewer, action, groups, note, int(seen) if seen.isascii() and seen.isdigit() else None
+            )
+        except ConflictError as conflict:
+            alert = f"Not saved. {_told(conflict.newer)} Look again; what you decide now will stand beside it."
+            draft = {"note": note, "groups": groups}
+            return self._case(request, viewer, view, queued, 409, alert, draft)
+        except RefusedError as refused:
+            draft = {"note": note, "groups": groups}
+            return self._case(request, viewer, view, queued, 422, f"Not saved: {refused}.", draft)
+        if view.stay:
+            return _to(f"/case/{key}", view.address(), done=entry.seq)
+        return self._next(viewer, view, done=entry.seq)
+
+    def _groups(self, form: Words) -> tuple[str, ...]:
+        chosen = form.get("group", [])
+        unknown = [name for name in chosen if name not in self.cases.protocol.group_names]
+        if unknown:
+            raise RefusedError(f"this protocol has no evidence group {unknown[0][:60]!r}")
+        return tuple(chosen)
+
+    def undo(self, request: Request, key: str, form: Form) -> Response:
+        viewer, view = self.reviewer(request), self.view(form.one("view"))
+        number = form.one("entry")
+        queued = self.cases.find(key)
+        entry = self.store.entry(int(number)) if number.isascii() and number.isdigit() else None
+        if entry is None or entry.case.digest != queued.case.digest:
+            raise RefusedError("there is nothing to undo at this number")
+        undone = self.store.undo(entry.seq, viewer)
+        return _to(f"/case/{key}", view.address(), done=undone.seq)
+
+    def ask_second(self, request: Request, key: str, form: Form) -> Response:
+        viewer, view, queued = self.reviewer(request), self.view(form.one("view")), self.cases.find(key)
+        if self.store.ask_second([queued.case], viewer) == 0:
+            raise RefusedError("a second review is for a case on which one reviewer has decided")
+        return _to(f"/case/{key}", view.address())
+
+    def ask_whatif(self, request: Request, key: str, body: Json) -> Response:
+        self.reviewer(request)
+        queued = self.cases.find(key)
+        if self.bench.whatif is None:
+            raise CertificateError("the model was not given; start the workbench with --model and --data")
+        severities = body.get("severities") if isinstance(body, dict) else None
+        if not isinstance(severities, dict):
+            raise DataError("severities must be an object from group to a number")
+        return JSONResponse(asdict(self.bench.whatif.ask(queued.case.place, severities)))
+
+    # --- many cases ---------------------------------------------------------------------------------------------
+
+    def bulk(self, request: Request) -> Response:
+        viewer, view = self.reviewer(request), self.view(request.url.query)
+        return self._bulk(request, viewer, view)
+
+    def _bulk(
+        self, request: Request, viewer: str, view: View, status: int = 200, alert: str | None = None,
+        draft: Mapping[str, Any] | None = None,
+    ) -> Response:  # fmt: skip
+        self.cases.catch_up(self.store)
+        context = pages.BulkPage(
+            frame=self.frame(request, "Decide about many cases", view, "queue", alert=alert),
+            view=view,
+            found=self.cases.page(replace(view, page=1), viewer).found,
+            open=self.cases.count_open(view, viewer),
+            groups=self.cases.protocol.group_names,
+            told=pages.view_in_words(view),
+            draft=draft or {},
+        )
+        return _page(context, status)
+
+    def decide_all(self, request: Request, form: Form) -> Response:
+        viewer, view = self.reviewer(request), self.view(form.one("view"))
+        action, note = form.one("action"), form.one("note").replace("\r\n", "\n").strip()
+        groups = self._groups(form) if action == "reacquire" else ()
+        draft = {"action": action, "note": note, "groups": groups}
+        self.cases.catch_up(self.store)
+        cases = self.cases.open_cases(view, viewer)
+        if form.one("expected") != str(len(cases)):
+            alert = (
+                f"Nothing was saved: there are {len(cases):,} open cases by now. Look at the number and confirm again."
+            )
+            return self._bulk(request, viewer, view, 409, alert, draft)
+        try:
+            bulk, _ = self.store.decide_all(cases, viewer, action, groups, note)
+        except RefusedError as refused:
+            return self._bulk(request, viewer, view, 422, f"Nothing was saved: {refused}.", draft)
+        return _to("/queue", view.address(), bulk=bulk)
+
+    def undo_all(self, request: Request, form: Form) -> Response:
+        viewer = self.reviewer(request)
+        self.store.undo_all(form.one("bulk"), viewer)
+        return _to("/queue", self.view(form.one("view")).address())
+
+    # --- the team -----------------------------------------------------------------------------------------------
+
+    def team(self, request: Request) -> Response:
+        viewer, view = self.reviewer(request), self.view(request.url.query)
+        states = self.store.states()
+        pairs = blind_pairs(states.values())
+        recent = self.store.latest(RECENT)
+        here = self.cases.by_digest(sorted({entry.case.digest for entry in recent}))
+        of = {case.digest: state for case, state in states.items()}
+        lines = [_team_line(entry, here, of.get(entry.case.digest, OPEN), viewer) for entry in recent]
+        context = pages.TeamPage(
+            frame=self.frame(request, "Team", view, "team"),
+            counts=_counts(states.values()),
+            pairs=len(pairs),
+            agreeing=sum(a == b for a, b in pairs),
+            kappa=cohens_kappa(pairs),
+            waiting=sum(state.second for state in states.values()),
+            eligible=sum(len(state.standing) == 1 and not state.second for state in states.values()),
+            recent=tuple(lines),
+            store=str(self.store.path),
+        )
+        return _page(context)
+
+    def ask_seconds(self, request: Request, form: Form) -> Response:
+        """Ask for a blind second review of some decided cases, drawn at random."""
+        viewer, view = self.reviewer(request), self.view(form.one("view"))
+        number = form.one("number")
+        if not (number.isascii() and number.isdigit()) or not 1 <= int(number) <= MOST_ASKED:
+            raise RefusedError(f"ask for 1 to {MOST_ASKED} second reviews")
+        found = [case for case, state in self.store.states().items() if len(state.standing) == 1 and not state.second]
+        here = self.cases.by_digest([case.digest for case in found])
+        ordered = [queued.case for queued in here.values()]
+        self.store.ask_second(random.sample(ordered, min(int(number), len(ordered))), viewer)
+        return _to("/team", view.address())
+
+    def export(self, request: Request, name: str) -> Response:
+        self.reviewer(request)
+        history = request.query_params.get("history") == "1"
+        if name not in ("decisions.csv", "decisions.parquet"):
+            raise HTTPException(404)
+        table = decisions_table(self.store.everything(), history=history)
+        sink = io.BytesIO()
+        if name.endswith(".csv"):
+            pyarrow.csv.write_csv(for_spreadsheets(table), sink)
+        else:
+            pyarrow.parquet.write_table(table, sink)
+        kind = "text/csv; charset=utf-8" if name.endswith(".csv") else "application/vnd.apache.parquet"
+        return Response(
+            sink.getvalue(), media_type=kind, headers={"content-disposition": f'attachment; filename="{name}"'}
+        )
+
+
+def _team_line(entry: Entry, here: Mapping[str, QueuedCase], state: CaseState, viewer: str) -> pages.TeamLine:
+    queued = here.get(entry.case.digest)
+    hidden = state.hidden_from(viewer) and entry.reviewer != viewer
+    return pages.TeamLine(entry, None if queued is None else queued.key, hidden)
+
+
+def _counts(states: Any) -> tuple[tuple[str, Mapping[str, int]], ...]:
+    """Return how many decisions of each kind stand, by reviewer."""
+    counts: dict[str, Counter[str]] = {}
+    for state in states:
+        for entry in state.standing:
+            counts.setdefault(entry.reviewer, Counter())[entry.action] += 1
+    return tuple((name, {action: counts[name][action] for action in DECISIONS}) for name in sorted(counts))
+
+
+def _told(newer: Sequence[Entry]) -> str:
+    """Return what others wrote meanwhile."""
+    last = newer[-1]
+    return f"{last.reviewer} wrote about this case meanwhile: {WORDS.get(last.action, last.action)}."
+
+
+def _inside(path: str) -> str:
+    """Return a path of this application; anything else becomes the queue."""
+    return path if path.startswith("/") and path[1:2] not in ("/", "\\") and path.isprintable() else "/queue"
+
+
+def _to(path: str, query: str = "", **more: Any) -> RedirectResponse:
+    added = urlencode({name: value for name, value in more.items() if value is not None})
+    words = "&".join(part for part in (query, added) if part)
+    return RedirectResponse(f"{path}?{words}" if words else path, status_code=303)
+
+
+def _page(context: Any, status: int = 200) -> HTMLResponse:
+    return HTMLResponse(pages.render(context), status_code=status)
+
+
+# --- errors -------------------------------------------------------------------------------------------------
+
+STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (ConflictError, 409), (RefusedError, 422), (ViewError, 400), (StoreError, 503), (CertificateError, 404),
+    (FragilityError, 400),
+)  # fmt: skip
+
+
+def _add_error_pages(app: FastAPI, desk: _Desk) -> None:
+    async def nobody(request: Request, error: Exception) -> Response:
+        if request.method != "GET" or _wants_json(request):
+            return _refused(request, desk, 403, "say who you are first, then try again")
+        query = f"?{request.url.query}" if request.url.query else ""
+        return _to("/who", next=request.url.path + query)
+
+    async def known(request: Request, error: Exception) -> Response:
+        status = next(status for kind, status in STATUS if isinstance(error, kind))
+        return _refused(request, desk, status, str(error))
+
+    async def unanswered(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        sentence = "there is no such page" if status == 404 else "this request cannot be answered"
+        return _refused(request, desk, status, sentence)
+
+    handlers: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
+        NobodyError: nobody, FragilityError: known, HTTPException: unanswered, Exception: unanswered,
+    }  # fmt: skip
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)
+
+
+def _wants_json(request: Request) -> bool:
+    return request.url.path.endswith(("/whatif", "/state"))
+
+
+def _refused(request: Request, desk: _Desk, status: int, sentence: str) -> Response:
+    if _wants_json(request):
+        return JSONResponse({"error": sentence}, status_code=status)
+    return _page(pages.ErrorPage(desk.frame(request, "Not possible"), sentence), status)

@@ -1,0 +1,129 @@
+"""What the entries about one case mean together: pure functions from entries to a state.
+
+An entry is never changed. A reviewer's standing decision is the last of theirs that was not undone. A case is open
+while nobody's decision stands; it has the decision on which all agree; or it is a conflict. While a second review is
+asked for and not yet given, what others decided is hidden from whoever has not decided: that review is blind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+DECISIONS = ("accept", "escalate", "reacquire")
+ACTIONS = (*DECISIONS, "undo", "second")
+WORDS = {
+    "open": "open",
+    "accept": "accepted",
+    "escalate": "escalated",
+    "reacquire": "evidence to re-acquire",
+    "conflict": "conflict",
+    "second": "second review",
+    "undo": "undone",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Which certificate an entry speaks of: its digest is the name, the rest says where to find it."""
+
+    digest: str
+    audit: str  # root digest of the audit it was read from
+    place: int  # its position there
+    row_id: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the history."""
+
+    seq: int
+    at: str  # UTC, ISO 8601
+    case: Case
+    reviewer: str
+    action: str
+    groups: tuple[str, ...]
+    note: str
+    undoes: int | None
+    blind: bool
+    bulk: str | None
+
+
+@dataclass(frozen=True)
+class CaseState:
+    """What stands for a case."""
+
+    status: str  # open, conflict, or the decision
+    standing: tuple[Entry, ...]  # one a reviewer, oldest first
+    second: bool  # a second review is asked for and not yet given
+    asked_by: str | None = None
+
+    @property
+    def reviewers(self) -> tuple[str, ...]:
+        return tuple(entry.reviewer for entry in self.standing)
+
+    def hidden_from(self, reviewer: str) -> bool:
+        """Whether this reviewer must not see what was decided: a second review is open, and they may give it."""
+        return self.second and reviewer not in self.reviewers
+
+    def of(self, reviewer: str) -> Entry | None:
+        """Return this reviewer's standing decision."""
+        return next((entry for entry in self.standing if entry.reviewer == reviewer), None)
+
+
+OPEN = CaseState("open", (), False)
+
+
+def case_state(entries: Iterable[Entry]) -> CaseState:
+    """Return what stands, from all entries about one case in their order."""
+    ordered = list(entries)
+    undone = {entry.undoes for entry in ordered if entry.undoes is not None}
+    valid = [entry for entry in ordered if entry.seq not in undone]
+    last = {entry.reviewer: entry for entry in valid if entry.action in DECISIONS}
+    standing = tuple(sorted(last.values(), key=lambda entry: entry.seq))
+    actions = {entry.action for entry in standing}
+    status = "open" if not actions else actions.copy().pop() if len(actions) == 1 else "conflict"
+    request = next((entry for entry in reversed(valid) if entry.action == "second"), None)
+    return CaseState(
+        status, standing, request is not None and len(standing) == 1, None if request is None else request.reviewer
+    )
+
+
+def undone_by(entries: Iterable[Entry]) -> dict[int, Entry]:
+    """Return, by its number, the entry that undid each undone one."""
+    return {entry.undoes: entry for entry in entries if entry.undoes is not None}
+
+
+# --- agreement ----------------------------------------------------------------------------------------------
+
+
+def blind_pairs(states: Iterable[CaseState]) -> list[tuple[str, str]]:
+    """Return (first decision, blind second decision) of every case that has both."""
+    pairs = []
+    for state in states:
+        second = next((entry for entry in state.standing if entry.blind), None)
+        first = next((entry for entry in state.standing if not entry.blind), None)
+        if first is not None and second is not None:
+            pairs.append((first.action, second.action))
+    return pairs
+
+
+def cohens_kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
+    """Return (observed - chance) / (1 - chance) agreement; None where there are no pairs, or chance alone explains all.
+
+    Chance agreement is sum_a P(first = a) P(second = a) over the decisions a.
+    """
+    if not pairs:
+        return None
+    n = len(pairs)
+    observed = sum(a == b for a, b in pairs) / n
+    first, second = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
+    chance = sum(first[a] * second[a] for a in first) / n**2
+    return None if chance == 1.0 else (observed - chance) / (1.0 - chance)
+
+
+def groups_text(groups: Sequence[str]) -> str:
+    """Return group names as they are stored."""
+    return json.dumps(list(groups), ensure_ascii=False)

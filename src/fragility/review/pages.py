@@ -1,0 +1,368 @@
+"""What each page shows: one frozen context a page, made from cases and history, rendered by a template of its name.
+
+Every text that comes from data, from an audit or from a reviewer is escaped by the templates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jinja2
+import pyarrow as pa
+from markupsafe import Markup, escape
+
+from fragility.certificates import Certificate, Certificates
+from fragility.protocol import Protocol
+from fragility.review.drawing import Bar, Curve, bars, margin_curve
+from fragility.review.history import DECISIONS, WORDS, CaseState, Entry, undone_by
+from fragility.review.queries import QueuedCase, QueuePage
+from fragility.review.rows import value_text
+from fragility.review.views import BUDGETS, FLIPS, STATUSES, View
+
+STEPS = ("path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "one_step_confidence_drop")
+
+SEEN = 5e-4  # drops below this are shown as 0.000
+
+_templates = jinja2.Environment(
+    loader=jinja2.PackageLoader("fragility.review", "templates"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_templates.globals.update(words=WORDS, decisions=DECISIONS)
+
+
+def _moment(at: str) -> str:
+    return at[:16].replace("T", " ") + " UTC"
+
+
+def _breakable(name: str) -> Markup:
+    """Return a name that may be broken after an underscore, where a narrow screen must break it."""
+    return Markup("_<wbr>").join(escape(part) for part in name.split("_"))
+
+
+_templates.filters.update(moment=_moment, breakable=_breakable, count=lambda n: f"{n:,}", share=lambda p: f"{p:.1%}")
+
+
+def render(context: Any) -> str:
+    """Return the page of a context."""
+    return _templates.get_template(context.template).render(page=context, frame=context.frame)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What is around every page."""
+
+    title: str
+    audit: str  # the folder's name
+    reviewer: str | None
+    view: str  # the address of the view to come back to
+    tab: str = ""
+    alert: str | None = None
+    notice: Notice | None = None
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What was just done, and how to take it back."""
+
+    text: str
+    undo: str | None = None  # where to send the undo
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WhoPage:
+    frame: Frame
+    goto: str
+    known: tuple[str, ...]
+    template: str = "who.html"
+
+
+@dataclass(frozen=True)
+class ErrorPage:
+    frame: Frame
+    sentence: str
+    template: str = "error.html"
+
+
+# --- the queue ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QueueLine:
+    queued: QueuedCase
+    status: str  # as this reviewer may see it
+    reviewers: tuple[str, ...]
+    second: bool
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What filters offer."""
+
+    labels: tuple[str, ...]
+    groups: tuple[str, ...]
+    fields: tuple[str, ...]
+    reviewers: tuple[str, ...]
+    policy: str | None  # in words
+    budgets: tuple[str, ...] = BUDGETS
+    flips: tuple[str, ...] = FLIPS
+    statuses: tuple[str, ...] = STATUSES
+
+
+@dataclass(frozen=True)
+class QueuePageContext:
+    frame: Frame
+    view: View
+    queue: QueuePage
+    lines: tuple[QueueLine, ...]
+    choices: Choices
+    rows: int
+    model: str
+    template: str = "queue.html"
+
+    @property
+    def decided(self) -> int:
+        return sum(count for status, count in self.queue.done.items() if status != "second")
+
+    @property
+    def progress(self) -> list[tuple[str, int, float, float]]:
+        """(status, cases, start, length) of the bar that shows how far the review is, in percent."""
+        start, parts, total = 0.0, [], max(self.queue.budgeted, 1)
+        for status in ("accept", "escalate", "reacquire", "conflict", "second"):
+            count = self.queue.done.get(status, 0)
+            parts.append((status, count, round(start, 2), round(100 * count / total, 2)))
+            start += 100 * count / total
+        return parts
+
+    def sorting(self, column: str) -> str:
+        """Return the address that sorts by a column, or turns its order round."""
+        up = not self.view.up if self.view.order == column else False
+        return self.view.address(sort="" if column == self.view.by else column, up=up, page=1)
+
+    def sorted_as(self, column: str) -> str | None:
+        if self.view.order != column:
+            return None
+        return "ascending" if self.view.up != (column == "id") else "descending"
+
+
+def queue_lines(cases: Sequence[QueuedCase], states: Mapping[str, CaseState], viewer: str) -> tuple[QueueLine, ...]:
+    """Return the lines of a page as this reviewer may see them."""
+    lines = []
+    for queued in cases:
+        state = states.get(queued.case.digest)
+        if state is None:
+            lines.append(QueueLine(queued, "open", (), False))
+        elif state.hidden_from(viewer):
+            lines.append(QueueLine(queued, "second", (), True))
+        else:
+            lines.append(QueueLine(queued, state.status, state.reviewers, state.second))
+    return tuple(lines)
+
+
+# --- one case -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """One removal of the path."""
+
+    k: int
+    group: str
+    margin: float
+    predicted: str
+    flips: bool  # the prediction turns here
+
+
+@dataclass(frozen=True)
+class Story:
+    """A certificate, to read."""
+
+    sentence: str
+    curve: Curve | None
+    steps: tuple[Step, ...]
+    drops: tuple[tuple[str, float, float, Bar], ...]  # group, margin it carries, confidence it carries
+    idle: tuple[str, ...]  # groups that carry nothing that can be seen
+    thresholds: tuple[tuple[str, float | None], ...]
+    losses: tuple[tuple[str, str, float], ...]  # way, in words, share
+    path: tuple[str, ...]
+    rcma: float
+    lattice: tuple[tuple[str, str], ...]
+
+
+def story_of(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, manifest: Mapping[str, Any]) -> Story:
+    """Return one row of the certificate table, to read; an audit may have been written without its steps."""
+    operators = [name.removeprefix("lambda_") for name in row if name.startswith("lambda_")]
+    thresholds = tuple((name, row[f"lambda_{name}"]) for name in operators)
+    told = all(name in row for name in STEPS)
+    cert = Certificates(pa.Table.from_pylist([dict(row)]), protocol, manifest)[0] if told else None
+    flip = queued.flip_budget if queued.flipped else None
+    path = tuple(str(name) for name in row["path"])
+    return Story(
+        sentence=_sentence(cert) if cert else _short_sentence(queued),
+        curve=margin_curve(cert.path_margin, path, flip, queued.turns_to) if cert else None,
+        steps=_steps(cert) if cert else (),
+        drops=_drops(cert) if cert else (),
+        idle=tuple(name for name, drop in cert.one_step_drop.items() if abs(drop) < SEEN) if cert else (),
+        thresholds=thresholds,
+        losses=_losses(row, cert),
+        path=path,
+        rcma=row["rcma"],
+        lattice=_lattice(row),
+    )
+
+
+def _sentence(cert: Certificate) -> str:
+    text = cert.sentence()
+    return f"Predicted {text}."
+
+
+def _short_sentence(queued: QueuedCase) -> str:
+    opening = f"Predicted {queued.label!r} at {queued.confidence:.0%}"
+    if not queued.flipped:
+        return f"{opening}; no removal on the path turns it."
+    return f"{opening}, but it turns without {', '.join(queued.failing)}."
+
+
+def _steps(cert: Certificate) -> tuple[Step, ...]:
+    names = ("nothing removed", *cert.path)
+    return tuple(
+        Step(k, name, margin, str(label), cert.flipped and k == cert.flip_budget)
+        for k, (name, margin, label) in enumerate(zip(names, cert.path_margin, cert.path_predicted, strict=True))
+    )
+
+
+def _drops(cert: Certificate) -> tuple[tuple[str, float, float, Bar], ...]:
+    carrying = [name for name, drop in cert.one_step_drop.items() if abs(drop) >= SEEN]
+    ordered = sorted(carrying, key=lambda name: -cert.one_step_drop[name])
+    lengths = bars([cert.one_step_drop[name] for name in ordered])
+    return tuple(
+        (name, cert.one_step_drop[name], cert.one_step_confidence_drop[name], bar)
+        for name, bar in zip(ordered, lengths, strict=True)
+    )
+
+
+def _losses(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str, str, float], ...]:
+    shares = [row["rcma"], row["independent_loss"], row["common_loss"]]
+    names = ("what matters most goes first", "each group fails on its own", "everything fades together")
+    told = (
+        [words for _, words in cert.losses()] if cert else [f"{share:.0%} of the margin" for share in shares if share]
+    )
+    known = [(name, share) for name, share in zip(names, shares, strict=True) if share is not None]
+    return tuple((name, words, share) for (name, share), words in zip(known, told, strict=False))
+
+
+def _lattice(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return what an audit of the whole lattice adds: the columns after the row's digest, but for their own."""
+    names = list(row)
+    after = names[names.index("digest") + 1 :]
+    return tuple((name.replace("_", " "), _told(row[name])) for name in after if not name.endswith("digest"))
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_told(item) for item in value) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_told(item)}" for name, item in value.items())
+    return "none" if value is None else f"{value:.4g}" if isinstance(value, float) else value_text(value)
+
+
+@dataclass(frozen=True)
+class HistoryLine:
+    entry: Entry
+    undone: bool
+    can_undo: bool
+
+
+def history_lines(entries: Sequence[Entry], state: CaseState, viewer: str) -> tuple[HistoryLine, ...]:
+    """Return the history, newest first, as this reviewer may see it; their own newest standing entry can be undone."""
+    shown = [entry for entry in entries if not state.hidden_from(viewer) or entry.reviewer == viewer]
+    undone = undone_by(entries)
+    mine = [e for e in shown if e.reviewer == viewer and e.action != "undo" and e.seq not in undone]
+    newest = mine[-1].seq if mine else None
+    return tuple(HistoryLine(entry, entry.seq in undone, entry.seq == newest) for entry in reversed(shown))
+
+
+@dataclass(frozen=True)
+class CasePage:
+    frame: Frame
+    view: View
+    queued: QueuedCase
+    status: str
+    story: Story
+    fields: tuple[tuple[str, str, tuple[str, ...]], ...] | None
+    groups: tuple[str, ...]  # the path's first, then the others
+    whatif: bool
+    severities: tuple[float, ...]
+    history: tuple[HistoryLine, ...]
+    seen: int  # newest entry that is shown
+    hidden: bool
+    second: bool
+    mine: Entry | None
+    claimed_by: str | None
+    before: QueuedCase | None
+    after: QueuedCase | None
+    similar: tuple[QueueLine, ...]
+    similar_total: int
+    draft: Mapping[str, Any]  # what was typed before a conflict stopped it
+    template: str = "case.html"
+
+    @property
+    def here(self) -> str:
+        return f"/case/{self.queued.key}"
+
+
+# --- many cases, and the team -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BulkPage:
+    frame: Frame
+    view: View
+    found: int
+    open: int
+    groups: tuple[str, ...]
+    told: tuple[tuple[str, str], ...]  # the filters in words
+    draft: Mapping[str, Any]
+    template: str = "bulk.html"
+
+
+@dataclass(frozen=True)
+class TeamLine:
+    entry: Entry
+    key: str | None  # of the case, if it is in this audit
+    hidden: bool
+
+
+@dataclass(frozen=True)
+class TeamPage:
+    frame: Frame
+    counts: tuple[tuple[str, Mapping[str, int]], ...]  # standing decisions by reviewer
+    pairs: int
+    agreeing: int
+    kappa: float | None
+    waiting: int  # second reviews asked for and not yet given
+    eligible: int  # cases that one reviewer decided
+    recent: tuple[TeamLine, ...]
+    store: str
+    template: str = "team.html"
+
+
+def view_in_words(view: View) -> tuple[tuple[str, str], ...]:
+    """Return the filters of a view, for a confirmation."""
+    budgets = {"all": "all confident cases", "policy": "the review policy",
+               "time": f"{view.hours:g} hours at {view.rate:g} cases an hour"}  # fmt: skip
+    told = [("queue", budgets.get(view.budget, f"top {view.budget}% by {view.by}"))]
+    told += [("search", view.search)] if view.search else []
+    told += [("predicted", view.label)] if view.label else []
+    told += [("turns", {"none": "never", "4": "after 4 or more groups"}.get(view.k, f"after {view.k} group(s)"))
+             ] if view.k else []  # fmt: skip
+    told += [("turned by", view.group)] if view.group else []
+    told += [(name, value) for name, value in view.where]
+    told += [("status", WORDS[view.status])] if view.status else []
+    told += [("reviewer", view.reviewer)] if view.reviewer else []
+    return tuple(told)

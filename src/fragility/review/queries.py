@@ -1,0 +1,508 @@
+"""Cases by view: DuckDB over the certificate files of an audit.
+
+The files may hold millions of rows, so they are never loaded. When an audit is opened, their digests are compared with
+the manifest's, and the few columns by which cases are found are copied into a temporary DuckDB file, whose memory is
+bounded; a certificate that someone opens is read from its Parquet file.
+
+A case's `place` is its position in the audit, counted from 0. What reviewers decided lies in a small table beside the
+cases, brought up to date from the store before every question that asks about it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tempfile
+import threading
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fragility.certificates import read_manifest, read_protocol
+from fragility.errors import CertificateError, DataError
+from fragility.policy import PREDICTED, ReviewPolicy
+from fragility.protocol import Protocol
+from fragility.review.history import Case, CaseState
+from fragility.review.store import Store
+from fragility.review.views import PAGE_ROWS, SHARES, View, ViewError, wanted_value
+
+MEMORY = "128MB"  # that DuckDB may hold; beyond it, it writes to its temporary folder
+THREADS = 2
+CHUNK = 1 << 20
+SORTED_BY = {"exposure": "exposure", "fds": "fds", "confidence": "confidence", "k": "flip_budget", "id": "place"}
+SIMILAR = 8
+REMEMBERED = 1000  # answers
+CANDIDATES = 64  # cases looked at when the next one is given out
+REPLACED = "the audit was replaced while it was being reviewed; start the workbench anew"
+NEEDED = ("id", "predicted", "confidence", "flip_budget", "flipped", "fds", "exposure", "path", "digest")
+
+SHOWN = (
+    "c.place, c.name, c.label, c.confidence, c.flip_budget, c.flipped, c.exposure, c.fds, c.turns_to, c.failing, "
+    "c.digest"
+)
+
+# A parameter names the viewer: what was decided is hidden from whoever may give a blind second review.
+HIDDEN = "(s.second AND NOT list_contains(s.reviewers, ?))"
+
+
+@dataclass(frozen=True)
+class Where:
+    """A condition in SQL and its parameters."""
+
+    sql: str = "TRUE"
+    values: tuple[Any, ...] = ()
+
+    def __and__(self, other: Where) -> Where:
+        return Where(f"({self.sql}) AND ({other.sql})", (*self.values, *other.values))
+
+
+@dataclass(frozen=True)
+class QueuedCase:
+    """One line of the queue."""
+
+    case: Case
+    label: str
+    confidence: float
+    flip_budget: int
+    flipped: bool
+    exposure: float
+    fds: float
+    turns_to: str | None
+    failing: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return case_key(self.case)
+
+
+@dataclass(frozen=True)
+class QueuePage:
+    cases: tuple[QueuedCase, ...]
+    found: int  # by all filters
+    budgeted: int  # in the budget, whatever the filters
+    done: Mapping[str, int]  # of the budget: how many are decided, by status
+
+    @property
+    def pages(self) -> int:
+        return max(1, math.ceil(self.found / PAGE_ROWS))
+
+
+@dataclass(frozen=True)
+class _Part:
+    path: Path
+    first: int  # place of its first row
+
+
+def case_key(case: Case) -> str:
+    """Return how an address names a case: its place, and the start of its digest, so that no other row can answer."""
+    return f"{case.place}-{case.digest.removeprefix('sha256:')[:16]}"
+
+
+class CaseIndex:
+    """The cases of one audit folder."""
+
+    def __init__(
+        self, folder: Path, manifest: Mapping[str, Any], protocol: Protocol, parts: Sequence[_Part],
+        policy: ReviewPolicy | None,
+    ) -> None:  # fmt: skip
+        self.folder, self.manifest, self.protocol, self.policy = folder, dict(manifest), protocol, policy
+        self._parts = tuple(parts)
+        self._schema = pq.read_schema(parts[0].path)
+        self._scratch = tempfile.TemporaryDirectory(prefix="fragility-review-", ignore_cleanup_errors=True)
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            "memory_limit": MEMORY,
+            "threads": THREADS,
+            "temp_directory": f"{self._scratch.name}/spill",
+            "autoinstall_known_extensions": "false",  # nothing is ever fetched
+            "autoload_known_extensions": "false",
+        }
+        self._database = duckdb.connect(f"{self._scratch.name}/cases.duckdb", config=settings)
+        self._lock = threading.Lock()
+        self._known: dict[Any, list[tuple[Any, ...]]] = {}  # answers that cannot change, because an audit does not
+        self._seen = 0
+        self._field_columns: dict[str, tuple[str, bool]] = {}
+        self._build()
+
+    @classmethod
+    def open(cls, folder: Path, policy: ReviewPolicy | None = None) -> CaseIndex:
+        """Open an audit; refuse files that are not the ones its manifest names."""
+        manifest = read_manifest(folder)
+        protocol = read_protocol(folder)  # compares the manifest with its own digest
+        if policy is not None:
+            _check_policy(policy, manifest, protocol)
+        names = [name for name in manifest["files"] if name.startswith("certificates-")]
+        parts, first = [], 0
+        for name in names:
+            _check_digest(folder / name, manifest["files"][name])
+            parts.append(_Part(folder / name, first))
+            first += _rows_in(folder / name)
+        if first != manifest["rows"]:
+            raise CertificateError(f"{folder} declares {manifest['rows']} certificates and holds {first}")
+        return cls(folder, manifest, protocol, parts, policy)
+
+    def close(self) -> None:
+        self._database.close()
+        self._scratch.cleanup()
+
+    def __len__(self) -> int:
+        return int(self.manifest["rows"])
+
+    @property
+    def audit(self) -> str:
+        return str(self.manifest["root_digest"])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(str(label) for label in self.manifest["model"]["classes"])
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self._schema.names)
+
+    def _build(self) -> None:
+        missing = [name for name in NEEDED if name not in self._schema.names]
+        if missing:
+            raise CertificateError(f"the certificate table lacks the column {missing[0]!r}")
+        turns_to = "path_predicted[flip_budget + 1]" if "path_predicted" in self._schema.names else "NULL"
+        self._database.execute(
+            "CREATE TABLE cases (place BIGINT, name VARCHAR, label VARCHAR, confidence DOUBLE, flip_budget INTEGER, "
+            "flipped BOOLEAN, exposure DOUBLE, fds DOUBLE, turns_to VARCHAR, failing VARCHAR[], digest VARCHAR)"
+        )
+        for part in self._parts:
+            self._database.execute(
+                "INSERT INTO cases SELECT file_row_number + ?, CAST(id AS VARCHAR), CAST(predicted AS VARCHAR), "
+                "confidence, flip_budget, flipped, exposure, fds, "
+                f"CASE WHEN flipped THEN CAST({turns_to} AS VARCHAR) END, "
+                "CASE WHEN flipped THEN path[:flip_budget] ELSE [] END, digest "
+                "FROM read_parquet(?, file_row_number = true)",
+                [part.first, str(part.path)],
+            )
+        self._database.execute(
+            "CREATE TABLE states (place BIGINT PRIMARY KEY, status VARCHAR, reviewers VARCHAR[], second BOOLEAN)"
+        )
+
+    def _ask(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._database.cursor() as cursor:
+            return cursor.execute(sql, list(values)).fetchall()
+
+    def _ask_once(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Answer a question about the audit alone, whose answer never changes."""
+        key = sql, tuple(values)
+        answer = self._known.get(key)
+        if answer is None:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            answer = self._known[key] = self._ask(sql, values)
+        return answer
+
+    # --- the rows' own fields -------------------------------------------------------------------------------
+
+    def add_fields(self, table: pa.Table) -> None:
+        """Make the audited rows' fields, in the order of the audit, known to filters."""
+        self._field_columns = {
+            name: (f"f{i}", _is_number(table.schema.field(name).type)) for i, name in enumerate(table.column_names)
+        }
+        renamed = table.rename_columns([column for column, _ in self._field_columns.values()])
+        renamed = renamed.append_column("place", pa.array(range(len(table)), type=pa.int64()))
+        with self._database.cursor() as cursor:
+            cursor.register("given", renamed)
+            cursor.execute("CREATE TABLE fields AS SELECT * FROM given")
+            cursor.unregister("given")
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        return tuple(self._field_columns)
+
+    # --- what was decided -----------------------------------------------------------------------------------
+
+    def catch_up(self, store: Store) -> None:
+        """Bring what was decided up to date."""
+        with self._lock:
+            newest = store.last()
+            if newest == self._seen:
+                return
+            states = self._placed(store.states(since=self._seen))
+            columns = {
+                "place": pa.array([place for place, _ in states], type=pa.int64()),
+                "status": pa.array([state.status for _, state in states], type=pa.string()),
+                "reviewers": pa.array([list(state.reviewers) for _, state in states], type=pa.list_(pa.string())),
+                "second": pa.array([state.second for _, state in states], type=pa.bool_()),
+            }
+            with self._database.cursor() as cursor:
+                cursor.register("changed", pa.table(columns))
+                cursor.execute("INSERT OR REPLACE INTO states SELECT * FROM changed")
+                cursor.unregister("changed")
+            self._seen = newest
+
+    def _placed(self, states: Mapping[Case, CaseState]) -> list[tuple[int, CaseState]]:
+        """Return the place of each case in this audit; decisions about other audits' rows are passed over."""
+        here = {case.digest: case.place for case in states if case.audit == self.audit}
+        elsewhere = [case.digest for case in states if case.audit != self.audit]
+        if elsewhere:
+            found = self._ask("SELECT digest, place FROM cases WHERE digest IN (SELECT unnest(?))", [elsewhere])
+            here |= dict(found)
+        return [(here[case.digest], state) for case, state in states.items() if case.digest in here]
+
+    # --- conditions -----------------------------------------------------------------------------------------
+
+    def _budget(self, view: View) -> Where:
+        """Return which cases are in the queue before any filter."""
+        if view.budget == "policy":
+            return self._policy_budget()
+        confident = Where("c.confidence >= ?", (view.confident,))
+        if view.budget == "all":
+            return confident
+        total = self._ask_once("SELECT count(*) FROM cases c WHERE c.confidence >= ?", confident.values)[0][0]
+        size = view.cases_in_time if view.budget == "time" else math.ceil(SHARES[view.budget] * total)
+        if size >= total:
+            return confident
+        if size == 0:
+            return Where("FALSE")
+        score, place = self._ask_once(
+            f"SELECT {view.by}, place FROM cases c WHERE c.confidence >= ? ORDER BY {view.by} DESC, place "
+            f"LIMIT 1 OFFSET {int(size) - 1}",
+            confident.values,
+        )[0]
+        last = Where(f"c.{view.by} > ? OR (c.{view.by} = ? AND c.place <= ?)", (score, score, place))
+        return confident & last
+
+    def _policy_budget(self) -> Where:
+        if self.policy is None:
+            raise ViewError("no review policy was given; start the workbench with --policy")
+        where = Where("c.confidence >= ?", (self.policy.min_confidence,))
+        for rule in self.policy.rules:
+            if rule.threshold is None:
+                continue
+            enough = Where(f"c.{self.policy.by} >= ?", (rule.threshold,))
+            if rule.segment is not None:
+                enough = Where(f"c.label <> ? OR ({enough.sql})", (rule.segment, *enough.values))
+            where = where & enough
+        return where
+
+    def _where(self, view: View, viewer: str) -> Where:
+        """Return the condition of a view; someone who looks for an id looks among all predictions."""
+        where = Where("contains(c.name, ?)", (view.search,)) if view.search else self._budget(view)
+        if view.label:
+            where &= Where("c.label = ?", (view.label,))
+        if view.k:
+            where &= _flip_condition(view.k)
+        if view.group:
+            where &= Where("list_contains(c.failing, ?)", (view.group,))
+        for name, text in view.where:
+            where &= self._field_condition(name, text)
+        if view.status:
+            where &= _status_condition(view.status, viewer)
+        if view.reviewer:
+            where &= Where(f"list_contains(s.reviewers, ?) AND NOT {HIDDEN}", (view.reviewer, viewer))
+        return where
+
+    def _field_condition(self, name: str, text: str) -> Where:
+        if name not in self._field_columns:
+            known = ", ".join(self._field_columns) or "none, because the rows were not given with --data"
+            raise ViewError(f"the rows have no field {name[:60]!r}; known are {known}")
+        column, number = self._field_columns[name]
+        wanted = wanted_value(text)
+        if not number:
+            return Where(f"f.{column} = ?", (wanted.text,))
+        if not wanted.is_range:
+            return Where(f"f.{column} = TRY_CAST(? AS DOUBLE)", (wanted.text,))
+        low = -math.inf if wanted.low is None else wanted.low
+        high = math.inf if wanted.high is None else wanted.high
+        return Where(f"f.{column} BETWEEN ? AND ?", (low, high))
+
+    def _from(self, view: View) -> str:
+        decided = " LEFT JOIN states s ON s.place = c.place" if view.status or view.reviewer else ""
+        given = " JOIN fields f ON f.place = c.place" if view.where else ""
+        return f"FROM cases c{decided}{given}"
+
+    # --- answers --------------------------------------------------------------------------------------------
+
+    def page(self, view: View, viewer: str) -> QueuePage:
+        """Return one page of the queue as this reviewer may see it."""
+        where, order = self._where(view, viewer), f"c.{SORTED_BY[view.order]} {_direction(view)}, c.place"
+        # Which cases come first, then what they say: ordering whole rows takes ten times as long on a late page.
+        chosen = (
+            f"SELECT c.place {self._from(view)} WHERE {where.sql} ORDER BY {order} "
+            f"LIMIT {PAGE_ROWS} OFFSET {(view.page - 1) * PAGE_ROWS}"
+        )
+        budget = self._budget(view)
+        return QueuePage(
+            cases=self._list(f"FROM cases c WHERE c.place IN ({chosen}) ORDER BY {order}", where.values),
+            found=self._count(view, where),
+            budgeted=self._ask_once(f"SELECT count(*) FROM cases c WHERE {budget.sql}", budget.values)[0][0],
+            done=self._done(budget, viewer),
+        )
+
+    def _count(self, view: View, where: Where) -> int:
+        ask = self._ask if view.status or view.reviewer else self._ask_once
+        return int(ask(f"SELECT count(*) {self._from(view)} WHERE {where.sql}", where.values)[0][0])
+
+    def _done(self, budget: Where, viewer: str) -> dict[str, int]:
+        sql = (
+            f"SELECT CASE WHEN {HIDDEN} THEN 'second' ELSE s.status END AS shown, count(*) "
+            f"FROM states s JOIN cases c ON c.place = s.place WHERE s.status <> 'open' AND ({budget.sql}) "
+            "GROUP BY shown"
+        )
+        return dict(self._ask(sql, (viewer, *budget.values)))
+
+    def _list(self, rest: str, values: Sequence[Any]) -> tuple[QueuedCase, ...]:
+        """Return cases, given everything of the question but what is shown of them."""
+        return tuple(self._queued(row) for row in self._ask(f"SELECT {SHOWN} {rest}", values))
+
+    def _queued(self, row: tuple[Any, ...]) -> QueuedCase:
+        place, name, label, confidence, budget, flipped, exposure, fds, turns_to, failing, digest = row
+        case = Case(digest, self.audit, place, name)
+        return QueuedCase(case, label, confidence, budget, flipped, exposure, fds, turns_to, tuple(failing))
+
+    def find(self, key: str) -> QueuedCase:
+        """Return the case that an address names; CertificateError if there is none."""
+        place = key.partition("-")[0]
+        if place.isascii() and place.isdigit() and len(place) < 16 and int(place) < len(self):
+            found = self._list("FROM cases c WHERE c.place = ?", [int(place)])[0]
+            if found.key == key:
+                return found
+        raise CertificateError(f"this audit has no case {key[:60]!r}; it may have been replaced by another")
+
+    def certificate_row(self, queued: QueuedCase) -> dict[str, Any]:
+        """Return the case's row of the certificate table, as it was written."""
+        part = self._parts[bisect_right([part.first for part in self._parts], queued.case.place) - 1]
+        with self._database.cursor() as cursor:
+            try:
+                cursor.execute(
+                    "SELECT * EXCLUDE (file_row_number) FROM read_parquet(?, file_row_number = true) "
+                    "WHERE file_row_number = ?",
+                    [str(part.path), queued.case.place - part.first],
+                )
+                values = cursor.fetchone()
+            except duckdb.Error as error:
+                raise CertificateError(REPLACED) from error
+            row = dict(zip(self.columns, values or (), strict=False))
+        if row.get("digest") != queued.case.digest:
+            raise CertificateError(REPLACED)
+        return row
+
+    def neighbours(self, view: View, viewer: str, here: QueuedCase) -> tuple[QueuedCase | None, QueuedCase | None]:
+        """Return the cases before and after this one in a view, whether or not it is in the view itself."""
+        column, rising = SORTED_BY[view.order], _direction(view) == "ASC"
+        value = here.case.place if column == "place" else getattr(here, column)
+        where = self._where(view, viewer)
+        found = []
+        for forward in (False, True):
+            beyond, way = (">", "ASC") if forward == rising else ("<", "DESC")
+            tie, tie_way = (">", "ASC") if forward else ("<", "DESC")
+            there = f"(c.{column} {beyond} ? OR (c.{column} = ? AND c.place {tie} ?))"
+            cases = self._list(
+                f"{self._from(view)} WHERE ({where.sql}) AND {there} "
+                f"ORDER BY c.{column} {way}, c.place {tie_way} LIMIT 1",
+                (*where.values, value, value, here.case.place),
+            )
+            found.append(next(iter(cases), None))
+        return found[0], found[1]
+
+    def names(self) -> list[str]:
+        """Return the id of every row, as text, in the order of the audit."""
+        return [name for (name,) in self._ask("SELECT name FROM cases ORDER BY place")]
+
+    def candidates(self, view: View, viewer: str, after: int = 0) -> tuple[Case, ...]:
+        """Return the first cases of a view that wait for this reviewer, in order."""
+        where = self._where(view, viewer) & _status_condition(wanted := _waiting(view), viewer)
+        order = f"c.{SORTED_BY[view.order]} {_direction(view)}, c.place"
+        rest = f"{self._from(replace(view, status=wanted))} WHERE {where.sql} ORDER BY {order}"
+        return tuple(queued.case for queued in self._list(f"{rest} LIMIT {CANDIDATES} OFFSET {after}", where.values))
+
+    def open_cases(self, view: View, viewer: str) -> tuple[Case, ...]:
+        """Return every open case of a view, for an action on all of them."""
+        rest, values = self._open(view, viewer)
+        rows = self._ask(f"SELECT c.digest, c.place, c.name {rest} ORDER BY c.place", values)
+        return tuple(Case(digest, self.audit, place, name) for digest, place, name in rows)
+
+    def count_open(self, view: View, viewer: str) -> int:
+        rest, values = self._open(view, viewer)
+        return int(self._ask(f"SELECT count(*) {rest}", values)[0][0])
+
+    def _open(self, view: View, viewer: str) -> tuple[str, tuple[Any, ...]]:
+        where = self._where(view, viewer) & _status_condition("open", viewer)
+        return f"{self._from(replace(view, status='open'))} WHERE {where.sql}", where.values
+
+    def similar(self, here: QueuedCase) -> tuple[tuple[QueuedCase, ...], int]:
+        """Return the most exposed other cases of the same class that the same groups turn, and how many there are."""
+        if not here.failing:
+            return (), 0
+        same = Where(
+            "c.label = ? AND len(c.failing) = ? AND list_has_all(c.failing, ?) AND c.place <> ?",
+            (here.label, len(here.failing), list(here.failing), here.case.place),
+        )
+        rest = f"FROM cases c WHERE {same.sql}"
+        cases = self._list(f"{rest} ORDER BY c.exposure DESC, c.place LIMIT {SIMILAR}", same.values)
+        return cases, int(self._ask(f"SELECT count(*) {rest}", same.values)[0][0])
+
+    def by_digest(self, digests: Sequence[str]) -> dict[str, QueuedCase]:
+        """Return the cases of this audit among these digests."""
+        found = self._list("FROM cases c WHERE c.digest IN (SELECT unnest(?))", [list(digests)])
+        return {queued.case.digest: queued for queued in found}
+
+
+def _waiting(view: View) -> str:
+    """Return the status of the cases that wait for a reviewer in a view."""
+    return "second" if view.status == "second" else "open"
+
+
+def _direction(view: View) -> str:
+    # Ids rise by themselves; everything else is looked at from its large end.
+    return "ASC" if view.up != (view.order == "id") else "DESC"
+
+
+def _flip_condition(k: str) -> Where:
+    if k == "none":
+        return Where("NOT c.flipped")
+    return (
+        Where("c.flipped AND c.flip_budget >= 4") if k == "4" else Where("c.flipped AND c.flip_budget = ?", (int(k),))
+    )
+
+
+def _status_condition(status: str, viewer: str) -> Where:
+    if status == "open":
+        return Where("coalesce(s.status, 'open') = 'open'")
+    if status == "second":
+        return Where(HIDDEN, (viewer,))
+    return Where(f"s.status = ? AND NOT {HIDDEN}", (status, viewer))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _check_policy(policy: ReviewPolicy, manifest: Mapping[str, Any], protocol: Protocol) -> None:
+    if protocol.digest != policy.protocol_digest:
+        raise DataError("the policy was fitted under another protocol than this audit; fit one for it")
+    if manifest["model"]["fingerprint"] != policy.model_fingerprint:
+        raise DataError("the policy was fitted for another model than the one audited here; fit one for it")
+    if policy.segmented_by not in (None, PREDICTED):
+        raise DataError("the policy has rules for segments of its own, which only Python knows; fit one without them")
+    if policy.by not in ("exposure", "fds"):
+        raise DataError(f"the workbench ranks by exposure or fds, the policy by {policy.by}; fit one by either")
+
+
+def _check_digest(path: Path, stated: str) -> None:
+    try:
+        with path.open("rb") as stream:
+            digest = hashlib.sha256()
+            while block := stream.read(CHUNK):
+                digest.update(block)
+    except FileNotFoundError as error:
+        raise CertificateError(f"{path.parent} is incomplete: {path.name} is missing") from error
+    if f"sha256:{digest.hexdigest()}" != stated:
+        raise CertificateError(f"{path} was changed after it was written: the manifest names other bytes")
+
+
+def _rows_in(path: Path) -> int:
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise CertificateError(f"cannot read {path}: {str(error).splitlines()[0]}") from error

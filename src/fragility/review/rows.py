@@ -1,0 +1,109 @@
+"""The audited rows themselves, where they are given: matched to their certificates, and shown to be those audited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from fragility.canonical import combine_digests, is_missing, row_digests
+from fragility.errors import DataError
+from fragility.evidence.rows import read_rows
+from fragility.evidence.tracing import trace_columns
+from fragility.models import Model
+from fragility.protocol import Protocol
+
+
+@dataclass(frozen=True, eq=False)
+class GivenRows:
+    """Rows in the order of the audit; only the protocol's fields."""
+
+    frame: pd.DataFrame
+    ids: tuple[Any, ...]
+    groups_of: Mapping[str, tuple[str, ...]]  # evidence groups that each field has a part in
+
+    def row(self, place: int) -> pd.DataFrame:
+        """Return one row, as a table with the types of all."""
+        return self.frame.iloc[[place]]
+
+    def shown(self, place: int) -> list[tuple[str, str, tuple[str, ...]]]:
+        """Return (field, value, its groups) of one row, in the protocol's order."""
+        values = self.frame.iloc[place]
+        return [(name, value_text(values[name]), self.groups_of.get(name, ())) for name in self.frame.columns]
+
+    def to_arrow(self) -> pa.Table:
+        """Return the fields as a table that filters can ask: numbers as numbers, everything else as text."""
+        return pa.table({str(name): _filterable(self.frame[name]) for name in self.frame.columns})
+
+
+def given_rows(
+    X: pd.DataFrame, ids: Any, names: Sequence[str], protocol: Protocol, manifest: Mapping[str, Any],
+    model: Model | None = None,
+) -> GivenRows:  # fmt: skip
+    """Return the rows whose ids are ``names``, in that order; refuse rows that are not the ones audited."""
+    fields = [field.name for field in protocol.fields]
+    missing = [name for name in fields if name not in X.columns]
+    if missing:
+        raise DataError(f"the rows lack the field {missing[0]!r}, which the protocol of this audit names")
+    rows = read_rows(X[fields], fields, None, ids)
+    place_of = {str(own_id): i for i, own_id in enumerate(rows.ids)}
+    absent = [name for name in names if name not in place_of]
+    if absent:
+        raise DataError(
+            f"the rows lack {len(absent)} of the {len(names)} audited ones, for example {absent[0]!r}; give the rows "
+            "that were audited, and name their ids with --id"
+        )
+    chosen = [place_of[name] for name in names]
+    assert rows.frame is not None
+    frame = rows.frame.iloc[chosen]
+    own_ids = tuple(rows.ids[i] for i in chosen)
+    _check_audited(frame, own_ids, manifest)
+    return GivenRows(frame, own_ids, groups_of_fields(protocol, model))
+
+
+def _check_audited(frame: pd.DataFrame, ids: Sequence[Any], manifest: Mapping[str, Any]) -> None:
+    if manifest["input"]["rows"] != manifest["rows"]:
+        return  # a selection from an audit: the digest is over rows that are not here
+    texts = np.array([str(own_id) for own_id in ids], dtype=object)
+    columns = {str(name): frame[name].reset_index(drop=True) for name in frame.columns}
+    if combine_digests(row_digests({**columns, "id\x00": texts})) != manifest["input"]["digest"]:
+        raise DataError("the rows are not the ones that were audited: their values differ; give the rows of the audit")
+
+
+def groups_of_fields(protocol: Protocol, model: Model | None = None) -> dict[str, tuple[str, ...]]:
+    """Return the evidence groups that each raw field has a part in, as far as it is known.
+
+    A column of the raw space is a field. A transformed column is traced to its fields where the model is at hand;
+    else only a group named like a field is taken for that field's.
+    """
+    fields = [field.name for field in protocol.fields]
+    origins: dict[str, tuple[str, ...]] = {name: (name,) for name in fields}
+    if protocol.space != "raw" and model is not None and model.transformer is not None:
+        traced = trace_columns(model.transformer, list(model.columns or fields))
+        origins = {column.name: origin.fields for column, origin in zip(protocol.columns, traced, strict=False)}
+    found: dict[str, list[str]] = {name: [] for name in fields}
+    for group in protocol.groups:
+        parts = {field for column in group.columns for field in origins.get(column, ())}
+        for field in parts or {group.name}:
+            if field in found:
+                found[field].append(group.name)
+    return {name: tuple(groups) for name, groups in found.items()}
+
+
+def value_text(value: Any) -> str:
+    """Return a cell as a reader expects it: no numpy names, no decimals on whole numbers."""
+    if is_missing(value):
+        return "missing"
+    if isinstance(value, (float, np.floating)):
+        return f"{value:.10g}"
+    return str(value)
+
+
+def _filterable(column: pd.Series) -> pa.Array:
+    if pd.api.types.is_bool_dtype(column.dtype) or not pd.api.types.is_numeric_dtype(column.dtype):
+        return pa.array([None if is_missing(value) else str(value) for value in column], type=pa.string())
+    return pa.array(column.to_numpy(dtype=np.float64, na_value=np.nan), from_pandas=True)

@@ -1,0 +1,176 @@
+"use strict";
+// Keys, what-if, and a word when someone else writes about the case. Every page works without this file but for what-if.
+
+const byId = (id) => document.getElementById(id);
+
+// --- keys ---------------------------------------------------------------------------------------------------
+
+const KEYS_OFF = "fragility-keys-off";
+
+function typing(target) {
+  return target.closest("textarea, select, [contenteditable]") !== null
+    || (target.tagName === "INPUT" && !["checkbox", "radio", "range", "submit", "button"].includes(target.type));
+}
+
+function press(element) {
+  if (element.matches("textarea, select, input")) {
+    element.focus();
+    element.scrollIntoView({ block: "center" });
+  } else {
+    element.click();
+  }
+}
+
+function moveLine(step) {
+  const lines = [...document.querySelectorAll("[data-line]")];
+  if (lines.length === 0) return false;
+  const at = lines.indexOf(document.activeElement);
+  const next = lines[Math.min(Math.max(at + step, 0), lines.length - 1)];
+  next.focus();
+  next.scrollIntoView({ block: "nearest" });
+  return true;
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && typing(event.target)) event.target.blur();
+  if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+  if (event.key !== "?" && localStorage.getItem(KEYS_OFF)) return;
+  const open = document.querySelector("dialog[open]");
+  if (open) return;
+  if (event.key === "j" && moveLine(1)) return event.preventDefault();
+  if (event.key === "k" && moveLine(-1)) return event.preventDefault();
+  const wanted = [...document.querySelectorAll("[data-press]")]
+    .find((element) => element.dataset.press.split(" ").includes(event.key) && !element.disabled);
+  if (wanted) {
+    event.preventDefault();
+    press(wanted);
+  }
+});
+
+for (const opener of document.querySelectorAll("[data-opens]")) {
+  opener.addEventListener("click", () => byId(opener.dataset.opens).showModal());
+}
+
+const single = byId("single-keys");
+if (single) {
+  single.checked = !localStorage.getItem(KEYS_OFF);
+  single.addEventListener("change", () => {
+    if (single.checked) localStorage.removeItem(KEYS_OFF);
+    else localStorage.setItem(KEYS_OFF, "1");
+  });
+}
+
+// --- the queue ----------------------------------------------------------------------------------------------
+
+const budget = byId("f-budget");
+if (budget) {
+  const show = () => {
+    for (const field of document.querySelectorAll("[data-when-budget]")) {
+      field.hidden = field.dataset.whenBudget !== budget.value;
+    }
+  };
+  budget.addEventListener("change", show);
+  show();
+  if (matchMedia("(max-width: 700px)").matches) document.querySelector(".filters").open = false;
+}
+
+// --- re-acquire: the first press shows the groups, the second one sends ------------------------------------------
+
+const reacquire = byId("reacquire");
+if (reacquire) {
+  const button = document.querySelector("button.reacquire");
+  button.setAttribute("aria-expanded", String(reacquire.open));
+  button.addEventListener("click", (event) => {
+    if (reacquire.open) return;
+    event.preventDefault();
+    reacquire.open = true;
+    button.setAttribute("aria-expanded", "true");
+    reacquire.querySelector("input").focus();
+  });
+}
+
+// --- what if ------------------------------------------------------------------------------------------------
+
+const whatIf = byId("whatif");
+if (whatIf) {
+  const sliders = [...whatIf.querySelectorAll("input[type=range]")];
+  const answer = whatIf.querySelector(".answer");
+  let asked = 0;
+  let timer = 0;
+
+  const show = (slider) => {
+    const parts = slider.parentElement;
+    parts.querySelector("output").value = `${slider.value}%`;
+    parts.querySelector("[data-lose]").setAttribute("aria-pressed", String(slider.value === "100"));
+  };
+
+  const ask = async () => {
+    const number = ++asked;
+    const chosen = sliders.filter((slider) => slider.value !== "0");
+    const severities = Object.fromEntries(chosen.map((slider) => [slider.dataset.group, Number(slider.value) / 100]));
+    try {
+      const reply = await fetch(whatIf.dataset.address, {
+        method: "POST",
+        headers: { "content-type": "application/json" },
+        body: JSON.stringify({ severities }),
+      });
+      const found = await reply.json();
+      if (number !== asked) return; // a later question is on its way
+      if (!reply.ok) throw new Error(found.error);
+      byId("wi-class").textContent = found.predicted;
+      byId("wi-confidence").textContent = `${(100 * found.confidence).toFixed(1)}%`;
+      byId("wi-margin").textContent = (found.margin < 0 ? "" : "+") + found.margin.toFixed(3);
+      byId("wi-verdict").textContent = found.flipped ? `turns ${found.predicted}` : chosen.length ? "holds" : "";
+      answer.classList.toggle("turned", found.flipped);
+    } catch (error) {
+      if (number === asked) byId("wi-verdict").textContent = `no answer: ${error.message}`;
+    }
+    whatIf.dataset.answered = String(number);
+  };
+
+  const soon = () => {
+    clearTimeout(timer);
+    timer = setTimeout(ask, 60);
+  };
+
+  for (const slider of sliders) {
+    slider.addEventListener("input", () => { show(slider); soon(); });
+    slider.parentElement.querySelector("[data-lose]").addEventListener("click", () => {
+      slider.value = slider.value === "100" ? "0" : "100";
+      show(slider);
+      soon();
+    });
+  }
+
+  const setAll = (value) => {
+    for (const slider of sliders) {
+      slider.value = value(slider);
+      show(slider);
+    }
+    soon();
+  };
+  const turning = (slider) => slider.parentElement.querySelector(".mark") !== null;
+  byId("wi-path").addEventListener("click", () => setAll((slider) => (turning(slider) ? "100" : "0")));
+  byId("wi-reset").addEventListener("click", () => setAll(() => "0"));
+}
+
+// --- someone else -------------------------------------------------------------------------------------------
+
+const here = document.querySelector("[data-case]");
+if (here) {
+  const look = async () => {
+    if (document.hidden) return;
+    try {
+      const reply = await fetch(`${here.dataset.case}/state`);
+      const found = await reply.json();
+      if (reply.ok && found.last > Number(here.dataset.seen)) {
+        const word = byId("meanwhile");
+        word.textContent = `${found.by} wrote about this case meanwhile. Reload to see it.`;
+        word.hidden = false;
+      }
+    } catch {
+      // the workbench was stopped; the next page will say so
+    }
+  };
+  setInterval(look, 10000);
+}

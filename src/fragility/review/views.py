@@ -1,0 +1,174 @@
+"""Views: what a reviewer looks at, as it stands in the address of a page, so that it can be shared and reloaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+from fragility.certificates import CONFIDENT
+from fragility.errors import FragilityError
+
+RANKINGS = ("exposure", "fds")
+SHARES = {"5": 0.05, "10": 0.10, "20": 0.20}
+BUDGETS = (*SHARES, "time", "policy", "all")
+STATUSES = ("open", "accept", "escalate", "reacquire", "conflict", "second")
+SORTS = ("exposure", "fds", "confidence", "k", "id")
+FLIPS = ("1", "2", "3", "4", "none")  # k*; "4" stands for four groups and more, "none" for a path without a flip
+PAGE_ROWS = 50
+LONGEST_TEXT = 200
+MOST_FIELDS = 8
+
+
+class ViewError(FragilityError):
+    """An address asks for a view that does not exist."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One view of the queue; but for the budget, what equals the default is left out of the address."""
+
+    by: str = "exposure"  # what ranks cases, and so what a budget keeps
+    budget: str = "20"
+    hours: float = 1.0  # with rate, for the budget "time"
+    rate: float = 20.0
+    confident: float = CONFIDENT
+    label: str = ""
+    k: str = ""
+    group: str = ""
+    where: tuple[tuple[str, str], ...] = ()  # fields of the row, and what each must be
+    status: str = ""
+    reviewer: str = ""
+    search: str = ""
+    sort: str = ""  # empty: by the ranking
+    up: bool = False  # smallest first
+    page: int = 1
+    stay: bool = False  # on the case after deciding about it
+
+    @classmethod
+    def from_address(cls, query: str) -> View:
+        """Return the view that a query string asks for."""
+        try:
+            words = parse_qs(query, keep_blank_values=True, max_num_fields=64)
+        except ValueError as error:
+            raise ViewError("the address has too many words") from error
+        given = {name: values[-1] for name, values in words.items() if values[-1]}  # a blank says nothing
+        return cls(
+            by=_one_of(given, "by", RANKINGS, "exposure"),
+            budget=_one_of(given, "budget", BUDGETS, "20"),
+            hours=_number(given, "hours", 1.0, 0.0, 10_000.0),
+            rate=_number(given, "rate", 20.0, 0.0, 100_000.0),
+            confident=_number(given, "confident", CONFIDENT, 0.0, 1.0),
+            label=_text(given, "label"),
+            k=_one_of(given, "k", FLIPS, ""),
+            group=_text(given, "group"),
+            where=_pairs(words.get("field", []), words.get("value", [])),
+            status=_one_of(given, "status", STATUSES, ""),
+            reviewer=_text(given, "reviewer"),
+            search=_text(given, "search"),
+            sort=_one_of(given, "sort", SORTS, ""),
+            up=_one_of(given, "up", ("1",), "") == "1",
+            page=int(_number(given, "page", 1.0, 1.0, 10.0**9)),
+            stay=_one_of(given, "stay", ("1",), "") == "1",
+        )
+
+    def address(self, **changes: Any) -> str:
+        """Return the query string of this view, or of one that differs from it in ``changes``."""
+        view = replace(self, **changes)
+        plain = View()
+        words: list[tuple[str, str]] = []
+        for each in fields(view):
+            value = getattr(view, each.name)
+            if each.name == "where":
+                words += [pair for name, wanted in value for pair in (("field", name), ("value", wanted))]
+            elif (
+                value != getattr(plain, each.name) or each.name == "budget"
+            ):  # whose default is not the same everywhere
+                words.append((each.name, _written(value)))
+        return urlencode(words)
+
+    def with_default_budget(self, query: str, budget: str) -> View:
+        """Return the view with this budget if its address names none."""
+        return self if "budget" in parse_qs(query) else replace(self, budget=budget)
+
+    @property
+    def cases_in_time(self) -> int:
+        return math.floor(self.hours * self.rate)
+
+    @property
+    def order(self) -> str:
+        return self.sort or self.by
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return "1" if value else ""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _one_of(given: Mapping[str, str], name: str, allowed: Sequence[str], default: str) -> str:
+    value = given.get(name, default)
+    if value != default and value not in allowed:
+        raise ViewError(f"{name} in the address must be one of {', '.join(allowed)}, got {value[:40]!r}")
+    return value
+
+
+def _number(given: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
+    text = given.get(name)
+    if text is None:
+        return default
+    value = _as_number(text, float)
+    if value is None or not least <= value <= most:
+        raise ViewError(f"{name} in the address must be a number from {least:g} to {most:g}, got {text[:40]!r}")
+    return value
+
+
+def _text(given: Mapping[str, str], name: str) -> str:
+    return given.get(name, "").strip()[:LONGEST_TEXT]
+
+
+def _pairs(names: Sequence[str], values: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    if len(names) != len(values) or len(names) > MOST_FIELDS:
+        raise ViewError(f"the address must name at most {MOST_FIELDS} fields, each with one value")
+    pairs = [(name, value.strip()[:LONGEST_TEXT]) for name, value in zip(names, values, strict=True)]
+    return tuple(pair for pair in pairs if all(pair))
+
+
+def _as_number(text: str, kind: Callable[[str], float]) -> float | None:
+    try:
+        value = kind(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+# --- what a field must be -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a field's value must be: a text, or between two numbers."""
+
+    text: str
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def is_range(self) -> bool:
+        return self.low is not None or self.high is not None
+
+
+def wanted_value(text: str) -> Wanted:
+    """Return what was typed for a field: ``12..36``, ``>=12``, ``<=36``, or the value itself."""
+    stripped = text.strip()
+    if stripped.startswith((">=", "<=")):
+        bound = _as_number(stripped[2:], float)
+        if bound is not None:
+            return Wanted(stripped, *((bound, None) if stripped[0] == ">" else (None, bound)))
+    low, dots, high = stripped.partition("..")
+    ends = _as_number(low, float), _as_number(high, float)
+    if dots and None not in ends:
+        return Wanted(stripped, *ends)
+    return Wanted(stripped)

@@ -1,0 +1,74 @@
+"""`fragility review` refuses what cannot work before it serves anything; `review export` writes what was decided."""
+
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from command_line import COLUMNS, refuse, run
+
+from fragility.review.history import Case
+from fragility.review.store import Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    path = tmp_path / "review.sqlite"
+    opened = Store.open(path)
+    opened.decide(Case("sha256:a", "sha256:audit", 0, "L1"), "Ana", "reacquire", ["age"], "-1 is not an age")
+    entry = opened.decide(Case("sha256:b", "sha256:audit", 1, "L2"), "Ana", "accept")
+    opened.undo(entry.seq, "Ana")
+    opened.close()
+    return path
+
+
+def test_export(store, tmp_path):
+    done = run("review", "export", "--store", store, "--out", tmp_path / "decisions.csv")
+    assert done.code == 0 and "1 decisions" in done.out
+    read = pyarrow.csv.read_csv(tmp_path / "decisions.csv").to_pylist()
+    assert [(row["digest"], row["groups"], row["note"]) for row in read] == [
+        ("sha256:a", '["age"]', "'-1 is not an age")
+    ]
+    done = run("review", "export", "--store", store, "--out", tmp_path / "all.parquet", "--history")
+    assert done.code == 0 and "3 entries" in done.out
+    assert pyarrow.parquet.read_table(tmp_path / "all.parquet")["decision"].to_pylist() == [
+        "reacquire",
+        "accept",
+        "undo",
+    ]
+
+
+def test_what_cannot_be_exported(store, tmp_path):
+    assert "does not exist" in refuse(
+        "review", "export", "--store", tmp_path / "no.sqlite", "--out", tmp_path / "a.csv"
+    )
+    assert "must end in .parquet or .csv" in refuse("review", "export", "--store", store, "--out", tmp_path / "a.xlsx")
+    assert "both name" in refuse("review", "export", "--store", store, "--out", store)
+    assert not (tmp_path / "no.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--model", "model.skops"], "--model speaks of the audited rows; name them with --data"),
+        (["--target", "risk"], "--target speaks of the audited rows"),
+        (["--trust"], "--trust speaks of the model; name it with --model"),
+        (["--data", "absent.parquet"], "absent.parquet does not exist"),
+        (["--policy", "absent.json"], "cannot read the policy"),
+        (["--store", "no/such/folder.sqlite"], "choose another place with --store"),
+        (["--port", "0"], "--port"),
+        (["--separator", ";"], "is for CSV files"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_reviewed(made, words, sentence):
+    assert sentence in refuse("review", made / "audit", "--no-open", *words)
+    assert not (made / "audit" / "review.sqlite").exists()
+
+
+def test_another_folder_other_rows_and_another_model_are_refused(made, tmp_path):
+    assert "is not an audit folder" in refuse("review", tmp_path, "--no-open")
+    given = ["--data", made / "train.parquet", *COLUMNS, "--no-open"]
+    assert "audited ones" in refuse("review", made / "audit", *given)
+    assert "name their ids with --id" in refuse(
+        "review", made / "audit", "--data", made / "test.csv", "--target", "risk"
+    )
+    assert not (made / "audit" / "review.sqlite").exists()

@@ -1,0 +1,273 @@
+"""The workbench in a real browser: what a reviewer does with mouse and keys, on a desk and on a phone.
+
+Needs Debian's chromium and chromium-driver (`make setup-browser`); skipped, with the reason, where they are absent.
+"""
+
+import json
+import shutil
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import pytest
+import skops.io
+from workbench import started
+
+selenium = pytest.importorskip("selenium", reason="selenium is not installed")
+from axe_selenium_python import Axe  # noqa: E402
+from selenium import webdriver  # noqa: E402
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
+BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    BROWSER is None or DRIVER is None, reason="chromium or chromedriver not found; `make setup-browser` installs them"
+)
+FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
+DESK, PHONE = (1280, 900), (360, 740)
+
+
+class Browser:
+    """A browser with the few gestures that these tests make."""
+
+    def __init__(self, driver, address: str, size: tuple[int, int], dark: bool) -> None:
+        self.driver, self.address = driver, address
+        self.here = address.split("/?")[0]
+        metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+    def enter(self, name: str) -> None:
+        self.driver.get(self.address)
+        self.find("#name").send_keys(name)
+        self.follow(lambda: self.find("#name").submit())
+
+    def find(self, selector: str):
+        return WebDriverWait(self.driver, 20).until(lambda d: d.find_element(By.CSS_SELECTOR, selector))
+
+    def text(self, selector: str) -> str:
+        return self.find(selector).text
+
+    def all(self, selector: str) -> list:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def follow(self, gesture) -> None:
+        """Make a gesture that leads to another page, and wait for it."""
+        self.driver.execute_script("window.left = true")
+        gesture()
+        ready = "return !window.left && document.readyState === 'complete'"
+        WebDriverWait(self.driver, 20).until(lambda d: d.execute_script(ready))
+
+    def press(self, *keys: str) -> None:
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+    def focused(self, expression: str):
+        return self.driver.execute_script(f"return document.activeElement.{expression}")
+
+    def until(self, holds) -> None:
+        WebDriverWait(self.driver, 20).until(lambda d: holds())
+
+    def go(self, path: str) -> None:
+        self.driver.get(self.here + path)
+
+    def serious_findings(self) -> list[str]:
+        axe = Axe(self.driver)
+        axe.inject()
+        found = axe.run()["violations"]
+        grave = [finding for finding in found if finding["impact"] in ("serious", "critical")]
+        return [f"{f['id']}: {f['help']}: {[node['html'][:120] for node in f['nodes'][:3]]}" for f in grave]
+
+    def fits(self) -> bool:
+        return bool(self.driver.execute_script("return document.documentElement.scrollWidth <= innerWidth"))
+
+    def check_quiet(self) -> None:
+        """No error in the console, and no request to anywhere but the workbench."""
+        assert [entry for entry in self.driver.get_log("browser") if entry["level"] != "INFO"] == []
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+        elsewhere = [url for url in asked if not url.startswith((self.here + "/", "data:", "chrome:", "about:"))]
+        assert asked and elsewhere == []
+
+
+@contextmanager
+def browser(address: str, folder, size: tuple[int, int] = DESK, dark: bool = False):
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for flag in (*FLAGS, f"--user-data-dir={folder}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    try:
+        yield Browser(driver, address, size, dark)
+    finally:
+        driver.quit()
+
+
+@pytest.fixture(scope="module")
+def served(audited, tmp_path_factory):
+    """The command as a user starts it, with model and rows."""
+    folder = tmp_path_factory.mktemp("served")
+    skops.io.dump(audited.model, folder / "model.skops")
+    rows = audited.X.assign(loan=audited.certs.table.column("id").to_pylist())
+    rows.to_parquet(folder / "rows.parquet")
+    words = ("--model", folder / "model.skops", "--trust", "--data", folder / "rows.parquet", "--id", "loan")
+    with started(audited, folder / "review.sqlite", *words) as (_, address):
+        yield address
+
+
+def test_a_decision_in_the_browser(served, tmp_path):
+    with browser(served, tmp_path / "profile") as ana:
+        ana.enter("Ana Lima")
+        ana.follow(lambda: ana.all("[data-line]")[3].click())
+        ana.find("#note").send_keys("checked by telephone")
+        ana.follow(lambda: ana.find("button.escalate").click())
+        assert "escalated." in ana.text(".notice")
+        ana.check_quiet()
+
+
+@pytest.mark.slow
+def test_the_way_of_a_review(served, audited, tmp_path):
+    """Open the queue, filter, open a case, use what-if, decide, undo, reload, see it."""
+    with browser(served, tmp_path / "profile") as ana:
+        ana.enter("Ana")
+        assert urlsplit(ana.driver.current_url).query == "" and "token" not in ana.driver.page_source
+        ana.find("#f-label").send_keys("good")
+        ana.find("#f-budget").send_keys("all")
+        ana.follow(lambda: ana.find(".filter-form button[type=submit]").click())
+        assert "label=good" in ana.driver.current_url and "budget=all" in ana.driver.current_url
+        assert {cell.text for cell in ana.all("td[data-label=predicted]")} == {"good"}
+        ana.follow(lambda: ana.all("[data-line]")[0].click())
+        name = ana.text("h1").split()[1]
+        cert = audited.certs.by_id(name)
+        assert cert.flipped
+        ana.driver.execute_script("document.getElementById('wi-path').click()")
+        ana.until(lambda: ana.text("#wi-class") == cert.turns_to)
+        assert ana.text("#wi-margin") == f"{cert.path_margin[cert.flip_budget]:+.3f}"
+        ana.driver.execute_script("document.getElementById('wi-reset').click()")
+        ana.until(lambda: ana.text("#wi-class") == cert.predicted)
+        assert ana.text("#wi-margin") == f"{cert.margin:+.3f}"
+        assert ana.text("#wi-confidence") == f"{cert.confidence:.1%}"
+        slider = ana.find(f"input[data-group={cert.path[0]}]")
+        slider.send_keys(Keys.END)
+        ana.until(lambda: ana.text("#wi-margin") == f"{cert.path_margin[1]:+.3f}")
+        case = ana.driver.current_url
+        ana.find("#note").send_keys("asked for a payslip")
+        ana.find("input[name=advance]").click()
+        ana.follow(lambda: ana.find("button.accept").click())
+        assert ana.text("h1 .status") == "accepted" and "asked for a payslip" in ana.text(".history")
+        ana.follow(lambda: ana.press("u"))
+        assert ana.text("h1 .status") == "open"
+        ana.driver.get(case)
+        ana.follow(ana.driver.refresh)
+        history = [line.text for line in ana.all(".history li")]
+        assert len(history) == 2 and "undone" in history[0] and "accepted" in history[1] and "(undone)" in history[1]
+        ana.check_quiet()
+
+
+@pytest.mark.slow
+def test_everything_by_keyboard(served, tmp_path):
+    with browser(served, tmp_path / "profile") as ben:
+        ben.enter("Ben")
+        ben.press("?")
+        ben.until(lambda: ben.find("#help").is_displayed())
+        ben.press(Keys.ESCAPE)
+        ben.until(lambda: not ben.find("#help").is_displayed())
+        ben.press("j")
+        ben.press("j")
+        second = ben.focused("textContent")
+        assert second == ben.all("[data-line]")[1].text
+        ben.follow(lambda: ben.driver.switch_to.active_element.send_keys(Keys.ENTER))
+        assert ben.text("h1").split()[1] == second
+        ben.follow(lambda: ben.press("k"))
+        first = ben.text("h1").split()[1]
+        ben.follow(lambda: ben.press("j"))
+        assert first != second == ben.text("h1").split()[1]
+        ben.press("w")
+        assert ben.focused("dataset.group")
+        ben.driver.switch_to.active_element.send_keys(Keys.END)
+        ben.until(lambda: ben.text("#wi-verdict") != "")
+        ben.press("m")
+        assert ben.focused("id") == "note"
+        ben.driver.switch_to.active_element.send_keys("aejk?")  # letters of a note are letters
+        ben.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+        ben.press("r")
+        assert ben.focused("name") == "group"
+        ben.follow(lambda: ben.press("r"))
+        assert "evidence to re-acquire." in ben.text(".notice")
+        ben.follow(lambda: ben.press("u"))
+        assert ben.text("h1").split()[1] == second and ben.text("h1 .status") == "open"
+        ben.follow(lambda: ben.press("e"))
+        assert "escalated." in ben.text(".notice")
+        ben.follow(lambda: ben.press("g"))
+        ben.press("/")
+        assert ben.focused("id") == "f-search"
+        ben.driver.switch_to.active_element.send_keys(second)
+        ben.follow(lambda: ben.driver.switch_to.active_element.send_keys(Keys.ENTER))
+        assert [line.text for line in ben.all("[data-line]")] == [second]
+        ben.follow(lambda: ben.press("t"))
+        assert ben.text("h1") == "Team"
+        ben.follow(lambda: ben.press("g"))
+        assert [line.text for line in ben.all("[data-line]")] == [second]
+        ben.go("/queue")
+        ben.follow(lambda: ben.press("n"))
+        assert ben.text("h1").startswith("Case")
+        ben.check_quiet()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_no_page_has_a_serious_finding_and_all_fit(served, tmp_path, size, dark):
+    with browser(served, tmp_path / "profile", size, dark) as eva:
+        eva.driver.get(served)
+        findings = eva.serious_findings()
+        eva.enter(f"Eva {size[0]} {dark}")
+        first = urlsplit(eva.find("[data-line]").get_attribute("href"))
+        eva.go("/queue?budget=all&confident=0&page=2")
+        for path in (None, f"{first.path}?{first.query}", "/team", "/bulk", "/who", "/queue?search=none", "/nothing"):
+            if path is not None:
+                eva.go(path)
+            findings += [f"{path}: {finding}" for finding in eva.serious_findings()]
+            assert eva.fits(), f"{path} is wider than the screen"
+        eva.go(f"{first.path}?{first.query}")
+        eva.press("r")
+        eva.press("?")
+        findings += [f"open: {finding}" for finding in eva.serious_findings()]
+        assert findings == []
+
+
+@pytest.mark.slow
+def test_what_has_the_focus_is_never_behind_the_decision_bar(served, tmp_path):
+    with browser(served, tmp_path / "profile") as ana:
+        ana.enter("Ana")
+        ana.follow(lambda: ana.all("[data-line]")[0].click())
+        hidden = ana.driver.execute_script(
+            """const bar = document.querySelector('.decide'), bad = [];
+            for (const one of document.querySelectorAll('main a, main button, main input, main summary')) {
+              if (bar.contains(one) || one.type === 'hidden' || !one.checkVisibility()) continue;
+              one.focus();
+              if (one.getBoundingClientRect().bottom > bar.getBoundingClientRect().top) bad.push(one.outerHTML);
+            }
+            return bad;"""
+        )
+        assert hidden == []
+
+
+@pytest.mark.slow
+def test_markup_runs_nothing(hostile, tmp_path):
+    with started(hostile, tmp_path / "review.sqlite") as (_, address), browser(address, tmp_path / "profile") as eve:
+        eve.enter("<script>window.broken = 'name'</script>")
+        eve.go("/queue?budget=all&confident=0")
+        eve.follow(lambda: eve.all("[data-line]")[0].click())
+        eve.find("#note").send_keys("<img src=x onerror='window.broken = 1'>")
+        eve.find("input[name=advance]").click()
+        eve.follow(lambda: eve.find("button.accept").click())
+        assert "<img src=x onerror='window.broken = 1'>" in eve.text(".history")
+        assert eve.text("h1").startswith("Case <script>window.broken=")
+        for path in ("/team", "/queue?search=%3Cscript%3E", "/who"):
+            eve.go(path)
+        assert eve.driver.execute_script("return window.broken === undefined")
+        eve.check_quiet()
