@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fragility.resmlp import FragilityPenalty, ResMLPClassifier
     from fragility.search import compare_searches, find_failing_sets
     from fragility.stress import Donor, Dropout, Mask, Noise, Outages, Stress, label_brittle
+    from fragility.trust import Outcome, check_proof, generate_key, prove, sign, verify_signature
 
 # Public name -> its module, which is imported when the name is first used: pandas, scikit-learn and the rest take over
 # a second, and whoever asks for the version or mistypes an option should not wait for them.
@@ -63,6 +64,7 @@ _HOME = {
     "ModelError": "errors",
     "Noise": "stress",
     "Outages": "stress",
+    "Outcome": "trust",
     "Protocol": "protocol",
     "ProtocolError": "errors",
     "ReliabilityDisplay": "reliability",
@@ -73,15 +75,20 @@ _HOME = {
     "Verification": "_verify",
     "VerificationError": "errors",
     "audit": "_audit",
+    "check_proof": "trust",
     "compare_scores": "ranking",
     "compare_searches": "search",
     "evaluate": "_evaluate",
     "failure_probability": "reliability",
     "find_failing_sets": "search",
+    "generate_key": "trust",
     "label_brittle": "stress",
     "load_credit_g": "bundled",
     "load_model": "models.loading",
+    "prove": "trust",
+    "sign": "trust",
     "verify": "_verify",
+    "verify_signature": "trust",
 }
 
 __all__ = [
@@ -107,6 +114,7 @@ __all__ = [
     "ModelError",
     "Noise",
     "Outages",
+    "Outcome",
     "Protocol",
     "ProtocolError",
     "ReliabilityDisplay",
@@ -118,15 +126,20 @@ __all__ = [
     "VerificationError",
     "__version__",
     "audit",
+    "check_proof",
     "compare_scores",
     "compare_searches",
     "evaluate",
     "failure_probability",
     "find_failing_sets",
+    "generate_key",
     "label_brittle",
     "load_credit_g",
     "load_model",
+    "prove",
+    "sign",
     "verify",
+    "verify_signature",
 ]
 
 

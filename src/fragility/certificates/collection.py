@@ -19,11 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fragility.arrays import Floats
-from fragility.canonical import combine_digests
+from fragility.canonical import combine_digests, digest_bytes
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import Claims
 from fragility.certificates.digests import context_digest, digest_from_text, row_digests
-from fragility.certificates.folder import read_folder, without_files, write_folder
+from fragility.certificates.folder import read_folder, read_protocol_signature, without_files, write_folder
 from fragility.certificates.manifest import check_manifest
 from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
 from fragility.certificates.table import check_schema, claims_of, table_of
@@ -50,6 +50,8 @@ class Certificates:
         The protocol they were made under.
     manifest : mapping
         What binds the rest: model, input, engine, versions and digests.
+    protocol_signature : bytes, optional
+        The envelope that signed the protocol before the audit, where the manifest names one.
 
     See Also
     --------
@@ -57,10 +59,17 @@ class Certificates:
     verify : Recompute what they claim.
     """
 
-    def __init__(self, table: pa.Table, protocol: Protocol, manifest: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        table: pa.Table,
+        protocol: Protocol,
+        manifest: Mapping[str, Any],
+        protocol_signature: bytes | None = None,
+    ) -> None:
         self.table = table
         self.protocol = protocol
         self.manifest: dict[str, Any] = dict(manifest)
+        self.protocol_signature = protocol_signature
 
     @classmethod
     def build(cls, claims: Claims, protocol: Protocol, manifest: Mapping[str, Any]) -> Certificates:
@@ -83,7 +92,12 @@ class Certificates:
         model = manifest["model"]
         context = context_digest(protocol.digest, model["fingerprint"], model["classes"])
         digests = row_digests(claims, context, protocol.resolution)
-        complete = {**manifest, "rows": len(claims), "root_digest": combine_digests(digests)}
+        complete = {
+            **manifest,
+            "rows": len(claims),
+            "root_digest": combine_digests(digests),
+            "protocol_signature": manifest.get("protocol_signature"),
+        }
         return cls(table_of(claims, digests, protocol, model["classes"]), protocol, complete)
 
     @property
@@ -222,7 +236,30 @@ class Certificates:
         """
         table = self.table.take(pa.array(_positions(positions, len(self)), type=pa.int64()))
         root = combine_digests(digest_from_text(text) for text in table.column("digest").to_pylist())
-        return Certificates(table, self.protocol, {**self.manifest, "rows": len(table), "root_digest": root})
+        words = {**self.manifest, "rows": len(table), "root_digest": root}
+        return Certificates(table, self.protocol, words, self.protocol_signature)
+
+    def with_protocol_signature(self, path: str | os.PathLike[str]) -> Certificates:
+        """Return these certificates with the name of the signature that their protocol had before the audit.
+
+        Parameters
+        ----------
+        path : path
+            The envelope that :func:`sign` wrote for the protocol file; it is saved with the certificates.
+
+        Returns
+        -------
+        Certificates
+            The same claims; the manifest states the envelope's digest.
+
+        Raises
+        ------
+        CertificateError
+            The file is no envelope, or signs another protocol. Whose signature it is, :func:`verify_signature` says.
+        """
+        envelope = read_protocol_signature(path, self.protocol.digest)
+        words = {**self.manifest, "protocol_signature": digest_bytes(envelope)}
+        return Certificates(self.table, self.protocol, words, envelope)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Return the table piece by piece, in order, for what must not depend on how many rows there are.
@@ -331,7 +368,7 @@ class Certificates:
         """
         check_manifest(self.manifest, saved=False)
         check_schema(self.table, self.protocol, self.classes)
-        return write_folder(folder, self.table, self.protocol, self.manifest)
+        return write_folder(folder, self.table, self.protocol, self.manifest, self.protocol_signature)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Certificates:
@@ -355,7 +392,7 @@ class Certificates:
             The folder is malformed, incomplete or of an unknown version.
         """
         found = read_folder(Path(folder))
-        loaded = cls(found.table, found.protocol, without_files(found.manifest))
+        loaded = cls(found.table, found.protocol, without_files(found.manifest), found.protocol_signature)
         check_schema(loaded.table, loaded.protocol, loaded.classes)
         return loaded
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fragility.cli import audit, calibrate, demo, evaluate, policy, protocol, reading, reliability
+from fragility.cli import audit, calibrate, demo, evaluate, policy, protocol, reading, reliability, trust
 from fragility.cli.group import Commands
 from fragility.cli.outputs import forget_outputs, interruption
 from fragility.cli.terminal import DEBUG, EXIT_ERROR, EXIT_INTERRUPTED, complain, explain, note
@@ -28,7 +28,7 @@ from fragility.cli.wording import in_options
 from fragility.errors import FragilityError
 from fragility.version import __version__
 
-COMMANDS = (demo, protocol, audit, reading, evaluate, policy, reliability, calibrate)
+COMMANDS = (demo, protocol, audit, reading, trust, evaluate, policy, reliability, calibrate)
 
 app = typer.Typer(
     name="fragility",
