@@ -31,7 +31,7 @@ import pyarrow as pa
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.certificates import Certificates
 from fragility.errors import DataError
-from fragility.files import write_text
+from fragility.files import parse_json, read_json, write_text
 from fragility.ids import places_by_id
 from fragility.stress import BrittleLabels
 from fragility.stress.labels import STRESS_KEY
@@ -71,7 +71,7 @@ class LabelledRows:
                     "make one with label_brittle(...).save(FILE) or fragility stress --out FILE"
                 )
         stated = (labels.schema.metadata or {}).get(STRESS_KEY.encode())
-        stress_dict = None if stated is None else json.loads(stated)
+        stress_dict = None if stated is None else _stated_stress(stated)
         least = min_confidence if stress_dict is None else float(stress_dict["tau_confidence"])
         confident, brittle = (
             np.asarray(labels.column(name).to_numpy(zero_copy_only=False), dtype=bool)
@@ -411,10 +411,10 @@ class ReviewPolicy:
             The policy.
         """
         try:
-            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            document = read_json(path)
         except OSError as error:
             raise DataError(f"cannot read the policy {path}: {error.strerror or error}") from error
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise DataError(f"the policy {path} is not valid JSON: {error}") from error
         return cls.from_dict(document)
 
@@ -579,6 +579,18 @@ def _number(value: Any) -> float:
 
 def _optional(value: Any) -> float | None:
     return None if value is None else _number(value)
+
+
+def _stated_stress(text: bytes) -> dict[str, Any]:
+    """Return the stress that a table of labels says it was made under."""
+    try:
+        document = parse_json(text.decode("utf-8"))
+        float(document["tau_confidence"])
+    except (ValueError, TypeError, LookupError) as error:
+        raise DataError(
+            f"the table of labels does not say how it was made: its note {STRESS_KEY!r} is damaged"
+        ) from error
+    return dict(document)
 
 
 def _rule_from(entry: Mapping[str, Any]) -> ReviewRule:

@@ -29,7 +29,7 @@ from fragility.evidence.fields import FIELD_TYPES, Field
 from fragility.evidence.fitting import GroupMap, groups_for, training_evidence
 from fragility.evidence.rows import read_rows
 from fragility.evidence.space import SPACES, Column, EvidenceSpace, Group, Space
-from fragility.files import parse_json, write_text
+from fragility.files import JSON_LIMIT, parse_json, read_bounded, write_text
 from fragility.models import ClassLabel, Decision, Model
 from fragility.scores import READINGS, Reading
 
@@ -495,8 +495,8 @@ class Protocol:
             The file cannot be read, or holds no protocol.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_bounded(path, JSON_LIMIT).decode("utf-8")
+        except (OSError, ValueError) as error:
             raise ProtocolError(
                 f"cannot read the protocol {path}: {getattr(error, 'strerror', None) or error}"
             ) from error

@@ -23,7 +23,17 @@ from fragility.certificates.digests import FORMAT
 from fragility.certificates.manifest import CONTENT_NAME, SAVED_FIELDS, check_manifest, kind_of, manifest_text
 from fragility.envelopes import signed_protocol
 from fragility.errors import CertificateError
-from fragility.files import LOCK_NAME, PART_NAME, exclusive, force_to_disk, parse_json, sweep_parts, write_bytes
+from fragility.files import (
+    JSON_LIMIT,
+    LOCK_NAME,
+    PART_NAME,
+    exclusive,
+    force_to_disk,
+    parse_json,
+    read_bounded,
+    sweep_parts,
+    write_bytes,
+)
 from fragility.merkle import DIGEST_BYTES
 from fragility.protocol import Protocol
 
@@ -220,11 +230,13 @@ def read_protocol(path: str | os.PathLike[str]) -> Protocol:
 
 def manifest_bytes(folder: Path) -> bytes:
     try:
-        return (folder / MANIFEST_FILE).read_bytes()
+        return read_bounded(folder / MANIFEST_FILE, JSON_LIMIT)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CertificateError(f"{folder} is not an audit folder: {MANIFEST_FILE} is missing") from error
     except OSError as error:
         raise CertificateError(f"cannot read {folder / MANIFEST_FILE}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CertificateError(f"cannot read {folder / MANIFEST_FILE}: {error}") from error
 
 
 def _parsed_manifest(folder: Path, data: bytes) -> dict[str, Any]:
