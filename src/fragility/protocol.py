@@ -598,8 +598,16 @@ def _column_from(document: Mapping[str, Any]) -> Column:
     spread = document["spread"]
     baseline = document["baseline"]
     if document["kind"] == "numeric" and baseline is not None:
-        baseline = float(baseline)
-    return Column(str(document["name"]), document["kind"], baseline, None if spread is None else float(spread))
+        baseline = _finite("a baseline", baseline)
+    return Column(
+        str(document["name"]), document["kind"], baseline, None if spread is None else _finite("a spread", spread)
+    )
+
+
+def _finite(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
+        raise ProtocolError(f"{name} must be a number, got {value!r}")
+    return float(value)
 
 
 def _canonical_operator(operator: str) -> str:

@@ -80,12 +80,14 @@ def load_model(
         _stand_trial(path)
     try:
         with _importable(path.parent if trust else None):
-            loaded = load(path, trust)
+            model = Model.wrap(load(path, trust), classes=classes)
+        if path.suffix.lower() in TRIALS:
+            model.fingerprint  # noqa: B018  (a booster may load and then refuse to tell what it holds)
     except FragilityError:
         raise
     except Exception as error:  # each library raises its own; a user needs the one sentence
         raise ModelError(f"cannot load the model {text!r}: {_reason(error)}") from error
-    return Model.wrap(loaded, classes=classes)
+    return model
 
 
 def _stand_trial(path: Path) -> None:
