@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from fragility.canonical import digest_bytes
 from fragility.certificates.digests import FORMAT
+from fragility.certificates.footer import read_footer
 from fragility.certificates.manifest import CONTENT_NAME, SAVED_FIELDS, check_manifest, kind_of, manifest_text
 from fragility.envelopes import signed_protocol
 from fragility.errors import CertificateError
@@ -317,24 +318,17 @@ def read_claims(data: bytes, protocol: Protocol) -> pa.Table:
     Compressed data can stand for any amount of memory. But a row's digest cannot be compressed below its 32 bytes, so
     the size of the file bounds the rows, and the protocol bounds the values of a row.
     """
-    with pq.ParquetFile(pa.BufferReader(data)) as file:
-        declared = file.metadata
-        most_rows = len(data) // DIGEST_BYTES
-        if not 0 <= declared.num_rows <= most_rows:
-            raise ValueError(f"it declares {declared.num_rows} rows, and a file of its size holds {most_rows} at most")
-        width = max(protocol.depth + 1, len(protocol.groups), len(protocol.severities))
-        for group in map(declared.row_group, range(declared.num_row_groups)):
-            for chunk in map(group.column, range(group.num_columns)):
-                _check_chunk(chunk, most_rows * width, len(data) * MOST_INFLATED)
-    return pq.read_table(pa.BufferReader(data))
-
-
-def _check_chunk(chunk: Any, most_values: int, most_bytes: int) -> None:
-    if not 0 <= chunk.num_values <= most_values or not 0 <= chunk.total_uncompressed_size <= most_bytes:
-        raise ValueError(
-            f"column {chunk.path_in_schema!r:.80} declares {chunk.num_values} values in "
-            f"{chunk.total_uncompressed_size} bytes, more than a file of its size can hold"
-        )
+    declared = read_footer(data)
+    most_rows = len(data) // DIGEST_BYTES
+    width = max(protocol.depth + 1, len(protocol.groups), len(protocol.severities))
+    if declared.rows > most_rows:
+        raise ValueError(f"it declares {declared.rows} rows, and a file of its size holds {most_rows} at most")
+    for column in declared.columns:
+        if column.values > most_rows * width or column.inflated > len(data) * MOST_INFLATED:
+            raise ValueError(f"a column declares {column.values} values, {column.inflated} bytes, which it cannot hold")
+    table = pq.read_table(pa.BufferReader(data))
+    table.validate(full=True)  # also that text is text
+    return table
 
 
 def without_files(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -106,9 +106,11 @@ def _stand_trial(path: Path) -> None:
         raise ModelError(f"the model {str(path)!r} is damaged: its library did not load it in {limit:.0f} s") from error
     except OSError as error:
         raise ModelError(f"cannot try the model {str(path)!r} in a process of its own: {error}") from error
+    told = (done.stdout.decode(errors="replace").strip().splitlines() or [""])[-1]
+    if done.returncode == trial.REFUSED:
+        raise ModelError(f"cannot load the model {str(path)!r}: {told:.400}")
     if done.returncode == trial.FAULT:
-        told = done.stdout.decode(errors="replace").strip()
-        raise ModelError(f"the model {str(path)!r} is damaged: {told:.300}")
+        raise ModelError(f"the model {str(path)!r} is damaged: {told:.400}")
     if done.returncode:
         raise ModelError(f"the model {str(path)!r} is damaged: its library crashed on it ({_ending(done.returncode)})")
 

@@ -1,8 +1,9 @@
 """A booster file on trial: loaded and used in a process of its own, because its library may crash or hang on it.
 
 Run as a script, ``python trial.py FOLDER SUFFIX FILE``: it imports the booster's library and nothing of this package
-but ``soundness``, which lies in FOLDER. It ends with code 0 where the file is sound (or merely refused by its library,
-which will say so again), and with FAULT where the trees are none, told on standard output.
+but ``soundness``, which lies in FOLDER. It ends with code 0 where the file is sound, with FAULT where the trees are none
+and with REFUSED where the library refuses it, told on standard output. What was refused is not loaded again: a library
+that reads beyond the end of a file refuses it now and crashes then.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-FAULT = 3
+FAULT, REFUSED = 3, 4
 MOST_COLUMNS = 1_000_000  # rows this wide are not made to try a file
 VALUES = (0.0, 1.0, -1e9, 1e9, float("nan"))
 
@@ -26,15 +28,32 @@ class TreeFault(Exception):
     """A tree of the file is none."""
 
 
+class Refused(Exception):
+    """The library refuses the file, in words of its own."""
+
+
 def main(suffix: str, path: str, fault_of_tree: Callable[..., str | None]) -> int:
     try:
-        TRIALS[suffix](path, fault_of_tree)
-    except TreeFault as fault:
-        print(fault)
+        predict = TRIALS[suffix](path, fault_of_tree)
+    except ImportError:
+        return 0  # told where the library is missed
+    except Refused as refused:
+        print(refused)
+        return REFUSED
+    except Exception as fault:  # what loads and cannot say what it holds is no model either
+        print(str(fault) if isinstance(fault, TreeFault) else f"its library cannot tell its trees ({fault!s:.200})")
         return FAULT
-    except Exception:  # the library refuses the file in its own words, and will again where they are heard
-        return 0
+    with suppress(Exception):  # the rows tried need not be the model's; only a crash matters
+        predict()
     return 0
+
+
+def _loaded(load: Callable[[], Any]) -> Any:
+    try:
+        return load()
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0][:300]
+        raise Refused(f"{type(error).__name__}: {first}") from error
 
 
 def _rows(n_columns: int) -> Any:
@@ -53,7 +72,7 @@ def _check(trees: Iterator[tuple[Any, ...]], n_columns: int, fault_of_tree: Call
 # --- LightGBM: the text is what the library reads, so it is checked before it is loaded -----------------------------
 
 
-def try_lightgbm(path: str, fault_of_tree: Callable[..., str | None]) -> None:
+def try_lightgbm(path: str, fault_of_tree: Callable[..., str | None]) -> Callable[[], Any]:
     text = Path(path).read_text(errors="replace")
     header, *blocks = re.split(r"^Tree=\d+\n", text, flags=re.MULTILINE)
     try:
@@ -65,7 +84,8 @@ def try_lightgbm(path: str, fault_of_tree: Callable[..., str | None]) -> None:
     _check(iter([tree for tree in trees if tree is not None]), n_columns, fault_of_tree)
     import lightgbm
 
-    lightgbm.Booster(model_file=path).predict(rows, num_threads=1)
+    booster = _loaded(lambda: lightgbm.Booster(model_file=path))
+    return lambda: booster.predict(rows, num_threads=1)
 
 
 def _setting(block: str, name: str) -> str:
@@ -110,11 +130,11 @@ def _check_categories(block: str) -> None:
 # --- XGBoost and CatBoost: loaded, checked by their own export, and asked for a few predictions ---------------------
 
 
-def try_xgboost(path: str, fault_of_tree: Callable[..., str | None]) -> None:
+def try_xgboost(path: str, fault_of_tree: Callable[..., str | None]) -> Callable[[], Any]:
     import xgboost
 
     booster = xgboost.Booster()
-    booster.load_model(path)
+    _loaded(lambda: booster.load_model(path))
     learner = json.loads(booster.save_raw("json"))["learner"]
     n_columns = int(learner["learner_model_param"]["num_feature"])
     rows = _rows(n_columns)
@@ -125,7 +145,7 @@ def try_xgboost(path: str, fault_of_tree: Callable[..., str | None]) -> None:
     if any(not 0 <= output < outputs for output in model.get("tree_info", [])):
         raise TreeFault("a tree adds to a class that does not exist")
     booster.set_param({"nthread": 1})
-    booster.predict(xgboost.DMatrix(rows, nthread=1), validate_features=False)
+    return lambda: booster.predict(xgboost.DMatrix(rows, nthread=1), validate_features=False)
 
 
 def _xgboost_tree(tree: dict[str, Any]) -> tuple[Any, ...]:
@@ -133,22 +153,23 @@ def _xgboost_tree(tree: dict[str, Any]) -> tuple[Any, ...]:
     return left, right, left < 0, np.array(tree["split_indices"], dtype=np.int64)
 
 
-def try_catboost(path: str, fault_of_tree: Callable[..., str | None]) -> None:
+def try_catboost(path: str, fault_of_tree: Callable[..., str | None]) -> Callable[[], Any]:
     import catboost
 
     model = catboost.CatBoostClassifier()
-    model.load_model(path)
+    _loaded(lambda: model.load_model(path))
     with tempfile.TemporaryDirectory() as folder:
         exported = Path(folder) / "model.json"
         model.save_model(str(exported), format="json")
         _check_oblivious(json.loads(exported.read_text()))
     texts = set(model.get_cat_feature_indices())
     rows = _rows(len(model.feature_names_))
-    if not texts:
-        model.predict(rows, prediction_type="RawFormulaVal", thread_count=1)
-        return
-    cells = [[str(int(cell == cell)) if j in texts else cell for j, cell in enumerate(row)] for row in rows.tolist()]
-    model.predict(cells, prediction_type="RawFormulaVal", thread_count=1)
+    cells: Any = rows
+    if texts:
+        cells = [
+            [str(int(cell == cell)) if j in texts else cell for j, cell in enumerate(row)] for row in rows.tolist()
+        ]
+    return lambda: model.predict(cells, prediction_type="RawFormulaVal", thread_count=1)
 
 
 def _check_oblivious(document: dict[str, Any]) -> None:
@@ -160,7 +181,7 @@ def _check_oblivious(document: dict[str, Any]) -> None:
             raise TreeFault(f"tree {number}: a split or a leaf is out of range")
 
 
-TRIALS: dict[str, Callable[[str, Callable[..., str | None]], None]] = {
+TRIALS: dict[str, Callable[[str, Callable[..., str | None]], Callable[[], Any]]] = {
     ".txt": try_lightgbm,
     ".json": try_xgboost,
     ".ubj": try_xgboost,
