@@ -132,6 +132,8 @@ class Certificates:
     def _certificate(self, position: int) -> Certificate:
         row = self.table.slice(position, 1).to_pylist()[0]
         names = self.protocol.group_names
+        if row["flipped"] is not (0 < (row["flip_budget"] or 0) <= self.protocol.depth):
+            raise CertificateError(f"flipped and flip_budget of row {row['id']!r} contradict each other")
         return Certificate(
             **{name: row[name] for name in ("id", "predicted", "confidence", "margin", "flip_budget", "flipped")},
             rcma=row["rcma"],

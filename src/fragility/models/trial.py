@@ -1,7 +1,7 @@
 """A booster file on trial: loaded and used in a process of its own, because its library may crash or hang on it.
 
 Run as a script, ``python trial.py FOLDER SUFFIX FILE``: it imports the booster's library and nothing of this package
-but ``soundness``, which lies in FOLDER. It ends with code 0 where the file is sound, with FAULT where the trees are none
+but ``soundness``, which lies in FOLDER. It ends with code 0 where the file is sound, with FAULT where trees are none
 and with REFUSED where the library refuses it, told on standard output. What was refused is not loaded again: a library
 that reads beyond the end of a file refuses it now and crashes then.
 """
