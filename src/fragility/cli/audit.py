@@ -246,11 +246,12 @@ def verify(
 
       fragility verify audit/ --public-key audit-key.pub
     """
+    if model is None or data is None:
+        _refuse_without_model(context, model, data, public_key)
     from fragility.certificates import read_manifest
 
     read_manifest(directory)  # a folder that is no audit cannot be checked, which is not the same as a false claim
     if model is None or data is None:
-        _refuse_without_model(context, model, data, public_key)
         assert public_key is not None
         outcome: Any = fg.verify_signature(directory, public_key, protocol_key=protocol_key)
     else:

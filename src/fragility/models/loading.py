@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import fragility.models.trial as trial
 from fragility.errors import FragilityError, ModelError
-from fragility.models import trial
 from fragility.models.adapter import Model
 from fragility.models.decision import ClassLabel
 from fragility.models.trial import TRIALS
