@@ -147,7 +147,8 @@ def test_a_warning_is_one_line_without_source_code(made, tmp_path):
         (["audit", "m.skops", "d.csv"], "--out DIR is missing (see fragility audit --help)"),
         (
             ["verify", "audit/", "--data", "d"],
-            "--model MODEL is missing: claims are recomputed with --model and --data; --public-key alone tells whose",
+            "--model MODEL is missing: claims are recomputed with --model and --data; --public-key alone "
+            "says who signed",
         ),
         (["audit", "m", "d", "--out"], "option --out requires an argument (see fragility audit --help)"),
     ],

@@ -277,7 +277,7 @@ def _refuse_without_model(
     lacking = "--model MODEL" if model is None else "--data DATA"
     if model is not None or data is not None or public_key is None:
         raise VerificationError(
-            f"{lacking} is missing: claims are recomputed with --model and --data; --public-key alone tells who signed"
+            f"{lacking} is missing: claims are recomputed with --model and --data; --public-key alone says who signed"
         )
     for name in NEEDS_MODEL:
         if is_given(context, name):
