@@ -18,7 +18,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 LAYERS: list[set[str]] = [  # lowest first
     {"version", "errors", "equality", "arrays", "libraries", "bundled", "files", "progress", "text", "ids", "merkle"}
     | {"svg"},
-    {"canonical", "saving", "words", "drawing"},
+    {"canonical", "saving", "words", "drawing", "envelopes"},
     {"scores"},
     {"models"},
     {"evidence"},

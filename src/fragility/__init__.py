@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fragility.resmlp import FragilityPenalty, ResMLPClassifier
     from fragility.search import compare_searches, find_failing_sets
     from fragility.stress import Donor, Dropout, Mask, Noise, Outages, Stress, label_brittle
+    from fragility.trust import Outcome, check_proof, generate_key, prove, sign, verify_signature
 
 # Public name -> its module, which is imported when the name is first used: pandas, scikit-learn and the rest take over
 # a second, and whoever asks for the version or mistypes an option should not wait for them.
@@ -66,6 +67,7 @@ _HOME = {
     "ModelError": "errors",
     "Noise": "stress",
     "Outages": "stress",
+    "Outcome": "trust",
     "Protocol": "protocol",
     "ProtocolError": "errors",
     "RateChoice": "hardening",
@@ -79,16 +81,21 @@ _HOME = {
     "VerificationError": "errors",
     "audit": "_audit",
     "choose_rate": "hardening",
+    "check_proof": "trust",
     "compare_scores": "ranking",
     "compare_searches": "search",
     "evaluate": "_evaluate",
     "failure_probability": "reliability",
     "find_failing_sets": "search",
     "harden": "hardening",
+    "generate_key": "trust",
     "label_brittle": "stress",
     "load_credit_g": "bundled",
     "load_model": "models.loading",
+    "prove": "trust",
+    "sign": "trust",
     "verify": "_verify",
+    "verify_signature": "trust",
 }
 
 __all__ = [
@@ -115,6 +122,7 @@ __all__ = [
     "ModelError",
     "Noise",
     "Outages",
+    "Outcome",
     "Protocol",
     "ProtocolError",
     "RateChoice",
@@ -128,17 +136,22 @@ __all__ = [
     "VerificationError",
     "__version__",
     "audit",
+    "check_proof",
     "choose_rate",
     "compare_scores",
     "compare_searches",
     "evaluate",
     "failure_probability",
     "find_failing_sets",
+    "generate_key",
     "harden",
     "label_brittle",
     "load_credit_g",
     "load_model",
+    "prove",
+    "sign",
     "verify",
+    "verify_signature",
 ]
 
 

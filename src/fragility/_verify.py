@@ -176,15 +176,20 @@ class Verification:
         return gaps
 
     def __str__(self) -> str:
-        lines = []
-        for check in self.checks:
-            lines.append(f"{'ok    ' if check.passed else 'FAILED'}  {check.name:<13}  {check.detail}")
-            lines += [f"          {difference}" for difference in check.differences[:MAX_LISTED]]
-            if len(check.differences) > MAX_LISTED:
-                lines.append(f"          and {len(check.differences) - MAX_LISTED} more")
-        return "\n".join([*lines, self.verdict])
+        return "\n".join([*told_checks(self.checks), self.verdict])
 
     __repr__ = __str__
+
+
+def told_checks(checks: Sequence[Check]) -> list[str]:
+    """Return a line for each check, and below it the claims that failed it."""
+    lines = []
+    for check in checks:
+        lines.append(f"{'ok    ' if check.passed else 'FAILED'}  {check.name:<13}  {check.detail}")
+        lines += [f"          {difference}" for difference in check.differences[:MAX_LISTED]]
+        if len(check.differences) > MAX_LISTED:
+            lines.append(f"          and {len(check.differences) - MAX_LISTED} more")
+    return lines
 
 
 def verify(

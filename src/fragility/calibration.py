@@ -14,10 +14,8 @@ Temperatures are positive, so the order of the classes in a row, and with it the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +29,7 @@ from fragility.arrays import Floats, Integers
 from fragility.certificates import Certificates
 from fragility.errors import DataError, ModelError
 from fragility.evidence.rows import read_rows
+from fragility.files import read_json
 from fragility.models import ClassLabel, Model
 from fragility.protocol import Protocol
 from fragility.ranking.predictive import (
@@ -317,7 +316,7 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
             Fitted.
         """
         try:
-            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            document = read_json(path)
         except (OSError, ValueError) as error:
             raise ModelError(f"cannot read the temperature correction {path}: {error}") from error
         return cls.from_dict(document)

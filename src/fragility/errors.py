@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+LONGEST = 1000  # characters of a message
+
 
 class FragilityError(ValueError):
     """Root of all errors raised on purpose by this package."""
+
+    def __init__(self, message: str = "") -> None:
+        # Messages quote what they complain of, and files of unknown origin may hold names of any length.
+        half = LONGEST // 2 - 10
+        super().__init__(message if len(message) <= LONGEST else f"{message[:half]} [...] {message[-half:]}")
 
 
 class DataError(FragilityError):

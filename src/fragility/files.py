@@ -30,6 +30,9 @@ LOCK_NAME = ".fragility.lock"
 LOCK_PATIENCE = 60.0  # seconds to wait for another writer of the same folder
 LOCK_POLL = 0.02
 NESTING = 60  # our own documents nest four deep
+JSON_LIMIT = 64 * 2**20  # a protocol of ten thousand columns takes about two MiB
+WHOLE_DIGITS = 300  # a whole number of so many digits is still a double
+HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @contextmanager
@@ -164,31 +167,54 @@ def force_to_disk(path: Path) -> None:
         os.close(handle)
 
 
-# --- JSON of unknown origin -------------------------------------------------------------------------------------
+# --- files of unknown origin ------------------------------------------------------------------------------------
+
+
+def read_bounded(path: str | os.PathLike[str], limit: int) -> bytes:
+    """Return the bytes of a file; ValueError, before it is read, for one that is larger than any of its kind."""
+    with open(path, "rb") as stream:
+        data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise ValueError(f"it is larger than {limit // 2**20} MiB, which no such file is")
+    return data
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Return the JSON document of a file; OSError, or ValueError in words."""
+    return parse_json(read_bounded(path, JSON_LIMIT).decode("utf-8"))
 
 
 def parse_json(text: str) -> Any:
     """Return a JSON document; ValueError, in words, for what two readers could understand differently.
 
-    Refused beside what is not JSON: a name twice in one object, NaN and infinities, absurd nesting.
+    Refused beside what is not JSON: a name twice in one object, NaN and infinities, numbers beyond the range of a
+    double, halves of surrogate pairs, absurd nesting and absurd size.
     """
+    if len(text) > JSON_LIMIT:
+        raise ValueError(f"it is larger than {JSON_LIMIT // 2**20} MiB, which no such file is")
     try:
         document = json.loads(
-            text, object_pairs_hook=_distinct, parse_constant=_refuse_constant, parse_float=_finite_float
+            text,
+            object_pairs_hook=_distinct,
+            parse_constant=_refuse_constant,
+            parse_float=_finite_float,
+            parse_int=_whole_number,
         )
     except RecursionError as error:
         raise ValueError("it is nested absurdly deep") from error
     if _depth(document) > NESTING:
         raise ValueError(f"it is nested more than {NESTING} deep")
+    if HALF_PAIR.search(text):
+        _refuse_half_pairs(document)
     return document
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {twice!r} occurs twice in one object")
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"the name {twice!r:.80} occurs twice in one object")
     return document
 
 
@@ -199,8 +225,22 @@ def _refuse_constant(word: str) -> Any:
 def _finite_float(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
-        raise ValueError(f"{digits} is beyond the range of a double")
+        raise ValueError(f"{digits:.80} is beyond the range of a double")
     return value
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > WHOLE_DIGITS:
+        raise ValueError(f"{digits[:20]}... is beyond the range of a double")
+    return int(digits)
+
+
+def _refuse_half_pairs(document: Any) -> None:
+    """Refuse text that no file can hold: an escaped half of a surrogate pair without the other."""
+    try:
+        json.dumps(document, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError("it holds an escaped half of a character") from error
 
 
 def _depth(document: Any) -> int:

@@ -31,7 +31,7 @@ import pyarrow as pa
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.certificates import Certificates
 from fragility.errors import DataError
-from fragility.files import write_text
+from fragility.files import parse_json, read_json, write_text
 from fragility.ids import places_by_id
 from fragility.stress import BrittleLabels
 from fragility.stress.labels import STRESS_KEY
@@ -71,7 +71,7 @@ class LabelledRows:
                     "make one with label_brittle(...).save(FILE) or fragility stress --out FILE"
                 )
         stated = (labels.schema.metadata or {}).get(STRESS_KEY.encode())
-        stress_dict = None if stated is None else json.loads(stated)
+        stress_dict = None if stated is None else _stated_stress(stated)
         least = min_confidence if stress_dict is None else float(stress_dict["tau_confidence"])
         confident, brittle = (
             np.asarray(labels.column(name).to_numpy(zero_copy_only=False), dtype=bool)
@@ -361,12 +361,12 @@ class ReviewPolicy:
         try:
             return cls(
                 by=str(document["by"]),
-                risk=float(document["risk"]),
-                confidence=float(document["confidence"]),
-                min_confidence=float(document["min_confidence"]),
+                risk=_share(document["risk"]),
+                confidence=_share(document["confidence"]),
+                min_confidence=_share(document["min_confidence"]),
                 rules=tuple(_rule_from(entry) for entry in document["rules"]),
                 curves=tuple(_curve_from(entry) for entry in document["curves"]),
-                segmented_by=document["segmented_by"],
+                segmented_by=_name(document["segmented_by"]),
                 protocol_digest=str(document["protocol_digest"]),
                 model_fingerprint=str(document["model_fingerprint"]),
                 stress=None if document["stress"] is None else dict(document["stress"]),
@@ -411,10 +411,10 @@ class ReviewPolicy:
             The policy.
         """
         try:
-            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            document = read_json(path)
         except OSError as error:
             raise DataError(f"cannot read the policy {path}: {error.strerror or error}") from error
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise DataError(f"the policy {path} is not valid JSON: {error}") from error
         return cls.from_dict(document)
 
@@ -575,11 +575,47 @@ def _plain(value: Any) -> Any:
 
 
 def _number(value: Any) -> float:
-    return math.inf if value == "inf" else float(value)
+    return math.inf if value == "inf" else _finite(value)
+
+
+def _finite(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"a number was expected, got {value!r}")
+    return float(value)
+
+
+def _share(value: Any) -> float:
+    if not 0.0 <= _finite(value) <= 1.0:
+        raise ValueError(f"a share from 0 to 1 was expected, got {value!r}")
+    return float(value)
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**53:
+        raise ValueError(f"a count was expected, got {value!r}")
+    return value
+
+
+def _name(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"a name or null was expected, got {value!r}")
+    return value
 
 
 def _optional(value: Any) -> float | None:
     return None if value is None else _number(value)
+
+
+def _stated_stress(text: bytes) -> dict[str, Any]:
+    """Return the stress that a table of labels says it was made under."""
+    try:
+        document = parse_json(text.decode("utf-8"))
+        float(document["tau_confidence"])
+    except (ValueError, TypeError, LookupError) as error:
+        raise DataError(
+            f"the table of labels does not say how it was made: its note {STRESS_KEY!r} is damaged"
+        ) from error
+    return dict(document)
 
 
 def _rule_from(entry: Mapping[str, Any]) -> ReviewRule:
@@ -588,16 +624,16 @@ def _rule_from(entry: Mapping[str, Any]) -> ReviewRule:
     if (entry["threshold"] is None) != (entry["state"] == "not attainable"):
         raise ValueError(f"a rule that is {entry['state']} cannot have the threshold {entry['threshold']!r}")
     return ReviewRule(
-        segment=entry["segment"],
+        segment=_name(entry["segment"]),
         state=entry["state"],
         threshold=_optional(entry["threshold"]),
         bound=_optional(entry["bound"]),
-        review_share=float(entry["review_share"]),
-        rows=int(entry["rows"]),
-        brittle=int(entry["brittle"]),
-        unreviewed=int(entry["unreviewed"]),
-        unreviewed_brittle=int(entry["unreviewed_brittle"]),
-        rows_needed=None if entry["rows_needed"] is None else int(entry["rows_needed"]),
+        review_share=_share(entry["review_share"]),
+        rows=_count(entry["rows"]),
+        brittle=_count(entry["brittle"]),
+        unreviewed=_count(entry["unreviewed"]),
+        unreviewed_brittle=_count(entry["unreviewed_brittle"]),
+        rows_needed=None if entry["rows_needed"] is None else _count(entry["rows_needed"]),
     )
 
 

@@ -29,7 +29,7 @@ from fragility.evidence.fields import FIELD_TYPES, Field
 from fragility.evidence.fitting import GroupMap, groups_for, training_evidence
 from fragility.evidence.rows import read_rows
 from fragility.evidence.space import SPACES, Column, EvidenceSpace, Group, Space
-from fragility.files import parse_json, write_text
+from fragility.files import JSON_LIMIT, parse_json, read_bounded, write_text
 from fragility.models import ClassLabel, Decision, Model
 from fragility.scores import READINGS, Reading
 
@@ -501,8 +501,8 @@ class Protocol:
             The file cannot be read, or holds no protocol.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_bounded(path, JSON_LIMIT).decode("utf-8")
+        except (OSError, ValueError) as error:
             raise ProtocolError(
                 f"cannot read the protocol {path}: {getattr(error, 'strerror', None) or error}"
             ) from error
@@ -604,8 +604,16 @@ def _column_from(document: Mapping[str, Any]) -> Column:
     spread = document["spread"]
     baseline = document["baseline"]
     if document["kind"] == "numeric" and baseline is not None:
-        baseline = float(baseline)
-    return Column(str(document["name"]), document["kind"], baseline, None if spread is None else float(spread))
+        baseline = _finite("a baseline", baseline)
+    return Column(
+        str(document["name"]), document["kind"], baseline, None if spread is None else _finite("a spread", spread)
+    )
+
+
+def _finite(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
+        raise ProtocolError(f"{name} must be a number, got {value!r}")
+    return float(value)
 
 
 def _canonical_operator(operator: str) -> str:

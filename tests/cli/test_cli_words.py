@@ -145,7 +145,11 @@ def test_a_warning_is_one_line_without_source_code(made, tmp_path):
         (["--verison"], "there is no option --verison; did you mean --version? (see fragility --help)"),
         (["audit"], "MODEL is missing (see fragility audit --help)"),
         (["audit", "m.skops", "d.csv"], "--out DIR is missing (see fragility audit --help)"),
-        (["verify", "audit/", "--data", "d"], "--model MODEL is missing (see fragility verify --help)"),
+        (
+            ["verify", "audit/", "--data", "d"],
+            "--model MODEL is missing: claims are recomputed with --model and --data; --public-key alone "
+            "says who signed",
+        ),
         (["audit", "m", "d", "--out"], "option --out requires an argument (see fragility audit --help)"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -3,13 +3,15 @@
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import MEASURED, Claims, contradictions, derived_claims
 from fragility.certificates.collection import RANKED_BY, Certificates
-from fragility.certificates.digests import FORMAT, context_digest, digest_text, row_digests
+from fragility.certificates.digests import FORMAT, context_digest, digest_from_text, digest_text, row_digests
 from fragility.certificates.folder import (
     MANIFEST_FILE,
     check_writable_folder,
+    manifest_bytes,
     read_folder,
     read_manifest,
     read_protocol,
+    read_protocol_signature,
 )
 from fragility.certificates.lattice import (
     LatticeClaims,
@@ -22,6 +24,7 @@ from fragility.certificates.lattice import (
 from fragility.certificates.manifest import (
     CLAIM,
     LIMITS,
+    check_classes,
     check_manifest,
     check_words,
     declared_tolerance,
@@ -29,7 +32,7 @@ from fragility.certificates.manifest import (
     manifest_text,
 )
 from fragility.certificates.summary import CONFIDENT, AuditSummary
-from fragility.certificates.table import claims_of, table_of
+from fragility.certificates.table import claims_of, schema_of, table_of
 
 __all__ = [
     "CLAIM",
@@ -46,6 +49,7 @@ __all__ = [
     "LatticeClaims",
     "LatticeDeclaration",
     "check_declaration",
+    "check_classes",
     "check_manifest",
     "check_words",
     "check_writable_folder",
@@ -54,15 +58,19 @@ __all__ = [
     "contradictions",
     "declared_tolerance",
     "derived_claims",
+    "digest_from_text",
     "digest_text",
     "identical",
     "lattice_context",
     "lattice_contradictions",
     "lattice_digests",
+    "manifest_bytes",
     "manifest_text",
     "read_folder",
     "read_manifest",
     "read_protocol",
+    "read_protocol_signature",
     "row_digests",
+    "schema_of",
     "table_of",
 ]

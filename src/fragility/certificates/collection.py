@@ -19,11 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fragility.arrays import Floats
-from fragility.canonical import combine_digests
+from fragility.canonical import combine_digests, digest_bytes
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import Claims
 from fragility.certificates.digests import context_digest, digest_from_text, row_digests
-from fragility.certificates.folder import read_folder, without_files, write_folder
+from fragility.certificates.folder import read_folder, read_protocol_signature, without_files, write_folder
 from fragility.certificates.lattice import (
     LatticeClaims,
     LatticeDeclaration,
@@ -62,6 +62,8 @@ class Certificates:
         The protocol they were made under.
     manifest : mapping
         What binds the rest: model, input, engine, versions and digests.
+    protocol_signature : bytes, optional
+        The envelope that signed the protocol before the audit, where the manifest names one.
 
     See Also
     --------
@@ -69,10 +71,17 @@ class Certificates:
     verify : Recompute what they claim.
     """
 
-    def __init__(self, table: pa.Table, protocol: Protocol, manifest: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        table: pa.Table,
+        protocol: Protocol,
+        manifest: Mapping[str, Any],
+        protocol_signature: bytes | None = None,
+    ) -> None:
         self.table = table
         self.protocol = protocol
         self.manifest: dict[str, Any] = dict(manifest)
+        self.protocol_signature = protocol_signature
 
     @classmethod
     def build(cls, claims: Claims, protocol: Protocol, manifest: Mapping[str, Any]) -> Certificates:
@@ -95,7 +104,12 @@ class Certificates:
         model = manifest["model"]
         context = context_digest(protocol.digest, model["fingerprint"], model["classes"])
         digests = row_digests(claims, context, protocol.resolution)
-        derived = {"rows": len(claims), "root_digest": combine_digests(digests), "lattice": None}
+        derived = {
+            "rows": len(claims),
+            "root_digest": combine_digests(digests),
+            "lattice": None,
+            "protocol_signature": manifest.get("protocol_signature"),
+        }
         return cls(table_of(claims, digests, protocol, model["classes"]), protocol, {**manifest, **derived})
 
     def with_lattice(self, block: LatticeClaims, declaration: LatticeDeclaration) -> Certificates:
@@ -121,7 +135,7 @@ class Certificates:
         for (name, kind), values in zip(lattice_columns(declaration), arrays, strict=True):
             own = own.append_column(pa.field(name, kind), pa.array(values, type=kind))
         declared = {**declaration.to_dict(), "root_digest": combine_digests(digests)}
-        return Certificates(own, self.protocol, {**self.manifest, "lattice": declared})
+        return Certificates(own, self.protocol, {**self.manifest, "lattice": declared}, self.protocol_signature)
 
     @property
     def classes(self) -> tuple[ClassLabel, ...]:
@@ -171,6 +185,8 @@ class Certificates:
     def _certificate(self, position: int) -> Certificate:
         row = self.table.slice(position, 1).to_pylist()[0]
         names = self.protocol.group_names
+        if row["flipped"] is not (0 < (row["flip_budget"] or 0) <= self.protocol.depth):
+            raise CertificateError(f"flipped and flip_budget of row {row['id']!r} contradict each other")
         return Certificate(
             **{name: row[name] for name in ("id", "predicted", "confidence", "margin", "flip_budget", "flipped")},
             rcma=row["rcma"],
@@ -294,7 +310,29 @@ class Certificates:
         if self.manifest["lattice"] is not None:
             roots = combine_digests(digest_from_text(text) for text in table.column("lattice_digest").to_pylist())
             derived["lattice"] = {**self.manifest["lattice"], "root_digest": roots}
-        return Certificates(table, self.protocol, {**self.manifest, **derived})
+        return Certificates(table, self.protocol, {**self.manifest, **derived}, self.protocol_signature)
+
+    def with_protocol_signature(self, path: str | os.PathLike[str]) -> Certificates:
+        """Return these certificates with the name of the signature that their protocol had before the audit.
+
+        Parameters
+        ----------
+        path : path
+            The envelope that :func:`sign` wrote for the protocol file; it is saved with the certificates.
+
+        Returns
+        -------
+        Certificates
+            The same claims; the manifest states the envelope's digest.
+
+        Raises
+        ------
+        CertificateError
+            The file is no envelope, or signs another protocol. Whose signature it is, :func:`verify_signature` says.
+        """
+        envelope = read_protocol_signature(path, self.protocol.digest)
+        words = {**self.manifest, "protocol_signature": digest_bytes(envelope)}
+        return Certificates(self.table, self.protocol, words, envelope)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Return the table piece by piece, in order, for what must not depend on how many rows there are.
@@ -425,7 +463,7 @@ class Certificates:
         """
         check_manifest(self.manifest, saved=False)
         check_schema(self.table, self.protocol, self.classes, self._block_columns)
-        return write_folder(folder, self.table, self.protocol, self.manifest)
+        return write_folder(folder, self.table, self.protocol, self.manifest, self.protocol_signature)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Certificates:
@@ -449,7 +487,7 @@ class Certificates:
             The folder is malformed, incomplete or of an unknown version.
         """
         found = read_folder(Path(folder))
-        loaded = cls(found.table, found.protocol, without_files(found.manifest))
+        loaded = cls(found.table, found.protocol, without_files(found.manifest), found.protocol_signature)
         check_schema(loaded.table, loaded.protocol, loaded.classes, loaded._block_columns)
         return loaded
 

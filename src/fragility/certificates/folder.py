@@ -20,12 +20,26 @@ import pyarrow.parquet as pq
 
 from fragility.canonical import digest_bytes
 from fragility.certificates.digests import FORMAT
-from fragility.certificates.manifest import CONTENT_NAME, SAVED_FIELDS, check_manifest, manifest_text
+from fragility.certificates.footer import read_footer
+from fragility.certificates.manifest import CONTENT_NAME, SAVED_FIELDS, check_manifest, kind_of, manifest_text
+from fragility.envelopes import signed_protocol
 from fragility.errors import CertificateError
-from fragility.files import LOCK_NAME, PART_NAME, exclusive, force_to_disk, parse_json, sweep_parts, write_bytes
+from fragility.files import (
+    JSON_LIMIT,
+    LOCK_NAME,
+    PART_NAME,
+    exclusive,
+    force_to_disk,
+    parse_json,
+    read_bounded,
+    sweep_parts,
+    write_bytes,
+)
+from fragility.merkle import DIGEST_BYTES
 from fragility.protocol import Protocol
 
 MANIFEST_FILE = "manifest.json"
+MOST_INFLATED = 1000  # times the file's size that a column may take uncompressed
 READ_ATTEMPTS = 20  # a folder that is rewritten while it is read is read again
 
 
@@ -36,6 +50,7 @@ class AuditFolder:
     manifest: dict[str, Any]
     protocol: Protocol
     table: pa.Table
+    protocol_signature: bytes | None = None
 
 
 # --- writing ------------------------------------------------------------------------------------------------
@@ -84,13 +99,17 @@ def _check_permission(target: Path, shown: str | os.PathLike[str]) -> None:
 
 
 def write_folder(
-    folder: str | os.PathLike[str], table: pa.Table, protocol: Protocol, manifest: Mapping[str, Any]
+    folder: str | os.PathLike[str],
+    table: pa.Table,
+    protocol: Protocol,
+    manifest: Mapping[str, Any],
+    protocol_signature: bytes | None = None,
 ) -> Path:
     """Write an audit; after any interruption, even a kill, the folder holds the old audit or the new one, whole."""
     target = check_writable_folder(folder)
     made = False
     try:
-        contents = _contents(table, protocol)
+        contents = _contents(table, protocol) | _signature_contents(protocol_signature)
         files = {name: digest_bytes(data) for name, data in contents.items()}
         made = not target.exists()
         target.mkdir(parents=True, exist_ok=True)
@@ -111,6 +130,10 @@ def _contents(table: pa.Table, protocol: Protocol) -> dict[str, bytes]:
     pq.write_table(table.combine_chunks(), sink, compression="zstd")
     rows, declared = sink.getvalue().to_pybytes(), protocol.to_json().encode()
     return {f"certificates-{_short(rows)}.parquet": rows, f"protocol-{_short(declared)}.json": declared}
+
+
+def _signature_contents(envelope: bytes | None) -> dict[str, bytes]:
+    return {} if envelope is None else {f"protocol-signature-{_short(envelope)}.json": envelope}
 
 
 def _short(data: bytes) -> str:
@@ -170,19 +193,19 @@ def _is_own_data(path: Path) -> bool:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest of a folder as it stands; refuse what is not one, or another version."""
-    return _parsed_manifest(folder, _manifest_bytes(folder))
+    return _parsed_manifest(folder, manifest_bytes(folder))
 
 
 def read_folder(folder: Path) -> AuditFolder:
     """Return the audit of a folder; refuse files that are not the ones its manifest names."""
     for _ in range(READ_ATTEMPTS):
-        data = _manifest_bytes(folder)
+        data = manifest_bytes(folder)
         manifest = _checked_manifest(folder, data)
         try:
             contents = {name: (folder / name).read_bytes() for name in manifest["files"]}
             break
         except FileNotFoundError as error:
-            if _manifest_bytes(folder) == data:  # not rewritten meanwhile: the file is missing
+            if manifest_bytes(folder) == data:  # not rewritten meanwhile: the file is missing
                 raise CertificateError(f"{folder} is incomplete: {Path(error.filename).name} is missing") from error
         except OSError as error:
             raise CertificateError(f"cannot read {error.filename}: {error.strerror or error}") from error
@@ -191,7 +214,10 @@ def read_folder(folder: Path) -> AuditFolder:
     for name, found in contents.items():
         if digest_bytes(found) != manifest["files"][name]:
             raise CertificateError(f"{folder / name} was changed after it was written: the manifest names other bytes")
-    return AuditFolder(manifest, _protocol_in(folder, contents), _table_in(folder, contents))
+    protocol, signature = _protocol_in(folder, contents), _signature_in(folder, contents)
+    if signature is not None:
+        check_signed_protocol(signature, "the protocol's signature", protocol.digest)
+    return AuditFolder(manifest, protocol, _table_in(folder, contents, protocol), signature)
 
 
 def read_protocol(path: str | os.PathLike[str]) -> Protocol:
@@ -199,17 +225,19 @@ def read_protocol(path: str | os.PathLike[str]) -> Protocol:
     source = Path(path)
     if not source.is_dir():
         return Protocol.load(source)
-    manifest = _checked_manifest(source, _manifest_bytes(source))
-    return Protocol.load(source / next(name for name in manifest["files"] if name.startswith("protocol-")))
+    manifest = _checked_manifest(source, manifest_bytes(source))
+    return Protocol.load(source / next(name for name in manifest["files"] if kind_of(name) == "protocol"))
 
 
-def _manifest_bytes(folder: Path) -> bytes:
+def manifest_bytes(folder: Path) -> bytes:
     try:
-        return (folder / MANIFEST_FILE).read_bytes()
+        return read_bounded(folder / MANIFEST_FILE, JSON_LIMIT)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CertificateError(f"{folder} is not an audit folder: {MANIFEST_FILE} is missing") from error
     except OSError as error:
         raise CertificateError(f"cannot read {folder / MANIFEST_FILE}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CertificateError(f"cannot read {folder / MANIFEST_FILE}: {error}") from error
 
 
 def _parsed_manifest(folder: Path, data: bytes) -> dict[str, Any]:
@@ -233,7 +261,7 @@ def _checked_manifest(folder: Path, data: bytes) -> dict[str, Any]:
 
 
 def _protocol_in(folder: Path, contents: Mapping[str, bytes]) -> Protocol:
-    name, data = next((name, data) for name, data in contents.items() if name.startswith("protocol-"))
+    name, data = next((name, data) for name, data in contents.items() if kind_of(name) == "protocol")
     try:
         protocol = Protocol.from_json(data.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -243,18 +271,64 @@ def _protocol_in(folder: Path, contents: Mapping[str, bytes]) -> Protocol:
     return protocol
 
 
-def _table_in(folder: Path, contents: Mapping[str, bytes]) -> pa.Table:
+def _signature_in(folder: Path, contents: Mapping[str, bytes]) -> bytes | None:
+    """Return the envelope that signed the protocol, if the manifest names one."""
+    return next((data for name, data in contents.items() if kind_of(name) == "protocol-signature"), None)
+
+
+def read_protocol_signature(path: str | os.PathLike[str], protocol_digest: str) -> bytes:
+    """Return the bytes of an envelope that signs this protocol; refuse any other."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise CertificateError(f"cannot read the signature {path}: {error.strerror or error}") from error
+    check_signed_protocol(data, path, protocol_digest)
+    return data
+
+
+def check_signed_protocol(envelope: bytes, name: object, protocol_digest: str) -> None:
+    """Refuse an envelope that does not speak of this protocol."""
+    signed = signed_protocol(envelope, name)
+    if signed != protocol_digest:
+        raise CertificateError(f"{name} signs the protocol {signed:.80}, and this one is {protocol_digest}")
+
+
+def _table_in(folder: Path, contents: Mapping[str, bytes], protocol: Protocol) -> pa.Table:
     tables = []
     for name, data in contents.items():
-        if name.startswith("certificates-"):
+        if kind_of(name) == "certificates":
             try:
-                tables.append(pq.read_table(pa.BufferReader(data)))
-            except (OSError, ValueError, pa.ArrowException) as error:
-                raise CertificateError(f"cannot read {folder / name}: {str(error).splitlines()[0]}") from error
+                tables.append(read_claims(data, protocol))
+            except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
+                raise CertificateError(f"cannot read {folder / name}: {told(error)}") from error
     try:
         return pa.concat_tables(tables)
     except pa.ArrowException as error:
         raise CertificateError(f"the certificate files of {folder} do not have the same columns") from error
+
+
+def told(error: BaseException) -> str:
+    """Return the first line of what a library says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def read_claims(data: bytes, protocol: Protocol) -> pa.Table:
+    """Return the table of a certificates file; ValueError where it declares more than a file of its size can hold.
+
+    Compressed data can stand for any amount of memory. But a row's digest cannot be compressed below its 32 bytes, so
+    the size of the file bounds the rows, and the protocol bounds the values of a row.
+    """
+    declared = read_footer(data)
+    most_rows = len(data) // DIGEST_BYTES
+    width = max(protocol.depth + 1, len(protocol.groups), len(protocol.severities))
+    if declared.rows > most_rows:
+        raise ValueError(f"it declares {declared.rows} rows, and a file of its size holds {most_rows} at most")
+    for column in declared.columns:
+        if column.values > most_rows * width or column.inflated > len(data) * MOST_INFLATED:
+            raise ValueError(f"a column declares {column.values} values, {column.inflated} bytes, which it cannot hold")
+    table = pq.read_table(pa.BufferReader(data))
+    table.validate(full=True)  # also that text is text
+    return table
 
 
 def without_files(manifest: Mapping[str, Any]) -> dict[str, Any]:

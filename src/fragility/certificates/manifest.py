@@ -24,12 +24,12 @@ LIMITS = (
 )
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # <what>-<first 16 digits of the file's SHA-256>: a name has one content for ever, so writing spoils nothing being read.
-CONTENT_NAME = re.compile(r"(certificates|protocol)-([0-9a-f]{16})\.(parquet|json)")
+CONTENT_NAME = re.compile(r"(certificates|protocol|protocol-signature)-([0-9a-f]{16})\.(parquet|json)")
 VERSION = re.compile(r"[\w.+!-]{1,64}")
 
 FIELDS = (
     *("format", "claim", "limits", "protocol_digest", "training_digest", "model", "input", "engine", "tolerance"),
-    *("versions", "rows", "root_digest", "lattice"),
+    *("versions", "rows", "root_digest", "lattice", "protocol_signature"),
 )
 SAVED_FIELDS = (*FIELDS, "files", "manifest_digest")
 LATTICE = (*DECLARED, "root_digest")
@@ -67,7 +67,7 @@ def check_manifest(manifest: Mapping[str, Any], *, saved: bool) -> None:
         _require(path, "a digest", _at(manifest, path), _is_digest(_at(manifest, path)))
     for path in TEXTS:
         _require(path, "text", _at(manifest, path), isinstance(_at(manifest, path), str))
-    _check_classes(manifest["model"]["classes"])
+    check_classes(manifest["model"]["classes"])
     reasons = manifest["model"]["partial"]
     _require(("model", "partial"), "a list of text", reasons, _is_list_of(reasons, str))
     _check_versions(manifest["versions"])
@@ -75,8 +75,10 @@ def check_manifest(manifest: Mapping[str, Any], *, saved: bool) -> None:
         _check_names("lattice in the manifest", manifest["lattice"], LATTICE)
         root = manifest["lattice"]["root_digest"]
         _require(("lattice", "root_digest"), "a digest", root, _is_digest(root))
+    signature = manifest["protocol_signature"]
+    _require(("protocol_signature",), "null or a digest", signature, signature is None or _is_digest(signature))
     if saved:
-        _check_files(manifest["files"])
+        _check_files(manifest["files"], signature)
 
 
 def check_words(manifest: Mapping[str, Any], protocol: Protocol, engines: Sequence[str]) -> None:
@@ -150,7 +152,7 @@ def _is_list_of(values: Any, kind: type) -> bool:
     return isinstance(values, list) and all(type(value) is kind for value in values)
 
 
-def _check_classes(classes: Any) -> None:
+def check_classes(classes: Any) -> None:
     alike = any(_is_list_of(classes, kind) for kind in (str, int, bool, float))
     distinct = alike and len(set(classes)) == len(classes) >= 2
     _require(("model", "classes"), "at least two distinct labels of one type", classes, distinct)
@@ -163,12 +165,21 @@ def _check_versions(versions: Any) -> None:
     _require(("versions",), "names of libraries and their versions", versions, texts)
 
 
-def _check_files(files: Any) -> None:
+def kind_of(name: str) -> str:
+    """Return what a data file holds, by its name: certificates, protocol or protocol-signature."""
+    match = CONTENT_NAME.fullmatch(name)
+    return match[1] if match else ""
+
+
+def _check_files(files: Any, signature: str | None) -> None:
     named = isinstance(files, Mapping) and all(
         _is_digest(digest) and (match := CONTENT_NAME.fullmatch(name)) and digest[7:23] == match[2]
         for name, digest in files.items()
     )
     _require(("files",), "file names that begin their own digests", files, bool(named))
-    kinds = [name.split("-")[0] for name in files]
+    kinds = [kind_of(name) for name in files]
     if kinds.count("protocol") != 1 or "certificates" not in kinds:
         raise CertificateError(f"files in the manifest must name one protocol and the certificates, got {list(files)}")
+    signatures = [digest for name, digest in files.items() if kind_of(name) == "protocol-signature"]
+    if signatures != ([] if signature is None else [signature]):
+        raise CertificateError("files in the manifest must name the envelope of protocol_signature, and no other")

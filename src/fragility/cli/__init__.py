@@ -31,6 +31,7 @@ from fragility.cli import (
     reliability,
     report,
     review,
+    trust,
 )
 from fragility.cli.group import Commands
 from fragility.cli.outputs import forget_outputs, interruption
@@ -40,7 +41,7 @@ from fragility.cli.wording import in_options
 from fragility.errors import FragilityError
 from fragility.version import __version__
 
-COMMANDS = (demo, protocol, audit, reading, report, review, evaluate, policy, reliability, harden, calibrate)
+COMMANDS = (demo, protocol, audit, reading, report, review, trust, evaluate, policy, reliability, harden, calibrate)
 
 app = typer.Typer(
     name="fragility",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -16,7 +17,6 @@ from fragility.cli.options import (
     BaselineUnits,
     Classes,
     DataArgument,
-    DataOption,
     Decimal,
     Depth,
     DirArgument,
@@ -25,7 +25,6 @@ from fragility.cli.options import (
     Groups,
     Id,
     ModelArgument,
-    ModelOption,
     Positive,
     Reading,
     RowRange,
@@ -34,6 +33,7 @@ from fragility.cli.options import (
     Target,
     Threshold,
     Trust,
+    is_given,
     load_protocol,
     name_or_json,
     parse_classes,
@@ -46,7 +46,7 @@ from fragility.cli.report import save_after_audit
 from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows, read_training, usable_labels
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 from fragility.cli.wording import in_options
-from fragility.errors import FragilityError, ProtocolError
+from fragility.errors import FragilityError, ProtocolError, VerificationError
 
 if TYPE_CHECKING:
     from fragility import fitting, scores
@@ -60,6 +60,27 @@ Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to w
 ProtocolFile = Annotated[
     Path | None,
     typer.Option("--protocol", metavar="FILE", help="Use this protocol file instead of fitting one on --train."),
+]
+ProtocolSignature = Annotated[
+    Path | None,
+    typer.Option(
+        "--protocol-signature",
+        metavar="FILE",
+        help="The signature of the --protocol file; FILE.dsse.json beside it is found by itself.",
+    ),
+]
+CheckedModel = Annotated[
+    str | None, typer.Option("--model", metavar="MODEL", help="The model that was audited, to recompute its claims.")
+]
+CheckedData = Annotated[
+    Path | None, typer.Option("--data", metavar="DATA", help="The rows that were audited, to recompute their claims.")
+]
+PublicKey = Annotated[
+    Path | None,
+    typer.Option("--public-key", metavar="PUB", help="Check that whoever has this key signed the audit and protocol."),
+]
+ProtocolKey = Annotated[
+    Path | None, typer.Option("--protocol-key", metavar="PUB", help="The key of the protocol's signer, if another's.")
 ]
 Sample = Annotated[
     int | None, typer.Option("--sample", metavar="N", min=1, help="Recompute only N rows, chosen at random.")
@@ -98,6 +119,7 @@ def audit(
     id_column: Id = None,
     groups: Groups = "raw-origin",
     protocol: ProtocolFile = None,
+    protocol_signature: ProtocolSignature = None,
     baseline: Baseline = "mean",
     baseline_units: BaselineUnits = "raw",
     depth: Depth = None,
@@ -129,6 +151,7 @@ def audit(
     """
     if protocol is not None:
         refuse_declared(context, "--protocol", DECLARED_BY_PROTOCOL)
+    signature = _protocol_signature(protocol, protocol_signature)
     plan_folder(out_dir)
     log = None if rates is None else log_of(rates)
     form = csv_format(separator, encoding, decimal, data, train, log)
@@ -145,6 +168,8 @@ def audit(
         )
     note_unlabelled(given, target, data)
     certs = fg.audit(loaded, given.X, declared, ids=given.ids, engine=engine, lattice=lattice, rates=failing)
+    if signature is not None:
+        certs = certs.with_protocol_signature(signature)
     certs.save(out_dir)
     words = _verify_words(model, data, target, id_column, rows, separator, encoding, decimal, classes, trust)
     save_after_audit(certs, out_dir, usable_labels(given, loaded.classes), words)
@@ -162,6 +187,22 @@ def _verify_words(
     }  # fmt: skip
     words = [word for option, value in given.items() if value is not None for word in (option, value)]
     return [*words, "--trust"] if trust else words
+
+
+def _protocol_signature(protocol: Path | None, given: Path | None) -> Path | None:
+    """Return the envelope that signs the protocol: the one named, or the one beside the protocol's file.
+
+    That it signs this protocol is found out before the audit, not after it.
+    """
+    if protocol is None and given is not None:
+        raise ProtocolError("--protocol-signature is the signature of a --protocol file; name that file too")
+    beside = None if protocol is None else protocol.with_name(protocol.name + ".dsse.json")
+    signature = given or (beside if beside is not None and beside.is_file() else None)
+    if signature is not None and protocol is not None:
+        from fragility.certificates import read_protocol_signature
+
+        read_protocol_signature(signature, load_protocol(protocol).digest)
+    return signature
 
 
 def _fit_protocol(
@@ -230,9 +271,12 @@ def lattice_lines(certs: fg.Certificates, summary: AuditSummary) -> list[str]:
 
 
 def verify(
+    context: typer.Context,
     directory: DirArgument,
-    model: ModelOption,
-    data: DataOption,
+    model: CheckedModel = None,
+    data: CheckedData = None,
+    public_key: PublicKey = None,
+    protocol_key: ProtocolKey = None,
     target: Target = None,
     id_column: Id = None,
     rows: RowRange = None,
@@ -243,26 +287,67 @@ def verify(
     classes: Classes = None,
     trust: Trust = False,
 ) -> None:
-    """Check certificates against the model and the rows they speak of.
+    """Check certificates against the model and the rows they speak of, and who signed them.
 
-    The checks, in this order: format, digests, protocol and model fingerprint, input digest, recomputation, lattice.
-    Exit code 0: every claim holds. 1: a claim does not hold, and which. 2: it could not be checked.
+    The checks, in this order: format, digests, protocol and model fingerprint, input digest, recomputation, lattice;
+    with --public-key also the signature. Without --model and --data nothing is recomputed, and the last line says so.
+    Exit code 0: every claim checked holds. 1: a claim does not hold, and which. 2: it could not be checked.
 
     [bold]Examples[/bold]
 
       fragility verify audit/ --model model.skops --data test.parquet --target class
 
       fragility verify audit/ --model model.skops --data test.parquet --target class --sample 100
+
+      fragility verify audit/ --public-key audit-key.pub
     """
+    if model is None or data is None:
+        _refuse_without_model(context, model, data, public_key)
     from fragility.certificates import read_manifest
 
     read_manifest(directory)  # a folder that is no audit cannot be checked, which is not the same as a false claim
-    form = csv_format(separator, encoding, decimal, data)
-    loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-    given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows, form=form)
-    note_unlabelled(given, target, data)
-    X = given.X[_declared_fields(directory, list(given.X.columns))]
-    verification = fg.verify(directory, loaded, X, ids=given.ids, sample=sample)
-    out().print(escape(in_options(str(verification))))
-    if not verification:
+    if model is None or data is None:
+        assert public_key is not None
+        outcome: Any = fg.verify_signature(directory, public_key, protocol_key=protocol_key)
+    else:
+        form = csv_format(separator, encoding, decimal, data)
+        loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
+        given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows, form=form)
+        note_unlabelled(given, target, data)
+        X = given.X[_declared_fields(directory, list(given.X.columns))]
+        outcome = fg.verify(directory, loaded, X, ids=given.ids, sample=sample)
+        outcome = _with_signature(outcome, directory, public_key, protocol_key)
+    out().print(escape(in_options(str(outcome))))
+    if not outcome:
         raise typer.Exit(EXIT_CLAIM_FAILED)
+
+
+NEEDS_MODEL = ("target", "id_column", "rows", "sample", "separator", "encoding", "decimal", "classes", "trust")
+
+
+def _refuse_without_model(
+    context: typer.Context, model: str | None, data: Path | None, public_key: Path | None
+) -> None:
+    """Refuse what recomputing needs where nothing is recomputed, and to check nothing at all."""
+    lacking = "--model MODEL" if model is None else "--data DATA"
+    if model is not None or data is not None or public_key is None:
+        raise VerificationError(
+            f"{lacking} is missing: claims are recomputed with --model and --data; --public-key alone says who signed"
+        )
+    for name in NEEDS_MODEL:
+        if is_given(context, name):
+            option = {"id_column": "--id"}.get(name, f"--{name}")
+            raise VerificationError(f"{option} has no effect without --model and --data; leave it out or give both")
+
+
+def _with_signature(
+    verification: fg.Verification, directory: Path, public_key: Path | None, protocol_key: Path | None
+) -> fg.Verification:
+    if public_key is None:
+        if protocol_key is not None:
+            raise VerificationError("--protocol-key goes with --public-key; give both, or neither")
+        return verification
+    from fragility.trust.signing import SIGNATURE_FILE, signature_checks
+
+    found = signature_checks(directory, public_key, directory / SIGNATURE_FILE, protocol_key)
+    return replace(verification, checks=(*verification.checks, *found))

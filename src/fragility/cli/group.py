@@ -20,6 +20,7 @@ from fragility.errors import FragilityError
 START = "Start here"
 AUDIT = "Declare, audit, verify"
 READ = "Read certificates"
+TRUST = "Sign and prove"
 JUDGE = "Judge and correct"
 ELSEWHERE = "From other packages"
 

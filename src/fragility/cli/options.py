@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 import fragility as fg
 from fragility.errors import DataError, ProtocolError
+from fragility.files import read_json
 
 MODEL_HELP = (
     "A model file (.skops, XGBoost .json/.ubj, LightGBM .txt, CatBoost .cbm, .joblib or .pkl with --trust) "
@@ -170,8 +170,8 @@ def name_or_json(text: str, option: str) -> Any:
     if not path.is_file():
         raise DataError(f"{option} names the file {path}, which does not exist")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        document = read_json(path)
+    except ValueError as error:
         raise DataError(f"{option} {path} is not valid JSON: {error}") from error
     if not isinstance(document, dict):
         raise DataError(f"{option} {path} must hold a JSON object, got {type(document).__name__}")

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 TAB = "\t"
 TAB_NAMES = ("tab", "\\t")  # a tab is hard to type in a shell
 SAMPLED_BYTES = 64 * 1024
+GZIP_MOST = 1032  # times its size is the most that gzip can stand for
+INFLATED_MOST = 200  # times its size a table may have been compressed
+INFLATED_FREE = 256 * 2**20  # bytes that nobody asks about
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ def _read_arrow(path: Path) -> pd.DataFrame:
 def _read_csv(path: Path, role: str, form: CsvFormat) -> pd.DataFrame:
     import pandas as pd
 
+    _check_inflated(path, role)
     _check_first_lines(path, role, form)
     try:
         return pd.read_csv(
@@ -96,6 +100,22 @@ def _read_csv(path: Path, role: str, form: CsvFormat) -> pd.DataFrame:
         )
     except UnicodeError as error:
         raise DataError(_undecodable(path, role, form, error)) from error
+
+
+def _check_inflated(path: Path, role: str) -> None:
+    """Refuse a compressed file that stands for absurdly more than its size, before it takes all the memory."""
+    size = path.stat().st_size
+    if path.suffix.lower() != ".gz" or size * GZIP_MOST <= INFLATED_FREE:
+        return
+    limit, found = max(INFLATED_FREE, size * INFLATED_MOST), 0
+    with gzip.open(path) as stream:
+        while found <= limit and (piece := stream.read(2**20)):
+            found += len(piece)
+    if found > limit:
+        raise DataError(
+            f"{role} {path} inflates to more than {INFLATED_MOST} times its size, which no table does; "
+            "if it is one, decompress it first"
+        )
 
 
 def _check_first_lines(path: Path, role: str, form: CsvFormat) -> None:

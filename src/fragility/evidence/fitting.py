@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -24,6 +22,7 @@ from fragility.evidence.moments import column_spreads, mean_and_spread
 from fragility.evidence.rows import Kind, Rows
 from fragility.evidence.space import SPACES, Space
 from fragility.evidence.tracing import Origin, output_names, trace_columns
+from fragility.files import read_json
 from fragility.models.adapter import Model
 
 GroupMap: TypeAlias = Mapping[str, str | Sequence[str]]
@@ -191,7 +190,7 @@ def groups_for(
 def read_group_map(path: str | os.PathLike[str]) -> GroupMap:
     """Return the group map of a JSON file."""
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = read_json(path)
     except OSError as error:
         raise EvidenceError(
             f"groups must be 'raw-origin', 'merged', a map or a JSON file; cannot read {str(path)!r}: "

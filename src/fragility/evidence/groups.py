@@ -74,6 +74,8 @@ def _blocks_by_member(declared: Mapping[str, str | Sequence[str]]) -> dict[str, 
             )
         pairs = [(key, value)] if isinstance(value, str) else [(member, key) for member in value]
         for member, block in pairs:
+            if isinstance(member, (list, dict, set)):
+                raise EvidenceError(f"the group map puts {member!r} into {block!r}; the name of a field was expected")
             if member in block_of:
                 raise EvidenceError(f"the group map puts {member!r} into both {block_of[member]!r} and {block!r}")
             block_of[str(member)] = str(block)

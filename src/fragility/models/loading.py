@@ -10,20 +10,29 @@ import importlib
 import os
 import pickle
 import re
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import fragility.models.trial as trial
 from fragility.errors import FragilityError, ModelError
 from fragility.models.adapter import Model
 from fragility.models.decision import ClassLabel
+from fragility.models.trial import TRIALS
 
 KINDS = (
     ".skops, XGBoost .json or .ubj, LightGBM .txt, CatBoost .cbm, .safetensors, .joblib or .pkl (with trust), "
     "or package.module:attribute"
 )
+
+# A booster file is tried in a process of its own, within these bounds.
+TRIAL_SECONDS = 60.0
+TRIAL_BYTES_A_SECOND = 2**20
+TRIAL_MEMORY = 8 * 2**30
 
 # Skops asks about it, yet a dtype is plain data; every pipeline with a SimpleImputer holds one.
 HARMLESS = frozenset({"numpy.dtype"})
@@ -67,14 +76,61 @@ def load_model(
     load = _LOADERS.get(path.suffix.lower())
     if load is None:
         raise ModelError(f"cannot tell what kind of model {text!r} is; a model is one of: {KINDS}")
+    if path.suffix.lower() in TRIALS:
+        _stand_trial(path)
     try:
         with _importable(path.parent if trust else None):
-            loaded = load(path, trust)
+            model = Model.wrap(load(path, trust), classes=classes)
+        if path.suffix.lower() in TRIALS:
+            model.fingerprint  # noqa: B018  (a booster may load and then refuse to tell what it holds)
     except FragilityError:
         raise
     except Exception as error:  # each library raises its own; a user needs the one sentence
         raise ModelError(f"cannot load the model {text!r}: {_reason(error)}") from error
-    return Model.wrap(loaded, classes=classes)
+    return model
+
+
+def _stand_trial(path: Path) -> None:
+    """Load and use a booster file in a process of its own first; its library may crash, or never come back."""
+    if not sys.executable:
+        return  # an interpreter inside another program cannot be started again
+    words = [sys.executable, "-P", trial.__file__, str(Path(trial.__file__).parent), path.suffix.lower(), str(path)]
+    places = os.pathsep.join(place for place in sys.path if place)
+    environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
+    limit = TRIAL_SECONDS + path.stat().st_size / TRIAL_BYTES_A_SECOND
+    try:
+        done = subprocess.run(
+            words, capture_output=True, env=environment, timeout=limit, check=False, preexec_fn=_memory_limit(path)
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ModelError(f"the model {str(path)!r} is damaged: its library did not load it in {limit:.0f} s") from error
+    except OSError as error:
+        raise ModelError(f"cannot try the model {str(path)!r} in a process of its own: {error}") from error
+    told = (done.stdout.decode(errors="replace").strip().splitlines() or [""])[-1]
+    if done.returncode == trial.REFUSED:
+        raise ModelError(f"cannot load the model {str(path)!r}: {told:.400}")
+    if done.returncode == trial.FAULT:
+        raise ModelError(f"the model {str(path)!r} is damaged: {told:.400}")
+    if done.returncode:
+        raise ModelError(f"the model {str(path)!r} is damaged: its library crashed on it ({_ending(done.returncode)})")
+
+
+def _ending(code: int) -> str:
+    with suppress(ValueError):
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return f"signal {-code}"
+
+
+def _memory_limit(path: Path) -> Callable[[], None] | None:
+    """Return what bounds the memory of the process on trial: a damaged file may ask for any amount."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    bound = max(TRIAL_MEMORY, 100 * path.stat().st_size)
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    soft = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
+    return lambda: resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 @contextmanager

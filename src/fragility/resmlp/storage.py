@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fragility.canonical import digest_of
 from fragility.errors import ModelError
-from fragility.files import replacing
+from fragility.files import parse_json, replacing
 
 FORMAT = "fragility-resmlp/1"
 SUFFIX = ".safetensors"
@@ -54,7 +54,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, 
     torch_part("network")  # says what to install before the file's own library is missed
     text, arrays = _file_content(path)
     try:
-        header = json.loads(text or "null")
+        header = parse_json(text or "null")
     except ValueError as error:
         raise ModelError(f"{path}: the header is not JSON: {error}") from error
     found = header.get("format") if isinstance(header, dict) else None

@@ -274,8 +274,8 @@ def _marked(frame: nw.DataFrame[Any], markers: Markers) -> dict[str, Booleans]:
 
 
 def _is_marked(column: nw.Series[Any], values: Sequence[object]) -> Booleans:
-    if isinstance(values, (str, bytes)):
-        raise DataError(f"outage markers of {column.name!r} must be a list of values, got the text {values!r}")
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise DataError(f"outage markers of {column.name!r} must be a list of values, got {values!r}")
     entries = column.to_list()
     wanted = [value for value in values if value is not None]
     null = any(value is None for value in values)

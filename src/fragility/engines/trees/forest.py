@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from fragility.arrays import Floats, Integers
 from fragility.engines.trees.encoding import CATEGORY, KIND
-from fragility.errors import EngineError
+from fragility.errors import EngineError, ModelError
+from fragility.models.soundness import fault_of_tree
 
 Columns: TypeAlias = npt.NDArray[np.int32]
 Flags: TypeAlias = npt.NDArray[np.uint8]
@@ -104,6 +105,10 @@ def assemble(
 
     if not trees:
         raise EngineError("the ensemble has no trees")
+    for number, tree in enumerate(trees):
+        fault = fault_of_tree(tree.left, tree.right, tree.leaf, tree.column, n_columns)
+        if fault is not None:
+            raise ModelError(f"the model is damaged: tree {number}: {fault}")
     ordered = [_reordered(tree, preorder(tree.left, tree.right, tree.leaf)) for tree in trees]
     starts = starts_of([len(tree.leaf) for tree in ordered])
     leaf = np.concatenate([tree.leaf for tree in ordered])

@@ -1,0 +1,102 @@
+"""`fragility keygen`, `sign`, `prove` and `check-proof`: who stands behind an audit, and that a row belongs to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+import fragility as fg
+from fragility.cli.group import TRUST
+from fragility.cli.options import DirArgument
+from fragility.cli.outputs import plan_files
+from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
+from fragility.cli.wording import in_options
+
+KeyOut = Annotated[
+    Path, typer.Option("--out", metavar="KEY", help="The private key to write; KEY.pub is the public one.")
+]
+Key = Annotated[Path, typer.Option("--key", metavar="KEY", help="The private key, as keygen wrote it.")]
+Signed = Annotated[
+    Path, typer.Argument(metavar="TARGET", help="An audit folder, or a protocol file.", show_default=False)
+]
+Row = Annotated[str, typer.Option("--row", metavar="ID", help="The id of the row.", show_default=False)]
+ProofOut = Annotated[Path, typer.Option("--out", metavar="FILE", help="The proof to write (JSON).", show_default=False)]
+ProofFile = Annotated[Path, typer.Argument(metavar="FILE", help="What prove wrote.", show_default=False)]
+Root = Annotated[
+    str | None, typer.Option("--root", metavar="DIGEST", help="The audit's root digest, from where you trust it.")
+]
+PublicKey = Annotated[
+    Path | None, typer.Option("--public-key", metavar="PUB", help="The public key of whoever signed the audit.")
+]
+SignatureFile = Annotated[
+    Path | None,
+    typer.Option("--signature", metavar="FILE", help="The audit's signature.dsse.json, which has a root."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("keygen", rich_help_panel=TRUST)(keygen)
+    app.command("sign", rich_help_panel=TRUST)(sign)
+    app.command("prove", rich_help_panel=TRUST)(prove)
+    app.command("check-proof", rich_help_panel=TRUST)(check_proof)
+
+
+def keygen(out_file: KeyOut) -> None:
+    """Make an Ed25519 key pair: a private key that only you can read, and a public one for those who verify.
+
+    [bold]Example[/bold]
+
+      fragility keygen --out audit-key
+    """
+    plan_files({"--out": out_file}, {})
+    public = fg.generate_key(out_file)
+    out().print(escape(f"{out_file}: the private key, for you alone; {public}: the public one, for whoever verifies"))
+
+
+def sign(target: Signed, key: Key) -> None:
+    """Sign an audit, or a protocol before the audit.
+
+    [bold]Examples[/bold]
+
+      fragility sign audit/ --key audit-key
+
+      fragility sign protocol.json --key audit-key
+    """
+    written = fg.sign(target, key)
+    out().print(escape(f"{written}: signed"))
+    if target.is_dir():
+        note(f"next: fragility verify {target} --public-key {key}.pub")
+
+
+def prove(directory: DirArgument, row: Row, out_file: ProofOut) -> None:
+    """Write a proof that one row's certificate belongs to an audit, for someone who has neither the rest nor the data.
+
+    [bold]Example[/bold]
+
+      fragility prove audit/ --row 17 --out proof.json
+    """
+    plan_files({"--out": out_file}, {"DIR": directory})
+    proof = fg.prove(directory, row, out_file)
+    out().print(escape(f"{out_file}: row {row} of {proof['count']}, root {proof['root_digest']}"))
+
+
+def check_proof(
+    file: ProofFile, root: Root = None, public_key: PublicKey = None, signature: SignatureFile = None
+) -> None:
+    """Check that a proof's certificate belongs to the audit with a root; neither model nor data are needed.
+
+    Exit code 0: it does. 1: it does not, and why. 2: it could not be checked.
+
+    [bold]Examples[/bold]
+
+      fragility check-proof proof.json --root sha256:...
+
+      fragility check-proof proof.json --public-key audit-key.pub --signature audit/signature.dsse.json
+    """
+    outcome = fg.check_proof(file, root=root, public_key=public_key, signature=signature)
+    out().print(escape(in_options(str(outcome))))
+    if not outcome:
+        raise typer.Exit(EXIT_CLAIM_FAILED)

@@ -1,0 +1,333 @@
+"""Proofs that one row belongs to an audit: its claims, and the nodes of the Merkle tree beside its way to the root.
+
+A row's digest names classes and groups by their places and numbers in units of the protocol's resolution. What these
+places and units mean is bound by the protocol's digest alone, so a proof carries the protocol whole: whoever checks it
+recomputes that digest, from it the context, from context and claims the row's digest, and from there the root.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from typing import Protocol as Interface
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fragility._verify import MALFORMED, Check, contradiction_in
+from fragility.canonical import digest_of
+from fragility.certificates import (
+    Certificates,
+    Claims,
+    check_classes,
+    claims_of,
+    context_digest,
+    contradictions,
+    digest_from_text,
+    digest_text,
+    identical,
+    row_digests,
+    schema_of,
+)
+from fragility.errors import CertificateError, FragilityError, VerificationError
+from fragility.files import JSON_LIMIT, parse_json, read_bounded, write_text
+from fragility.merkle import inclusion_proof, root_from_proof
+from fragility.protocol import Protocol
+from fragility.trust.outcome import Outcome
+from fragility.trust.signing import signed_predicate
+
+FORMAT = "fragility-proof/1"
+FIELDS = (
+    *("format", "model_fingerprint", "classes", "protocol", "claims"),
+    *("position", "count", "siblings", "root_digest", "proof_digest"),
+)
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+MOST_SIBLINGS = 64
+
+
+class Readable(Interface):
+    """What a proof is made from: an audit in memory, or one that is read piece by piece."""
+
+    manifest: dict[str, Any]
+    protocol: Protocol
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]: ...
+
+
+# --- making ---------------------------------------------------------------------------------------------------
+
+
+def prove(
+    audit: str | os.PathLike[str] | Certificates, row: Hashable, out: str | os.PathLike[str] | None = None
+) -> dict[str, Any]:
+    """Return a proof that a row's certificate belongs to an audit, for someone who has only the root digest.
+
+    Parameters
+    ----------
+    audit : path or Certificates
+        The folder of an audit, or certificates in memory.
+    row : int or str
+        The row's id (a number may be given as text).
+    out : path, optional
+        Also write the proof to this file, as JSON.
+
+    Returns
+    -------
+    dict
+        The proof as plain values; :func:`check_proof` takes it, or the file.
+
+    Raises
+    ------
+    CertificateError
+        No row has this id, or the audit does not hold the row's claims.
+
+    See Also
+    --------
+    check_proof : Check a proof.
+
+    Examples
+    --------
+    >>> import fragility as fg
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = fg.load_credit_g()
+    >>> X = X[["duration", "age", "installment_commitment"]]
+    >>> model = LogisticRegression().fit(X, y)
+    >>> certs = fg.audit(model, X[:100], fg.Protocol.fit(model, X))
+    >>> proof = fg.prove(certs, 17)
+    >>> fg.check_proof(proof, root=certs.manifest["root_digest"]).verdict
+    'proved: the certificate of row 17 belongs to the audit with this root'
+    """
+    source: Readable = audit if not isinstance(audit, (str, os.PathLike)) else Certificates.load(audit)
+    own, digests = _own_digest(source, row)
+    leaves = sorted(digests)
+    position = leaves.index(own)
+    body = {
+        "format": FORMAT,
+        "model_fingerprint": source.manifest["model"]["fingerprint"],
+        "classes": list(source.manifest["model"]["classes"]),
+        "protocol": source.protocol.to_dict(),
+        "claims": _claims_with(source, digest_text(own)),
+        "position": position,
+        "count": len(leaves),
+        "siblings": [digest_text(node) for node in inclusion_proof(leaves, position)],
+        "root_digest": source.manifest["root_digest"],
+    }
+    proof = {**body, "proof_digest": digest_of(body)}
+    if out is not None:
+        _write(out, proof)
+    return proof
+
+
+def _own_digest(source: Readable, row: Hashable) -> tuple[bytes, list[bytes]]:
+    """Return the row's digest, and the digests of all rows."""
+    wanted, own, digests = str(row), None, []
+    examples: list[Any] = []
+    for batch in source.batches(["id", "digest"]):
+        ids, texts = batch.column("id").to_pylist(), batch.column("digest").to_pylist()
+        examples = examples or ids[:3]
+        found = next((place for place, own_id in enumerate(ids) if str(own_id) == wanted), None)
+        own = texts[found] if found is not None else own
+        digests += [digest_from_text(text) for text in texts]
+    if own is None:
+        raise CertificateError(f"no certificate for row {row!r}; ids run like {examples}")
+    return digest_from_text(own), digests
+
+
+def _claims_with(source: Readable, digest: str) -> dict[str, Any]:
+    """Return the claims of the row with this digest, by the names of their columns."""
+    for batch in source.batches():
+        chosen = batch.filter(pc.equal(batch.column("digest"), digest))
+        if len(chosen):
+            classes = source.manifest["model"]["classes"]
+            names = _claimed(source.protocol, classes, chosen.schema.field("id").type)
+            absent = [name for name in names if name not in chosen.column_names]
+            if absent:
+                raise CertificateError(f"this audit does not hold {absent[0]} of its rows, so none can be proved")
+            return dict(chosen.slice(0, 1).select(names).to_pylist()[0])
+    raise CertificateError("the audit changed while it was read; make the proof again")
+
+
+def _claimed(protocol: Protocol, classes: Sequence[Any], id_type: pa.DataType) -> list[str]:
+    return [name for name in schema_of(protocol, classes, id_type).names if name != "digest"]
+
+
+def _write(path: str | os.PathLike[str], proof: Mapping[str, Any]) -> None:
+    try:
+        write_text(path, proof_text(proof))
+    except OSError as error:
+        raise CertificateError(f"cannot write the proof to {path}: {error.strerror or error}") from error
+
+
+def proof_text(proof: Mapping[str, Any]) -> str:
+    """Return the text of a proof's file."""
+    return json.dumps(proof, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+# --- checking -------------------------------------------------------------------------------------------------
+
+
+def check_proof(
+    proof: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    root: str | None = None,
+    public_key: str | os.PathLike[str] | None = None,
+    signature: str | os.PathLike[str] | None = None,
+) -> Outcome:
+    """Check that a proof's certificate belongs to the audit with a root digest; model and data are not needed.
+
+    Parameters
+    ----------
+    proof : path or mapping
+        What :func:`prove` wrote or returned.
+    root : str, optional
+        The root digest of the audit, ``sha256:...``, from where you trust it.
+    public_key : path, optional
+        Instead: the public key of whoever signed the audit, and with it ``signature``.
+    signature : path, optional
+        The audit's ``signature.dsse.json``; the root is taken from the statement it signs.
+
+    Returns
+    -------
+    Outcome
+        False if a check failed.
+
+    Raises
+    ------
+    CertificateError
+        The file cannot be read, or is no proof of this version.
+    VerificationError
+        Neither a root nor a signature was given, or the signature does not hold.
+
+    See Also
+    --------
+    prove : Make a proof.
+    """
+    expected, rows = _expected(root, public_key, signature)
+    text, document = (None, proof) if isinstance(proof, Mapping) else _read(Path(proof))
+    try:
+        row, reached = _reached(document, text)
+    except MALFORMED as error:
+        return Outcome((Check("proof", False, _told(error)),), "")
+    detail = f"of row {row}, its claims fit each other"
+    checks = [Check("proof", True, detail), _check_way(reached, document["root_digest"])]
+    checks.append(_check_root(document["root_digest"], expected))
+    if rows is not None:
+        checks.append(_check_count(document["count"], rows))
+    whose = "with this root" if rows is None else "that this key signed"
+    return Outcome(tuple(checks), f"proved: the certificate of row {row} belongs to the audit {whose}")
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, FragilityError) else f"the proof is malformed: {type(error).__name__}"
+
+
+def _expected(
+    root: str | None, public_key: str | os.PathLike[str] | None, signature: str | os.PathLike[str] | None
+) -> tuple[str, int | None]:
+    """Return the root to compare with and, where it was signed, the number of rows: a root alone does not bind it."""
+    if (root is None) == (public_key is None) or (public_key is None) != (signature is None):
+        raise VerificationError(
+            "a proof is checked against a root that you trust: give root='sha256:...', "
+            "or public_key=... and signature=..., not both"
+        )
+    if root is None:
+        assert public_key is not None and signature is not None
+        predicate = signed_predicate(signature, public_key)
+        return str(predicate["root_digest"]), int(predicate["rows"])
+    if not DIGEST.fullmatch(root):
+        raise VerificationError(f"a root digest is sha256: and 64 hexadecimal digits, got {root!r:.80}")
+    return root, None
+
+
+def _read(path: Path) -> tuple[str, Any]:
+    try:
+        text = read_bounded(path, JSON_LIMIT).decode("utf-8")
+        document = parse_json(text)
+    except OSError as error:
+        raise CertificateError(f"cannot read the proof {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CertificateError(f"cannot read the proof {path}: {error}") from error
+    version = document.get("format") if isinstance(document, dict) else None
+    if version != FORMAT:
+        raise CertificateError(f"{path} has format {version!r:.80}, this version reads {FORMAT!r}")
+    return text, document
+
+
+def _reached(document: Mapping[str, Any], text: str | None) -> tuple[Hashable, bytes | None]:
+    """Return the row and the root that the claims lead to; refuse what is not well formed."""
+    _check_form(document, text)
+    protocol = Protocol.from_dict(document["protocol"])
+    if contradiction_in(protocol) or not identical(protocol.to_dict(), document["protocol"]):
+        raise CertificateError("the protocol in the proof is not written as the format says, or contradicts itself")
+    classes = document["classes"]
+    claims = _claims_in(document["claims"], protocol, classes)
+    wrong = contradictions(claims, protocol)
+    if wrong:
+        raise CertificateError(f"{wrong[0][1]} contradicts the other claims of the row")
+    context = context_digest(protocol.digest, document["model_fingerprint"], classes)
+    leaf = row_digests(claims, context, protocol.resolution)[0]
+    siblings = [digest_from_text(node) for node in document["siblings"]]
+    return claims.ids[0], root_from_proof(leaf, document["position"], document["count"], siblings)
+
+
+def _check_form(document: Mapping[str, Any], text: str | None) -> None:
+    """Refuse a proof that has not exactly the fields, types and layout of the format."""
+    if list(document) != list(FIELDS):
+        raise CertificateError(f"a proof has exactly the fields {', '.join(FIELDS)}, in this order")
+    if digest_of({name: document[name] for name in FIELDS[:-1]}) != document["proof_digest"]:
+        raise CertificateError("the proof was changed after it was written: its digest is not its own")
+    if text is not None and text != proof_text(document):
+        raise CertificateError("the proof was changed after it was written: it is not laid out as the format says")
+    for name in ("position", "count"):
+        if type(document[name]) is not int or not 0 <= document[name] < 2**53:
+            raise CertificateError(f"{name} of the proof must be a whole number from 0, got {document[name]!r:.80}")
+    siblings = document["siblings"]
+    if not isinstance(siblings, list) or len(siblings) > MOST_SIBLINGS or not all(map(_is_digest, siblings)):
+        raise CertificateError(f"siblings of the proof must be at most {MOST_SIBLINGS} digests")
+    if not _is_digest(document["root_digest"]) or not isinstance(document["model_fingerprint"], str):
+        raise CertificateError("root_digest of the proof must be a digest, and model_fingerprint text")
+    check_classes(document["classes"])
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and DIGEST.fullmatch(value) is not None
+
+
+def _claims_in(row: Any, protocol: Protocol, classes: Sequence[Any]) -> Claims:
+    """Return the claims of the one row; only values of exactly the types of the table are taken."""
+    if not isinstance(row, dict) or type(row.get("id")) not in (int, str):
+        raise CertificateError("claims of the proof must be an object with the row's id")
+    id_type = pa.int64() if isinstance(row["id"], int) else pa.string()
+    names = _claimed(protocol, classes, id_type)
+    if list(row) != names:
+        raise CertificateError(f"claims of the proof must be exactly {', '.join(names)}, in this order")
+    try:
+        table = pa.Table.from_pylist([{**row, "digest": ""}], schema=schema_of(protocol, classes, id_type))
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise CertificateError(f"the claims of the proof are not of their types: {error}") from error
+    if not identical(table.drop_columns(["digest"]).to_pylist()[0], row):
+        raise CertificateError("the claims of the proof are not of their types")
+    return claims_of(table, protocol, classes)
+
+
+def _check_way(reached: bytes | None, stated: str) -> Check:
+    if reached is None:
+        return Check("inclusion", False, "no tree of so many rows has a way of this shape to this place")
+    found = digest_text(reached)
+    holds = found == stated
+    told = "its claims lead to the root it states" if holds else f"its claims lead to another root, {found}"
+    return Check("inclusion", holds, told)
+
+
+def _check_root(stated: str, expected: str) -> Check:
+    told = "is the one expected" if stated == expected else f"is {stated}, expected {expected}"
+    return Check("root", stated == expected, f"the root {told}")
+
+
+def _check_count(stated: int, signed: int) -> Check:
+    told = f"{signed}, as signed" if stated == signed else f"{stated}, but {signed} were signed"
+    return Check("rows", stated == signed, f"the proof counts {told}")

@@ -1,0 +1,68 @@
+"""Damaged booster files are found out in a process of their own; the one that asks lives on."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fragility as fg
+from fragility.errors import ModelError
+from fragility.models.soundness import fault_of_tree
+
+
+@pytest.fixture(scope="module")
+def boosters(tmp_path_factory) -> Path:
+    import lightgbm
+    import xgboost
+
+    folder = tmp_path_factory.mktemp("boosters")
+    X, y = fg.load_credit_g()
+    X, y = X.select_dtypes("number"), (y == "good").astype(int)
+    settings = {"objective": "binary", "verbose": -1, "num_leaves": 6, "num_threads": 1}
+    lightgbm.train(settings, lightgbm.Dataset(X, y), 3).save_model(folder / "model.txt")
+    booster = xgboost.train({"objective": "binary:logistic", "max_depth": 3, "nthread": 1}, xgboost.DMatrix(X, y), 3)
+    booster.save_model(folder / "model.json")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("child", ["99", "0", "-100"])
+def test_a_lightgbm_node_out_of_range_is_refused(boosters: Path, tmp_path: Path, child: str) -> None:
+    text = re.sub(r"left_child=\S+", f"left_child={child}", (boosters / "model.txt").read_text(), count=1)
+    (tmp_path / "model.txt").write_text(text)
+    with pytest.raises(ModelError, match=r"is damaged: .*(out of range|reached in two ways)"):
+        fg.load_model(tmp_path / "model.txt")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("child", [999, 0, 2**31 - 1])
+def test_an_xgboost_node_out_of_range_is_refused(boosters: Path, tmp_path: Path, child: int) -> None:
+    document = json.loads((boosters / "model.json").read_text())
+    document["learner"]["gradient_booster"]["model"]["trees"][0]["left_children"][0] = child
+    (tmp_path / "model.json").write_text(json.dumps(document))
+    with pytest.raises(ModelError, match=r"is damaged|cannot load"):
+        fg.load_model(tmp_path / "model.json")
+
+
+@pytest.mark.slow
+def test_cut_off_boosters_are_refused(boosters: Path, tmp_path: Path) -> None:
+    for name in ("model.txt", "model.json"):
+        data = (boosters / name).read_bytes()
+        (tmp_path / name).write_bytes(data[: len(data) // 2])
+        with pytest.raises(ModelError):
+            fg.load_model(tmp_path / name)
+        assert fg.load_model(boosters / name).fingerprint.startswith("sha256:")
+
+
+def test_what_is_a_tree() -> None:
+    leaf = np.array([False, True, True])
+    zero = np.zeros(3, dtype=int)
+    assert fault_of_tree(np.array([1, -1, -1]), np.array([2, -1, -1]), leaf, zero, 1) is None
+    assert "out of range" in fault_of_tree(np.array([1, -1, -1]), np.array([3, -1, -1]), leaf, zero, 1)
+    assert "two ways" in fault_of_tree(np.array([1, -1, -1]), np.array([1, -1, -1]), leaf, zero, 1)
+    assert "two ways" in fault_of_tree(np.array([0, -1, -1]), np.array([2, -1, -1]), leaf, zero, 1)
+    assert "column" in fault_of_tree(np.array([1, -1, -1]), np.array([2, -1, -1]), leaf, zero + 1, 1)
