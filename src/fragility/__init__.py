@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fragility._verify import Verification, verify
     from fragility.bundled import load_credit_g
     from fragility.calibration import FragilityCalibratedClassifier, FragilityTemperature
-    from fragility.certificates import Certificate, Certificates
+    from fragility.certificates import Certificate, Certificates, StoredAudit, open_audit
     from fragility.display import CollapseDisplay, FragileCalibrationDisplay, FragilityMapDisplay, ReviewPolicyDisplay
     from fragility.errors import (
         CertificateError,
@@ -69,6 +69,7 @@ _HOME = {
     "ResMLPClassifier": "resmlp",
     "ReviewPolicy": "policy",
     "ReviewPolicyDisplay": "display",
+    "StoredAudit": "certificates",
     "Stress": "stress",
     "Verification": "_verify",
     "VerificationError": "errors",
@@ -81,6 +82,7 @@ _HOME = {
     "label_brittle": "stress",
     "load_credit_g": "bundled",
     "load_model": "models.loading",
+    "open_audit": "certificates",
     "verify": "_verify",
 }
 
@@ -113,6 +115,7 @@ __all__ = [
     "ResMLPClassifier",
     "ReviewPolicy",
     "ReviewPolicyDisplay",
+    "StoredAudit",
     "Stress",
     "Verification",
     "VerificationError",
@@ -126,6 +129,7 @@ __all__ = [
     "label_brittle",
     "load_credit_g",
     "load_model",
+    "open_audit",
     "verify",
 ]
 

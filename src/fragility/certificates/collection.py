@@ -21,10 +21,11 @@ import pyarrow as pa
 from fragility.arrays import Floats
 from fragility.canonical import combine_digests
 from fragility.certificates.certificate import Certificate
-from fragility.certificates.claims import Claims
+from fragility.certificates.claims import PER_STEP, Claims, Extent
 from fragility.certificates.digests import context_digest, digest_from_text, row_digests
 from fragility.certificates.folder import read_folder, without_files, write_folder
 from fragility.certificates.manifest import check_manifest
+from fragility.certificates.parts import cut
 from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
 from fragility.certificates.table import check_schema, claims_of, table_of
 from fragility.errors import CertificateError
@@ -83,7 +84,7 @@ class Certificates:
         model = manifest["model"]
         context = context_digest(protocol.digest, model["fingerprint"], model["classes"])
         digests = row_digests(claims, context, protocol.resolution)
-        complete = {**manifest, "rows": len(claims), "root_digest": combine_digests(digests)}
+        complete = completed(manifest, len(claims), combine_digests(digests), "full")
         return cls(table_of(claims, digests, protocol, model["classes"]), protocol, complete)
 
     @property
@@ -96,10 +97,15 @@ class Certificates:
         """Name of the engine that traced the rows."""
         return str(self.manifest["engine"]["name"])
 
+    @property
+    def extent(self) -> Extent:
+        """``full``, or ``summary`` where the lists with one entry a step, severity or group are left out."""
+        return self.manifest["claims"]  # type: ignore[no-any-return]
+
     @cached_property
     def claims(self) -> Claims:
         """The claims as arrays."""
-        return claims_of(self.table, self.protocol, self.classes)
+        return claims_of(self.table, self.protocol, self.classes, extent=self.extent)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -116,8 +122,9 @@ class Certificates:
         return self._certificate(_position(position, len(self)))
 
     def _certificate(self, position: int) -> Certificate:
-        row = self.table.slice(position, 1).to_pylist()[0]
+        row: dict[str, Any] = self.table.slice(position, 1).to_pylist()[0]
         names = self.protocol.group_names
+        steps: dict[str, Any] = {name: row.get(name, ()) for name in PER_STEP}  # none in a summary
         return Certificate(
             **{name: row[name] for name in ("id", "predicted", "confidence", "margin", "flip_budget", "flipped")},
             rcma=row["rcma"],
@@ -125,12 +132,12 @@ class Certificates:
             **{name: row[name] for name in ("exposure", "independent_loss", "common_loss")},
             thresholds={operator: row[f"lambda_{operator}"] for operator in self.protocol.operators},
             path=tuple(row["path"]),
-            path_margin=tuple(row["path_margin"]),
-            path_predicted=tuple(row["path_predicted"]),
-            path_collapse=tuple(row["path_collapse"]),
-            fade_margin=tuple(row["fade_margin"]),
-            one_step_drop=dict(zip(names, row["one_step_drop"], strict=True)),
-            one_step_confidence_drop=dict(zip(names, row["one_step_confidence_drop"], strict=True)),
+            path_margin=tuple(steps["path_margin"]),
+            path_predicted=tuple(steps["path_predicted"]),
+            path_collapse=tuple(steps["path_collapse"]),
+            fade_margin=tuple(steps["fade_margin"]),
+            one_step_drop=dict(zip(names, steps["one_step_drop"], strict=False)),
+            one_step_confidence_drop=dict(zip(names, steps["one_step_confidence_drop"], strict=False)),
             digest=row["digest"],
         )
 
@@ -155,7 +162,7 @@ class Certificates:
         CertificateError
             No row has this id.
         """
-        for candidate in (own_id, _as_int(own_id), str(own_id)):
+        for candidate in (own_id, as_int(own_id), str(own_id)):
             if candidate in self._positions:
                 return self[self._positions[candidate]]
         raise CertificateError(f"no certificate for row {own_id!r}; ids run like {list(self._positions)[:3]}")
@@ -198,12 +205,8 @@ class Certificates:
         array of shape (n,)
             One value a prediction.
         """
-        if by not in RANKED_BY:
-            raise CertificateError(f"predictions are ranked by one of {', '.join(RANKED_BY)}; got {by!r}")
-        values = self.table.column(by).to_numpy()
-        if by == "common_loss" and self.protocol.fading is None:
-            raise CertificateError("these certificates have no common_loss: their protocol lacks attenuate_all")
-        return np.asarray(values, dtype=np.float64)
+        check_ranked_by(by, self.protocol)
+        return np.asarray(self.table.column(by).to_numpy(), dtype=np.float64)
 
     def take(self, positions: Sequence[int] | npt.NDArray[Any]) -> Certificates:
         """Return the certificates at these positions (or where a mask is true), as certificates of their own.
@@ -237,7 +240,7 @@ class Certificates:
         iterator of pyarrow.Table
             The next rows.
         """
-        yield self.table if columns is None else self.table.select(list(columns))
+        return cut(self.table if columns is None else self.table.select(list(columns)))
 
     def to_arrow(self) -> pa.Table:
         """Return the whole table as it is written.
@@ -272,7 +275,7 @@ class Certificates:
         return polars.from_arrow(self._public_table())
 
     def _public_table(self) -> pa.Table:
-        return self.table.drop_columns(["one_step_confidence_drop"])
+        return self.table.drop_columns(list(PER_STEP[-1:])) if self.extent == "full" else self.table
 
     def summary(self, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None) -> AuditSummary:
         """Return means and shares over all certificates.
@@ -289,7 +292,7 @@ class Certificates:
         AuditSummary
             The figures that ``fragility compare`` prints.
         """
-        return summarise(self.to_pandas(), min_confidence=min_confidence, labels=labels)
+        return summarise(self, min_confidence=min_confidence, labels=labels)
 
     def __repr__(self) -> str:
         opening = f"{len(self)} certificates of {self.manifest['model']['kind']}"
@@ -330,8 +333,8 @@ class Certificates:
             The folder holds other files and no audit, or cannot be written.
         """
         check_manifest(self.manifest, saved=False)
-        check_schema(self.table, self.protocol, self.classes)
-        return write_folder(folder, self.table, self.protocol, self.manifest)
+        check_schema(self.table, self.protocol, self.classes, extent=self.extent)
+        return write_folder(folder, cut(self.table), self.protocol, self.manifest)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Certificates:
@@ -356,8 +359,28 @@ class Certificates:
         """
         found = read_folder(Path(folder))
         loaded = cls(found.table, found.protocol, without_files(found.manifest))
-        check_schema(loaded.table, loaded.protocol, loaded.classes)
+        check_schema(loaded.table, loaded.protocol, loaded.classes, extent=loaded.extent)
         return loaded
+
+
+def completed(manifest: Mapping[str, Any], rows: int, root_digest: str, extent: Extent) -> dict[str, Any]:
+    """Return a manifest with the fields that follow from the certificates."""
+    return {
+        **manifest,
+        "rows": rows,
+        "root_digest": root_digest,
+        "claims": extent,
+        "lattice": None,
+        "protocol_signature": None,
+    }
+
+
+def check_ranked_by(by: str, protocol: Protocol) -> None:
+    """Refuse a score that does not rank predictions, or that these certificates do not have."""
+    if by not in RANKED_BY:
+        raise CertificateError(f"predictions are ranked by one of {', '.join(RANKED_BY)}; got {by!r}")
+    if by == "common_loss" and protocol.fading is None:
+        raise CertificateError("these certificates have no common_loss: their protocol lacks attenuate_all")
 
 
 def _position(value: Any, n: int) -> int:
@@ -385,7 +408,7 @@ def _positions(chosen: Sequence[int] | npt.NDArray[Any], n: int) -> list[int]:
     return list(np.flatnonzero(values).tolist())
 
 
-def _as_int(value: Hashable) -> Hashable:
+def as_int(value: Hashable) -> Hashable:
     try:
         return int(str(value))
     except ValueError:

@@ -9,23 +9,24 @@ files in the folder are never written, moved or removed.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fragility.canonical import digest_bytes
 from fragility.certificates.digests import FORMAT
-from fragility.certificates.manifest import CONTENT_NAME, SAVED_FIELDS, check_manifest, manifest_text
+from fragility.certificates.manifest import SAVED_FIELDS, check_manifest, digest_in_name, manifest_text
+from fragility.certificates.parts import decoded_part, encoded_part, part_name, protocol_name, short_digest
 from fragility.errors import CertificateError
 from fragility.files import LOCK_NAME, PART_NAME, exclusive, force_to_disk, parse_json, sweep_parts, write_bytes
 from fragility.protocol import Protocol
 
 MANIFEST_FILE = "manifest.json"
+WORK_FOLDER = ".audit"  # what an audit of files keeps there until it is whole
 READ_ATTEMPTS = 20  # a folder that is rewritten while it is read is read again
 
 
@@ -72,7 +73,7 @@ def _check_is_audit(target: Path, shown: str | os.PathLike[str]) -> None:
 
 def _looks_ours(name: str) -> bool:
     """True for names that only a writer of this module gives: all there is where one was killed at its first try."""
-    return name == LOCK_NAME or bool(PART_NAME.fullmatch(name) or CONTENT_NAME.fullmatch(name))
+    return name in (LOCK_NAME, WORK_FOLDER) or bool(PART_NAME.fullmatch(name) or digest_in_name(name))
 
 
 def _check_permission(target: Path, shown: str | os.PathLike[str]) -> None:
@@ -84,51 +85,62 @@ def _check_permission(target: Path, shown: str | os.PathLike[str]) -> None:
 
 
 def write_folder(
-    folder: str | os.PathLike[str], table: pa.Table, protocol: Protocol, manifest: Mapping[str, Any]
+    folder: str | os.PathLike[str], parts: Iterable[pa.Table], protocol: Protocol, manifest: Mapping[str, Any]
 ) -> Path:
     """Write an audit; after any interruption, even a kill, the folder holds the old audit or the new one, whole."""
+    with writing_into(folder) as (target, alone):
+        commit(target, placed_parts(target, parts), protocol, manifest, alone)
+    return Path(folder)
+
+
+@contextmanager
+def writing_into(folder: str | os.PathLike[str], *, patience: float | None = None) -> Iterator[tuple[Path, bool]]:
+    """Be the only writer of an audit folder, which is made if need be, and removed again if nothing came of it.
+
+    Yields the folder, links followed, and whether there are locks there, so that no other writer can be at work.
+    """
     target = check_writable_folder(folder)
     made = False
     try:
-        contents = _contents(table, protocol)
-        files = {name: digest_bytes(data) for name, data in contents.items()}
         made = not target.exists()
         target.mkdir(parents=True, exist_ok=True)
         force_to_disk(target.parent)
-        with exclusive(target) as alone:
-            _commit(target, contents, manifest_text({**manifest, "files": files}), alone)
+        with exclusive(target, patience=patience) as alone:
+            yield target, alone
     except OSError as error:
         raise CertificateError(f"cannot write the certificates to {folder}: {error.strerror or error}") from error
     finally:
         if made:
             with suppress(OSError):
                 target.rmdir()  # succeeds only while nothing is in it
-    return Path(folder)
 
 
-def _contents(table: pa.Table, protocol: Protocol) -> dict[str, bytes]:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table.combine_chunks(), sink, compression="zstd")
-    rows, declared = sink.getvalue().to_pybytes(), protocol.to_json().encode()
-    return {f"certificates-{_short(rows)}.parquet": rows, f"protocol-{_short(declared)}.json": declared}
+def placed_parts(target: Path, parts: Iterable[pa.Table]) -> Iterator[tuple[str, str]]:
+    """Write parts one after the other into a folder; return their names and digests."""
+    for place, part in enumerate(parts):
+        data = encoded_part(part)
+        name = part_name(place, data)
+        place_file(target / name, data)
+        yield name, digest_bytes(data)
 
 
-def _short(data: bytes) -> str:
-    return digest_bytes(data).removeprefix("sha256:")[:16]
-
-
-def _commit(target: Path, contents: Mapping[str, bytes], manifest: str, alone: bool) -> None:
+def commit(
+    target: Path, placed: Iterable[tuple[str, str]], protocol: Protocol, manifest: Mapping[str, Any], alone: bool
+) -> None:
+    """Make an audit the one that is there; ``placed`` puts its parts in place, one by one, and names them."""
     sweep_parts(target)
+    declared = protocol.to_json().encode()
     try:
-        for name, data in contents.items():
-            _place(target / name, data)
-        write_bytes(target / MANIFEST_FILE, manifest.encode())
+        files = dict(placed)
+        place_file(target / protocol_name(declared), declared)
+        files[protocol_name(declared)] = digest_bytes(declared)
+        write_bytes(target / MANIFEST_FILE, manifest_text({**manifest, "files": files}).encode())
     finally:
         if alone:
             _remove_unnamed(target)
 
 
-def _place(path: Path, data: bytes) -> None:
+def place_file(path: Path, data: bytes) -> None:
     """Write a data file unless it is there; a file of its name that is not ours is left alone."""
     if os.path.lexists(path):
         if path.is_file() and path.read_bytes() == data:
@@ -161,8 +173,8 @@ def _remove_unnamed(target: Path) -> None:
 
 
 def _is_own_data(path: Path) -> bool:
-    match = CONTENT_NAME.fullmatch(path.name)
-    return bool(match and path.is_file() and not path.is_symlink() and _short(path.read_bytes()) == match[2])
+    digits = digest_in_name(path.name)
+    return bool(digits and path.is_file() and not path.is_symlink() and short_digest(path.read_bytes()) == digits)
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -175,23 +187,54 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def read_folder(folder: Path) -> AuditFolder:
     """Return the audit of a folder; refuse files that are not the ones its manifest names."""
+
+    def read(manifest: dict[str, Any]) -> AuditFolder:
+        protocol = _protocol_in(folder, manifest)
+        tables = [decoded_part(content_of(folder, manifest, name), str(folder / name)) for name in part_names(manifest)]
+        try:
+            return AuditFolder(manifest, protocol, pa.concat_tables(tables))
+        except pa.ArrowException as error:
+            raise CertificateError(f"the certificate files of {folder} do not have the same columns") from error
+
+    return _read_steady(folder, read)
+
+
+def read_declarations(folder: Path) -> tuple[dict[str, Any], Protocol]:
+    """Return manifest and protocol of a folder, both as their digests say."""
+    return _read_steady(folder, lambda manifest: (manifest, _protocol_in(folder, manifest)))
+
+
+Found = TypeVar("Found")
+
+
+def _read_steady(folder: Path, read: Callable[[dict[str, Any]], Found]) -> Found:
+    """Return what ``read`` makes of a manifest; once more if the folder was rewritten while it was read."""
     for _ in range(READ_ATTEMPTS):
         data = _manifest_bytes(folder)
-        manifest = _checked_manifest(folder, data)
         try:
-            contents = {name: (folder / name).read_bytes() for name in manifest["files"]}
-            break
+            return read(_checked_manifest(folder, data))
         except FileNotFoundError as error:
             if _manifest_bytes(folder) == data:  # not rewritten meanwhile: the file is missing
                 raise CertificateError(f"{folder} is incomplete: {Path(error.filename).name} is missing") from error
-        except OSError as error:
-            raise CertificateError(f"cannot read {error.filename}: {error.strerror or error}") from error
-    else:
-        raise CertificateError(f"{folder} is being rewritten again and again; read it when that has ended")
-    for name, found in contents.items():
-        if digest_bytes(found) != manifest["files"][name]:
-            raise CertificateError(f"{folder / name} was changed after it was written: the manifest names other bytes")
-    return AuditFolder(manifest, _protocol_in(folder, contents), _table_in(folder, contents))
+    raise CertificateError(f"{folder} is being rewritten again and again; read it when that has ended")
+
+
+def content_of(folder: Path, manifest: Mapping[str, Any], name: str) -> bytes:
+    """Return the bytes of a data file; refuse others than the manifest names. FileNotFoundError where it is gone."""
+    try:
+        data = (folder / name).read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CertificateError(f"cannot read {error.filename}: {error.strerror or error}") from error
+    if digest_bytes(data) != manifest["files"][name]:
+        raise CertificateError(f"{folder / name} was changed after it was written: the manifest names other bytes")
+    return data
+
+
+def part_names(manifest: Mapping[str, Any]) -> list[str]:
+    """Return the files that hold the certificates, in order."""
+    return [name for name in manifest["files"] if name.startswith("certificates-")]
 
 
 def read_protocol(path: str | os.PathLike[str]) -> Protocol:
@@ -232,8 +275,9 @@ def _checked_manifest(folder: Path, data: bytes) -> dict[str, Any]:
     return manifest
 
 
-def _protocol_in(folder: Path, contents: Mapping[str, bytes]) -> Protocol:
-    name, data = next((name, data) for name, data in contents.items() if name.startswith("protocol-"))
+def _protocol_in(folder: Path, manifest: Mapping[str, Any]) -> Protocol:
+    name = next(name for name in manifest["files"] if name.startswith("protocol-"))
+    data = content_of(folder, manifest, name)
     try:
         protocol = Protocol.from_json(data.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -241,20 +285,6 @@ def _protocol_in(folder: Path, contents: Mapping[str, bytes]) -> Protocol:
     if data != protocol.to_json().encode():
         raise CertificateError(f"{folder / name} is not written as the format says")
     return protocol
-
-
-def _table_in(folder: Path, contents: Mapping[str, bytes]) -> pa.Table:
-    tables = []
-    for name, data in contents.items():
-        if name.startswith("certificates-"):
-            try:
-                tables.append(pq.read_table(pa.BufferReader(data)))
-            except (OSError, ValueError, pa.ArrowException) as error:
-                raise CertificateError(f"cannot read {folder / name}: {str(error).splitlines()[0]}") from error
-    try:
-        return pa.concat_tables(tables)
-    except pa.ArrowException as error:
-        raise CertificateError(f"the certificate files of {folder} do not have the same columns") from error
 
 
 def without_files(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fragility.canonical import digest_of
+from fragility.certificates.claims import EXTENTS
 from fragility.certificates.digests import FORMAT
 from fragility.errors import CertificateError
 from fragility.protocol import Protocol
@@ -23,12 +24,15 @@ LIMITS = (
 )
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # <what>-<first 16 digits of the file's SHA-256>: a name has one content for ever, so writing spoils nothing being read.
-CONTENT_NAME = re.compile(r"(certificates|protocol)-([0-9a-f]{16})\.(parquet|json)")
+# A part of the certificates has its place in the input before that, counted from 00000.
+CONTENT_NAME = re.compile(
+    r"certificates-(?P<place>\d{5,})-(?P<part>[0-9a-f]{16})\.parquet|protocol-(?P<protocol>[0-9a-f]{16})\.json"
+)
 VERSION = re.compile(r"[\w.+!-]{1,64}")
 
 FIELDS = (
     *("format", "claim", "limits", "protocol_digest", "training_digest", "model", "input", "engine", "tolerance"),
-    *("versions", "rows", "root_digest"),
+    *("versions", "rows", "root_digest", "claims", "lattice", "protocol_signature"),
 )
 SAVED_FIELDS = (*FIELDS, "files", "manifest_digest")
 PARTS = {
@@ -69,6 +73,10 @@ def check_manifest(manifest: Mapping[str, Any], *, saved: bool) -> None:
     reasons = manifest["model"]["partial"]
     _require(("model", "partial"), "a list of text", reasons, _is_list_of(reasons, str))
     _check_versions(manifest["versions"])
+    _require(("claims",), f"one of {', '.join(EXTENTS)}", manifest["claims"], manifest["claims"] in EXTENTS)
+    _require(("lattice",), "null", manifest["lattice"], manifest["lattice"] is None)
+    signature = manifest["protocol_signature"]
+    _require(("protocol_signature",), "null or a digest", signature, signature is None or _is_digest(signature))
     if saved:
         _check_files(manifest["files"])
 
@@ -159,10 +167,25 @@ def _check_versions(versions: Any) -> None:
 
 def _check_files(files: Any) -> None:
     named = isinstance(files, Mapping) and all(
-        _is_digest(digest) and (match := CONTENT_NAME.fullmatch(name)) and digest[7:23] == match[2]
+        _is_digest(digest) and isinstance(name, str) and digest[7:23] == digest_in_name(name)
         for name, digest in files.items()
     )
     _require(("files",), "file names that begin their own digests", files, bool(named))
-    kinds = [name.split("-")[0] for name in files]
-    if kinds.count("protocol") != 1 or "certificates" not in kinds:
-        raise CertificateError(f"files in the manifest must name one protocol and the certificates, got {list(files)}")
+    places = [match["place"] for name in files if (match := CONTENT_NAME.fullmatch(name))]
+    expected = [*(place_text(i) for i in range(len(files) - 1)), None]
+    if places != expected or len(files) < 2:
+        raise CertificateError(
+            "files in the manifest must name the parts of the certificates in order, from 00000, and then one "
+            f"protocol, got {list(files)[:4]}"
+        )
+
+
+def digest_in_name(name: str) -> str | None:
+    """Return the digits of the digest that a data file's name holds; None for any other name."""
+    match = CONTENT_NAME.fullmatch(name)
+    return None if match is None else match["part"] or match["protocol"]
+
+
+def place_text(place: int) -> str:
+    """Return a part's place as file names have it, e.g. ``00012``."""
+    return f"{place:05d}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from fragility.equality import NanEqual
 from fragility.errors import DataError
@@ -45,41 +47,78 @@ class AuditSummary(NanEqual):
     confident_accuracy: float | None = None
 
 
+SCORES = ("confidence", "margin", "flip_budget", "rcma", "fds", "exposure", "independent_loss", "common_loss")
+
+
+class Summarised(Protocol):
+    """What is summarised: certificates that can be read piece by piece."""
+
+    @property
+    def protocol(self) -> _Operators: ...
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]: ...
+
+
+class _Operators(Protocol):
+    @property
+    def operators(self) -> Sequence[str]: ...
+
+
 def summarise(
-    table: pd.DataFrame, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None
+    audit: Summarised, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None
 ) -> AuditSummary:
-    """Summarise a table of certificates; `labels` maps row ids to true classes and must cover every row."""
-    confident = table[table["confidence"] >= min_confidence]
-    right = None if labels is None else _right(table, labels)
+    """Summarise certificates piece by piece; `labels` maps row ids to true classes and must cover every row."""
+    thresholds = [f"lambda_{operator}" for operator in audit.protocol.operators]
+    words = [] if labels is None else ["id", "predicted"]
+    pieces = [
+        _tallied(batch.to_pandas(), thresholds, min_confidence, labels)
+        for batch in audit.batches([*SCORES, "flipped", *thresholds, *words])
+    ]
+    total = {name: math.fsum(piece[name] for piece in pieces) for name in pieces[0]}
+    rows, confident = int(total["rows"]), int(total["confident"])
+    means = {f"mean_{name}": _share(total[name], rows) for name in SCORES}
     return AuditSummary(
-        rows=len(table),
+        rows=rows,
         min_confidence=min_confidence,
-        mean_confidence=_mean(table["confidence"]),
-        mean_margin=_mean(table["margin"]),
-        mean_flip_budget=_mean(table["flip_budget"]),
-        share_never_flips=_mean(~table["flipped"]),
-        mean_rcma=_mean(table["rcma"]),
-        mean_fds=_mean(table["fds"]),
-        mean_exposure=_mean(table["exposure"]),
-        mean_independent_loss=_mean(table["independent_loss"]),
-        mean_common_loss=_mean(table["common_loss"]),
-        confident=len(confident),
-        confident_flips_after_one=_mean(confident["flipped"] & (confident["flip_budget"] <= 1)),
-        confident_flips_within_two=_mean(confident["flipped"] & (confident["flip_budget"] <= 2)),
-        confident_mean_fds=_mean(confident["fds"]),
-        confident_mean_exposure=_mean(confident["exposure"]),
-        no_flip_under={
-            name.removeprefix("lambda_"): _mean(table[name].isna())
-            for name in map(str, table)
-            if name.startswith("lambda_")
-        },
-        accuracy=None if right is None else _mean(right),
-        confident_accuracy=None if right is None else _mean(right[confident.index]),
+        **means,
+        share_never_flips=_share(total["never_flips"], rows),
+        confident=confident,
+        confident_flips_after_one=_share(total["after_one"], confident),
+        confident_flips_within_two=_share(total["within_two"], confident),
+        confident_mean_fds=_share(total["confident_fds"], confident),
+        confident_mean_exposure=_share(total["confident_exposure"], confident),
+        no_flip_under={name.removeprefix("lambda_"): _share(total[name], rows) for name in thresholds},
+        accuracy=None if labels is None else _share(total["right"], rows),
+        confident_accuracy=None if labels is None else _share(total["confident_right"], confident),
     )
 
 
-def _mean(values: pd.Series) -> float:
-    return float(np.mean(values.to_numpy(dtype=np.float64))) if len(values) else float("nan")
+def _tallied(
+    table: pd.DataFrame, thresholds: Sequence[str], min_confidence: float, labels: Mapping[Any, Any] | None
+) -> dict[str, float]:
+    """Return the sums and counts of one piece."""
+    confident = table[table["confidence"] >= min_confidence]
+    right = None if labels is None else _right(table, labels)
+    return {
+        "rows": len(table),
+        **{name: _sum(table[name]) for name in SCORES},
+        "never_flips": _sum(~table["flipped"]),
+        "confident": len(confident),
+        "after_one": _sum(confident["flipped"] & (confident["flip_budget"] <= 1)),
+        "within_two": _sum(confident["flipped"] & (confident["flip_budget"] <= 2)),
+        "confident_fds": _sum(confident["fds"]),
+        "confident_exposure": _sum(confident["exposure"]),
+        **{name: _sum(table[name].isna()) for name in thresholds},
+        **({} if right is None else {"right": _sum(right), "confident_right": _sum(right[confident.index])}),
+    }
+
+
+def _sum(values: pd.Series) -> float:
+    return float(np.sum(values.to_numpy(dtype=np.float64)))
+
+
+def _share(total: float, count: int) -> float:
+    return total / count if count else float("nan")
 
 
 def _right(table: pd.DataFrame, labels: Mapping[Any, Any]) -> pd.Series:
