@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from fragility.ranking import compare_scores
     from fragility.reliability import FailureProbability, ReliabilityDisplay, failure_probability
     from fragility.resmlp import FragilityPenalty, ResMLPClassifier
+    from fragility.scale.source import CsvFormat
+    from fragility.scale.stream import audit_files
     from fragility.search import compare_searches, find_failing_sets
     from fragility.stress import Donor, Dropout, Mask, Noise, Outages, Stress, label_brittle
 
@@ -46,6 +48,7 @@ _HOME = {
     "CertificateError": "errors",
     "Certificates": "certificates",
     "CollapseDisplay": "display",
+    "CsvFormat": "scale.source",
     "DataError": "errors",
     "Donor": "stress",
     "Dropout": "stress",
@@ -74,6 +77,7 @@ _HOME = {
     "Verification": "_verify",
     "VerificationError": "errors",
     "audit": "_audit",
+    "audit_files": "scale.stream",
     "compare_scores": "ranking",
     "compare_searches": "search",
     "evaluate": "_evaluate",
@@ -92,6 +96,7 @@ __all__ = [
     "CertificateError",
     "Certificates",
     "CollapseDisplay",
+    "CsvFormat",
     "DataError",
     "Donor",
     "Dropout",
@@ -121,6 +126,7 @@ __all__ = [
     "VerificationError",
     "__version__",
     "audit",
+    "audit_files",
     "compare_scores",
     "compare_searches",
     "evaluate",

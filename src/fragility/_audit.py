@@ -26,6 +26,7 @@ from fragility.engines.trace import Progress, Trace
 from fragility.errors import EngineError, ModelError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import refuse_contradictions
+from fragility.evidence.rows import Rows
 from fragility.libraries import library_versions
 from fragility.models import Model
 from fragility.progress import progress_bar
@@ -215,7 +216,8 @@ def manifest_of(
     }
 
 
-def input_row_digests(rows: EvidenceRows) -> list[bytes]:
+def input_row_digests(rows: EvidenceRows | Rows) -> list[bytes]:
     """Return one digest a row over its id and raw columns."""
-    ids = np.array([str(own_id) for own_id in rows.ids], dtype=object)
-    return row_digests({**rows.source.columns(), "id\x00": ids})
+    source = rows.source if isinstance(rows, EvidenceRows) else rows
+    ids = np.array([str(own_id) for own_id in source.ids], dtype=object)
+    return row_digests({**source.columns(), "id\x00": ids})

@@ -12,6 +12,7 @@ from fragility.certificates.folder import (
     read_folder,
     read_manifest,
     read_protocol,
+    remove_unnamed,
     writing_into,
 )
 from fragility.certificates.manifest import (
@@ -66,6 +67,7 @@ __all__ = [
     "read_folder",
     "read_manifest",
     "read_protocol",
+    "remove_unnamed",
     "row_digests",
     "schema_of",
     "table_of",

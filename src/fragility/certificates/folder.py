@@ -89,7 +89,11 @@ def write_folder(
 ) -> Path:
     """Write an audit; after any interruption, even a kill, the folder holds the old audit or the new one, whole."""
     with writing_into(folder) as (target, alone):
-        commit(target, placed_parts(target, parts), protocol, manifest, alone)
+        try:
+            commit(target, placed_parts(target, parts), protocol, manifest)
+        finally:
+            if alone:
+                remove_unnamed(target)
     return Path(folder)
 
 
@@ -124,20 +128,14 @@ def placed_parts(target: Path, parts: Iterable[pa.Table]) -> Iterator[tuple[str,
         yield name, digest_bytes(data)
 
 
-def commit(
-    target: Path, placed: Iterable[tuple[str, str]], protocol: Protocol, manifest: Mapping[str, Any], alone: bool
-) -> None:
+def commit(target: Path, placed: Iterable[tuple[str, str]], protocol: Protocol, manifest: Mapping[str, Any]) -> None:
     """Make an audit the one that is there; ``placed`` puts its parts in place, one by one, and names them."""
     sweep_parts(target)
     declared = protocol.to_json().encode()
-    try:
-        files = dict(placed)
-        place_file(target / protocol_name(declared), declared)
-        files[protocol_name(declared)] = digest_bytes(declared)
-        write_bytes(target / MANIFEST_FILE, manifest_text({**manifest, "files": files}).encode())
-    finally:
-        if alone:
-            _remove_unnamed(target)
+    files = dict(placed)
+    place_file(target / protocol_name(declared), declared)
+    files[protocol_name(declared)] = digest_bytes(declared)
+    write_bytes(target / MANIFEST_FILE, manifest_text({**manifest, "files": files}).encode())
 
 
 def place_file(path: Path, data: bytes) -> None:
@@ -161,7 +159,7 @@ def _named(target: Path) -> set[str] | None:
     return set(files) if isinstance(files, dict) else None
 
 
-def _remove_unnamed(target: Path) -> None:
+def remove_unnamed(target: Path) -> None:
     """Remove data files of earlier audits: those the manifest does not name, whose names prove that they are ours."""
     named = _named(target)
     if named is None:
