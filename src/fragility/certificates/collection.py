@@ -25,7 +25,7 @@ from fragility.certificates.claims import PER_STEP, Claims, Extent
 from fragility.certificates.digests import context_digest, digest_from_text, row_digests
 from fragility.certificates.folder import read_folder, without_files, write_folder
 from fragility.certificates.manifest import check_manifest
-from fragility.certificates.parts import cut
+from fragility.certificates.parts import PART_ROWS, cut
 from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
 from fragility.certificates.table import check_schema, claims_of, table_of
 from fragility.errors import CertificateError
@@ -241,6 +241,29 @@ class Certificates:
             The next rows.
         """
         return cut(self.table if columns is None else self.table.select(list(columns)))
+
+    @property
+    def part_starts(self) -> tuple[int, ...]:
+        """Where each piece of :meth:`batches` begins, and at the end how many certificates there are."""
+        return (*range(0, max(len(self), 1), PART_ROWS), len(self))
+
+    def part(self, place: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return one piece of :meth:`batches`.
+
+        Parameters
+        ----------
+        place : int
+            Which one, from 0.
+        columns : sequence of str, optional
+            Only these columns, in this order; all by default.
+
+        Returns
+        -------
+        pyarrow.Table
+            Its rows.
+        """
+        table = self.table if columns is None else self.table.select(list(columns))
+        return table.slice(place * PART_ROWS, PART_ROWS)
 
     def to_arrow(self) -> pa.Table:
         """Return the whole table as it is written.

@@ -16,7 +16,6 @@ from fragility.cli.options import (
     BaselineUnits,
     Classes,
     DataArgument,
-    DataOption,
     Decimal,
     Depth,
     DirArgument,
@@ -24,6 +23,7 @@ from fragility.cli.options import (
     Engine,
     Groups,
     Id,
+    ManyDataOption,
     ModelArgument,
     ModelOption,
     Positive,
@@ -41,13 +41,15 @@ from fragility.cli.options import (
     refuse_declared,
 )
 from fragility.cli.outputs import plan_folder
-from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows, read_training
+from fragility.cli.tables import CsvFormat, check_many, csv_format, many_rows, read_training, row_range
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 from fragility.cli.wording import in_options
 from fragility.errors import FragilityError, ProtocolError
 
 if TYPE_CHECKING:
     from fragility import fitting, scores
+    from fragility.certificates import Extent
+    from fragility.scale.source import RowSource
 
 Train = Annotated[
     Path | None,
@@ -57,6 +59,19 @@ Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to w
 ProtocolFile = Annotated[
     Path | None,
     typer.Option("--protocol", metavar="FILE", help="Use this protocol file instead of fitting one on --train."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with an audit into DIR that was interrupted.")]
+ClaimsExtent = Annotated[
+    str,
+    typer.Option(
+        "--claims", metavar="EXTENT", help="full, or summary: scores without the lists of every step and group."
+    ),
+]
+PartRows = Annotated[
+    int | None,
+    typer.Option(
+        "--part-rows", metavar="N", min=1, help="Rows held at a time and written to one file. (default 50000)"
+    ),
 ]
 Sample = Annotated[
     int | None, typer.Option("--sample", metavar="N", min=1, help="Recompute only N rows, chosen at random.")
@@ -92,6 +107,9 @@ def audit(
     positive: Positive = None,
     engine: Engine = "auto",
     rows: RowRange = None,
+    claims: ClaimsExtent = "full",
+    part_rows: PartRows = None,
+    resume: Resume = False,
     separator: Separator = None,
     encoding: Encoding = None,
     decimal: Decimal = None,
@@ -100,6 +118,9 @@ def audit(
 ) -> None:
     """Audit a model's predictions on DATA and write one certificate for each row.
 
+    DATA may be larger than memory: it is read, audited and written part by part. What is finished is kept when the
+    audit is interrupted, and [bold]--resume[/bold] goes on from there.
+
     [bold]Examples[/bold]
 
       fragility audit model.skops test.parquet --train train.parquet --target class --out audit/
@@ -107,14 +128,18 @@ def audit(
       fragility audit model.joblib test.csv --train train.csv --trust --baseline mode --out audit/
 
       fragility audit credit.scoring:pipeline new.parquet --protocol protocol.json --id loan_id --out audit/
+
+      fragility audit model.skops 'rows/2026-*.parquet' --protocol protocol.json --out audit/ --resume
     """
+    from fragility.certificates import PART_ROWS
+
     if protocol is not None:
         refuse_declared(context, "--protocol", DECLARED_BY_PROTOCOL)
     plan_folder(out_dir)
     form = csv_format(separator, encoding, decimal, data, train)
     started = time.perf_counter()
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-    given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows, form=form)
+    check_many(data, form)
     if protocol is not None:
         declared = load_protocol(protocol)
     else:
@@ -122,10 +147,28 @@ def audit(
         declared = _fit_protocol(
             loaded, train, target, id_column, form, groups, baseline, baseline_units, depth, reading, space, decision
         )
-    note_unlabelled(given, target, data)
-    certs = fg.audit(loaded, given.X, declared, ids=given.ids, engine=engine)
-    certs.save(out_dir)
+    _note_unlabelled(many_rows(data, declared, target=target, id_column=id_column, rows=rows, form=form), data)
+    certs = fg.audit_files(
+        loaded,
+        data,
+        declared,
+        out_dir,
+        id_column=id_column,
+        target=target,
+        rows=None if rows is None else row_range(rows),
+        resume=resume,
+        claims=cast("Extent", claims),  # the library checks the word and names the choices
+        engine=engine,
+        part_rows=PART_ROWS if part_rows is None else part_rows,
+        csv=fg.CsvFormat(form.separator, form.encoding, form.decimal),
+    )
     _print_summary(certs, out_dir, time.perf_counter() - started)
+
+
+def _note_unlabelled(source: RowSource, data: str) -> None:
+    """Rows need no labels, but whoever mistyped --target should see that it had no effect."""
+    if source.target is not None and source.target not in source.column_names:
+        note(f"{data} has no column {source.target!r}, so --target has no effect on it")
 
 
 def _fit_protocol(
@@ -150,19 +193,7 @@ def _fit_protocol(
     )
 
 
-def _declared_fields(directory: Path, given: list[str]) -> list[str]:
-    """Return the columns to verify with: the protocol's fields, if all are there; a label beside them is set aside.
-
-    Where a field is lacking, or the protocol cannot be read, everything is handed on, for verify to say so.
-    """
-    try:
-        fields = [field.name for field in load_protocol(directory).fields]
-    except FragilityError:
-        return given
-    return fields if set(fields) <= set(given) else given
-
-
-def _print_summary(certs: fg.Certificates, folder: Path, seconds: float) -> None:
+def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float) -> None:
     summary = certs.summary()
     turning = round(summary.confident * summary.confident_flips_within_two) if summary.confident else 0
     console = out()
@@ -177,7 +208,7 @@ def _print_summary(certs: fg.Certificates, folder: Path, seconds: float) -> None
 def verify(
     directory: DirArgument,
     model: ModelOption,
-    data: DataOption,
+    data: ManyDataOption,
     target: Target = None,
     id_column: Id = None,
     rows: RowRange = None,
@@ -199,15 +230,19 @@ def verify(
 
       fragility verify audit/ --model model.skops --data test.parquet --target class --sample 100
     """
-    from fragility.certificates import read_manifest
+    from fragility.certificates import read_manifest, read_protocol
 
     read_manifest(directory)  # a folder that is no audit cannot be checked, which is not the same as a false claim
     form = csv_format(separator, encoding, decimal, data)
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-    given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows, form=form)
-    note_unlabelled(given, target, data)
-    X = given.X[_declared_fields(directory, list(given.X.columns))]
-    verification = fg.verify(directory, loaded, X, ids=given.ids, sample=sample)
+    check_many(data, form)
+    try:
+        protocol = read_protocol(directory)
+    except FragilityError:  # for verify to say so
+        protocol = None
+    source = many_rows(data, protocol, target=target, id_column=id_column, rows=rows, form=form)
+    _note_unlabelled(source, data)
+    verification = fg.verify(directory, loaded, source, sample=sample)
     out().print(escape(in_options(str(verification))))
     if not verification:
         raise typer.Exit(EXIT_CLAIM_FAILED)

@@ -8,13 +8,15 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fragility.cli.terminal import note
 from fragility.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from fragility.scale.source import RowSource
 
 TAB = "\t"
 TAB_NAMES = ("tab", "\\t")  # a tab is hard to type in a shell
@@ -33,7 +35,9 @@ class CsvFormat:
 PLAIN = CsvFormat()
 
 
-def csv_format(separator: str | None, encoding: str | None, decimal: str | None, *tables: Path | None) -> CsvFormat:
+def csv_format(
+    separator: str | None, encoding: str | None, decimal: str | None, *tables: str | Path | None
+) -> CsvFormat:
     """Check the options of CSV files, and that there is a CSV file among the `tables` for them to speak of."""
     given = {"--separator": separator, "--encoding": encoding, "--decimal": decimal}
     options = [option for option, value in given.items() if value is not None]
@@ -59,8 +63,11 @@ def _check_encoding(name: str) -> None:
 # --- readers ------------------------------------------------------------------------------------------------
 
 
-def is_csv(path: Path) -> bool:
-    return path.name.lower().endswith((".csv", ".csv.gz"))
+def is_csv(path: str | Path) -> bool:
+    """Whether a table is a CSV file, or a folder that holds some."""
+    if Path(path).is_dir():
+        return any(is_csv(inside) for inside in Path(path).rglob("*") if inside.is_file())
+    return str(path).lower().endswith((".csv", ".csv.gz"))
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -177,6 +184,35 @@ def _reader(path: Path, role: str) -> Callable[[Path, str, CsvFormat], pd.DataFr
     raise DataError(f"{role} {path} has an unknown kind {path.suffix or '(no suffix)'!r}; expected one of {known}")
 
 
+# --- many rows ----------------------------------------------------------------------------------------------
+
+
+def check_many(data: str, form: CsvFormat) -> None:
+    """Find out before the work that DATA names tables, and that the first lines of CSV files make sense."""
+    from fragility.scale.source import find_files
+
+    where, files = find_files(data)
+    if files[0].kind == "csv" and where.type_name == "local":
+        _check_first_lines(Path(files[0].path), "DATA", form)
+
+
+def many_rows(
+    data: str, protocol: Any, *, target: str | None, id_column: str | None, rows: str | None, form: CsvFormat
+) -> RowSource:
+    """Return rows to be read part by part."""
+    from fragility.scale.source import CsvFormat as Form
+    from fragility.scale.source import open_source
+
+    return open_source(
+        data,
+        fields=() if protocol is None else protocol.fields,
+        id_column=id_column,
+        target=target,
+        rows=slice(None) if rows is None else row_range(rows),
+        csv=Form(form.separator, form.encoding, form.decimal),
+    )
+
+
 # --- rows, ids and labels -----------------------------------------------------------------------------------
 
 
@@ -238,11 +274,16 @@ def _column(table: pd.DataFrame, name: str, option: str, path: Path) -> pd.Serie
     return table[name]
 
 
-def parse_rows(text: str, count: int, path: Path) -> slice:
-    """Turn `N` (the first N rows) or `START:STOP` into a slice of at least one of `count` rows."""
+def row_range(text: str) -> slice:
+    """Turn `N` (the first N rows) or `START:STOP` into a slice."""
     if not re.fullmatch(r"\d+|\d*:\d*", text.strip()):
         raise DataError(f"--rows must be a number of rows or START:STOP, such as 100 or 100:200, got {text!r}")
-    chosen = slice(*(int(part) if part.strip() else None for part in text.split(":")))
+    return slice(*(int(part) if part.strip() else None for part in text.split(":")))
+
+
+def parse_rows(text: str, count: int, path: Path) -> slice:
+    """Return the slice that `text` stands for, of at least one of `count` rows."""
+    chosen = row_range(text)
     if len(range(*chosen.indices(count))) == 0:
         raise DataError(f"--rows {text} selects none of the {count} rows of {path}")
     return chosen
