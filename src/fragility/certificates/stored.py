@@ -187,6 +187,26 @@ class StoredAudit:
                 return Certificates(self.part(place), self.protocol, self.manifest)[position]
         raise CertificateError(f"no certificate for row {own_id!r}; ids run like {first}")
 
+    def of_rows(self, ids: Sequence[Hashable]) -> Certificates:
+        """Return the certificates of these rows, as far as there are any, in memory.
+
+        Parameters
+        ----------
+        ids : sequence of int or str
+            Ids of rows; they are compared as text.
+
+        Returns
+        -------
+        Certificates
+            Those found, in the order of the folder.
+        """
+        wanted = {str(own_id) for own_id in ids}
+        found, start = [], 0
+        for batch in self.batches(["id"]):
+            found += [start + i for i, own in enumerate(batch.column("id").to_pylist()) if str(own) in wanted]
+            start += len(batch)
+        return self.take(found)
+
     def most_fragile(self, n: int = 20, min_confidence: float = 0.9, by: str = "exposure") -> Certificates:
         """Return the confident predictions with the largest score, most fragile first.
 

@@ -131,15 +131,15 @@ def audit(
 
       fragility audit model.skops 'rows/2026-*.parquet' --protocol protocol.json --out audit/ --resume
     """
-    from fragility.certificates import PART_ROWS
-
     if protocol is not None:
         refuse_declared(context, "--protocol", DECLARED_BY_PROTOCOL)
     plan_folder(out_dir)
+    from fragility.certificates import PART_ROWS
+
     form = csv_format(separator, encoding, decimal, data, train)
     started = time.perf_counter()
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-    check_many(data, form)
+    check_many(data, form, id_column=id_column, rows=rows)
     if protocol is not None:
         declared = load_protocol(protocol)
     else:
@@ -235,7 +235,7 @@ def verify(
     read_manifest(directory)  # a folder that is no audit cannot be checked, which is not the same as a false claim
     form = csv_format(separator, encoding, decimal, data)
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-    check_many(data, form)
+    check_many(data, form, id_column=id_column, rows=rows)
     try:
         protocol = read_protocol(directory)
     except FragilityError:  # for verify to say so

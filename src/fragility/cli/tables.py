@@ -187,13 +187,14 @@ def _reader(path: Path, role: str) -> Callable[[Path, str, CsvFormat], pd.DataFr
 # --- many rows ----------------------------------------------------------------------------------------------
 
 
-def check_many(data: str, form: CsvFormat) -> None:
-    """Find out before the work that DATA names tables, and that the first lines of CSV files make sense."""
-    from fragility.scale.source import find_files
-
-    where, files = find_files(data)
-    if files[0].kind == "csv" and where.type_name == "local":
-        _check_first_lines(Path(files[0].path), "DATA", form)
+def check_many(data: str, form: CsvFormat, *, id_column: str | None, rows: str | None) -> None:
+    """Find out before the work that DATA names tables with rows, and that the first lines of CSV files make sense."""
+    source = many_rows(data, None, target=None, id_column=None, rows=rows, form=form)
+    if source.kind == "csv" and source.filesystem.type_name == "local":
+        _check_first_lines(Path(source.files[0].path), "DATA", form)
+    source.head(1)
+    if id_column is not None:
+        source.check_has(id_column)
 
 
 def many_rows(

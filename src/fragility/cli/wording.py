@@ -37,6 +37,10 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     (r" \(in a Pipeline: set_output\(transform='pandas'\)\)", ""),
     (r"give training rows with donors=X_train", "give training rows, in Python"),
     (r"; say min_confidence$", "; say it with --min-confidence"),
+    (r"give csv=CsvFormat\(encoding='([^']*)'\)", r"add --encoding \1"),
+    (r"\bresume=True", "--resume"),
+    (r"^rows (\S*) selects none", r"--rows \1 selects none"),
+    (r"the id column ('[^']*') is not in", r"--id names the column \1, which is not in"),
     (r"\bbaseline_units='(\w+)'", r"--baseline-units \1"),
     (rf"\b({'|'.join(SAME_NAME)})='([\w-]+)'", r"--\1 \2"),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
@@ -183,9 +183,19 @@ class RowSource:
     @cached_property
     def column_names(self) -> tuple[str, ...]:
         """Names of the columns of the first file, ids and labels included."""
-        for frame in self._pieces(self.files[0], 1):
-            return tuple(str(name) for name in frame.columns)
-        return ()
+        file = self.files[0]
+        with self._reading(file), self.filesystem.open_input_file(file.path) as stream:
+            if file.kind == "parquet":
+                return tuple(pq.read_schema(stream).names)
+            if file.kind == "arrow":
+                return tuple(_arrow_batches(stream)[0].names)
+        with self._reading(file), self._csv_reader(file, 1, []) as reader:
+            return tuple(str(name) for name in reader.read(0).columns)
+
+    def check_has(self, id_column: str) -> None:
+        """Refuse an id column that is not there."""
+        if id_column not in self.column_names:
+            raise DataError(_no_ids(id_column, self.files[0], self.column_names))
 
     @cached_property
     def count(self) -> int | None:
@@ -202,6 +212,9 @@ class RowSource:
         """Return the first rows."""
         for part in self.parts(rows):
             return part
+        if self.chosen != slice(None):
+            bounds = ":".join("" if bound is None else str(bound) for bound in (self.chosen.start, self.chosen.stop))
+            raise DataError(f"rows {bounds} selects none of the rows of {self.files[0].name}")
         raise DataError(f"{self.files[0].name} holds no rows; at least one row and one column were expected")
 
     def parts(self, rows: int) -> Iterator[RawPart]:
@@ -234,10 +247,7 @@ class RowSource:
         """Take the ids and the labels out of a table, as far as there are columns of them."""
         if self.id_column is not None:
             if self.id_column not in frame.columns:
-                raise DataError(
-                    f"the id column {self.id_column!r} is not in {file.name}, which has "
-                    f"{', '.join(map(str, frame.columns))}"
-                )
+                raise DataError(_no_ids(self.id_column, file, frame.columns))
             ids = frame[self.id_column].tolist()
             frame = frame.drop(columns=self.id_column)
         else:
@@ -278,8 +288,7 @@ class RowSource:
         except (MemoryError, DataError):
             raise
         except UnicodeError as error:
-            encoding = self.csv.encoding or "UTF-8"
-            raise DataError(f"{file.name} is not {encoding} text ({error}); name its encoding") from error
+            raise DataError(_undecodable(file, self.csv.encoding, error)) from error
         except (OSError, ValueError, pa.ArrowException, pd.errors.ParserError) as error:
             told = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise DataError(f"{file.name} could not be read as {file.kind}: {told}") from error
@@ -396,6 +405,21 @@ def open_source(
     """Return the rows that ``source`` names; nothing is read yet."""
     where, files = find_files(source, filesystem)
     return RowSource(where, files, tuple(fields), id_column, target, rows, csv or CsvFormat())
+
+
+def _no_ids(id_column: str, file: SourceFile, names: Iterable[Any]) -> str:
+    return f"the id column {id_column!r} is not in {file.name}, which has {', '.join(map(str, names))}"
+
+
+def _undecodable(file: SourceFile, encoding: str | None, error: UnicodeError) -> str:
+    if encoding is not None:
+        return f"{file.name} is not {encoding} text ({error}); name its own encoding"
+    byte = error.object[error.start] if isinstance(error, UnicodeDecodeError) else 0
+    likely = "cp1252" if 0x80 <= byte <= 0x9F else "latin-1"
+    return (
+        f"{file.name} is not UTF-8 text; it is probably {likely}: give csv=CsvFormat(encoding='{likely}'), or save it "
+        "as UTF-8"
+    )
 
 
 def _cut(pieces: Sequence[RawPart], rows: int) -> tuple[RawPart, RawPart]:
