@@ -208,6 +208,15 @@ class RowSource:
                 total += pq.read_metadata(stream).num_rows
         return len(range(*self.chosen.indices(total)))
 
+    def place_of(self, part: RawPart, types: Mapping[str, str]) -> str | None:
+        """Return where a part that cannot be audited lies: the file and line of a text among numbers, else its rows."""
+        for name in part.frame.columns:
+            if self.kind == "csv" and types.get(str(name)) in ("integer", "number"):
+                odd = _first_text(part.frame[name])
+                if odd is not None and len(self.files) == 1:
+                    return f"{self.files[0].name}, line {part.start + odd + 2}"
+        return f"rows {part.start} to {part.start + len(part) - 1} of the input" if part.start else None
+
     def head(self, rows: int) -> RawPart:
         """Return the first rows."""
         for part in self.parts(rows):
@@ -405,6 +414,14 @@ def open_source(
     """Return the rows that ``source`` names; nothing is read yet."""
     where, files = find_files(source, filesystem)
     return RowSource(where, files, tuple(fields), id_column, target, rows, csv or CsvFormat())
+
+
+def _first_text(column: pd.Series) -> int | None:
+    """Return the place of the first value that is no number; None where all are."""
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        return None
+    odd = np.flatnonzero(pd.to_numeric(column, errors="coerce").isna() & column.notna())
+    return int(odd[0]) if len(odd) else None
 
 
 def _no_ids(id_column: str, file: SourceFile, names: Iterable[Any]) -> str:

@@ -255,10 +255,11 @@ class _Run:
         try:
             return self.auditor.trace(part.frame, part.ids)
         except FragilityError as error:
-            if part.start == 0:
-                raise
-            where = f"rows {part.start} to {part.start + len(part) - 1} of the input"
-            raise type(error)(f"{where}: {error}") from error
+            where = self.source.place_of(part, self._as_fields())
+            raise error if where is None else type(error)(f"{where}: {error}") from error
+
+    def _as_fields(self) -> dict[str, str]:
+        return {own.name: own.type for own in self.auditor.protocol.fields}
 
     def _finish_part(self, place: int, traced: TracedBatch) -> PartRecord:
         return self.journal.write(place, self.auditor.certify(traced))
