@@ -26,7 +26,9 @@ import fragility as fg
 from fragility import files
 from fragility.certificates import PART_ROWS, WORK_FOLDER
 from fragility.errors import CertificateError, DataError, ModelError
+from fragility.libraries import library_versions
 from fragility.scale import journal as journal_module
+from fragility.scale import stream as stream_module
 from fragility.scale.batch import prepare
 
 KINDS = ("parquet", "csv", "csv.gz", "feather", "stream.arrow")
@@ -76,6 +78,11 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+def saved(certs: fg.Certificates, folder: Path) -> Path:
+    """Save certificates made earlier as they would be made now: other tests have loaded further libraries since."""
+    return fg.Certificates(certs.table, certs.protocol, {**certs.manifest, "versions": library_versions()}).save(folder)
+
+
 # --- the same as in memory ----------------------------------------------------------------------------------
 
 
@@ -83,7 +90,7 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_files_of_every_kind_give_the_bytes_of_an_audit_in_memory(case, rows, protocol, certs, tmp_path, kind) -> None:
     source = write(rows, tmp_path / f"rows.{kind}")
     stored = fg.audit_files(case.model, source, protocol, tmp_path / "files")
-    assert content(tmp_path / "files") == content(certs.save(tmp_path / "memory"))
+    assert content(tmp_path / "files") == content(saved(certs, tmp_path / "memory"))
     assert len(stored) == len(certs) and stored.engine == certs.engine == "trees"
 
 
@@ -135,7 +142,7 @@ def test_folders_patterns_and_other_file_systems(case, rows, protocol, certs, tm
     sources += [("rows/2026", local), ("rows/*/0?.parquet", local)]
     for k, (source, filesystem) in enumerate(sources):
         stored = fg.audit_files(case.model, source, protocol, tmp_path / f"{k}", filesystem=filesystem)
-        assert content(stored.folder) == content(certs.save(tmp_path / "memory")), source
+        assert content(stored.folder) == content(saved(certs, tmp_path / "memory")), source
 
 
 def test_ids_labels_and_row_ranges(case, rows, protocol, tmp_path) -> None:
@@ -184,7 +191,9 @@ def test_columns_of_csv_files_have_the_types_of_training(tmp_path) -> None:
     spoiled = X_test.astype({"age": object})
     spoiled.loc[377, "age"] = "old"
     spoiled.to_csv(tmp_path / "rows.csv", index=False)
-    with pytest.raises(DataError, match=r"rows\.csv, line 379: column 'age' held whole numbers .* 'old'"):
+    with pytest.raises(
+        DataError, match=r"rows\.csv, line 379: column 'age' held numbers in the training data, 'old' is none"
+    ):
         fg.audit_files(model, tmp_path / "rows.csv", protocol, tmp_path / "b", part_rows=90)
 
 
@@ -245,7 +254,7 @@ def child(target, resume, die_at=None):
                 if count == die_at:
                     os.kill(os.getpid(), signal.SIGKILL)
         sys.addaudithook(tick)
-    audit_files(model, source, protocol, target, part_rows=23, resume=resume, id_column="loan")
+    audit_files(model, source, protocol, target, part_rows=130, resume=resume, id_column="loan")
     os._exit(0)
 
 start = time.monotonic()
@@ -255,7 +264,7 @@ for seed in seeds:
     random.seed(seed)
     target, resume, kills = home / f"killed{seed}", False, 0
     while True:
-        pid = child(target, resume, random.randrange(20, 700) if seed % 2 else None)
+        pid = child(target, resume, random.randrange(10, 220) if seed % 2 else None)
         if not seed % 2:
             time.sleep(random.uniform(0, took))
             os.kill(pid, signal.SIGKILL)
@@ -285,7 +294,7 @@ def killed(tmp_path: Path, seeds: list[int]) -> None:
     kills = [int(line.split()[1]) for line in done.stdout.splitlines()]
     assert len(kills) == len(seeds) and sum(kills) >= len(seeds) // 2
     expected = content(tmp_path / "whole")
-    assert len(expected) == 89
+    assert len(expected) == 18
     for seed in seeds:
         assert content(tmp_path / f"killed{seed}") == expected, seed
 
@@ -489,14 +498,17 @@ def test_what_cannot_be_read_is_named(case, rows, protocol, tmp_path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-def test_an_unreadable_part_of_the_input_costs_nothing_that_is_finished(case, rows, protocol, tmp_path) -> None:
+def test_an_unreadable_part_of_the_input_costs_nothing_that_is_finished(
+    case, rows, protocol, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(stream_module, "FIRST_ROWS", 64)
     home = tmp_path / "rows"
     home.mkdir()
     for i in range(4):
         rows[100 * i : 100 * i + 100].reset_index(drop=True).to_parquet(home / f"{i}.parquet")
     good = (home / "3.parquet").read_bytes()
     (home / "3.parquet").write_bytes(good[:500] + b"\0" * 200 + good[700:])
-    with pytest.raises(DataError, match=r"3\.parquet could not be read.*2 finished parts are kept; go on"):
+    with pytest.raises(DataError, match=r"3\.parquet could not be read.*3 finished parts are kept; go on"):
         fg.audit_files(case.model, home, protocol, tmp_path / "a", part_rows=100)
     (home / "3.parquet").write_bytes(good)
     assert len(fg.audit_files(case.model, home, protocol, tmp_path / "a", part_rows=100, resume=True)) == 400

@@ -208,14 +208,15 @@ class RowSource:
                 total += pq.read_metadata(stream).num_rows
         return len(range(*self.chosen.indices(total)))
 
-    def place_of(self, part: RawPart, types: Mapping[str, str]) -> str | None:
-        """Return where a part that cannot be audited lies: the file and line of a text among numbers, else its rows."""
-        for name in part.frame.columns:
-            if self.kind == "csv" and types.get(str(name)) in ("integer", "number"):
-                odd = _first_text(part.frame[name])
-                if odd is not None and len(self.files) == 1:
-                    return f"{self.files[0].name}, line {part.start + odd + 2}"
-        return f"rows {part.start} to {part.start + len(part) - 1} of the input" if part.start else None
+    def refuse_text(self, part: RawPart, name: str) -> None:
+        """Name the line of a CSV file where a column of numbers holds something else."""
+        odd = _first_text(part.frame[name]) if self.kind == "csv" and len(self.files) == 1 else None
+        if odd is not None:
+            line = part.start + odd + 2
+            raise DataError(
+                f"{self.files[0].name}, line {line}: column {name!r} held numbers in the training data, "
+                f"{part.frame[name].iloc[odd]!r} is none; correct it, or leave the cell empty if the value is missing"
+            )
 
     def head(self, rows: int) -> RawPart:
         """Return the first rows."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,7 +133,10 @@ def audit_files(
         filesystem=filesystem,
     )
     first = found.head(FIRST_ROWS)
-    ready = prepare(model, first.frame, protocol, ids=first.ids, engine=engine, claims=claims, byte_budget=byte_budget)
+    with _placing_errors(found, first, protocol):
+        ready = prepare(
+            model, first.frame, protocol, ids=first.ids, engine=engine, claims=claims, byte_budget=byte_budget
+        )
     with writing_into(out, patience=0.0) as (target_folder, alone), progress_bar("auditing", progress) as report:
         run = _Run(found, ready, Journal(target_folder), part_rows, report)
         run.journal.begin(run.key(), resume=resume)
@@ -144,6 +148,20 @@ def audit_files(
         finally:
             run.journal.discard_if_empty()
     return StoredAudit(out)
+
+
+@contextmanager
+def _placing_errors(source: RowSource, part: RawPart, protocol: Protocol) -> Iterator[None]:
+    """Say in which rows of the input an error lies."""
+    try:
+        yield
+    except FragilityError as error:
+        for own in protocol.fields:
+            if own.type in ("integer", "number") and own.name in part.frame.columns:
+                source.refuse_text(part, own.name)
+        if part.start == 0:
+            raise
+        raise type(error)(f"rows {part.start} to {part.start + len(part) - 1} of the input: {error}") from error
 
 
 def _forward(rows: slice | None) -> slice:
@@ -252,14 +270,8 @@ class _Run:
         return read_rows(part.frame, expected, model.n_columns, part.ids)
 
     def _traced(self, part: RawPart) -> TracedBatch:
-        try:
+        with _placing_errors(self.source, part, self.auditor.protocol):
             return self.auditor.trace(part.frame, part.ids)
-        except FragilityError as error:
-            where = self.source.place_of(part, self._as_fields())
-            raise error if where is None else type(error)(f"{where}: {error}") from error
-
-    def _as_fields(self) -> dict[str, str]:
-        return {own.name: own.type for own in self.auditor.protocol.fields}
 
     def _finish_part(self, place: int, traced: TracedBatch) -> PartRecord:
         return self.journal.write(place, self.auditor.certify(traced))
