@@ -239,6 +239,7 @@ class _Run:
                     traced = self._traced(part)
                     self._wait(finishing)
                     finishing = finisher.submit(self._finish_part, place, traced)
+                    del traced  # whoever finishes it lets go of it before the next one is made
                 place += 1
             self._wait(finishing)
 
@@ -293,6 +294,7 @@ class _Run:
 
     def finish(self, alone: bool) -> None:
         """Bind the parts together and make them the folder's audit."""
+        self.seen = SeenIds()  # no longer needed, and the digests are
         root, input_digest = self.journal.roots(self.records)
         auditor, evaluations = self.auditor, sum(record.evaluations for record in self.records)
         protocol = auditor.protocol
