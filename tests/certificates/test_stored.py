@@ -60,7 +60,10 @@ def test_the_summary_is_that_of_all_parts(certs: Certificates, stored: StoredAud
         if isinstance(value, dict):
             assert found.keys() == value.keys()
             value, found = list(value.values()), list(found.values())
-        np.testing.assert_allclose(found, value, rtol=1e-12, err_msg=name)
+        if value is None:
+            assert found is None  # figures of a lattice block, which there is none of
+        else:
+            np.testing.assert_allclose(found, value, rtol=1e-12, err_msg=name)
 
 
 def test_a_part_that_was_changed_or_lost_is_refused_when_it_is_read(stored: StoredAudit) -> None:
@@ -72,8 +75,11 @@ def test_a_part_that_was_changed_or_lost_is_refused_when_it_is_read(stored: Stor
     with pytest.raises(CertificateError, match="was changed after it was written"):
         next(batches)
     path.unlink()
-    with pytest.raises(CertificateError, match=r"has lost certificates-00002-.*, or was rewritten since it was opened"):
+    with pytest.raises(CertificateError, match=r"is incomplete: certificates-00002-.* is missing"):
         stored.part(2)
+    stored.take([3]).save(stored.folder)
+    with pytest.raises(CertificateError, match="was rewritten since it was opened; open it again"):
+        stored.part(0)
 
 
 def test_a_folder_that_is_no_audit_cannot_be_opened(tmp_path) -> None:

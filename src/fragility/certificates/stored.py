@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import Extent
 from fragility.certificates.collection import Certificates, as_int, check_ranked_by, report_on
-from fragility.certificates.folder import content_of, part_names, read_declarations, without_files
+from fragility.certificates.folder import content_of, part_names, read_declarations, read_manifest, without_files
 from fragility.certificates.lattice import LatticeDeclaration, declaration_in, lattice_columns
 from fragility.certificates.parts import decoded_part, rows_of_part
 from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
@@ -126,9 +126,9 @@ class StoredAudit:
         try:
             data = content_of(self.folder, self._saved, name)
         except FileNotFoundError as error:
-            raise CertificateError(
-                f"{self.folder} has lost {name}, or was rewritten since it was opened; open it again"
-            ) from error
+            if read_manifest(self.folder) == self._saved:
+                raise CertificateError(f"{self.folder} is incomplete: {name} is missing") from error
+            raise CertificateError(f"{self.folder} was rewritten since it was opened; open it again") from error
         table = decoded_part(data, str(self.folder / name), self.protocol, columns)
         if columns is None:
             block = lattice_columns(self.lattice_declaration)
