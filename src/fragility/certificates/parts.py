@@ -89,9 +89,11 @@ def _check_declared(declared: Declared, size: int, protocol: Protocol) -> None:
 
 
 def rows_of_part(path: str | os.PathLike[str]) -> int:
-    """Return how many rows a part declares, from its footer alone."""
+    """Return how many rows a part declares, from its footer alone. FileNotFoundError where it is gone."""
     try:
         return read_footer(footer_bytes(path)).rows
+    except FileNotFoundError:
+        raise
     except (OSError, ValueError) as error:
         raise CertificateError(f"cannot read {path}: {told(error)}") from error
 

@@ -126,19 +126,28 @@ class StoredAudit:
         try:
             data = content_of(self.folder, self._saved, name)
         except FileNotFoundError as error:
-            if read_manifest(self.folder) == self._saved:
-                raise CertificateError(f"{self.folder} is incomplete: {name} is missing") from error
-            raise CertificateError(f"{self.folder} was rewritten since it was opened; open it again") from error
+            raise self._lost(name) from error
         table = decoded_part(data, str(self.folder / name), self.protocol, columns)
         if columns is None:
             block = lattice_columns(self.lattice_declaration)
             check_schema(table, self.protocol, self.classes, block, extent=self.extent)
         return table
 
+    def _lost(self, name: str) -> CertificateError:
+        if read_manifest(self.folder) == self._saved:
+            return CertificateError(f"{self.folder} is incomplete: {name} is missing")
+        return CertificateError(f"{self.folder} was rewritten since it was opened; open it again")
+
     @cached_property
     def part_starts(self) -> tuple[int, ...]:
         """Where each part begins among all rows, and at the end how many rows there are."""
-        return tuple(accumulate((rows_of_part(self.folder / name) for name in self.part_names), initial=0))
+        return tuple(accumulate(map(self._rows_of, self.part_names), initial=0))
+
+    def _rows_of(self, name: str) -> int:
+        try:
+            return rows_of_part(self.folder / name)
+        except FileNotFoundError as error:
+            raise self._lost(name) from error
 
     def take(self, positions: Sequence[int]) -> Certificates:
         """Return the certificates at these positions, in memory.
