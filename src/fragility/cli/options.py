@@ -23,7 +23,6 @@ MANY_ROWS = (
     "The rows: a Parquet, CSV or Arrow file, a folder of them, a pattern, or an address such as s3://bucket/rows/."
 )
 DataArgument = Annotated[str, typer.Argument(metavar="DATA", help=MANY_ROWS, show_default=False)]
-ManyDataOption = Annotated[str, typer.Option("--data", metavar="DATA", help=MANY_ROWS, show_default=False)]
 DataOption = Annotated[
     Path, typer.Option("--data", metavar="DATA", help="The rows: a Parquet, CSV or Arrow file.", show_default=False)
 ]
