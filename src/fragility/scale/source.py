@@ -317,13 +317,16 @@ class RowSource:
         with self.filesystem.open_input_file(file.path) as stream:
             parquet = pq.ParquetFile(stream, buffer_size=READ_BYTES, pre_buffer=False)
             schema = self._wanted(parquet.schema_arrow)
-            yield from self._framed(parquet.iter_batches(batch_size=rows, columns=schema.names), schema, rows)
+            names = None if self.only is None else schema.names
+            yield from self._framed(parquet.iter_batches(batch_size=rows, columns=names), schema, rows)
 
     def _arrow_pieces(self, file: SourceFile, rows: int) -> Iterator[pd.DataFrame]:
         with self.filesystem.open_input_file(file.path) as stream:
             schema, batches = _arrow_batches(stream)
             wanted = self._wanted(schema)
-            yield from self._framed((batch.select(wanted.names) for batch in batches), wanted, rows)
+            if self.only is not None:
+                batches = (batch.select(wanted.names) for batch in batches)
+            yield from self._framed(batches, wanted, rows)
 
     def _wanted(self, schema: pa.Schema) -> pa.Schema:
         """Return the columns to read, with those of a stored index."""
