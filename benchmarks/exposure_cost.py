@@ -20,12 +20,10 @@ from typing import Any
 import numpy as np
 
 import fragility as fg
-from fragility._audit import claims_from
-from fragility.arrays import DEFAULT_BYTE_BUDGET
+from fragility._audit import Auditor, claims_from
 from fragility.certificates import Claims
 from fragility.certificates.digests import row_digests
 from fragility.certificates.table import table_of
-from fragility.engines.choice import trace_rows
 from fragility.scores import common_loss, exposure, independent_loss, support_margin
 from fragility_paper.bench import MODELS, Bench
 from fragility_paper.bench.costs import measure
@@ -50,7 +48,7 @@ def finish(claims: Claims, bench: Bench) -> None:
 
 def cost(dataset: str, model: str, bench: Bench, repeats: int) -> dict[str, Any]:
     protocol, n = bench.protocol, len(bench.rows)
-    trace = trace_rows(bench.rows, protocol, "auto", DEFAULT_BYTE_BUDGET, None)
+    trace = Auditor.of(bench.rows, protocol).trace(bench.rows)
     claims = claims_from(trace, bench.rows, protocol)
     lean = replace(claims, fade_margin=np.empty((n, 0)))
     grid = len(protocol.severities)

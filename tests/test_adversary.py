@@ -56,7 +56,7 @@ def forge_folder(folder: Path, table: pa.Table, protocol: bytes, manifest: dict[
     names = {}
     for kind, suffix in (("table", "parquet"), ("protocol", "json")):
         digest = digest_bytes((folder / kind).read_bytes())
-        stem = "certificates" if kind == "table" else kind
+        stem = "certificates-00000" if kind == "table" else kind
         names[f"{stem}-{digest[7:23]}.{suffix}"] = digest
         (folder / kind).rename(folder / list(names)[-1])
     (folder / "manifest.json").write_text(manifest_text({**manifest, "files": names}), encoding="utf-8")

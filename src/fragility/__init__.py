@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fragility._verify import Verification, verify
     from fragility.bundled import load_credit_g
     from fragility.calibration import FragilityCalibratedClassifier, FragilityTemperature
-    from fragility.certificates import Certificate, Certificates
+    from fragility.certificates import Certificate, Certificates, StoredAudit, open_audit
     from fragility.display import CollapseDisplay, FragileCalibrationDisplay, FragilityMapDisplay, ReviewPolicyDisplay
     from fragility.errors import (
         CertificateError,
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from fragility.reliability import FailureProbability, ReliabilityDisplay, failure_probability
     from fragility.report import Report
     from fragility.resmlp import FragilityPenalty, ResMLPClassifier
+    from fragility.scale.source import CsvFormat
+    from fragility.scale.stream import audit_files
     from fragility.search import compare_searches, find_failing_sets
     from fragility.stress import Donor, Dropout, Mask, Noise, Outages, Stress, label_brittle
     from fragility.trust import Outcome, check_proof, generate_key, prove, sign, verify_signature
@@ -49,6 +51,7 @@ _HOME = {
     "CertificateError": "errors",
     "Certificates": "certificates",
     "CollapseDisplay": "display",
+    "CsvFormat": "scale.source",
     "DataError": "errors",
     "Donor": "stress",
     "Dropout": "stress",
@@ -76,10 +79,12 @@ _HOME = {
     "ResMLPClassifier": "resmlp",
     "ReviewPolicy": "policy",
     "ReviewPolicyDisplay": "display",
+    "StoredAudit": "certificates",
     "Stress": "stress",
     "Verification": "_verify",
     "VerificationError": "errors",
     "audit": "_audit",
+    "audit_files": "scale.stream",
     "choose_rate": "hardening",
     "check_proof": "trust",
     "compare_scores": "ranking",
@@ -94,6 +99,7 @@ _HOME = {
     "load_model": "models.loading",
     "prove": "trust",
     "sign": "trust",
+    "open_audit": "certificates",
     "verify": "_verify",
     "verify_signature": "trust",
 }
@@ -104,6 +110,7 @@ __all__ = [
     "CertificateError",
     "Certificates",
     "CollapseDisplay",
+    "CsvFormat",
     "DataError",
     "Donor",
     "Dropout",
@@ -131,11 +138,13 @@ __all__ = [
     "ResMLPClassifier",
     "ReviewPolicy",
     "ReviewPolicyDisplay",
+    "StoredAudit",
     "Stress",
     "Verification",
     "VerificationError",
     "__version__",
     "audit",
+    "audit_files",
     "check_proof",
     "choose_rate",
     "compare_scores",
@@ -148,6 +157,7 @@ __all__ = [
     "label_brittle",
     "load_credit_g",
     "load_model",
+    "open_audit",
     "prove",
     "sign",
     "verify",

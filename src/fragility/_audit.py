@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,24 @@ import numpy as np
 from fragility._lattice import declare_lattice, lattice_of_rows
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.canonical import combine_digests, row_digests
-from fragility.certificates import CLAIM, FORMAT, LIMITS, Certificates, Claims, declared_tolerance, derived_claims
-from fragility.engines.choice import trace_rows
+from fragility.certificates import (
+    CLAIM,
+    FORMAT,
+    LIMITS,
+    PART_ROWS,
+    Certificates,
+    Claims,
+    declared_tolerance,
+    derived_claims,
+)
+from fragility.engines.blackbox import ENGINE as BLACKBOX
+from fragility.engines.blackbox import trace_blackbox
+from fragility.engines.choice import NativeEngine, choose_native
 from fragility.engines.trace import Progress, Trace
+from fragility.errors import EngineError, ModelError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import refuse_contradictions
+from fragility.evidence.rows import Rows
 from fragility.libraries import library_versions
 from fragility.models import Model
 from fragility.progress import progress_bar
@@ -90,12 +104,78 @@ def audit(
     """
     rows = bind(Model.wrap(model), X, protocol, ids)
     with progress_bar("auditing", progress) as report:
-        trace = trace_rows(rows, protocol, engine, byte_budget, report)
-    certs = Certificates.build(claims_from(trace, rows, protocol), protocol, _manifest(trace, rows, protocol))
+        trace = _trace_in_parts(Auditor.of(rows, protocol, engine, byte_budget), rows, report)
+    input_digest = combine_digests(input_row_digests(rows))
+    manifest = manifest_of(rows.model, protocol, trace.engine, trace.evaluations, input_digest, len(rows))
+    certs = Certificates.build(claims_from(trace, rows, protocol), protocol, manifest)
     if not lattice and rates is None:
         return certs
     declared = declare_lattice(rows, protocol, engine, rates)
     return certs.with_lattice(lattice_of_rows(rows, protocol, declared, byte_budget, progress), declared)
+
+
+def _trace_in_parts(auditor: Auditor, rows: EvidenceRows, report: Progress | None) -> Trace:
+    """Return the trace of all rows, made part by part as the audit of files makes it."""
+    traces = []
+    for start in range(0, len(rows), PART_ROWS):
+        part = rows.between(start, start + PART_ROWS)
+        traces.append(auditor.trace(part, _counting_from(start, len(rows), report)))
+    return traces[0] if len(traces) == 1 else Trace.joined(traces)
+
+
+def _counting_from(start: int, total: int, report: Progress | None) -> Progress | None:
+    def further(done: int, _: int) -> None:
+        assert report is not None
+        report(start + done, total)
+
+    return None if report is None else further
+
+
+@dataclass(frozen=True, eq=False)
+class Auditor:
+    """A model and a protocol made ready once; rows are then audited part by part, whatever the parts.
+
+    What would otherwise be decided anew for each part, and could turn out differently, is decided on the first rows:
+    how the model's output becomes probabilities, and which engine is used.
+    """
+
+    model: Model  # as confirmed on the first rows
+    protocol: Protocol
+    native: NativeEngine | None  # None: the black box
+    byte_budget: int = DEFAULT_BYTE_BUDGET
+
+    @classmethod
+    def of(
+        cls, rows: EvidenceRows, protocol: Protocol, engine: str = "auto", byte_budget: int = DEFAULT_BYTE_BUDGET
+    ) -> Auditor:
+        """Return an auditor made ready on the first of the rows to audit."""
+        return cls(rows.model, protocol, choose_native(rows, protocol, engine, byte_budget), byte_budget)
+
+    @property
+    def engine(self) -> str:
+        return BLACKBOX if self.native is None else self.native.name
+
+    def bind(self, X: Any, ids: Any = None) -> EvidenceRows:
+        """Return further rows, bound; refuse rows for which the first decisions do not hold."""
+        rows = bind(self.model, X, self.protocol, ids)
+        if rows.model.link != self.model.link:
+            raise ModelError(
+                f"{self.model.kind}: {self.model.link} gives the probabilities of the first rows, but not those of the "
+                f"rows from {rows.ids[0]!r} on; give a model whose predict_proba follows one rule"
+            )
+        reason = None if self.native is None else self.native.refusal(rows)
+        if reason is not None:
+            raise EngineError(
+                f"the {self.engine} engine audited the first rows, but not those from {rows.ids[0]!r} on: {reason}; "
+                "use engine='blackbox'"
+            )
+        return rows
+
+    def trace(self, rows: EvidenceRows, progress: Progress | None = None) -> Trace:
+        """Return the trace of rows bound to this model and protocol."""
+        if self.native is None:
+            return trace_blackbox(rows, self.protocol, byte_budget=self.byte_budget, progress=progress)
+        return self.native.trace(rows, self.protocol, progress)
 
 
 def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
@@ -123,7 +203,10 @@ def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
     )
 
 
-def _manifest(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> dict[str, Any]:
+def manifest_of(
+    model: Model, protocol: Protocol, engine: str, evaluations: int, input_digest: str, rows: int
+) -> dict[str, Any]:
+    """Return the manifest of an audit, without the fields that follow from its certificates."""
     return {
         "format": FORMAT,
         "claim": CLAIM,
@@ -131,24 +214,25 @@ def _manifest(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> dict[str,
         "protocol_digest": protocol.digest,
         "training_digest": protocol.training_digest,
         "model": {
-            "kind": rows.model.kind,
-            "fingerprint": rows.model.fingerprint,
-            "classes": list(rows.model.classes),
-            "probabilities": rows.model.link,
-            "partial": list(rows.model.fingerprint_partial),
+            "kind": model.kind,
+            "fingerprint": model.fingerprint,
+            "classes": list(model.classes),
+            "probabilities": model.link,
+            "partial": list(model.fingerprint_partial),
         },
-        "input": {"digest": combine_digests(input_row_digests(rows)), "rows": len(rows)},
+        "input": {"digest": input_digest, "rows": rows},
         "engine": {
-            "name": trace.engine,
-            "evaluations": trace.evaluations,
-            "paper_evaluations": len(rows) * protocol.states_per_row,
+            "name": engine,
+            "evaluations": evaluations,
+            "paper_evaluations": rows * protocol.states_per_row,
         },
         "tolerance": declared_tolerance(protocol),
         "versions": library_versions(),
     }
 
 
-def input_row_digests(rows: EvidenceRows) -> list[bytes]:
+def input_row_digests(rows: EvidenceRows | Rows) -> list[bytes]:
     """Return one digest a row over its id and raw columns."""
-    ids = np.array([str(own_id) for own_id in rows.ids], dtype=object)
-    return row_digests({**rows.source.columns(), "id\x00": ids})
+    source = rows.source if isinstance(rows, EvidenceRows) else rows
+    ids = np.array([str(own_id) for own_id in source.ids], dtype=object)
+    return row_digests({**source.columns(), "id\x00": ids})

@@ -21,47 +21,64 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+from typing import Protocol as Kind
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 import pyarrow as pa
 
-from fragility._audit import claims_from, input_row_digests
-from fragility._lattice import BLACKBOX, LATTICE_ENGINES, confirm_lattice, largest_size
-from fragility.arrays import Floats
-from fragility.canonical import combine_digests
+from fragility._audit import Auditor, claims_from, input_row_digests
+from fragility._lattice import LATTICE_ENGINES, confirm_lattice, largest_size
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.certificates import (
+    PART_ROWS,
+    PER_STEP,
     Certificates,
     Claims,
+    LatticeClaims,
+    LatticeDeclaration,
+    StoredAudit,
     check_declaration,
     check_manifest,
     check_words,
+    claims_of,
     context_digest,
     contradictions,
     declared_tolerance,
+    digest_from_text,
     digest_text,
     identical,
+    lattice_claims_of,
+    lattice_columns,
     lattice_context,
     lattice_contradictions,
     lattice_digests,
+    open_audit,
     row_digests,
 )
+from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import ENGINES
 from fragility.errors import CertificateError, FragilityError, ProtocolError, VerificationError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import with_ties_settled
 from fragility.evidence.averages import BASELINES
+from fragility.ids import id_keys
 from fragility.libraries import VERSIONED
+from fragility.merkle import packed_root
 from fragility.models import Model
-from fragility.progress import progress_bar
+from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.scores import EPSILON
 
 MAX_LISTED = 20
+MAX_KEPT = 10_000  # differences; what is wrong in more rows than this is counted only
 # What a document of unknown origin can still set off behind the checks that name its fault.
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, pa.ArrowException)
 EXACT = ("predicted", "flip_budget", "flipped", "thresholds", "path", "path_predicted")
@@ -193,7 +210,7 @@ def told_checks(checks: Sequence[Check]) -> list[str]:
 
 
 def verify(
-    audit: str | os.PathLike[str] | Certificates,
+    audit: str | os.PathLike[str] | Certificates | StoredAudit,
     model: Any,
     X: Any,
     *,
@@ -209,8 +226,9 @@ def verify(
 
     Parameters
     ----------
-    audit : path or Certificates
-        The folder that :meth:`Certificates.save` wrote, or certificates in memory.
+    audit : path, StoredAudit or Certificates
+        The folder that :meth:`Certificates.save` or :func:`audit_files` wrote, which is read part by part, or
+        certificates in memory.
     model : estimator, pipeline, booster or Model
         The model that was audited.
     X : array or table of shape (n, d)
@@ -260,22 +278,22 @@ def verify(
     wrapped = _wrapped(model)
     checks = [first, _check_digests(loaded), _check_protocol(loaded)]
     counts = {"rows_audited": loaded.manifest["input"]["rows"], "rows_present": len(loaded)}
+    given = _Given(wrapped, X, loaded.protocol, ids)
     try:
-        rows = bind(wrapped, X, loaded.protocol, ids)
+        with progress_bar("recomputing", progress) as report:
+            found = _recomputed(loaded, given, _chosen(len(loaded), sample, seed), report)
     except ProtocolError as error:
-        checks += [_check_model(loaded, wrapped), Check("input", False, str(error))]
+        checks += [_check_model(loaded, given.model), Check("input", False, str(error))]
         return Verification(tuple(checks), **counts)
     except FragilityError as error:
         raise VerificationError(f"the rows cannot be audited: {error}") from error
-    chosen = _chosen(len(loaded), sample, seed)
-    recomputation, recomputed = _check_recomputation(loaded, rows, chosen, progress)
-    lattice, unsearched = _check_lattice(loaded, rows, chosen, progress)
-    checks += [_check_model(loaded, rows.model), _check_input(loaded, rows), recomputation, *lattice]
-    counts |= {"rows_given": len(rows), "rows_recomputed": recomputed, "rows_unsearched": unsearched}
-    return Verification(tuple(checks), **counts)
+    checks += [_check_model(loaded, given.model), _check_input(loaded, found), _check_recomputation(loaded, found)]
+    checks += _check_lattice(loaded, found)
+    counts |= {"rows_given": found.rows_given, "rows_recomputed": found.recomputed}
+    return Verification(tuple(checks), **counts, rows_unsearched=found.unsearched)
 
 
-def check_integrity(audit: str | os.PathLike[str] | Certificates) -> tuple[Check, ...]:
+def check_integrity(audit: str | os.PathLike[str] | Certificates | StoredAudit) -> tuple[Check, ...]:
     """Return the checks that need neither model nor rows: format, digests and protocol."""
     loaded, first = _load(audit)
     return (first,) if loaded is None else (first, _check_digests(loaded), _check_protocol(loaded))
@@ -290,14 +308,50 @@ def _wrapped(model: Any) -> Model:
 
 # --- format -------------------------------------------------------------------------------------------------
 
+Audit: TypeAlias = Certificates | StoredAudit
 
-def _load(audit: str | os.PathLike[str] | Certificates) -> tuple[Certificates | None, Check]:
+
+@dataclass(frozen=True, eq=False)
+class _Loaded:
+    """An audit whose format holds; of its rows only digests and keys of ids are kept, not claims."""
+
+    audit: Audit
+    keys: npt.NDArray[np.bytes_]  # (n,) of the ids
+    digests: bytearray  # 32 bytes a row: recomputed from the claims, or as stated where those are a summary
+    wrong_digests: tuple[Difference, ...]
+    lattice_digests: bytearray  # the same of the lattice block, where there is one
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return self.audit.manifest
+
+    @property
+    def protocol(self) -> Protocol:
+        return self.audit.protocol
+
+    @cached_property
+    def by_key(self) -> Integers:
+        """Positions in the order of the keys."""
+        return np.asarray(np.argsort(self.keys, kind="stable"), dtype=np.int64)
+
+    def positions(self, ids: Sequence[Hashable]) -> Integers:
+        """Return where the certificates of these ids stand; -1 for an id without one."""
+        keys = id_keys(ids)
+        place = np.minimum(np.searchsorted(self.keys, keys, sorter=self.by_key), len(self) - 1)
+        found = self.by_key[place]
+        return np.where(self.keys[found] == keys, found, -1)
+
+
+def _load(audit: str | os.PathLike[str] | Audit) -> tuple[_Loaded | None, Check]:
     """Return the certificates and the outcome of the format check."""
-    if not isinstance(audit, Certificates) and not Path(audit).is_dir():
+    opened = isinstance(audit, (Certificates, StoredAudit))
+    if not opened and not Path(audit).is_dir():  # type: ignore[arg-type]
         raise VerificationError(f"{audit} is not a folder; give the folder an audit was saved to")
     try:
-        loaded = audit if isinstance(audit, Certificates) else Certificates.load(audit)
-        _check_format(loaded)
+        loaded = _checked_format(audit if opened else open_audit(audit))  # type: ignore[arg-type]
     except (CertificateError, ProtocolError) as error:
         return None, Check("format", False, str(error))
     except MALFORMED as error:
@@ -305,75 +359,121 @@ def _load(audit: str | os.PathLike[str] | Certificates) -> tuple[Certificates | 
     return loaded, Check("format", True, f"{loaded.manifest['format']}, {len(loaded)} certificates")
 
 
-def _check_format(certificates: Certificates) -> None:
+def _checked_format(audit: Audit) -> _Loaded:
     """Refuse what is not written as the format says, or contradicts itself."""
-    manifest, protocol = certificates.manifest, certificates.protocol
+    manifest, protocol = audit.manifest, audit.protocol
     check_manifest(manifest, saved=False)
     check_words(manifest, protocol, ENGINES[1:])
     contradiction = contradiction_in(protocol)
     if contradiction:
         raise CertificateError(f"the protocol contradicts itself: {contradiction}")
+    if manifest["lattice"] is not None:
+        check_declaration(manifest["lattice"], protocol, LATTICE_ENGINES, largest_size(protocol))
     unknown = set(manifest["versions"]) - {"python", "fragility", *VERSIONED}
     if unknown:
         raise CertificateError(f"the manifest names the version of {min(unknown)!r}, which has no part in an audit")
-    claims = certificates.claims
-    if manifest["rows"] != len(claims):
-        raise CertificateError(f"the manifest declares {manifest['rows']} rows, the table has {len(claims)}")
-    if not len(claims):
+    return _checked_rows(audit)
+
+
+def _checked_rows(audit: Audit) -> _Loaded:
+    """Read every part once: its claims must have the format's types and contradict nothing, its digests are noted."""
+    keys: list[npt.NDArray[np.bytes_]] = []
+    digests, block_digests, wrong_digests, wrong = bytearray(), bytearray(), list[Difference](), list[str]()
+    declared, count = audit.lattice_declaration, 0
+    for table in audit.batches():
+        claims = _claims_in(table, audit)
+        bad = contradictions(claims, audit.protocol, audit.extent)
+        if declared is not None:
+            block = lattice_claims_of(table, declared, audit.protocol)
+            bad += lattice_contradictions(block, claims, declared, audit.protocol)
+            own, differing = _lattice_digests_of(table, block, audit)
+            block_digests += own
+            wrong_digests += differing[: MAX_KEPT - len(wrong_digests)]
+        count += len(bad)
+        wrong += [f"{name} of row {claims.ids[i]}" for i, name in bad[: 5 - len(wrong)]]
+        keys.append(id_keys(claims.ids))
+        own, differing = _digests_of(table, claims, audit)
+        digests += own
+        wrong_digests += differing[: MAX_KEPT - len(wrong_digests)]
+    _check_counts(audit, np.concatenate(keys) if keys else np.empty(0, dtype="S16"))
+    if count:
+        raise CertificateError(f"{count} claims contradict the other claims of their rows: {', '.join(wrong)}")
+    return _Loaded(audit, np.concatenate(keys), digests, tuple(wrong_digests), block_digests)
+
+
+def _claims_in(table: pa.Table, audit: Audit) -> Claims:
+    block = lattice_columns(audit.lattice_declaration)
+    return claims_of(table, audit.protocol, audit.classes, block, extent=audit.extent)
+
+
+def _check_counts(audit: Audit, keys: npt.NDArray[np.bytes_]) -> None:
+    if audit.manifest["rows"] != len(keys):
+        raise CertificateError(f"the manifest declares {audit.manifest['rows']} rows, the table has {len(keys)}")
+    if not len(keys):
         raise CertificateError("there is no certificate here, so there is nothing to verify")
-    if len(set(claims.ids)) != len(claims):
+    ordered = np.sort(keys)
+    if (ordered[1:] == ordered[:-1]).any():
         raise CertificateError("the table names a row twice")
-    wrong = contradictions(claims, protocol)
-    declared = certificates.lattice_declaration
-    if certificates.lattice is not None and declared is not None:
-        check_declaration(manifest["lattice"], protocol, LATTICE_ENGINES, largest_size(protocol))
-        wrong += lattice_contradictions(certificates.lattice, claims, declared, protocol)
-    if wrong:
-        told = ", ".join(f"{name} of row {claims.ids[i]}" for i, name in wrong[:5])
-        raise CertificateError(f"{len(wrong)} claims contradict the other claims of their rows: {told}")
+
+
+def _digests_of(table: pa.Table, claims: Claims, audit: Audit) -> tuple[bytes, list[Difference]]:
+    """Return the digests of some rows, and where those stated are others; a summary does not tell its own."""
+    stated = table.column("digest").to_pylist()
+    if audit.extent == "summary":
+        return b"".join(_digest_stated(text) for text in stated), []
+    digests = row_digests(claims, _context(audit), audit.protocol.resolution)
+    return b"".join(digests), _stated_otherwise("digest", claims.ids, stated, digests)
+
+
+def _stated_otherwise(
+    field: str, ids: Sequence[Hashable], stated: Sequence[Any], digests: Sequence[bytes]
+) -> list[Difference]:
+    return [
+        Difference(own_id, field, claimed, digest_text(digest))
+        for own_id, claimed, digest in zip(ids, stated, digests, strict=True)
+        if claimed != digest_text(digest)
+    ]
+
+
+def _digest_stated(text: Any) -> bytes:
+    digest = digest_from_text(text) if isinstance(text, str) else b""
+    if digest_text(digest) != text or len(digest) != 32:
+        raise CertificateError(f"the table holds {text!r:.80} for a digest")
+    return digest
+
+
+def _context(audit: Audit) -> bytes:
+    model = audit.manifest["model"]
+    return context_digest(audit.manifest["protocol_digest"], model["fingerprint"], model["classes"])
+
+
+def _lattice_digests_of(table: pa.Table, block: LatticeClaims, audit: Audit) -> tuple[bytes, list[Difference]]:
+    """Return the digests of some rows' blocks, and where those stated are others."""
+    declared = audit.lattice_declaration
+    assert declared is not None
+    digests = lattice_digests(block, lattice_context(audit.manifest, declared))
+    stated = table.column("lattice_digest").to_pylist()
+    return b"".join(digests), _stated_otherwise("lattice_digest", block.ids, stated, digests)
 
 
 # --- digests, protocol, model, input ------------------------------------------------------------------------
 
 
-def _check_digests(certificates: Certificates) -> Check:
-    manifest, claims = certificates.manifest, certificates.claims
-    model = manifest["model"]
-    context = context_digest(manifest["protocol_digest"], model["fingerprint"], model["classes"])
-    digests = row_digests(claims, context, certificates.protocol.resolution)
-    stated = certificates.table.column("digest").to_pylist()
-    differences = [
-        Difference(own_id, "digest", claimed, digest_text(digest))
-        for own_id, claimed, digest in zip(claims.ids, stated, digests, strict=True)
-        if claimed != digest_text(digest)
-    ]
-    root = combine_digests(digests)
-    if root != manifest["root_digest"]:
-        differences.append(Difference("all", "root_digest", manifest["root_digest"], root))
-    differences += _lattice_digest_differences(certificates)
+def _check_digests(loaded: _Loaded) -> Check:
+    differences = list(loaded.wrong_digests)
+    roots = [("root_digest", loaded.manifest["root_digest"], loaded.digests)]
+    if loaded.manifest["lattice"] is not None:
+        roots.append(("lattice.root_digest", loaded.manifest["lattice"]["root_digest"], loaded.lattice_digests))
+    for name, claimed, digests in roots:
+        root = f"sha256:{packed_root(bytearray(digests)).hex()}"
+        if root != claimed:
+            differences.append(Difference("all", name, claimed, root))
     detail = f"{len(differences)} digests do not match" if differences else "manifest, files, rows and root match"
     return Check("digests", not differences, detail, differences=tuple(differences))
 
 
-def _lattice_digest_differences(certificates: Certificates) -> list[Difference]:
-    block, declared = certificates.lattice, certificates.lattice_declaration
-    if block is None or declared is None:
-        return []
-    digests = lattice_digests(block, lattice_context(certificates.manifest, declared))
-    stated = certificates.table.column("lattice_digest").to_pylist()
-    differences = [
-        Difference(own_id, "lattice_digest", claimed, digest_text(digest))
-        for own_id, claimed, digest in zip(block.ids, stated, digests, strict=True)
-        if claimed != digest_text(digest)
-    ]
-    root, claimed_root = combine_digests(digests), certificates.manifest["lattice"]["root_digest"]
-    if root != claimed_root:
-        differences.append(Difference("all", "lattice.root_digest", claimed_root, root))
-    return differences
-
-
-def _check_protocol(certificates: Certificates) -> Check:
-    claimed, actual = certificates.manifest["protocol_digest"], certificates.protocol.digest
+def _check_protocol(loaded: _Loaded) -> Check:
+    claimed, actual = loaded.manifest["protocol_digest"], loaded.protocol.digest
     return _equality("protocol", "the protocol", {"digest": (claimed, actual)})
 
 
@@ -411,8 +511,8 @@ def _baseline_contradiction(protocol: Protocol) -> str | None:
     return None
 
 
-def _check_model(certificates: Certificates, model: Model) -> Check:
-    stated = certificates.manifest["model"]
+def _check_model(loaded: _Loaded, model: Model) -> Check:
+    stated = loaded.manifest["model"]
     actual = {
         "fingerprint": model.fingerprint,
         "kind": model.kind,
@@ -433,109 +533,217 @@ def _equality(name: str, noun: str, pairs: dict[str, tuple[Any, Any]]) -> Check:
     return Check(name, not differences, f"{noun} {told}", differences=differences)
 
 
-def _check_input(certificates: Certificates, rows: EvidenceRows) -> Check:
-    claimed, n_audited = certificates.manifest["input"]["digest"], certificates.manifest["input"]["rows"]
-    if n_audited != len(certificates):  # a selection, such as the most fragile: the digest is over all rows audited
-        if len(rows) != n_audited:
+def _check_input(loaded: _Loaded, found: _Recomputed) -> Check:
+    claimed, n_audited = loaded.manifest["input"]["digest"], loaded.manifest["input"]["rows"]
+    if n_audited != len(loaded):  # a selection, such as the most fragile: the digest is over all rows audited
+        if found.rows_given != n_audited:
             return Check(
                 "input",
                 False,
-                f"these {len(certificates)} certificates were selected from an audit of {n_audited} rows; "
-                f"give those rows, got {len(rows)}",
+                f"these {len(loaded)} certificates were selected from an audit of {n_audited} rows; "
+                f"give those rows, got {found.rows_given}",
             )
-        return _equality("input", "the data", {"digest": (claimed, combine_digests(input_row_digests(rows)))})
-    wanted = {str(own_id) for own_id in certificates.claims.ids}
-    digests = [
-        digest for own_id, digest in zip(rows.ids, input_row_digests(rows), strict=True) if str(own_id) in wanted
-    ]
-    if len(digests) < len(wanted):
-        return Check(
-            "input",
-            False,
-            f"{len(wanted) - len(digests)} of the {len(wanted)} audited rows are not among the rows given",
-        )
-    return _equality("input", "the data", {"digest": (claimed, combine_digests(digests))})
+    elif not found.matched.all():
+        lacking = len(loaded) - int(found.matched.sum())
+        told = f"{lacking} of the {len(loaded)} audited rows are not among the rows given"
+        return Check("input", False, told)
+    digest = f"sha256:{packed_root(found.input_digests).hex()}"
+    return _equality("input", "the data", {"digest": (claimed, digest)})
 
 
 # --- recomputation ------------------------------------------------------------------------------------------
 
 
-def _chosen(n: int, sample: int | None, seed: int | None) -> list[int]:
+class RowsInParts(Kind):
+    """Rows to be read part by part, such as those of files; each part has a ``frame`` and ``ids``."""
+
+    def parts(self, rows: int) -> Iterator[Any]: ...
+
+
+class _Given:
+    """The rows given, bound part by part to the model."""
+
+    def __init__(self, model: Model, X: Any, protocol: Protocol, ids: Any) -> None:
+        self.model, self.protocol = model, protocol
+        self._X, self._ids = X, ids
+
+    def __iter__(self) -> Iterator[EvidenceRows]:
+        if hasattr(self._X, "parts"):
+            for part in self._X.parts(PART_ROWS):
+                yield self._bound(part.frame, part.ids)
+            return
+        rows = self._bound(self._X, self._ids)
+        for start in range(0, len(rows), PART_ROWS):
+            yield rows.between(start, start + PART_ROWS)
+
+    def _bound(self, X: Any, ids: Any) -> EvidenceRows:
+        if isinstance(X, pd.DataFrame) and hasattr(self._X, "parts"):
+            # A label beside the fields is set aside; where a field is lacking, binding says so.
+            fields = [own.name for own in self.protocol.fields]
+            X = X[fields] if set(fields) <= set(X.columns) else X
+        rows = bind(self.model, X, self.protocol, ids)
+        self.model = rows.model
+        return rows
+
+
+@dataclass(eq=False)
+class _Recomputed:
+    """What came of recomputing, row by row."""
+
+    matched: Booleans  # (n,) certificates whose row is among those given
+    input_digests: bytearray = field(default_factory=bytearray)
+    rows_given: int = 0
+    recomputed: int = 0
+    bad_rows: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    # Of the lattice block: rows for which the model itself was asked about every smaller set, rows searched again only
+    # in part, rows whose declared engine cannot read the model here, and rows whose claims do not hold.
+    asked: int = 0
+    unsearched: int = 0
+    unread: int = 0
+    bad_blocks: int = 0
+    disputed: list[Difference] = field(default_factory=list)
+
+
+def _chosen(n: int, sample: int | None, seed: int | None) -> Booleans:
+    """Return which certificates to recompute."""
     if sample is None or sample >= n:
-        return list(range(n))
+        return np.ones(n, dtype=bool)
     entropy = secrets.randbits(128) if seed is None else seed
-    return sorted(np.random.default_rng(entropy).choice(n, size=sample, replace=False).tolist())
+    chosen = np.zeros(n, dtype=bool)
+    chosen[np.random.default_rng(entropy).choice(n, size=sample, replace=False)] = True
+    return chosen
 
 
-def _check_recomputation(
-    certificates: Certificates, rows: EvidenceRows, wanted: Sequence[int], progress: bool | None
-) -> tuple[Check, int]:
-    """Return the check and how many rows were recomputed."""
-    claims, protocol = certificates.claims, certificates.protocol
-    chosen, mine = _rows_of(certificates, rows, wanted)
-    if mine is None:
-        return Check("recomputation", False, "none of the audited rows is among the rows given"), 0
-    with progress_bar("recomputing", progress) as report:
-        trace = trace_blackbox(mine, protocol, progress=report)
-    fresh = claims_from(trace, mine, protocol)
-    tolerance = declared_tolerance(protocol)["margin"]
-    differences = compare_claims(claims.take(chosen), fresh, protocol, tolerance, certificates.classes)
-    which = "all" if len(chosen) == len(claims) else f"{len(chosen)} of"
-    bad = len({difference.row for difference in differences})
-    told = f"{bad} rows do not hold" if differences else "every claim holds"
-    detail = f"{which} {len(claims)} rows recomputed, {told} (margins within {tolerance:g})"
-    return Check("recomputation", not differences, detail, tolerance, tuple(differences)), len(chosen)
-
-
-def _rows_of(
-    certificates: Certificates, rows: EvidenceRows, wanted: Sequence[int]
-) -> tuple[list[int], EvidenceRows | None]:
-    """Return the certificates among those wanted whose rows are given, and the rows; None where there is none."""
-    claims = certificates.claims
-    place = {str(own_id): i for i, own_id in enumerate(rows.ids)}
-    chosen = [i for i in wanted if str(claims.ids[i]) in place]
-    if not chosen:
-        return chosen, None
-    mine = rows.take([place[str(claims.ids[i])] for i in chosen])
-    return chosen, with_ties_settled(mine, claims.predicted[chosen], certificates.protocol.resolution)
-
-
-def _check_lattice(
-    certificates: Certificates, rows: EvidenceRows, wanted: Sequence[int], progress: bool | None
-) -> tuple[list[Check], int]:
-    """Return the check of the lattice block, if there is one, and how many rows were searched again only in part."""
-    block, declared = certificates.lattice, certificates.lattice_declaration
-    chosen, mine = _rows_of(certificates, rows, wanted)
-    if block is None or declared is None or mine is None:
-        return [], 0
-    tolerance = declared_tolerance(certificates.protocol)["margin"]
-    with progress_bar("searching again", progress) as report:
-        found = confirm_lattice(block.take(chosen), mine, certificates.protocol, declared, tolerance, report or False)
-    differences = tuple(Difference(*dispute) for dispute in found.disputed)
-    bad = len({difference.row for difference in differences})
-    told = f"{bad} rows do not hold" if bad else "every claim holds"
-    if not found.searched:
-        how = (
-            f"the {declared.engine} engine cannot read the model here: of {len(chosen)} rows {found.asked} could be "
-            "settled by asking the model"
+def _recomputed(loaded: _Loaded, given: _Given, chosen: Booleans, report: Report | None) -> _Recomputed:
+    """Go through the rows given once; recompute the chosen certificates among them, part by part."""
+    found = _Recomputed(np.zeros(len(loaded), dtype=bool))
+    selection = loaded.manifest["input"]["rows"] != len(loaded)
+    total = int(chosen.sum())
+    for rows in given:
+        positions = loaded.positions(rows.ids)
+        known = positions >= 0
+        if found.matched[positions[known]].any():
+            raise VerificationError("the rows given name an id twice; every row needs its own")
+        found.matched[positions[known]] = True
+        digests = input_row_digests(rows)
+        found.input_digests += b"".join(
+            digest for digest, counts in zip(digests, known, strict=True) if counts or selection
         )
-    elif declared.engine == BLACKBOX:
-        how = f"{len(chosen)} rows searched again by asking the model"
-    else:
-        how = f"{len(chosen)} rows searched again; for {found.asked} the model itself was asked about every smaller set"
-    unsearched = 0 if found.searched else len(chosen) - found.asked
-    return [Check("lattice", not differences, f"{how}, {told}", tolerance, differences)], unsearched
+        wanted = np.flatnonzero(known & chosen[positions])
+        for place, those in _by_part(loaded.audit.part_starts, positions[wanted]):
+            _recompute(loaded, place, rows.take(wanted[those].tolist()), positions[wanted[those]], found)
+            if report is not None:
+                report(found.recomputed, total)
+        found.rows_given += len(rows)
+    return found
+
+
+def _by_part(starts: Sequence[int], positions: Integers) -> Iterator[tuple[int, Integers]]:
+    """Return each part that holds some of the positions, and which of them."""
+    places = np.searchsorted(np.asarray(starts), positions, side="right") - 1
+    for place in np.unique(places):
+        yield int(place), np.flatnonzero(places == place)
+
+
+def _recompute(loaded: _Loaded, place: int, rows: EvidenceRows, positions: Integers, found: _Recomputed) -> None:
+    """Recompute the claims of rows whose certificates stand at these positions, all of one part."""
+    audit, protocol = loaded.audit, loaded.protocol
+    table = audit.part(place).take(pa.array(positions - audit.part_starts[place]))
+    claims = _claims_in(table, audit)
+    mine = with_ties_settled(rows, claims.predicted, protocol.resolution)
+    fresh = claims_from(trace_blackbox(mine, protocol), mine, protocol)
+    tolerance = declared_tolerance(protocol)["margin"]
+    differences = compare_claims(claims, fresh, protocol, tolerance, audit.classes)
+    if audit.extent == "summary":
+        differences += _digest_differences(table, mine, fresh, audit)
+    found.recomputed += len(positions)
+    found.bad_rows += len({difference.row for difference in differences})
+    found.differences += differences[: MAX_KEPT - len(found.differences)]
+    _confirm_block(table, mine, audit, found)
+
+
+def _digest_differences(table: pa.Table, rows: EvidenceRows, fresh: Claims, audit: Audit) -> list[Difference]:
+    """Return where digests of a summary are not those of the recomputed rows.
+
+    Two engines may round a number to different sides of a unit. Such a row is recomputed once more, by the engine that
+    the manifest names.
+    """
+    stated = table.column("digest").to_pylist()
+    digests = [digest_text(d) for d in row_digests(fresh, _context(audit), audit.protocol.resolution)]
+    doubtful = [i for i, (claimed, own) in enumerate(zip(stated, digests, strict=True)) if claimed != own]
+    if doubtful and audit.engine != BLACKBOX:
+        few = rows.take(doubtful)
+        trace = Auditor.of(few, audit.protocol, audit.engine).trace(few)
+        again = row_digests(claims_from(trace, few, audit.protocol), _context(audit), audit.protocol.resolution)
+        for i, digest in zip(doubtful, again, strict=True):
+            digests[i] = digest_text(digest)
+    return [Difference(rows.ids[i], "digest", stated[i], digests[i]) for i in doubtful if stated[i] != digests[i]]
+
+
+def _check_recomputation(loaded: _Loaded, found: _Recomputed) -> Check:
+    if not found.recomputed:
+        return Check("recomputation", False, "none of the audited rows is among the rows given")
+    tolerance = declared_tolerance(loaded.protocol)["margin"]
+    which = "all" if found.recomputed == len(loaded) else f"{found.recomputed} of"
+    told = f"{found.bad_rows} rows do not hold" if found.bad_rows else "every claim holds"
+    detail = f"{which} {len(loaded)} rows recomputed, {told} (margins within {tolerance:g})"
+    return Check("recomputation", not found.bad_rows, detail, tolerance, tuple(found.differences))
+
+
+def _confirm_block(table: pa.Table, rows: EvidenceRows, audit: Audit, found: _Recomputed) -> None:
+    """Search the lattice block of some rows again, where there is one."""
+    declared = audit.lattice_declaration
+    if declared is None:
+        return
+    tolerance = declared_tolerance(audit.protocol)["margin"]
+    claimed = lattice_claims_of(table, declared, audit.protocol)
+    confirmed = confirm_lattice(claimed, rows, audit.protocol, declared, tolerance, False)
+    found.asked += confirmed.asked
+    found.unsearched += 0 if confirmed.searched else len(rows) - confirmed.asked
+    found.unread += 0 if confirmed.searched else len(rows)
+    found.bad_blocks += len({dispute.row for dispute in confirmed.disputed})
+    disputed = confirmed.disputed[: MAX_KEPT - len(found.disputed)]
+    found.disputed += [Difference(*dispute) for dispute in disputed]
+
+
+def _check_lattice(loaded: _Loaded, found: _Recomputed) -> list[Check]:
+    """Return the check of the lattice block, if there is one."""
+    declared = loaded.audit.lattice_declaration
+    if declared is None or not found.recomputed:
+        return []
+    told = f"{found.bad_blocks} rows do not hold" if found.bad_blocks else "every claim holds"
+    tolerance = declared_tolerance(loaded.protocol)["margin"]
+    detail = f"{_how_searched(declared, found)}, {told}"
+    return [Check("lattice", not found.bad_blocks, detail, tolerance, tuple(found.disputed))]
+
+
+def _how_searched(declared: LatticeDeclaration, found: _Recomputed) -> str:
+    if found.unread:
+        return (
+            f"the {declared.engine} engine cannot read the model here: of {found.recomputed} rows {found.asked} could "
+            "be settled by asking the model"
+        )
+    if declared.engine == BLACKBOX:
+        return f"{found.recomputed} rows searched again by asking the model"
+    return (
+        f"{found.recomputed} rows searched again; for {found.asked} the model itself was asked about every smaller set"
+    )
 
 
 def compare_claims(
     claimed: Claims, fresh: Claims, protocol: Protocol, tolerance: float, classes: Sequence[Any]
 ) -> list[Difference]:
-    """Return every claim that differs: exact ones at all, floats by more than their tolerance."""
+    """Return every claim that differs: exact ones at all, floats by more than their tolerance.
+
+    Lists that a summary does not claim are not compared.
+    """
     allowed = _tolerances(fresh, protocol, tolerance)
     names = {"path": protocol.group_names, "predicted": classes, "path_predicted": classes}
+    summary = claimed.path_margin.shape[1] == 0
     out: list[Difference] = []
     for name in Claims.__dataclass_fields__:
-        if name == "ids":
+        if name == "ids" or (summary and name in PER_STEP):
             continue
         a, b = getattr(claimed, name), getattr(fresh, name)
         if name in EXACT:

@@ -110,13 +110,16 @@ def _remove_if_dead(part: Path) -> None:
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[bool]:
-    """Be the only writer of a folder; the lock ends with the process, however it ends. False: no locks there."""
+def exclusive(folder: Path, *, patience: float | None = None) -> Iterator[bool]:
+    """Be the only writer of a folder; the lock ends with the process, however it ends. False: no locks there.
+
+    patience: seconds to wait for another writer; LOCK_PATIENCE by default.
+    """
     if fcntl is None:
         yield False
         return
     path = folder / LOCK_NAME
-    handle, locked = _locked_file(path)
+    handle, locked = _locked_file(path, LOCK_PATIENCE if patience is None else patience)
     try:
         yield locked
     finally:
@@ -124,8 +127,8 @@ def exclusive(folder: Path) -> Iterator[bool]:
         os.close(handle)
 
 
-def _locked_file(path: Path) -> tuple[int, bool]:
-    deadline = time.monotonic() + LOCK_PATIENCE
+def _locked_file(path: Path, patience: float) -> tuple[int, bool]:
+    deadline = time.monotonic() + patience
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         # The last owner removes the file while it holds the lock, so a lock on a removed file is worth nothing.

@@ -1,10 +1,12 @@
 """Matching rows by id: two tables of the same rows meet here and nowhere else.
 
-Ids are compared as text, because a file may give back "7" for 7.
+Ids are compared as text, because a file may give back "7" for 7. Where there are too many to be kept, they are compared
+by 16 bytes of a digest of that text.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,3 +19,42 @@ def places_by_id(wanted: Sequence[object], given: Sequence[object]) -> tuple[npt
     missing = [own_id for own_id in wanted if str(own_id) not in place]
     found = [place[str(own_id)] for own_id in wanted if str(own_id) in place]
     return np.asarray(found, dtype=np.int64), missing
+
+
+KEY_BYTES = 16
+LONGEST_RUN = 2_000_000  # keys that are sorted together; merging all of them would hold them twice
+
+
+def id_keys(ids: Sequence[object]) -> npt.NDArray[np.bytes_]:
+    """Return 16 bytes for each id, different for different ids and the same for 7 and "7"."""
+    packed = b"".join(hashlib.blake2b(str(own_id).encode(), digest_size=KEY_BYTES).digest() for own_id in ids)
+    return np.frombuffer(packed, dtype=f"S{KEY_BYTES}")
+
+
+class SeenIds:
+    """The ids of parts that came one after the other: 16 bytes each, in a few sorted runs that grow by merging."""
+
+    def __init__(self) -> None:
+        self._runs: list[npt.NDArray[np.bytes_]] = []
+
+    def add(self, ids: Sequence[object]) -> object | None:
+        """Add the ids of a part; return one that was there before, in this part or an earlier one, or None."""
+        keys = id_keys(ids)
+        again = self.contains(keys)
+        if again.any():
+            return ids[int(np.argmax(again))]
+        run, first = np.unique(keys, return_index=True)
+        if len(run) < len(keys):
+            return ids[int(np.setdiff1d(np.arange(len(keys)), first)[0])]
+        while self._runs and len(self._runs[-1]) <= min(2 * len(run), LONGEST_RUN - len(run)):
+            run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")
+        self._runs.append(run)
+        return None
+
+    def contains(self, keys: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:
+        """Return which keys belong to ids that were added."""
+        found = np.zeros(len(keys), dtype=bool)
+        for run in self._runs:
+            place = np.minimum(np.searchsorted(run, keys), len(run) - 1)
+            found |= run[place] == keys
+        return found

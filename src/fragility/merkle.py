@@ -11,7 +11,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 DIGEST_BYTES = 32
+BLOCK = 2**16  # leaves whose levels are held at a time; a power of two, so that each block is a node of the tree
 LEAF, NODE = b"\x00", b"\x01"
 
 
@@ -20,11 +23,23 @@ def sorted_root(digests: Iterable[bytes]) -> bytes:
     return root_of(b"".join(sorted(digests)))
 
 
+def packed_root(digests: bytearray) -> bytes:
+    """Return the root over digests that lie one after the other in one buffer, which is sorted in place."""
+    if len(digests) % DIGEST_BYTES:
+        raise ValueError(f"digests have {DIGEST_BYTES} bytes each, got {len(digests)} bytes")
+    np.frombuffer(digests, dtype=f"S{DIGEST_BYTES}").sort()  # as bytes: no digest is shorter than another
+    return root_of(digests)
+
+
 def root_of(leaves: bytes | bytearray | memoryview) -> bytes:
     """Return the root over digests that lie one after the other in one buffer; SHA-256 of nothing for none."""
-    level = _level_of_leaves(leaves)
-    if not level:
-        return hashlib.sha256().digest()
+    view, tops = memoryview(leaves), bytearray()
+    for start in range(0, len(view), BLOCK * DIGEST_BYTES):
+        tops += _top_of(_level_of_leaves(view[start : start + BLOCK * DIGEST_BYTES]))
+    return _top_of(bytes(tops)) if tops else hashlib.sha256().digest()
+
+
+def _top_of(level: bytes) -> bytes:
     while len(level) > DIGEST_BYTES:
         level = _level_above(level)
     return level

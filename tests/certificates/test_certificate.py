@@ -383,7 +383,7 @@ def test_a_table_that_lacks_columns_or_lengths_is_refused(certs: Certificates) -
     with pytest.raises(CertificateError, match=r"lacks the column 'margin'"):
         _ = lacking.claims
     other = Protocol.from_dict({**certs.protocol.to_dict(), "depth": 9})
-    with pytest.raises(CertificateError, match=r"'path_predicted' .* not have the length the protocol declares, 10"):
+    with pytest.raises(CertificateError, match=r"'path' .* not have the length the protocol declares, 9"):
         _ = Certificates(certs.table, other, certs.manifest).claims
     wrong = certs.table.set_column(1, "predicted", pa.array(["ugly"] * 40))
     with pytest.raises(CertificateError, match=r"'predicted' names 'ugly', which the manifest does not declare"):

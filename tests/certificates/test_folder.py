@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pipelines import fitted
@@ -20,7 +20,9 @@ from pipelines import fitted
 from fragility import files
 from fragility._audit import audit
 from fragility._verify import check_integrity
-from fragility.certificates import Certificates, check_writable_folder, manifest_text
+from fragility.certificates import Certificates, check_writable_folder, encoded_part, manifest_text
+from fragility.certificates.folder import write_folder
+from fragility.certificates.parts import cut
 from fragility.cli import main
 from fragility.errors import CertificateError
 from fragility.files import parse_json, replacing, write_text
@@ -380,17 +382,25 @@ def test_a_reader_finds_the_new_audit_where_the_old_one_goes(certs: Certificates
 
 
 def test_an_audit_in_several_parts_is_read_as_one(certs: Certificates, tmp_path) -> None:
-    target = certs.save(tmp_path / "a")
-    document = json.loads((target / "manifest.json").read_text())
-    parts = {}
-    for piece in (certs[:5], certs[5:]):
-        folder = piece.save(tmp_path / f"{len(piece)}")
-        (table,) = folder.glob("certificates-*")
-        shutil.copy(table, target)
-        parts[table.name] = json.loads((folder / "manifest.json").read_text())["files"][table.name]
-    protocol = {name: digest for name, digest in document["files"].items() if name.startswith("protocol-")}
-    (target / "manifest.json").write_text(manifest_text({**document, "files": {**parts, **protocol}}))
+    target = write_folder(tmp_path / "a", cut(certs.table, 5), certs.protocol, certs.manifest)
+    parts = sorted(path.name for path in target.glob("certificates-*"))
+    assert [name.split("-")[1] for name in parts] == ["00000", "00001", "00002"]
     assert Certificates.load(target).table.equals(certs.table) and is_whole(target)
+    document = json.loads((target / "manifest.json").read_text())
+    files = list(document["files"].items())
+    for wrong in ([files[1], files[0], *files[2:]], [files[0], *files[2:]], files[:-1], files[-1:]):
+        (target / "manifest.json").write_text(manifest_text({**document, "files": dict(wrong)}))
+        with pytest.raises(CertificateError, match=r"parts of the certificates in order, from 00000, then one proto"):
+            Certificates.load(target)
+
+
+def test_equal_tables_are_written_with_equal_bytes(certs: Certificates, tmp_path) -> None:
+    """However a table came to be: whole, cut from a larger one, put together from pieces, read from a file."""
+    expected = encoded_part(certs.table)
+    pieces = pa.concat_tables([certs.table.slice(0, 5), certs.table.slice(5)])
+    framed = pa.concat_tables([certs.table, certs.table, certs.table]).combine_chunks().slice(len(certs), len(certs))
+    loaded = Certificates.load(certs.save(tmp_path / "a")).table
+    assert all(encoded_part(table) == expected for table in (pieces, framed, loaded))
 
 
 # --- JSON of unknown origin ---------------------------------------------------------------------------------

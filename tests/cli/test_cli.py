@@ -305,7 +305,7 @@ def test_unknown_kind_of_data_file(made, out, tmp_path):
 def test_a_folder_instead_of_a_data_file(made, out, tmp_path):
     words = audit_words(made)
     words[2] = tmp_path
-    assert "is a folder" in refuse(*words, *out)
+    assert "names no table; files that end in one of .parquet" in refuse(*words, *out)
 
 
 def changed(made: Path, tmp_path: Path, change) -> list[object]:
@@ -475,7 +475,7 @@ def test_an_error_nobody_foresaw_is_one_sentence_too(made, out, monkeypatch):
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the flux is inverted\nand more")
 
-    monkeypatch.setattr(fg, "audit", broken)
+    monkeypatch.setattr(fg, "audit_files", broken)
     sentence = refuse(*audit_words(made), *out)
     assert "RuntimeError: the flux is inverted" in sentence and "FRAGILITY_DEBUG=1" in sentence
 

@@ -1,25 +1,33 @@
 """Certificates: the claims of an audit, their digests, their table, and the folder they are written to."""
 
 from fragility.certificates.certificate import Certificate
-from fragility.certificates.claims import MEASURED, Claims, contradictions, derived_claims
-from fragility.certificates.collection import RANKED_BY, Certificates
+from fragility.certificates.claims import EXTENTS, MEASURED, PER_STEP, Claims, Extent, contradictions, derived_claims
+from fragility.certificates.collection import RANKED_BY, Certificates, completed
 from fragility.certificates.digests import FORMAT, context_digest, digest_from_text, digest_text, row_digests
 from fragility.certificates.folder import (
     MANIFEST_FILE,
+    WORK_FOLDER,
     check_writable_folder,
+    commit,
     manifest_bytes,
     read_folder,
     read_manifest,
     read_protocol,
     read_protocol_signature,
+    remove_unnamed,
+    writing_into,
 )
 from fragility.certificates.lattice import (
     LatticeClaims,
     LatticeDeclaration,
     check_declaration,
+    declaration_in,
+    lattice_claims_of,
+    lattice_columns,
     lattice_context,
     lattice_contradictions,
     lattice_digests,
+    with_block,
 )
 from fragility.certificates.manifest import (
     CLAIM,
@@ -31,46 +39,65 @@ from fragility.certificates.manifest import (
     identical,
     manifest_text,
 )
+from fragility.certificates.parts import PART_ROWS, encoded_part, part_name
+from fragility.certificates.stored import StoredAudit, open_audit
 from fragility.certificates.summary import CONFIDENT, AuditSummary
 from fragility.certificates.table import claims_of, schema_of, table_of
 
 __all__ = [
     "CLAIM",
     "CONFIDENT",
+    "EXTENTS",
     "FORMAT",
     "LIMITS",
     "MANIFEST_FILE",
     "MEASURED",
+    "PART_ROWS",
+    "PER_STEP",
     "RANKED_BY",
+    "WORK_FOLDER",
     "AuditSummary",
     "Certificate",
     "Certificates",
     "Claims",
+    "Extent",
     "LatticeClaims",
     "LatticeDeclaration",
-    "check_declaration",
+    "StoredAudit",
     "check_classes",
+    "check_declaration",
     "check_manifest",
     "check_words",
     "check_writable_folder",
     "claims_of",
+    "commit",
+    "completed",
     "context_digest",
     "contradictions",
+    "declaration_in",
     "declared_tolerance",
     "derived_claims",
     "digest_from_text",
     "digest_text",
+    "encoded_part",
     "identical",
+    "lattice_claims_of",
+    "lattice_columns",
     "lattice_context",
     "lattice_contradictions",
     "lattice_digests",
     "manifest_bytes",
     "manifest_text",
+    "open_audit",
+    "part_name",
     "read_folder",
     "read_manifest",
     "read_protocol",
     "read_protocol_signature",
+    "remove_unnamed",
     "row_digests",
     "schema_of",
     "table_of",
+    "with_block",
+    "writing_into",
 ]

@@ -15,6 +15,8 @@ from fragility.words import MINIMUM, NONE_AT_ALL, and_words, chance_in_words
 class Certificate:
     """One prediction's certificate, to read. Field names are the table's.
 
+    In an audit whose ``claims`` are a summary, the fields with one entry a step, severity or group are empty.
+
     Attributes
     ----------
     id : int or str
@@ -127,7 +129,7 @@ class Certificate:
     @property
     def turns_to(self) -> ClassLabel | None:
         """The class predicted at the flip, or None."""
-        return self.path_predicted[self.flip_budget] if self.flipped else None
+        return self.path_predicted[self.flip_budget] if self.flipped and self.path_predicted else None
 
     @property
     def fewer_suffice(self) -> bool:
@@ -149,7 +151,8 @@ class Certificate:
         opening = f"{self.predicted!r} at {self.confidence:.0%}"
         fewer = and_words(self.smallest_set) if self.fewer_suffice and self.smallest_set else None
         if self.flipped:
-            told = f"{opening}, but without {and_words(self.failing_groups)} it turns {self.turns_to!r}"
+            becomes = f" {self.turns_to!r}" if self.path_predicted else ""
+            told = f"{opening}, but without {and_words(self.failing_groups)} it turns{becomes}"
             return told if fewer is None else f"{told}; the loss of {fewer} is enough"
         if fewer is not None:
             return f"{opening}, but without {fewer} it turns, which the path of {len(self.path)} removals does not show"
@@ -158,7 +161,8 @@ class Certificate:
         weakest = min((v for v in self.thresholds.values() if v is not None), default=None)
         if weakest is not None:
             return f"{opening}; no {len(self.path)} removals change it, but evidence weakened by {weakest:.0%} does"
-        return f"{opening}, and it holds without its {len(self.path)} strongest groups ({self._margin_left()})"
+        left = f" ({self._margin_left()})" if self.path_margin else ""
+        return f"{opening}, and it holds without its {len(self.path)} strongest groups{left}"
 
     def chance(self) -> str | None:
         """Return how likely the decision is lost, in words; None where the audit was given no rates.
@@ -209,12 +213,7 @@ class Certificate:
             Several lines of text; also what printing a certificate shows.
         """
         lines = [f"row {self.id}: {self.sentence()}", ""]
-        width = max(len("(nothing removed)"), *(len(name) + 2 for name in self.path))
-        scale = max(abs(m) for m in self.path_margin) or 1.0
-        for k, (margin, label) in enumerate(zip(self.path_margin, self.path_predicted, strict=True)):
-            name = "(nothing removed)" if k == 0 else f"- {self.path[k - 1]}"
-            mark = "  <- flips" if self.flipped and k == self.flip_budget else ""
-            lines.append(f"{k:>3}  {name:<{width}}  {margin:>+8.3f}  {_bar(margin / scale)}  {label}{mark}")
+        lines += self._steps() if self.path_margin else [f"     removed in this order: {', '.join(self.path)}"]
         budget = f"k* = {self.flip_budget}{'' if self.flipped else ' (no flip)'}"
         lines += ["", f"     {budget}   RCMA = {self.rcma:.3f}   FDS = {self.fds:.3f}   exposure = {self.exposure:.3f}"]
         lines += [f"     {way:<18} {told}" for way, told in self.losses()]
@@ -230,6 +229,16 @@ class Certificate:
             lines.append(("expected margin", f"{self.expected_margin:+.3f}"))
         return [(what, told) for what, told in lines if told is not None]
 
+    def _steps(self) -> list[str]:
+        lines = []
+        width = max(len("(nothing removed)"), *(len(name) + 2 for name in self.path))
+        scale = max(abs(m) for m in self.path_margin) or 1.0
+        for k, (margin, label) in enumerate(zip(self.path_margin, self.path_predicted, strict=True)):
+            name = "(nothing removed)" if k == 0 else f"- {self.path[k - 1]}"
+            mark = "  <- flips" if self.flipped and k == self.flip_budget else ""
+            lines.append(f"{k:>3}  {name:<{width}}  {margin:>+8.3f}  {_bar(margin / scale)}  {label}{mark}")
+        return lines
+
     def losses(self) -> list[tuple[str, str]]:
         """Return the ways evidence fails, and how much of the margin each takes, in words.
 
@@ -239,10 +248,9 @@ class Certificate:
             The way and its loss: the strongest groups first, each group on its own, and all together where the protocol
             has ``attenuate_all``.
         """
-        strongest = max(self.one_step_drop, key=lambda name: self.one_step_drop[name])
         ways = [
             ("what goes first", f"{self.rcma:.0%} of the margin lost along the path, on average"),
-            ("each on its own", f"{_of_margin(self.independent_loss)}, all groups added up; most by {strongest}"),
+            ("each on its own", f"{_of_margin(self.independent_loss)}, all groups added up; most by {self.path[0]}"),
         ]
         if self.common_loss is not None:
             ways.append(

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from fragility.certificates.collection import Certificates
+from fragility.certificates.stored import StoredAudit
 
 WITHIN = 2  # a confident prediction is called brittle here if losing so many groups turns it
 IDS_SHOWN = 10
+COMPARED = ("id", "predicted", "confidence", "flip_budget", "flipped")
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +69,9 @@ def _some(rows: pd.DataFrame) -> str:
     return f"{len(rows)} (rows {shown}{', ...' if len(rows) > IDS_SHOWN else ''})"
 
 
-def changes_between(before: Certificates, after: Certificates, min_confidence: float) -> AuditChanges:
+def changes_between(
+    before: Certificates | StoredAudit, after: Certificates | StoredAudit, min_confidence: float
+) -> AuditChanges:
     """Return what changed on the rows that both audits cover, in the order of the first."""
     both = _facts(before, min_confidence).merge(
         _facts(after, min_confidence), on="id", suffixes=("_before", "_after"), how="inner"
@@ -74,8 +79,8 @@ def changes_between(before: Certificates, after: Certificates, min_confidence: f
     return AuditChanges(both)
 
 
-def _facts(certs: Certificates, min_confidence: float) -> pd.DataFrame:
-    table: pd.DataFrame = certs.to_pandas()[["id", "predicted", "confidence", "flip_budget", "flipped"]]
+def _facts(certs: Certificates | StoredAudit, min_confidence: float) -> pd.DataFrame:
+    table: pd.DataFrame = pa.concat_tables(certs.batches(COMPARED)).to_pandas()
     turns = table["flipped"] & (table["flip_budget"] <= WITHIN)
     brittle = turns & (table["confidence"] >= min_confidence)
     # Ids of one audit may be numbers and of the other the same numbers as text.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,13 @@ from fragility.arrays import Booleans, Floats, Integers
 from fragility.protocol import Protocol
 from fragility.scores import collapse, common_loss, exposure, fds, flip_budget, independent_loss, rcma
 
+# What a table of certificates holds: everything, or no lists with one entry a step, a severity or a group.
+Extent: TypeAlias = Literal["full", "summary"]
+EXTENTS: tuple[str, ...] = ("full", "summary")
+PER_STEP = (
+    *("path_margin", "path_predicted", "path_collapse", "fade_margin"),
+    *("one_step_drop", "one_step_confidence_drop"),
+)
 # Derived claims are recomputed from the stored numbers they were made of, so only the last digits may differ.
 DERIVED_TOLERANCE = 1e-9
 
@@ -27,7 +34,7 @@ DERIVED_TOLERANCE = 1e-9
 class Claims:
     """The claims of n certificates as arrays: G groups, K depth, P operators, |Lambda| severities.
 
-    Classes and groups are indices.
+    Classes and groups are indices. Claims read from a summary lack those of PER_STEP: their arrays are (n, 0).
     """
 
     ids: tuple[Hashable, ...]
@@ -84,21 +91,40 @@ def derived_claims(measured: Mapping[str, Any], protocol: Protocol) -> dict[str,
     }
 
 
-def contradictions(claims: Claims, protocol: Protocol) -> list[tuple[int, str]]:
+def contradictions(claims: Claims, protocol: Protocol, extent: Extent = "full") -> list[tuple[int, str]]:
     """Return (position, claim) wherever a claim contradicts the others of its row, or cannot be true of any row."""
-    implied = derived_claims({name: getattr(claims, name) for name in MEASURED}, protocol)
+    implied = _implied_by_lists(claims, protocol) if extent == "full" else _implied_by_scores(claims, protocol)
     wrong = {name: _differs(getattr(claims, name), value) for name, value in implied.items()}
     wrong |= {
         "confidence": ~((claims.confidence >= 0.0) & (claims.confidence <= 1.0)),
-        "path_margin": claims.path_margin[:, 0] != claims.margin,
-        "path_predicted": claims.path_predicted[:, 0] != claims.predicted,
         "path": _repeats(claims.path),
-        "fade_margin": _faded(claims, protocol),
         "thresholds": ~(np.isin(claims.thresholds, protocol.severities) | np.isposinf(claims.thresholds)),
     }
+    if extent == "full":
+        wrong |= {
+            "path_margin": claims.path_margin[:, 0] != claims.margin,
+            "path_predicted": claims.path_predicted[:, 0] != claims.predicted,
+            "fade_margin": _faded(claims, protocol),
+        }
     return [
         (int(i), name) for name, bad in wrong.items() for i in np.flatnonzero(bad if bad.ndim == 1 else bad.any(axis=1))
     ]
+
+
+def _implied_by_lists(claims: Claims, protocol: Protocol) -> dict[str, Any]:
+    return derived_claims({name: getattr(claims, name) for name in MEASURED}, protocol)
+
+
+def _implied_by_scores(claims: Claims, protocol: Protocol) -> dict[str, Any]:
+    """Return what follows from the claims of a summary alone."""
+    losses = claims.rcma, claims.independent_loss, claims.common_loss
+    possible = np.clip(claims.flip_budget, 1, protocol.depth + 1)
+    return {
+        "flip_budget": possible,
+        "flipped": claims.flip_budget <= protocol.depth,
+        "fds": fds(claims.rcma, possible, claims.thresholds, protocol.weights),
+        "exposure": exposure(*losses, protocol.exposure_weights),
+    }
 
 
 def _faded(claims: Claims, protocol: Protocol) -> Booleans:

@@ -21,19 +21,20 @@ import pyarrow as pa
 from fragility.arrays import Floats
 from fragility.canonical import combine_digests, digest_bytes
 from fragility.certificates.certificate import Certificate
-from fragility.certificates.claims import Claims
+from fragility.certificates.claims import PER_STEP, Claims, Extent
 from fragility.certificates.digests import context_digest, digest_from_text, row_digests
 from fragility.certificates.folder import read_folder, read_protocol_signature, without_files, write_folder
 from fragility.certificates.lattice import (
     LatticeClaims,
     LatticeDeclaration,
-    lattice_arrays,
+    declaration_in,
     lattice_claims_of,
     lattice_columns,
     lattice_context,
-    lattice_digests,
+    with_block,
 )
 from fragility.certificates.manifest import check_manifest
+from fragility.certificates.parts import PART_ROWS, cut
 from fragility.certificates.pictures import collapse_curve, plain_table, side_by_side
 from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
 from fragility.certificates.table import check_schema, claims_of, table_of
@@ -104,13 +105,9 @@ class Certificates:
         model = manifest["model"]
         context = context_digest(protocol.digest, model["fingerprint"], model["classes"])
         digests = row_digests(claims, context, protocol.resolution)
-        derived = {
-            "rows": len(claims),
-            "root_digest": combine_digests(digests),
-            "lattice": None,
-            "protocol_signature": manifest.get("protocol_signature"),
-        }
-        return cls(table_of(claims, digests, protocol, model["classes"]), protocol, {**manifest, **derived})
+        signature = manifest.get("protocol_signature")
+        complete = completed(manifest, len(claims), combine_digests(digests), "full", protocol_signature=signature)
+        return cls(table_of(claims, digests, protocol, model["classes"]), protocol, complete)
 
     def with_lattice(self, block: LatticeClaims, declaration: LatticeDeclaration) -> Certificates:
         """Return the same certificates with a lattice block in place of the one they may have; digests are made here.
@@ -130,12 +127,10 @@ class Certificates:
         if block.ids != tuple(self.table.column("id").to_pylist()):
             raise CertificateError("the lattice block is of other rows than the certificates")
         own = self.table.select(self.table.column_names[: self.table.column_names.index("digest") + 1])
-        digests = lattice_digests(block, lattice_context(self.manifest, declaration))
-        arrays = lattice_arrays(block, digests, declaration, self.protocol)
-        for (name, kind), values in zip(lattice_columns(declaration), arrays, strict=True):
-            own = own.append_column(pa.field(name, kind), pa.array(values, type=kind))
+        context = lattice_context(self.manifest, declaration)
+        table, digests = with_block(own, block, declaration, context, self.protocol)
         declared = {**declaration.to_dict(), "root_digest": combine_digests(digests)}
-        return Certificates(own, self.protocol, {**self.manifest, "lattice": declared}, self.protocol_signature)
+        return Certificates(table, self.protocol, {**self.manifest, "lattice": declared}, self.protocol_signature)
 
     @property
     def classes(self) -> tuple[ClassLabel, ...]:
@@ -147,16 +142,20 @@ class Certificates:
         """Name of the engine that traced the rows."""
         return str(self.manifest["engine"]["name"])
 
+    @property
+    def extent(self) -> Extent:
+        """``full``, or ``summary`` where the lists with one entry a step, severity or group are left out."""
+        return self.manifest["claims"]  # type: ignore[no-any-return]
+
     @cached_property
     def claims(self) -> Claims:
         """The claims as arrays."""
-        return claims_of(self.table, self.protocol, self.classes, self._block_columns)
+        return claims_of(self.table, self.protocol, self.classes, self._block_columns, extent=self.extent)
 
     @cached_property
     def lattice_declaration(self) -> LatticeDeclaration | None:
         """What the lattice block was searched with; None without a block."""
-        declared = self.manifest["lattice"]
-        return None if declared is None else LatticeDeclaration.from_dict(declared)
+        return declaration_in(self.manifest)
 
     @cached_property
     def lattice(self) -> LatticeClaims | None:
@@ -183,10 +182,11 @@ class Certificates:
         return self._certificate(_position(position, len(self)))
 
     def _certificate(self, position: int) -> Certificate:
-        row = self.table.slice(position, 1).to_pylist()[0]
+        row: dict[str, Any] = self.table.slice(position, 1).to_pylist()[0]
         names = self.protocol.group_names
         if row["flipped"] is not (0 < (row["flip_budget"] or 0) <= self.protocol.depth):
             raise CertificateError(f"flipped and flip_budget of row {row['id']!r} contradict each other")
+        steps: dict[str, Any] = {name: row.get(name, ()) for name in PER_STEP}  # none in a summary
         return Certificate(
             **{name: row[name] for name in ("id", "predicted", "confidence", "margin", "flip_budget", "flipped")},
             rcma=row["rcma"],
@@ -194,12 +194,12 @@ class Certificates:
             **{name: row[name] for name in ("exposure", "independent_loss", "common_loss")},
             thresholds={operator: row[f"lambda_{operator}"] for operator in self.protocol.operators},
             path=tuple(row["path"]),
-            path_margin=tuple(row["path_margin"]),
-            path_predicted=tuple(row["path_predicted"]),
-            path_collapse=tuple(row["path_collapse"]),
-            fade_margin=tuple(row["fade_margin"]),
-            one_step_drop=dict(zip(names, row["one_step_drop"], strict=True)),
-            one_step_confidence_drop=dict(zip(names, row["one_step_confidence_drop"], strict=True)),
+            path_margin=tuple(steps["path_margin"]),
+            path_predicted=tuple(steps["path_predicted"]),
+            path_collapse=tuple(steps["path_collapse"]),
+            fade_margin=tuple(steps["fade_margin"]),
+            one_step_drop=dict(zip(names, steps["one_step_drop"], strict=False)),
+            one_step_confidence_drop=dict(zip(names, steps["one_step_confidence_drop"], strict=False)),
             digest=row["digest"],
             **self._block_fields(row),
         )
@@ -235,7 +235,7 @@ class Certificates:
         CertificateError
             No row has this id.
         """
-        for candidate in (own_id, _as_int(own_id), str(own_id)):
+        for candidate in (own_id, as_int(own_id), str(own_id)):
             if candidate in self._positions:
                 return self[self._positions[candidate]]
         raise CertificateError(f"no certificate for row {own_id!r}; ids run like {list(self._positions)[:3]}")
@@ -279,15 +279,8 @@ class Certificates:
         array of shape (n,)
             One value a prediction.
         """
-        if by not in RANKED_BY:
-            raise CertificateError(f"predictions are ranked by one of {', '.join(RANKED_BY)}; got {by!r}")
-        declared = self.lattice_declaration
-        if by == "failure_probability" and (declared is None or not declared.has_failures):
-            raise CertificateError("these certificates have no failure_probability: audit with rates=... to have it")
-        values = self.table.column(by).to_numpy()
-        if by == "common_loss" and self.protocol.fading is None:
-            raise CertificateError("these certificates have no common_loss: their protocol lacks attenuate_all")
-        return np.asarray(values, dtype=np.float64)
+        check_ranked_by(by, self.protocol, self.lattice_declaration)
+        return np.asarray(self.table.column(by).to_numpy(), dtype=np.float64)
 
     def take(self, positions: Sequence[int] | npt.NDArray[Any]) -> Certificates:
         """Return the certificates at these positions (or where a mask is true), as certificates of their own.
@@ -347,7 +340,30 @@ class Certificates:
         iterator of pyarrow.Table
             The next rows.
         """
-        yield self.table if columns is None else self.table.select(list(columns))
+        return cut(self.table if columns is None else self.table.select(list(columns)))
+
+    @property
+    def part_starts(self) -> tuple[int, ...]:
+        """Where each piece of :meth:`batches` begins, and at the end how many certificates there are."""
+        return (*range(0, max(len(self), 1), PART_ROWS), len(self))
+
+    def part(self, place: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return one piece of :meth:`batches`.
+
+        Parameters
+        ----------
+        place : int
+            Which one, from 0.
+        columns : sequence of str, optional
+            Only these columns, in this order; all by default.
+
+        Returns
+        -------
+        pyarrow.Table
+            Its rows.
+        """
+        table = self.table if columns is None else self.table.select(list(columns))
+        return table.slice(place * PART_ROWS, PART_ROWS)
 
     def to_arrow(self) -> pa.Table:
         """Return the whole table as it is written.
@@ -382,7 +398,7 @@ class Certificates:
         return polars.from_arrow(self._public_table())
 
     def _public_table(self) -> pa.Table:
-        return self.table.drop_columns(["one_step_confidence_drop"])
+        return self.table.drop_columns(list(PER_STEP[-1:])) if self.extent == "full" else self.table
 
     def summary(self, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None) -> AuditSummary:
         """Return means and shares over all certificates.
@@ -399,7 +415,7 @@ class Certificates:
         AuditSummary
             The figures that ``fragility compare`` prints.
         """
-        return summarise(self.to_pandas(), min_confidence=min_confidence, labels=labels)
+        return summarise(self, min_confidence=min_confidence, labels=labels)
 
     def __repr__(self) -> str:
         opening = f"{len(self)} certificates of {self.manifest['model']['kind']}"
@@ -436,8 +452,7 @@ class Certificates:
         Report
             With ``html``, ``markdown``, ``to_dict()`` and ``save(path)``.
         """
-        # The report lies above the certificates. Like the package's door, this names it and loads it when it is used.
-        return import_module("fragility.report").Report.of(self, **given)
+        return report_on(self, **given)
 
     # --- files ------------------------------------------------------------------------------------------
 
@@ -462,8 +477,8 @@ class Certificates:
             The folder holds other files and no audit, or cannot be written.
         """
         check_manifest(self.manifest, saved=False)
-        check_schema(self.table, self.protocol, self.classes, self._block_columns)
-        return write_folder(folder, self.table, self.protocol, self.manifest, self.protocol_signature)
+        check_schema(self.table, self.protocol, self.classes, self._block_columns, extent=self.extent)
+        return write_folder(folder, cut(self.table), self.protocol, self.manifest, self.protocol_signature)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Certificates:
@@ -488,8 +503,44 @@ class Certificates:
         """
         found = read_folder(Path(folder))
         loaded = cls(found.table, found.protocol, without_files(found.manifest), found.protocol_signature)
-        check_schema(loaded.table, loaded.protocol, loaded.classes, loaded._block_columns)
+        check_schema(loaded.table, loaded.protocol, loaded.classes, loaded._block_columns, extent=loaded.extent)
         return loaded
+
+
+def completed(
+    manifest: Mapping[str, Any],
+    rows: int,
+    root_digest: str,
+    extent: Extent,
+    *,
+    lattice: Mapping[str, Any] | None = None,
+    protocol_signature: str | None = None,
+) -> dict[str, Any]:
+    """Return a manifest with the fields that follow from the certificates."""
+    return {
+        **manifest,
+        "rows": rows,
+        "root_digest": root_digest,
+        "claims": extent,
+        "lattice": None if lattice is None else dict(lattice),
+        "protocol_signature": protocol_signature,
+    }
+
+
+def report_on(audit: Any, **given: Any) -> Any:
+    """Return the report on an audit, in memory or in a folder."""
+    # The report lies above the certificates. Like the package's door, this names it and loads it when it is used.
+    return import_module("fragility.report").Report.of(audit, **given)
+
+
+def check_ranked_by(by: str, protocol: Protocol, declared: LatticeDeclaration | None) -> None:
+    """Refuse a score that does not rank predictions, or that these certificates do not have."""
+    if by not in RANKED_BY:
+        raise CertificateError(f"predictions are ranked by one of {', '.join(RANKED_BY)}; got {by!r}")
+    if by == "failure_probability" and (declared is None or not declared.has_failures):
+        raise CertificateError("these certificates have no failure_probability: audit with rates=... to have it")
+    if by == "common_loss" and protocol.fading is None:
+        raise CertificateError("these certificates have no common_loss: their protocol lacks attenuate_all")
 
 
 def _shown(cert: Certificate) -> tuple[object, ...]:
@@ -533,7 +584,7 @@ def _positions(chosen: Sequence[int] | npt.NDArray[Any], n: int) -> list[int]:
     return list(np.flatnonzero(values).tolist())
 
 
-def _as_int(value: Hashable) -> Hashable:
+def as_int(value: Hashable) -> Hashable:
     try:
         return int(str(value))
     except ValueError:

@@ -9,19 +9,25 @@ files in the folder are never written, moved or removed.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fragility.canonical import digest_bytes
 from fragility.certificates.digests import FORMAT
-from fragility.certificates.footer import read_footer
-from fragility.certificates.manifest import CONTENT_NAME, SAVED_FIELDS, check_manifest, kind_of, manifest_text
+from fragility.certificates.manifest import SAVED_FIELDS, check_manifest, digest_in_name, kind_of, manifest_text
+from fragility.certificates.parts import (
+    decoded_part,
+    encoded_part,
+    part_name,
+    protocol_name,
+    short_digest,
+    signature_name,
+)
 from fragility.envelopes import signed_protocol
 from fragility.errors import CertificateError
 from fragility.files import (
@@ -35,11 +41,10 @@ from fragility.files import (
     sweep_parts,
     write_bytes,
 )
-from fragility.merkle import DIGEST_BYTES
 from fragility.protocol import Protocol
 
 MANIFEST_FILE = "manifest.json"
-MOST_INFLATED = 1000  # times the file's size that a column may take uncompressed
+WORK_FOLDER = ".audit"  # what an audit of files keeps there until it is whole
 READ_ATTEMPTS = 20  # a folder that is rewritten while it is read is read again
 
 
@@ -87,7 +92,7 @@ def _check_is_audit(target: Path, shown: str | os.PathLike[str]) -> None:
 
 def _looks_ours(name: str) -> bool:
     """True for names that only a writer of this module gives: all there is where one was killed at its first try."""
-    return name == LOCK_NAME or bool(PART_NAME.fullmatch(name) or CONTENT_NAME.fullmatch(name))
+    return name in (LOCK_NAME, WORK_FOLDER) or bool(PART_NAME.fullmatch(name) or digest_in_name(name))
 
 
 def _check_permission(target: Path, shown: str | os.PathLike[str]) -> None:
@@ -100,58 +105,73 @@ def _check_permission(target: Path, shown: str | os.PathLike[str]) -> None:
 
 def write_folder(
     folder: str | os.PathLike[str],
-    table: pa.Table,
+    parts: Iterable[pa.Table],
     protocol: Protocol,
     manifest: Mapping[str, Any],
     protocol_signature: bytes | None = None,
 ) -> Path:
     """Write an audit; after any interruption, even a kill, the folder holds the old audit or the new one, whole."""
+    with writing_into(folder) as (target, alone):
+        try:
+            commit(target, placed_parts(target, parts), protocol, manifest, protocol_signature)
+        finally:
+            if alone:
+                remove_unnamed(target)
+    return Path(folder)
+
+
+@contextmanager
+def writing_into(folder: str | os.PathLike[str], *, patience: float | None = None) -> Iterator[tuple[Path, bool]]:
+    """Be the only writer of an audit folder, which is made if need be, and removed again if nothing came of it.
+
+    Yields the folder, links followed, and whether there are locks there, so that no other writer can be at work.
+    """
     target = check_writable_folder(folder)
     made = False
     try:
-        contents = _contents(table, protocol) | _signature_contents(protocol_signature)
-        files = {name: digest_bytes(data) for name, data in contents.items()}
         made = not target.exists()
         target.mkdir(parents=True, exist_ok=True)
         force_to_disk(target.parent)
-        with exclusive(target) as alone:
-            _commit(target, contents, manifest_text({**manifest, "files": files}), alone)
+        with exclusive(target, patience=patience) as alone:
+            yield target, alone
     except OSError as error:
         raise CertificateError(f"cannot write the certificates to {folder}: {error.strerror or error}") from error
     finally:
         if made:
             with suppress(OSError):
                 target.rmdir()  # succeeds only while nothing is in it
-    return Path(folder)
 
 
-def _contents(table: pa.Table, protocol: Protocol) -> dict[str, bytes]:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table.combine_chunks(), sink, compression="zstd")
-    rows, declared = sink.getvalue().to_pybytes(), protocol.to_json().encode()
-    return {f"certificates-{_short(rows)}.parquet": rows, f"protocol-{_short(declared)}.json": declared}
+def placed_parts(target: Path, parts: Iterable[pa.Table]) -> Iterator[tuple[str, str]]:
+    """Write parts one after the other into a folder; return their names and digests."""
+    for place, part in enumerate(parts):
+        data = encoded_part(part)
+        name = part_name(place, data)
+        place_file(target / name, data)
+        yield name, digest_bytes(data)
 
 
-def _signature_contents(envelope: bytes | None) -> dict[str, bytes]:
-    return {} if envelope is None else {f"protocol-signature-{_short(envelope)}.json": envelope}
-
-
-def _short(data: bytes) -> str:
-    return digest_bytes(data).removeprefix("sha256:")[:16]
-
-
-def _commit(target: Path, contents: Mapping[str, bytes], manifest: str, alone: bool) -> None:
+def commit(
+    target: Path,
+    placed: Iterable[tuple[str, str]],
+    protocol: Protocol,
+    manifest: Mapping[str, Any],
+    protocol_signature: bytes | None = None,
+) -> None:
+    """Make an audit the one that is there; ``placed`` puts its parts in place, one by one, and names them."""
     sweep_parts(target)
-    try:
-        for name, data in contents.items():
-            _place(target / name, data)
-        write_bytes(target / MANIFEST_FILE, manifest.encode())
-    finally:
-        if alone:
-            _remove_unnamed(target)
+    files = dict(placed)
+    declared = protocol.to_json().encode()
+    documents = {protocol_name(declared): declared}
+    if protocol_signature is not None:
+        documents[signature_name(protocol_signature)] = protocol_signature
+    for name, data in documents.items():
+        place_file(target / name, data)
+        files[name] = digest_bytes(data)
+    write_bytes(target / MANIFEST_FILE, manifest_text({**manifest, "files": files}).encode())
 
 
-def _place(path: Path, data: bytes) -> None:
+def place_file(path: Path, data: bytes) -> None:
     """Write a data file unless it is there; a file of its name that is not ours is left alone."""
     if os.path.lexists(path):
         if path.is_file() and path.read_bytes() == data:
@@ -172,7 +192,7 @@ def _named(target: Path) -> set[str] | None:
     return set(files) if isinstance(files, dict) else None
 
 
-def _remove_unnamed(target: Path) -> None:
+def remove_unnamed(target: Path) -> None:
     """Remove data files of earlier audits: those the manifest does not name, whose names prove that they are ours."""
     named = _named(target)
     if named is None:
@@ -184,8 +204,8 @@ def _remove_unnamed(target: Path) -> None:
 
 
 def _is_own_data(path: Path) -> bool:
-    match = CONTENT_NAME.fullmatch(path.name)
-    return bool(match and path.is_file() and not path.is_symlink() and _short(path.read_bytes()) == match[2])
+    digits = digest_in_name(path.name)
+    return bool(digits and path.is_file() and not path.is_symlink() and short_digest(path.read_bytes()) == digits)
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -198,26 +218,66 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def read_folder(folder: Path) -> AuditFolder:
     """Return the audit of a folder; refuse files that are not the ones its manifest names."""
+
+    def read(manifest: dict[str, Any]) -> AuditFolder:
+        protocol, signature = _documents_in(folder, manifest)
+        tables = [
+            decoded_part(content_of(folder, manifest, name), str(folder / name), protocol)
+            for name in part_names(manifest)
+        ]
+        try:
+            return AuditFolder(manifest, protocol, pa.concat_tables(tables), signature)
+        except pa.ArrowException as error:
+            raise CertificateError(f"the certificate files of {folder} do not have the same columns") from error
+
+    return _read_steady(folder, read)
+
+
+def read_declarations(folder: Path) -> tuple[dict[str, Any], Protocol, bytes | None]:
+    """Return manifest, protocol and the protocol's signature of a folder, all as their digests say."""
+    return _read_steady(folder, lambda manifest: (manifest, *_documents_in(folder, manifest)))
+
+
+def _documents_in(folder: Path, manifest: Mapping[str, Any]) -> tuple[Protocol, bytes | None]:
+    protocol = _protocol_in(folder, manifest)
+    return protocol, _signature_in(folder, manifest, protocol)
+
+
+Found = TypeVar("Found")
+
+
+def _read_steady(folder: Path, read: Callable[[dict[str, Any]], Found]) -> Found:
+    """Return what ``read`` makes of a manifest; once more if the folder was rewritten while it was read."""
     for _ in range(READ_ATTEMPTS):
         data = manifest_bytes(folder)
-        manifest = _checked_manifest(folder, data)
         try:
-            contents = {name: (folder / name).read_bytes() for name in manifest["files"]}
-            break
+            return read(_checked_manifest(folder, data))
         except FileNotFoundError as error:
             if manifest_bytes(folder) == data:  # not rewritten meanwhile: the file is missing
                 raise CertificateError(f"{folder} is incomplete: {Path(error.filename).name} is missing") from error
-        except OSError as error:
-            raise CertificateError(f"cannot read {error.filename}: {error.strerror or error}") from error
-    else:
-        raise CertificateError(f"{folder} is being rewritten again and again; read it when that has ended")
-    for name, found in contents.items():
-        if digest_bytes(found) != manifest["files"][name]:
-            raise CertificateError(f"{folder / name} was changed after it was written: the manifest names other bytes")
-    protocol, signature = _protocol_in(folder, contents), _signature_in(folder, contents)
-    if signature is not None:
-        check_signed_protocol(signature, "the protocol's signature", protocol.digest)
-    return AuditFolder(manifest, protocol, _table_in(folder, contents, protocol), signature)
+    raise CertificateError(f"{folder} is being rewritten again and again; read it when that has ended")
+
+
+def content_of(folder: Path, manifest: Mapping[str, Any], name: str) -> bytes:
+    """Return the bytes of a data file; refuse others than the manifest names. FileNotFoundError where it is gone."""
+    try:
+        data = (folder / name).read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CertificateError(f"cannot read {error.filename}: {error.strerror or error}") from error
+    if digest_bytes(data) != manifest["files"][name]:
+        raise CertificateError(f"{folder / name} was changed after it was written: the manifest names other bytes")
+    return data
+
+
+def part_names(manifest: Mapping[str, Any]) -> list[str]:
+    """Return the files that hold the certificates, in order."""
+    return _named_as("certificates", manifest)
+
+
+def _named_as(kind: str, manifest: Mapping[str, Any]) -> list[str]:
+    return [name for name in manifest["files"] if kind_of(name) == kind]
 
 
 def read_protocol(path: str | os.PathLike[str]) -> Protocol:
@@ -226,7 +286,7 @@ def read_protocol(path: str | os.PathLike[str]) -> Protocol:
     if not source.is_dir():
         return Protocol.load(source)
     manifest = _checked_manifest(source, manifest_bytes(source))
-    return Protocol.load(source / next(name for name in manifest["files"] if kind_of(name) == "protocol"))
+    return Protocol.load(source / _named_as("protocol", manifest)[0])
 
 
 def manifest_bytes(folder: Path) -> bytes:
@@ -260,8 +320,9 @@ def _checked_manifest(folder: Path, data: bytes) -> dict[str, Any]:
     return manifest
 
 
-def _protocol_in(folder: Path, contents: Mapping[str, bytes]) -> Protocol:
-    name, data = next((name, data) for name, data in contents.items() if kind_of(name) == "protocol")
+def _protocol_in(folder: Path, manifest: Mapping[str, Any]) -> Protocol:
+    name = _named_as("protocol", manifest)[0]
+    data = content_of(folder, manifest, name)
     try:
         protocol = Protocol.from_json(data.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -271,9 +332,13 @@ def _protocol_in(folder: Path, contents: Mapping[str, bytes]) -> Protocol:
     return protocol
 
 
-def _signature_in(folder: Path, contents: Mapping[str, bytes]) -> bytes | None:
+def _signature_in(folder: Path, manifest: Mapping[str, Any], protocol: Protocol) -> bytes | None:
     """Return the envelope that signed the protocol, if the manifest names one."""
-    return next((data for name, data in contents.items() if kind_of(name) == "protocol-signature"), None)
+    for name in _named_as("protocol-signature", manifest):
+        envelope = content_of(folder, manifest, name)
+        check_signed_protocol(envelope, "the protocol's signature", protocol.digest)
+        return envelope
+    return None
 
 
 def read_protocol_signature(path: str | os.PathLike[str], protocol_digest: str) -> bytes:
@@ -291,44 +356,6 @@ def check_signed_protocol(envelope: bytes, name: object, protocol_digest: str) -
     signed = signed_protocol(envelope, name)
     if signed != protocol_digest:
         raise CertificateError(f"{name} signs the protocol {signed:.80}, and this one is {protocol_digest}")
-
-
-def _table_in(folder: Path, contents: Mapping[str, bytes], protocol: Protocol) -> pa.Table:
-    tables = []
-    for name, data in contents.items():
-        if kind_of(name) == "certificates":
-            try:
-                tables.append(read_claims(data, protocol))
-            except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
-                raise CertificateError(f"cannot read {folder / name}: {told(error)}") from error
-    try:
-        return pa.concat_tables(tables)
-    except pa.ArrowException as error:
-        raise CertificateError(f"the certificate files of {folder} do not have the same columns") from error
-
-
-def told(error: BaseException) -> str:
-    """Return the first line of what a library says."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def read_claims(data: bytes, protocol: Protocol) -> pa.Table:
-    """Return the table of a certificates file; ValueError where it declares more than a file of its size can hold.
-
-    Compressed data can stand for any amount of memory. But a row's digest cannot be compressed below its 32 bytes, so
-    the size of the file bounds the rows, and the protocol bounds the values of a row.
-    """
-    declared = read_footer(data)
-    most_rows = len(data) // DIGEST_BYTES
-    width = max(protocol.depth + 1, len(protocol.groups), len(protocol.severities))
-    if declared.rows > most_rows:
-        raise ValueError(f"it declares {declared.rows} rows, and a file of its size holds {most_rows} at most")
-    for column in declared.columns:
-        if column.values > most_rows * width or column.inflated > len(data) * MOST_INFLATED:
-            raise ValueError(f"a column declares {column.values} values, {column.inflated} bytes, which it cannot hold")
-    table = pq.read_table(pa.BufferReader(data))
-    table.validate(full=True)  # also that text is text
-    return table
 
 
 def without_files(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -94,6 +94,12 @@ class LatticeClaims:
         return LatticeClaims(ids=tuple(self.ids[i] for i in chosen), **taken)
 
 
+def declaration_in(manifest: Mapping[str, Any]) -> LatticeDeclaration | None:
+    """Return what the lattice block of an audit was searched with; None without a block."""
+    declared = manifest["lattice"]
+    return None if declared is None else LatticeDeclaration.from_dict(declared)
+
+
 # --- table --------------------------------------------------------------------------------------------------
 
 
@@ -136,6 +142,17 @@ def lattice_arrays(
             pa.array(claims.expected_margin, mask=np.isnan(claims.expected_margin)),
         ]
     return [*arrays, pa.array([digest_text(digest) for digest in digests], type=pa.string())]
+
+
+def with_block(
+    table: pa.Table, claims: LatticeClaims, declaration: LatticeDeclaration, context: bytes, protocol: Protocol
+) -> tuple[pa.Table, list[bytes]]:
+    """Return a table that ends with its row digests with the block behind them, and the block's own digests."""
+    digests = lattice_digests(claims, context)
+    arrays = lattice_arrays(claims, digests, declaration, protocol)
+    for (name, kind), values in zip(lattice_columns(declaration), arrays, strict=True):
+        table = table.append_column(pa.field(name, kind), pa.array(values, type=kind))
+    return table, digests
 
 
 def _or_null(values: Integers, kind: pa.DataType) -> pa.Array:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fragility.canonical import digest_of
+from fragility.certificates.claims import EXTENTS
 from fragility.certificates.digests import FORMAT
 from fragility.certificates.lattice import DECLARED
 from fragility.errors import CertificateError
@@ -24,12 +25,16 @@ LIMITS = (
 )
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # <what>-<first 16 digits of the file's SHA-256>: a name has one content for ever, so writing spoils nothing being read.
-CONTENT_NAME = re.compile(r"(certificates|protocol|protocol-signature)-([0-9a-f]{16})\.(parquet|json)")
+# A part of the certificates has its place in the input before that, counted from 00000.
+CONTENT_NAME = re.compile(
+    r"(?P<kind>certificates)-(?P<place>\d{5,})-(?P<part>[0-9a-f]{16})\.parquet"
+    r"|(?P<document>protocol|protocol-signature)-(?P<digest>[0-9a-f]{16})\.json"
+)
 VERSION = re.compile(r"[\w.+!-]{1,64}")
 
 FIELDS = (
     *("format", "claim", "limits", "protocol_digest", "training_digest", "model", "input", "engine", "tolerance"),
-    *("versions", "rows", "root_digest", "lattice", "protocol_signature"),
+    *("versions", "rows", "root_digest", "claims", "lattice", "protocol_signature"),
 )
 SAVED_FIELDS = (*FIELDS, "files", "manifest_digest")
 LATTICE = (*DECLARED, "root_digest")
@@ -71,6 +76,7 @@ def check_manifest(manifest: Mapping[str, Any], *, saved: bool) -> None:
     reasons = manifest["model"]["partial"]
     _require(("model", "partial"), "a list of text", reasons, _is_list_of(reasons, str))
     _check_versions(manifest["versions"])
+    _require(("claims",), f"one of {', '.join(EXTENTS)}", manifest["claims"], manifest["claims"] in EXTENTS)
     if manifest["lattice"] is not None:
         _check_names("lattice in the manifest", manifest["lattice"], LATTICE)
         root = manifest["lattice"]["root_digest"]
@@ -168,18 +174,34 @@ def _check_versions(versions: Any) -> None:
 def kind_of(name: str) -> str:
     """Return what a data file holds, by its name: certificates, protocol or protocol-signature."""
     match = CONTENT_NAME.fullmatch(name)
-    return match[1] if match else ""
+    return "" if match is None else match["kind"] or match["document"]
 
 
 def _check_files(files: Any, signature: str | None) -> None:
     named = isinstance(files, Mapping) and all(
-        _is_digest(digest) and (match := CONTENT_NAME.fullmatch(name)) and digest[7:23] == match[2]
+        _is_digest(digest) and isinstance(name, str) and digest[7:23] == digest_in_name(name)
         for name, digest in files.items()
     )
     _require(("files",), "file names that begin their own digests", files, bool(named))
-    kinds = [kind_of(name) for name in files]
-    if kinds.count("protocol") != 1 or "certificates" not in kinds:
-        raise CertificateError(f"files in the manifest must name one protocol and the certificates, got {list(files)}")
-    signatures = [digest for name, digest in files.items() if kind_of(name) == "protocol-signature"]
-    if signatures != ([] if signature is None else [signature]):
+    documents = ["protocol"] if signature is None else ["protocol", "protocol-signature"]
+    parts = len(files) - len(documents)
+    named_as = [(match["place"], kind_of(name)) for name in files if (match := CONTENT_NAME.fullmatch(name))]
+    expected = [*((place_text(i), "certificates") for i in range(parts)), *((None, kind) for kind in documents)]
+    if parts < 1 or named_as != expected:
+        raise CertificateError(
+            "files in the manifest must name the parts of the certificates in order, from 00000, then one protocol, "
+            f"then the envelope of protocol_signature if there is one, got {list(files)[:4]}"
+        )
+    if signature is not None and list(files.values())[-1] != signature:
         raise CertificateError("files in the manifest must name the envelope of protocol_signature, and no other")
+
+
+def digest_in_name(name: str) -> str | None:
+    """Return the digits of the digest that a data file's name holds; None for any other name."""
+    match = CONTENT_NAME.fullmatch(name)
+    return None if match is None else match["part"] or match["digest"]
+
+
+def place_text(place: int) -> str:
+    """Return a part's place as file names have it, e.g. ``00012``."""
+    return f"{place:05d}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from fragility.equality import NanEqual
 from fragility.errors import DataError
@@ -53,60 +55,120 @@ class AuditSummary(NanEqual):
     mean_failure_probability: float | None = None
 
 
+SCORES = ("confidence", "margin", "flip_budget", "rcma", "fds", "exposure", "independent_loss", "common_loss")
+
+
+class Summarised(Protocol):
+    """What is summarised: certificates that can be read piece by piece."""
+
+    manifest: dict[str, Any]
+
+    @property
+    def protocol(self) -> _Operators: ...
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]: ...
+
+
+class _Operators(Protocol):
+    @property
+    def operators(self) -> Sequence[str]: ...
+
+
 def summarise(
-    table: pd.DataFrame, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None
+    audit: Summarised, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None
 ) -> AuditSummary:
-    """Summarise a table of certificates; `labels` maps row ids to true classes and must cover every row."""
-    confident = table[table["confidence"] >= min_confidence]
-    right = None if labels is None else _right(table, labels)
+    """Summarise certificates piece by piece; `labels` maps row ids to true classes and must cover every row."""
+    thresholds = [f"lambda_{operator}" for operator in audit.protocol.operators]
+    words = _block_columns(audit.manifest["lattice"]) + ([] if labels is None else ["id", "predicted"])
+    pieces = [
+        _tallied(batch.to_pandas(), thresholds, min_confidence, labels)
+        for batch in audit.batches([*SCORES, "flipped", *thresholds, *words])
+    ]
+    total = {name: math.fsum(piece[name] for piece in pieces) for name in pieces[0]}
+    rows, confident = int(total["rows"]), int(total["confident"])
+    means: dict[str, Any] = {f"mean_{name}": _share(total[name], rows) for name in SCORES}
     return AuditSummary(
-        rows=len(table),
+        rows=rows,
         min_confidence=min_confidence,
-        mean_confidence=_mean(table["confidence"]),
-        mean_margin=_mean(table["margin"]),
-        mean_flip_budget=_mean(table["flip_budget"]),
-        share_never_flips=_mean(~table["flipped"]),
-        mean_rcma=_mean(table["rcma"]),
-        mean_fds=_mean(table["fds"]),
-        mean_exposure=_mean(table["exposure"]),
-        mean_independent_loss=_mean(table["independent_loss"]),
-        mean_common_loss=_mean(table["common_loss"]),
-        confident=len(confident),
-        confident_flips_after_one=_mean(confident["flipped"] & (confident["flip_budget"] <= 1)),
-        confident_flips_within_two=_mean(confident["flipped"] & (confident["flip_budget"] <= 2)),
-        confident_mean_fds=_mean(confident["fds"]),
-        confident_mean_exposure=_mean(confident["exposure"]),
-        no_flip_under={
-            name.removeprefix("lambda_"): _mean(table[name].isna())
-            for name in map(str, table)
-            if name.startswith("lambda_")
-        },
-        accuracy=None if right is None else _mean(right),
-        confident_accuracy=None if right is None else _mean(right[confident.index]),
-        **_lattice_figures(table),
+        **means,
+        share_never_flips=_share(total["never_flips"], rows),
+        confident=confident,
+        confident_flips_after_one=_share(total["after_one"], confident),
+        confident_flips_within_two=_share(total["within_two"], confident),
+        confident_mean_fds=_share(total["confident_fds"], confident),
+        confident_mean_exposure=_share(total["confident_exposure"], confident),
+        no_flip_under={name.removeprefix("lambda_"): _share(total[name], rows) for name in thresholds},
+        accuracy=None if labels is None else _share(total["right"], rows),
+        confident_accuracy=None if labels is None else _share(total["confident_right"], confident),
+        **_lattice_figures(total),
     )
 
 
-def _lattice_figures(table: pd.DataFrame) -> dict[str, Any]:
-    """Return the figures of the lattice block, none without one."""
+def _block_columns(declared: Mapping[str, Any] | None) -> list[str]:
+    """Return the columns of the lattice block that a summary reads; none without one."""
+    if declared is None:
+        return []
+    known = declared["rates"] is not None or declared["events"] is not None
+    return ["smallest_size", "smallest_state", *(["failure_probability"] if known else [])]
+
+
+def _tallied(
+    table: pd.DataFrame, thresholds: Sequence[str], min_confidence: float, labels: Mapping[Any, Any] | None
+) -> dict[str, float]:
+    """Return the sums and counts of one piece."""
+    confident = table[table["confidence"] >= min_confidence]
+    right = None if labels is None else _right(table, labels)
+    return {
+        "rows": len(table),
+        **{name: _sum(table[name]) for name in SCORES},
+        "never_flips": _sum(~table["flipped"]),
+        "confident": len(confident),
+        "after_one": _sum(confident["flipped"] & (confident["flip_budget"] <= 1)),
+        "within_two": _sum(confident["flipped"] & (confident["flip_budget"] <= 2)),
+        "confident_fds": _sum(confident["fds"]),
+        "confident_exposure": _sum(confident["exposure"]),
+        **{name: _sum(table[name].isna()) for name in thresholds},
+        **({} if right is None else {"right": _sum(right), "confident_right": _sum(right[confident.index])}),
+        **_lattice_tallied(table),
+    }
+
+
+def _lattice_tallied(table: pd.DataFrame) -> dict[str, float]:
+    """Return the sums and counts of a piece's lattice block, none without one."""
     if "smallest_size" not in table:
         return {}
     size, state = table["smallest_size"], table["smallest_state"]
-    figures: dict[str, Any] = {
-        "fewer_suffice": int((table["flipped"] & (size < table["flip_budget"])).sum()),
-        "path_missed": int((~table["flipped"] & size.notna()).sum()),
-        "never_fails": int((state == NONE_AT_ALL).sum()),
-        "unsettled": int(state.isin((UPPER_BOUND, UNDECIDED)).sum()),
-        "mean_smallest_size": _mean(size.dropna()),
+    failures = {"decisions_lost": _sum(table["failure_probability"])} if "failure_probability" in table else {}
+    return {
+        "fewer_suffice": _sum(table["flipped"] & (size < table["flip_budget"])),
+        "path_missed": _sum(~table["flipped"] & size.notna()),
+        "never_fails": _sum(state == NONE_AT_ALL),
+        "unsettled": _sum(state.isin((UPPER_BOUND, UNDECIDED))),
+        "with_a_set": _sum(size.notna()),
+        "sizes": _sum(size.dropna()),
+        **failures,
     }
-    if "failure_probability" in table:
-        figures["decisions_lost"] = float(table["failure_probability"].sum())
-        figures["mean_failure_probability"] = _mean(table["failure_probability"])
+
+
+def _lattice_figures(total: Mapping[str, float]) -> dict[str, Any]:
+    """Return the figures of the lattice block, none without one."""
+    if "fewer_suffice" not in total:
+        return {}
+    counts = ("fewer_suffice", "path_missed", "never_fails", "unsettled")
+    figures: dict[str, Any] = {name: int(total[name]) for name in counts}
+    figures["mean_smallest_size"] = _share(total["sizes"], int(total["with_a_set"]))
+    if "decisions_lost" in total:
+        figures["decisions_lost"] = total["decisions_lost"]
+        figures["mean_failure_probability"] = _share(total["decisions_lost"], int(total["rows"]))
     return figures
 
 
-def _mean(values: pd.Series) -> float:
-    return float(np.mean(values.to_numpy(dtype=np.float64))) if len(values) else float("nan")
+def _sum(values: pd.Series) -> float:
+    return float(np.sum(values.to_numpy(dtype=np.float64)))
+
+
+def _share(total: float, count: int) -> float:
+    return total / count if count else float("nan")
 
 
 def _right(table: pd.DataFrame, labels: Mapping[Any, Any]) -> pd.Series:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fragility.arrays import Floats, Integers
-from fragility.certificates.claims import Claims
+from fragility.certificates.claims import PER_STEP, Claims, Extent
 from fragility.certificates.digests import digest_text
 from fragility.errors import CertificateError
 from fragility.models import ClassLabel
@@ -21,7 +21,12 @@ Columns: TypeAlias = Sequence[tuple[str, pa.DataType]]  # those of an optional b
 
 
 def schema_of(
-    protocol: Protocol, classes: Sequence[ClassLabel], id_type: pa.DataType, block: Columns = ()
+    protocol: Protocol,
+    classes: Sequence[ClassLabel],
+    id_type: pa.DataType,
+    block: Columns = (),
+    *,
+    extent: Extent = "full",
 ) -> pa.Schema:
     """Return the exact schema of a certificate table: these columns, in this order, of these types."""
     label, number = pa.array(list(classes)).type, pa.float64()
@@ -48,7 +53,7 @@ def schema_of(
         ("digest", pa.string()),
         *block,
     ]
-    return pa.schema(columns)
+    return pa.schema([column for column in columns if extent == "full" or column[0] not in PER_STEP])
 
 
 def _list_of(item: pa.DataType) -> pa.DataType:
@@ -56,7 +61,14 @@ def _list_of(item: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("element", item))
 
 
-def table_of(claims: Claims, digests: Sequence[bytes], protocol: Protocol, classes: Sequence[ClassLabel]) -> pa.Table:
+def table_of(
+    claims: Claims,
+    digests: Sequence[bytes],
+    protocol: Protocol,
+    classes: Sequence[ClassLabel],
+    *,
+    extent: Extent = "full",
+) -> pa.Table:
     """Return the claims as the Arrow table that is written."""
     labels = pa.array(list(classes))
     groups = pa.array(list(protocol.group_names), type=pa.string())
@@ -83,7 +95,8 @@ def table_of(claims: Claims, digests: Sequence[bytes], protocol: Protocol, class
         _lists(claims.one_step_confidence_drop.ravel(), claims.one_step_confidence_drop.shape),
         pa.array([digest_text(digest) for digest in digests], type=pa.string()),
     ]
-    return pa.table(columns, schema=schema_of(protocol, classes, ids.type))
+    table = pa.table(columns, schema=schema_of(protocol, classes, ids.type))
+    return table if extent == "full" else table.drop_columns(list(PER_STEP))
 
 
 def _id_array(ids: Sequence[Hashable]) -> pa.Array:
@@ -107,12 +120,18 @@ def _known_lists(values: Floats) -> pa.Array:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def claims_of(table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel], block: Columns = ()) -> Claims:
+def claims_of(
+    table: pa.Table,
+    protocol: Protocol,
+    classes: Sequence[ClassLabel],
+    block: Columns = (),
+    *,
+    extent: Extent = "full",
+) -> Claims:
     """Return the claims of a table; the inverse of ``table_of``. Refuses a table of another shape."""
-    check_schema(table, protocol, classes, block)
-    n, k, g = len(table), protocol.depth, len(protocol.groups)
+    check_schema(table, protocol, classes, block, extent=extent)
+    n, k = len(table), protocol.depth
     thresholds = [_nullable(table, f"lambda_{operator}", np.inf) for operator in protocol.operators]
-    predicted = _flat(table, "path_predicted", n, k + 1)
     return Claims(
         ids=tuple(_whole(table, "id").to_pylist()),
         predicted=_indices(_whole(table, "predicted"), classes, "predicted"),
@@ -127,22 +146,42 @@ def claims_of(table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel]
         common_loss=_nullable(table, "common_loss", np.nan),
         thresholds=np.stack(thresholds, axis=1) if thresholds else np.empty((n, 0)),
         path=_indices(_flat(table, "path", n, k), protocol.group_names, "path").reshape(n, k),
-        path_margin=_float_lists(table, "path_margin", n, k + 1),
-        path_predicted=_indices(predicted, classes, "path_predicted").reshape(n, k + 1),
-        path_collapse=_float_lists(table, "path_collapse", n, k + 1),
-        fade_margin=_padded(table, "fade_margin", n, 0 if protocol.fading is None else len(protocol.severities)),
-        one_step_drop=_float_lists(table, "one_step_drop", n, g),
-        one_step_confidence_drop=_float_lists(table, "one_step_confidence_drop", n, g),
+        **(_per_step(table, protocol, classes) if extent == "full" else _no_steps(n)),
     )
 
 
-def check_schema(table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel], block: Columns = ()) -> None:
+def _per_step(table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel]) -> dict[str, Any]:
+    n, k, g = len(table), protocol.depth, len(protocol.groups)
+    predicted = _flat(table, "path_predicted", n, k + 1)
+    return {
+        "path_margin": _float_lists(table, "path_margin", n, k + 1),
+        "path_predicted": _indices(predicted, classes, "path_predicted").reshape(n, k + 1),
+        "path_collapse": _float_lists(table, "path_collapse", n, k + 1),
+        "fade_margin": _padded(table, "fade_margin", n, 0 if protocol.fading is None else len(protocol.severities)),
+        "one_step_drop": _float_lists(table, "one_step_drop", n, g),
+        "one_step_confidence_drop": _float_lists(table, "one_step_confidence_drop", n, g),
+    }
+
+
+def _no_steps(n: int) -> dict[str, Any]:
+    none = {name: np.empty((n, 0)) for name in PER_STEP}
+    return {**none, "path_predicted": np.empty((n, 0), dtype=np.int64)}
+
+
+def check_schema(
+    table: pa.Table,
+    protocol: Protocol,
+    classes: Sequence[ClassLabel],
+    block: Columns = (),
+    *,
+    extent: Extent = "full",
+) -> None:
     """Refuse a table with other columns, types or notes than the format has."""
     found = table.schema
     id_type = found.field("id").type if found.get_all_field_indices("id") else ID_TYPES[0]
     if id_type not in ID_TYPES:
         raise CertificateError(f"column 'id' of the certificate table has type {id_type}, not int64 or string")
-    expected = schema_of(protocol, classes, id_type, block)
+    expected = schema_of(protocol, classes, id_type, block, extent=extent)
     for name in expected.names:
         if name not in found.names:
             raise CertificateError(f"the certificate table lacks the column {name!r}")

@@ -43,14 +43,15 @@ from fragility.cli.options import (
 from fragility.cli.outputs import plan_folder
 from fragility.cli.reliability import declared_rates, log_of
 from fragility.cli.report import save_after_audit
-from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows, read_training, usable_labels
+from fragility.cli.tables import CsvFormat, check_many, csv_format, labels_of, many_rows, read_training, row_range
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 from fragility.cli.wording import in_options
 from fragility.errors import FragilityError, ProtocolError, VerificationError
 
 if TYPE_CHECKING:
     from fragility import fitting, scores
-    from fragility.certificates import AuditSummary
+    from fragility.certificates import AuditSummary, Extent
+    from fragility.scale.source import RowSource
 
 Train = Annotated[
     Path | None,
@@ -69,11 +70,29 @@ ProtocolSignature = Annotated[
         help="The signature of the --protocol file; FILE.dsse.json beside it is found by itself.",
     ),
 ]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with an audit into DIR that was interrupted.")]
+ClaimsExtent = Annotated[
+    str,
+    typer.Option(
+        "--claims", metavar="EXTENT", help="full, or summary: scores without the lists of every step and group."
+    ),
+]
+PartRows = Annotated[
+    int | None,
+    typer.Option(
+        "--part-rows", metavar="N", min=1, help="Rows held at a time and written to one file. (default 50000)"
+    ),
+]
 CheckedModel = Annotated[
     str | None, typer.Option("--model", metavar="MODEL", help="The model that was audited, to recompute its claims.")
 ]
 CheckedData = Annotated[
-    Path | None, typer.Option("--data", metavar="DATA", help="The rows that were audited, to recompute their claims.")
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="DATA",
+        help="The rows that were audited, to recompute their claims: a file, a folder of files, a pattern or address.",
+    ),
 ]
 PublicKey = Annotated[
     Path | None,
@@ -131,6 +150,9 @@ def audit(
     rates: FailureRates = None,
     engine: Engine = "auto",
     rows: RowRange = None,
+    claims: ClaimsExtent = "full",
+    part_rows: PartRows = None,
+    resume: Resume = False,
     separator: Separator = None,
     encoding: Encoding = None,
     decimal: Decimal = None,
@@ -138,6 +160,9 @@ def audit(
     trust: Trust = False,
 ) -> None:
     """Audit a model's predictions on DATA and write one certificate for each row.
+
+    DATA may be larger than memory: it is read, audited and written part by part. What is finished is kept when the
+    audit is interrupted, and [bold]--resume[/bold] goes on from there.
 
     [bold]Examples[/bold]
 
@@ -148,17 +173,21 @@ def audit(
       fragility audit credit.scoring:pipeline new.parquet --protocol protocol.json --id loan_id --out audit/
 
       fragility audit model.skops test.parquet --train train.parquet --target class --rates 0.05 --out audit/
+
+      fragility audit model.skops 'rows/2026-*.parquet' --protocol protocol.json --out audit/ --resume
     """
     if protocol is not None:
         refuse_declared(context, "--protocol", DECLARED_BY_PROTOCOL)
     signature = _protocol_signature(protocol, protocol_signature)
     plan_folder(out_dir)
+    from fragility.certificates import PART_ROWS
+
     log = None if rates is None else log_of(rates)
     form = csv_format(separator, encoding, decimal, data, train, log)
     failing = None if rates is None else declared_rates(rates, log, None, None, form)
     started = time.perf_counter()
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-    given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows, form=form)
+    check_many(data, form, id_column=id_column, rows=rows)
     if protocol is not None:
         declared = load_protocol(protocol)
     else:
@@ -166,23 +195,43 @@ def audit(
         declared = _fit_protocol(
             loaded, train, target, id_column, form, groups, baseline, baseline_units, depth, reading, space, decision
         )
-    note_unlabelled(given, target, data)
-    certs = fg.audit(loaded, given.X, declared, ids=given.ids, engine=engine, lattice=lattice, rates=failing)
-    if signature is not None:
-        certs = certs.with_protocol_signature(signature)
-    certs.save(out_dir)
+    source = many_rows(data, declared, target=target, id_column=id_column, rows=rows, form=form)
+    _note_unlabelled(source, data)
+    certs = fg.audit_files(
+        loaded,
+        data,
+        declared,
+        out_dir,
+        id_column=id_column,
+        target=target,
+        rows=None if rows is None else row_range(rows),
+        resume=resume,
+        claims=cast("Extent", claims),  # the library checks the word and names the choices
+        engine=engine,
+        part_rows=PART_ROWS if part_rows is None else part_rows,
+        lattice=lattice,
+        rates=failing,
+        protocol_signature=signature,
+        csv=fg.CsvFormat(form.separator, form.encoding, form.decimal),
+    )
     words = _verify_words(model, data, target, id_column, rows, separator, encoding, decimal, classes, trust)
-    save_after_audit(certs, out_dir, usable_labels(given, loaded.classes), words)
+    save_after_audit(certs, out_dir, labels_of(source, len(certs), certs.classes), words)
     _print_summary(certs, out_dir, time.perf_counter() - started)
 
 
+def _note_unlabelled(source: RowSource, data: str) -> None:
+    """Rows need no labels, but whoever mistyped --target should see that it had no effect."""
+    if source.target is not None and source.target not in source.column_names:
+        note(f"{data} has no column {source.target!r}, so --target has no effect on it")
+
+
 def _verify_words(
-    model: str, data: Path, target: str | None, id_column: str | None, rows: str | None, separator: str | None,
+    model: str, data: str, target: str | None, id_column: str | None, rows: str | None, separator: str | None,
     encoding: str | None, decimal: str | None, classes: str | None, trust: bool,
 ) -> list[str]:  # fmt: skip
     """Return the options with which `verify` finds the model and the rows of this audit again."""
     given = {
-        "--model": model, "--data": str(data), "--target": target, "--id": id_column, "--rows": rows,
+        "--model": model, "--data": data, "--target": target, "--id": id_column, "--rows": rows,
         "--separator": separator, "--encoding": encoding, "--decimal": decimal, "--classes": classes,
     }  # fmt: skip
     words = [word for option, value in given.items() if value is not None for word in (option, value)]
@@ -227,19 +276,7 @@ def _fit_protocol(
     )
 
 
-def _declared_fields(directory: Path, given: list[str]) -> list[str]:
-    """Return the columns to verify with: the protocol's fields, if all are there; a label beside them is set aside.
-
-    Where a field is lacking, or the protocol cannot be read, everything is handed on, for verify to say so.
-    """
-    try:
-        fields = [field.name for field in load_protocol(directory).fields]
-    except FragilityError:
-        return given
-    return fields if set(fields) <= set(given) else given
-
-
-def _print_summary(certs: fg.Certificates, folder: Path, seconds: float) -> None:
+def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float) -> None:
     summary = certs.summary()
     turning = round(summary.confident * summary.confident_flips_within_two) if summary.confident else 0
     console = out()
@@ -253,7 +290,7 @@ def _print_summary(certs: fg.Certificates, folder: Path, seconds: float) -> None
     note(f"next: fragility top {folder}, or open {folder / 'report.html'}")
 
 
-def lattice_lines(certs: fg.Certificates, summary: AuditSummary) -> list[str]:
+def lattice_lines(certs: fg.Certificates | fg.StoredAudit, summary: AuditSummary) -> list[str]:
     """What the lattice block adds to a summary, in words."""
     declared = certs.lattice_declaration
     if declared is None:
@@ -312,22 +349,31 @@ def verify(
     else:
         form = csv_format(separator, encoding, decimal, data)
         loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-        given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows, form=form)
-        note_unlabelled(given, target, data)
-        X = given.X[_declared_fields(directory, list(given.X.columns))]
-        outcome = fg.verify(directory, loaded, X, ids=given.ids, sample=sample)
+        check_many(data, form, id_column=id_column, rows=rows)
+        protocol = _protocol_of(directory)
+        source = many_rows(data, protocol, target=target, id_column=id_column, rows=rows, form=form)
+        _note_unlabelled(source, data)
+        outcome = fg.verify(directory, loaded, source, sample=sample)
         outcome = _with_signature(outcome, directory, public_key, protocol_key)
     out().print(escape(in_options(str(outcome))))
     if not outcome:
         raise typer.Exit(EXIT_CLAIM_FAILED)
 
 
+def _protocol_of(directory: Path) -> fg.Protocol | None:
+    """Return the protocol of an audit; None where it cannot be read, for verify to say so."""
+    from fragility.certificates import read_protocol
+
+    try:
+        return read_protocol(directory)
+    except FragilityError:
+        return None
+
+
 NEEDS_MODEL = ("target", "id_column", "rows", "sample", "separator", "encoding", "decimal", "classes", "trust")
 
 
-def _refuse_without_model(
-    context: typer.Context, model: str | None, data: Path | None, public_key: Path | None
-) -> None:
+def _refuse_without_model(context: typer.Context, model: str | None, data: str | None, public_key: Path | None) -> None:
     """Refuse what recomputing needs where nothing is recomputed, and to check nothing at all."""
     lacking = "--model MODEL" if model is None else "--data DATA"
     if model is not None or data is not None or public_key is None:

@@ -30,6 +30,7 @@ from fragility.cli.options import (
     parse_classes,
 )
 from fragility.cli.outputs import plan_files
+from fragility.cli.reading import certified
 from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows, read_table
 from fragility.cli.terminal import err, note
 from fragility.errors import DataError
@@ -203,9 +204,10 @@ def evaluate(
     )
     form = csv_format(separator, encoding, decimal, data, validation, outages)
     declared = _stress(outages, markers, form, severity, draws, rule, tau_confidence, tau_collapse, seed)
-    certs = fg.Certificates.load(directory)
+    audit = fg.open_audit(directory)
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
     given = read_rows(data, "DATA", target=target, id_column=id_column, form=form)
+    certs = certified(audit, given.ids if given.ids is not None else given.X.index.tolist())
     held = _held_out(validation, target, id_column, form)
     note_unlabelled(given, target, data)
     with _working("evaluating"):

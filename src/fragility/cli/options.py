@@ -19,9 +19,10 @@ MODEL_HELP = (
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
 ModelOption = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP, show_default=False)]
-DataArgument = Annotated[
-    Path, typer.Argument(metavar="DATA", help="The rows: a Parquet, CSV or Arrow file.", show_default=False)
-]
+MANY_ROWS = (
+    "The rows: a Parquet, CSV or Arrow file, a folder of them, a pattern, or an address such as s3://bucket/rows/."
+)
+DataArgument = Annotated[str, typer.Argument(metavar="DATA", help=MANY_ROWS, show_default=False)]
 DataOption = Annotated[
     Path, typer.Option("--data", metavar="DATA", help="The rows: a Parquet, CSV or Arrow file.", show_default=False)
 ]

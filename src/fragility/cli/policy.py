@@ -11,7 +11,7 @@ import fragility as fg
 from fragility.cli.group import JUDGE
 from fragility.cli.options import DirArgument, MinConfidence
 from fragility.cli.outputs import plan_files
-from fragility.cli.reading import By
+from fragility.cli.reading import By, certified
 from fragility.cli.tables import read_stress_labels
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
@@ -60,7 +60,7 @@ def policy(
     """
     plan_files({"--out": out_file, "--picture": picture}, {"--labels": labels})
     table = read_stress_labels(labels, "--labels")
-    certs = fg.Certificates.load(directory)
+    certs = certified(fg.open_audit(directory), table.column("id").to_pylist() if "id" in table.column_names else None)
     segments = "predicted" if per_class else None
     found = fg.ReviewPolicy.fit(
         certs, table, risk=risk, confidence=confidence, by=by, segments=segments, min_confidence=min_confidence

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,7 +71,7 @@ def show(directory: DirArgument, row: Row) -> None:
 
       fragility show audit/ --row L0703
     """
-    out().print(escape(fg.Certificates.load(directory).by_id(row).story()))
+    out().print(escape(fg.open_audit(directory).by_id(row).story()))
 
 
 def top(
@@ -93,7 +94,7 @@ def top(
 
       fragility top audit/ --policy policy.json
     """
-    certs = fg.Certificates.load(directory)
+    certs = fg.open_audit(directory)
     if policy is not None:
         refuse_declared(context, "--policy", ("by", "min_confidence"))
         _print_selected(certs, fg.ReviewPolicy.load(policy), number)
@@ -105,14 +106,28 @@ def top(
     out().print(fragile_table(chosen))
 
 
-def _print_selected(certs: fg.Certificates, policy: fg.ReviewPolicy, number: int) -> None:
+def _print_selected(certs: fg.StoredAudit, policy: fg.ReviewPolicy, number: int) -> None:
     """Print what a policy sends to review, as many as asked for, and the policy's own sentence."""
-    chosen = policy.select(certs)
+    count, best = _selected(certs, policy, number)
     console = out()
-    if len(chosen):
-        console.print(fragile_table(list(chosen[:number])))
-    console.print(f"{len(chosen)} of {len(certs)} predictions are to be reviewed, {min(number, len(chosen))} shown")
+    if count:
+        console.print(fragile_table(list(best)))
+    console.print(f"{count} of {len(certs)} predictions are to be reviewed, {len(best)} shown")
     note(policy.sentence())
+
+
+def _selected(certs: fg.StoredAudit, policy: fg.ReviewPolicy, number: int) -> tuple[int, fg.Certificates]:
+    """Return how many predictions a policy sends to review, and the first of them, part by part."""
+    import numpy as np
+    import pyarrow as pa
+
+    count, best = 0, certs.take([])
+    for table in certs.batches():
+        chosen = policy.select(fg.Certificates(table, certs.protocol, certs.manifest))
+        count += len(chosen)
+        both = fg.Certificates(pa.concat_tables([best.table, chosen[:number].table]), certs.protocol, certs.manifest)
+        best = both.take(np.argsort(-both.score(policy.by), kind="stable")[:number])
+    return count, best
 
 
 def fragile_table(certificates: list[fg.Certificate]) -> Table:
@@ -136,6 +151,18 @@ def fragile_table(certificates: list[fg.Certificate]) -> Table:
 def _chance(cert: fg.Certificate) -> str:
     p = cert.failure_probability
     return "-" if p is None else "<0.01%" if 0.0 < p < 1e-4 else f"{p:.2%}"
+
+
+def certified(audit: fg.StoredAudit, ids: Sequence[Any] | None) -> fg.Certificates:
+    """Return the certificates of the rows at hand; an audit may have many more."""
+    if ids is None:
+        return audit.take(range(len(audit)))
+    certs = audit.of_rows(ids)
+    if not len(certs):
+        raise DataError(f"none of the {len(ids)} rows given is among the {len(audit)} audited ones; give the same ids")
+    if len(certs) < len(audit):
+        note(f"{len(certs)} of the {len(audit)} audited rows are among those given, and they alone are used")
+    return certs
 
 
 def compare(
@@ -173,7 +200,7 @@ def compare(
         refuse_without_labels(context)
     form = csv_format(separator, encoding, decimal, labels)
     plan_files({"--changes": changes}, {"--labels": labels})
-    audits = [fg.Certificates.load(directory) for directory in directories]
+    audits = [fg.open_audit(directory) for directory in directories]
     truth = read_labels(labels, target, id_column, form)
     summaries = [certs.summary(min_confidence=min_confidence, labels=truth) for certs in audits]
     out().print(_comparison(directories, [certs.manifest["model"]["kind"] for certs in audits], summaries))
@@ -274,7 +301,7 @@ def _comparison(directories: list[Path], kinds: list[str], summaries: list[Audit
     return table
 
 
-def _note_differences(audits: list[fg.Certificates]) -> None:
+def _note_differences(audits: list[fg.StoredAudit]) -> None:
     """Numbers under different protocols or on different rows do not compare; say so rather than refuse."""
     if len({certs.protocol.reading for certs in audits}) > 1 or len({certs.protocol.depth for certs in audits}) > 1:
         note("the protocols differ in reading or depth: RCMA, k*, FDS and exposure are not on the same scale")
@@ -285,5 +312,14 @@ def _note_differences(audits: list[fg.Certificates]) -> None:
     }
     if len(conditions) > 1:
         note(f"decisions are expected to be lost under different conditions: {'; '.join(sorted(conditions))}")
-    if len({tuple(certs.to_arrow()["id"].to_pylist()) for certs in audits}) > 1:
+    if len({_digest_of_ids(certs) for certs in audits}) > 1:
         note("the audits cover different rows")
+
+
+def _digest_of_ids(certs: fg.StoredAudit) -> bytes:
+    from fragility.ids import id_keys
+
+    found = hashlib.sha256()
+    for batch in certs.batches(["id"]):
+        found.update(id_keys(batch.column("id").to_pylist()).tobytes())
+    return found.digest()

@@ -82,7 +82,7 @@ def report(
     if out_file is None and target_file.exists() and not is_report(target_file):
         raise DataError(f"{target_file} exists and is not a report of fragility's; choose another name with --out")
     form = csv_format(separator, encoding, decimal, labels, stress)
-    audits = {str(directory): fg.Certificates.load(directory) for directory in directories}
+    audits = {str(directory): fg.open_audit(directory) for directory in directories}
     if len(audits) < len(directories):
         raise DataError("an audit is named twice; name each folder once")
     truth = read_labels(labels, target, id_column, form)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fragility.cli.terminal import note
 from fragility.errors import DataError
@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+    from fragility.scale.source import RowSource
+
 TAB = "\t"
 TAB_NAMES = ("tab", "\\t")  # a tab is hard to type in a shell
 SAMPLED_BYTES = 64 * 1024
+MOST_LABELLED = 500_000  # rows whose labels are read for the report after an audit
+MOST_READ_AGAIN = 256 * 1024**2  # bytes of files without columns to choose from
 GZIP_MOST = 1032  # times its size is the most that gzip can stand for
 INFLATED_MOST = 200  # times its size a table may have been compressed
 INFLATED_FREE = 256 * 2**20  # bytes that nobody asks about
@@ -37,7 +41,9 @@ class CsvFormat:
 PLAIN = CsvFormat()
 
 
-def csv_format(separator: str | None, encoding: str | None, decimal: str | None, *tables: Path | None) -> CsvFormat:
+def csv_format(
+    separator: str | None, encoding: str | None, decimal: str | None, *tables: str | Path | None
+) -> CsvFormat:
     """Check the options of CSV files, and that there is a CSV file among the `tables` for them to speak of."""
     given = {"--separator": separator, "--encoding": encoding, "--decimal": decimal}
     options = [option for option, value in given.items() if value is not None]
@@ -63,8 +69,11 @@ def _check_encoding(name: str) -> None:
 # --- readers ------------------------------------------------------------------------------------------------
 
 
-def is_csv(path: Path) -> bool:
-    return path.name.lower().endswith((".csv", ".csv.gz"))
+def is_csv(path: str | Path) -> bool:
+    """Whether a table is a CSV file, or a folder that holds some."""
+    if Path(path).is_dir():
+        return any(is_csv(inside) for inside in Path(path).rglob("*") if inside.is_file())
+    return str(path).lower().endswith((".csv", ".csv.gz"))
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -208,6 +217,36 @@ def read_stress_labels(path: Path, role: str, form: CsvFormat = PLAIN) -> pa.Tab
     return pa.Table.from_pandas(read_table(path, role, form), preserve_index=False)
 
 
+# --- many rows ----------------------------------------------------------------------------------------------
+
+
+def check_many(data: str, form: CsvFormat, *, id_column: str | None, rows: str | None) -> None:
+    """Find out before the work that DATA names tables with rows, and that the first lines of CSV files make sense."""
+    source = many_rows(data, None, target=None, id_column=None, rows=rows, form=form)
+    if source.kind == "csv" and source.filesystem.type_name == "local":
+        _check_first_lines(Path(source.files[0].path), "DATA", form)
+    source.head(1)
+    if id_column is not None:
+        source.check_has(id_column)
+
+
+def many_rows(
+    data: str, protocol: Any, *, target: str | None, id_column: str | None, rows: str | None, form: CsvFormat
+) -> RowSource:
+    """Return rows to be read part by part."""
+    from fragility.scale.source import CsvFormat as Form
+    from fragility.scale.source import open_source
+
+    return open_source(
+        data,
+        fields=() if protocol is None else protocol.fields,
+        id_column=id_column,
+        target=target,
+        rows=slice(None) if rows is None else row_range(rows),
+        csv=Form(form.separator, form.encoding, form.decimal),
+    )
+
+
 # --- rows, ids and labels -----------------------------------------------------------------------------------
 
 
@@ -248,14 +287,25 @@ def read_rows(
     return AuditRows(table, ids, labels)
 
 
-def usable_labels(rows: AuditRows, classes: Sequence[object]) -> dict[object, object] | None:
-    """Return the true classes by id where every row has one and they are the model's; None otherwise."""
-    if rows.labels is None or rows.labels.isna().any():
+def labels_of(source: RowSource, count: int, classes: Sequence[object]) -> dict[Any, Any] | None:
+    """Return the true classes by id where every row has one and they are the model's; None otherwise.
+
+    Labels of very many rows, or in files that must be read whole to find them, are left out: the audit that has just
+    been made in bounded memory would be followed by a reading that is not.
+    """
+    if source.target is None or source.target not in source.column_names:
         return None
-    labels = rows.labels.tolist()
-    if not {str(label) for label in labels} <= {str(label) for label in classes}:
+    whole = source.kind != "parquet" and sum(file.size for file in source.files) > MOST_READ_AGAIN
+    if count > MOST_LABELLED or whole:
+        note("the report was written without the labels of so many rows; fragility report --labels adds them")
         return None
-    return dict(zip(rows.ids if rows.ids is not None else rows.labels.index.tolist(), labels, strict=True))
+    known = {str(label) for label in classes}
+    labels: dict[Any, Any] = {}
+    for ids, values in source.labels(MOST_LABELLED):
+        if values.isna().any() or not set(map(str, values.unique())) <= known:
+            return None
+        labels.update(zip(ids, values.tolist(), strict=True))
+    return labels
 
 
 def note_unlabelled(rows: AuditRows, target: str | None, path: Path) -> None:
@@ -279,11 +329,16 @@ def _column(table: pd.DataFrame, name: str, option: str, path: Path) -> pd.Serie
     return table[name]
 
 
-def parse_rows(text: str, count: int, path: Path) -> slice:
-    """Turn `N` (the first N rows) or `START:STOP` into a slice of at least one of `count` rows."""
+def row_range(text: str) -> slice:
+    """Turn `N` (the first N rows) or `START:STOP` into a slice."""
     if not re.fullmatch(r"\d+|\d*:\d*", text.strip()):
         raise DataError(f"--rows must be a number of rows or START:STOP, such as 100 or 100:200, got {text!r}")
-    chosen = slice(*(int(part) if part.strip() else None for part in text.split(":")))
+    return slice(*(int(part) if part.strip() else None for part in text.split(":")))
+
+
+def parse_rows(text: str, count: int, path: Path) -> slice:
+    """Return the slice that `text` stands for, of at least one of `count` rows."""
+    chosen = row_range(text)
     if len(range(*chosen.indices(count))) == 0:
         raise DataError(f"--rows {text} selects none of the {count} rows of {path}")
     return chosen

@@ -42,6 +42,10 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     (r"; say min_confidence$", "; say it with --min-confidence"),
     (r"name the column with the ids the audit was made with", "name the column with the audit's ids by --id"),
     (r"name the column with the true classes$", "name the column with the true classes by --target"),
+    (r"give csv=CsvFormat\(encoding='([^']*)'\)", r"add --encoding \1"),
+    (r"\bresume=True", "--resume"),
+    (r"^rows (\S*) selects none", r"--rows \1 selects none"),
+    (r"the id column ('[^']*') is not in", r"--id names the column \1, which is not in"),
     (r"\bbaseline_units='(\w+)'", r"--baseline-units \1"),
     (rf"\b({'|'.join(SAME_NAME)})='([\w-]+)'", r"--\1 \2"),
 )  # fmt: skip

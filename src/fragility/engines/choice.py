@@ -60,16 +60,6 @@ NATIVE = (
 ENGINES = ("auto", BLACKBOX, *(engine.name for engine in NATIVE))
 
 
-def trace_rows(
-    rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int, progress: Progress | None
-) -> Trace:
-    """Return the trace of ``rows`` by the named engine, or by the best one for ``auto``."""
-    native = choose_native(rows, protocol, engine, byte_budget)
-    if native is None:
-        return trace_blackbox(rows, protocol, byte_budget=byte_budget, progress=progress)
-    return native.trace(rows, protocol, progress)
-
-
 def prepared(rows: EvidenceRows, engine: str = "auto") -> EvidenceRows:
     """Return the rows with the predictor that answers fastest for many stressed copies of them.
 

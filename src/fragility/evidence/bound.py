@@ -72,6 +72,18 @@ class EvidenceRows:
         """Return (m, C) probabilities for any stressed matrix of this space."""
         return self.predict_matrix(matrix)
 
+    def between(self, start: int, stop: int) -> EvidenceRows:
+        """Return the rows from start to stop, as views."""
+        if start == 0 and stop >= len(self):
+            return self
+        return replace(
+            self,
+            matrix=self.matrix[start:stop],
+            ids=self.ids[start:stop],
+            source=self.source.between(start, stop),
+            decided=None if self.decided is None else self.decided[start:stop],
+        )
+
     def take(self, positions: Sequence[int]) -> EvidenceRows:
         """Return the rows at these positions."""
         chosen = list(positions)

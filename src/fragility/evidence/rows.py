@@ -42,9 +42,14 @@ class Rows:
         frame = None if self.frame is None else self.frame.iloc[chosen]
         return Rows(native, frame, self.names, tuple(self.ids[i] for i in chosen))
 
+    def between(self, start: int, stop: int) -> Rows:
+        """Return the rows from start to stop."""
+        frame = None if self.frame is None else self.frame.iloc[start:stop]
+        return Rows(self.native[start:stop], frame, self.names, self.ids[start:stop])
+
     def head(self, n: int) -> Rows:
         """Return the first ``n`` rows."""
-        return Rows(self.native[:n], None if self.frame is None else self.frame.iloc[:n], self.names, self.ids[:n])
+        return self.between(0, n)
 
     def columns(self) -> dict[str, Any]:
         """Return name -> values, for digests."""

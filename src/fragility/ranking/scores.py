@@ -110,10 +110,11 @@ def confidence_scores(p: npt.ArrayLike) -> dict[str, Floats]:
 def certificate_scores(certs: Certificates) -> dict[str, Floats]:
     """RCMA, FDS, exposure, each remaining component alone, and the one-step drop, from the certificates' own columns.
 
-    Without the operator attenuate_all there is no common loss, and it is left out.
+    Without the operator attenuate_all there is no common loss, and in a summary no one-step drop; they are left out.
     """
     claims = certs.claims
     common = {} if certs.protocol.fading is None else {"common_loss": claims.common_loss}
+    drops = {} if certs.extent == "summary" else {"one_step_drop": claims.one_step_drop.max(axis=1)}
     return {
         "cfc_exposure": claims.exposure,
         "independent_loss": claims.independent_loss,
@@ -122,7 +123,7 @@ def certificate_scores(certs: Certificates) -> dict[str, Floats]:
         "cfc_rcma": claims.rcma,
         "inverse_flip_budget": 1.0 / claims.flip_budget,
         "inverse_threshold": degradation_risk(claims.thresholds),
-        "one_step_drop": claims.one_step_drop.max(axis=1),
+        **drops,
     }
 
 

@@ -23,6 +23,7 @@ from fragility.canonical import digest_of
 from fragility.certificates import (
     Certificates,
     Claims,
+    StoredAudit,
     check_classes,
     claims_of,
     context_digest,
@@ -30,6 +31,7 @@ from fragility.certificates import (
     digest_from_text,
     digest_text,
     identical,
+    open_audit,
     row_digests,
     schema_of,
 )
@@ -62,14 +64,16 @@ class Readable(Interface):
 
 
 def prove(
-    audit: str | os.PathLike[str] | Certificates, row: Hashable, out: str | os.PathLike[str] | None = None
+    audit: str | os.PathLike[str] | Certificates | StoredAudit,
+    row: Hashable,
+    out: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
     """Return a proof that a row's certificate belongs to an audit, for someone who has only the root digest.
 
     Parameters
     ----------
-    audit : path or Certificates
-        The folder of an audit, or certificates in memory.
+    audit : path, StoredAudit or Certificates
+        The folder of an audit, which is read part by part, or certificates in memory.
     row : int or str
         The row's id (a number may be given as text).
     out : path, optional
@@ -101,7 +105,7 @@ def prove(
     >>> fg.check_proof(proof, root=certs.manifest["root_digest"]).verdict
     'proved: the certificate of row 17 belongs to the audit with this root'
     """
-    source: Readable = audit if not isinstance(audit, (str, os.PathLike)) else Certificates.load(audit)
+    source: Readable = audit if not isinstance(audit, (str, os.PathLike)) else open_audit(audit)
     own, digests = _own_digest(source, row)
     leaves = sorted(digests)
     position = leaves.index(own)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fragility._verify import Check, check_integrity
-from fragility.certificates import Certificates, identical
+from fragility.certificates import StoredAudit, identical, open_audit
 from fragility.envelopes import (
     CERTIFICATES_PREDICATE,
     PAYLOAD_TYPE,
@@ -92,7 +92,7 @@ def _sound_statement(folder: Path) -> Statement:
     wrong = [check for check in check_integrity(folder) if not check.passed]
     if wrong:
         raise CertificateError(f"{folder} cannot be signed, its {wrong[0].name} is wrong: {wrong[0].detail}")
-    return audit_statement(folder, Certificates.load(folder))
+    return audit_statement(folder, open_audit(folder))
 
 
 def _beside(out: Path, payload: bytes) -> Envelope:
@@ -172,7 +172,7 @@ def signature_checks(
     key = load_public_key(public_key)
     other = key if protocol_key is None else load_public_key(protocol_key)
     try:
-        certificates = Certificates.load(folder)
+        certificates = open_audit(folder)
     except FragilityError as error:
         return [Check("signature", False, f"the folder cannot be read, so nothing signed can be found in it: {error}")]
     checks = _audit_checks(folder, certificates, envelope, key)
@@ -183,7 +183,7 @@ def signature_checks(
     return checks
 
 
-def _audit_checks(folder: Path, certificates: Certificates, path: Path, key: Any) -> list[Check]:
+def _audit_checks(folder: Path, certificates: StoredAudit, path: Path, key: Any) -> list[Check]:
     try:
         statement, signed = _signed_statement(path, key)
         made = audit_statement(folder, certificates)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.canonical import DIGEST_PREFIX, digest_bytes
-from fragility.certificates import CONFIDENT, MANIFEST_FILE, Certificates, manifest_bytes
+from fragility.certificates import CONFIDENT, MANIFEST_FILE, Certificates, StoredAudit, manifest_bytes
 from fragility.envelopes import CERTIFICATES_PREDICATE, PROTOCOL_PREDICATE, Statement
 from fragility.errors import CertificateError
 from fragility.files import JSON_LIMIT, read_bounded
@@ -22,7 +22,7 @@ FINGERPRINT = "fragilityFingerprint"  # not sha256: that would be read as the di
 MEANS = ("confidence", "flip_budget", "rcma", "fds", "exposure")
 
 
-def audit_statement(folder: Path, certificates: Certificates) -> Statement:
+def audit_statement(folder: Path, certificates: Certificates | StoredAudit) -> Statement:
     """Return the statement of an audit folder: model and manifest by digest, and what the audit found."""
     manifest = certificates.manifest
     subjects = {
@@ -41,7 +41,7 @@ def audit_statement(folder: Path, certificates: Certificates) -> Statement:
     return Statement(subjects, CERTIFICATES_PREDICATE, predicate)
 
 
-def verdict_summary(certificates: Certificates) -> dict[str, Any]:
+def verdict_summary(certificates: Certificates | StoredAudit) -> dict[str, Any]:
     """Return what an audit found, in counts and in means of exact sums: the same for every order of the rows."""
     counts = np.zeros(4, dtype=np.int64)
     for batch in certificates.batches(["confidence", "flipped", "flip_budget"]):
@@ -64,7 +64,7 @@ def _counts(batch: pa.Table) -> np.ndarray[Any, Any]:
     return np.array([np.count_nonzero(case) for case in cases], dtype=np.int64)
 
 
-def _mean(certificates: Certificates, name: str) -> float | None:
+def _mean(certificates: Certificates | StoredAudit, name: str) -> float | None:
     pieces = (batch.column(0).to_pylist() for batch in certificates.batches([name]))
     rows = len(certificates)
     return math.fsum(itertools.chain.from_iterable(pieces)) / rows if rows else None

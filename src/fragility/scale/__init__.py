@@ -1,0 +1,1 @@
+"""Scale: audits of more rows than fit into memory."""

@@ -1,0 +1,154 @@
+"""One batch of rows to one table of certificates: what every way of auditing many rows is made of.
+
+A `BatchAuditor` is made ready once and can be pickled, so that a worker process or another machine receives the model,
+its fingerprint, the engine and the protocol with it and repeats none of the decisions. `audit` is then a pure function
+of a batch: a row's certificate does not depend on the rows it came with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from fragility._audit import Auditor, claims_from, input_row_digests
+from fragility._lattice import declare_lattice, lattice_of_rows
+from fragility.arrays import DEFAULT_BYTE_BUDGET
+from fragility.certificates import (
+    EXTENTS,
+    Extent,
+    LatticeClaims,
+    LatticeDeclaration,
+    context_digest,
+    lattice_context,
+    row_digests,
+    table_of,
+    with_block,
+)
+from fragility.engines.trace import Trace
+from fragility.errors import DataError
+from fragility.evidence import EvidenceRows
+from fragility.models import Model
+from fragility.protocol import Protocol, bind
+
+
+@dataclass(frozen=True, eq=False)
+class TracedBatch:
+    """Rows whose states an engine has observed; what is left to do holds no lock of the engine."""
+
+    rows: EvidenceRows
+    trace: Trace
+    block: LatticeClaims | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class AuditedBatch:
+    """The certificates of a batch, and what the manifest needs to know of it."""
+
+    table: pa.Table  # in the format's columns, digests included
+    digests: bytes  # 32 bytes a row, one after the other: of its claims
+    input_digests: bytes  # the same: of its id and raw fields
+    evaluations: int
+    lattice_digests: bytes = b""  # the same: of its lattice block, where there is one
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchAuditor:
+    """A model, a protocol and an engine made ready on the first rows, for any number of batches."""
+
+    auditor: Auditor
+    context: bytes  # what binds a row's digest to protocol and model
+    extent: Extent
+    lattice: LatticeDeclaration | None = None  # what the lattice block is searched with, where there is one
+
+    @property
+    def model(self) -> Model:
+        return self.auditor.model
+
+    @property
+    def protocol(self) -> Protocol:
+        return self.auditor.protocol
+
+    @property
+    def engine(self) -> str:
+        return self.auditor.engine
+
+    def audit(self, X: Any, ids: Sequence[Any] | None = None) -> AuditedBatch:
+        """Return the certificates of raw rows (an Arrow table or batch, or whatever :func:`fragility.audit` takes)."""
+        return self.certify(self.trace(X, ids))
+
+    def trace(self, X: Any, ids: Sequence[Any] | None = None) -> TracedBatch:
+        """Return what the engine observes on raw rows: the first half of an audit, which uses every core."""
+        rows = self.auditor.bind(frame_of(X), ids)
+        return TracedBatch(rows, self.auditor.trace(rows), self._block(rows))
+
+    def _block(self, rows: EvidenceRows) -> LatticeClaims | None:
+        if self.lattice is None:
+            return None
+        return lattice_of_rows(rows, self.protocol, self.lattice, self.auditor.byte_budget)
+
+    def certify(self, traced: TracedBatch) -> AuditedBatch:
+        """Return the certificates of traced rows: the second half, which can run beside the next batch's first."""
+        claims = claims_from(traced.trace, traced.rows, self.protocol)
+        digests = row_digests(claims, self.context, self.protocol.resolution)
+        table = table_of(claims, digests, self.protocol, self.model.classes, extent=self.extent)
+        block_digests: list[bytes] = []
+        if traced.block is not None and self.lattice is not None:
+            context = lattice_context(self._bound_to(), self.lattice)
+            table, block_digests = with_block(table, traced.block, self.lattice, context, self.protocol)
+        return AuditedBatch(
+            table=table,
+            digests=b"".join(digests),
+            input_digests=b"".join(input_row_digests(traced.rows)),
+            evaluations=traced.trace.evaluations,
+            lattice_digests=b"".join(block_digests),
+        )
+
+    def _bound_to(self) -> dict[str, Any]:
+        """Return the fields of the manifest that the digests of a lattice block are bound to."""
+        model = {"fingerprint": self.model.fingerprint, "classes": self.model.classes}
+        return {"protocol_digest": self.protocol.digest, "model": model}
+
+
+def prepare(
+    model: Any,
+    X: Any,
+    protocol: Protocol,
+    *,
+    ids: Sequence[Any] | None = None,
+    engine: str = "auto",
+    claims: Extent = "full",
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    lattice: bool = False,
+    rates: Any = None,
+) -> BatchAuditor:
+    """Return an auditor of batches, made ready on ``X``, the first rows to audit.
+
+    Every audit of the same rows must be made ready on the same first rows (some dozens are enough), since they decide
+    which engine is used.
+    """
+    if claims not in EXTENTS:
+        raise DataError(f"claims must be one of {', '.join(EXTENTS)}, got {claims!r}")
+    rows = bind(Model.wrap(model), frame_of(X), protocol, ids)
+    ready = Auditor.of(rows, protocol, engine, byte_budget)
+    context = context_digest(protocol.digest, ready.model.fingerprint, ready.model.classes)
+    declared = declare_lattice(rows, protocol, engine, rates) if lattice or rates is not None else None
+    return BatchAuditor(ready, context, claims, declared)
+
+
+def frame_of(X: Any) -> Any:
+    """Return Arrow rows as the pandas frame that reading their file gives; other rows as they are."""
+    if isinstance(X, pa.RecordBatch):
+        X = pa.Table.from_batches([X])
+    return X.to_pandas() if isinstance(X, pa.Table) else X
+
+
+def ids_of(frame: pd.DataFrame, id_column: str | None) -> list[Any] | None:
+    """Return the values of the id column; None where there is none."""
+    return None if id_column is None else list(frame[id_column].tolist())

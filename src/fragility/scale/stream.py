@@ -1,0 +1,343 @@
+"""audit_files: rows in files in, certificates in a folder out, in memory that does not depend on how many there are.
+
+Three things happen at the same time: the next part is read, a part is computed on all cores, and the part before it is
+hashed, encoded and written. A part is finished when its journal says so; the manifest, written last, makes all of them
+the audit of the folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyarrow import fs as arrow_fs
+
+from fragility._audit import input_row_digests, manifest_of
+from fragility.arrays import DEFAULT_BYTE_BUDGET
+from fragility.canonical import digest_bytes
+from fragility.certificates import (
+    PART_ROWS,
+    Extent,
+    StoredAudit,
+    commit,
+    completed,
+    read_protocol_signature,
+    remove_unnamed,
+    writing_into,
+)
+from fragility.engines.trace import Progress
+from fragility.errors import CertificateError, DataError, FragilityError
+from fragility.evidence.rows import Rows, read_rows
+from fragility.ids import SeenIds
+from fragility.libraries import library_versions
+from fragility.progress import Report, progress_bar
+from fragility.protocol import Protocol
+from fragility.scale.batch import BatchAuditor, TracedBatch, prepare
+from fragility.scale.journal import Journal, PartRecord, packed_digest
+from fragility.scale.source import CsvFormat, RawPart, RowSource, open_source
+
+FIRST_ROWS = 1024  # on which model and engine are made ready, whatever the size of the parts
+
+
+def audit_files(
+    model: Any,
+    source: str | os.PathLike[str],
+    protocol: Protocol,
+    out: str | os.PathLike[str],
+    *,
+    id_column: str | None = None,
+    target: str | None = None,
+    rows: slice | None = None,
+    resume: bool = False,
+    claims: Extent = "full",
+    engine: str = "auto",
+    part_rows: int = PART_ROWS,
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    lattice: bool = False,
+    rates: Any = None,
+    protocol_signature: str | os.PathLike[str] | None = None,
+    csv: CsvFormat | None = None,
+    filesystem: arrow_fs.FileSystem | None = None,
+    progress: bool | Progress | None = None,
+) -> StoredAudit:
+    """Audit the rows of files, however many, and write one certificate for each row to a folder.
+
+    The folder is the same, byte by byte, as :func:`audit` and :meth:`Certificates.save` write for rows that fit into
+    memory. Whatever interrupts the audit, the parts finished by then are kept, and ``resume=True`` goes on from there
+    to the same bytes.
+
+    Parameters
+    ----------
+    model : estimator, pipeline, booster or Model
+        The fitted classifier; whatever :meth:`Model.wrap` takes.
+    source : path or address
+        Parquet, CSV or Arrow: a file, a folder of files, or a pattern such as ``rows/2026-*.parquet``; with ``://`` in
+        it an address that pyarrow knows, such as ``s3://bucket/rows/``.
+    protocol : Protocol
+        What is removed and degraded, and how the result is read.
+    out : path
+        The folder to write: a new one, an empty one, or one that holds an audit, which is replaced at the very end.
+    id_column : str, optional
+        The column with a distinct id for each row; by default the index that pandas stored, else the row's number.
+    target : str, optional
+        A column of labels, kept away from the model; it need not be there.
+    rows : slice, optional
+        Only these rows, counted over all files.
+    resume : bool, default=False
+        Go on with an audit that was interrupted. Model, protocol, options and input must be those it was begun with.
+    claims : {"full", "summary"}, default="full"
+        ``summary`` leaves out the lists with one entry a step, severity or group: scores only, in a fraction of the
+        space. Row digests are those of the full audit.
+    engine : str, default="auto"
+        As in :func:`audit`.
+    part_rows : int, default=50000
+        Rows of a part, which is what is held in memory at a time and what an interruption can lose.
+    byte_budget : int, default=256 MiB
+        As in :func:`audit`.
+    lattice : bool, default=False
+        As in :func:`audit`: also search each row's smallest failing set.
+    rates : float, mapping or Outages, optional
+        As in :func:`audit`: how often evidence fails; also say how likely each decision is lost.
+    protocol_signature : path, optional
+        The envelope that :func:`sign` wrote for the protocol file before the audit; it is kept with the certificates.
+    csv : CsvFormat, optional
+        How CSV files are written.
+    filesystem : pyarrow.fs.FileSystem, optional
+        Where ``source`` lies, if not here and not at an address.
+    progress : bool or callable, optional
+        A bar on the terminal (the default if there is one), or a function (rows done, rows in all or 0 if not known).
+
+    Returns
+    -------
+    StoredAudit
+        The finished audit, to be read part by part.
+
+    Raises
+    ------
+    FragilityError
+        The input, the model and the protocol do not belong together, the folder cannot be written, or the audit there
+        cannot be resumed.
+
+    See Also
+    --------
+    audit : Certificates of rows in memory.
+    open_audit : Read the folder later.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import fragility as fg
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = fg.load_credit_g()
+    >>> X = X[["duration", "age", "installment_commitment"]]
+    >>> model = LogisticRegression().fit(X[:700], y[:700])
+    >>> protocol = fg.Protocol.fit(model, X[:700])
+    >>> with tempfile.TemporaryDirectory() as home:
+    ...     X[700:].to_parquet(Path(home, "rows.parquet"))
+    ...     audit = fg.audit_files(model, Path(home, "rows.parquet"), protocol, Path(home, "audit"))
+    ...     print(len(audit), audit.engine)
+    300 linear
+    """
+    if part_rows < 1:
+        raise DataError(f"part_rows must be at least 1, got {part_rows}")
+    envelope = None if protocol_signature is None else read_protocol_signature(protocol_signature, protocol.digest)
+    found = open_source(
+        source,
+        fields=protocol.fields,
+        id_column=id_column,
+        target=target,
+        rows=_forward(rows),
+        csv=csv,
+        filesystem=filesystem,
+    )
+    first = found.head(FIRST_ROWS)
+    with _placing_errors(found, first, protocol):
+        ready = prepare(
+            model,
+            first.frame,
+            protocol,
+            ids=first.ids,
+            engine=engine,
+            claims=claims,
+            byte_budget=byte_budget,
+            lattice=lattice,
+            rates=rates,
+        )
+    with writing_into(out, patience=0.0) as (target_folder, alone), progress_bar("auditing", progress) as report:
+        run = _Run(found, ready, Journal(target_folder), part_rows, report)
+        run.journal.begin(run.key(), resume=resume)
+        try:
+            run.work()
+            run.finish(alone, envelope)
+        except (OSError, FragilityError) as error:
+            raise _with_hint(error, run) from error
+        finally:
+            run.journal.discard_if_empty()
+    return StoredAudit(out)
+
+
+@contextmanager
+def _placing_errors(source: RowSource, part: RawPart, protocol: Protocol) -> Iterator[None]:
+    """Say in which rows of the input an error lies."""
+    try:
+        yield
+    except FragilityError as error:
+        for own in protocol.fields:
+            if own.type in ("integer", "number") and own.name in part.frame.columns:
+                source.refuse_text(part, own.name)
+        if part.start == 0:
+            raise
+        raise type(error)(f"rows {part.start} to {part.start + len(part) - 1} of the input: {error}") from error
+
+
+def _forward(rows: slice | None) -> slice:
+    if rows is None:
+        return slice(None)
+    if any(bound is not None and bound < 0 for bound in (rows.start, rows.stop)) or rows.step not in (None, 1):
+        raise DataError(f"rows of files are counted forward, one by one; got {rows}")
+    return rows
+
+
+def _with_hint(error: OSError | FragilityError, run: _Run) -> Exception:
+    """Return the error, and what is not lost."""
+    kept = run.journal.finished_count()
+    if not kept:
+        return error
+    told = f"{error.strerror or error}" if isinstance(error, OSError) else str(error)
+    if isinstance(error, OSError):
+        told = f"cannot write the certificates to {run.journal.target}: {told}"
+    kind = CertificateError if isinstance(error, OSError) else type(error)
+    return kind(f"{told} ({kept} finished parts are kept; go on with resume=True)")
+
+
+@dataclass
+class _Run:
+    """One audit of files while it is made."""
+
+    source: RowSource
+    auditor: BatchAuditor
+    journal: Journal
+    part_rows: int
+    report: Report | None
+    records: list[PartRecord] = field(default_factory=list)
+    seen: SeenIds = field(default_factory=SeenIds)
+    rows_done: int = 0
+
+    def key(self) -> dict[str, Any]:
+        """Return what must be the same in a run that goes on with the parts of this one."""
+        source, model = self.source, self.auditor.model
+        csv = source.csv
+        return {
+            "model": model.fingerprint,
+            "protocol": self.auditor.protocol.digest,
+            "engine": self.auditor.engine,
+            "probabilities": model.link,
+            "versions": library_versions(),
+            "part_rows": self.part_rows,
+            "claims": self.auditor.extent,
+            "lattice": None if self.auditor.lattice is None else self.auditor.lattice.to_dict(),
+            "columns": [
+                *(source.id_column, source.target, source.chosen.start, source.chosen.stop),
+                *(csv.separator, csv.encoding, csv.decimal),
+            ],
+            "input": [[file.name, file.size] for file in source.files],
+        }
+
+    # --- making ---------------------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """Make every part that is not finished yet."""
+        with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as finisher:
+            parts = self._known_rows()
+            upcoming: Future[Any] = reader.submit(next, parts, None)
+            finishing: Future[PartRecord] | None = None
+            place = 0
+            while (given := upcoming.result()) is not None:
+                upcoming = reader.submit(next, parts, None)
+                part, known = given
+                if known is not None:
+                    self._wait(finishing)
+                    finishing = None
+                    self._note(known)
+                else:
+                    traced = self._traced(part)
+                    self._wait(finishing)
+                    finishing = finisher.submit(self._finish_part, place, traced)
+                    del traced  # whoever finishes it lets go of it before the next one is made
+                place += 1
+            self._wait(finishing)
+
+    def _known_rows(self) -> Iterator[tuple[RawPart, PartRecord | None]]:
+        """Return the parts of the input, and what is finished of them; refuse an input that has changed."""
+        for place, part in enumerate(self.source.parts(self.part_rows)):
+            if not part.numbered:
+                self._check_distinct(part)
+            known = self.journal.record(place)
+            if known is not None and known.input_digest != self._input_digest(part):
+                raise DataError(
+                    f"the input has changed since the audit was interrupted: its rows {part.start} to "
+                    f"{part.start + len(part) - 1} are others; restore it, or remove {self.journal.folder} to begin "
+                    "anew"
+                )
+            yield part, known
+
+    def _check_distinct(self, part: RawPart) -> None:
+        twice = self.seen.add(part.ids)
+        if twice is not None:
+            raise DataError(
+                f"ids must be distinct, {twice!r} appears twice among the first {part.start + len(part)} rows"
+            )
+
+    def _input_digest(self, part: RawPart) -> str:
+        digests = input_row_digests(self._as_given(part))
+        return packed_digest(bytearray(b"".join(digests)))
+
+    def _as_given(self, part: RawPart) -> Rows:
+        model, fields = self.auditor.model, self.auditor.protocol.fields
+        expected = model.columns or tuple(f.name for f in fields)
+        return read_rows(part.frame, expected, model.n_columns, part.ids)
+
+    def _traced(self, part: RawPart) -> TracedBatch:
+        with _placing_errors(self.source, part, self.auditor.protocol):
+            return self.auditor.trace(part.frame, part.ids)
+
+    def _finish_part(self, place: int, traced: TracedBatch) -> PartRecord:
+        return self.journal.write(place, self.auditor.certify(traced))
+
+    def _wait(self, finishing: Future[PartRecord] | None) -> None:
+        if finishing is not None:
+            self._note(finishing.result())
+
+    def _note(self, record: PartRecord) -> None:
+        self.records.append(record)
+        self.rows_done += record.rows
+        if self.report is not None:
+            self.report(self.rows_done, self.source.count or 0)
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    def finish(self, alone: bool, envelope: bytes | None) -> None:
+        """Bind the parts together and make them the folder's audit."""
+        self.seen = SeenIds()  # no longer needed, and the digests are
+        root, input_digest, *lattice_root = self.journal.roots(self.records)
+        auditor, evaluations = self.auditor, sum(record.evaluations for record in self.records)
+        protocol = auditor.protocol
+        manifest = manifest_of(auditor.model, protocol, auditor.engine, evaluations, input_digest, self.rows_done)
+        declared = auditor.lattice
+        whole = completed(
+            manifest,
+            self.rows_done,
+            root,
+            auditor.extent,
+            lattice=None if declared is None else {**declared.to_dict(), "root_digest": lattice_root[0]},
+            protocol_signature=None if envelope is None else digest_bytes(envelope),
+        )
+        commit(self.journal.target, self.journal.placed(self.records), protocol, whole, envelope)
+        self.journal.discard()
+        if alone:
+            remove_unnamed(self.journal.target)
