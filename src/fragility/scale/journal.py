@@ -54,6 +54,29 @@ class PartRecord:
     input_digest: str  # of its rows, ids included
 
 
+@dataclass(frozen=True, eq=False)
+class EncodedPart:
+    """A part as the bytes that are written, wherever it was made."""
+
+    data: bytes  # of its file
+    digests: bytes  # 32 bytes a row: of its claims
+    input_digests: bytes  # the same: of its id and raw fields
+    evaluations: int
+
+    @classmethod
+    def of(cls, batch: AuditedBatch) -> EncodedPart:
+        """Return a batch of certificates in bytes."""
+        return cls(encoded_part(batch.table), batch.digests, batch.input_digests, batch.evaluations)
+
+    @property
+    def rows(self) -> int:
+        return len(self.digests) // DIGEST_BYTES
+
+    @property
+    def input_digest(self) -> str:
+        return packed_digest(bytearray(self.input_digests))
+
+
 class Journal:
     """The journal in a folder that only this process writes to."""
 
@@ -131,20 +154,23 @@ class Journal:
         here = self.folder / record.name
         return here if here.exists() else self.target / record.name
 
-    def write(self, place: int, batch: AuditedBatch) -> PartRecord:
+    def write(self, place: int, part: EncodedPart) -> PartRecord:
         """Write a finished part."""
-        data = encoded_part(batch.table)
         record = PartRecord(
-            name=part_name(place, data),
-            digest=digest_bytes(data),
-            rows=len(batch),
-            evaluations=batch.evaluations,
-            input_digest=packed_digest(bytearray(batch.input_digests)),
+            name=part_name(place, part.data),
+            digest=digest_bytes(part.data),
+            rows=part.rows,
+            evaluations=part.evaluations,
+            input_digest=part.input_digest,
         )
-        write_bytes(self.folder / record.name, data)
-        write_bytes(self.folder / _digests_name(place), batch.digests + batch.input_digests)
+        write_bytes(self.folder / record.name, part.data)
+        write_bytes(self.folder / _digests_name(place), part.digests + part.input_digests)
         write_bytes(self.folder / f"part-{place_text(place)}.json", json.dumps(asdict(record)).encode())
         return record
+
+    def data(self, record: PartRecord) -> bytes:
+        """Return the bytes of a finished part."""
+        return self._part_path(record).read_bytes()
 
     def roots(self, records: list[PartRecord]) -> tuple[str, str]:
         """Return the root digests over the claims and over the input of all parts."""
