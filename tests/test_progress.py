@@ -18,6 +18,7 @@ def test_long_work_shows_how_far_it_is(monkeypatch, capsys):
         report(3, 5)
     shown = capsys.readouterr()
     assert "auditing" in shown.err and "3/5" in shown.err and shown.out == ""
+    assert "rows/s" in shown.err
 
 
 def test_the_bar_goes_when_the_work_fails(monkeypatch, capsys):

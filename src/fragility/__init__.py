@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fragility.display import CollapseDisplay, FragileCalibrationDisplay, FragilityMapDisplay, ReviewPolicyDisplay
     from fragility.errors import (
         CertificateError,
+        ClusterError,
         DataError,
         EngineError,
         EvidenceError,
@@ -46,6 +47,7 @@ _HOME = {
     "Baselines": "_evaluate",
     "Certificate": "certificates",
     "CertificateError": "errors",
+    "ClusterError": "errors",
     "Certificates": "certificates",
     "CollapseDisplay": "display",
     "CsvFormat": "scale.source",
@@ -95,6 +97,7 @@ __all__ = [
     "Certificate",
     "CertificateError",
     "Certificates",
+    "ClusterError",
     "CollapseDisplay",
     "CsvFormat",
     "DataError",

@@ -17,7 +17,7 @@ Report = Callable[[int, int], None]
 
 @contextmanager
 def progress_bar(task: str, wanted: bool | Report | None = None) -> Iterator[Report | None]:
-    """Yield a function (done, total), or None where nobody is looking.
+    """Yield a function (rows done, rows in all or 0 where nobody knows), or None where nobody is looking.
 
     wanted: None for a bar if standard error is a terminal, True or False to insist, or a function to call instead.
     """
@@ -46,9 +46,10 @@ class _LateBar:
         if self._bar is None and time.monotonic() - self._start >= SHOW_AFTER_SECONDS:
             self._bar = _transient_bar()
             self._bar.start()
-            self._task = self._bar.add_task(self._name, total=total)
+            self._task = self._bar.add_task(self._name, total=total or None, speed="")
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total)
+            speed = rows_a_second(done, time.monotonic() - self._start)
+            self._bar.update(self._task, completed=done, total=total or None, speed=speed)
 
     def close(self) -> None:
         if self._bar is not None:
@@ -59,5 +60,12 @@ def _transient_bar() -> Progress:
     from rich.console import Console  # only whoever waits at a terminal needs it
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    counts = (MofNCompleteColumn(), TextColumn("{task.fields[speed]}"), TimeRemainingColumn())
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), *counts, console=Console(stderr=True), transient=True
+    )
+
+
+def rows_a_second(rows: int, seconds: float) -> str:
+    """Return the speed of some work in words."""
+    return f"{rows / seconds:,.0f} rows/s" if seconds > 0 else ""

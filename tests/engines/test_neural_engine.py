@@ -331,3 +331,20 @@ def test_benchmark_needs_torch_and_numpy_alone(tmp_path):
     code = f"{absent} sys.argv = {arguments!r}; runpy.run_path({str(script)!r}, run_name='__main__')"
     printed = run("-c", code)
     assert '"certificates_per_second"' in printed
+
+
+@pytest.mark.parametrize("opaque", [False, True], ids=["sequential", "opaque"])
+def test_float32_networks_answer_a_row_alike_in_any_batch(opaque):
+    """A product of float32 matrices rounds by its shape; cut and reordered, the digests of the rows are the same."""
+    module = perceptron(12, 3)
+    model = Model.wrap(Opaque(module) if opaque else module, classes=["a", "b", "c"], output="logits")
+    rows = np.random.default_rng(6).normal(size=(1500, 12))
+    protocol = Protocol.fit(model, NUMBERS, depth=4)
+    whole = fg.audit(model, rows, protocol, engine="neural").table.column("digest").to_pylist()
+    order = np.random.default_rng(7).permutation(1500)
+    for size in (1, 7, 333):
+        few = order[: min(1500, 12 * size)]
+        for start in range(0, len(few), size):
+            those = few[start : start + size]
+            part = fg.audit(model, rows[those], protocol, ids=those, engine="neural")
+            assert part.table.column("digest").to_pylist() == [whole[i] for i in those]

@@ -1,15 +1,14 @@
-"""audit_files: the folder that an audit in memory writes, whatever the format, the size of the parts or the accident."""
+"""audit_files: the folder that an audit in memory writes, whatever the format, the parts or the accident."""
 
 from __future__ import annotations
 
 import errno
 import os
-import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,9 @@ import fragility as fg
 from fragility import files
 from fragility.certificates import PART_ROWS, WORK_FOLDER
 from fragility.errors import CertificateError, DataError, ModelError
+from fragility.libraries import library_versions
 from fragility.scale import journal as journal_module
+from fragility.scale import stream as stream_module
 from fragility.scale.batch import prepare
 
 KINDS = ("parquet", "csv", "csv.gz", "feather", "stream.arrow")
@@ -77,6 +78,11 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+def saved(certs: fg.Certificates, folder: Path) -> Path:
+    """Save certificates made earlier as they would be made now: other tests have loaded further libraries since."""
+    return fg.Certificates(certs.table, certs.protocol, {**certs.manifest, "versions": library_versions()}).save(folder)
+
+
 # --- the same as in memory ----------------------------------------------------------------------------------
 
 
@@ -84,7 +90,7 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_files_of_every_kind_give_the_bytes_of_an_audit_in_memory(case, rows, protocol, certs, tmp_path, kind) -> None:
     source = write(rows, tmp_path / f"rows.{kind}")
     stored = fg.audit_files(case.model, source, protocol, tmp_path / "files")
-    assert content(tmp_path / "files") == content(certs.save(tmp_path / "memory"))
+    assert content(tmp_path / "files") == content(saved(certs, tmp_path / "memory"))
     assert len(stored) == len(certs) and stored.engine == certs.engine == "trees"
 
 
@@ -136,7 +142,7 @@ def test_folders_patterns_and_other_file_systems(case, rows, protocol, certs, tm
     sources += [("rows/2026", local), ("rows/*/0?.parquet", local)]
     for k, (source, filesystem) in enumerate(sources):
         stored = fg.audit_files(case.model, source, protocol, tmp_path / f"{k}", filesystem=filesystem)
-        assert content(stored.folder) == content(certs.save(tmp_path / "memory")), source
+        assert content(stored.folder) == content(saved(certs, tmp_path / "memory")), source
 
 
 def test_ids_labels_and_row_ranges(case, rows, protocol, tmp_path) -> None:
@@ -165,13 +171,13 @@ def test_numbers_as_ids_are_decided_over_the_whole_file(case, rows, protocol, tm
         case.model, tmp_path / "rows.csv", protocol, tmp_path / "a", id_column="loan", part_rows=100
     )
     assert pa.concat_tables(stored.batches(["id"])).column("id").to_pylist() == texts
-    write(rows.assign(loan=texts[:399] + ["0399"]), tmp_path / "rows.csv")
+    write(rows.assign(loan=[*texts[:399], "0399"]), tmp_path / "rows.csv")
     stored = fg.audit_files(case.model, tmp_path / "rows.csv", protocol, tmp_path / "b", id_column="loan")
     assert stored.by_id("7").id == 7
 
 
 def test_columns_of_csv_files_have_the_types_of_training(tmp_path) -> None:
-    """Whole numbers in one part and decimals in another, codes that look like numbers, gaps: every part is typed alike."""
+    """Decimals that are whole in some part are decimals there too; a text among numbers is named with its line."""
     case = fitted("credit_g", "lightgbm", "transformed")
     X = case.X_train.assign(credit_amount=case.X_train["credit_amount"] + 0.5)
     X_test = case.X_test.reset_index(drop=True)  # its amounts are whole numbers
@@ -185,7 +191,9 @@ def test_columns_of_csv_files_have_the_types_of_training(tmp_path) -> None:
     spoiled = X_test.astype({"age": object})
     spoiled.loc[377, "age"] = "old"
     spoiled.to_csv(tmp_path / "rows.csv", index=False)
-    with pytest.raises(DataError, match=r"rows\.csv, line 379: column 'age' held whole numbers .* 'old'"):
+    with pytest.raises(
+        DataError, match=r"rows\.csv, line 379: column 'age' held numbers in the training data, 'old' is none"
+    ):
         fg.audit_files(model, tmp_path / "rows.csv", protocol, tmp_path / "b", part_rows=90)
 
 
@@ -246,7 +254,7 @@ def child(target, resume, die_at=None):
                 if count == die_at:
                     os.kill(os.getpid(), signal.SIGKILL)
         sys.addaudithook(tick)
-    audit_files(model, source, protocol, target, part_rows=23, resume=resume, id_column="loan")
+    audit_files(model, source, protocol, target, part_rows=130, resume=resume, id_column="loan")
     os._exit(0)
 
 start = time.monotonic()
@@ -256,7 +264,7 @@ for seed in seeds:
     random.seed(seed)
     target, resume, kills = home / f"killed{seed}", False, 0
     while True:
-        pid = child(target, resume, random.randrange(20, 700) if seed % 2 else None)
+        pid = child(target, resume, random.randrange(10, 220) if seed % 2 else None)
         if not seed % 2:
             time.sleep(random.uniform(0, took))
             os.kill(pid, signal.SIGKILL)
@@ -286,7 +294,7 @@ def killed(tmp_path: Path, seeds: list[int]) -> None:
     kills = [int(line.split()[1]) for line in done.stdout.splitlines()]
     assert len(kills) == len(seeds) and sum(kills) >= len(seeds) // 2
     expected = content(tmp_path / "whole")
-    assert len(expected) == 89
+    assert len(expected) == 18
     for seed in seeds:
         assert content(tmp_path / f"killed{seed}") == expected, seed
 
@@ -326,7 +334,7 @@ def test_what_is_finished_is_kept_and_an_old_audit_stays_until_the_end(
         with pytest.raises(KeyboardInterrupt):
             fg.audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50)
     assert len(fg.open_audit(tmp_path / "a")) == 3
-    assert {name: data for name, data in _files(tmp_path / "a").items()} == before
+    assert _files(tmp_path / "a") == before
     with pytest.raises(CertificateError, match=r"interrupted audit with 4 finished parts; continue it with resume=Tru"):
         fg.audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50)
     stored = fg.audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50, resume=True)
@@ -366,9 +374,7 @@ def test_a_run_is_resumed_only_with_what_it_was_begun_with(case, rows, protocol,
             fg.audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50)
 
     def resumed(model=case.model, protocol=protocol, source=table, **options):
-        return fg.audit_files(
-            model, source, protocol, tmp_path / "a", **{"part_rows": 50, "resume": True, **options}
-        )
+        return fg.audit_files(model, source, protocol, tmp_path / "a", **{"part_rows": 50, "resume": True, **options})
 
     other = fitted("credit_g", "logistic", "transformed").model
     deeper = fg.Protocol.fit(case.model, case.X_train, depth=3)
@@ -398,7 +404,7 @@ def test_an_input_that_changed_is_refused_though_its_size_has_not(case, rows, pr
     other = 33 if age != 33 else 34
     write(rows.assign(age=rows["age"].where(rows.index != 60, other)), source)
     assert source.stat().st_size == size
-    with pytest.raises(DataError, match=r"input has changed since the audit was interrupted: its rows 50 to 99 are oth"):
+    with pytest.raises(DataError, match=r"input has changed since the audit was interrupted: its rows 50 to 99 "):
         fg.audit_files(case.model, source, protocol, tmp_path / "a", part_rows=50, resume=True)
     write(rows, source)
     assert len(fg.audit_files(case.model, source, protocol, tmp_path / "a", part_rows=50, resume=True)) == 400
@@ -408,7 +414,7 @@ def test_a_full_disk_costs_no_finished_part(case, protocol, table, tmp_path, mon
     full = OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patch:
         interrupted_after(3, patch, full)
-        with pytest.raises(CertificateError, match=r"No space left on device \(3 finished parts are kept; go on with res"):
+        with pytest.raises(CertificateError, match=r"No space left on device \(3 finished parts are kept; go on "):
             fg.audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50)
     with monkeypatch.context() as patch:  # the last step of all: the parts are in their places, the manifest is not
         replace = os.replace
@@ -444,9 +450,9 @@ def test_a_file_size_limit_is_one_sentence(case, protocol, table, tmp_path) -> N
 
 def test_two_audits_into_one_folder(case, protocol, table, tmp_path) -> None:
     (tmp_path / "a").mkdir()
-    with files.exclusive(tmp_path / "a"):
-        with pytest.raises(CertificateError, match=r"another process is writing there; wait for it to end"):
-            fg.audit_files(case.model, table, protocol, tmp_path / "a")
+    refused = pytest.raises(CertificateError, match=r"another process is writing there; wait for it to end")
+    with files.exclusive(tmp_path / "a"), refused:
+        fg.audit_files(case.model, table, protocol, tmp_path / "a")
     assert len(fg.audit_files(case.model, table, protocol, tmp_path / "a")) == 400
 
 
@@ -492,14 +498,17 @@ def test_what_cannot_be_read_is_named(case, rows, protocol, tmp_path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-def test_an_unreadable_part_of_the_input_costs_nothing_that_is_finished(case, rows, protocol, tmp_path) -> None:
+def test_an_unreadable_part_of_the_input_costs_nothing_that_is_finished(
+    case, rows, protocol, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(stream_module, "FIRST_ROWS", 64)
     home = tmp_path / "rows"
     home.mkdir()
     for i in range(4):
         rows[100 * i : 100 * i + 100].reset_index(drop=True).to_parquet(home / f"{i}.parquet")
     good = (home / "3.parquet").read_bytes()
     (home / "3.parquet").write_bytes(good[:500] + b"\0" * 200 + good[700:])
-    with pytest.raises(DataError, match=r"3\.parquet could not be read.*2 finished parts are kept; go on with resume=Tru"):
+    with pytest.raises(DataError, match=r"3\.parquet could not be read.*3 finished parts are kept; go on"):
         fg.audit_files(case.model, home, protocol, tmp_path / "a", part_rows=100)
     (home / "3.parquet").write_bytes(good)
     assert len(fg.audit_files(case.model, home, protocol, tmp_path / "a", part_rows=100, resume=True)) == 400
@@ -512,7 +521,7 @@ def test_ids_that_come_twice_are_found_in_whatever_parts(case, rows, protocol, t
             fg.audit_files(
                 case.model, tmp_path / "rows.parquet", protocol, tmp_path / "a", id_column="loan", part_rows=part_rows
             )
-        (tmp_path / "a" / WORK_FOLDER).exists() and __import__("shutil").rmtree(tmp_path / "a")
+        shutil.rmtree(tmp_path / "a", ignore_errors=True)
 
 
 def test_words_that_are_no_choice(case, protocol, table, tmp_path) -> None:
@@ -557,22 +566,24 @@ def test_a_summary_holds_the_scores_and_verifies(case, rows, protocol, certs, ta
     assert fg.verify(tmp_path / "a", case.model, rows).complete
     one = stored.by_id(5)
     assert one.path == certs[5].path and one.path_margin == () and "removed in this order" in one.story()
-    assert stored.summary() == fg.Certificates.load(tmp_path / "a").summary() or True
-    forged = whole.set_column(6, "rcma", pa.array(np.r_[0.5, whole.column("rcma").to_numpy()[1:]]))
-    result = fg.verify(fg.Certificates(forged, protocol, stored.manifest), case.model, rows)
-    assert not result and "rcma" in str(result) or "contradict" in str(result)
-    digests = whole.column("digest").to_pylist()
-    swapped = whole.set_column(whole.column_names.index("digest"), "digest", pa.array([digests[1], digests[0], *digests[2:]]))
-    result = fg.verify(fg.Certificates(swapped, protocol, stored.manifest), case.model, rows)
+
+    def checked(name: str, values: list) -> fg.Verification:
+        forged = whole.set_column(whole.column_names.index(name), name, pa.array(values))
+        return fg.verify(fg.Certificates(forged, protocol, stored.manifest), case.model, rows)
+
+    rcma, digests = whole.column("rcma").to_pylist(), whole.column("digest").to_pylist()
+    assert "claims contradict the other claims of their rows: fds of row 0" in str(checked("rcma", [0.123, *rcma[1:]]))
+    margins = whole.column("margin").to_pylist()
+    assert "row 0, margin: claimed 9.0" in str(checked("margin", [9.0, *margins[1:]]))
+    result = checked("digest", [digests[1], digests[0], *digests[2:]])  # the root is the same
     assert [check.name for check in result.checks if not check.passed] == ["recomputation"]
     assert "row 0, digest" in str(result)
 
 
 def test_progress_counts_rows(case, protocol, table, tmp_path) -> None:
     seen: list[tuple[int, int]] = []
-    fg.audit_files(
-        case.model, table, protocol, tmp_path / "a", part_rows=150, progress=lambda done, total: seen.append((done, total))
-    )
+    report = lambda done, total: seen.append((done, total))  # noqa: E731
+    fg.audit_files(case.model, table, protocol, tmp_path / "a", part_rows=150, progress=report)
     assert seen == [(150, 400), (300, 400), (400, 400)]
 
 
@@ -609,7 +620,8 @@ def test_the_command_line_resumes(case, rows, protocol, tmp_path, monkeypatch) -
     assert run(*words[:-1], tmp_path / "b", "--claims", "summary").code == 0
     assert fg.open_audit(tmp_path / "b").extent == "summary"
     for folder in ("a", "b"):
-        checked = run("verify", tmp_path / folder, "--model", tmp_path / "model.joblib", "--trust", "--data", tmp_path / "rows.parquet")
+        given = ["--model", tmp_path / "model.joblib", "--trust", "--data", tmp_path / "rows.parquet"]
+        checked = run("verify", tmp_path / folder, *given)
         assert checked.code == 0 and "every claim of all 400 certificates holds" in checked.out
         assert run("top", tmp_path / folder).code == run("show", tmp_path / folder, "--row", "7").code == 0
     assert run("compare", tmp_path / "a", tmp_path / "b").code == 0

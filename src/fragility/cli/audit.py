@@ -44,11 +44,12 @@ from fragility.cli.outputs import plan_folder
 from fragility.cli.tables import CsvFormat, check_many, csv_format, many_rows, read_training, row_range
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 from fragility.cli.wording import in_options
-from fragility.errors import FragilityError, ProtocolError
+from fragility.errors import ClusterError, FragilityError, ProtocolError
 
 if TYPE_CHECKING:
     from fragility import fitting, scores
     from fragility.certificates import Extent
+    from fragility.scale.making import Workers
     from fragility.scale.source import RowSource
 
 Train = Annotated[
@@ -72,6 +73,13 @@ PartRows = Annotated[
     typer.Option(
         "--part-rows", metavar="N", min=1, help="Rows held at a time and written to one file. (default 50000)"
     ),
+]
+On = Annotated[
+    str | None,
+    typer.Option("--on", metavar="NAME", help="Let the workers of a cluster, ray or spark, make the parts."),
+]
+WorkerCount = Annotated[
+    int | None, typer.Option("--workers", metavar="N", min=1, help="How many workers of --on; one a core if absent.")
 ]
 Sample = Annotated[
     int | None, typer.Option("--sample", metavar="N", min=1, help="Recompute only N rows, chosen at random.")
@@ -110,6 +118,8 @@ def audit(
     claims: ClaimsExtent = "full",
     part_rows: PartRows = None,
     resume: Resume = False,
+    on: On = None,
+    workers: WorkerCount = None,
     separator: Separator = None,
     encoding: Encoding = None,
     decimal: Decimal = None,
@@ -130,10 +140,13 @@ def audit(
       fragility audit credit.scoring:pipeline new.parquet --protocol protocol.json --id loan_id --out audit/
 
       fragility audit model.skops 'rows/2026-*.parquet' --protocol protocol.json --out audit/ --resume
+
+      fragility audit model.skops rows/ --protocol protocol.json --out audit/ --on ray --workers 2
     """
     if protocol is not None:
         refuse_declared(context, "--protocol", DECLARED_BY_PROTOCOL)
     plan_folder(out_dir)
+    cluster = _workers(on, workers)
     from fragility.certificates import PART_ROWS
 
     form = csv_format(separator, encoding, decimal, data, train)
@@ -161,8 +174,27 @@ def audit(
         engine=engine,
         part_rows=PART_ROWS if part_rows is None else part_rows,
         csv=fg.CsvFormat(form.separator, form.encoding, form.decimal),
+        workers=cluster,
     )
     _print_summary(certs, out_dir, time.perf_counter() - started)
+
+
+def _workers(on: str | None, count: int | None) -> Workers | None:
+    if on is None:
+        if count is not None:
+            raise ClusterError("--workers says how many workers --on has; name the cluster with --on ray or --on spark")
+        return None
+    if on == "ray":
+        from fragility.scale.ray import RayWorkers, check_installed
+
+        check_installed()
+        return RayWorkers(count)
+    if on == "spark":
+        from fragility.scale.spark import SparkWorkers, check_ready
+
+        check_ready()
+        return SparkWorkers(count)
+    raise ClusterError(f"--on must be ray or spark, got {on!r}")
 
 
 def _note_unlabelled(source: RowSource, data: str) -> None:

@@ -46,10 +46,19 @@ def interruption() -> str:
     """Return what to say after Ctrl-C."""
     if not _planned:
         return "interrupted"
+    kept = [sentence for path in _planned if (sentence := _finished_parts(path))]
+    if kept:
+        return f"interrupted; {kept[0]}"
     changed = [str(path) for path, before in _planned.items() if _look(path) != before]
     if not changed:
         return "interrupted; nothing was written"
     return f"interrupted; written by then, perhaps not to the end: {', '.join(changed)}"
+
+
+def _finished_parts(folder: Path) -> str | None:
+    """Say what an interrupted audit keeps in its folder."""
+    finished = len(list((folder / ".audit").glob("part-*.json")))
+    return f"{finished} finished parts are kept in {folder}; go on with --resume" if finished else None
 
 
 def _check_file(path: Path, option: str) -> None:

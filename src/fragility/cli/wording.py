@@ -18,6 +18,7 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     (r"pass the ids as text", "store them as text"),
     (r"drop them \(on the command line (name the label [^)]*)\)", r"drop them, or \1"),
     (r"\btrust=True", "--trust"),
+    (r"at a time with part_rows=", "at a time with --part-rows"),
     (r"\bclasses=\[\.\.\.\]", "--classes A,B"),
     (r"\bmarkers=\.\.\.", "--markers A,B"),
     (r"keep only known ones with fields=\[\.\.\.\] when reading the log", "remove the others from the log"),

@@ -33,6 +33,9 @@ from torch.nn import functional as F
 LOG_CLIP = math.log(1e-12)  # as scores.CLIP
 SUM_TOLERANCE = 1e-4  # as models.SUM_TOLERANCE
 CPU_BATCH, CUDA_BATCH = 4096, 65536  # states handed to the network at a time
+# A product of float32 matrices rounds by its shape: such a network is always handed as many rows, padded if need be, so
+# that a row's answer depends neither on how many there are nor on how they were cut.
+CPU_SHAPE, CUDA_SHAPE = 512, 8192
 CPU_BYTES = 256 * 2**20
 MOST_ROWS = 32768
 
@@ -317,12 +320,26 @@ class _Evaluator:
     def __call__(self, states: Tensor) -> Tensor:
         """Return log probabilities (..., C) of states (..., units)."""
         flat = states.reshape(-1, states.shape[-1])
-        raw = [self.network.rest(flat[start : start + self.batch]) for start in range(0, len(flat), self.batch)]
+        size = self.batch if self.shape is None else self.shape
+        raw = [self._answer(flat[start : start + size]) for start in range(0, len(flat), size)]
         log_p = log_probabilities(raw[0] if len(raw) == 1 else torch.cat(raw), self.network.output, self.n_classes)
         bad = torch.isnan(log_p).any()
         self.bad = bad if self.bad is None else self.bad | bad
         self.evaluations += len(flat)
         return log_p.reshape(*states.shape[:-1], -1)
+
+    def _answer(self, states: Tensor) -> Tensor:
+        if self.shape is None or len(states) == self.shape:
+            return self.network.rest(states)
+        filling = states[-1:].expand(self.shape - len(states), -1)
+        return self.network.rest(torch.cat([states, filling]))[: len(states)]
+
+    @property
+    def shape(self) -> int | None:
+        """How many rows every call has; None where double precision leaves rounding without a say."""
+        if self.network.dtype == torch.float64:
+            return None
+        return CUDA_SHAPE if self.network.device.type == "cuda" else CPU_SHAPE
 
     @property
     def n_classes(self) -> int:

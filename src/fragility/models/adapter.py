@@ -137,6 +137,12 @@ class Model:
             decision=None if threshold_step is None else own_decision(threshold_step, list(head.classes_), labels),
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A link is made of functions without a name, which do not pickle; it follows from the rest.
+        own = self.head_link.name == PREDICT_PROBA.name
+        output = self.head_link.name.split(" of a ")[0] if " of a " in self.head_link.name else None
+        return _unpickled, (self.estimator, self.classes, output, own, self.__dict__.get("_fingerprint"))
+
     @cached_property
     def _fingerprint(self) -> Fingerprint:
         return fingerprint([self.estimator, [_plain(label) for label in self.classes]])
@@ -270,6 +276,17 @@ class Model:
             stacklevel=3,
         )
         return replace(self, head_link=PREDICT_PROBA)
+
+
+def _unpickled(
+    estimator: Any, classes: tuple[ClassLabel, ...], output: OutputKind | None, own: bool, found: Fingerprint | None
+) -> Model:
+    model = Model.wrap(estimator, classes=classes, output=output)
+    if own:
+        model = replace(model, head_link=PREDICT_PROBA)
+    if found is not None:
+        model.__dict__["_fingerprint"] = found  # a worker need not compute it again
+    return model
 
 
 def len_of(rows: Any) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol as Interface
 
@@ -23,6 +24,7 @@ from fragility.errors import DataError, FragilityError
 from fragility.evidence.rows import read_rows
 from fragility.ids import KEY_BYTES, SeenIds, id_keys
 from fragility.progress import Report
+from fragility.protocol import Protocol
 from fragility.scale.batch import BatchAuditor, TracedBatch
 from fragility.scale.journal import EncodedPart, Journal, PartRecord, packed_digest
 from fragility.scale.source import RawPart, RowSource
@@ -108,21 +110,35 @@ class PartMaker:
         part = task.rows.read(self.source)
         encoded = None
         if task.known is None:
-            encoded = EncodedPart.of(self.auditor.certify(traced_part(self.auditor, part)))
+            encoded = EncodedPart.of(self.auditor.certify(traced_part(self.auditor, part, self.source)))
         digest = input_digest_of(self.auditor, part) if encoded is None else encoded.input_digest
         keys = b"" if part.numbered else id_keys(part.ids).tobytes()
         return MadePart(task.place, part.start, task.known, encoded, digest, keys)
 
 
-def traced_part(auditor: BatchAuditor, part: RawPart) -> TracedBatch:
-    """Return what the engine observes on a part; an error says which rows it is about."""
-    try:
+def traced_part(auditor: BatchAuditor, part: RawPart, source: RowSource | None = None) -> TracedBatch:
+    """Return what the engine observes on a part."""
+    with placing_errors(source, part, auditor.protocol):
         return auditor.trace(part.frame, part.ids)
+
+
+@contextmanager
+def placing_errors(source: RowSource | None, part: RawPart, protocol: Protocol) -> Iterator[None]:
+    """Say in which rows of the input an error lies."""
+    try:
+        yield
     except FragilityError as error:
+        if source is not None:
+            _refuse_text(source, part, protocol)
         if part.start == 0:
             raise
-        where = f"rows {part.start} to {part.start + len(part) - 1} of the input"
-        raise type(error)(f"{where}: {error}") from error
+        raise type(error)(f"rows {part.start} to {part.start + len(part) - 1} of the input: {error}") from error
+
+
+def _refuse_text(source: RowSource, part: RawPart, protocol: Protocol) -> None:
+    for own in protocol.fields:
+        if own.type in ("integer", "number") and own.name in part.frame.columns:
+            source.refuse_text(part, own.name)
 
 
 def input_digest_of(auditor: BatchAuditor, part: RawPart) -> str:

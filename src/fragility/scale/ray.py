@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from itertools import accumulate
 from typing import Any
 
@@ -26,6 +28,7 @@ from fragility.scale.source import RawPart, RowSource
 from fragility.scale.tables import Columns, check_ascending, check_part_rows, collect, prepare_table
 
 ATTEMPTS = 4  # at a part whose worker dies
+MISSING = "Ray is not installed; install it with `pip install fragility[ray]`"
 QUEUED = 2  # parts a worker has been given, so that it need not wait for the next
 
 
@@ -57,15 +60,18 @@ class RayWorkers:
 
 
 class _Worker:
-    """What runs in a worker's process. The reference comes in a list, so that threads are limited before it is read."""
+    """What runs in a worker's process."""
 
-    def __init__(self, shipped: list[Any]) -> None:
+    def __init__(self) -> None:
+        self._maker: PartMaker | None = None
+
+    def make(self, shipped: list[Any], task: Task) -> MadePart | Failure:
+        """Make a part. What was shipped comes as a reference in a list, so that threads are limited before it."""
         import ray
 
-        limit_threads()
-        self._maker: PartMaker = ray.get(shipped[0])
-
-    def make(self, task: Task) -> MadePart | Failure:
+        if self._maker is None:
+            limit_threads()
+            self._maker = ray.get(shipped[0])
         return self._maker.make(task)
 
 
@@ -84,17 +90,17 @@ class _Certifier:
 
 
 def _made(ray: Any, count: int, maker: PartMaker, tasks: Iterable[Task]) -> Iterator[MadePart | Failure]:
-    shipped = ray.put(maker)
+    shipped = [ray.put(maker)]
     actor = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=ATTEMPTS - 1)(_Worker)
-    pool = [actor.remote([shipped]) for _ in range(count)]
+    pool = [actor.remote() for _ in range(count)]
     try:
-        yield from _as_finished(ray, pool, tasks)
+        yield from _as_finished(ray, pool, shipped, tasks)
     finally:
         for worker in pool:
             ray.kill(worker)
 
 
-def _as_finished(ray: Any, pool: list[Any], tasks: Iterable[Task]) -> Iterator[MadePart | Failure]:
+def _as_finished(ray: Any, pool: list[Any], shipped: list[Any], tasks: Iterable[Task]) -> Iterator[MadePart | Failure]:
     idle, running = pool * QUEUED, dict[Any, Any]()
     for task in tasks:
         if not idle:
@@ -102,7 +108,7 @@ def _as_finished(ray: Any, pool: list[Any], tasks: Iterable[Task]) -> Iterator[M
             idle.append(worker)
             yield _result(ray, reference)
         worker = idle.pop(0)
-        running[worker.make.remote(task)] = worker
+        running[worker.make.remote(shipped, task)] = worker
     while running:
         yield _result(ray, _next_finished(ray, running)[0])
 
@@ -187,12 +193,14 @@ def audit_dataset(
     """
     check_part_rows(part_rows)
     columns = Columns(id_column, target)
+    ready = partial(
+        prepare_table, model, protocol=protocol, columns=columns, engine=engine, claims=claims, byte_budget=byte_budget
+    )
     with _connected(workers) as ray, _quiet_data():
         columns.check(ds.schema().names)
         count = workers or _cores(ray)
-        ready = {"engine": engine, "claims": claims, "byte_budget": byte_budget}
         if out is None:
-            function = prepare_table(model, _head(ds.limit(FIRST_ROWS)), protocol, columns, **ready)
+            function = ready(_head(ds.limit(FIRST_ROWS)))
             return ds.map_batches(
                 _Certifier,
                 fn_constructor_args=([ray.put(function)],),
@@ -201,9 +209,8 @@ def audit_dataset(
                 num_cpus=1,
                 concurrency=count,
             )
-        ordered = ds.sort(id_column)
-        blocks = ordered.to_arrow_refs()
-        function = prepare_table(model, _first(ray, blocks), protocol, columns, **ready)
+        blocks = ds.sort(id_column).to_arrow_refs()
+        function = ready(_first(ray, blocks))
         sizes = ray.get([ray.remote(_rows_of).remote(block) for block in blocks])
         parts = _made(ray, count, PartMaker(function.auditor), _tasks(blocks, sizes, part_rows, columns))
         return collect(out, function.auditor, parts, sum(sizes), progress)
@@ -271,6 +278,12 @@ def _connected(count: int | None) -> Iterator[Any]:
             ray.shutdown()
 
 
+def check_installed() -> None:
+    """Refuse to begin without Ray."""
+    if find_spec("ray") is None:
+        raise ClusterError(MISSING)
+
+
 def _library() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's new default, which it warns of otherwise
@@ -278,7 +291,7 @@ def _library() -> Any:
         import ray
         import ray.data
     except ImportError as error:
-        raise ClusterError("Ray is not installed; install it with `pip install fragility[ray]`") from error
+        raise ClusterError(MISSING) from error
     return ray
 
 

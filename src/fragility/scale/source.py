@@ -212,6 +212,16 @@ class RowSource:
                 found.append(int(pq.read_metadata(stream).num_rows))
         return tuple(found)
 
+    def refuse_text(self, part: RawPart, name: str) -> None:
+        """Name the line of a CSV file where a column of numbers holds something else."""
+        odd = _first_text(part.frame[name]) if self.kind == "csv" and len(self.files) == 1 else None
+        if odd is not None:
+            line = part.start + odd + 2
+            raise DataError(
+                f"{self.files[0].name}, line {line}: column {name!r} held numbers in the training data, "
+                f"{part.frame[name].iloc[odd]!r} is none; correct it, or leave the cell empty if the value is missing"
+            )
+
     def head(self, rows: int) -> RawPart:
         """Return the first rows."""
         for part in self.parts(rows):
@@ -434,6 +444,14 @@ def open_source(
     """Return the rows that ``source`` names; nothing is read yet."""
     where, files = find_files(source, filesystem)
     return RowSource(where, files, tuple(fields), id_column, target, rows, csv or CsvFormat())
+
+
+def _first_text(column: pd.Series) -> int | None:
+    """Return the place of the first value that is no number; None where all are."""
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        return None
+    odd = np.flatnonzero(pd.to_numeric(column, errors="coerce").isna() & column.notna())
+    return int(odd[0]) if len(odd) else None
 
 
 def _no_ids(id_column: str, file: SourceFile, names: Iterable[Any]) -> str:

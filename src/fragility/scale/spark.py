@@ -20,6 +20,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from fragility.scale.making import FIRST_ROWS, Failure, InHand, MadePart, PartMa
 from fragility.scale.tables import Columns, TableAuditor, check_ascending, check_part_rows, collect, prepare_table
 
 ATTEMPTS = 4  # at a task whose process dies, where Spark is started here; elsewhere Spark's own setting holds
+MISSING = "Spark is not installed; install it with `pip install fragility[spark]`"
 JAVA = 17
 PLACE, NUMBER = "_fragility_place", "_fragility_number"  # of a row's part, and of the row among all
 
@@ -159,16 +161,18 @@ def audit_dataframe(
     check_part_rows(part_rows)
     columns = Columns(id_column, target)
     columns.check(df.columns)
-    ready = {"engine": engine, "claims": claims, "byte_budget": byte_budget}
+    ready = partial(
+        prepare_table, model, protocol=protocol, columns=columns, engine=engine, claims=claims, byte_budget=byte_budget
+    )
     with _without_pandas_warning():
         if out is None:
             first = df.limit(FIRST_ROWS).toArrow()
-            function = prepare_table(model, first, protocol, columns, **ready)
+            function = ready(first)
             shipped = _Shipped.on(df.sparkSession.sparkContext, function)
             schema = _spark_schema(function, first.schema.field(id_column).type)
             return df.mapInArrow(partial(_certify, shipped, part_rows), schema)
         with _told(), _kept(df.orderBy(id_column)) as ordered:
-            function = prepare_table(model, ordered.limit(FIRST_ROWS).toArrow(), protocol, columns, **ready)
+            function = ready(ordered.limit(FIRST_ROWS).toArrow())
             sizes = _partition_sizes(ordered)
             with _kept(_made_parts(ordered, function, sizes, part_rows)) as made:
                 made.count()  # all parts at once, on all cores; the iterator below would make one after the other
@@ -196,9 +200,7 @@ def _made_parts(ordered: Any, function: TableAuditor, sizes: list[int], part_row
 
 
 def _number(starts: list[int], part_rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    from pyspark import TaskContext
-
-    number = starts[TaskContext.get().partitionId()]
+    number = starts[_own_partition()]
     for batch in batches:
         numbers = range(number, number + batch.num_rows)
         places = pa.array([n // part_rows for n in numbers], pa.int64())
@@ -230,11 +232,17 @@ def _partition_sizes(ordered: Any) -> list[int]:
 
 
 def _count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    from pyspark import TaskContext
-
-    own = TaskContext.get().partitionId()
+    own = _own_partition()
     for batch in batches:
         yield pa.RecordBatch.from_pydict({"partition": [own], "rows": [batch.num_rows]})
+
+
+def _own_partition() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None  # it is there in a worker
+    return int(context.partitionId())
 
 
 def _spark_schema(function: TableAuditor, id_type: pa.DataType) -> Any:
@@ -271,7 +279,7 @@ class _Shipped:
     def on(cls, context: Any, value: Any) -> _Shipped:
         from pyspark import cloudpickle
 
-        packed = cloudpickle.dumps(value)
+        packed = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
         return cls(context.broadcast(packed), hashlib.sha256(packed).hexdigest())
 
     def value(self) -> Any:
@@ -301,11 +309,18 @@ def _session(given: Any, count: int | None) -> Iterator[Any]:
         session.stop()
 
 
+def check_ready() -> None:
+    """Refuse to begin without Spark, or without the Java it needs."""
+    if find_spec("pyspark") is None:
+        raise ClusterError(MISSING)
+    check_java()
+
+
 def _library() -> Any:
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise ClusterError("Spark is not installed; install it with `pip install fragility[spark]`") from error
+        raise ClusterError(MISSING) from error
     return SparkSession
 
 

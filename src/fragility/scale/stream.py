@@ -36,6 +36,7 @@ from fragility.scale.making import (
     check_unchanged,
     finish_audit,
     input_digest_of,
+    placing_errors,
     traced_part,
 )
 from fragility.scale.source import CsvFormat, RawPart, RowSource, open_source
@@ -145,7 +146,10 @@ def audit_files(
         filesystem=filesystem,
     )
     first = found.head(FIRST_ROWS)
-    ready = prepare(model, first.frame, protocol, ids=first.ids, engine=engine, claims=claims, byte_budget=byte_budget)
+    with placing_errors(found, first, protocol):
+        ready = prepare(
+            model, first.frame, protocol, ids=first.ids, engine=engine, claims=claims, byte_budget=byte_budget
+        )
     with writing_into(out, patience=0.0) as (target_folder, alone), progress_bar("auditing", progress) as report:
         run = _Run(found, ready, Journal(target_folder), part_rows, report)
         run.journal.begin(run.key(), resume=resume)
@@ -231,7 +235,7 @@ class _Run:
                     finishing = None
                     self._note(known)
                 else:
-                    traced = traced_part(self.auditor, part)
+                    traced = traced_part(self.auditor, part, self.source)
                     self._wait(finishing)
                     finishing = finisher.submit(self._finish_part, place, traced)
                 place += 1
