@@ -75,18 +75,20 @@ class _Worker:
         return self._maker.make(task)
 
 
-class _Certifier:
-    """The function of a Dataset's batches, in a worker's process."""
+_unpacked: dict[str, Any] = {}  # in a worker's process: what it was sent last
 
-    def __init__(self, shipped: list[Any]) -> None:
-        import ray
 
+def _certify(rows: pa.Table, shipped: list[Any]) -> pa.Table:
+    """The function of a Dataset's batches. An actor would keep its core from the tasks that bring the rows."""
+    import ray
+
+    name = shipped[0].hex()
+    if name not in _unpacked:
         limit_threads()
-        self._audit = ray.get(shipped[0])
-
-    def __call__(self, rows: pa.Table) -> pa.Table:
-        certificates: pa.Table = self._audit(rows)
-        return certificates
+        _unpacked.clear()
+        _unpacked[name] = ray.get(shipped[0])
+    certificates: pa.Table = _unpacked[name](rows)
+    return certificates
 
 
 def _made(ray: Any, count: int, maker: PartMaker, tasks: Iterable[Task]) -> Iterator[MadePart | Failure]:
@@ -198,21 +200,22 @@ def audit_dataset(
     )
     with _connected(workers) as ray, _quiet_data():
         columns.check(ds.schema().names)
-        count = workers or _cores(ray)
         if out is None:
             function = ready(_head(ds.limit(FIRST_ROWS)))
             return ds.map_batches(
-                _Certifier,
-                fn_constructor_args=([ray.put(function)],),
+                _certify,
+                fn_args=([ray.put(function)],),
                 batch_size=part_rows,
                 batch_format="pyarrow",
                 num_cpus=1,
-                concurrency=count,
+                concurrency=workers,
             )
         blocks = ds.sort(id_column).to_arrow_refs()
         function = ready(_first(ray, blocks))
         sizes = ray.get([ray.remote(_rows_of).remote(block) for block in blocks])
-        parts = _made(ray, count, PartMaker(function.auditor), _tasks(blocks, sizes, part_rows, columns))
+        parts = _made(
+            ray, workers or _cores(ray), PartMaker(function.auditor), _tasks(blocks, sizes, part_rows, columns)
+        )
         return collect(out, function.auditor, parts, sum(sizes), progress)
 
 

@@ -243,6 +243,10 @@ class RowSource:
         if waiting:
             yield _cut(waiting, rows)[0]
 
+    @cached_property
+    def _first_columns(self) -> list[Any]:
+        return list(next(self._pieces(self.files[0], 1)).columns)
+
     def span(self, start: int, rows: int) -> RawPart:
         """Return the part of Parquet files that begins at a chosen row, without reading the rows before it."""
         first, before, pieces = (self.chosen.start or 0) + start, 0, list[RawPart]()
@@ -252,7 +256,7 @@ class RowSource:
                 with self._reading(file):
                     frame = self._parquet_rows(file, low, high)
                 _check_distinct(frame, file)
-                _check_same_columns(frame, list(self.column_names), file)
+                _check_same_columns(frame, self._first_columns, file)
                 pieces.append(self._without_ids(frame, before + low, file))
             before += count
         return _cut(pieces, rows)[0]
