@@ -282,15 +282,17 @@ def open_audit(folder: str | os.PathLike[str]) -> StoredAudit:
 
     Examples
     --------
+    >>> import tempfile
+    >>> from pathlib import Path
     >>> import fragility as fg
     >>> from sklearn.linear_model import LogisticRegression
     >>> X, y = fg.load_credit_g()
     >>> X = X[["duration", "age", "installment_commitment"]]
     >>> model = LogisticRegression().fit(X, y)
-    >>> folder = getfixture("tmp_path") / "audit"
-    >>> _ = fg.audit(model, X[:100], fg.Protocol.fit(model, X)).save(folder)
-    >>> audit = fg.open_audit(folder)
-    >>> len(audit), [len(batch) for batch in audit.batches(["id", "exposure"])]
-    (100, [100])
+    >>> with tempfile.TemporaryDirectory() as home:
+    ...     folder = fg.audit(model, X[:100], fg.Protocol.fit(model, X)).save(Path(home, "audit"))
+    ...     audit = fg.open_audit(folder)
+    ...     print(len(audit), [len(batch) for batch in audit.batches(["id", "exposure"])])
+    100 [100]
     """
     return StoredAudit(folder)

@@ -123,16 +123,19 @@ def audit_files(
 
     Examples
     --------
+    >>> import tempfile
+    >>> from pathlib import Path
     >>> import fragility as fg
     >>> from sklearn.linear_model import LogisticRegression
     >>> X, y = fg.load_credit_g()
     >>> X = X[["duration", "age", "installment_commitment"]]
     >>> model = LogisticRegression().fit(X[:700], y[:700])
-    >>> folder = getfixture("tmp_path")
-    >>> X[700:].to_parquet(folder / "rows.parquet")
-    >>> audit = fg.audit_files(model, folder / "rows.parquet", fg.Protocol.fit(model, X[:700]), folder / "audit")
-    >>> len(audit), audit.engine
-    (300, 'linear')
+    >>> protocol = fg.Protocol.fit(model, X[:700])
+    >>> with tempfile.TemporaryDirectory() as home:
+    ...     X[700:].to_parquet(Path(home, "rows.parquet"))
+    ...     audit = fg.audit_files(model, Path(home, "rows.parquet"), protocol, Path(home, "audit"))
+    ...     print(len(audit), audit.engine)
+    300 linear
     """
     if part_rows < 1:
         raise DataError(f"part_rows must be at least 1, got {part_rows}")
