@@ -26,6 +26,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
 @pytest.fixture(scope="module")
 def spark():
     session = _start(_library(), 2)
+    session.conf.set("spark.sql.shuffle.partitions", "4")
     yield session
     session.stop()
 
@@ -56,7 +57,7 @@ def test_a_dataframe_in_any_order_gives_the_folder_of_sorted_rows(spark, small, 
 
 def test_dataframes_without_distinct_ids_are_refused(spark, small, tmp_path):
     twice = dataframe(spark, small.rows.assign(loan=["l7", "l7", *small.rows["loan"][2:]]))
-    with pytest.raises(DataError, match="ids must be distinct, 'l7' appears twice"):
+    with pytest.raises(DataError, match="ids must be distinct, 'l7' appears"):
         audit_dataframe(twice, small.model, small.protocol, out=tmp_path / "out", **small.options)
     assert not (tmp_path / "out").exists()
     with pytest.raises(DataError, match="the id column 'key' is not among the columns"):

@@ -196,7 +196,8 @@ def _made_parts(ordered: Any, function: TableAuditor, sizes: list[int], part_row
     numbered = ordered.mapInArrow(partial(_number, starts, part_rows), schema)
     maker = _Shipped.on(ordered.sparkSession.sparkContext, (PartMaker(function.auditor), function.columns))
     cut = numbered.repartition(max(-(-sum(sizes) // part_rows), 1), PLACE).groupBy(PLACE)
-    return cut.applyInArrow(partial(_make_of_table, maker), "made binary")
+    # Spark looks at the types of a named function's parameters, and stumbles over those of a partial one.
+    return cut.applyInArrow(lambda rows: _make_of_table(maker, rows), "made binary")
 
 
 def _number(starts: list[int], part_rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
