@@ -13,7 +13,7 @@ from command_line import refuse, run
 
 import fragility as fg
 from fragility.errors import ClusterError, DataError
-from fragility.scale.spark import SparkWorkers, _library, _start, audit_dataframe, check_java
+from fragility.scale.spark import SparkWorkers, _complaint, _library, _start, audit_dataframe, check_java
 
 pytest.importorskip("pyspark")
 
@@ -96,6 +96,14 @@ def test_java_that_is_too_old_or_absent_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", os.fspath(tmp_path))
     with pytest.raises(ClusterError, match="there is no java on the PATH"):
         check_java()
+
+
+def test_a_log_is_told_in_the_line_that_names_the_error(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("26/11/16 03:04 ERROR SparkContext: All masters are unresponsive\n26/11/16 03:05 WARN Bye\n")
+    assert _complaint(log) == "SparkContext: All masters are unresponsive"
+    log.write_text("Unrecognized option: -Xnonsense\n")
+    assert _complaint(log) == "Unrecognized option: -Xnonsense"
 
 
 def spark_workers() -> list[psutil.Process]:

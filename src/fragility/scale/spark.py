@@ -336,7 +336,7 @@ def _start(library: Any, count: int | None) -> Any:
         try:
             return builder.getOrCreate()
         except Exception as error:  # py4j's and Spark's own, of many classes
-            raise ClusterError(f"Spark could not be started on {master}: {_last_line(said) or error}") from error
+            raise ClusterError(f"Spark could not be started on {master}: {_complaint(said) or error}") from error
 
 
 def check_java() -> None:
@@ -369,9 +369,11 @@ def _stderr_to_file() -> Iterator[Path]:
         said.unlink(missing_ok=True)  # whoever writes to it still can
 
 
-def _last_line(path: Path) -> str:
+def _complaint(path: Path) -> str:
+    """Return the last line of a log that names an error; the last of all where none does."""
     lines = path.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else ""
+    named = [line for line in lines if re.search(r"ERROR|Exception: ", line)]
+    return re.sub(r"^.* (ERROR|WARN) ", "", (named or lines or [""])[-1])
 
 
 @contextmanager
