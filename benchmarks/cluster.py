@@ -35,7 +35,7 @@ PART_ROWS = 5000  # so that two workers share even a small input evenly
 def audit(home: Path, way: str, rows: int) -> dict[str, Any]:
     """Audit the file in this process's way; starting the cluster is measured apart from the audit."""
     model, protocol = joblib.load(home / "model.joblib"), fg.Protocol.load(home / "protocol.json")
-    cores, workers = os.cpu_count() or 1, None
+    cores, load, workers = os.cpu_count() or 1, os.getloadavg()[0], None
     with ExitStack() as running:
         start = time.perf_counter()
         if way == "ray":
@@ -43,12 +43,12 @@ def audit(home: Path, way: str, rows: int) -> dict[str, Any]:
             workers = RayWorkers(cores)
         elif way == "spark":
             workers = SparkWorkers(cores, running.enter_context(_session(None, cores)))
-        begun = time.perf_counter()
+        begun, computed = time.perf_counter(), time.process_time()
         out = home / way.replace(" ", "-")
         fg.audit_files(
             model, home / f"{rows}.parquet", protocol, out, id_column=ID, part_rows=PART_ROWS, workers=workers
         )
-        done = time.perf_counter()
+        done, computed = time.perf_counter(), time.process_time() - computed
     return {
         "way": way,
         "rows": rows,
@@ -56,6 +56,8 @@ def audit(home: Path, way: str, rows: int) -> dict[str, Any]:
         "start_seconds": round(begun - start, 1),
         "seconds": round(done - begun, 1),
         "rows_per_second": round(rows / (done - begun)),
+        "driver_cpu_seconds": round(computed, 1),  # for one process, all there is
+        "load_before": round(load, 1),  # of other processes; figures of a shared machine are lower bounds
         "manifest": digest_bytes((out / "manifest.json").read_bytes()),
     }
 
