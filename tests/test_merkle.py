@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fragility.merkle import inclusion_proof, root_from_proof, root_of, sorted_root
+from fragility.merkle import BLOCK, inclusion_proof, packed_root, root_from_proof, root_of, sorted_root
 
 digests = st.lists(st.binary(min_size=32, max_size=32), min_size=0, max_size=70)
 
@@ -92,3 +92,21 @@ def test_what_no_tree_has() -> None:
         inclusion_proof([leaf], 1)
     with pytest.raises(ValueError, match="32 bytes each"):
         root_of(b"abc")
+
+
+def test_a_packed_buffer_has_the_root_of_its_digests():
+    """Sorted in place, and in blocks of which each is a node of the tree."""
+    for count in (0, 1, 2, 1000, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3):
+        digests = [hashlib.sha256(str(i).encode()).digest() for i in range(count)]
+        assert packed_root(bytearray(b"".join(digests))) == sorted_root(digests)
+        if 0 < count < BLOCK + 2:
+            assert packed_root(bytearray(b"".join(digests))) == naive_root(sorted(digests))
+    assert packed_root(bytearray(b"\0" * 32 + b"\0" * 31 + b"\1")) == sorted_root([b"\0" * 31 + b"\1", b"\0" * 32])
+
+
+def naive_root(leaves):
+    """RFC 6962, section 2.1, as it stands there."""
+    if len(leaves) == 1:
+        return hashlib.sha256(b"\0" + leaves[0]).digest()
+    split = 1 << (len(leaves) - 1).bit_length() - 1
+    return hashlib.sha256(b"\1" + naive_root(leaves[:split]) + naive_root(leaves[split:])).digest()

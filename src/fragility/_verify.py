@@ -288,7 +288,7 @@ Audit: TypeAlias = Certificates | StoredAudit
 
 @dataclass(frozen=True, eq=False)
 class _Loaded:
-    """An audit whose format holds; of its rows only what does not fit into the parts is kept: 48 bytes each."""
+    """An audit whose format holds; of its rows only digests and keys of ids are kept, not claims."""
 
     audit: Audit
     keys: npt.NDArray[np.bytes_]  # (n,) of the ids

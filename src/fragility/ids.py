@@ -22,6 +22,7 @@ def places_by_id(wanted: Sequence[object], given: Sequence[object]) -> tuple[npt
 
 
 KEY_BYTES = 16
+LONGEST_RUN = 2_000_000  # keys that are sorted together; merging all of them would hold them twice
 
 
 def id_keys(ids: Sequence[object]) -> npt.NDArray[np.bytes_]:
@@ -49,7 +50,7 @@ class SeenIds:
         run, first = np.unique(keys, return_index=True)
         if len(run) < len(keys):
             return int(np.setdiff1d(np.arange(len(keys)), first)[0])
-        while self._runs and len(self._runs[-1]) <= 2 * len(run):
+        while self._runs and len(self._runs[-1]) <= min(2 * len(run), LONGEST_RUN - len(run)):
             run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")
         self._runs.append(run)
         return None

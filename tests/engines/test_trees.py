@@ -475,7 +475,7 @@ def test_wide_rows_are_traced_in_smaller_chunks(numbers):
     model = Model.wrap(MODELS["lightgbm"]().fit(X, y))
     forest, protocol = load_forest(model.head), Protocol.fit(model, X)
     assert trees._chunk_size(forest, 6, protocol) == trees.CHUNK_ROWS
-    assert 512 < trees._chunk_size(forest, 20_000, protocol) < 1000
+    assert 512 < trees._chunk_size(forest, 10_000, protocol) < 1000
     assert trees._chunk_size(forest, 10**7, protocol) == 512
 
 

@@ -213,7 +213,8 @@ class Collector:
             raise DataError(f"ids must be distinct, {own_id!r} appears twice")
 
     def in_order(self) -> list[PartRecord]:
-        """Return all parts in the order of their rows."""
+        """Return all parts in the order of their rows, when none is to come."""
+        self.seen = SeenIds()  # no longer needed, and the digests are
         return [self.records[place] for place in range(len(self.records))]
 
 

@@ -161,6 +161,7 @@ def audit_files(
                 run.work()
             else:
                 run.work_on(workers)
+            run.seen = SeenIds()  # no longer needed, and the digests are
             finish_audit(run.journal, ready, run.records, alone)
         except (OSError, FragilityError) as error:
             raise _with_hint(error, run) from error
@@ -241,6 +242,7 @@ class _Run:
                     traced = traced_part(self.auditor, part, self.source)
                     self._wait(finishing)
                     finishing = finisher.submit(self._finish_part, place, traced)
+                    del traced  # whoever finishes it lets go of it before the next one is made
                 place += 1
             self._wait(finishing)
 

@@ -29,7 +29,7 @@ from fragility.scores import flip_threshold, removal_order
 
 ENGINE = "trees"
 CHUNK_ROWS = 16384  # rows whose states are held at a time, fewer where they would take more than CHUNK_BYTES
-CHUNK_BYTES = 256 * MEBIBYTE
+CHUNK_BYTES = 128 * MEBIBYTE
 LEAST_ROWS = 512  # a block of the kernels
 
 
