@@ -61,20 +61,18 @@ class EncodedPart:
     data: bytes  # of its file
     digests: bytes  # 32 bytes a row: of its claims
     input_digests: bytes  # the same: of its id and raw fields
+    input_digest: str  # over all of these
     evaluations: int
 
     @classmethod
     def of(cls, batch: AuditedBatch) -> EncodedPart:
         """Return a batch of certificates in bytes."""
-        return cls(encoded_part(batch.table), batch.digests, batch.input_digests, batch.evaluations)
+        input_digest = packed_digest(bytearray(batch.input_digests))
+        return cls(encoded_part(batch.table), batch.digests, batch.input_digests, input_digest, batch.evaluations)
 
     @property
     def rows(self) -> int:
         return len(self.digests) // DIGEST_BYTES
-
-    @property
-    def input_digest(self) -> str:
-        return packed_digest(bytearray(self.input_digests))
 
 
 class Journal:
