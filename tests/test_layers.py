@@ -50,6 +50,7 @@ OPTIONAL |= {"ray", "pyspark", "securesystemslib", "cryptography", "fastapi", "u
 LAZY = OPTIONAL | {"matplotlib", "skops"}  # slow to import, and not needed by most commands
 MAY_IMPORT_TORCH = {"engines.neural", "engines.neural_states", "resmlp.network", "resmlp.training"}
 MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models.links"}  # inside a function: the adapter of a torch module
+MAY_NAME_A_CLUSTER = {"ray": {"scale.ray"}, "pyspark": {"scale.spark"}, "py4j": {"scale.spark"}}
 MAY_IMPORT_NUMBA = {"engines.trees.kernels.compiling"}
 MAY_IMPORT_WEB = {"review.app", "review.queries", "review.serving"}  # a web framework, DuckDB; loaded by one command
 LOADED_WHEN_USED = {"engines.trees.kernels"}  # by functions of the engine, because it loads numba
@@ -174,6 +175,8 @@ def test_only_the_named_modules_touch_torch_and_numba(module):
         assert "torch" not in everywhere
     if module not in MAY_IMPORT_NUMBA:
         assert "numba" not in everywhere
+    for library, rooms in MAY_NAME_A_CLUSTER.items():
+        assert library not in everywhere or module in rooms
 
 
 SLOW = LAZY | {"numpy", "pandas", "pyarrow", "scipy", "sklearn", "narwhals", "joblib"}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fragility.display import CollapseDisplay, FragileCalibrationDisplay, FragilityMapDisplay, ReviewPolicyDisplay
     from fragility.errors import (
         CertificateError,
+        ClusterError,
         DataError,
         EngineError,
         EvidenceError,
@@ -49,6 +50,7 @@ _HOME = {
     "Baselines": "_evaluate",
     "Certificate": "certificates",
     "CertificateError": "errors",
+    "ClusterError": "errors",
     "Certificates": "certificates",
     "CollapseDisplay": "display",
     "CsvFormat": "scale.source",
@@ -109,6 +111,7 @@ __all__ = [
     "Certificate",
     "CertificateError",
     "Certificates",
+    "ClusterError",
     "CollapseDisplay",
     "CsvFormat",
     "DataError",

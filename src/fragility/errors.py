@@ -40,3 +40,7 @@ class CertificateError(FragilityError):
 
 class VerificationError(FragilityError):
     """A verification could not be carried out (not: a claim does not hold)."""
+
+
+class ClusterError(FragilityError):
+    """Ray or Spark is not there, cannot be started, or has lost its workers."""

@@ -39,13 +39,17 @@ class SeenIds:
 
     def add(self, ids: Sequence[object]) -> object | None:
         """Add the ids of a part; return one that was there before, in this part or an earlier one, or None."""
-        keys = id_keys(ids)
+        twice = self.add_keys(id_keys(ids))
+        return None if twice is None else ids[twice]
+
+    def add_keys(self, keys: npt.NDArray[np.bytes_]) -> int | None:
+        """Add the ids with these keys; return the position of one that was there before, or None."""
         again = self.contains(keys)
         if again.any():
-            return ids[int(np.argmax(again))]
+            return int(np.argmax(again))
         run, first = np.unique(keys, return_index=True)
         if len(run) < len(keys):
-            return ids[int(np.setdiff1d(np.arange(len(keys)), first)[0])]
+            return int(np.setdiff1d(np.arange(len(keys)), first)[0])
         while self._runs and len(self._runs[-1]) <= min(2 * len(run), LONGEST_RUN - len(run)):
             run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")
         self._runs.append(run)

@@ -46,11 +46,12 @@ from fragility.cli.report import save_after_audit
 from fragility.cli.tables import CsvFormat, check_many, csv_format, labels_of, many_rows, read_training, row_range
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 from fragility.cli.wording import in_options
-from fragility.errors import FragilityError, ProtocolError, VerificationError
+from fragility.errors import ClusterError, FragilityError, ProtocolError, VerificationError
 
 if TYPE_CHECKING:
     from fragility import fitting, scores
     from fragility.certificates import AuditSummary, Extent
+    from fragility.scale.making import Workers
     from fragility.scale.source import RowSource
 
 Train = Annotated[
@@ -100,6 +101,13 @@ PublicKey = Annotated[
 ]
 ProtocolKey = Annotated[
     Path | None, typer.Option("--protocol-key", metavar="PUB", help="The key of the protocol's signer, if another's.")
+]
+On = Annotated[
+    str | None,
+    typer.Option("--on", metavar="NAME", help="Let the workers of a cluster, ray or spark, make the parts."),
+]
+WorkerCount = Annotated[
+    int | None, typer.Option("--workers", metavar="N", min=1, help="How many workers of --on; one a core if absent.")
 ]
 Sample = Annotated[
     int | None, typer.Option("--sample", metavar="N", min=1, help="Recompute only N rows, chosen at random.")
@@ -153,6 +161,8 @@ def audit(
     claims: ClaimsExtent = "full",
     part_rows: PartRows = None,
     resume: Resume = False,
+    on: On = None,
+    workers: WorkerCount = None,
     separator: Separator = None,
     encoding: Encoding = None,
     decimal: Decimal = None,
@@ -175,11 +185,14 @@ def audit(
       fragility audit model.skops test.parquet --train train.parquet --target class --rates 0.05 --out audit/
 
       fragility audit model.skops 'rows/2026-*.parquet' --protocol protocol.json --out audit/ --resume
+
+      fragility audit model.skops rows/ --protocol protocol.json --out audit/ --on ray --workers 2
     """
     if protocol is not None:
         refuse_declared(context, "--protocol", DECLARED_BY_PROTOCOL)
     signature = _protocol_signature(protocol, protocol_signature)
     plan_folder(out_dir)
+    cluster = _workers(on, workers)
     from fragility.certificates import PART_ROWS
 
     log = None if rates is None else log_of(rates)
@@ -213,10 +226,29 @@ def audit(
         rates=failing,
         protocol_signature=signature,
         csv=fg.CsvFormat(form.separator, form.encoding, form.decimal),
+        workers=cluster,
     )
     words = _verify_words(model, data, target, id_column, rows, separator, encoding, decimal, classes, trust)
     save_after_audit(certs, out_dir, labels_of(source, len(certs), certs.classes), words)
     _print_summary(certs, out_dir, time.perf_counter() - started)
+
+
+def _workers(on: str | None, count: int | None) -> Workers | None:
+    if on is None:
+        if count is not None:
+            raise ClusterError("--workers says how many workers --on has; name the cluster with --on ray or --on spark")
+        return None
+    if on == "ray":
+        from fragility.scale.ray import RayWorkers, check_installed
+
+        check_installed()
+        return RayWorkers(count)
+    if on == "spark":
+        from fragility.scale.spark import SparkWorkers, check_ready
+
+        check_ready()
+        return SparkWorkers(count)
+    raise ClusterError(f"--on must be ray or spark, got {on!r}")
 
 
 def _note_unlabelled(source: RowSource, data: str) -> None:

@@ -20,6 +20,7 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     (r"\btrust=True", "--trust"),
     (r"give root='sha256:\.\.\.', or public_key=\.\.\. and signature=\.\.\.",
      "give --root DIGEST, or --public-key PUB and --signature FILE"),
+    (r"at a time with part_rows=", "at a time with --part-rows"),
     (r"\bclasses=\[\.\.\.\]", "--classes A,B"),
     (r"\bmarkers=\.\.\.", "--markers A,B"),
     (r"keep only known ones with fields=\[\.\.\.\] when reading the log", "remove the others from the log"),

@@ -56,6 +56,34 @@ class PartRecord:
     digests_each: int  # of a row: 2, or 3 with the lattice block
 
 
+@dataclass(frozen=True, eq=False)
+class EncodedPart:
+    """A part as the bytes that are written, wherever it was made."""
+
+    data: bytes  # of its file
+    digests: bytes  # 32 bytes a row: of its claims
+    input_digests: bytes  # the same: of its id and raw fields
+    lattice_digests: bytes  # the same: of its lattice block; empty without one
+    input_digest: str  # over all of its input digests
+    evaluations: int
+
+    @classmethod
+    def of(cls, batch: AuditedBatch) -> EncodedPart:
+        """Return a batch of certificates in bytes."""
+        return cls(
+            data=encoded_part(batch.table),
+            digests=batch.digests,
+            input_digests=batch.input_digests,
+            lattice_digests=batch.lattice_digests,
+            input_digest=packed_digest(bytearray(batch.input_digests)),
+            evaluations=batch.evaluations,
+        )
+
+    @property
+    def rows(self) -> int:
+        return len(self.digests) // DIGEST_BYTES
+
+
 class Journal:
     """The journal in a folder that only this process writes to."""
 
@@ -134,21 +162,24 @@ class Journal:
         here = self.folder / record.name
         return here if here.exists() else self.target / record.name
 
-    def write(self, place: int, batch: AuditedBatch) -> PartRecord:
+    def write(self, place: int, part: EncodedPart) -> PartRecord:
         """Write a finished part."""
-        data = encoded_part(batch.table)
         record = PartRecord(
-            name=part_name(place, data),
-            digest=digest_bytes(data),
-            rows=len(batch),
-            evaluations=batch.evaluations,
-            input_digest=packed_digest(bytearray(batch.input_digests)),
-            digests_each=3 if batch.lattice_digests else 2,
+            name=part_name(place, part.data),
+            digest=digest_bytes(part.data),
+            rows=part.rows,
+            evaluations=part.evaluations,
+            input_digest=part.input_digest,
+            digests_each=3 if part.lattice_digests else 2,
         )
-        write_bytes(self.folder / record.name, data)
-        write_bytes(self.folder / _digests_name(place), batch.digests + batch.input_digests + batch.lattice_digests)
+        write_bytes(self.folder / record.name, part.data)
+        write_bytes(self.folder / _digests_name(place), part.digests + part.input_digests + part.lattice_digests)
         write_bytes(self.folder / f"part-{place_text(place)}.json", json.dumps(asdict(record)).encode())
         return record
+
+    def data(self, record: PartRecord) -> bytes:
+        """Return the bytes of a finished part."""
+        return self._part_path(record).read_bytes()
 
     def roots(self, records: list[PartRecord]) -> list[str]:
         """Return the root digests over all parts: of claims, of input, and of the lattice block if there is one."""

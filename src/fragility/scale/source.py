@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -201,13 +202,16 @@ class RowSource:
     @cached_property
     def count(self) -> int | None:
         """How many rows there are to read; None where only reading them tells."""
-        if self.kind != "parquet":
-            return None
-        total = 0
+        return len(range(*self.chosen.indices(sum(self.file_rows)))) if self.kind == "parquet" else None
+
+    @cached_property
+    def file_rows(self) -> tuple[int, ...]:
+        """How many rows each Parquet file has."""
+        found = []
         for file in self.files:
             with self._reading(file), self.filesystem.open_input_file(file.path) as stream:
-                total += pq.read_metadata(stream).num_rows
-        return len(range(*self.chosen.indices(total)))
+                found.append(int(pq.read_metadata(stream).num_rows))
+        return tuple(found)
 
     def refuse_text(self, part: RawPart, name: str) -> None:
         """Name the line of a CSV file where a column of numbers holds something else."""
@@ -246,6 +250,24 @@ class RowSource:
         wanted = frozenset({self.target, *(() if self.id_column is None else (self.id_column,))})
         for part in replace(self, fields=(), target=None, only=wanted).parts(rows):
             yield part.ids, part.frame[self.target]
+
+    @cached_property
+    def _first_columns(self) -> list[Any]:
+        return list(next(self._pieces(self.files[0], 1)).columns)
+
+    def span(self, start: int, rows: int) -> RawPart:
+        """Return the part of Parquet files that begins at a chosen row, without reading the rows before it."""
+        first, before, pieces = (self.chosen.start or 0) + start, 0, list[RawPart]()
+        for file, count in zip(self.files, self.file_rows, strict=True):
+            low, high = max(first - before, 0), min(first + rows - before, count)
+            if low < high:
+                with self._reading(file):
+                    frame = self._parquet_rows(file, low, high)
+                _check_distinct(frame, file)
+                _check_same_columns(frame, self._first_columns, file)
+                pieces.append(self._without_ids(frame, before + low, file))
+            before += count
+        return _cut(pieces, rows)[0]
 
     def _chosen_pieces(self, rows: int) -> Iterator[RawPart]:
         start, names = 0, list[Any]()
@@ -320,6 +342,23 @@ class RowSource:
             names = None if self.only is None else schema.names
             yield from self._framed(parquet.iter_batches(batch_size=rows, columns=names), schema, rows)
 
+    def _parquet_rows(self, file: SourceFile, low: int, high: int) -> pd.DataFrame:
+        with self.filesystem.open_input_file(file.path) as stream:
+            parquet = pq.ParquetFile(stream, buffer_size=READ_BYTES, pre_buffer=False)
+            sizes = [parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)]
+            ends = list(accumulate(sizes))
+            groups = [i for i, end in enumerate(ends) if end > low and end - sizes[i] < high]
+            at, found = ends[groups[0]] - sizes[groups[0]], list[pa.RecordBatch]()
+            for batch in parquet.iter_batches(batch_size=high - low, row_groups=groups):
+                if at + len(batch) > low:
+                    found.append(batch.slice(max(low - at, 0), high - max(at, low)))
+                at += len(batch)
+                if at >= high:
+                    break
+            schema = parquet.schema_arrow
+            frame = self._with_categories(pa.Table.from_batches(found, schema=schema)).to_pandas()
+            return _numbered(frame, _stored_range(schema), low)
+
     def _arrow_pieces(self, file: SourceFile, rows: int) -> Iterator[pd.DataFrame]:
         with self.filesystem.open_input_file(file.path) as stream:
             schema, batches = _arrow_batches(stream)
@@ -342,13 +381,7 @@ class RowSource:
         for batch in batches:
             for first in range(0, len(batch), rows):
                 table = self._with_categories(pa.Table.from_batches([batch.slice(first, rows)], schema=schema))
-                frame = table.to_pandas()
-                if index is not None:
-                    frame.index = pd.RangeIndex(
-                        index.start + start * index.step, index.start + (start + len(frame)) * index.step, index.step
-                    )
-                elif isinstance(frame.index, pd.RangeIndex):
-                    frame.index = pd.RangeIndex(start, start + len(frame))
+                frame = _numbered(table.to_pandas(), index, start)
                 start += len(frame)
                 yield frame
 
@@ -486,6 +519,17 @@ def _check_same_columns(frame: pd.DataFrame, names: list[Any], file: SourceFile)
     other = set(frame.columns) ^ set(names)
     if other:
         raise DataError(f"{file.name} has other columns than the files before it, for example {min(map(str, other))!r}")
+
+
+def _numbered(frame: pd.DataFrame, index: range | None, start: int) -> pd.DataFrame:
+    """Return rows that begin at ``start`` of a file with their numbers there, or those that pandas noted."""
+    stop = start + len(frame)
+    if index is not None:
+        first = index.start
+        frame.index = pd.RangeIndex(first + start * index.step, first + stop * index.step, index.step)
+    elif isinstance(frame.index, pd.RangeIndex):
+        frame.index = pd.RangeIndex(start, stop)
+    return frame
 
 
 def _stored_range(schema: pa.Schema) -> range | None:

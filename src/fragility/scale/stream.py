@@ -10,37 +10,36 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyarrow import fs as arrow_fs
 
-from fragility._audit import input_row_digests, manifest_of
 from fragility.arrays import DEFAULT_BYTE_BUDGET
-from fragility.canonical import digest_bytes
-from fragility.certificates import (
-    PART_ROWS,
-    Extent,
-    StoredAudit,
-    commit,
-    completed,
-    read_protocol_signature,
-    remove_unnamed,
-    writing_into,
-)
+from fragility.certificates import PART_ROWS, Extent, StoredAudit, read_protocol_signature, writing_into
 from fragility.engines.trace import Progress
 from fragility.errors import CertificateError, DataError, FragilityError
-from fragility.evidence.rows import Rows, read_rows
 from fragility.ids import SeenIds
 from fragility.libraries import library_versions
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
 from fragility.scale.batch import BatchAuditor, TracedBatch, prepare
-from fragility.scale.journal import Journal, PartRecord, packed_digest
+from fragility.scale.journal import EncodedPart, Journal, PartRecord
+from fragility.scale.making import (
+    FIRST_ROWS,
+    Collector,
+    InHand,
+    PartMaker,
+    Span,
+    Task,
+    Workers,
+    check_unchanged,
+    finish_audit,
+    input_digest_of,
+    placing_errors,
+    traced_part,
+)
 from fragility.scale.source import CsvFormat, RawPart, RowSource, open_source
-
-FIRST_ROWS = 1024  # on which model and engine are made ready, whatever the size of the parts
 
 
 def audit_files(
@@ -62,6 +61,7 @@ def audit_files(
     protocol_signature: str | os.PathLike[str] | None = None,
     csv: CsvFormat | None = None,
     filesystem: arrow_fs.FileSystem | None = None,
+    workers: Workers | None = None,
     progress: bool | Progress | None = None,
 ) -> StoredAudit:
     """Audit the rows of files, however many, and write one certificate for each row to a folder.
@@ -108,6 +108,9 @@ def audit_files(
         How CSV files are written.
     filesystem : pyarrow.fs.FileSystem, optional
         Where ``source`` lies, if not here and not at an address.
+    workers : RayWorkers or SparkWorkers, optional
+        Processes on this machine or others that make the parts; by default this process makes them. The folder is the
+        same, byte by byte, and an audit begun in one way may be resumed in another.
     progress : bool or callable, optional
         A bar on the terminal (the default if there is one), or a function (rows done, rows in all or 0 if not known).
 
@@ -156,7 +159,7 @@ def audit_files(
         filesystem=filesystem,
     )
     first = found.head(FIRST_ROWS)
-    with _placing_errors(found, first, protocol):
+    with placing_errors(found, first, protocol):
         ready = prepare(
             model,
             first.frame,
@@ -172,27 +175,17 @@ def audit_files(
         run = _Run(found, ready, Journal(target_folder), part_rows, report)
         run.journal.begin(run.key(), resume=resume)
         try:
-            run.work()
-            run.finish(alone, envelope)
+            if workers is None:
+                run.work()
+            else:
+                run.work_on(workers)
+            run.seen = SeenIds()  # no longer needed, and the digests are
+            finish_audit(run.journal, ready, run.records, alone, envelope)
         except (OSError, FragilityError) as error:
             raise _with_hint(error, run) from error
         finally:
             run.journal.discard_if_empty()
     return StoredAudit(out)
-
-
-@contextmanager
-def _placing_errors(source: RowSource, part: RawPart, protocol: Protocol) -> Iterator[None]:
-    """Say in which rows of the input an error lies."""
-    try:
-        yield
-    except FragilityError as error:
-        for own in protocol.fields:
-            if own.type in ("integer", "number") and own.name in part.frame.columns:
-                source.refuse_text(part, own.name)
-        if part.start == 0:
-            raise
-        raise type(error)(f"rows {part.start} to {part.start + len(part) - 1} of the input: {error}") from error
 
 
 def _forward(rows: slice | None) -> slice:
@@ -265,7 +258,7 @@ class _Run:
                     finishing = None
                     self._note(known)
                 else:
-                    traced = self._traced(part)
+                    traced = traced_part(self.auditor, part, self.source)
                     self._wait(finishing)
                     finishing = finisher.submit(self._finish_part, place, traced)
                     del traced  # whoever finishes it lets go of it before the next one is made
@@ -278,12 +271,8 @@ class _Run:
             if not part.numbered:
                 self._check_distinct(part)
             known = self.journal.record(place)
-            if known is not None and known.input_digest != self._input_digest(part):
-                raise DataError(
-                    f"the input has changed since the audit was interrupted: its rows {part.start} to "
-                    f"{part.start + len(part) - 1} are others; restore it, or remove {self.journal.folder} to begin "
-                    "anew"
-                )
+            if known is not None:
+                check_unchanged(known, input_digest_of(self.auditor, part), part.start, self.journal)
             yield part, known
 
     def _check_distinct(self, part: RawPart) -> None:
@@ -293,21 +282,8 @@ class _Run:
                 f"ids must be distinct, {twice!r} appears twice among the first {part.start + len(part)} rows"
             )
 
-    def _input_digest(self, part: RawPart) -> str:
-        digests = input_row_digests(self._as_given(part))
-        return packed_digest(bytearray(b"".join(digests)))
-
-    def _as_given(self, part: RawPart) -> Rows:
-        model, fields = self.auditor.model, self.auditor.protocol.fields
-        expected = model.columns or tuple(f.name for f in fields)
-        return read_rows(part.frame, expected, model.n_columns, part.ids)
-
-    def _traced(self, part: RawPart) -> TracedBatch:
-        with _placing_errors(self.source, part, self.auditor.protocol):
-            return self.auditor.trace(part.frame, part.ids)
-
     def _finish_part(self, place: int, traced: TracedBatch) -> PartRecord:
-        return self.journal.write(place, self.auditor.certify(traced))
+        return self.journal.write(place, EncodedPart.of(self.auditor.certify(traced)))
 
     def _wait(self, finishing: Future[PartRecord] | None) -> None:
         if finishing is not None:
@@ -319,25 +295,21 @@ class _Run:
         if self.report is not None:
             self.report(self.rows_done, self.source.count or 0)
 
-    # --- the end --------------------------------------------------------------------------------------------
+    # --- making elsewhere -----------------------------------------------------------------------------------
 
-    def finish(self, alone: bool, envelope: bytes | None) -> None:
-        """Bind the parts together and make them the folder's audit."""
-        self.seen = SeenIds()  # no longer needed, and the digests are
-        root, input_digest, *lattice_root = self.journal.roots(self.records)
-        auditor, evaluations = self.auditor, sum(record.evaluations for record in self.records)
-        protocol = auditor.protocol
-        manifest = manifest_of(auditor.model, protocol, auditor.engine, evaluations, input_digest, self.rows_done)
-        declared = auditor.lattice
-        whole = completed(
-            manifest,
-            self.rows_done,
-            root,
-            auditor.extent,
-            lattice=None if declared is None else {**declared.to_dict(), "root_digest": lattice_root[0]},
-            protocol_signature=None if envelope is None else digest_bytes(envelope),
-        )
-        commit(self.journal.target, self.journal.placed(self.records), protocol, whole, envelope)
-        self.journal.discard()
-        if alone:
-            remove_unnamed(self.journal.target)
+    def work_on(self, workers: Workers) -> None:
+        """Have workers make every part that is not finished yet."""
+        collector = Collector(self.auditor, self.journal, self.source.count or 0, self.report)
+        collector.take_all(workers.made(PartMaker(self.auditor, self.source), self._tasks()))
+        self.records = collector.in_order()
+
+    def _tasks(self) -> Iterator[Task]:
+        """Return the parts to make: Parquet files are read by who makes them, others can only be read in order."""
+        total, size = self.source.count, self.part_rows
+        rows: Iterator[Span | InHand]
+        if total is None:
+            rows = (InHand(part) for part in self.source.parts(size))
+        else:
+            rows = (Span(start, min(size, total - start)) for start in range(0, total, size))
+        for place, own in enumerate(rows):
+            yield Task(place, own, self.journal.record(place))
