@@ -18,7 +18,8 @@ PART = 60  # rows of a part of the small audits
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    """Every file of an audit; the command writes its report beside them."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "report.html"}
 
 
 class Small:
