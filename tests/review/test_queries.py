@@ -69,7 +69,7 @@ def test_a_budget_of_time_and_no_budget(bench, table):
         ({"where": (("age", "35"),)}, lambda row: row["age"] == 35),
         ({"where": (("purpose", "' OR TRUE --"),)}, lambda row: False),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_filters(bench, table, filters, holds):
     confident = table[table["confidence"] >= 0.6]
