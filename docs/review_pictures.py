@@ -1,0 +1,81 @@
+"""Take the guide's pictures of the review workbench anew, over the demo's audit, with the system's Chromium.
+
+python docs/review_pictures.py
+"""
+
+import io
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from PIL import Image
+from report_pictures import IMAGES, browser
+from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from fragility.demo import run_demo
+
+REVIEWER = "Ana Lima"
+KEYS = ("a", "a", "e", "a")  # what she decides about the first cases, each followed by the next
+DESK, PHONE = (1280, 1000), (360, 740)
+
+
+@contextmanager
+def workbench(folder: Path) -> Iterator[str]:
+    """Start the workbench as a user does; yields its address."""
+    options = ["--model", "model.skops", "--trust", "--data", "test.parquet", "--target", "class", "--no-open"]
+    command = [sys.executable, "-m", "fragility", "review", ".", *options]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def follow(driver: webdriver.Chrome, gesture: str) -> None:
+    """Press a key that leads to another page, and wait for it."""
+    driver.execute_script("window.left = true")
+    ActionChains(driver).send_keys(gesture).perform()
+    ready = "return !window.left && document.readyState === 'complete'"
+    WebDriverWait(driver, 20).until(lambda d: d.execute_script(ready))
+
+
+def take(driver: webdriver.Chrome, name: str, size: tuple[int, int]) -> None:
+    """Save what a screen of this size shows."""
+    screen = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size[0] < 600}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    driver.refresh()
+    picture = Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB")
+    picture.quantize(64).save(IMAGES / f"{name}.png", optimize=True)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = run_demo(Path(place) / "demo-audit").folder
+        driver = browser()
+        try:
+            with workbench(folder) as address:
+                driver.get(address)
+                driver.find_element(By.ID, "name").send_keys(REVIEWER)
+                follow(driver, "\n")
+                queue = driver.current_url
+                follow(driver, "n")
+                for key in KEYS:
+                    follow(driver, key)
+                case = driver.current_url
+                for page, name in ((queue, "review-queue"), (case, "review-case")):
+                    driver.get(page)
+                    take(driver, name, DESK)
+                    take(driver, f"{name}-phone", PHONE)
+        finally:
+            driver.quit()
+
+
+if __name__ == "__main__":
+    main()
