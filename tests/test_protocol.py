@@ -217,7 +217,7 @@ def test_malformed_documents_are_refused_as_such(protocol: Protocol, data: st.Da
         (lambda d: d.update(format="fragility-protocol/2"), r"expected a protocol of format 'fragility-protocol/1'"),
         (lambda d: d.pop("format"), r"got None"),
         (lambda d: d.update(columns=3), r"the protocol is malformed"),
-        (lambda d: d["columns"][0].update(baseline="high"), r"the protocol is malformed"),
+        (lambda d: d["columns"][0].update(baseline="high"), r"a baseline must be a number, got 'high'"),
         (
             lambda d: d["columns"][0].update(kind="ordinal"),
             r"kind of .* must be one of numeric, nominal, got 'ordinal'",

@@ -34,7 +34,7 @@ def test_only_covertype_is_capped_and_full_lifts_it():
 
 
 def test_an_unknown_profile_lists_the_known_ones():
-    with pytest.raises(DataError, match="unknown profile 'huge'; expected one of smoke, quick, paper"):
+    with pytest.raises(DataError, match="unknown profile 'huge'; expected one of smoke, quick, harden-smoke, harden, paper"):
         profile_named("huge")
 
 
