@@ -33,8 +33,8 @@ from fragility_paper.models import model_spec
 from fragility_paper.training import train
 
 DATASETS = ("bank_marketing", "heloc", "adult")
-MODELS = ("logreg", "lightgbm", "xgboost", "rf")
-TEST_ROWS = 3000
+MODELS = ("logreg", "lightgbm", "xgboost")
+TEST_ROWS = 2000
 COPIES = 1
 
 

@@ -106,8 +106,9 @@ def harden(
 
     Notes
     -----
-    Memory: the final estimator's input is held 1 + ``copies`` times, plus blocks of 16 MiB. An estimator that sets rows
-    aside for early stopping is handed them, undegraded and without their twins, where its ``fit`` takes such rows
+    Memory: beside the final estimator's input for the rows, 1 + ``copies`` times that input, filled in blocks of
+    16 MiB; what the estimator itself takes grows with it. An estimator that sets rows aside for early stopping is
+    handed them, undegraded and without their twins, where its ``fit`` takes such rows
     (scikit-learn's histogram boosting and MLPClassifier, :class:`ResMLPClassifier`), and refused where it does not. An
     out-of-bag score of a forest counts twins and says too much.
 
