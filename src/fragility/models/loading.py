@@ -225,8 +225,8 @@ def _load_lightgbm(path: Path, trust: bool) -> Any:
     text = path.read_text(errors="replace")
     if not text.startswith("tree"):
         raise ModelError(f"{path.name} is not a LightGBM model: such a file starts with 'tree'")
-    if "\nend of trees" not in text or ("\nparameters:" in text and "\nend of parameters" not in text):
-        # LightGBM does not raise on half a file, it aborts the process.
+    if "\nend of trees" not in text or "\nend of parameters" not in text:
+        # On half a file LightGBM does not raise: it aborts the process, or forgets what followed, such as categories.
         raise ModelError(f"{path.name} is cut off: the end of its trees or parameters is missing")
     return lightgbm.Booster(model_file=str(path))
 
