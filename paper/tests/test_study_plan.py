@@ -34,7 +34,8 @@ def test_only_covertype_is_capped_and_full_lifts_it():
 
 
 def test_an_unknown_profile_lists_the_known_ones():
-    with pytest.raises(DataError, match="unknown profile 'huge'; expected one of smoke, quick, harden-smoke, harden, paper"):
+    known = "smoke, quick, harden-smoke, harden, paper"
+    with pytest.raises(DataError, match=f"unknown profile 'huge'; expected one of {known}"):
         profile_named("huge")
 
 
