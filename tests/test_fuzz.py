@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import fuzzing
@@ -84,7 +85,8 @@ def write_models(folder: Path) -> None:
     booster.save_model(folder / "model.ubj")
     small = catboost.CatBoostClassifier(iterations=5, depth=3, verbose=0, thread_count=1, allow_writing_files=False)
     small.fit(X, y).save_model(str(folder / "model.cbm"))
-    fg.ResMLPClassifier(max_epochs=1, random_state=0).fit(X, y).save(folder / "model.safetensors")
+    if find_spec("torch") is not None:
+        fg.ResMLPClassifier(max_epochs=1, random_state=0).fit(X, y).save(folder / "model.safetensors")
 
 
 def feed(reader: str, sound: Path, folder: Path, count: int) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import gzip
 import importlib
+import importlib.util
 import json
 import os
 import random
@@ -356,7 +357,7 @@ MODELS = ("model.txt", "model.json", "model.ubj", "model.cbm", "model.safetensor
 
 def read_model(sound: Path, place: Path, chance: random.Random) -> None:
     """As ``load_model`` does it, with a forked process in the place of a new one: first the trial, then the use."""
-    name = chance.choice(MODELS)
+    name = chance.choice([name for name in MODELS if (sound / name).exists()])  # a network only where torch is
     path = place / name
     data = (sound / name).read_bytes()
     path.write_bytes(either(data, chance) if name.endswith(".json") else _mutated_booster(data, chance, name))
@@ -485,7 +486,8 @@ def main(reader: str, seed: int, first: int, count: int, folder: Path) -> None:
     place = folder / "place"
     place.mkdir(exist_ok=True)
     if reader == "model":
-        for name in ("catboost", "lightgbm", "xgboost", "fragility.models.loading", "fragility.resmlp.network"):
+        network = ("fragility.resmlp.network",) if importlib.util.find_spec("torch") else ()
+        for name in ("catboost", "lightgbm", "xgboost", "fragility.models.loading", *network):
             importlib.import_module(name)  # once, before the forks
     for number in range(first, first + count):
         (folder / "at").write_text(str(number))
