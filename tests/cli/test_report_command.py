@@ -95,6 +95,7 @@ def test_other_mistakes_are_refused_in_one_sentence(made, tmp_path) -> None:
     audit = made / "audit"
     assert "must end in .html or .md or .json" in refuse("report", audit, "--out", tmp_path / "x.pdf")
     assert "is not an audit folder" in refuse("report", tmp_path, "--out", tmp_path / "x.html")
+    assert "is not an audit folder" in refuse("report", tmp_path / "absent")
     assert "lies in a folder that does not exist" in refuse("report", audit, "--out", tmp_path / "no" / "x.html")
     assert "this one lacks 'id'" in refuse(
         "report", audit, "--stress", made / "train.parquet", "--out", tmp_path / "x.md"

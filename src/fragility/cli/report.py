@@ -76,15 +76,15 @@ def report(
 
     if labels is None:
         refuse_without_labels(context)
+    audits = {str(directory): fg.open_audit(directory) for directory in directories}
+    if len(audits) < len(directories):
+        raise DataError("an audit is named twice; name each folder once")
     target_file = out_file if out_file is not None else _default_out(directories, REPORT_FILE)
     checked_suffix(target_file, SUFFIXES)
     plan_files({"--out": target_file}, {"--labels": labels, "--stress": stress})
     if out_file is None and target_file.exists() and not is_report(target_file):
         raise DataError(f"{target_file} exists and is not a report of fragility's; choose another name with --out")
     form = csv_format(separator, encoding, decimal, labels, stress)
-    audits = {str(directory): fg.open_audit(directory) for directory in directories}
-    if len(audits) < len(directories):
-        raise DataError("an audit is named twice; name each folder once")
     truth = read_labels(labels, target, id_column, form)
     brittle = None if stress is None else read_stress_labels(stress, "--stress", form)
     made = Report.of(audits, labels=truth, brittle=brittle, min_confidence=min_confidence, risk=risk)
