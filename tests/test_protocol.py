@@ -330,3 +330,10 @@ def test_training_rows_that_become_infinite_are_refused_by_name() -> None:
     pipeline[0].set_params(func=lambda X: np.log(X))
     with np.errstate(divide="ignore"), pytest.raises(EvidenceError, match=r"infinite value .* in column 'age'"):
         Protocol.fit(pipeline, X, space="transformed")
+
+
+@pytest.mark.parametrize("grouping", ["", "merged", "merged at 1e9", ["raw-origin"], None, 3])
+def test_a_grouping_that_the_format_does_not_know_is_refused(grouping: object, protocol: Protocol) -> None:
+    document = {**protocol.to_dict(), "grouping": grouping}
+    with pytest.raises(ProtocolError, match="grouping must be raw-origin, declared or merged"):
+        Protocol.from_dict(document)

@@ -19,7 +19,7 @@ from fragility_paper.tables.hardening import BRITTLE, STRESSES, Pair, pair, prom
 from fragility_paper.training import train, train_hardened
 from fragility_paper.unit import forests
 from fragility_paper.unit.fitted import fit_unit
-from fragility_paper.unit.forests import masked_auroc, thinned
+from fragility_paper.unit.forests import masked_auroc, smoothed, thinned
 
 SMALL = replace(PROFILES["harden-smoke"], models=("lightgbm", "rf"), rcma_rows=40, extra_rows=20, calibration_rows=30)
 COMMITTED = RESULTS / "hardening"
@@ -130,6 +130,11 @@ def test_masked_auroc_turns_the_margin_toward_the_second_class():
     y = np.array([0, 0, 1, 1])
     assert masked_auroc(np.array([2.0, -1.0, 3.0, 0.5]), np.array([0, 1, 1, 1]), y) == 1.0
     assert masked_auroc(np.array([2.0, 1.0, 3.0, 0.5]), np.array([1, 1, 0, 0]), y) == 0.0
+
+
+def test_a_vote_for_each_class_takes_certainty_away():
+    margins = np.array([np.log(0.75 / 0.25), 27.6, 0.0])
+    assert np.allclose(smoothed(margins, 100), [np.log(76 / 26), np.log(101), 0.0])
 
 
 def test_thinned_training_rows_are_some_of_the_training_rows():

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import secrets
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -484,8 +483,6 @@ def contradiction_in(protocol: Protocol) -> str | None:
         return f"the format does not know the field {next(iter(protocol.extra))!r}"
     if type(protocol.training_rows) is not int or not isinstance(protocol.training_digest, str):
         return "training_rows is no whole number, or training_digest no text"
-    if not re.fullmatch(r"raw-origin|declared|merged at (0?\.\d+|[01](\.\d+)?)", protocol.grouping):
-        return f"grouping {protocol.grouping!r} is none that the format knows"
     if protocol.grouping == "raw-origin" and not set(protocol.group_names) <= set(fields):
         return "grouping 'raw-origin', but groups are not named after fields"
     if protocol.space == "raw" and {c.name: c.kind for c in protocol.columns} != fields:

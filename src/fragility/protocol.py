@@ -38,6 +38,7 @@ DEFAULT_DEPTH = 10
 DEFAULT_OPERATORS = ("attenuate_all", "attenuate_top1")
 DEFAULT_SEVERITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 EQUAL_WEIGHTS = (1 / 3, 1 / 3, 1 / 3)
+GROUPING = re.compile(r"raw-origin|declared|merged at (0?\.\d+|[01](\.\d+)?)")
 MAX_RESOLUTION = 1e-3  # part of the format: float32 networks need 1e-4
 
 
@@ -120,6 +121,10 @@ class Protocol:
     def __post_init__(self) -> None:
         _check_choice("space", self.space, SPACES)
         _check_choice("reading", self.reading, READINGS)
+        if not isinstance(self.grouping, str) or not GROUPING.fullmatch(self.grouping):
+            raise ProtocolError(
+                f"grouping must be raw-origin, declared or merged at a threshold from 0 to 1, got {self.grouping!r:.80}"
+            )
         for name, kind in [*((f.name, f.kind) for f in self.fields), *((c.name, c.kind) for c in self.columns)]:
             _check_choice(f"kind of {name!r}", kind, ("numeric", "nominal"))
         for f in self.fields:

@@ -416,3 +416,10 @@ def test_one_hot_of_a_frame_output_keeps_names():
     done = fg.harden(make_pipeline(prepare, LogisticRegression(max_iter=300)), X, Y)
     assert list(done[-1].feature_names_in_) == list(prepare.fit(X).get_feature_names_out())
     assert isinstance(done[0].named_transformers_["nominal"], OneHotEncoder)
+
+
+def test_validation_rows_may_be_as_many_as_the_training_rows():
+    model = HistGradientBoostingClassifier(max_iter=5, early_stopping=True, random_state=0)
+    held_out = {"X_val": NUMBERS.to_numpy()[::-1], "y_val": Y[::-1]}
+    hardened = fg.harden(model, NUMBERS.to_numpy(), Y, fit_params=held_out)
+    assert hardened.n_iter_ <= 5

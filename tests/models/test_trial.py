@@ -38,6 +38,20 @@ def test_a_lightgbm_node_out_of_range_is_refused(boosters: Path, tmp_path: Path,
         fg.load_model(tmp_path / "model.txt")
 
 
+@pytest.mark.parametrize(
+    ("sound", "broken"),
+    [("[use_quantized_grad: 0]", "[use_quantized_grad8 0]"), ("[seed: 0]", "seed: 0"), ("tree_sizes=", "tree_sizes=9")],
+)
+def test_a_lightgbm_header_that_its_library_would_read_beyond_is_refused(
+    boosters: Path, tmp_path: Path, sound: str, broken: str
+) -> None:
+    text = (boosters / "model.txt").read_text()
+    assert sound in text
+    (tmp_path / "model.txt").write_text(text.replace(sound, broken))
+    with pytest.raises(ModelError, match=r"is damaged: (a parameter cannot be read|the sizes of its trees)"):
+        fg.load_model(tmp_path / "model.txt")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("child", [999, 0, 2**31 - 1])
 def test_an_xgboost_node_out_of_range_is_refused(boosters: Path, tmp_path: Path, child: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -226,34 +226,38 @@ def _draw_score(axis: Any, results: StudyResults, y: int, score: str) -> None:
 
 
 def hardening(results: StudyResults) -> Figure:
-    """Brittle share of confident rows against AUROC lost, plain to hardened, by data set and model family."""
+    """Brittle share of confident rows, plain and hardened, and what it did to the AUROC, by data set and model."""
     brittle, area = pair(results, BRITTLE), pair(results, AUROC)
     names = datasets_of(results)
-    figure, axes = _canvas(4, math.ceil(len(names) / 4), width=12, height=6, sharey=True)
+    figure, axes = _canvas(4, math.ceil(len(names) / 4), width=12, height=6.5, sharey=True)
     flat = axes.ravel()
     for axis, name in zip(flat, names, strict=False):
-        _draw_hardened(axis, brittle.of("dataset", (name,)), area.of("dataset", (name,)))
+        _draw_hardened(axis, brittle.of("dataset", (name,)), area.of("dataset", (name,)), models_of(results))
         axis.set_title(DATASETS[name].title, fontsize=10)
     for axis in flat[len(names) :]:
         axis.set_axis_off()
-    for axis in axes[:, 0]:
-        axis.set_ylabel("brittle share of confident rows")
-    figure.suptitle("From plain (dot) to hardened (arrow head), means over seeds", fontsize=11)
+    figure.suptitle(
+        "Brittle share of confident rows: plain (ring), hardened (disc); at the right the change of AUROC", fontsize=11
+    )
     return figure
 
 
-def _draw_hardened(axis: Any, brittle: Pair, area: Pair) -> None:
-    means = [values.groupby("model").mean() for values in (area.plain, brittle.plain, area.hardened, brittle.hardened)]
-    for model, spec in MODELS.items():
+def _draw_hardened(axis: Any, brittle: Pair, area: Pair, models: Sequence[str]) -> None:
+    means = [values.groupby("model").mean() for values in (brittle.plain, brittle.hardened, area.hardened - area.plain)]
+    for place, model in enumerate(models):
         if all(model in values.index for values in means):
-            x, y, to_x, to_y = (float(values[model]) for values in means)
-            colour = FAMILY_COLOURS[spec.family]
-            axis.plot(x, y, "o", color=colour, markersize=4)
-            axis.annotate("", (to_x, to_y), (x, y), arrowprops={"arrowstyle": "->", "color": colour})
-            axis.annotate(spec.title, (x, y), fontsize=6.5, color=colour, xytext=(3, 3), textcoords="offset points")
-    axis.set_xlabel("AUROC")
-    axis.set_ylim(-0.02, 1.02)
-    axis.grid(alpha=0.3)
+            plain, hardened, gained = (float(values[model]) for values in means)
+            colour = FAMILY_COLOURS[MODELS[model].family]
+            axis.plot([plain, hardened], [place, place], "-", color=colour, linewidth=1.5)
+            axis.plot(plain, place, "o", color=colour, markersize=6, markerfacecolor="white")
+            axis.plot(hardened, place, "o", color=colour, markersize=6)
+            axis.text(1.03, place, f"{gained:+.3f}", fontsize=7.5, va="center", color=colour)
+    axis.set_yticks(range(len(models)), [MODELS[model].title for model in models])
+    axis.set_ylim(len(models) - 0.5, -0.5)
+    axis.set_xlim(-0.03, 1.3)
+    axis.set_xticks([0.0, 0.25, 0.5, 0.75, 1.0])
+    axis.set_xlabel("brittle share of confident rows")
+    axis.grid(alpha=0.3, axis="x")
 
 
 Draw = Callable[[StudyResults], "Figure"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.resources import files
 from string import Template
 
@@ -128,12 +129,39 @@ def _time(results: StudyResults) -> str:
 
 
 def _limits(results: StudyResults) -> str:
-    lines = results.pick("forest", metric="brittle_share_of_confident", depth=1.0)
-    if lines.empty:
+    if results.pick("forest").empty:
         return "These results have no forests of the extra seeds."
-    means = lines.groupby(["variant", "severity"])["value"].mean()
+    changed = partial(_forest_change, results)
     parts = [
-        f"with {limit if limit != 'none' else 'no limit'} {number(means[limit, 0.0])} → {number(means[limit, 0.2])}"
+        f"with {limit if limit != 'none' else 'no limit'} {changed('brittle_share_of_confident', limit)}"
         for limit in FOREST_LIMITS
     ]
-    return f"Brittle share of confident validation rows, plain → hardened at 0.2: {'; '.join(parts)}."
+    return _bullets(
+        "**Where all trees agree, the probability is 1** and the margin stands at its clip: one vote lost takes most "
+        "of it, and the row counts as brittle although its class never turns. Of confident rows, plain → hardened, "
+        f"{changed('certain_share_of_confident')} have such a probability, {changed('flip_share_of_confident')} flip, "
+        f"and {changed('brittle_share_of_confident')} are brittle. Two classes, had each of them one vote more: "
+        f"{changed('smoothed_brittle_share')}.",
+        "**A leaf may remember a single degraded copy**, and then votes as that one row does. Trees grow from "
+        f"{_leaves(results, 0.0)} to {_leaves(results, 0.2)} leaves, and the probability that confident rows lose "
+        f"under stress, {changed('probability_drop')} on average (two classes), rises with hardening for "
+        f"{_share(*_losing_more(results))} forests, by data set as below.",
+        f"**What helps** is a limit. Brittle share of confident rows, plain → hardened at 0.2: {'; '.join(parts)}.",
+    )
+
+
+def _leaves(results: StudyResults, rate: float) -> str:
+    lines = results.pick("forest", metric="leaves", variant="none", severity=rate, depth=1.0)
+    return f"{mean(lines['value']):,.0f}"
+
+
+def _losing_more(results: StudyResults) -> tuple[int, int]:
+    """In how many forests without limits stress takes more probability after hardening than before, and of how many."""
+    lines = results.pick("forest", metric="probability_drop", variant="none", depth=1.0)
+    values = lines.pivot(index=["dataset", "model"], columns="severity", values="value")
+    return int((values[0.2] > values[0.0]).sum()), len(values)
+
+
+def _forest_change(results: StudyResults, metric: str, limit: str = "none") -> str:
+    lines = results.pick("forest", metric=metric, variant=limit, depth=1.0)
+    return " → ".join(number(mean(lines[lines["severity"] == rate]["value"])) for rate in (0.0, 0.2))

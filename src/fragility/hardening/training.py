@@ -25,7 +25,7 @@ from fragility.errors import DataError, FragilityError, ModelError
 from fragility.evidence.binding import bind_rows
 from fragility.evidence.rows import Rows, read_rows
 from fragility.evidence.space import EvidenceSpace
-from fragility.hardening.acceptance import accepted, final_estimator, validation_door, validation_share
+from fragility.hardening.acceptance import DOORS, accepted, final_estimator, validation_door, validation_share
 from fragility.hardening.declaration import Degradation, Hardening
 from fragility.hardening.epochs import fit_by_epochs
 from fragility.hardening.inputs import EstimatorInput
@@ -187,8 +187,11 @@ def _fit_params(model: Any, fit_params: Mapping[str, Any] | None, n: int) -> dic
     extra = {name.removeprefix(prefix): value for name, value in (fit_params or {}).items()}
     if "sample_weight" in extra:
         raise DataError("fit_params holds sample_weight; give it as an argument of its own, for twins to share it")
+    held_out = {name for door in DOORS for name in (door.rows, door.labels, door.weights)}
     for name, value in extra.items():
-        if isinstance(value, (np.ndarray, pd.Series)) and value.shape[:1] == (n,) and not name.startswith("eval_"):
+        if name in held_out or name.startswith("eval_"):
+            continue
+        if isinstance(value, (np.ndarray, pd.Series)) and value.shape[:1] == (n,):
             raise DataError(
                 f"fit_params gives {name!r} one value a training row, and degraded copies of the rows have none; "
                 "leave it out"

@@ -8,6 +8,7 @@ that reads beyond the end of a file refuses it now and crashes then.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -82,10 +83,31 @@ def try_lightgbm(path: str, fault_of_tree: Callable[..., str | None]) -> Callabl
         raise TreeFault(f"a tree cannot be read: {error}") from error
     rows = _rows(n_columns)
     _check(iter([tree for tree in trees if tree is not None]), n_columns, fault_of_tree)
+    _check_sizes(Path(path).read_bytes())
+    _check_parameters(text)
     import lightgbm
 
     booster = _loaded(lambda: lightgbm.Booster(model_file=path))
     return lambda: booster.predict(rows, num_threads=1)
+
+
+def _check_sizes(data: bytes) -> None:
+    """Refuse sizes of trees that do not lead from tree to tree: LightGBM follows them wherever they lead."""
+    found = re.search(rb"^tree_sizes=(.*)$", data, flags=re.MULTILINE)
+    if found is None:
+        return  # LightGBM then looks for the trees itself
+    starts = [match.start() for match in re.finditer(rb"^(?:Tree=\d+|end of trees)\r?$", data, flags=re.MULTILINE)]
+    if found[1].split() != [b"%d" % (b - a) for a, b in itertools.pairwise(starts)]:
+        raise TreeFault("the sizes of its trees are not those of its header")
+
+
+def _check_parameters(text: str) -> None:
+    """Refuse a parameter without a colon: LightGBM reads on behind it, and crashes now and then."""
+    _, _, after = text.partition("\nparameters:")
+    lines = after.partition("\nend of parameters")[0].splitlines()
+    broken = next((line for line in lines if line and not re.fullmatch(r"\[[^\s:]+: .*\]", line)), None)
+    if broken is not None:
+        raise TreeFault(f"a parameter cannot be read: {broken!r:.80}")
 
 
 def _setting(block: str, name: str) -> str:

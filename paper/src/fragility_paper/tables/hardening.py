@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -254,7 +255,8 @@ FOREST_CASES = tuple(
     for rate, copies in ((0.0, 1), (0.1, 1), (0.2, 1), (0.3, 1), (0.2, 4))
 )
 FOREST_METRICS = (
-    "auroc", "nll", "auroc_masked", "confident_share", "brittle_share_of_confident", "brittle_share_of_all", "exposure",
+    "auroc", "nll", "auroc_masked", "confident_share", "brittle_share_of_confident", "flip_share_of_confident",
+    "certain_share_of_confident", "smoothed_brittle_share", "probability_drop", "brittle_share_of_all", "exposure",
     "leaves",
 )  # fmt: skip
 
@@ -263,7 +265,8 @@ def forests(results: StudyResults) -> Table:
     """What limits, rate and copies do to hardened forests; validation rows."""
     header = (
         "Limit", "rate", "copies", "AUROC", "NLL", "AUROC, groups masked at 0.3", "confident share",
-        "brittle share of confident", "brittle share of all", "exposure", "leaves a tree",
+        "brittle share of confident", "flips", "all trees agreed", "brittle with a vote added", "probability lost",
+        "brittle share of all", "exposure", "leaves a tree",
     )  # fmt: skip
     lines = results.pick("forest")
     if lines.empty:
@@ -272,7 +275,9 @@ def forests(results: StudyResults) -> Table:
     units = len(lines[["dataset", "model"]].drop_duplicates())
     note = (
         f"Means over {units} forests (RandomForest and ExtraTrees, seed 0), trained on at most 6,000 training rows and "
-        "judged on validation rows; no test row was looked at. AUROC with groups masked: two classes, one draw."
+        "judged on validation rows; no test row was looked at. Shares from flips to probability lost are of confident "
+        "rows. Two classes only: AUROC with groups masked (one draw), brittle with one vote added to each class, and "
+        "the mean loss of probability under stress."
     )
     return Table("forests", "Forests: depth, leaves, rate and copies, on validation rows", header, rows, note)
 
@@ -287,20 +292,30 @@ def _forest_row(results: StudyResults, limit: str, rate: float, copies: int) -> 
 def forests_by_dataset(results: StudyResults) -> Table:
     """The declared setting with and without a limit on leaves, by data set and forest; validation rows."""
     cases = (("none", 0.0), ("none", 0.2), ("leaves of 5", 0.0), ("leaves of 5", 0.2))
-    header = ("Forest", *(f"limit {limit}, {'plain' if rate == 0 else 'hardened'}" for limit, rate in cases))
+    whole = (("certain_share_of_confident", "all trees agreed"), ("probability_drop", "probability lost"))
+    header = (
+        "Forest",
+        *(f"limit {limit}, {'plain' if rate == 0 else 'hardened'}" for limit, rate in cases),
+        *(f"{words}, no limit: plain → hardened" for _, words in whole),
+    )
     rows = []
     units = results.pick("forest")[["dataset", "model"]].drop_duplicates().sort_values(["dataset", "model"])
     for dataset, model in units.itertuples(index=False, name=None):
-        values = [_forest_value(results, dataset, model, limit, rate) for limit, rate in cases]
-        rows.append((f"{DATASETS[dataset].title}, {MODELS[model].title}", *(number(value) for value in values)))
+        brittle = partial(_forest_value, results, dataset, model, "brittle_share_of_confident")
+        other = [
+            " → ".join(number(_forest_value(results, dataset, model, metric, "none", rate)) for rate in (0.0, 0.2))
+            for metric, _ in whole
+        ]
+        forest = f"{DATASETS[dataset].title}, {MODELS[model].title}"
+        rows.append((forest, *(number(brittle(limit, rate)) for limit, rate in cases), *other))
     rows = rows or [(NOTHING,) * len(header)]
     title = "Forests by data set: brittle share of confident validation rows"
     return Table("forests-dataset", title, header, tuple(rows))
 
 
-def _forest_value(results: StudyResults, dataset: str, model: str, limit: str, rate: float) -> float:
+def _forest_value(results: StudyResults, dataset: str, model: str, metric: str, limit: str, rate: float) -> float:
     where = {"dataset": dataset, "model": model, "variant": limit, "severity": rate, "depth": 1.0}
-    return mean(results.pick("forest", metric="brittle_share_of_confident", **where)["value"])
+    return mean(results.pick("forest", metric=metric, **where)["value"])
 
 
 HARDENING_TABLES: Mapping[str, Callable[[StudyResults], Table]] = {
