@@ -22,6 +22,7 @@ import numpy as np
 
 FAULT, REFUSED = 3, 4
 MOST_COLUMNS = 1_000_000  # rows this wide are not made to try a file
+MOST_CLASSES = 100_000
 VALUES = (0.0, 1.0, -1e9, 1e9, float("nan"))
 
 
@@ -78,6 +79,7 @@ def try_lightgbm(path: str, fault_of_tree: Callable[..., str | None]) -> Callabl
     header, *blocks = re.split(r"^Tree=\d+\n", text, flags=re.MULTILINE)
     try:
         n_columns = int(_setting(header, "max_feature_idx")) + 1
+        _check_classes(header, len(blocks))
         trees = [_lightgbm_tree(block) for block in blocks]
     except (ValueError, KeyError, IndexError, OverflowError) as error:
         raise TreeFault(f"a tree cannot be read: {error}") from error
@@ -89,6 +91,13 @@ def try_lightgbm(path: str, fault_of_tree: Callable[..., str | None]) -> Callabl
 
     booster = _loaded(lambda: lightgbm.Booster(model_file=path))
     return lambda: booster.predict(rows, num_threads=1)
+
+
+def _check_classes(header: str, n_trees: int) -> None:
+    """Refuse numbers of classes and of trees an iteration for which LightGBM would make room beyond all measure."""
+    classes, trees = int(_setting(header, "num_class")), int(_setting(header, "num_tree_per_iteration"))
+    if not 1 <= trees == classes <= MOST_CLASSES or n_trees % trees:
+        raise ValueError(f"{n_trees} trees, {trees} of them an iteration, for {classes} classes")
 
 
 def _check_sizes(data: bytes) -> None:
