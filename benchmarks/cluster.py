@@ -12,11 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,36 @@ from fragility.scale.ray import RayWorkers, _connected
 from fragility.scale.spark import SparkWorkers, _session
 
 WAYS = ("one core", "one process", "ray", "spark")
+WORKERS = {"ray": b"ray::_Worker", "spark": b"pyspark.daemon"}  # how their processes call themselves
 PART_ROWS = 5000  # so that two workers share even a small input evenly
+
+
+class WorkerMemory:
+    """The largest memory that any worker of a cluster on this machine has had, looked up twice a second."""
+
+    def __init__(self, way: str) -> None:
+        self._name, self._peak, self._done = WORKERS.get(way), 0, threading.Event()
+        self._watch = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> WorkerMemory:
+        self._watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._watch.join()
+
+    @property
+    def mebibytes(self) -> int | None:
+        return None if self._name is None else self._peak // 1024
+
+    def _look(self) -> None:
+        while self._name is not None and not self._done.wait(0.5):
+            for process in Path("/proc").glob("[0-9]*"):
+                with suppress(OSError):  # it may have ended meanwhile
+                    if self._name in (process / "cmdline").read_bytes():
+                        found = re.search(r"VmHWM:\s+(\d+)", (process / "status").read_text())
+                        self._peak = max(self._peak, int(found[1]) if found else 0)
 
 
 def audit(home: Path, way: str, rows: int) -> dict[str, Any]:
@@ -45,9 +77,10 @@ def audit(home: Path, way: str, rows: int) -> dict[str, Any]:
             workers = SparkWorkers(cores, running.enter_context(_session(None, cores)))
         begun, computed = time.perf_counter(), time.process_time()
         out = home / way.replace(" ", "-")
-        fg.audit_files(
-            model, home / f"{rows}.parquet", protocol, out, id_column=ID, part_rows=PART_ROWS, workers=workers
-        )
+        with WorkerMemory(way) as memory:
+            fg.audit_files(
+                model, home / f"{rows}.parquet", protocol, out, id_column=ID, part_rows=PART_ROWS, workers=workers
+            )
         done, computed = time.perf_counter(), time.process_time() - computed
     return {
         "way": way,
@@ -57,6 +90,8 @@ def audit(home: Path, way: str, rows: int) -> dict[str, Any]:
         "seconds": round(done - begun, 1),
         "rows_per_second": round(rows / (done - begun)),
         "driver_cpu_seconds": round(computed, 1),  # for one process, all there is
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "peak_worker_mib": memory.mebibytes,
         "load_before": round(load, 1),  # of other processes; figures of a shared machine are lower bounds
         "manifest": digest_bytes((out / "manifest.json").read_bytes()),
     }

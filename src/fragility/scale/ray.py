@@ -23,6 +23,7 @@ from fragility.certificates import PART_ROWS, Extent
 from fragility.engines.trace import Progress
 from fragility.errors import ClusterError
 from fragility.protocol import Protocol
+from fragility.scale.addresses import check_answers
 from fragility.scale.making import FIRST_ROWS, Failure, MadePart, PartMaker, Task, limit_threads
 from fragility.scale.source import RawPart, RowSource
 from fragility.scale.tables import Columns, check_ascending, check_part_rows, collect, prepare_table
@@ -300,8 +301,11 @@ def _library() -> Any:
 
 def _start(ray: Any, count: int | None) -> None:
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    address = os.environ.get("RAY_ADDRESS")
+    if address:
+        check_answers("RAY_ADDRESS", address)
     try:
-        if os.environ.get("RAY_ADDRESS"):
+        if address:
             ray.init(**quiet)
         else:
             ray.init(num_cpus=count, include_dashboard=False, **quiet)

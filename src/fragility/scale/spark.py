@@ -32,6 +32,7 @@ from fragility.certificates import PART_ROWS, Extent
 from fragility.engines.trace import Progress
 from fragility.errors import ClusterError, DataError
 from fragility.protocol import Protocol
+from fragility.scale.addresses import check_answers
 from fragility.scale.making import FIRST_ROWS, Failure, InHand, MadePart, PartMaker, Task, limit_threads
 from fragility.scale.tables import Columns, TableAuditor, check_ascending, check_part_rows, collect, prepare_table
 
@@ -329,6 +330,8 @@ def _start(library: Any, count: int | None) -> Any:
     check_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     master = os.environ.get("MASTER") or f"local[{count or '*'},{ATTEMPTS}]"
+    if master.startswith("spark://"):
+        check_answers("MASTER", master)
     builder = library.builder.appName("fragility").master(master)
     for name, value in {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}.items():
         builder = builder.config(name, value)
