@@ -65,6 +65,14 @@ class Covertype:
         return {"id_column": "id", "part_rows": 1000}
 
 
+def command_of(process: psutil.Process) -> list[str]:
+    """The words a process was started with; none for one that has ended since."""
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
 class Killer:
     """A progress function that kills one of the workers it finds after some of its calls."""
 

@@ -7,7 +7,7 @@ import os
 
 import psutil
 import pytest
-from clusters import PART, Covertype, Killer, Small, content, shuffled
+from clusters import PART, Covertype, Killer, Small, command_of, content, shuffled
 from command_line import refuse, run
 
 import fragility as fg
@@ -102,7 +102,7 @@ def test_the_command_writes_the_same_folder(ray, small, tmp_path):
 
 def ray_workers() -> list[psutil.Process]:
     family = psutil.Process().children(recursive=True)
-    return [process for process in family if process.cmdline() and "_Worker" in process.cmdline()[0]]
+    return [process for process in family if any("_Worker" in word for word in command_of(process)[:1])]
 
 
 @pytest.mark.slow

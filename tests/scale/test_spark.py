@@ -8,7 +8,7 @@ import warnings
 
 import psutil
 import pytest
-from clusters import PART, Covertype, Killer, Small, content, shuffled
+from clusters import PART, Covertype, Killer, Small, command_of, content, shuffled
 from command_line import refuse, run
 
 import fragility as fg
@@ -108,7 +108,7 @@ def test_a_log_is_told_in_the_line_that_names_the_error(tmp_path):
 
 def spark_workers() -> list[psutil.Process]:
     family = psutil.Process().children(recursive=True)
-    daemons = [process for process in family if "pyspark.daemon" in process.cmdline()]
+    daemons = [process for process in family if "pyspark.daemon" in command_of(process)]
     return [process for process in daemons if process.ppid() in {daemon.pid for daemon in daemons}]
 
 
