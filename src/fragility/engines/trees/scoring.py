@@ -23,7 +23,7 @@ DECISION_BYTES = 64 * MEBIBYTE  # a block's decision bits stay below this, else 
 SPANS_PER_THREAD = 4  # several, so that a busy core does not hold up the rest
 WALK_STATES = 64  # states in one walk: bits of a word
 
-# (rows (n, d), rank (n, G): place of each group in the row's order, Q states) -> raw sums (Q, outputs, n)
+# (rows (n, d), order (n, places): groups of each row by place, Q states) -> raw sums (Q, outputs, n)
 Score: TypeAlias = Callable[[Floats, Integers, States], npt.NDArray[Any]]
 
 
@@ -44,14 +44,13 @@ def scorer_of(forest: Forest, plan: Plan, share: Share) -> Score:
 
 
 def bit_planes(forest: Forest, plan: Plan, share: Share) -> Score:
-    from fragility.engines.trees.kernels import BLOCK, build_networks, score_states
+    from fragility.engines.trees.kernels import BLOCK, score_states
 
-    leaf_columns = np.ascontiguousarray(forest.leaf_value.T)  # (V, L): one output's values side by side
-    networks = (*build_networks(forest.node_test, forest.node_right, forest.tree_start), leaf_columns)
+    networks = networks_of(forest)
 
-    def score(x: Floats, rank: Integers, states: States) -> npt.NDArray[Any]:
+    def score(x: Floats, order: Integers, states: States) -> npt.NDArray[Any]:
         scores = _blank_scores(forest, states, len(x))
-        share(len(x), BLOCK, lambda span: score_states(forest, networks, plan, x, rank, states, span, scores))
+        share(len(x), BLOCK, lambda span: score_states(forest, networks, plan, x, order, states, span, scores))
         return scores
 
     return score
@@ -62,12 +61,12 @@ def walks(forest: Forest, plan: Plan, share: Share) -> Score:
 
     packed = pack_nodes(forest, plan)
 
-    def score(x: Floats, rank: Integers, states: States) -> npt.NDArray[Any]:
+    def score(x: Floats, order: Integers, states: States) -> npt.NDArray[Any]:
         scores = _blank_scores(forest, states, len(x))
         for start in range(0, len(scores), WALK_STATES):
             some = slice(start, start + WALK_STATES)
             levels, part = levels_of(states.some(some)), scores[some]
-            share(len(x), WALK_BLOCK, lambda span: walk_states(forest, plan, packed, x, rank, levels, span, part))  # noqa: B023
+            share(len(x), WALK_BLOCK, lambda span: walk_states(forest, plan, packed, x, order, levels, span, part))  # noqa: B023
         return scores
 
     return score
@@ -94,6 +93,42 @@ def on_all_threads(n: int, block: int, run: Callable[[tuple[int, int]], None]) -
         return
     with ThreadPoolExecutor(THREADS) as threads:
         list(threads.map(run, itertools.pairwise(bounds)))
+
+
+class Networks(NamedTuple):
+    """The trees of a forest as networks of ANDs, and their leaves as a block of rows adds them."""
+
+    gates: npt.NDArray[np.uint32]  # these four: see ``kernels.build_networks``
+    gate_start: Integers
+    plane_slots: npt.NDArray[np.uint32]
+    plane_start: Integers
+    sequence: Integers  # (trees,) the trees of the first output in their order, then those of the second, ...
+    sequence_start: Integers  # (outputs+1,) where each output's trees begin; (2,) where a tree adds to all outputs
+    leaf_value: npt.NDArray[Any]  # (L,) where a leaf holds one value, else empty
+    leaf_lanes: npt.NDArray[
+        Any
+    ]  # (parts, L, LANES) where it holds several: outputs in parts of LANES, filled up with 0
+
+
+def networks_of(forest: Forest) -> Networks:
+    from fragility.engines.trees.kernels import LANES, build_networks
+
+    n_leaves, values = forest.leaf_value.shape
+    parts = -(-values // LANES) if values > 1 else 0
+    lanes = np.zeros((n_leaves, parts * LANES), dtype=forest.leaf_value.dtype)
+    if parts:
+        lanes[:, :values] = forest.leaf_value
+    gates, gate_start, plane_slots, plane_start = build_networks(forest.node_test, forest.node_right, forest.tree_start)
+    return Networks(
+        gates=gates,
+        gate_start=gate_start,
+        plane_slots=plane_slots,
+        plane_start=plane_start,
+        sequence=np.argsort(forest.tree_output, kind="stable"),
+        sequence_start=np.searchsorted(np.sort(forest.tree_output), np.arange(2 if parts else len(forest.base) + 1)),
+        leaf_value=np.ascontiguousarray(forest.leaf_value[:, 0] if parts == 0 else forest.leaf_value[:0, 0]),
+        leaf_lanes=np.ascontiguousarray(lanes.reshape(n_leaves, parts, LANES).transpose(1, 0, 2)),
+    )
 
 
 class PackedNodes(NamedTuple):
