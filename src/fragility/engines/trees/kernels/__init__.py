@@ -21,7 +21,7 @@ access counts references to every array of the tuple, in all threads at once, an
 """
 
 from fragility.engines.trees.kernels.cells import baseline_ways
-from fragility.engines.trees.kernels.compiling import LANES, THREADS
+from fragility.engines.trees.kernels.compiling import LANES, THREADS, TOGETHER
 from fragility.engines.trees.kernels.decisions import BLOCK, WORDS
 from fragility.engines.trees.kernels.layout import MAX_LEAVES, build_networks, preorder
 from fragility.engines.trees.kernels.observing import observe_path_and_grid, observe_removals
@@ -33,6 +33,7 @@ __all__ = [
     "LANES",
     "MAX_LEAVES",
     "THREADS",
+    "TOGETHER",
     "WALK_BLOCK",
     "WORDS",
     "baseline_ways",

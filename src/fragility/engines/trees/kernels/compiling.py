@@ -51,7 +51,8 @@ def count_bits(typing_context: Any, word: Any) -> Any:
 # the arrays are as long as the vector; arrays that numba allocates are aligned well enough for it.
 
 VECTOR_WORDS = 8
-LANES = 4  # values of a leaf that are added at once
+LANES = 8  # values of a leaf that are added at once
+TOGETHER = 4  # trees whose leaves are added before a sum is written back
 
 
 def _row_of(context: Any, builder: Any, array_type: Any, array: Any, row: Any, length: int) -> tuple[Any, int]:
@@ -88,6 +89,21 @@ def split_rows(typing_context: Any, reach: Any, node: Any, right: Any, decisions
 
 
 @intrinsic
+def join_rows(typing_context: Any, words: Any, row: Any, other: Any) -> Any:
+    """OR words[other] into words[row]; words (any, VECTOR_WORDS)."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        words, row, other = args
+        target, alignment = _row_of(context, builder, signature.args[0], words, row, VECTOR_WORDS)
+        source, _ = _row_of(context, builder, signature.args[0], words, other, VECTOR_WORDS)
+        joined = builder.or_(builder.load(target, align=alignment), builder.load(source, align=alignment))
+        builder.store(joined, target, align=alignment)
+        return context.get_dummy_value()
+
+    return types.void(words, types.int64, types.int64), generate
+
+
+@intrinsic
 def unite_rows(typing_context: Any, reach: Any, nodes: Any, first: Any, last: Any, planes: Any, plane: Any) -> Any:
     """Fill planes[plane] with the union of reach[nodes[first]], ..., reach[nodes[last - 1]]."""
 
@@ -110,16 +126,20 @@ def unite_rows(typing_context: Any, reach: Any, nodes: Any, first: Any, last: An
 
 
 @intrinsic
-def add_lanes(typing_context: Any, totals: Any, row: Any, leaves: Any, leaf: Any) -> Any:
-    """Add leaves[leaf] to totals[row]; both arrays (any, LANES)."""
+def add_lanes(typing_context: Any, totals: Any, row: Any, leaves: Any, chosen: Any) -> Any:
+    """Add leaves[i] to totals[row] for each of the TOGETHER numbers i, in their order; both arrays (any, LANES)."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         totals_type, leaves_type = signature.args[0], signature.args[2]
-        totals, row, leaves, leaf = args
+        totals, row, leaves, chosen = args
         total, alignment = _row_of(context, builder, totals_type, totals, row, LANES)
-        value, _ = _row_of(context, builder, leaves_type, leaves, leaf, LANES)
-        added = builder.fadd(builder.load(total, align=alignment), builder.load(value, align=alignment))
+        added = builder.load(total, align=alignment)
+        for i in range(TOGETHER):
+            leaf = builder.extract_value(chosen, i)
+            value, _ = _row_of(context, builder, leaves_type, leaves, leaf, LANES)
+            added = builder.fadd(added, builder.load(value, align=alignment))
         builder.store(added, total, align=alignment)
         return context.get_dummy_value()
 
-    return types.void(totals, types.int64, leaves, types.int64), generate
+    several = types.UniTuple(types.uint64, TOGETHER)  # type: ignore[no-untyped-call]
+    return types.void(totals, types.int64, leaves, several), generate

@@ -63,42 +63,50 @@ def _logistic(score: float) -> float:
 
 @helper
 def _read_classes(raw: Any, rules: Any, original: Any, support: Any, margin: Any) -> None:
-    """Find the original class, its best rival and the two leaders; take their logarithms."""
-    own, rival = np.empty(len(original)), np.empty(len(original))
-    first, second = np.empty(len(original)), np.empty(len(original))
-    _find_leaders(raw, rules, original, (own, rival, first, second))
+    """Find the original class, its best rival and the second of all; take their logarithms."""
+    own, rival, second = np.empty(len(original)), np.empty(len(original)), np.empty(len(original))
+    _find_leaders(raw, rules, original, (own, rival, second))
     linked, current, shifted = rules.link == SOFTMAX, rules.current, rules.shifted
     safe = np.log(np.float64(len(raw))) - UNCLIPPED
     logs = np.empty(len(raw))
     for row in range(len(original)):
+        first, low = max(own[row], rival[row]), min(own[row], rival[row])
         # where the original class and its best rival are not clipped, it does not matter whether others are
-        low = min(own[row], rival[row], second[row] if current else rival[row])
-        if linked and low - first[row] >= safe and not shifted:
-            support[row] = own[row] - rival[row]
-            margin[row] = first[row] - second[row] if current else support[row]
-        elif not linked and not shifted:
-            support[row] = _log_clipped(own[row]) - _log_clipped(rival[row])
-            margin[row] = _log_clipped(first[row]) - _log_clipped(second[row]) if current else support[row]
-        else:
+        if shifted or (linked and (low - first < safe or (current and second[row] - first < safe))):
             _fill_logs(raw, row, rules, logs)
             support[row], lead = _from_logs(logs, original[row])
             margin[row] = lead if current else support[row]
+        elif linked:
+            support[row] = own[row] - rival[row]
+            margin[row] = first - second[row] if current else support[row]
+        else:
+            support[row] = _log_clipped(own[row]) - _log_clipped(rival[row])
+            margin[row] = _log_clipped(first) - _log_clipped(second[row]) if current else support[row]
 
 
 @helper
 def _find_leaders(raw: Any, rules: Any, original: Any, found: Any) -> None:
-    """Fill (own, best rival, leader, second), each (n,): scores for SOFTMAX, else probabilities."""
-    own, rival, first, second = found
+    """Fill (own, best rival, second of all), each (n,): scores for SOFTMAX, else probabilities.
+
+    Each loop touches few arrays: between many, a compiler does not try to find out whether they overlap.
+    """
+    own, rival, second = found
     divisor, scale = rules.divisor, rules.scale
-    rival[:], first[:], second[:] = -np.inf, -np.inf, -np.inf
+    value, first = np.empty(len(original)), np.full(len(original), -np.inf)
+    rival[:], second[:] = -np.inf, -np.inf
     for class_ in range(len(raw)):
         for row in range(len(original)):
-            value = _score(raw[class_, row], divisor, scale)
-            mine = original[row] == class_
-            own[row] = value if mine else own[row]
-            rival[row] = max(rival[row], -np.inf if mine else value)
-            second[row] = max(second[row], min(first[row], value))
-            first[row] = max(first[row], value)
+            value[row] = _score(raw[class_, row], divisor, scale)
+        for row in range(len(original)):
+            own[row] = value[row] if original[row] == class_ else own[row]
+        for row in range(len(original)):
+            seen = -np.inf if original[row] == class_ else value[row]
+            rival[row] = seen if seen > rival[row] else rival[row]
+        if rules.current:
+            for row in range(len(original)):
+                lower = min(first[row], value[row])
+                second[row] = max(second[row], lower)
+                first[row] = max(first[row], value[row])
 
 
 @inlined
@@ -145,7 +153,11 @@ def _leading_class(raw: Any, row: int, rules: Any, logs: Any) -> int:
     if rules.link == SIGMOID:
         shift = rules.offset[1] - rules.offset[0]
         return 1 if _difference(_score(raw[0, row], rules.divisor, rules.scale), shift) > rules.resolution else 0
-    _fill_logs(raw, row, rules, logs)
+    if rules.link == SOFTMAX and not rules.shifted and rules.resolution < 1.0:  # no class near the leader is clipped
+        for class_ in range(len(logs)):
+            logs[class_] = _score(raw[class_, row], rules.divisor, rules.scale)
+    else:
+        _fill_logs(raw, row, rules, logs)
     least = logs.max() - rules.resolution
     for class_ in range(len(logs)):
         if logs[class_] >= least:
@@ -175,15 +187,15 @@ def _read_confidence(raw: Any, rules: Any, original: Any, confidence: Any) -> No
         else:
             confidence[row] = _score(raw[original[row], row], divisor, scale)
     if link == SOFTMAX:
-        highest, total = np.full(len(original), -np.inf), np.zeros(len(original))
-        for class_ in range(len(raw)):
-            for row in range(len(original)):
-                highest[row] = max(highest[row], _score(raw[class_, row], divisor, scale))
-        for class_ in range(len(raw)):
-            for row in range(len(original)):
-                total[row] += np.exp(_score(raw[class_, row], divisor, scale) - highest[row])
         for row in range(len(original)):
-            confidence[row] = np.exp(confidence[row] - highest[row]) / total[row]
+            highest, total, own = -np.inf, 0.0, 0.0
+            for class_ in range(len(raw)):
+                highest = max(highest, _score(raw[class_, row], divisor, scale))
+            for class_ in range(len(raw)):
+                power = np.exp(_score(raw[class_, row], divisor, scale) - highest)
+                total += power
+                own = power if class_ == original[row] else own
+            confidence[row] = own / total
 
 
 # --- the order of removal -----------------------------------------------------------------------------------

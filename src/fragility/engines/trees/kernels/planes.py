@@ -3,7 +3,7 @@
 decisions   (T, WORDS)             bit of a row: it goes right at the test
 reach       (nodes, WORDS)         bit of a row: it arrives at the node
 planes      (16, WORDS)            bit of a row: that bit of its leaf's number
-known       (trees + 1, 2, BLOCK)  leaf numbers of x, low and high byte; the last place is for those of one state
+known       (slots, bytes, BLOCK)  leaf numbers of x by tree; the last TOGETHER slots are for those of one state
 sums        (outputs, BLOCK)       raw sums
 totals      (parts, BLOCK, LANES)  the same where a leaf holds a value for each output: LANES outputs side by side
 on_the_way  (parts, BLOCK)         sums of x before every tree whose place in the sequence is a multiple of STRIDE
@@ -15,12 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from fragility.engines.trees.kernels.compiling import LANES, add_lanes, entry, helper, inlined, split_rows, unite_rows
+from fragility.engines.trees.kernels.compiling import (
+    LANES,
+    TOGETHER,
+    add_lanes,
+    entry,
+    helper,
+    inlined,
+    split_rows,
+    unite_rows,
+)
 from fragility.engines.trees.kernels.decisions import ALL, BLOCK, NONE, ONE, WORDS, decide_block, take_block
-from fragility.engines.trees.kernels.layout import MAX_LEAVES, PLANES
+from fragility.engines.trees.kernels.layout import PLANES
 
 MOST_PLANES = 2 * PLANES  # of an oblivious tree: its leaves' numbers have up to two bytes
-STRIDE = 8  # trees between two sums of x that are kept
+STRIDE = 8  # trees between two sums of x that are kept; a multiple of TOGETHER
 
 KNOWN, ASKED, TO_KNOW = 0, 1, 2  # a tree's leaves: those of x, to be found, to be found and remembered as those of x
 
@@ -45,13 +54,13 @@ def _collect_planes(slots: Any, starts: Any, tree: int, reach: Any, planes: Any)
 
 
 @inlined
-def _copy_planes(level_test: Any, first: int, last: int, decisions: Any, planes: Any) -> None:
+def _copy_planes(level_test: Any, first: int, last: int, wide: bool, decisions: Any, planes: Any) -> None:
     """The leaf number of an oblivious tree has its levels' decisions for bits."""
     for level in range(first, last):
         test = level_test[level]
         for w in range(WORDS):
             planes[level - first, w] = decisions[test, w]
-    for plane in range(last - first, MOST_PLANES if last - first > PLANES else PLANES):
+    for plane in range(last - first, MOST_PLANES if wide else PLANES):
         for w in range(WORDS):
             planes[plane, w] = NONE
 
@@ -60,7 +69,7 @@ def _copy_planes(level_test: Any, first: int, last: int, decisions: Any, planes:
 def _transpose(plane_bytes: Any, byte: int, numbers: Any, slot: int) -> None:
     """Turn 8 bit planes of a block into one byte a row, eight rows at a time.
 
-    plane_bytes: (16, BLOCK / 8) planes by bytes of eight rows; numbers: (trees + 1, 2, BLOCK / 8) words of eight rows.
+    plane_bytes: (16, BLOCK / 8) planes by bytes of eight rows; numbers: (slots, bytes, BLOCK / 8) words of eight rows.
     Eight bytes, one a plane, are an 8 x 8 matrix of bits; it is transposed by exchanging the two off-diagonal bits of
     each 2 x 2 square, then the off-diagonal squares of each 4 x 4 square, then those of the whole.
     """
@@ -92,47 +101,57 @@ def _exchange(x: Any, distance: Any, lower: Any) -> Any:
 
 
 @inlined
-def _add_leaves(leaf_value: Any, first: int, wide: bool, known: Any, slot: int, total: Any) -> None:
-    """Add to ``total`` (BLOCK,) the value of each row's leaf, numbered from ``first``; leaf_value (L,)."""
-    start = np.uint64(first)
-    if wide:
-        for row in range(BLOCK):
-            leaf = np.uint64(known[slot, 0, row]) | np.uint64(known[slot, 1, row]) << np.uint64(8)
-            total[row] += leaf_value[start + leaf]
-    else:
-        for row in range(BLOCK):
-            total[row] += leaf_value[start + np.uint64(known[slot, 0, row])]
+def _leaf(first: int, known: Any, slot: int, row: int, wide: bool) -> Any:
+    """Return the number of the leaf that a row reaches, among all leaves of the forest."""
+    leaf = first + np.int64(known[slot, 0, row])
+    return np.uint64(leaf + (np.int64(known[slot, 1, row]) << 8) if wide else leaf)
 
 
 @inlined
-def _add_leaf_vectors(leaf_lanes: Any, first: int, wide: bool, known: Any, slot: int, totals: Any) -> None:
-    """Add a value for each output: totals (parts, BLOCK, LANES), leaf_lanes (parts, L, LANES)."""
+def _add_leaves(leaf_value: Any, firsts: Any, known: Any, slots: Any, wide: bool, total: Any) -> None:
+    """Add to ``total`` (BLOCK,) the leaves of TOGETHER trees, one after the other; leaf_value (L,).
+
+    firsts: first leaf of each tree. slots: where its leaf numbers are known.
+    """
+    a, b, c, d = firsts[0], firsts[1], firsts[2], firsts[3]
+    p, q, r, s = slots[0], slots[1], slots[2], slots[3]
+    for row in range(BLOCK):
+        value = total[row] + leaf_value[_leaf(a, known, p, row, wide)]
+        value += leaf_value[_leaf(b, known, q, row, wide)]
+        value += leaf_value[_leaf(c, known, r, row, wide)]
+        total[row] = value + leaf_value[_leaf(d, known, s, row, wide)]
+
+
+@inlined
+def _add_leaf_vectors(leaf_lanes: Any, firsts: Any, known: Any, slots: Any, wide: bool, totals: Any) -> None:
+    """The same for all outputs of a leaf; leaf_lanes (parts, L, LANES), totals (parts, BLOCK, LANES)."""
+    a, b, c, d = firsts[0], firsts[1], firsts[2], firsts[3]
+    p, q, r, s = slots[0], slots[1], slots[2], slots[3]
     for part in range(len(leaf_lanes)):
         leaves, total = leaf_lanes[part], totals[part]
-        if wide:
-            for row in range(BLOCK):
-                leaf = np.int64(known[slot, 0, row]) | np.int64(known[slot, 1, row]) << 8
-                add_lanes(total, row, leaves, first + leaf)
-        else:
-            for row in range(BLOCK):
-                add_lanes(total, row, leaves, first + np.int64(known[slot, 0, row]))
+        for row in range(BLOCK):
+            first, second = _leaf(a, known, p, row, wide), _leaf(b, known, q, row, wide)
+            third, fourth = _leaf(c, known, r, row, wide), _leaf(d, known, s, row, wide)
+            add_lanes(total, row, leaves, (first, second, third, fourth))
 
 
 @helper
 def _sum_block(forest: Any, networks: Any, decisions: Any, asked: Any, memory: Any, sums: Any) -> None:
     """Fill ``sums`` (outputs, BLOCK), those of each output in tree order.
 
-    networks: ``scoring.Networks``. asked: (trees,) KNOWN, ASKED or TO_KNOW. memory: what ``_memory`` gives. Where a
-    leaf holds one value, an output begins at the first tree whose leaves are not those of x, as far as sums were kept.
+    networks: ``scoring.Networks``. asked: (trees + 1,) KNOWN, ASKED or TO_KNOW. memory: what ``_memory`` gives.
+    Where a leaf holds one value, an output begins near the first tree whose leaves are not those of x.
     """
     sequence, sequence_start = networks.sequence, networks.sequence_start
     gates, gate_start = networks.gates, networks.gate_start
     plane_slots, plane_start = networks.plane_slots, networks.plane_start
-    leaf_value, leaf_lanes, leaf_start = networks.leaf_value, networks.leaf_lanes, forest.leaf_start
+    leaf_value, leaf_lanes, leaf_start = networks.leaf_value, networks.leaf_lanes, networks.leaf_start
     level_test, level_start, base = forest.level_test, forest.level_start, forest.base
     reach, planes, known, sums_x, on_the_way, totals = memory
     plane_bytes, known_words = planes.view(np.uint8), known.view(np.uint64)
     vectors, oblivious = len(leaf_lanes) > 0, len(level_start) > 1
+    wide = known.shape[1] > 1
+    firsts, slots = np.empty(TOGETHER, dtype=np.int64), np.empty(TOGETHER, dtype=np.int64)
     for output in range(len(sequence_start) - 1):
         first, last = sequence_start[output], sequence_start[output + 1]
         begin = first if vectors else _first_asked(sequence, first, last, asked)
@@ -140,25 +159,26 @@ def _sum_block(forest: Any, networks: Any, decisions: Any, asked: Any, memory: A
             sums[output] = sums_x[output]
             continue
         total = sums[output]
-        _begin_sums(base, output, begin > first, on_the_way[begin // STRIDE], total, totals)
-        for place in range(begin, last):
-            tree = sequence[place]
-            if asked[tree] == TO_KNOW and place % STRIDE == 0 and not vectors:
-                on_the_way[place // STRIDE] = total
-            slot = len(asked) if asked[tree] == ASKED else tree
-            wide = leaf_start[tree + 1] - leaf_start[tree] > MAX_LEAVES
-            if asked[tree]:
-                if oblivious:
-                    _copy_planes(level_test, level_start[tree], level_start[tree + 1], decisions, planes)
-                else:
-                    _run_network(gates, gate_start[tree], gate_start[tree + 1], decisions, reach)
-                    _collect_planes(plane_slots, plane_start, tree, reach, planes)
-                for byte in range(2 if wide else 1):
-                    _transpose(plane_bytes, byte, known_words, slot)
+        _begin_sums(base, output, begin > first, on_the_way[begin // STRIDE + output], total, totals)
+        for place in range(begin, last, TOGETHER):
+            if (place - first) % STRIDE == 0 and asked[sequence[place]] == TO_KNOW and not vectors:
+                on_the_way[place // STRIDE + output] = total
+            for i in range(TOGETHER):
+                tree = sequence[place + i]
+                slots[i] = len(asked) + i if asked[tree] == ASKED else tree
+                firsts[i] = leaf_start[tree]
+                if asked[tree]:
+                    if oblivious:
+                        _copy_planes(level_test, level_start[tree], level_start[tree + 1], wide, decisions, planes)
+                    else:
+                        _run_network(gates, gate_start[tree], gate_start[tree + 1], decisions, reach)
+                        _collect_planes(plane_slots, plane_start, tree, reach, planes)
+                    for byte in range(known.shape[1]):
+                        _transpose(plane_bytes, byte, known_words, slots[i])
             if vectors:
-                _add_leaf_vectors(leaf_lanes, leaf_start[tree], wide, known, slot, totals)
+                _add_leaf_vectors(leaf_lanes, firsts, known, slots, wide, totals)
             else:
-                _add_leaves(leaf_value, leaf_start[tree], wide, known, slot, total)
+                _add_leaves(leaf_value, firsts, known, slots, wide, total)
     if vectors:
         for output in range(len(sums)):
             for row in range(BLOCK):
@@ -171,7 +191,7 @@ def _first_asked(sequence: Any, first: int, last: int, asked: Any) -> int:
     place = first
     while place < last and asked[sequence[place]] == KNOWN:
         place += 1
-    return place if place == last else max(first, place - place % STRIDE)
+    return place if place == last else place - (place - first) % STRIDE
 
 
 @helper
@@ -224,27 +244,27 @@ def _mix(plan: Any, here: Any, there: Any, whole: bool, rows: Any, mixed: Any) -
 
 @helper
 def _trees_asked(tree_group: Any, rows: Any, asked: Any) -> None:
-    """Mark in ``asked`` (trees,) the trees with a test on a group that some row of the block moves."""
+    """Mark in ``asked`` (trees + 1,) the trees with a test on a group that some row of the block moves."""
     asked[:] = KNOWN
     for group in range(len(rows)):
         some = NONE
         for w in range(WORDS):
             some |= rows[group, w]
         if some:
-            for tree in range(len(asked)):
+            for tree in range(tree_group.shape[1]):
                 asked[tree] |= tree_group[group, tree]
 
 
 @helper
 def _memory(forest: Any, networks: Any, plan: Any) -> Any:
     """Return (reach, planes, known, sums of x, on_the_way, totals) of a block, to be filled."""
-    n_trees, kind = len(forest.tree_output), forest.leaf_value.dtype
+    n_trees, n_outputs, kind = len(forest.tree_output), len(forest.base), forest.leaf_value.dtype
     return (
         np.empty((plan.slots, WORDS), dtype=np.uint64),
         np.zeros((MOST_PLANES, WORDS), dtype=np.uint64),
-        np.zeros((n_trees + 1, 2, BLOCK), dtype=np.uint8),
-        np.empty((len(forest.base), BLOCK), dtype=kind),
-        np.empty((n_trees // STRIDE + 1, BLOCK), dtype=kind),
+        np.zeros((n_trees + 1 + TOGETHER, networks.number_bytes, BLOCK), dtype=np.uint8),
+        np.empty((n_outputs, BLOCK), dtype=kind),
+        np.empty((len(networks.sequence) // STRIDE + n_outputs + 1, BLOCK), dtype=kind),
         np.zeros((len(networks.leaf_lanes), BLOCK, LANES), dtype=kind),
     )
 
@@ -269,12 +289,13 @@ def score_states(
     rows = np.empty((len(tree_group), WORDS), dtype=np.uint64)
     memory = _memory(forest, networks, plan)
     sums_x, sums = memory[3], np.empty((scores.shape[1], BLOCK), dtype=forest.leaf_value.dtype)
-    asked = np.empty(len(forest.tree_output), dtype=np.uint8)
+    asked = np.empty(len(forest.tree_output) + 1, dtype=np.uint8)
     for start in range(span[0], span[1], BLOCK):
         size = min(BLOCK, span[1] - start)
         take_block(matrix, start, cells)
         decide_block(forest, plan, cells, 0.0, here, here)
-        asked[:] = TO_KNOW
+        asked[:-1] = TO_KNOW
+        asked[-1] = KNOWN  # the tree without a split
         _sum_block(forest, networks, here, asked, memory, sums_x)
         at = 0.0
         for state in range(len(severity)):
