@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
 from fragility.ranking.predictive import negative_log_likelihood
@@ -27,25 +27,24 @@ def rcma_along(
 
     order: group indices, (G,) for one order or (n, G) for one a row; the first K = protocol.depth are removed.
     """
-    n, d = rows.matrix.shape
+    n, d = len(rows), rows.width
     depth = min(protocol.depth, int(rows.n_groups))
     orders = np.broadcast_to(np.asarray(order, dtype=np.int64), (n, np.shape(order)[-1]))[:, :depth]
     out = np.empty(n)
     chunk = max(1, byte_budget // (32 * d * (depth + 1)))
     for start in range(0, n, chunk):
         stop = min(start + chunk, n)
-        out[start:stop] = _rcma_chunk(rows, protocol, orders[start:stop], start, stop)
+        out[start:stop] = _rcma_chunk(rows, protocol, orders[start:stop], start, byte_budget)
     return out
 
 
-def _rcma_chunk(rows: EvidenceRows, protocol: Protocol, orders: Integers, start: int, stop: int) -> Floats:
-    x = np.asarray(rows.dense(start, stop), dtype=np.float64)
+def _rcma_chunk(rows: EvidenceRows, protocol: Protocol, orders: Integers, start: int, byte_budget: int) -> Floats:
     n, depth = orders.shape
+    stop = start + n
     rank = np.full((n, int(rows.n_groups)), depth, dtype=np.int64)  # never removed within the depth
     np.put_along_axis(rank, orders, np.arange(depth)[None, :].repeat(n, axis=0), axis=1)
     removed = rank[:, None, :] < np.arange(depth + 1)[None, :, None]
-    states = np.where(removed[:, :, rows.column_group], rows.baseline, x[:, None, :])
-    p = rows.predict(states.reshape(-1, x.shape[1])).reshape(n, depth + 1, -1)
+    p = rows.answers(rows.dense(start, stop), RowStates.removals(removed), byte_budget).reshape(n, depth + 1, -1)
     original = original_class(rows, p[:, 0], protocol.resolution, slice(start, stop))
     margins = reading_margin(p, original[:, None], protocol.reading, rows.offset)
     return rcma(collapse(margins[:, 0], margins, protocol.reading))

@@ -17,16 +17,17 @@ import scipy.sparse as sp
 from fragility.arrays import MEBIBYTE, Floats, Integers, rows_within
 from fragility.engines.states import StatesAsked
 from fragility.engines.trace import Progress, Trace
+from fragility.engines.trees.asking import few_states, sides_of, state_scorer
 from fragility.engines.trees.encoding import AVERAGE
 from fragility.engines.trees.forest import Forest
-from fragility.engines.trees.observed import Observed, observed
+from fragility.engines.trees.observed import Observed, observed, probabilities
 from fragility.engines.trees.plan import States, path_and_grid, plan_for, single_removals, unmoved
 from fragility.engines.trees.prediction import forest_predictor
 from fragility.engines.trees.readers import load_ensemble
 from fragility.engines.trees.recoding import Ensemble, recoding_of
 from fragility.engines.trees.scoring import in_this_thread, scorer_of
 from fragility.errors import EngineError
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.models import Model
 from fragility.protocol import Protocol
 from fragility.scores import flip_threshold, removal_order
@@ -135,6 +136,22 @@ def predictor(rows: EvidenceRows) -> Callable[[Floats], Floats] | None:
         return answer(recoding.handed_over(matrix))
 
     return predict
+
+
+def state_answers(rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | None]:
+    """Return the forest's probabilities of states that each row has of its own, prepared once."""
+    ensemble = ensemble_of(rows.model)
+    recoding = recoding_of(ensemble, rows)
+    score = state_scorer(ensemble.forest, sides_of(ensemble.forest, recoding, rows))
+    accepted: set[str] = set()
+
+    def answer(x: Floats, states: RowStates) -> Floats | None:
+        if few_states(states, len(x)):
+            return None
+        _ask_about_unusual_cells(x, rows, accepted)
+        return probabilities(ensemble.forest, score(recoding.recoded(x), states))
+
+    return answer
 
 
 _ENSEMBLES: weakref.WeakKeyDictionary[Model, Ensemble] = weakref.WeakKeyDictionary()

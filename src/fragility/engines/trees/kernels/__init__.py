@@ -12,6 +12,9 @@ group.
 State sets (``walks``, for deep trees). One walk a row and tree carries a 64-bit set of states; it splits only at nodes
 where x and the baseline part.
 
+Both again for rows that have states of their own (``row_states``, ``row_walks``), for labels, orders and searches: the
+lanes of a vector, and the bits of a set, are then states of one row or a few.
+
 Entry points are called in several threads, each on its own rows; a row's sums run in tree order, so no bit depends on
 the number of threads. Named tuples of arrays (Forest, Plan, ...) are taken apart before a loop begins: inside it, each
 access counts references to every array of the tuple, in all threads at once, and costs more than the loop's own work.
@@ -22,6 +25,8 @@ from fragility.engines.trees.kernels.compiling import THREADS
 from fragility.engines.trees.kernels.decisions import BLOCK, WORDS
 from fragility.engines.trees.kernels.layout import MAX_LEAVES, build_networks, preorder
 from fragility.engines.trees.kernels.planes import score_states
+from fragility.engines.trees.kernels.row_states import score_row_states
+from fragility.engines.trees.kernels.row_walks import walk_row_states
 from fragility.engines.trees.kernels.walks import WALK_BLOCK, walk_states
 
 __all__ = [
@@ -33,6 +38,8 @@ __all__ = [
     "baseline_ways",
     "build_networks",
     "preorder",
+    "score_row_states",
     "score_states",
+    "walk_row_states",
     "walk_states",
 ]

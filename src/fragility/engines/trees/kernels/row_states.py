@@ -27,9 +27,7 @@ MOST_PIECES = 64  # of a word: every lane another row
 
 
 @entry
-def score_row_states(
-    forest: Any, networks: Any, sides: Any, matrix: Any, states: Any, span: Any, scores: Any
-) -> None:
+def score_row_states(forest: Any, networks: Any, sides: Any, matrix: Any, states: Any, span: Any, scores: Any) -> None:
     """Fill ``scores`` (outputs, q) with the raw sums of the states span[0]..span[1] of rows matrix (m, d).
 
     sides: ``asking.Sides``. states: (owner (q,), moved (q, U), severity (q,), or empty where all are removals).
@@ -50,7 +48,13 @@ def score_row_states(
         pieces = _cut_pieces(owner, severity, start, size, first_lane, lanes)
         _gather_moved(moved, start, size, lane_moved)
         _decide_lanes(
-            forest, sides, matrix, (owner, severity), (first_lane[:pieces], lanes[:pieces], lane_moved), cells, decisions
+            forest,
+            sides,
+            matrix,
+            (owner, severity),
+            (first_lane[:pieces], lanes[:pieces], lane_moved),
+            cells,
+            decisions,
         )
         _sum_block(forest, networks, decisions, asked, scratch, known, sums)
         scores[:, start : start + size] = sums[:, :size]
@@ -100,7 +104,7 @@ def _decide_lanes(forest: Any, sides: Any, matrix: Any, states: Any, block: Any,
     unit, numeric, test_base = sides.unit, sides.numeric, sides.test_base
     lane_moved = block[2]
     here, there = cells
-    pieces, whole = len(block[0]), len(states[1]) == 0
+    pieces, whole = len(block[0]), sides.whole
     moved = np.empty(WORDS, dtype=np.uint64)
     for column in range(len(column_start) - 1):
         first, last = column_start[column], column_start[column + 1]
@@ -134,7 +138,7 @@ def _take_cells(sides: Any, matrix: Any, states: Any, first_lane: Any, column: i
             v = compared_cell(x, rounding, zero_missing)
             here[piece, w] = v
             missing |= v != v
-            if len(severity):
+            if not sides.whole:
                 v = compared_cell(stressed_cell(x, baseline, severity[lane], stepwise), rounding, zero_missing)
                 there[piece, w] = v
                 missing |= v != v
