@@ -63,10 +63,11 @@ def sides_of(forest: Forest, recoding: Recoding, rows: EvidenceRows) -> Sides:
     )
 
 
-def few_states(states: RowStates, n: int) -> bool:
-    """Return whether states of n rows are better built: they are few, or move each unit by a severity of its own."""
+def better_built(states: RowStates) -> bool:
+    """Return whether these states are answered better from their cells: few a row, or a severity for each unit."""
     own_severities = states.severity is not None and states.severity.ndim == 2
-    return own_severities or len(states) < LEAST_STATES * n
+    rows = 1 + np.count_nonzero(np.diff(states.owner))
+    return own_severities or len(states) < LEAST_STATES * rows
 
 
 def state_scorer(forest: Forest, sides: Sides) -> ScoreStates:
