@@ -19,7 +19,6 @@ from fragility.evidence import EvidenceRows, RowStates
 
 # (recoded rows (m, d), states) -> raw sums (outputs, q)
 ScoreStates: TypeAlias = Callable[[Floats, RowStates], npt.NDArray[Any]]
-LEAST_STATES = 4  # a row, on average: fewer are decided faster as rows of their own
 FlatStates: TypeAlias = tuple[Integers, npt.NDArray[np.uint8], Floats]
 
 
@@ -61,13 +60,6 @@ def sides_of(forest: Forest, recoding: Recoding, rows: EvidenceRows) -> Sides:
         whole=True,
         slots=forest.most_nodes,
     )
-
-
-def better_built(states: RowStates) -> bool:
-    """Return whether these states are answered better from their cells: few a row, or a severity for each unit."""
-    own_severities = states.severity is not None and states.severity.ndim == 2
-    rows = 1 + np.count_nonzero(np.diff(states.owner))
-    return own_severities or len(states) < LEAST_STATES * rows
 
 
 def state_scorer(forest: Forest, sides: Sides) -> ScoreStates:

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from fragility.arrays import MEBIBYTE, Floats, Integers, rows_within
 from fragility.engines.states import StatesAsked
 from fragility.engines.trace import Progress, Trace
-from fragility.engines.trees.asking import better_built, sides_of, state_scorer
+from fragility.engines.trees.asking import sides_of, state_scorer
 from fragility.engines.trees.encoding import AVERAGE
 from fragility.engines.trees.forest import Forest
 from fragility.engines.trees.observed import Observed, observed, probabilities
@@ -146,8 +146,8 @@ def state_answers(rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | 
     accepted: set[str] = set()
 
     def answer(x: Floats, states: RowStates) -> Floats | None:
-        if better_built(states):
-            return None
+        if states.severity is not None and states.severity.ndim == 2:
+            return None  # a severity for each unit: no piece of a word has one cell to move to
         _ask_about_unusual_cells(x, rows, accepted)
         return probabilities(ensemble.forest, score(recoding.recoded(x), states))
 
