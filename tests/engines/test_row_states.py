@@ -257,7 +257,7 @@ def test_labels_are_the_models_and_no_copy_is_handed_over(family):
     for stress in (fg.Stress((fg.Mask(), fg.Dropout()), draws=16), outages):
         ready, calls = counted(rows)
         told, asked = run_stress_rows(ready, protocol, stress), run_stress_rows(rows, protocol, stress)
-        assert calls == [60]
+        assert calls == []
         np.testing.assert_allclose(told.draw_margin, asked.draw_margin, rtol=0, atol=1e-9)
         if family != "logistic":
             np.testing.assert_array_equal(told.draw_margin, asked.draw_margin)

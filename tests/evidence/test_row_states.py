@@ -66,3 +66,4 @@ def test_states_of_rows_that_have_as_many_each(rows):
     one = RowStates.of_one(moved[2])
     x = rows.dense()
     np.testing.assert_array_equal(rows.stressed(x[2:3], one), rows.stressed(x, states)[8:12])
+    np.testing.assert_array_equal(rows.stressed(x, RowStates.unmoved(6, rows.n_groups)), x)

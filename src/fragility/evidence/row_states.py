@@ -30,6 +30,11 @@ class RowStates:
         return cls(np.repeat(np.arange(m), per_row), moved.reshape(m * per_row, units), None, by_column)
 
     @classmethod
+    def unmoved(cls, n: int, n_groups: int) -> RowStates:
+        """Return n rows as they stand."""
+        return cls(np.arange(n), np.zeros((n, n_groups), dtype=bool))
+
+    @classmethod
     def of_one(cls, moved: Booleans) -> RowStates:
         """Return the removals of groups (q, G) of a single row."""
         return cls(np.zeros(len(moved), dtype=np.int64), moved)

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
 from fragility.engines.choice import prepared
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.evidence.rows import input_digests, stacked
 from fragility.models.adapter import len_of
@@ -126,7 +126,7 @@ def _blank_run(rows: EvidenceRows, protocol: Protocol, stress: Stress) -> Stress
 
 def _fill_chunk(run: StressRun, part: slice, rows: EvidenceRows, layout: Layout, byte_budget: int) -> None:
     x = rows.dense(part.start, part.stop)
-    p = rows.predict(x)
+    p = rows.answers(x, RowStates.unmoved(len(x), rows.n_groups), byte_budget)
     predicted = run.predicted[part] = original_class(rows, p, run.resolution, part)
     run.confidence[part] = p[np.arange(len(p)), predicted]
     run.margin[part] = support_margin(p, predicted, rows.offset)

@@ -29,7 +29,7 @@ from fragility.engines.trees.kernels.walks import (
     _steps_to_right,
 )
 
-VISITS = 128  # that go through a tree together, while its nodes are in cache
+VISITS = 512  # that go through a tree together, while its nodes are in cache
 
 
 @entry
