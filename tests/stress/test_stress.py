@@ -1,5 +1,6 @@
 """The label channel: draws that depend on nothing but their key, labels equal to their slow twin, outage logs."""
 
+import importlib
 import json
 import math
 import sys
@@ -18,6 +19,7 @@ from sklearn.pipeline import Pipeline
 
 from fragility.errors import DataError, ProtocolError
 from fragility.protocol import Protocol, bind
+from fragility.stress import draws as drawing
 from fragility.stress import (
     Dropout,
     Layout,
@@ -107,6 +109,19 @@ def test_a_rows_margins_do_not_depend_on_order_partition_or_batch(order, cut, by
     runs = [run_stress(case.model, part, protocol, stress, byte_budget=byte_budget) for part in parts]
     got = np.concatenate([run.draw_margin for run in runs])
     assert np.array_equal(got, whole.draw_margin[list(order)])
+
+
+@given(rate=st.floats(0.0, 1.0), n=st.integers(0, 600), n_draws=st.integers(1, 5), units=st.integers(1, 9))
+@settings(max_examples=20, deadline=None)
+def test_compiled_draws_strike_what_the_uniforms_say(rate, n, n_draws, units):
+    pytest.importorskip("numba")
+    importlib.import_module(drawing.KERNELS)
+    keys, numbers, positions = row_keys(1, "mask", range(n)), np.arange(n_draws), np.arange(units)
+    struck = strikes(keys, numbers, positions, rate)
+    assert np.array_equal(struck, uniforms(keys, numbers, positions) < rate)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "KERNELS", "not loaded")
+        assert np.array_equal(strikes(keys, numbers, positions, rate), struck)
 
 
 def test_severities_share_their_random_numbers(setting):

@@ -23,6 +23,7 @@ access counts references to every array of the tuple, in all threads at once, an
 from fragility.engines.trees.kernels.cells import baseline_ways
 from fragility.engines.trees.kernels.compiling import THREADS
 from fragility.engines.trees.kernels.decisions import BLOCK, WORDS
+from fragility.engines.trees.kernels.drawing import strike
 from fragility.engines.trees.kernels.layout import MAX_LEAVES, build_networks, preorder
 from fragility.engines.trees.kernels.planes import score_states
 from fragility.engines.trees.kernels.row_states import score_row_states
@@ -40,6 +41,7 @@ __all__ = [
     "preorder",
     "score_row_states",
     "score_states",
+    "strike",
     "walk_row_states",
     "walk_states",
 ]
