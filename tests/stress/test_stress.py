@@ -19,7 +19,6 @@ from sklearn.pipeline import Pipeline
 
 from fragility.errors import DataError, ProtocolError
 from fragility.protocol import Protocol, bind
-from fragility.stress import draws as drawing
 from fragility.stress import (
     Dropout,
     Layout,
@@ -36,6 +35,7 @@ from fragility.stress import (
     strikes,
     uniforms,
 )
+from fragility.stress import draws as drawing
 
 EVENTS = [{"age"}, {"age", "job"}, {"job", "age"}, {"credit_amount"}]
 

@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.arrays import Booleans, Floats, Integers
+from fragility.engines.trees.scoring import on_all_threads
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 
@@ -79,9 +80,8 @@ def strikes(keys: Words, draws: Integers, positions: Integers, rate: float) -> B
 
 def _strike_compiled(keys: Words, offsets: Words, bound: np.uint64, out: Booleans) -> None:
     from fragility.engines.trees.kernels import strike
-    from fragility.engines.trees.scoring import on_all_threads
 
-    flat = out.reshape(len(keys), -1)
+    flat = out.reshape(len(keys), offsets.size)
     on_all_threads(len(keys), ROWS_AT_ONCE, lambda span: strike(keys, offsets.ravel(), bound, span, flat))
 
 
