@@ -1,11 +1,12 @@
 """`fragility bench`: that it measures what it says, on data and models small enough to wait for."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from study_helpers import refuse, run_command
 
-from fragility_paper.bench import MODELS, Bench, cost_of
+from fragility_paper.bench import MODELS, Bench, cost_of, many_states
 from fragility_paper.bench.costs import measure
 from fragility_paper.data import load
 
@@ -25,6 +26,37 @@ def test_costs_of_a_linear_model():
     assert cost.explainer is None and cost.blackbox is not None
     assert cost.rows_per_second == pytest.approx(700 / cost.certificate)
     assert cost.over_native_pass == pytest.approx(cost.certificate / cost.native_pass)
+
+
+@pytest.mark.parametrize("name", ["LogisticRegression", "HistGradientBoosting 200"])
+def test_many_states_are_timed_against_a_pass(name):
+    bench = Bench.prepare(load("credit_g"), MODELS[name](), 60)
+    assert set(many_states.many_states_costs(bench, 1)) == {"mask", "dropout"}
+    uses = many_states.uses_costs(bench, 1)
+    assert set(uses) == {"labels by mask", "labels by dropout", "random orders", "beam search"}
+    assert all(passes > 0 for passes in uses.values())
+
+
+def test_every_chunk_of_rows_is_answered(monkeypatch):
+    monkeypatch.setattr(many_states, "CHUNK_ROWS", 25)
+    bench = Bench.prepare(load("credit_g"), MODELS["LogisticRegression"](), 60)
+    asked = []
+
+    def answer(x, states):
+        asked.append((len(x), len(states), states.by_column))
+        return None
+
+    many_states._answering(replace(bench.rows, answer_states=answer), by_column=True)()
+    assert asked == [(25, 1200, True), (25, 1200, True), (10, 480, True)]
+
+
+def test_many_states_of_each_model_are_plain_rows():
+    told = []
+    found = many_states.run_many_states(["credit_g"], ["LogisticRegression"], 30, 1, None, told.append)
+    assert [(row["dataset"], row["model"], row["engine"], row["rows"]) for row in found] == [
+        ("credit_g", "LogisticRegression", "linear", 30)
+    ]
+    assert told == ["credit_g: LogisticRegression, 48 states of each row"]
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name.endswith("categories")])

@@ -16,7 +16,7 @@ from fragility.certificates import LatticeClaims, LatticeDeclaration
 from fragility.engines.lattice.rule import FlipRule
 from fragility.engines.lattice.whole import MOST_LIVE, row_blocks, whole_lattice
 from fragility.errors import EngineError
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
 from fragility.reliability.events import EventSets
@@ -189,8 +189,7 @@ def _sets_that_hold(claimed: LatticeClaims, rows: EvidenceRows, protocol: Protoc
     rule, out = FlipRule.of(rows, protocol), []
     for start, x, original in row_blocks(rows, rule):
         sets = claimed.smallest_set[start : start + len(x)]
-        states = np.where(sets[:, rows.column_group], rows.baseline, x)
-        margin = rule.margin(rows.predict(states), original)
+        margin = rule.margin(rows.answers(x, RowStates(np.arange(len(x)), sets)), original)
         holds = (margin < DISAGREEMENT - rule.resolution) | ~sets.any(axis=1)
         for i in np.flatnonzero(~holds):
             names = _names(sets[i], protocol)

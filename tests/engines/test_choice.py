@@ -68,11 +68,19 @@ def test_prepared_rows_answer_as_the_model_does(family):
     assert choice.prepared(rows, "blackbox") is rows
 
 
-def test_models_without_a_faster_predictor_are_asked_themselves(data):
+def test_models_that_no_engine_knows_are_asked_themselves(data):
     X, y = data
-    for model in (LogisticRegression(), GaussianNB()):
-        rows = bind(model.fit(X, y), X, fg.Protocol.fit(model, X))
-        assert choice.prepared(rows) is rows
+    model = GaussianNB().fit(X, y)
+    rows = bind(model, X, fg.Protocol.fit(model, X))
+    assert choice.prepared(rows) is rows
+
+
+def test_a_linear_model_answers_states_and_predicts_rows_itself(data):
+    X, y = data
+    model = LogisticRegression().fit(X, y)
+    rows = bind(model, X, fg.Protocol.fit(model, X))
+    ready = choice.prepared(rows)
+    assert ready.answer_states is not None and ready.predict_matrix is rows.predict_matrix
 
 
 def test_a_predictor_that_disagrees_with_the_model_gives_way_with_a_warning(data, monkeypatch):

@@ -1,5 +1,6 @@
 """The label channel: draws that depend on nothing but their key, labels equal to their slow twin, outage logs."""
 
+import importlib
 import json
 import math
 import sys
@@ -34,6 +35,7 @@ from fragility.stress import (
     strikes,
     uniforms,
 )
+from fragility.stress import draws as drawing
 
 EVENTS = [{"age"}, {"age", "job"}, {"job", "age"}, {"credit_amount"}]
 
@@ -109,16 +111,35 @@ def test_a_rows_margins_do_not_depend_on_order_partition_or_batch(order, cut, by
     assert np.array_equal(got, whole.draw_margin[list(order)])
 
 
+@given(rate=st.floats(0.0, 1.0), n=st.integers(0, 600), n_draws=st.integers(1, 5), units=st.integers(1, 9))
+@settings(max_examples=20, deadline=None)
+def test_compiled_draws_strike_what_the_uniforms_say(rate, n, n_draws, units):
+    pytest.importorskip("numba")
+    importlib.import_module(drawing.KERNELS)
+    keys, numbers, positions = row_keys(1, "mask", range(n)), np.arange(n_draws), np.arange(units)
+    struck = strikes(keys, numbers, positions, rate)
+    assert np.array_equal(struck, uniforms(keys, numbers, positions) < rate)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "KERNELS", "not loaded")
+        assert np.array_equal(strikes(keys, numbers, positions, rate), struck)
+
+
 def test_severities_share_their_random_numbers(setting):
     model, X, protocol = setting
     rows = bind(model, X, protocol)
     layout = Layout.of(protocol, rows)
     x, keys = rows.dense(0, 60), row_keys(0, "mask", rows.ids)
-    mild = Mask(0.1).stressed(x, keys, np.arange(4), layout)
-    hard = Mask(0.5).stressed(x, keys, np.arange(4), layout)
+    mild, hard = (stressed(Mask(rate), rows, x, keys, np.arange(4), layout) for rate in (0.1, 0.5))
     touched = ~_same(mild, x[:, None, :])
     assert touched.any()
     assert _same(mild[touched], hard[touched]).all()
+
+
+def stressed(stressor, rows, x, keys, draws, layout):
+    """The cells of every draw, (n, draws, d); some stressors say only what they remove."""
+    if isinstance(stressor, Noise):
+        return stressor.stressed(x, keys, draws, layout)
+    return rows.stressed(x, stressor.states(keys, draws, layout)).reshape(len(x), len(draws), -1)
 
 
 def _same(a, b):
@@ -131,7 +152,7 @@ def test_stressors_equal_their_slow_twins(setting):
     layout = Layout.of(protocol, rows)
     x, ids, draws = rows.dense(0, 5), rows.ids, np.arange(3)
     stressors = [Mask(0.4), Dropout(0.4), Noise(0.4), Outages.from_events(EVENTS)]
-    got = [s.stressed(x, row_keys(9, s.kind, ids), draws, layout) for s in stressors]
+    got = [stressed(s, rows, x, row_keys(9, s.kind, ids), draws, layout) for s in stressors]
     one_field = [names[0] for names in layout.fields]
     for r, sample in enumerate(ids):
         for t in draws.tolist():
@@ -167,8 +188,8 @@ def test_rates_of_zero_and_one_do_nothing_and_everything(setting):
     layout = Layout.of(protocol, rows)
     x, keys, draws = rows.dense(0, 60), row_keys(0, "mask", rows.ids), np.arange(2)
     for none, everything in ((Mask(0.0), Mask(1.0)), (Dropout(0.0), Dropout(1.0))):
-        assert _same(none.stressed(x, keys, draws, layout), x[:, None, :]).all()
-        assert _same(everything.stressed(x, keys, draws, layout), layout.baseline).all()
+        assert _same(stressed(none, rows, x, keys, draws, layout), x[:, None, :]).all()
+        assert _same(stressed(everything, rows, x, keys, draws, layout), layout.baseline).all()
     assert _same(Noise(0.0).stressed(x, keys, draws, layout), x[:, None, :]).all()
 
 
@@ -312,7 +333,14 @@ def test_stressed_rows_are_made_in_blocks(stressor):
     n, d = 2000, 110
     layout = Layout(np.zeros(d), np.arange(d) // 5, 22, np.ones(d), tuple((f"f{j // 5}",) for j in range(d)))
     keys = row_keys(0, stressor.kind, range(n))
-    assert calls_of(lambda: stressor.stressed(np.ones((n, d)), keys, np.arange(16), layout)) < n / 4
+    draws = np.arange(16)
+
+    def made():
+        if isinstance(stressor, Noise):
+            return stressor.stressed(np.ones((n, d)), keys, draws, layout)
+        return stressor.states(keys, draws, layout)
+
+    assert calls_of(made) < n / 4
 
 
 # --- outage logs -------------------------------------------------------------------------------------------------

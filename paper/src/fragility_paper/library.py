@@ -12,7 +12,7 @@ from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import NativeEngine, choose_native, prepared
 from fragility.engines.lattice.whole import whole_lattice
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.evidence.groups import merged_fields
 from fragility.files import replacing, write_text
@@ -76,6 +76,7 @@ __all__ = [
     "NativeEngine",
     "PairedDifference",
     "ReviewRule",
+    "RowStates",
     "aurc",
     "auroc",
     "better_direction",

@@ -17,7 +17,7 @@ from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.comparison import disagreement
 from fragility.engines.trace import Progress, Trace
 from fragility.errors import EngineError
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import Protocol
 
 SELF_CHECK_ROWS = 16
@@ -47,6 +47,11 @@ class NativeEngine:
         offered = getattr(self._loaded(), "predictor", None)
         return None if offered is None else offered(rows)
 
+    def state_answers(self, rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | None] | None:
+        """Return the engine's answers to states that each row has of its own, None where it has none."""
+        offered = getattr(self._loaded(), "state_answers", None)
+        return None if offered is None else offered(rows)
+
     def _loaded(self) -> Any:
         return importlib.import_module(self.module)
 
@@ -61,28 +66,46 @@ ENGINES = ("auto", BLACKBOX, *(engine.name for engine in NATIVE))
 
 
 def prepared(rows: EvidenceRows, engine: str = "auto") -> EvidenceRows:
-    """Return the rows with the predictor that answers fastest for many stressed copies of them.
+    """Return the rows with what answers fastest for many stressed copies of them.
 
-    It is a native engine's where that engine knows the model and agrees with it on a few states, else the model's own.
+    Answers are a native engine's where it knows the model and agrees with it on a few states, else the model's own.
     For labels, searches and scores; an audit takes rows as they were bound, since it checks engines against the model.
     """
     native = native_for(rows, engine)
-    fast = None if native is None else native.predictor(rows)
-    if native is None or fast is None:
+    if native is None:
         return rows
-    states = _sample_states(rows)
-    gap = float(np.abs(fast(states) - rows.predict(states)).max())
+    predictor, answers = native.predictor(rows), native.state_answers(rows)
+    if predictor is None and answers is None:
+        return rows
+    ready = replace(rows, predict_matrix=predictor or rows.predict_matrix, answer_states=answers)
+    gap = _largest_gap(ready, rows)
     differs = f"differs from {rows.model.kind}'s own probabilities by {gap:.3g}"
-    if not _accepted(None if gap <= native.tolerance else differs, native, required=engine != "auto"):
-        return rows
-    return replace(rows, predict_matrix=fast)
+    accepted = _accepted(None if gap <= native.tolerance else differs, native, required=engine != "auto")
+    return ready if accepted else rows
 
 
-def _sample_states(rows: EvidenceRows) -> Floats:
-    """Return a few rows: whole, without either half of their groups, and with nothing left."""
+def _largest_gap(ready: EvidenceRows, rows: EvidenceRows) -> float:
+    """Return how far an engine's answers are from the model's own on a few states of a few rows."""
     x = rows.dense(0, SELF_CHECK_ROWS)
-    odd = rows.column_group % 2 == 1
-    return np.concatenate([x, np.where(odd, rows.baseline, x), np.where(odd, x, rows.baseline), rows.baseline[None]])
+    gap = 0.0
+    for states in _sample_states(rows, len(x)):
+        cells = rows.stressed(x, states)
+        own = rows.predict(cells)
+        gap = max(
+            gap, float(np.abs(ready.predict(cells) - own).max()), float(np.abs(ready.answers(x, states) - own).max())
+        )
+    return gap
+
+
+def _sample_states(rows: EvidenceRows, n: int) -> list[RowStates]:
+    """Return states of n rows: whole, without either half of their groups or columns, with nothing left; half way."""
+    sampled = []
+    for units, by_column in ((rows.n_groups, False), (rows.width, True)):
+        odd = np.arange(units) % 2 == 1
+        halves = np.stack([odd & ~odd, odd, ~odd, odd | ~odd])
+        sampled.append(RowStates.removals(np.tile(halves, (n, 1, 1)), by_column))
+    whole = sampled[0]
+    return [*sampled, replace(whole, severity=np.tile([0.3, 0.5, 0.7, 0.9], n))]
 
 
 def choose_native(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int) -> NativeEngine | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fragility.arrays import Booleans, Integers
 from fragility.engines.trace import Trace
-from fragility.evidence import EvidenceRows, blend
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import Protocol, operator_width
 from fragility.scores import removal_order, support_margin
 
@@ -110,9 +110,9 @@ class _Comparison:
 
     def rounding_decides(self, i: int, groups: Integers, severity: float, named: int | None) -> bool:
         """Ask the model about one state: is it within rounding of a flip, or (``named``) of another class's lead?"""
-        moved = np.where(np.isin(self.rows.column_group, groups), severity, 0.0)
-        x = self.rows.dense(i, i + 1)
-        p = self.rows.predict(blend(x, self.rows.baseline, moved, self.rows.stepwise))[0]
+        moved = np.isin(np.arange(self.rows.n_groups), groups)[None]
+        state = RowStates(np.zeros(1, dtype=np.int64), moved, np.array([severity]))
+        p = self.rows.answers(self.rows.dense(i, i + 1), state)[0]
         edge, offset = 2 * self.tolerance, self.rows.offset
         support = float(support_margin(p, self.asked.predicted[i], offset))
         if abs(support + self.protocol.resolution) <= edge:

@@ -13,6 +13,7 @@ forms       how the cells of a raw column are handed to a model
 codec       raw fields as a matrix and back, types kept
 handover    what the final estimator is handed, as a matrix and back
 categories  which columns a model itself treats as categories
+row_states  stressed copies of rows, each row with its own, by what they move
 bound       rows as a matrix that can be stressed
 agreement   does the model agree with itself on these rows?
 binding     an evidence space applied to a model and rows
@@ -20,5 +21,6 @@ binding     an evidence space applied to a model and rows
 
 from fragility.evidence.bound import STEP, EvidenceRows, blend
 from fragility.evidence.forms import CellForm
+from fragility.evidence.row_states import RowStates
 
-__all__ = ["STEP", "CellForm", "EvidenceRows", "blend"]
+__all__ = ["STEP", "CellForm", "EvidenceRows", "RowStates", "blend"]

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from fragility.arrays import Booleans, Floats, Integers
+from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
 from fragility.evidence.forms import CellForm
+from fragility.evidence.row_states import RowStates
 from fragility.evidence.rows import Rows
 from fragility.models.adapter import Model
 
@@ -55,6 +56,8 @@ class EvidenceRows:
     forms: tuple[CellForm, ...] | None = None  # (d,) raw cells on their way to the estimator; None: not known
     offset: Floats | None = None  # (C,) added to log-probabilities by the declared decision
     decided: Integers | None = None  # (n,) class at x by the model's own predict; None: the decision rule says it
+    # an engine's answers to the states of some rows (m, d), None where it cannot give them; None: there is no engine
+    answer_states: Callable[[Floats, RowStates], Floats | None] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -71,6 +74,29 @@ class EvidenceRows:
     def predict(self, matrix: Floats) -> Floats:
         """Return (m, C) probabilities for any stressed matrix of this space."""
         return self.predict_matrix(matrix)
+
+    def answers(self, x: Floats, states: RowStates, byte_budget: int = DEFAULT_BYTE_BUDGET) -> Floats:
+        """Return (q, C) probabilities of q states of rows x (m, d).
+
+        An engine that can answer them does; else the model is asked about their cells, some states at a time.
+        """
+        told = None if self.answer_states is None else self.answer_states(x, states)
+        return self._asked(x, states, byte_budget) if told is None else told
+
+    def _asked(self, x: Floats, states: RowStates, byte_budget: int) -> Floats:
+        step = rows_within(byte_budget, self.width, copies=4)  # cells, masks and the model's own copy
+        starts = range(0, len(states), step)
+        parts = [self.predict(self.stressed(x, states.between(start, start + step))) for start in starts]
+        return np.concatenate(parts) if parts else np.empty((0, self.n_classes))
+
+    def stressed(self, x: Floats, states: RowStates) -> Floats:
+        """Return (q, d) the cells of q states of rows x (m, d)."""
+        unit = states.unit_of(self.column_group)
+        own, moved = x[states.owner], states.moved[:, unit]
+        if states.severity is None:
+            return np.where(moved, self.baseline, own)
+        severity = states.severity[:, unit] if states.severity.ndim == 2 else states.severity[:, None]
+        return blend(own, self.baseline, np.where(moved, severity, 0.0), self.stepwise)
 
     def between(self, start: int, stop: int) -> EvidenceRows:
         """Return the rows from start to stop, as views."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fragility.arrays import Floats, Integers
 from fragility.errors import DataError
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
 from fragility.scores import pseudo_logits
@@ -129,8 +129,8 @@ def _permutation_shap(rows: EvidenceRows, x: Floats, original: Integers, seed: i
     for index, row in enumerate(x):
 
         def support(kept: npt.ArrayLike, row: Floats = row, index: int = index) -> Floats:
-            present = np.asarray(kept)[:, rows.column_group] > 0.5
-            return pseudo_logits(rows.predict(np.where(present, row, rows.baseline)))[:, original[index]]
+            removed = np.asarray(kept) <= 0.5
+            return pseudo_logits(rows.answers(row[None], RowStates.of_one(removed)))[:, original[index]]
 
         explainer = shap.PermutationExplainer(support, np.zeros((1, n_groups)), seed=seed)
         explained = explainer(np.ones((1, n_groups)), max_evals=4 * n_groups + 2, silent=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
 from fragility.ranking.predictive import negative_log_likelihood
@@ -27,28 +27,8 @@ def rcma_along(
 
     order: group indices, (G,) for one order or (n, G) for one a row; the first K = protocol.depth are removed.
     """
-    n, d = rows.matrix.shape
-    depth = min(protocol.depth, int(rows.n_groups))
-    orders = np.broadcast_to(np.asarray(order, dtype=np.int64), (n, np.shape(order)[-1]))[:, :depth]
-    out = np.empty(n)
-    chunk = max(1, byte_budget // (32 * d * (depth + 1)))
-    for start in range(0, n, chunk):
-        stop = min(start + chunk, n)
-        out[start:stop] = _rcma_chunk(rows, protocol, orders[start:stop], start, stop)
-    return out
-
-
-def _rcma_chunk(rows: EvidenceRows, protocol: Protocol, orders: Integers, start: int, stop: int) -> Floats:
-    x = np.asarray(rows.dense(start, stop), dtype=np.float64)
-    n, depth = orders.shape
-    rank = np.full((n, int(rows.n_groups)), depth, dtype=np.int64)  # never removed within the depth
-    np.put_along_axis(rank, orders, np.arange(depth)[None, :].repeat(n, axis=0), axis=1)
-    removed = rank[:, None, :] < np.arange(depth + 1)[None, :, None]
-    states = np.where(removed[:, :, rows.column_group], rows.baseline, x[:, None, :])
-    p = rows.predict(states.reshape(-1, x.shape[1])).reshape(n, depth + 1, -1)
-    original = original_class(rows, p[:, 0], protocol.resolution, slice(start, stop))
-    margins = reading_margin(p, original[:, None], protocol.reading, rows.offset)
-    return rcma(collapse(margins[:, 0], margins, protocol.reading))
+    orders = np.broadcast_to(np.asarray(order, dtype=np.int64), (len(rows), np.shape(order)[-1]))
+    return _rcma_of(rows, protocol, orders[:, None], byte_budget)[:, 0]
 
 
 def random_order_score(
@@ -61,9 +41,33 @@ def random_order_score(
 ) -> Floats:
     """Mean RCMA over `repeats` random group orders, each order common to all rows."""
     generator = np.random.default_rng(seed)
-    orders = [generator.permutation(int(rows.n_groups)) for _ in range(repeats)]
-    along = [rcma_along(rows, protocol, order, byte_budget=byte_budget) for order in orders]
-    return np.asarray(np.mean(along, axis=0))
+    orders = np.stack([generator.permutation(int(rows.n_groups)) for _ in range(repeats)])
+    along = _rcma_of(rows, protocol, np.broadcast_to(orders, (len(rows), *orders.shape)), byte_budget)
+    return np.asarray(along.mean(axis=1))
+
+
+def _rcma_of(rows: EvidenceRows, protocol: Protocol, orders: Integers, byte_budget: int) -> Floats:
+    """Return (n, R) RCMA of every row along each of its orders (n, R, G or fewer)."""
+    n, repeats = orders.shape[:2]
+    depth = min(protocol.depth, int(rows.n_groups))
+    out = np.empty((n, repeats))
+    chunk = max(1, byte_budget // (32 * rows.width * repeats * (depth + 1)))
+    for start in range(0, n, chunk):
+        part = slice(start, min(start + chunk, n))
+        out[part] = _rcma_chunk(rows, protocol, orders[part, :, :depth], part, byte_budget)
+    return out
+
+
+def _rcma_chunk(rows: EvidenceRows, protocol: Protocol, orders: Integers, part: slice, byte_budget: int) -> Floats:
+    m, repeats, depth = orders.shape
+    rank = np.full((m, repeats, int(rows.n_groups)), depth, dtype=np.int64)  # never removed within the depth
+    np.put_along_axis(rank, orders, np.broadcast_to(np.arange(depth), orders.shape), axis=2)
+    removed = rank[:, :, None] < np.arange(depth + 1)[:, None]
+    states = RowStates.removals(removed.reshape(m, repeats * (depth + 1), -1))
+    p = rows.answers(rows.dense(part.start, part.stop), states, byte_budget).reshape(m, repeats, depth + 1, -1)
+    original = original_class(rows, p[:, 0, 0], protocol.resolution, part)
+    margins = reading_margin(p, original[:, None, None], protocol.reading, rows.offset).reshape(m * repeats, -1)
+    return rcma(collapse(margins[:, 0], margins, protocol.reading)).reshape(m, repeats)
 
 
 def permutation_importance_order(rows: EvidenceRows, y: npt.ArrayLike, *, repeats: int = 3, seed: int = 0) -> Integers:

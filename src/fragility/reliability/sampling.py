@@ -16,7 +16,7 @@ from scipy import stats
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.engines.lattice.rule import FlipRule
 from fragility.errors import DataError
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 
 REPLICATES = 16
 LEVEL = 0.95
@@ -103,14 +103,8 @@ def flips_of(
 ) -> Booleans:
     """Return (m, U) whether each subset flips each row; only groups that are not at their baseline are asked about."""
     flips = np.zeros((len(x), len(removed)), dtype=bool)
-    step = max(1, byte_budget // (32 * rows.width))
-    moved = ~((x == rows.baseline) | (np.isnan(x) & np.isnan(rows.baseline)))
-    for i in range(len(x)):
-        gone = removed[:, rows.column_group] & moved[i]
-        states, place = np.unique(gone, axis=0, return_inverse=True)
-        found = np.zeros(len(states), dtype=bool)
-        for start in range(0, len(states), step):
-            part = np.where(states[start : start + step], rows.baseline, x[i])
-            found[start : start + step] = rule.flipped(rows.predict(part), original[i])
-        flips[i] = found[place.ravel()]
+    for i, live in enumerate(live_groups(rows, x)):
+        gone, place = np.unique(removed & live, axis=0, return_inverse=True)
+        p = rows.answers(x[i : i + 1], RowStates.of_one(gone), byte_budget)
+        flips[i] = rule.flipped(p, original[i])[place.ravel()]
     return flips

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fragility.errors import DataError, ModelError
-from fragility.evidence import EvidenceRows, blend
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
@@ -61,9 +61,8 @@ class WhatIf:
         protocol = self.protocol
         with self._lock:
             rows = self._row(place)
-            x = rows.dense()
-            state = blend(x, rows.baseline, severity[rows.column_group][None, :], rows.stepwise)
-            p = rows.predict(np.concatenate([x, state]))
+            both = np.stack([np.zeros_like(severity), severity])
+            p = rows.answers(rows.dense(), RowStates(np.zeros(2, dtype=np.int64), both > 0.0, both))
         original = original_class(rows, p[:1], protocol.resolution)
         predicted = int(state_prediction(p[1:], original, protocol.resolution, rows.offset)[0])
         before, after = reading_margin(p, original[[0, 0]], protocol.reading, rows.offset).tolist()

@@ -23,7 +23,7 @@ import numpy as np
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
 from fragility.engines.lattice.rule import FlipRule
 from fragility.errors import ProtocolError
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
@@ -98,7 +98,8 @@ class _Search:
         self.rows, self.max_size = rows, max_size
         self.rule = FlipRule.of(rows, protocol)
         self.resolution = protocol.resolution
-        self.batch = max(1, byte_budget // (32 * self.x.shape[1]))
+        self.byte_budget = byte_budget
+        self.batch = max(1, byte_budget // (32 * self.x.shape[1]))  # states at a time
         self.live = self._live_groups()
         self.original = original_class(rows, rows.predict(self.x), self.resolution)
         self.size = np.full(n, max_size + 1, dtype=np.int64)
@@ -118,13 +119,9 @@ class _Search:
         return live
 
     def margins(self, row: Integers, removed: Booleans) -> Floats:
-        """Support margins of states (row[i], removed[i]), evaluated in byte-bounded batches."""
-        out = np.empty(len(row))
-        for start in range(0, len(row), self.batch):
-            part = slice(start, start + self.batch)
-            gone = removed[part][:, self.rows.column_group]
-            states = np.where(gone, self.rows.baseline, self.x[row[part]])
-            out[part] = self.rule.margin(self.rows.predict(states), self.original[row[part]])
+        """Support margins of states (row[i], removed[i]), rows rising."""
+        p = self.rows.answers(self.x, RowStates(row, removed), self.byte_budget)
+        out = self.rule.margin(p, self.original[row])
         self.evaluations += np.bincount(row, minlength=len(self.x))
         return out
 
@@ -181,8 +178,8 @@ class _Search:
         inert = (~self.live[active]).T.astype(np.float32)
         somewhere = np.flatnonzero(self.live[active].any(axis=0))
         for block in _blocks_of_subsets(len(inert), somewhere, size, self.batch // len(active)):
-            # np.nonzero goes subset by subset, which keeps lexicographic order within every row.
-            subset, place = np.nonzero(block.astype(np.float32) @ inert == 0.0)
+            # Row by row, and within every row subset by subset, which keeps their lexicographic order.
+            place, subset = np.nonzero((block.astype(np.float32) @ inert == 0.0).T)
             row, removed = active[place], block[subset]
             self.settle(row, removed, self.margins(row, removed), size)
 

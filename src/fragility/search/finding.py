@@ -11,7 +11,7 @@ from fragility.engines.choice import prepared
 from fragility.engines.lattice.rule import FlipRule
 from fragility.engines.lattice.whole import WholeLattice, linear_sums, row_blocks, whole_lattice
 from fragility.errors import EngineError
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.search.answers import Answers
@@ -189,8 +189,7 @@ class _Finding:
             rows = start + np.arange(len(x))
             hit = np.flatnonzero(answers.size[rows] <= answers.max_size)
             if len(hit):
-                gone = answers.removed[rows[hit]][:, self.rows.column_group]
-                p = self.rows.predict(np.where(gone, self.rows.baseline, x[hit]))
+                p = self.rows.answers(x, RowStates(hit, answers.removed[rows[hit]]))
                 answers.margin[rows[hit]] = self.rule.margin(p, original[hit])
                 denied.append(rows[hit][answers.margin[rows[hit]] >= ROUNDING - self.rule.resolution])
         return np.concatenate(denied)

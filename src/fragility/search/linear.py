@@ -15,7 +15,7 @@ import numpy as np
 
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.engines.lattice.linear import LinearLattice
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.search.answers import Answers
 
 CLOSED_FORM = "closed form"
@@ -40,9 +40,9 @@ def search_linear(
         answers.evaluations[row] = len(reach)
 
         def flips(gone: Booleans, place: int = int(place), row: int = row) -> bool:
-            state = np.where(gone[rows.column_group], rows.baseline, x[place])
             answers.evaluations[row] += 1
-            return bool(lattice.rule.flipped(rows.predict(state[None]), original[place : place + 1])[0])
+            p = rows.answers(x[place][None], RowStates.of_one(gone[None]))
+            return bool(lattice.rule.flipped(p, original[place : place + 1])[0])
 
         _fill(answers, row, [rival.of_row(i) for rival in reach], flips)
 

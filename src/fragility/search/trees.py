@@ -15,7 +15,7 @@ import numpy as np
 
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.engines.lattice.rule import FlipRule
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.search.answers import Answers
 from fragility.search.found import NOT_COUNTED, MinimalSets
 
@@ -64,9 +64,9 @@ class BoundedRow:
         np.put_along_axis(gone, found, True, axis=1)
         if not len(found):
             return gone
-        states = np.where(gone[:, self.rows.column_group], self.rows.baseline, self.x)
         self.spent += len(found)
-        return gone[self.rule.flipped(self.rows.predict(states), self.original)]
+        p = self.rows.answers(self.x[None], RowStates.of_one(gone))
+        return gone[self.rule.flipped(p, self.original)]
 
 
 def search_bounded(answers: Answers, row: int, search: BoundedRow, budget: int, names: tuple[str, ...]) -> None:

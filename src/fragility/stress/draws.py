@@ -19,6 +19,7 @@ among those masked at r = 0.3 and severities are compared on common random numbe
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import TypeAlias
@@ -27,10 +28,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.arrays import Booleans, Floats, Integers
+from fragility.engines.trees.scoring import on_all_threads
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 DRAW_FORMAT = "fragility-draw/1"
+KERNELS = "fragility.engines.trees.kernels"
+ROWS_AT_ONCE = 256  # of a thread
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -65,10 +69,20 @@ def strikes(keys: Words, draws: Integers, positions: Integers, rate: float) -> B
     """
     out = np.empty((len(keys), len(draws), len(positions)), dtype=bool)
     bound = np.uint64(math.ceil(rate * 2.0**53))
+    if KERNELS in sys.modules:  # an engine uses them; to load them for draws alone would take longer than drawing
+        _strike_compiled(keys, _offsets(draws, positions), bound, out)
+        return out
     for block, words in _word_blocks(keys, draws, positions):
         words >>= np.uint64(11)
         np.less(words, bound, out=out[block])
     return out
+
+
+def _strike_compiled(keys: Words, offsets: Words, bound: np.uint64, out: Booleans) -> None:
+    from fragility.engines.trees.kernels import strike
+
+    flat = out.reshape(len(keys), offsets.size)
+    on_all_threads(len(keys), ROWS_AT_ONCE, lambda span: strike(keys, offsets.ravel(), bound, span, flat))
 
 
 _WORDS_AT_ONCE = 2**16  # 512 KB: a block of words stays in a core's cache through all the steps of the mixer
@@ -76,10 +90,9 @@ _WORDS_AT_ONCE = 2**16  # 512 KB: a block of words stays in a core's cache throu
 
 def _word_blocks(keys: Words, draws: Integers, positions: Integers) -> Iterator[tuple[slice, Words]]:
     """Step 2 of the draw format, for a few rows at a time."""
-    counter = (draws.astype(np.uint64)[:, None] << np.uint64(32)) + positions.astype(np.uint64) + np.uint64(1)
-    offset = (counter * _GOLDEN)[None]
-    rows = max(1, _WORDS_AT_ONCE // max(1, counter.size))
-    shifted = np.empty((rows, *counter.shape), dtype=np.uint64)
+    offset = _offsets(draws, positions)[None]
+    rows = max(1, _WORDS_AT_ONCE // max(1, offset.size))
+    shifted = np.empty((rows, *offset.shape[1:]), dtype=np.uint64)
     for start in range(0, len(keys), rows):
         block = slice(start, min(start + rows, len(keys)))
         word = keys[block, None, None] + offset
@@ -91,3 +104,9 @@ def _word_blocks(keys: Words, draws: Integers, positions: Integers) -> Iterator[
         np.right_shift(word, np.uint64(31), out=scratch)
         word ^= scratch
         yield block, word
+
+
+def _offsets(draws: Integers, positions: Integers) -> Words:
+    """What is added to a row's key for each draw and position, (draws, positions)."""
+    counter = (draws.astype(np.uint64)[:, None] << np.uint64(32)) + positions.astype(np.uint64) + np.uint64(1)
+    return counter * _GOLDEN

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
 from fragility.engines.choice import prepared
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.evidence.rows import input_digests, stacked
 from fragility.models.adapter import len_of
@@ -34,9 +34,9 @@ from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.saving import write_table
 from fragility.scores import EPSILON, support_margin
-from fragility.stress.declaration import Stress
-from fragility.stress.draws import row_keys
-from fragility.stress.stressors import Layout
+from fragility.stress.declaration import Stress, Stressor
+from fragility.stress.draws import Words, row_keys
+from fragility.stress.stressors import Donor, Layout, Noise
 
 MOST_DONORS = 4096
 STRESS_KEY = "fragility.stress"  # where a table of labels says which stress made them
@@ -105,7 +105,7 @@ def run_stress_rows(
     with progress_bar("stressing", progress) as report:
         for start in range(0, len(rows), chunk):
             part = slice(start, min(start + chunk, len(rows)))
-            _fill_chunk(run, part, rows, layout)
+            _fill_chunk(run, part, rows, layout, byte_budget)
             if report is not None:
                 report(part.stop, len(rows))
     return run
@@ -124,18 +124,26 @@ def _blank_run(rows: EvidenceRows, protocol: Protocol, stress: Stress) -> Stress
     )
 
 
-def _fill_chunk(run: StressRun, part: slice, rows: EvidenceRows, layout: Layout) -> None:
+def _fill_chunk(run: StressRun, part: slice, rows: EvidenceRows, layout: Layout, byte_budget: int) -> None:
     x = rows.dense(part.start, part.stop)
-    p = rows.predict(x)
+    p = rows.answers(x, RowStates.unmoved(len(x), rows.n_groups), byte_budget)
     predicted = run.predicted[part] = original_class(rows, p, run.resolution, part)
     run.confidence[part] = p[np.arange(len(p)), predicted]
     run.margin[part] = support_margin(p, predicted, rows.offset)
     for index, stressor in enumerate(run.stress.stressors):
         keys = row_keys(run.stress.seed, stressor.kind, run.id[part])
-        states = stressor.stressed(x, keys, np.arange(run.stress.draws), layout)
-        p = rows.predict(states.reshape(-1, x.shape[1]))
+        p = _asked(stressor, rows, x, keys, np.arange(run.stress.draws), layout, byte_budget)
         margins = support_margin(p, np.repeat(predicted, run.stress.draws), rows.offset)
         run.draw_margin[part, index] = margins.reshape(len(x), -1)
+
+
+def _asked(
+    stressor: Stressor, rows: EvidenceRows, x: Floats, keys: Words, draws: Integers, layout: Layout, byte_budget: int
+) -> Floats:
+    """Return (m draws, C) probabilities of rows x (m, d) under a stressor, draw by draw of each row."""
+    if isinstance(stressor, Noise | Donor):  # values of their own, not the baseline's
+        return rows.predict(stressor.stressed(x, keys, draws, layout).reshape(-1, x.shape[1]))
+    return rows.answers(x, stressor.states(keys, draws, layout), byte_budget)
 
 
 def rows_per_chunk(n_columns: int, copies: int, byte_budget: int) -> int:

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 import narwhals as nw
 import numpy as np
 
-from fragility.arrays import Booleans, Floats, Integers
+from fragility.arrays import Booleans, Integers
 from fragility.errors import DataError, ProtocolError
+from fragility.evidence import RowStates
 from fragility.stress.draws import Words, uniforms
 from fragility.stress.stressors import Layout
 
@@ -132,13 +133,11 @@ class Outages:
         """
         return {"kind": self.kind, "patterns": [list(p) for p in self.patterns], "counts": list(self.counts)}
 
-    def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
-        """Return stressed copies of rows.
+    def states(self, keys: Words, draws: Integers, layout: Layout) -> RowStates:
+        """Return the states of rows, draw by draw.
 
         Parameters
         ----------
-        x : array of shape (n, d)
-            Rows of the evidence space.
         keys : array of shape (n,)
             One random key a row, made from seed, stressor and row id.
         draws : array of int
@@ -148,11 +147,10 @@ class Outages:
 
         Returns
         -------
-        array of shape (n, draws, d)
-            One copy a row and draw.
+        RowStates
+            What each draw removes from each row.
         """
-        hit = self.removed_groups(layout)[self.drawn_patterns(keys, draws)]
-        return np.where(hit[:, :, layout.column_group], layout.baseline, x[:, None, :])
+        return RowStates.removals(self.removed_groups(layout)[self.drawn_patterns(keys, draws)])
 
     def drawn_patterns(self, keys: Words, draws: Integers) -> Integers:
         """Return the pattern each draw takes.

@@ -19,7 +19,7 @@ import numpy as np
 
 from fragility.arrays import Floats, Integers
 from fragility.errors import EvidenceError, ProtocolError
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.space import EvidenceSpace
 from fragility.evidence.tracing import trace_columns
 from fragility.protocol import Protocol
@@ -125,13 +125,11 @@ class Mask(_Rated):
 
     kind = "mask"
 
-    def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
-        """Return stressed copies of rows.
+    def states(self, keys: Words, draws: Integers, layout: Layout) -> RowStates:
+        """Return the states of rows, draw by draw.
 
         Parameters
         ----------
-        x : array of shape (n, d)
-            Rows of the evidence space.
         keys : array of shape (n,)
             One random key a row, made from seed, stressor and row id.
         draws : array of int
@@ -141,11 +139,10 @@ class Mask(_Rated):
 
         Returns
         -------
-        array of shape (n, draws, d)
-            One copy a row and draw.
+        RowStates
+            What each draw removes from each row.
         """
-        hit = strikes(keys, draws, np.arange(layout.n_groups), self.rate)
-        return np.where(hit[:, :, layout.column_group], layout.baseline, x[:, None, :])
+        return RowStates.removals(strikes(keys, draws, np.arange(layout.n_groups), self.rate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +161,11 @@ class Dropout(_Rated):
 
     kind = "dropout"
 
-    def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
-        """Return stressed copies of rows.
+    def states(self, keys: Words, draws: Integers, layout: Layout) -> RowStates:
+        """Return the states of rows, draw by draw.
 
         Parameters
         ----------
-        x : array of shape (n, d)
-            Rows of the evidence space.
         keys : array of shape (n,)
             One random key a row, made from seed, stressor and row id.
         draws : array of int
@@ -180,11 +175,11 @@ class Dropout(_Rated):
 
         Returns
         -------
-        array of shape (n, draws, d)
-            One copy a row and draw.
+        RowStates
+            What each draw removes from each row.
         """
-        hit = strikes(keys, draws, np.arange(x.shape[1]), self.rate)
-        return np.where(hit, layout.baseline, x[:, None, :])
+        columns = np.arange(len(layout.column_group))
+        return RowStates.removals(strikes(keys, draws, columns, self.rate), by_column=True)
 
 
 @dataclass(frozen=True, slots=True)

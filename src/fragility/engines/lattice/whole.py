@@ -26,7 +26,7 @@ from fragility.engines.choice import native_for
 from fragility.engines.lattice.linear import LinearLattice, LinearMarks, additive
 from fragility.engines.lattice.rule import FlipRule
 from fragility.errors import EngineError
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
 
@@ -225,8 +225,8 @@ class WholeLattice:
         step = max(1, self.byte_budget // (32 * self.rows.width))
         for start in range(0, len(states), step):
             gone = _as_groups(states[start : start + step], group, block.live.shape[1])
-            stressed = np.where(gone[:, self.rows.column_group], self.rows.baseline, block.x[row])
-            out[start : start + step] = self.rule.flipped(self.rows.predict(stressed), block.original[row])
+            p = self.rows.answers(block.x[row][None], RowStates.of_one(gone), self.byte_budget)
+            out[start : start + step] = self.rule.flipped(p, block.original[row])
         return out
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from fragility.arrays import MEBIBYTE, rows_within
+from fragility.arrays import MEBIBYTE, Floats, rows_within
+from fragility.engines.linear.asking import answers_of
 from fragility.engines.linear.fillings import Rule, filling
 from fragility.engines.linear.links import link_for
 from fragility.engines.linear.sums import GroupScores
 from fragility.engines.states import StatesAsked
 from fragility.engines.trace import Progress, Trace
 from fragility.errors import EngineError
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import Protocol
 
 ENGINE = "linear"
@@ -51,6 +54,14 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
         if progress is not None:
             progress(piece.stop, len(rows))
     return out
+
+
+def state_answers(rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | None]:
+    """Return the model's probabilities of states that each row has of its own, prepared once."""
+    link = link_for(rows)
+    if link is None:
+        raise EngineError(f"the linear engine does not know {rows.model.kind}; use engine='auto'")
+    return answers_of(GroupScores.of(rows), link)
 
 
 def _widest(outputs: int, asked: StatesAsked) -> int:

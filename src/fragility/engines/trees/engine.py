@@ -17,15 +17,16 @@ import scipy.sparse as sp
 from fragility.arrays import MEBIBYTE, Floats, Integers, rows_within
 from fragility.engines.states import StatesAsked
 from fragility.engines.trace import Progress, Trace
+from fragility.engines.trees.asking import sides_of, state_scorer
 from fragility.engines.trees.encoding import AVERAGE
-from fragility.engines.trees.observed import Blank, Rules
+from fragility.engines.trees.observed import Blank, Rules, probabilities
 from fragility.engines.trees.plan import path_and_grid, plan_for, single_removals, unmoved
 from fragility.engines.trees.prediction import forest_predictor
 from fragility.engines.trees.readers import load_ensemble
 from fragility.engines.trees.recoding import Ensemble, recoding_of
 from fragility.engines.trees.scoring import in_this_thread, scorer_of
 from fragility.errors import EngineError
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, RowStates
 from fragility.models import Model
 from fragility.protocol import Protocol
 
@@ -132,6 +133,22 @@ def predictor(rows: EvidenceRows) -> Callable[[Floats], Floats] | None:
         return answer(recoding.handed_over(matrix))
 
     return predict
+
+
+def state_answers(rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | None]:
+    """Return the forest's probabilities of states that each row has of its own, prepared once."""
+    ensemble = ensemble_of(rows.model)
+    recoding = recoding_of(ensemble, rows)
+    score = state_scorer(ensemble.forest, sides_of(ensemble.forest, recoding, rows))
+    accepted: set[str] = set()
+
+    def answer(x: Floats, states: RowStates) -> Floats | None:
+        if states.severity is not None and states.severity.ndim == 2:
+            return None  # a severity for each unit: no piece of a word has one cell to move to
+        _ask_about_unusual_cells(x, rows, accepted)
+        return probabilities(ensemble.forest, score(recoding.recoded(x), states))
+
+    return answer
 
 
 _ENSEMBLES: weakref.WeakKeyDictionary[Model, Ensemble] = weakref.WeakKeyDictionary()
