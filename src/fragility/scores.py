@@ -134,9 +134,12 @@ def rcma(c: Floats) -> Floats:
 def flip_budget(path_flipped: Booleans) -> Integers:
     """Return k* = first k >= 1 that flips, else K + 1; path_flipped (n, K+1) -> (n,)."""
     never = path_flipped.shape[1]
-    step = np.arange(1, never, dtype=np.int32)
-    first = np.where(path_flipped[:, 1:], step, np.int32(never)).min(axis=1, initial=never)
-    return np.asarray(first, dtype=np.int64)
+    holds = np.ones(len(path_flipped), dtype=bool)
+    steps = np.zeros(len(path_flipped), dtype=np.int8 if never <= np.iinfo(np.int8).max else np.int64)
+    for flips in path_flipped.T[1:]:  # one state of all rows at a time: several times faster than row by row
+        holds &= ~flips
+        steps += holds.view(np.int8)
+    return np.asarray(steps.astype(np.int64) + 1)
 
 
 def flip_threshold(severities: Floats, flips: Booleans) -> Floats:
@@ -156,7 +159,8 @@ def degradation_risk(thresholds: Floats) -> Floats:
     """Return mean_P 1[lambda*_P < inf] / (lambda*_P + 1e-8); thresholds (n, P) -> (n,); 0 without operators."""
     if thresholds.shape[1] == 0:
         return np.zeros(len(thresholds))
-    return np.asarray((1.0 / (thresholds + EPSILON)).mean(axis=1))
+    risks = 1.0 / (thresholds.T + EPSILON)
+    return np.asarray(risks.sum(axis=0) / len(risks))
 
 
 def independent_loss(margin: Floats, drops: Floats) -> Floats:
@@ -171,8 +175,10 @@ def common_loss(margin: Floats, fade_margin: Floats, threshold: Floats, severiti
     """
     if fade_margin.shape[1] == 0:
         return np.full(len(margin), np.nan)
-    lost = np.clip((margin[:, None] - fade_margin) / (np.abs(margin)[:, None] + EPSILON), 0.0, 1.0)
-    return np.asarray(np.where(severities >= threshold[:, None], 1.0, lost).mean(axis=1))
+    lost = margin - fade_margin.T
+    lost /= np.abs(margin) + EPSILON
+    np.clip(lost, 0.0, 1.0, out=lost)
+    return np.asarray(np.where(severities[:, None] >= threshold, 1.0, lost).sum(axis=0) / len(lost))
 
 
 def exposure(area: Floats, independent: Floats, common: Floats, weights: tuple[float, float, float]) -> Floats:

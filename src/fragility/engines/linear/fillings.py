@@ -107,8 +107,8 @@ def _fill_binary_path(out: Trace, score: Floats, lost: Floats, shift: Floats | N
 
 def _forget_flipped(out: Trace, operator: int, asked: StatesAsked) -> None:
     """Blank the fading margins from the flip on, where other engines do not ask."""
-    for i, severity in enumerate(asked.severities):
-        out.fade_margin[:, i][severity >= out.threshold[:, operator]] = np.nan
+    flipped = np.array(asked.severities)[:, None] >= out.threshold[:, operator]
+    out.fade_margin.T[:] = np.where(flipped, np.nan, out.fade_margin.T)
 
 
 def _confidences(score: Floats, out: Floats) -> None:
