@@ -135,7 +135,7 @@ def flip_budget(path_flipped: Booleans) -> Integers:
     """Return k* = first k >= 1 that flips, else K + 1; path_flipped (n, K+1) -> (n,)."""
     never = path_flipped.shape[1]
     holds = np.ones(len(path_flipped), dtype=bool)
-    steps = np.zeros(len(path_flipped), dtype=np.int8 if never <= np.iinfo(np.int8).max else np.int64)
+    steps: Integers = np.zeros(len(path_flipped), dtype=np.int8 if never <= np.iinfo(np.int8).max else np.int64)
     for flips in path_flipped.T[1:]:  # one state of all rows at a time: several times faster than row by row
         holds &= ~flips
         steps += holds.view(np.int8)

@@ -201,7 +201,7 @@ def _fill_softmax(out: Trace, total: Floats, removed: Floats, asked: StatesAsked
     _margins(one_step, out.one_step_margin.T)
     order = _ordered(out.one_step_margin.T - out.margin, asked)
     out.order.T[:] = order[: asked.depth]
-    lost = np.take_along_axis(loss, order[:, None], axis=0)
+    lost = _in_order(loss, order)
     for k in range(1, len(lost)):
         lost[k] += lost[k - 1]
     path = lead - lost[: asked.depth]
@@ -242,16 +242,30 @@ def _leads(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, rule:
     """Fill in the original class o; return D (C, m), infinite for o, and what each removal takes from it (G, C, m)."""
     if not rule.decided:
         np.argmax(total >= total.max(axis=0) - asked.resolution, axis=0, out=out.predicted)
-    own = out.predicted[None]
-    lead = np.take_along_axis(total, own, axis=0) - total
-    np.put_along_axis(lead, own, np.inf, axis=0)
-    return lead, np.take_along_axis(removed, own[None], axis=1) - removed
+    m = len(out.predicted)
+    place = out.predicted * m + np.arange(m)  # of the original class among C m numbers
+    lead = total.ravel().take(place) - total
+    np.put(lead, place, np.inf)
+    return lead, removed.reshape(len(removed), -1).take(place, axis=1)[:, None] - removed
+
+
+def _in_order(loss: Floats, order: Integers) -> Floats:
+    """Return the losses of the groups in order; (G, C, m), (J, m) -> (J, C, m)."""
+    _, n_classes, m = loss.shape
+    out = np.empty((len(order), n_classes, m))
+    place = order * (n_classes * m)
+    place += np.arange(m)
+    for c in range(n_classes):
+        np.take(loss, place, out=out[:, c], mode="clip")  # no place is outside; any other mode would copy first
+        place += m
+    return out
 
 
 def _own_probability(lead: Floats, axis: int) -> Floats:
     """Return p_o = 1 / (1 + sum_c exp(-D_c)); overwrites ``lead``."""
     np.negative(lead, out=lead)
-    np.exp(lead, out=lead)
+    with np.errstate(over="ignore"):
+        np.exp(lead, out=lead)
     return np.asarray(1.0 / (1.0 + lead.sum(axis=axis)))
 
 
