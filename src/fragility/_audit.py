@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -117,31 +118,40 @@ def audit(
     rows = bind(Model.wrap(model), X, protocol, ids)
     auditor = Auditor.of(rows, protocol, engine, byte_budget)
     with progress_bar("auditing", progress) as report:
-        parts = _certified_in_parts(auditor, rows, report)
-    certs = _bound_together(parts, auditor, len(rows))
+        certs = _certified_in_parts(auditor, rows, report)
     if not lattice and rates is None:
         return certs
     declared = declare_lattice(rows, protocol, engine, rates)
     return certs.with_lattice(lattice_of_rows(rows, protocol, declared, byte_budget, progress), declared)
 
 
-def _certified_in_parts(auditor: Auditor, rows: EvidenceRows, report: Progress | None) -> list[CertifiedPart]:
-    """Return the certificates of all rows in parts: while one part is traced, the one before is hashed."""
+def _certified_in_parts(auditor: Auditor, rows: EvidenceRows, report: Progress | None) -> Certificates:
+    """Return the certificates of all rows: while some are traced, the input and the rows traced before are hashed."""
     context, size = auditor.context, _part_size(len(rows))
-    waiting: list[Future[CertifiedPart]] = []
+    parts = [rows.between(start, start + size) for start in range(0, len(rows), size)]
+    with _one_thread_beside() as beside:
+        inputs = [beside.submit(input_row_digests, part) for part in parts]
+        input_digest = beside.submit(_combined_later, inputs)
+        made: list[Future[CertifiedPart]] = []
+        for place, part in enumerate(parts):
+            trace = auditor.trace(part, _counting_from(place * size, len(rows), report))
+            made.append(beside.submit(certified, trace, part, auditor.protocol, context))
+    return _bound_together([part.result() for part in made], auditor, input_digest.result())
+
+
+@contextmanager
+def _one_thread_beside() -> Iterator[ThreadPoolExecutor]:
+    """Give a thread beside this one, and wait for its work; where something fails here, what waits is left undone."""
     with ThreadPoolExecutor(1) as beside:
-        for start in range(0, len(rows), size):
-            part = rows.between(start, start + size)
-            inputs = beside.submit(input_row_digests, part)
-            trace = auditor.trace(part, _counting_from(start, len(rows), report))
-            waiting.append(beside.submit(_certified_later, trace, part, auditor.protocol, context, inputs))
-    return [part.result() for part in waiting]
+        try:
+            yield beside
+        except BaseException:
+            beside.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
-def _certified_later(
-    trace: Trace, rows: EvidenceRows, protocol: Protocol, context: bytes, inputs: Future[list[bytes]]
-) -> CertifiedPart:
-    return certified(trace, rows, protocol, context, inputs.result())
+def _combined_later(digests: Sequence[Future[list[bytes]]]) -> str:
+    return combine_digests(chain.from_iterable(part.result() for part in digests))
 
 
 def _part_size(n: int) -> int:
@@ -149,13 +159,13 @@ def _part_size(n: int) -> int:
     return min(PART_ROWS, max(LEAST_PART_ROWS, -(-n // PARTS_AT_LEAST)))
 
 
-def _bound_together(parts: Sequence[CertifiedPart], auditor: Auditor, n: int) -> Certificates:
-    """Return the certificates of all parts, with the digests over all of them."""
-    evaluations = sum(part.evaluations for part in parts)
-    roots = [combine_digests(chain.from_iterable(getattr(part, name) for part in parts)) for name in DIGESTS]
-    manifest = manifest_of(auditor.model, auditor.protocol, auditor.engine, evaluations, roots[1], n)
+def _bound_together(parts: Sequence[CertifiedPart], auditor: Auditor, input_digest: str) -> Certificates:
+    """Return the certificates of all parts, with the digest over all of them."""
     table = pa.concat_tables([part.table for part in parts])
-    return Certificates(table, auditor.protocol, completed(manifest, n, roots[0], "full"))
+    root, n = combine_digests(chain.from_iterable(part.digests for part in parts)), len(table)
+    evaluations = sum(part.evaluations for part in parts)
+    manifest = manifest_of(auditor.model, auditor.protocol, auditor.engine, evaluations, input_digest, n)
+    return Certificates(table, auditor.protocol, completed(manifest, n, root, "full"))
 
 
 def _counting_from(start: int, total: int, report: Progress | None) -> Progress | None:
@@ -227,26 +237,17 @@ class CertifiedPart:
 
     table: pa.Table  # in the format's columns, digests included
     digests: list[bytes]  # of each row's claims
-    input_digests: list[bytes]  # of each row's id and raw fields
     evaluations: int
 
 
-DIGESTS = ("digests", "input_digests")
-
-
 def certified(
-    trace: Trace,
-    rows: EvidenceRows,
-    protocol: Protocol,
-    context: bytes,
-    input_digests: list[bytes],
-    extent: Extent = "full",
+    trace: Trace, rows: EvidenceRows, protocol: Protocol, context: bytes, extent: Extent = "full"
 ) -> CertifiedPart:
     """Return the certificates of traced rows: no model is asked, so it can run beside the next rows' trace."""
     claims = claims_from(trace, rows, protocol)
     digests = claim_digests(claims, context, protocol.resolution)
     table = table_of(claims, digests, protocol, rows.model.classes, extent=extent)
-    return CertifiedPart(table, digests, input_digests, trace.evaluations)
+    return CertifiedPart(table, digests, trace.evaluations)
 
 
 def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:

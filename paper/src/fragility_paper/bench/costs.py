@@ -162,6 +162,10 @@ class Bench:
             return self.model.predict_proba(self.test)
         return self.model[-1].predict_proba(self.rows.matrix)
 
+    def own_predict(self) -> object:
+        """The model's own labels, which every audit compares with its probabilities."""
+        return self.model.predict(self.test) if self.takes_table else self.model[-1].predict(self.rows.matrix)
+
     def certificate(self) -> object:
         if self.native is None:
             return self.blackbox()

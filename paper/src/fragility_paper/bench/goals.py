@@ -275,13 +275,13 @@ def parts_of(bench: Bench) -> dict[str, float]:
     trace = cache(lambda: auditor().trace(rows()))
     steps: dict[str, Callable[[], object]] = {
         "native_pass": bench.native_pass,
-        "bind": rows,  # reading and preprocessing, and the model's own predict
+        "own_predict": bench.own_predict,  # a part of what follows
+        "bind": rows,  # reading, preprocessing and own predict
         "engine": auditor,  # reading the model, and checking the engine on a few rows
         "fingerprint": context,
         "trace": trace,
-        "claims_and_digests": lambda: certified(
-            trace(), rows(), protocol, auditor().context, input_row_digests(rows())
-        ),
+        "claims": lambda: certified(trace(), rows(), protocol, context()),  # with their digests and table
+        "input": lambda: input_row_digests(rows()),
     }
     seconds = {name: _seconds(step) for name, step in steps.items()}
     native = seconds.pop("native_pass")

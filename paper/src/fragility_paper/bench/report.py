@@ -19,10 +19,10 @@ MODEL_HEADER = (
 )  # fmt: skip
 GOAL_HEADER = ("work, in native passes", "before", "goal", "measured", "again", "")
 PARTS_HEADER = (
-    "audit", "one native pass", "binding and own predict", "reading the model", "fingerprint", "states",
-    "claims, digests, table",
+    "audit", "one native pass", "binding", "own predict in it", "reading the model", "fingerprint", "states",
+    "claims, their digests, table", "digests of the input",
 )  # fmt: skip
-PARTS_NOTE = "Each part run alone, once; in an audit the last one runs beside the states of the next rows."
+PARTS_NOTE = "Each part run alone, once; in an audit the last two run beside the states."
 MEMORY_HEADER = ("rows", "time", "rows/s", "peak memory", "cores busy")
 SCALING_HEADER = ("grows", "value", "certificate", "native pass", "ratio", "rows/s", "peak MiB")
 
@@ -85,7 +85,9 @@ def _fixed(passes: Mapping[str, float]) -> str:
 
 
 def _parts_row(row: Mapping[str, Any]) -> tuple[str, ...]:
-    parts = [f"{row[name]:.2f}" for name in ("bind", "engine", "fingerprint", "trace", "claims_and_digests")]
+    parts = [
+        f"{row[name]:.2f}" for name in ("bind", "own_predict", "engine", "fingerprint", "trace", "claims", "input")
+    ]
     return (row["bench"], f"{row['native_pass_seconds'] * 1e3:.0f} ms", *parts)
 
 
