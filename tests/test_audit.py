@@ -224,6 +224,47 @@ def test_a_row_has_one_digest_whatever_engine_and_batch(dataset: str, family: st
         assert (digests_of(asked) == digests_of(other))[same].mean() >= 0.999
 
 
+@pytest.mark.parametrize("family", ["logistic", "lightgbm", "mlp"])
+def test_rows_audited_in_parts_are_the_rows_audited_at_once(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one part is traced the one before is hashed; nothing of it shows in the certificates."""
+    case, protocol = fitted("credit_g", family, "transformed"), small(family, "transformed")
+    ids = [f"case {i}" for i in range(60)]
+    once = audit(case.model, case.X_test[:60], protocol, ids=ids)
+    monkeypatch.setattr("fragility._audit.LEAST_PART_ROWS", 7)
+    seen: list[tuple[int, int]] = []
+    parts = audit(case.model, case.X_test[:60], protocol, ids=ids, progress=lambda *done: seen.append(done))
+    assert seen[-1] == (60, 60) and [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert parts.table["id"].num_chunks > 1
+    assert parts.table["id"].to_pylist() == ids
+    assert_same(once, parts, bitwise=family == "lightgbm")
+    if family == "lightgbm":
+        assert parts.table.equals(once.table)
+        assert parts.manifest == once.manifest
+
+
+def test_what_fails_in_a_part_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = fitted("credit_g", "mlp", "transformed")
+    monkeypatch.setattr("fragility._audit.LEAST_PART_ROWS", 7)
+    broken: list[bool] = []
+
+    def fails_later(rows: pd.DataFrame) -> np.ndarray:
+        if broken:
+            raise ValueError("out of order")
+        return np.asarray(case.model.predict_proba(rows))
+
+    own = Model.wrap(fails_later, classes=[0, 1])
+    protocol = Protocol.fit(own, case.X_train, space="raw")
+    done: list[int] = []
+
+    def after_two_parts(rows: int, _: int) -> None:
+        done.append(rows)
+        broken[:] = [True] * (rows >= 14)
+
+    with pytest.raises(fg.FragilityError, match="out of order"):
+        audit(own, case.X_test[:60], protocol, engine="blackbox", progress=after_two_parts)
+    assert 14 <= max(done) < 60
+
+
 def test_engines_that_cannot_are_refused() -> None:
     case, protocol = fitted("credit_g", "mlp", "transformed"), small("mlp", "transformed")
     with pytest.raises(EngineError, match=r"engine must be one of auto, blackbox.*got 'quantum'"):

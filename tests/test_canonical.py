@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import struct
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fragility.canonical import canonical_bytes, combine_digests, digest_of, row_digests, table_digest, value_bytes
+from fragility.canonical import (
+    BLOCK_BYTES,
+    Texts,
+    canonical_bytes,
+    combine_digests,
+    digest_of,
+    row_digests,
+    table_digest,
+    value_bytes,
+)
 
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.text(max_size=8)
@@ -156,3 +166,34 @@ def test_a_number_and_its_text_differ() -> None:
 def test_an_empty_table_has_a_digest_of_its_own() -> None:
     empty = table_digest({"a": np.array([], dtype=float)})
     assert empty.startswith("sha256:") and empty != table_digest({"a": np.array([1.0])})
+
+
+def cell_as_defined(value: object) -> bytes:
+    """One cell as docs/format.md defines it."""
+    if value is None or value != value:
+        return bytes(24) + struct.pack("<d", math.nan)
+    if isinstance(value, str):
+        return hashlib.sha256(b"text:" + value.encode()).digest()
+    if isinstance(value, int) and float(value) != value:
+        return hashlib.sha256(b"integer:" + str(value).encode()).digest()
+    return bytes(24) + struct.pack("<d", float(value) + 0.0)
+
+
+def test_rows_are_hashed_as_defined_across_the_blocks_they_are_hashed_in() -> None:
+    """Rows, of which thousands share a buffer, hold whole numbers too wide for a double in some blocks only."""
+    n = BLOCK_BYTES // 32 // 5 * 2 + 3
+    rng = np.random.default_rng(0)
+    columns = {
+        "wide": [2**53 + 1 + i if i < 4 or i == n - 2 else i for i in range(n)],
+        "number": [None if i % 7 == 0 else -0.0 if i % 5 == 0 else float(i) for i in range(n)],
+        "text": [None if i % 3 == 0 else f"t{i % 11}" for i in range(n)],
+        "id": [f"row {i}" for i in range(n)],
+    }
+    head = hashlib.sha256(canonical_bytes(sorted(columns))).digest()
+    series = {name: pd.Series(values, index=60_000.5 + np.arange(n)) for name, values in columns.items()}
+    found = row_digests({**series, "id": Texts(columns["id"])})
+    assert row_digests(series) == found
+    for i in {0, 3, 4, n - 3, n - 2, n - 1, *rng.integers(0, n, 300).tolist()}:
+        cells = b"".join(cell_as_defined(columns[name][i]) for name in sorted(columns))
+        assert found[i] == hashlib.sha256(head + cells).digest(), i
+    assert len(found) == n

@@ -209,3 +209,36 @@ def test_a_thresholds_offset_makes_its_class_lead_exactly_where_it_is_reached(c,
             assert scores.state_prediction(p, original, RESOLUTION, offset) == expected
         assert scores.current_margin(p, offset) == pytest.approx(naive_current_margin(p, (c, t)), rel=1e-9, abs=1e-9)
         assert (scores.predicted_class(p, RESOLUTION, offset) == c) == (own >= t)
+
+
+@pytest.mark.parametrize("terms", [1, 7, 11, 54, 200])
+def test_a_rows_sums_depend_neither_on_the_other_rows_nor_on_how_arrays_lie_in_memory(terms: int) -> None:
+    rng = np.random.default_rng(terms)
+    margin, wide = rng.normal(size=40), rng.normal(size=(40, terms))
+    severities, threshold = np.linspace(0.01, 1.0, terms), rng.choice([0.3, 0.7, np.inf], 40)
+
+    def found_for(rows: slice, order: str) -> list[np.ndarray]:
+        m, values = margin[rows], np.array(wide[rows], order=order)
+        return [
+            scores.rcma(values),
+            scores.independent_loss(m, values),
+            scores.common_loss(m, values, threshold[rows], severities),
+            scores.degradation_risk(np.abs(values)),
+        ]
+
+    together = found_for(slice(None), "C")
+    for order in ("C", "F"):
+        for found, expected in zip(found_for(slice(None), order), together, strict=True):
+            np.testing.assert_array_equal(found, expected)
+        for i in range(40):
+            for found, expected in zip(found_for(slice(i, i + 1), order), together, strict=True):
+                assert found[0] == expected[i]
+
+
+@pytest.mark.parametrize("depth", [1, 10, 126, 127, 128, 300])
+def test_flip_budgets_of_any_depth(depth: int) -> None:
+    rng = np.random.default_rng(depth)
+    flipped = rng.random((50, depth + 1)) < 2.0 / depth
+    expected = [next((k for k in range(1, depth + 1) if row[k]), depth + 1) for row in flipped]
+    assert scores.flip_budget(flipped).tolist() == expected
+    assert scores.flip_budget(np.asfortranarray(flipped)).tolist() == expected

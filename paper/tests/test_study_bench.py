@@ -3,12 +3,19 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from study_helpers import refuse, run_command
+from study_helpers import data_folder, refuse, run_command
 
 from fragility_paper.bench import MODELS, Bench, cost_of, many_states
 from fragility_paper.bench.costs import measure
+from fragility_paper.bench.goals import GOALS, Goal, Result, Sizes, run_goals
+from fragility_paper.bench.report import markdown, report
+from fragility_paper.bench.runs import Growth, made_up, run_scaling
+from fragility_paper.bench.streaming import measured, prepare
 from fragility_paper.data import load
+
+SMALL = Sizes("credit_g", "credit_g", share=0.005, trees=5, forest=5, rounds=2, repeats=1)
 
 
 def test_contenders_take_turns():
@@ -78,3 +85,72 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path):
 def test_unknown_names():
     assert "unknown model 'Oracle'" in refuse("bench", "--dataset", "credit_g", "--model", "Oracle")
     assert "nowhere" in refuse("bench", "--dataset", "nowhere", "--model", "LogisticRegression")
+
+
+# --- goals -------------------------------------------------------------------------------------------------------
+
+
+def test_a_goal_is_met_only_if_every_round_meets_it():
+    def verdict(*found):
+        return Result("work", "9", 5.0, "passes", found).verdict
+
+    assert [verdict(4.0, 5.0), verdict(4.0, 5.1), verdict(6.0, 5.1)] == ["met", "met once", "missed"]
+    assert verdict(4.0, None) == "not measured"
+
+
+def test_every_goal_is_measured_twice_in_rounds():
+    asked = []
+
+    def goal(name):
+        return Goal(name, "9", 5.0, lambda _: float(asked.append(name) or len(asked)))
+
+    found = run_goals(SMALL, lambda _: None, [goal("one"), goal("two")])
+    assert asked == ["one", "two", "one", "two"]
+    assert [row["found"] for row in found["goals"]] == [[1.0, 3.0], [2.0, 4.0]]
+
+
+@pytest.mark.slow
+def test_the_whole_table_of_goals_on_a_small_data_set():
+    said = []
+    document = report(1, goals=run_goals(SMALL, said.append))
+    assert len(said) == 2 * len(GOALS)
+    assert json.loads(json.dumps(document)) == document
+    for row in document["goals"]:
+        assert row["verdict"] == "not measured" or all(value > 0 for value in row["found"])
+    text = markdown(document)
+    assert text.count("at most") == len(GOALS)
+    assert "| fixed cost of audit(), LightGBM, in seconds | 0.275 s | at most 0.15 s |" in text
+    assert [row["bench"] for row in document["parts"]] == ["LightGBM, 54 groups", "LightGBM", "XGBoost"]
+    assert "in passes over all rows of the end-to-end lines: LightGBM" in text
+
+
+def test_goals_have_sizes_of_their_own():
+    assert "leave out --dataset" in refuse("bench", "--goals", "--dataset", "credit_g")
+
+
+# --- growth ------------------------------------------------------------------------------------------------------
+
+
+def test_growth_with_groups_and_classes():
+    growth = Growth(rows=(), groups=(4, 30), classes=(2, 20), trees=(), depths=(), audited=60, made=600, rounds=2)
+    found = run_scaling(None, growth, lambda _: None)
+    assert [(row["grows"], row["value"]) for row in found] == [
+        ("groups", 4),
+        ("groups", 30),
+        ("classes", 2),
+        ("classes", 20),
+    ]
+    assert [row["groups"] for row in found] == [4, 30, 20, 20]
+    assert all(row["engine"] == "trees" and row["rows"] == 60 for row in found)
+    assert "| groups | 30 |" in markdown(report(1, scaling=found))
+    assert len(np.unique(made_up(600, 20, 20)[1])) == 20
+
+
+@pytest.mark.slow
+def test_memory_is_measured_in_a_process_of_its_own(tmp_path):
+    if not (data_folder() / "covertype.parquet").exists():
+        pytest.skip("needs covertype.parquet")
+    X = prepare(tmp_path, data_folder(), trees=2)
+    found = measured(tmp_path, X, 200)
+    assert found["rows"] == 200 and found["engine"] == "trees" and found["peak_mib"] > 50
+    assert "| 200 |" in markdown(report(1, memory=[found]))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from fragility._lattice import declare_lattice, lattice_of_rows
 from fragility.arrays import DEFAULT_BYTE_BUDGET
-from fragility.canonical import combine_digests, row_digests
+from fragility.canonical import Texts, combine_digests, row_digests
 from fragility.certificates import (
     CLAIM,
     FORMAT,
@@ -17,9 +22,14 @@ from fragility.certificates import (
     PART_ROWS,
     Certificates,
     Claims,
+    Extent,
+    completed,
+    context_digest,
     declared_tolerance,
     derived_claims,
+    table_of,
 )
+from fragility.certificates import row_digests as claim_digests
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import NativeEngine, choose_native
@@ -32,6 +42,9 @@ from fragility.libraries import library_versions
 from fragility.models import Model
 from fragility.progress import progress_bar
 from fragility.protocol import Protocol, bind
+
+LEAST_PART_ROWS = 8192
+PARTS_AT_LEAST = 8  # of large audits
 
 
 def audit(
@@ -103,24 +116,56 @@ def audit(
     (300, ('duration', 'credit_amount'))
     """
     rows = bind(Model.wrap(model), X, protocol, ids)
+    auditor = Auditor.of(rows, protocol, engine, byte_budget)
     with progress_bar("auditing", progress) as report:
-        trace = _trace_in_parts(Auditor.of(rows, protocol, engine, byte_budget), rows, report)
-    input_digest = combine_digests(input_row_digests(rows))
-    manifest = manifest_of(rows.model, protocol, trace.engine, trace.evaluations, input_digest, len(rows))
-    certs = Certificates.build(claims_from(trace, rows, protocol), protocol, manifest)
+        certs = _certified_in_parts(auditor, rows, report)
     if not lattice and rates is None:
         return certs
     declared = declare_lattice(rows, protocol, engine, rates)
     return certs.with_lattice(lattice_of_rows(rows, protocol, declared, byte_budget, progress), declared)
 
 
-def _trace_in_parts(auditor: Auditor, rows: EvidenceRows, report: Progress | None) -> Trace:
-    """Return the trace of all rows, made part by part as the audit of files makes it."""
-    traces = []
-    for start in range(0, len(rows), PART_ROWS):
-        part = rows.between(start, start + PART_ROWS)
-        traces.append(auditor.trace(part, _counting_from(start, len(rows), report)))
-    return traces[0] if len(traces) == 1 else Trace.joined(traces)
+def _certified_in_parts(auditor: Auditor, rows: EvidenceRows, report: Progress | None) -> Certificates:
+    """Return the certificates of all rows: while some are traced, the input and the rows traced before are hashed."""
+    context, size = auditor.context, _part_size(len(rows))
+    parts = [rows.between(start, start + size) for start in range(0, len(rows), size)]
+    with _one_thread_beside() as beside:
+        inputs = [beside.submit(input_row_digests, part) for part in parts]
+        input_digest = beside.submit(_combined_later, inputs)
+        made: list[Future[CertifiedPart]] = []
+        for place, part in enumerate(parts):
+            trace = auditor.trace(part, _counting_from(place * size, len(rows), report))
+            made.append(beside.submit(certified, trace, part, auditor.protocol, context))
+    return _bound_together([part.result() for part in made], auditor, input_digest.result())
+
+
+@contextmanager
+def _one_thread_beside() -> Iterator[ThreadPoolExecutor]:
+    """Give a thread beside this one, and wait for its work; where something fails here, what waits is left undone."""
+    with ThreadPoolExecutor(1) as beside:
+        try:
+            yield beside
+        except BaseException:
+            beside.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _combined_later(digests: Sequence[Future[list[bytes]]]) -> str:
+    return combine_digests(chain.from_iterable(part.result() for part in digests))
+
+
+def _part_size(n: int) -> int:
+    """Return how many rows are traced before another thread goes on with them: so few that little is left at last."""
+    return min(PART_ROWS, max(LEAST_PART_ROWS, -(-n // PARTS_AT_LEAST)))
+
+
+def _bound_together(parts: Sequence[CertifiedPart], auditor: Auditor, input_digest: str) -> Certificates:
+    """Return the certificates of all parts, with the digest over all of them."""
+    table = pa.concat_tables([part.table for part in parts])
+    root, n = combine_digests(chain.from_iterable(part.digests for part in parts)), len(table)
+    evaluations = sum(part.evaluations for part in parts)
+    manifest = manifest_of(auditor.model, auditor.protocol, auditor.engine, evaluations, input_digest, n)
+    return Certificates(table, auditor.protocol, completed(manifest, n, root, "full"))
 
 
 def _counting_from(start: int, total: int, report: Progress | None) -> Progress | None:
@@ -152,6 +197,11 @@ class Auditor:
         return cls(rows.model, protocol, choose_native(rows, protocol, engine, byte_budget), byte_budget)
 
     @property
+    def context(self) -> bytes:
+        """What binds a row's digest to protocol and model."""
+        return context_digest(self.protocol.digest, self.model.fingerprint, self.model.classes)
+
+    @property
     def engine(self) -> str:
         return BLACKBOX if self.native is None else self.native.name
 
@@ -172,16 +222,36 @@ class Auditor:
         return rows
 
     def trace(self, rows: EvidenceRows, progress: Progress | None = None) -> Trace:
-        """Return the trace of rows bound to this model and protocol."""
+        """Return the trace of rows bound to this model and protocol; refuse a model whose own labels contradict it."""
         if self.native is None:
             return trace_blackbox(rows, self.protocol, byte_budget=self.byte_budget, progress=progress)
-        return self.native.trace(rows, self.protocol, progress)
+        trace = self.native.trace(rows, self.protocol, progress)
+        if rows.decided is not None and (trace.path_predicted[:, 0] != trace.predicted).any():
+            refuse_contradictions(rows, self.protocol.resolution)
+        return trace
+
+
+@dataclass(frozen=True, eq=False)
+class CertifiedPart:
+    """The certificates of some rows, and what the manifest needs to know of them."""
+
+    table: pa.Table  # in the format's columns, digests included
+    digests: list[bytes]  # of each row's claims
+    evaluations: int
+
+
+def certified(
+    trace: Trace, rows: EvidenceRows, protocol: Protocol, context: bytes, extent: Extent = "full"
+) -> CertifiedPart:
+    """Return the certificates of traced rows: no model is asked, so it can run beside the next rows' trace."""
+    claims = claims_from(trace, rows, protocol)
+    digests = claim_digests(claims, context, protocol.resolution)
+    table = table_of(claims, digests, protocol, rows.model.classes, extent=extent)
+    return CertifiedPart(table, digests, trace.evaluations)
 
 
 def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
     """Return the claims that a trace supports: pure scores over its arrays."""
-    if rows.decided is not None and (trace.path_predicted[:, 0] != trace.predicted).any():
-        refuse_contradictions(rows, protocol.resolution)
     path_predicted = np.column_stack([trace.predicted, trace.path_predicted[:, 1:]])
     measured = {
         "predicted": trace.predicted,
@@ -234,5 +304,4 @@ def manifest_of(
 def input_row_digests(rows: EvidenceRows | Rows) -> list[bytes]:
     """Return one digest a row over its id and raw columns."""
     source = rows.source if isinstance(rows, EvidenceRows) else rows
-    ids = np.array([str(own_id) for own_id in source.ids], dtype=object)
-    return row_digests({**source.columns(), "id\x00": ids})
+    return row_digests({**source.columns(), "id\x00": Texts(map(str, source.ids))})

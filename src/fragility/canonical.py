@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,22 @@ from fragility.merkle import sorted_root
 
 DIGEST_PREFIX = "sha256:"
 ROWS_AT_A_TIME = 50_000  # bounds the memory of a table's digest
-CELL_BYTES = 32
+BLOCK_BYTES = 2**20  # of rows that are hashed while they are in cache
+WORD = np.dtype("<u8")
+CELL_WORDS = 4
+CELL_BYTES = CELL_WORDS * WORD.itemsize
 WHOLE_BITS = 53  # up to 2**53 every whole number is a float64
+Words: TypeAlias = npt.NDArray[np.uint64]
+
+
+class Texts(tuple[str, ...]):
+    """A column of texts of which hardly any two are equal, such as ids: each is hashed for itself."""
+
+    __slots__ = ()
+
+    def __getitem__(self, rows: Any) -> Any:
+        found = super().__getitem__(rows)
+        return Texts(found) if isinstance(rows, slice) else found
 
 
 def encode(value: Any) -> Any:
@@ -77,17 +91,52 @@ def value_bytes(values: Any) -> npt.NDArray[np.uint8]:
     Shape (n,) -> (n, 32). NaN, NaT and None are one value, "missing"; 0.0 and -0.0 are one value; 1, 1.0 and True are
     one value. A whole number that float64 cannot hold exactly goes by its digits.
     """
+    out = np.zeros((len(values), CELL_WORDS), dtype=WORD)
+    _cells(values).write(out, slice(None))
+    return out.view(np.uint8)
+
+
+class _Numbers(NamedTuple):
+    """A column of numbers; what float64 cannot hold is written over it."""
+
+    words: Words  # (n,) bits of float64
+    wide: npt.NDArray[np.int64]  # rows of whole numbers beyond 2**53
+    exact: Words  # (len(wide), 4) their cells
+
+    def write(self, out: Words, rows: slice) -> None:
+        """Fill cells (m, 4), of which only the last word is not 0 before, with those of some rows."""
+        out[:, -1] = self.words[rows]
+        if len(self.wide):
+            start, stop, _ = rows.indices(len(self.words))
+            own = (self.wide >= start) & (self.wide < stop)
+            out[:, :-1] = 0
+            out[self.wide[own] - start] = self.exact[own]
+
+
+class _Texts(NamedTuple):
+    """A column of anything else, by its distinct values."""
+
+    table: Words  # (distinct, 4)
+    codes: npt.NDArray[np.int64] | None  # (n,); None: every row has a cell of its own
+
+    def write(self, out: Words, rows: slice) -> None:
+        out[:] = self.table[rows] if self.codes is None else self.table[self.codes[rows]]
+
+
+def _cells(values: Any) -> _Numbers | _Texts:
+    if isinstance(values, Texts):
+        return _Texts(_as_words(_distinct_bytes(values)), None)
     column = pd.Series(values)
     if pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_bool_dtype(column.dtype):
-        cells = _number_bytes(column.to_numpy(dtype=np.float64, na_value=np.nan))
         wide = np.flatnonzero(beyond_doubles(column))
-        if len(wide):
-            exact = b"".join(_scalar_bytes(int(value)) for value in column.iloc[wide])
-            cells[wide] = np.frombuffer(exact, dtype=np.uint8).reshape(-1, CELL_BYTES)
-        return cells
+        exact = _as_words([_scalar_bytes(int(value)) for value in column.iloc[wide]])
+        return _Numbers(_number_words(column.to_numpy(dtype=np.float64, na_value=np.nan)), wide, exact)
     codes, distinct = pd.factorize(column, use_na_sentinel=True)
-    table = b"".join([*_distinct_bytes(distinct), _scalar_bytes(None)])
-    return np.frombuffer(table, dtype=np.uint8).reshape(-1, CELL_BYTES)[codes]
+    return _Texts(_as_words([*_distinct_bytes(distinct), _scalar_bytes(None)]), codes)
+
+
+def _as_words(cells: Sequence[bytes]) -> Words:
+    return np.frombuffer(b"".join(cells), dtype=WORD).reshape(-1, CELL_WORDS)
 
 
 def _distinct_bytes(values: Any) -> list[bytes]:
@@ -106,21 +155,23 @@ def beyond_doubles(column: pd.Series) -> npt.NDArray[np.bool_]:
     return np.asarray(((column > limit) | (column < -limit)).to_numpy(dtype=bool, na_value=False))
 
 
-def _number_bytes(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+def _number_words(values: npt.NDArray[np.float64]) -> Words:
     clean = np.where(np.isnan(values), np.nan, values + 0.0)
-    out = np.zeros((len(values), CELL_BYTES), dtype=np.uint8)
-    out[:, -8:] = clean.astype("<f8").view(np.uint8).reshape(-1, 8)
-    return out
+    return np.asarray(clean.astype("<f8").view(WORD))
 
 
 def _scalar_bytes(value: Any) -> bytes:
     if is_missing(value):
-        return _number_bytes(np.array([np.nan])).tobytes()
+        return _number_cell(np.nan)
     if isinstance(value, (bool, int, np.bool_, np.integer)) and not _fits_double(int(value)):
         return hashlib.sha256(b"integer:" + str(int(value)).encode()).digest()
     if isinstance(value, (bool, int, float, np.bool_, np.number)):
-        return _number_bytes(np.array([float(value)])).tobytes()
+        return _number_cell(float(value))
     return hashlib.sha256(b"text:" + str(value).encode()).digest()
+
+
+def _number_cell(value: float) -> bytes:
+    return bytes(CELL_BYTES - 8) + _number_words(np.array([value])).tobytes()
 
 
 def _fits_double(value: int) -> bool:
@@ -147,12 +198,33 @@ def row_digests(columns: Mapping[str, Any]) -> list[bytes]:
     n = len(columns[names[0]]) if names else 0
     out: list[bytes] = []
     for start in range(0, n, ROWS_AT_A_TIME):
-        cells = [value_bytes(columns[name][start : start + ROWS_AT_A_TIME]) for name in names]
-        block = np.concatenate(cells, axis=1).tobytes()
-        width = CELL_BYTES * len(names)
-        sha256 = hashlib.sha256
-        out += [sha256(head + block[i : i + width]).digest() for i in range(0, len(block), width)]
+        cells = [_cells(_between(columns[name], start, start + ROWS_AT_A_TIME)) for name in names]
+        out += _hashed_rows(head, cells, min(ROWS_AT_A_TIME, n - start))
     return out
+
+
+def _between(column: Any, start: int, stop: int) -> Any:
+    # A Series with an index of decimals takes a plain slice for one of labels.
+    return column.iloc[start:stop] if isinstance(column, pd.Series) else column[start:stop]
+
+
+def _hashed_rows(head: bytes, cells: Sequence[_Numbers | _Texts], n: int) -> Iterator[bytes]:
+    """Yield the digest of each row of cells, made in blocks of rows that stay in the processor's cache."""
+    size = max(1, BLOCK_BYTES // (CELL_BYTES * (1 + len(cells))))
+    block = np.zeros((min(size, n), 1 + len(cells), CELL_WORDS), dtype=WORD)
+    block[:, 0] = np.frombuffer(head, dtype=WORD)
+    for start in range(0, n, size):
+        rows = slice(start, min(start + size, n))
+        own = block[: rows.stop - rows.start]
+        for place, column in enumerate(cells, start=1):
+            column.write(own[:, place], rows)
+        yield from hashed_pieces(own.reshape(-1).view(np.uint8).data, CELL_BYTES * (1 + len(cells)))
+
+
+def hashed_pieces(data: bytes | memoryview, width: int) -> list[bytes]:
+    """Return the SHA-256 of each piece of so many bytes."""
+    sha256 = hashlib.sha256  # looked up once: a million rows are hashed a million times
+    return [sha256(data[i : i + width]).digest() for i in range(0, len(data), width)]
 
 
 def table_digest(columns: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -46,6 +47,7 @@ def library_versions() -> dict[str, str]:
     return versions
 
 
+@cache  # looking into an installed library's files takes a millisecond
 def _version(distribution: str) -> str | None:
     try:
         return metadata.version(distribution)

@@ -20,7 +20,7 @@ LEAF, NODE = b"\x00", b"\x01"
 
 def sorted_root(digests: Iterable[bytes]) -> bytes:
     """Return the root over digests in the order of their bytes, the same for every order they come in."""
-    return root_of(b"".join(sorted(digests)))
+    return packed_root(bytearray().join(digests))
 
 
 def packed_root(digests: bytearray) -> bytes:

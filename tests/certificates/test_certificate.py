@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -249,6 +251,31 @@ def test_every_claim_is_in_its_row_digest_or_follows_from_those_that_are(certs: 
             assert (0, name) in contradictions(other, certs.protocol) or name == "margin"
             assert {position for position, _ in contradictions(other, certs.protocol)} == {0}
     assert row_digests(claims, b"another context", resolution)[0] != before[0]
+
+
+@pytest.mark.parametrize("ids", ["whole numbers", "texts", "both"])
+def test_rows_are_hashed_as_the_format_says(certs: Certificates, ids: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = certs.claims
+    texts = tuple(f"row {i}" for i in range(len(claims)))
+    own = {"whole numbers": tuple(range(-3, len(claims) - 3)), "texts": texts, "both": (7, *texts[1:])}[ids]
+    claims, context, units = replace(claims, ids=own), bytes(range(32)), certs.protocol.resolution
+    digests = row_digests(claims, context, units)
+    for i, own_id in enumerate(own):
+        text = str(own_id).encode()
+        whole = isinstance(own_id, int)
+        data = b"i" + struct.pack("<q", own_id) if whole else b"s" + struct.pack("<I", len(text)) + text
+        data += struct.pack("<id", claims.predicted[i], np.rint(claims.confidence[i] * 2**20))
+        data += struct.pack("<iB", claims.flip_budget[i], int(claims.flipped[i]))
+        data += claims.thresholds[i].astype("<f8").tobytes() + claims.path[i].astype("<i4").tobytes()
+        data += (np.rint(claims.path_margin[i] / units) + 0.0).astype("<f8").tobytes()
+        data += claims.path_predicted[i].astype("<i4").tobytes()
+        faded = [math.nan if np.isnan(margin) else np.rint(margin / units) + 0.0 for margin in claims.fade_margin[i]]
+        data += struct.pack(f"<{len(faded)}d", *faded)
+        data += (np.rint(claims.one_step_drop[i] / units) + 0.0).astype("<f8").tobytes()
+        data += (np.rint(claims.one_step_confidence_drop[i] * 2**20) + 0.0).astype("<f8").tobytes()
+        assert digests[i] == hashlib.sha256(context + data).digest()
+    monkeypatch.setattr("fragility.certificates.digests.BLOCK_BYTES", 1500)
+    assert row_digests(claims, context, units) == digests
 
 
 def test_rounding_noise_does_not_reach_the_digest(certs: Certificates) -> None:

@@ -77,15 +77,25 @@ def test_known_estimators(estimator, dataset):
     check(model, data.X_train, data.X_test[:150], operators=("attenuate_all", "attenuate_top2", "attenuate_top13"))
 
 
-def test_many_classes_take_the_direct_way(monkeypatch):
-    """Without clipped probabilities no link is applied to a state."""
+@pytest.mark.parametrize("factor", [1.0, 10.0, 60.0, 3000.0])
+def test_many_classes_take_the_direct_way(factor, monkeypatch):
+    """No link is applied to a state, whether its probabilities are clipped or not, or too small for any number."""
     data = split("credit_g_property")
     model = make_pipeline(preprocessing(data.X_train), LogisticRegression(max_iter=300))
     model.fit(data.X_train, data.y_train.to_numpy(dtype=object))
+    model[-1].coef_ = model[-1].coef_ * factor
     protocol = Protocol.fit(model, data.X_train)
-    rows = bind(model, data.X_test[:50], protocol)
+    rows = bind(model, data.X_test[:200], protocol)
+    asked = trace_blackbox(rows, protocol)
     monkeypatch.setattr(fillings, "reading_margin", lambda *_: pytest.fail("the slow way was taken"))
-    linear.trace(rows, protocol)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        claimed = linear.trace(rows, protocol)
+    assert_same_trace(claimed, asked)
+    np.testing.assert_allclose(claimed.fade_margin, asked.fade_margin, rtol=0, atol=1e-9)
+    if factor == 60.0:  # also behind a leader that shares its lead
+        lost = claimed.path_margin < -BOUND + np.log(1.5)
+        assert lost.any() and (claimed.path_margin[lost] > -BOUND + 1e-3).any()
 
 
 def test_sparse_rows_without_a_stored_cell():

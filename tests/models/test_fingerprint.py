@@ -480,6 +480,23 @@ def test_functions_that_call_each_other() -> None:
     assert print_of(one) == print_of(made(source, "f0")) != print_of(two)
 
 
+def test_notes_in_a_booster_do_not_count_but_its_best_iteration_does() -> None:
+    xgboost = pytest.importorskip("xgboost")
+    rng = np.random.default_rng(0)
+    rows = xgboost.DMatrix(rng.normal(size=(60, 2)), rng.integers(0, 2, 60), feature_names=['a "attributes":', "b"])
+    booster = xgboost.train({"objective": "binary:logistic", "max_depth": 2}, rows, 4)
+    before = print_of(booster)
+    booster.set_attr(note='{"attributes": "of "its" own}')
+    assert print_of(booster) == before
+    booster.set_attr(best_iteration="2")
+    with_best = print_of(booster)
+    booster.set_attr(best_iteration="1")
+    assert len({before, with_best, print_of(booster)}) == 3
+    again = xgboost.Booster()
+    again.load_model(booster.save_raw("ubj"))
+    assert print_of(again) == print_of(booster)
+
+
 # --- what cannot be seen is said ------------------------------------------------------------------------------------
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import fragility as fg
 from fragility.errors import ModelError
-from fragility.models.soundness import fault_of_tree
+from fragility.models.soundness import fault_of_tree, fault_of_trees
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +89,29 @@ def test_what_is_a_tree() -> None:
     assert "two ways" in fault_of_tree(np.array([1, -1, -1]), np.array([1, -1, -1]), leaf, zero, 1)
     assert "two ways" in fault_of_tree(np.array([0, -1, -1]), np.array([2, -1, -1]), leaf, zero, 1)
     assert "column" in fault_of_tree(np.array([1, -1, -1]), np.array([2, -1, -1]), leaf, zero + 1, 1)
+
+
+@given(data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_trees_together_are_judged_as_one_by_one(data: st.DataObject) -> None:
+    """A child of one tree may not lie in the next one, although the arrays go on there."""
+    sizes = data.draw(st.lists(st.sampled_from([1, 3, 5]), min_size=1, max_size=4))
+    trees = [_grown(size) for size in sizes]
+    for _ in range(data.draw(st.integers(0, 2))):
+        damaged = trees[data.draw(st.integers(0, len(trees) - 1))]
+        array = damaged[data.draw(st.sampled_from([0, 1, 3]))]
+        array[data.draw(st.integers(0, len(array) - 1))] = data.draw(st.integers(-2, 7))
+    faults = [fault_of_tree(*tree, 2) for tree in trees]
+    together = fault_of_trees(*map(np.concatenate, zip(*trees, strict=True)), np.cumsum([0, *sizes]), 2)
+    assert (together is None) == (set(faults) == {None})
+    assert together in faults
+
+
+def _grown(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A chain: every inner node has a leaf on its left."""
+    inner = size // 2
+    left, right = np.full(size, -1), np.full(size, -1)
+    left[:inner], right[:inner] = inner + np.arange(inner), 1 + np.arange(inner)
+    if inner:
+        right[inner - 1] = size - 1
+    return left, right, np.arange(size) >= inner, np.zeros(size, dtype=np.int64)

@@ -4,7 +4,7 @@ Public names are used as ``fg.audit``, ``fg.Protocol`` and so on. The study also
 scores rows that are bound once, and it tries variants of formulas that a user has no reason to change.
 """
 
-from fragility._audit import claims_from
+from fragility._audit import Auditor, certified, claims_from, input_row_digests
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.calibration import scaled_probabilities
 from fragility.certificates import Claims
@@ -67,6 +67,7 @@ __all__ = [
     "DEFAULT_BYTE_BUDGET",
     "MOST_DONORS",
     "STARTS",
+    "Auditor",
     "BrittleLabels",
     "Claims",
     "Device",
@@ -85,6 +86,7 @@ __all__ = [
     "brier_score",
     "capture_at",
     "certificate_scores",
+    "certified",
     "choose_native",
     "claims_from",
     "clipped_probabilities",
@@ -102,6 +104,7 @@ __all__ = [
     "flip_budget",
     "group_shap",
     "independent_loss",
+    "input_row_digests",
     "label_noise_ceiling",
     "label_rows",
     "merged_fields",

@@ -215,6 +215,8 @@ def _row_ids(ids: Any, index: Any, n: int) -> tuple[Hashable, ...]:
     source = ids if ids is not None else index
     if source is None:
         return tuple(range(n))
+    if isinstance(source, pd.RangeIndex) and len(source) == n:
+        return tuple(source)  # whole numbers, each once
     if isinstance(source, pd.MultiIndex):
         values: list[Any] = ["/".join(str(part) for part in key) for key in source]
     else:

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from fragility._audit import Auditor, claims_from, input_row_digests
+from fragility._audit import Auditor, certified, input_row_digests
 from fragility._lattice import declare_lattice, lattice_of_rows
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.certificates import (
@@ -22,10 +22,7 @@ from fragility.certificates import (
     Extent,
     LatticeClaims,
     LatticeDeclaration,
-    context_digest,
     lattice_context,
-    row_digests,
-    table_of,
     with_block,
 )
 from fragility.engines.trace import Trace
@@ -95,18 +92,16 @@ class BatchAuditor:
 
     def certify(self, traced: TracedBatch) -> AuditedBatch:
         """Return the certificates of traced rows: the second half, which can run beside the next batch's first."""
-        claims = claims_from(traced.trace, traced.rows, self.protocol)
-        digests = row_digests(claims, self.context, self.protocol.resolution)
-        table = table_of(claims, digests, self.protocol, self.model.classes, extent=self.extent)
-        block_digests: list[bytes] = []
+        part = certified(traced.trace, traced.rows, self.protocol, self.context, self.extent)
+        table, block_digests = part.table, list[bytes]()
         if traced.block is not None and self.lattice is not None:
             context = lattice_context(self._bound_to(), self.lattice)
             table, block_digests = with_block(table, traced.block, self.lattice, context, self.protocol)
         return AuditedBatch(
             table=table,
-            digests=b"".join(digests),
+            digests=b"".join(part.digests),
             input_digests=b"".join(input_row_digests(traced.rows)),
-            evaluations=traced.trace.evaluations,
+            evaluations=part.evaluations,
             lattice_digests=b"".join(block_digests),
         )
 
@@ -137,9 +132,8 @@ def prepare(
         raise DataError(f"claims must be one of {', '.join(EXTENTS)}, got {claims!r}")
     rows = bind(Model.wrap(model), frame_of(X), protocol, ids)
     ready = Auditor.of(rows, protocol, engine, byte_budget)
-    context = context_digest(protocol.digest, ready.model.fingerprint, ready.model.classes)
     declared = declare_lattice(rows, protocol, engine, rates) if lattice or rates is not None else None
-    return BatchAuditor(ready, context, claims, declared)
+    return BatchAuditor(ready, ready.context, claims, declared)
 
 
 def frame_of(X: Any) -> Any:

@@ -8,6 +8,7 @@ estimator's input matrix, and ``end_to_end`` adds preprocessing, digests and the
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 import tracemalloc
@@ -94,12 +95,18 @@ def with_categories(dataset: Dataset) -> pd.DataFrame:
     return table
 
 
+def with_indicators(dataset: Dataset) -> pd.DataFrame:
+    """Return the raw table with an indicator column for each value of a nominal field: every column is a group."""
+    table = pd.get_dummies(dataset.X, columns=list(dataset.spec.nominal), dtype=np.int64)
+    return table.rename(columns=lambda name: re.sub(r"\W", "_", name))  # LightGBM would rename them otherwise
+
+
 @dataclass(frozen=True, eq=False)
 class Bench:
     """A fitted model, its protocol and the rows to audit."""
 
-    dataset: Dataset
-    model: Any  # a pipeline, or an estimator that takes categories
+    dataset: str
+    model: Any  # a pipeline, or an estimator that takes the table itself
     protocol: fg.Protocol
     test: pd.DataFrame
     rows: EvidenceRows
@@ -108,32 +115,56 @@ class Bench:
     @classmethod
     def prepare(cls, dataset: Dataset, estimator: Any, n_rows: int, groups: Any = "raw-origin") -> Bench:
         """Train on a seeded sample; the other rows, repeated if need be, are audited."""
-        order = np.random.default_rng(0).permutation(len(dataset.X))
+        if isinstance(estimator, TakesCategories):
+            own, table = estimator.estimator, with_categories(dataset)
+            return cls.fitted(dataset.spec.name, own, table, dataset.y, n_rows, groups=groups, space="raw")
+        model = Pipeline([("prepare", preprocessing(dataset.spec)), ("model", estimator)])
+        return cls.fitted(dataset.spec.name, model, dataset.X, dataset.y, n_rows, groups=groups)
+
+    @classmethod
+    def fitted(
+        cls,
+        dataset: str,
+        model: Any,
+        table: pd.DataFrame,
+        y: Any,
+        n_rows: int,
+        *,
+        groups: Any = "raw-origin",
+        space: Any = None,
+    ) -> Bench:
+        """Do the same with any table and an estimator that takes it."""
+        order = np.random.default_rng(0).permutation(len(table))
         n_train = min(TRAIN_ROWS, len(order) // 2)
         train, rest = order[:n_train], order[n_train:]
         test = np.resize(rest, n_rows) if n_rows > len(rest) else rest[:n_rows]
-        raw = isinstance(estimator, TakesCategories)
-        if raw:
-            table, model = with_categories(dataset), estimator.estimator
-        else:
-            table = dataset.X
-            model = Pipeline([("prepare", preprocessing(dataset.spec)), ("model", estimator)])
-        model.fit(table.iloc[train], dataset.y[train])
-        protocol = fg.Protocol.fit(model, table.iloc[train], groups=groups, space="raw" if raw else None)
-        X = table.iloc[test].reset_index(drop=True)
-        rows = bind(model, X, protocol)
+        model.fit(table.iloc[train], y[train])
+        protocol = fg.Protocol.fit(model, table.iloc[train], groups=groups, space=space)
+        return cls.ready(dataset, model, protocol, table.iloc[test].reset_index(drop=True))
+
+    @classmethod
+    def ready(cls, dataset: str, model: Any, protocol: fg.Protocol, test: pd.DataFrame) -> Bench:
+        rows = bind(model, test, protocol)
         native = choose_native(rows, protocol, "auto", DEFAULT_BYTE_BUDGET)
-        return cls(dataset, model, protocol, X, rows, native)
+        return cls(dataset, model, protocol, test, rows, native)
+
+    def among(self, n_rows: int) -> Bench:
+        """Return the same model with its first rows only."""
+        return Bench.ready(self.dataset, self.model, self.protocol, self.test.iloc[:n_rows])
 
     @property
-    def takes_categories(self) -> bool:
+    def takes_table(self) -> bool:
         return not isinstance(self.model, Pipeline)
 
     def native_pass(self) -> object:
         """The estimator's own pass over the rows as it takes them."""
-        if self.takes_categories:
+        if self.takes_table:
             return self.model.predict_proba(self.test)
         return self.model[-1].predict_proba(self.rows.matrix)
+
+    def own_predict(self) -> object:
+        """The model's own labels, which every audit compares with its probabilities."""
+        return self.model.predict(self.test) if self.takes_table else self.model[-1].predict(self.rows.matrix)
 
     def certificate(self) -> object:
         if self.native is None:
@@ -160,7 +191,7 @@ class Bench:
 
     def explainer_seconds(self) -> tuple[float | None, int]:
         """Return TreeExplainer's seconds for all rows, and the rows it was timed on; None where it does not apply."""
-        if self.takes_categories:
+        if self.takes_table:
             return None, 0
         try:
             import shap
@@ -191,7 +222,7 @@ def cost_of(name: str, bench: Bench, repeats: int, *, only_native: bool = False)
         slow = measure(compared, max(1, repeats // 3), warm_up=False)
         explainer, explainer_rows = bench.explainer_seconds()
     return Cost(
-        dataset=bench.dataset.spec.name,
+        dataset=bench.dataset,
         model=name,
         rows=len(bench.rows),
         columns=bench.rows.width,

@@ -52,15 +52,9 @@ def filling(outputs: int, link: Link, asked: StatesAsked) -> Filling:
     """Return how some rows are filled: the fastest way that is exact for this link and protocol."""
     if outputs == 1:
         return _fill_binary
-    slow = _fill_linked(link)
     if link is not softmax_probabilities or asked.reading == "current" or asked.resolution >= 1.0:
-        return slow
-
-    def fill(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, rule: Rule) -> None:
-        if not _fill_softmax(out, total, removed, asked, rule):
-            slow(out, total, removed, asked, rule)
-
-    return fill
+        return _fill_linked(link)
+    return _fill_softmax
 
 
 # --- two classes --------------------------------------------------------------------------------------------
@@ -113,8 +107,8 @@ def _fill_binary_path(out: Trace, score: Floats, lost: Floats, shift: Floats | N
 
 def _forget_flipped(out: Trace, operator: int, asked: StatesAsked) -> None:
     """Blank the fading margins from the flip on, where other engines do not ask."""
-    for i, severity in enumerate(asked.severities):
-        out.fade_margin[:, i][severity >= out.threshold[:, operator]] = np.nan
+    flipped = np.array(asked.severities)[:, None] >= out.threshold[:, operator]
+    out.fade_margin.T[:] = np.where(flipped, np.nan, out.fade_margin.T)
 
 
 def _confidences(score: Floats, out: Floats) -> None:
@@ -195,61 +189,89 @@ def _linear_threshold(lead: Floats, loss: Floats, asked: StatesAsked) -> Floats:
 # --- many classes, softmax ----------------------------------------------------------------------------------
 
 
-def _fill_softmax(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, rule: Rule) -> bool:
-    """Fill some rows from s (C, m) and t (G, C, m); False, with nothing of use in ``out``, if a clip would matter.
+def _fill_softmax(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, rule: Rule) -> None:
+    """Fill some rows from s (C, m) and t (G, C, m).
 
     ``lead`` holds D (C, m), infinite for the original class itself; ``loss`` what each group's removal takes from it.
-    A margin within +-(log 1e12 - log C) is made of probabilities above 1e-12.
+    A clip changes margins alone: what flips, and who wins, is decided between probabilities far above 1e-12.
     """
     lead, loss = _leads(out, total, removed, asked, rule)
     one_step = lead - loss
-    np.min(lead, axis=0, out=out.margin)
-    np.min(one_step, axis=1, out=out.one_step_margin.T)
+    _margins(lead[None], out.margin[None])
+    _margins(one_step, out.one_step_margin.T)
     order = _ordered(out.one_step_margin.T - out.margin, asked)
     out.order.T[:] = order[: asked.depth]
-    lost = np.take_along_axis(loss, order[:, None], axis=0)
+    lost = _in_order(loss, order)
     for k in range(1, len(lost)):
         lost[k] += lost[k - 1]
     path = lead - lost[: asked.depth]
     out.path_margin[:, 0] = out.margin
-    np.min(path, axis=1, out=out.path_margin.T[1:])
-    furthest = max(np.abs(part).max() for part in (out.margin, out.one_step_margin, out.path_margin))
-    if not furthest <= BOUND - np.log(len(total)):
-        return False
+    _margins(path, out.path_margin.T[1:])
     out.path_predicted[:] = out.predicted[:, None]
-    _name_winners(out.path_predicted.T[:1], lead[None], out.margin[None], asked.resolution)
-    _name_winners(out.path_predicted.T[1:], path, out.path_margin.T[1:], asked.resolution)
+    _name_winners(out.path_predicted.T[:1], lead[None], asked.resolution)
+    _name_winners(out.path_predicted.T[1:], path, asked.resolution)
     for j, width in enumerate(asked.widths):
         whole = loss.sum(axis=0) if width > len(lost) else lost[width - 1]
         out.threshold[:, j] = _linear_threshold(lead, whole, asked)
         if j == asked.fading:
             for i, severity in enumerate(asked.severities):
-                np.min(lead - severity * whole, axis=0, out=out.fade_margin[:, i])
+                _margins((lead - severity * whole)[None], out.fade_margin.T[i : i + 1])
             _forget_flipped(out, j, asked)
     out.confidence[:] = _own_probability(lead, axis=0)
     out.one_step_confidence.T[:] = _own_probability(one_step, axis=1)
-    return True
+
+
+def _margins(lead: Floats, out: Floats) -> None:
+    """Fill ``out`` (Q, m) with the support margins of states D (Q, C, m): the smallest lead, clipped where it matters.
+
+    A margin within +-(log 1e12 - log C) is made of probabilities above 1e-12. Beyond it, with r the best competitor,
+    log p_o = -log sum_c exp(-D_c), log p_r = log p_o - min_c D_c, and neither counts below log 1e-12.
+    """
+    np.min(lead, axis=1, out=out)
+    safe = BOUND - np.log(lead.shape[1])
+    if max(out.max(), -out.min()) <= safe:
+        return
+    state, row = np.nonzero(np.abs(out) > safe)
+    own, smallest = lead[state, :, row], out[state, row]  # (k, C), (k,)
+    shift = np.maximum(-smallest, 0.0)
+    log_own = -shift - np.log(np.exp(-shift) + np.exp(-own - shift[:, None]).sum(axis=1))
+    out[state, row] = np.maximum(log_own, -BOUND) - np.maximum(log_own - smallest, -BOUND)
 
 
 def _leads(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, rule: Rule) -> tuple[Floats, Floats]:
     """Fill in the original class o; return D (C, m), infinite for o, and what each removal takes from it (G, C, m)."""
     if not rule.decided:
         np.argmax(total >= total.max(axis=0) - asked.resolution, axis=0, out=out.predicted)
-    own = out.predicted[None]
-    lead = np.take_along_axis(total, own, axis=0) - total
-    np.put_along_axis(lead, own, np.inf, axis=0)
-    return lead, np.take_along_axis(removed, own[None], axis=1) - removed
+    m = len(out.predicted)
+    place = out.predicted * m + np.arange(m)  # of the original class among C m numbers
+    lead = total.ravel().take(place) - total
+    np.put(lead, place, np.inf)
+    return lead, removed.reshape(len(removed), -1).take(place, axis=1)[:, None] - removed
+
+
+def _in_order(loss: Floats, order: Integers) -> Floats:
+    """Return the losses of the groups in order; (G, C, m), (J, m) -> (J, C, m)."""
+    _, n_classes, m = loss.shape
+    out = np.empty((len(order), n_classes, m))
+    place = order * (n_classes * m)
+    place += np.arange(m)
+    for c in range(n_classes):
+        np.take(loss, place, out=out[:, c], mode="clip")  # no place is outside; any other mode would copy first
+        place += m
+    return out
 
 
 def _own_probability(lead: Floats, axis: int) -> Floats:
     """Return p_o = 1 / (1 + sum_c exp(-D_c)); overwrites ``lead``."""
     np.negative(lead, out=lead)
-    np.exp(lead, out=lead)
+    with np.errstate(over="ignore"):
+        np.exp(lead, out=lead)
     return np.asarray(1.0 / (1.0 + lead.sum(axis=axis)))
 
 
-def _name_winners(predicted: Integers, lead: Floats, margin: Floats, resolution: float) -> None:
+def _name_winners(predicted: Integers, lead: Floats, resolution: float) -> None:
     """Put the first class within ``resolution`` of the leading one where the original has lost; lead (K, C, m)."""
+    margin = lead.min(axis=1)
     lost = margin < -resolution
     near = margin + resolution
     for c in range(lead.shape[1] - 1, -1, -1):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fragility.arrays import Floats, Integers
 from fragility.engines.trees.encoding import CATEGORY, KIND
 from fragility.errors import EngineError, ModelError
-from fragility.models.soundness import fault_of_tree
+from fragility.models.soundness import fault_of_tree, fault_of_trees
 
 Columns: TypeAlias = npt.NDArray[np.int32]
 Flags: TypeAlias = npt.NDArray[np.uint8]
@@ -105,10 +105,7 @@ def assemble(
 
     if not trees:
         raise EngineError("the ensemble has no trees")
-    for number, tree in enumerate(trees):
-        fault = fault_of_tree(tree.left, tree.right, tree.leaf, tree.column, n_columns)
-        if fault is not None:
-            raise ModelError(f"the model is damaged: tree {number}: {fault}")
+    _refuse_damaged(trees, n_columns)
     ordered = [_reordered(tree, preorder(tree.left, tree.right, tree.leaf)) for tree in trees]
     starts = starts_of([len(tree.leaf) for tree in ordered])
     leaf = np.concatenate([tree.leaf for tree in ordered])
@@ -132,6 +129,20 @@ def assemble(
         level_start=NO_LEVELS[1],
         **convention._asdict(),
     )
+
+
+def _refuse_damaged(trees: Sequence[TreeNodes], n_columns: int) -> None:
+    arrays = [(tree.left, tree.right, tree.leaf, tree.column) for tree in trees]
+    starts = starts_of([len(tree.leaf) for tree in trees])
+    alike = all(len(array) == len(tree.leaf) for tree, own in zip(trees, arrays, strict=True) for array in own)
+    if alike:
+        left, right, leaf, column = (np.concatenate(part) for part in zip(*arrays, strict=True))
+        if fault_of_trees(left, right, leaf, column, starts, n_columns) is None:
+            return
+    for number, own in enumerate(arrays):
+        fault = fault_of_tree(*own, n_columns)
+        if fault is not None:
+            raise ModelError(f"the model is damaged: tree {number}: {fault}")
 
 
 def _numbered(leaf: npt.NDArray[np.bool_], inner_test: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:

@@ -35,6 +35,8 @@ TORCH_BOOKKEEPING = frozenset(
     }
 )
 
+XGBOOST_ATTRIBUTES = '"attributes":'  # a key, as no text within quotes can be
+
 
 def describe_sklearn(value: Any) -> Parts | None:
     if type(value).__module__ not in ("sklearn.neighbors._kd_tree", "sklearn.neighbors._ball_tree"):
@@ -54,11 +56,12 @@ def describe_numba(value: Any) -> Parts | None:
 def describe_xgboost(value: Any) -> Parts | None:
     if type(value).__name__ != "Booster":
         return None
-    document = json.loads(bytes(value.save_raw(raw_format="json")))
-    # Attributes hold training logs and wrapper bookkeeping; only the best iteration decides predictions.
-    attributes = document["learner"].pop("attributes", {})
-    document["learner"]["best_iteration"] = attributes.get("best_iteration")
-    return Parts("booster", [json.dumps(document, sort_keys=True)])
+    text = bytes(value.save_raw(raw_format="json")).decode()
+    # Attributes hold training logs and wrapper bookkeeping; only the best iteration decides predictions. The library
+    # writes its keys in order, so the rest is taken as it is written: reading the trees takes six times as long.
+    start = text.index(XGBOOST_ATTRIBUTES) + len(XGBOOST_ATTRIBUTES)
+    attributes, end = json.JSONDecoder().raw_decode(text, start)
+    return Parts("booster", [text[:start], text[end:], attributes.get("best_iteration")])
 
 
 def describe_lightgbm(value: Any) -> Parts | None:
