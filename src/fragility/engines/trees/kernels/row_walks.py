@@ -109,7 +109,7 @@ def _visit_tree(
     """
     root, output = at
     here, there, moved = taken
-    nodes, _, column_bits = packed
+    nodes, column_bits = packed.nodes, packed.column_bits
     waiting_place, waiting_states = waiting
     leaf_value, set_start, set_words = forest.leaf_value, forest.set_start, forest.set_words
     unit, whole = sides.unit, sides.whole
