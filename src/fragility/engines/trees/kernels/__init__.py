@@ -23,7 +23,7 @@ access counts references to every array of the tuple, in all threads at once, an
 from fragility.engines.trees.kernels.cells import baseline_ways
 from fragility.engines.trees.kernels.compiling import LANES, THREADS, TOGETHER
 from fragility.engines.trees.kernels.decisions import BLOCK, WORDS
-from fragility.engines.trees.kernels.layout import MAX_LEAVES, build_networks, preorder
+from fragility.engines.trees.kernels.layout import MAX_LEAVES, build_networks, fill_nodes, groups_asked, preorder
 from fragility.engines.trees.kernels.observing import observe_path_and_grid, observe_removals
 from fragility.engines.trees.kernels.planes import score_states
 from fragility.engines.trees.kernels.walks import WALK_BLOCK, walk_states
@@ -38,6 +38,8 @@ __all__ = [
     "WORDS",
     "baseline_ways",
     "build_networks",
+    "fill_nodes",
+    "groups_asked",
     "observe_path_and_grid",
     "observe_removals",
     "preorder",
