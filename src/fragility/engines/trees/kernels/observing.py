@@ -246,28 +246,21 @@ def observe_removals(scores: Any, rules: Any, out: Any, rest: Any) -> None:
     _read_margins(scores[0], rules, predicted, support, margin)
     _read_confidence(scores[0], rules, predicted, out.confidence)
     _name_classes(scores[0], rules, predicted, support, named)
-    _keep_step(0, (margin, support, named), out, path_support)
+    path_margin, path_predicted = out.path_margin, out.path_predicted
+    path_margin[:, 0], path_support[:, 0], path_predicted[:, 0] = margin, support, named
+    one_step_margin, one_step_confidence = out.one_step_margin, out.one_step_confidence
     for group in range(len(scores) - 1):
         _read_margins(scores[1 + group], rules, predicted, support, read)
-        out.one_step_margin[:, group] = read
+        one_step_margin[:, group] = read
         _read_confidence(scores[1 + group], rules, predicted, read)
-        out.one_step_confidence[:, group] = read
-    _order_groups(margin, out.one_step_margin, rules.resolution, order)
+        one_step_confidence[:, group] = read
+    _order_groups(margin, one_step_margin, rules.resolution, order)
     picked = np.empty((scores.shape[1], n), dtype=scores.dtype)
     for row in range(n):
         picked[:, row] = scores[1 + order[row, 0], :, row]
     _read_margins(picked, rules, predicted, support, read)
     _name_classes(picked, rules, predicted, support, named)
-    _keep_step(1, (read, support, named), out, path_support)
-
-
-@helper
-def _keep_step(step: int, read: Any, out: Any, path_support: Any) -> None:
-    """Keep what was read of one step of the path."""
-    margin, support, named = read
-    out.path_margin[:, step] = margin
-    out.path_predicted[:, step] = named
-    path_support[:, step] = support
+    path_margin[:, 1], path_support[:, 1], path_predicted[:, 1] = read, support, named
 
 
 @entry
@@ -278,24 +271,25 @@ def observe_path_and_grid(scores: Any, rules: Any, out: Any, path_support: Any) 
     """
     predicted, n = out.predicted, len(out.predicted)
     support, margin, named = np.empty(n), np.empty(n), np.empty(n, dtype=np.int64)
+    path_margin, path_predicted = out.path_margin, out.path_predicted
     depth, n_operators = path_support.shape[1] - 1, len(rules.widths)
     for step in range(2, depth + 1):
         _read_margins(scores[step - 2], rules, predicted, support, margin)
         _name_classes(scores[step - 2], rules, predicted, support, named)
-        _keep_step(step, (margin, support, named), out, path_support)
-    out.threshold[:] = np.inf
-    out.fade_margin[:] = np.nan
+        path_margin[:, step], path_support[:, step], path_predicted[:, step] = margin, support, named
+    threshold, fade_margin = out.threshold, out.fade_margin
+    threshold[:], fade_margin[:] = np.inf, np.nan
     for i in range(rules.n_grid):
         for operator in range(n_operators):
             _read_margins(scores[depth - 1 + i * n_operators + operator], rules, predicted, support, margin)
-            _keep_severity(i, operator, rules, support, margin, out)
+            _keep_severity(i, operator, rules, support, margin, threshold, fade_margin)
     for operator in range(n_operators if rules.n_grid < len(rules.severities) else 0):
         width = rules.widths[operator]
         if width <= depth:
-            _keep_severity(rules.n_grid, operator, rules, path_support[:, width], out.path_margin[:, width], out)
+            support[:], margin[:] = path_support[:, width], path_margin[:, width]
         else:
             _read_margins(_alike(rules.bare, n), rules, predicted, support, margin)
-            _keep_severity(rules.n_grid, operator, rules, support, margin, out)
+        _keep_severity(rules.n_grid, operator, rules, support, margin, threshold, fade_margin)
 
 
 @helper
@@ -308,9 +302,10 @@ def _alike(bare: Any, n: int) -> Any:
 
 
 @helper
-def _keep_severity(i: int, operator: int, rules: Any, support: Any, margin: Any, out: Any) -> None:
+def _keep_severity(
+    i: int, operator: int, rules: Any, support: Any, margin: Any, threshold: Any, fade_margin: Any
+) -> None:
     """Keep the severity if it is the first to flip a row, and the margin of the fading operator before that."""
-    threshold, fade_margin = out.threshold, out.fade_margin
     severity, resolution, fading = rules.severities[i], rules.resolution, rules.fading
     for row in range(len(support)):
         if threshold[row, operator] == np.inf and support[row] < -resolution:
