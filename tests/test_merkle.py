@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fragility.merkle import BLOCK, inclusion_proof, packed_root, root_from_proof, root_of, sorted_root
+from fragility.merkle import (
+    BLOCK,
+    hashed_leaves,
+    inclusion_proof,
+    packed_root,
+    root_from_proof,
+    root_of,
+    root_of_hashed,
+    sorted_root,
+)
 
 digests = st.lists(st.binary(min_size=32, max_size=32), min_size=0, max_size=70)
 
@@ -51,6 +60,12 @@ def test_root_and_proofs_are_those_of_the_rfc(leaves: list[bytes]) -> None:
         proof = inclusion_proof(leaves, position)
         assert proof == path(position, leaves)
         assert root_from_proof(leaf, position, len(leaves), proof) == mth(leaves)
+
+
+@given(digests)
+@settings(deadline=None)
+def test_leaves_hashed_beforehand_give_the_same_root(leaves: list[bytes]) -> None:
+    assert root_of_hashed(leaves, hashed_leaves(leaves)) == sorted_root(leaves) == mth(sorted(leaves))
 
 
 def test_published_root_of_one_empty_leaf() -> None:

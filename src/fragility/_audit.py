@@ -39,6 +39,7 @@ from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import refuse_contradictions
 from fragility.evidence.rows import Rows
 from fragility.libraries import library_versions
+from fragility.merkle import hashed_leaves
 from fragility.models import Model
 from fragility.progress import progress_bar
 from fragility.protocol import Protocol, bind
@@ -132,10 +133,10 @@ def _certified_in_parts(auditor: Auditor, rows: EvidenceRows, report: Progress |
     with _one_thread_beside() as beside:
         inputs = [beside.submit(input_row_digests, part) for part in parts]
         input_digest = beside.submit(_combined_later, inputs)
-        made: list[Future[CertifiedPart]] = []
+        made: list[Future[tuple[CertifiedPart, bytes]]] = []
         for place, part in enumerate(parts):
             trace = auditor.trace(part, _counting_from(place * size, len(rows), report))
-            made.append(beside.submit(certified, trace, part, auditor.protocol, context))
+            made.append(beside.submit(_certified_beside, trace, part, auditor.protocol, context))
     return _bound_together([part.result() for part in made], auditor, input_digest.result())
 
 
@@ -150,6 +151,14 @@ def _one_thread_beside() -> Iterator[ThreadPoolExecutor]:
             raise
 
 
+def _certified_beside(
+    trace: Trace, rows: EvidenceRows, protocol: Protocol, context: bytes
+) -> tuple[CertifiedPart, bytes]:
+    """Return the certificates of a part, and its leaves of the tree over all rows."""
+    part = certified(trace, rows, protocol, context)
+    return part, hashed_leaves(part.digests)
+
+
 def _combined_later(digests: Sequence[Future[list[bytes]]]) -> str:
     return combine_digests(chain.from_iterable(part.result() for part in digests))
 
@@ -159,10 +168,11 @@ def _part_size(n: int) -> int:
     return min(PART_ROWS, max(LEAST_PART_ROWS, -(-n // PARTS_AT_LEAST)))
 
 
-def _bound_together(parts: Sequence[CertifiedPart], auditor: Auditor, input_digest: str) -> Certificates:
+def _bound_together(made: Sequence[tuple[CertifiedPart, bytes]], auditor: Auditor, input_digest: str) -> Certificates:
     """Return the certificates of all parts, with the digest over all of them."""
+    parts, leaves = [part for part, _ in made], b"".join(hashed for _, hashed in made)
     table = pa.concat_tables([part.table for part in parts])
-    root, n = combine_digests(chain.from_iterable(part.digests for part in parts)), len(table)
+    root, n = combine_digests(chain.from_iterable(part.digests for part in parts), leaves), len(table)
     evaluations = sum(part.evaluations for part in parts)
     manifest = manifest_of(auditor.model, auditor.protocol, auditor.engine, evaluations, input_digest, n)
     return Certificates(table, auditor.protocol, completed(manifest, n, root, "full"))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 import rfc8785
 
-from fragility.merkle import sorted_root
+from fragility.merkle import root_of_hashed, sorted_root
 
 DIGEST_PREFIX = "sha256:"
 ROWS_AT_A_TIME = 50_000  # bounds the memory of a table's digest
@@ -80,9 +80,13 @@ def digest_of(document: Any) -> str:
     return digest_bytes(canonical_bytes(document))
 
 
-def combine_digests(digests: Iterable[bytes]) -> str:
-    """Return one digest over many, a Merkle root, the same for every order of them."""
-    return DIGEST_PREFIX + sorted_root(digests).hex()
+def combine_digests(digests: Iterable[bytes], leaves: bytes | None = None) -> str:
+    """Return one digest over many, a Merkle root, the same for every order of them.
+
+    leaves: the digests hashed as leaves of the tree, in the same order, where that was done before.
+    """
+    root = sorted_root(digests) if leaves is None else root_of_hashed(digests, leaves)
+    return DIGEST_PREFIX + root.hex()
 
 
 def value_bytes(values: Any) -> npt.NDArray[np.uint8]:

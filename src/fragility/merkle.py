@@ -23,6 +23,19 @@ def sorted_root(digests: Iterable[bytes]) -> bytes:
     return packed_root(bytearray().join(digests))
 
 
+def hashed_leaves(digests: Iterable[bytes]) -> bytes:
+    """Return digests hashed as leaves, one after the other: what a root needs of them before all are known."""
+    return _level_of_leaves(b"".join(digests))
+
+
+def root_of_hashed(digests: Iterable[bytes], leaves: bytes) -> bytes:
+    """Return ``sorted_root`` of digests that are hashed as leaves already, in the same order."""
+    order = np.argsort(np.frombuffer(b"".join(digests), dtype=f"S{DIGEST_BYTES}"))
+    if len(order) == 0:
+        return root_of(b"")
+    return _top_of(np.frombuffer(leaves, dtype=f"V{DIGEST_BYTES}")[order].tobytes())
+
+
 def packed_root(digests: bytearray) -> bytes:
     """Return the root over digests that lie one after the other in one buffer, which is sorted in place."""
     if len(digests) % DIGEST_BYTES:

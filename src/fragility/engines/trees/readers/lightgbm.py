@@ -36,7 +36,7 @@ def read_classifier(head: Any) -> Ensemble:
 
 
 def read_booster(booster: Any) -> Ensemble:
-    header, *blocks = re.split(r"^Tree=\d+\n", booster.model_to_string(), flags=re.MULTILINE)
+    header, *blocks = booster.model_to_string().split("\nTree=")
     settings = _settings(header)
     objective = settings.get("objective", "").split()
     if not objective or objective[0] not in ("binary", "multiclass"):
