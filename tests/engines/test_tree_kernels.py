@@ -139,6 +139,11 @@ def plan_of(problem: dict[str, Any], monotone: bool) -> Plan:
     )
 
 
+def order_of(problem: dict[str, Any]) -> np.ndarray:
+    """Return (n, G) the group at each place."""
+    return np.argsort(problem["rank"], axis=1)
+
+
 def rounded(cells: np.ndarray, rounding: np.ndarray) -> np.ndarray:
     whole = np.where(rounding == encoding.WHOLE, np.round(cells), cells)
     return np.where(rounding == encoding.NARROW, whole.astype(np.float32).astype(np.float64), whole)
@@ -163,7 +168,7 @@ def test_both_kernels_equal_materialised_rows_to_the_last_bit(problem):
     for monotone in (True, False):
         plan = plan_of(problem, monotone)
         for kernel in (bit_planes, walks):
-            got = kernel(problem["forest"], plan, on_all_threads)(problem["X"], problem["rank"], states)
+            got = kernel(problem["forest"], plan, on_all_threads)(problem["X"], order_of(problem), states)
             np.testing.assert_array_equal(got, want, err_msg=f"{kernel.__name__}, monotone={monotone}")
 
 
@@ -231,5 +236,5 @@ def test_more_states_than_one_walk_holds():
     }
     states = States(problem["severity"], problem["moved"])
     for kernel in (bit_planes, walks):
-        got = kernel(problem["forest"], plan_of(problem, True), on_all_threads)(problem["X"], problem["rank"], states)
+        got = kernel(problem["forest"], plan_of(problem, True), on_all_threads)(problem["X"], order_of(problem), states)
         np.testing.assert_array_equal(got, expected(problem))

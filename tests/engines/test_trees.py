@@ -450,17 +450,17 @@ def test_no_rows(numbers):
 def test_wide_rows_are_traced_in_smaller_chunks(numbers):
     X, y = numbers
     model = Model.wrap(MODELS["lightgbm"]().fit(X, y))
-    forest, protocol = load_forest(model.head), Protocol.fit(model, X)
-    assert trees._chunk_size(forest, 6, protocol, 10**6) == trees.CHUNK_ROWS
-    assert trees._chunk_size(forest, 6, protocol, 10) == 512
-    assert 512 <= trees._chunk_size(forest, 10_000, protocol, 10**6) < 1000
-    assert trees._chunk_size(forest, 10**7, protocol, 10**6) == 512
+    protocol = Protocol.fit(model, X)
+    assert trees._chunk_size(6, protocol, 10**6) == trees.CHUNK_ROWS
+    assert trees._chunk_size(6, protocol, 10) == 512
+    assert 512 <= trees._chunk_size(10_000, protocol, 10**6) < 1000
+    assert trees._chunk_size(10**7, protocol, 10**6) == 512
 
 
 def test_progress_counts_rows(numbers, monkeypatch):
     X, y = numbers
     monkeypatch.setattr(trees, "CHUNK_ROWS", 100)
-    monkeypatch.setattr(trees, "LEAST_ROWS", 100)
+    monkeypatch.setattr(trees, "BLOCK_ROWS", 100)
     model = Model.wrap(MODELS["lightgbm"]().fit(X, y))
     protocol = Protocol.fit(model, X)
     seen: list[tuple[int, int]] = []

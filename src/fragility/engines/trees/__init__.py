@@ -7,7 +7,7 @@
     plan        what a protocol's baseline, groups and states mean for the tests of a forest
     kernels     compiled: which leaves do the states of a row reach, and what do they add up to?
     scoring     which kernel scores a forest, and on which threads
-    observed    raw scores of states as margins, classes and confidences
+    observed    how raw scores of states are read: the rules, and the arrays that are filled
     engine      the certificate's states in two rounds: what `engines.choice` calls
     prediction  the same forest as a fast predictor of rows as they stand
 

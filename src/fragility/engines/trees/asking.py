@@ -14,7 +14,7 @@ from fragility.engines.trees.encoding import KIND, NUMERIC
 from fragility.engines.trees.forest import Forest
 from fragility.engines.trees.plan import plain_plan
 from fragility.engines.trees.recoding import Recoding
-from fragility.engines.trees.scoring import DECISION_BYTES, on_all_threads, pack_nodes
+from fragility.engines.trees.scoring import DECISION_BYTES, networks_of, on_all_threads, pack_nodes
 from fragility.evidence import EvidenceRows, RowStates
 
 # (recoded rows (m, d), states) -> raw sums (outputs, q)
@@ -72,10 +72,9 @@ def state_scorer(forest: Forest, sides: Sides) -> ScoreStates:
 
 
 def _bit_planes(forest: Forest, sides: Sides) -> ScoreStates:
-    from fragility.engines.trees.kernels import BLOCK, build_networks, score_row_states
+    from fragility.engines.trees.kernels import BLOCK, score_row_states
 
-    leaf_columns = np.ascontiguousarray(forest.leaf_value.T)  # (V, L): one output's values side by side
-    networks = (*build_networks(forest.node_test, forest.node_right, forest.tree_start), leaf_columns)
+    networks = networks_of(forest)
 
     def score(x: Floats, states: RowStates) -> npt.NDArray[Any]:
         flat, moved, scores = _flat(states), sides.of(states), _blank_scores(forest, states)

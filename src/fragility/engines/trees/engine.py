@@ -19,9 +19,8 @@ from fragility.engines.states import StatesAsked
 from fragility.engines.trace import Progress, Trace
 from fragility.engines.trees.asking import sides_of, state_scorer
 from fragility.engines.trees.encoding import AVERAGE
-from fragility.engines.trees.forest import Forest
-from fragility.engines.trees.observed import Observed, observed, probabilities
-from fragility.engines.trees.plan import States, path_and_grid, plan_for, single_removals, unmoved
+from fragility.engines.trees.observed import Blank, Rules, probabilities
+from fragility.engines.trees.plan import path_and_grid, plan_for, single_removals, unmoved
 from fragility.engines.trees.prediction import forest_predictor
 from fragility.engines.trees.readers import load_ensemble
 from fragility.engines.trees.recoding import Ensemble, recoding_of
@@ -30,12 +29,11 @@ from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.models import Model
 from fragility.protocol import Protocol
-from fragility.scores import flip_threshold, removal_order
 
 ENGINE = "trees"
-CHUNK_ROWS = 4096  # rows that a thread traces at a time, fewer where their states would take more than CHUNK_BYTES
+BLOCK_ROWS = 512  # rows whose sums of all states are held at a time: a block of the kernels
+CHUNK_ROWS = 4096  # rows that a thread traces at a time, fewer where they would take more than CHUNK_BYTES
 CHUNK_BYTES = 64 * MEBIBYTE
-LEAST_ROWS = 512  # a block of the kernels
 CHUNKS_PER_THREAD = 2  # at least, so that a busy core does not hold up the rest
 
 
@@ -72,9 +70,8 @@ def supports(model: Model) -> str | None:
 
 def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
     """Return the trace of every row."""
-    forest = ensemble_of(rows.model).forest
     scorer = _Scorer(rows, protocol)
-    size = _chunk_size(forest, rows.width, protocol, len(rows))
+    size = _chunk_size(rows.width, protocol, len(rows))
     parts: list[Trace] = []
     done = 0
     for part in _in_order(lambda chunk: _trace_chunk(*chunk, scorer), _chunks(rows, size), _threads()):
@@ -85,11 +82,11 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
     return Trace.joined(parts)
 
 
-def _chunk_size(forest: Forest, width: int, protocol: Protocol, n_rows: int) -> int:
-    """Return how many rows a thread traces at a time: their cells, and a few copies of their states' probabilities."""
-    cells = 2 * width + 4 * forest.n_classes * protocol.states_per_row
-    fair = -(-n_rows // (CHUNKS_PER_THREAD * _threads() * LEAST_ROWS)) * LEAST_ROWS  # whole blocks, for every thread
-    return rows_within(CHUNK_BYTES, cells, least=LEAST_ROWS, most=max(LEAST_ROWS, min(CHUNK_ROWS, fair)))
+def _chunk_size(width: int, protocol: Protocol, n_rows: int) -> int:
+    """Return how many rows a thread traces at a time: their cells, and what is observed of their states."""
+    cells = 2 * width + 4 * protocol.states_per_row
+    fair = -(-n_rows // (CHUNKS_PER_THREAD * _threads() * BLOCK_ROWS)) * BLOCK_ROWS  # whole blocks, for every thread
+    return rows_within(CHUNK_BYTES, cells, least=BLOCK_ROWS, most=max(BLOCK_ROWS, min(CHUNK_ROWS, fair)))
 
 
 def _threads() -> int:
@@ -185,67 +182,29 @@ class _Scorer:
 
     def __init__(self, rows: EvidenceRows, protocol: Protocol) -> None:
         ensemble = ensemble_of(rows.model)
-        self.forest = ensemble.forest
         self.recoding = recoding_of(ensemble, rows)
-        self.offset = rows.offset
         self.asked = StatesAsked.of(protocol, rows.n_groups)
-        plan = plan_for(self.forest, self.recoding, rows, protocol)
-        self.baseline = plan.baseline
-        self.score = scorer_of(self.forest, plan, in_this_thread)
+        plan = plan_for(ensemble.forest, self.recoding, rows, protocol)
+        self.score = scorer_of(ensemble.forest, plan, in_this_thread)
+        self.in_order = np.tile(np.arange(rows.n_groups), (BLOCK_ROWS, 1))
+        self.first, self.second = single_removals(rows.n_groups), path_and_grid(self.asked)
+        bare = self.score(plan.baseline[None, :], self.in_order[:1], unmoved(rows.n_groups))[0, :, 0]
+        self.rules = Rules.of(ensemble.forest, self.asked, rows.offset, bare)
 
-    def observe(self, x: Floats, rank: Integers, states: States) -> Observed:
-        sums = self.score(x, np.ascontiguousarray(rank, dtype=np.int64), states)
-        return observed(self.forest, sums, self.offset)
+    def fill(self, x: Floats, out: Blank, order: Integers) -> None:
+        """Fill the trace of a block of rows; order: (n, places), to be filled too."""
+        from fragility.engines.trees.kernels import observe_path_and_grid, observe_removals
 
-    def everything_removed(self, n: int) -> Observed:
-        """Return the state at the baseline itself, which is one for all rows."""
-        rank = np.zeros((1, self.asked.n_groups), dtype=np.int64)
-        return self.observe(self.baseline[None, :], rank, unmoved(self.asked.n_groups)).repeat(n)
+        path_support = np.empty_like(out.path_margin)
+        observe_removals(self.score(x, self.in_order[: len(x)], self.first), self.rules, out, (order, path_support))
+        observe_path_and_grid(self.score(x, order, self.second), self.rules, out, path_support)
 
 
 def _trace_chunk(cells: Floats, decided: Integers | None, scorer: _Scorer) -> Trace:
-    x, asked = scorer.recoding.recoded(cells), scorer.asked
-    resolution, reading = asked.resolution, asked.reading
-    in_order = np.broadcast_to(np.arange(asked.n_groups), (len(x), asked.n_groups))
-    first = scorer.observe(x, in_order, single_removals(asked.n_groups))
-    original = first.take([0])
-    predicted = original.predicted(resolution) if decided is None else decided
-    margin, one_step_margin = np.split(first.margin(predicted, reading), [1])
-    order = removal_order((margin - one_step_margin).T, resolution)
-    rank = np.empty_like(order)
-    np.put_along_axis(rank, order, in_order, axis=1)
-    second = scorer.observe(x, rank, path_and_grid(asked))
-    # the first step of the path is a known removal
-    path = original.join(first.pick(1 + order[:, 0])).join(second.take(range(asked.depth - 1)))
-    threshold, fade_margin = _thresholds(path, second, predicted, scorer)
-    return Trace(
-        predicted=predicted,
-        confidence=original.confidence(predicted)[0],
-        margin=margin[0],
-        one_step_margin=np.ascontiguousarray(one_step_margin.T),
-        one_step_confidence=np.ascontiguousarray(first.confidence(predicted)[1:].T),
-        order=order[:, : asked.depth],
-        path_margin=np.ascontiguousarray(path.margin(predicted, reading).T),
-        path_predicted=np.ascontiguousarray(path.state_predicted(predicted, resolution).T),
-        threshold=threshold,
-        fade_margin=fade_margin,
-        evaluations=len(x) * (1 + asked.n_groups + asked.depth - 1 + len(asked.grid) * len(asked.widths)),
-        engine=ENGINE,
-    )
-
-
-def _thresholds(path: Observed, second: Observed, predicted: Integers, scorer: _Scorer) -> tuple[Floats, Floats]:
-    """Return (n, P) lambda*, the smallest severity at which another class leads, and the fading margins."""
-    asked, n = scorer.asked, len(predicted)
-    severities = np.array(asked.severities)
-    threshold, fade_margin = np.empty((n, len(asked.widths))), np.empty((n, 0))
-    for j, width in enumerate(asked.widths):
-        places = [asked.depth - 1 + i * len(asked.widths) + j for i in range(len(asked.grid))]
-        states = second.take(places)
-        if len(asked.grid) < len(asked.severities):
-            states = states.join(path.take([width]) if asked.on_path(width) else scorer.everything_removed(n))
-        threshold[:, j] = flip_threshold(severities, (states.support(predicted) < -asked.resolution).T)
-        if j == asked.fading:
-            margins = states.margin(predicted, asked.reading).T
-            fade_margin = np.where(severities >= threshold[:, j, None], np.nan, margins)
-    return threshold, fade_margin
+    x, asked, n = scorer.recoding.recoded(cells), scorer.asked, len(cells)
+    out, order = Blank.of(asked, decided, n), np.empty((n, asked.longest), dtype=np.int64)
+    for start in range(0, n, BLOCK_ROWS):
+        block = slice(start, start + BLOCK_ROWS)
+        scorer.fill(x[block], out.rows(block), order[block])
+    per_row = 1 + asked.n_groups + asked.depth - 1 + len(asked.grid) * len(asked.widths)
+    return Trace(**out._asdict(), order=order[:, : asked.depth], evaluations=n * per_row, engine=ENGINE)

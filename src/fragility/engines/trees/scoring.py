@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fragility.arrays import MEBIBYTE, Floats, Integers
 from fragility.engines.trees.encoding import BASELINE_RIGHT, COLUMN_SHIFT
-from fragility.engines.trees.forest import Forest
+from fragility.engines.trees.forest import Forest, starts_of
 from fragility.engines.trees.plan import Plan, States
 from fragility.evidence import STEP
 
@@ -21,9 +21,10 @@ logger = logging.getLogger(__name__)
 
 DECISION_BYTES = 64 * MEBIBYTE  # a block's decision bits stay below this, else trees are walked
 SPANS_PER_THREAD = 4  # several, so that a busy core does not hold up the rest
+CACHE_LINE = 64  # bytes
 WALK_STATES = 64  # states in one walk: bits of a word
 
-# (rows (n, d), rank (n, G): place of each group in the row's order, Q states) -> raw sums (Q, outputs, n)
+# (rows (n, d), order (n, places): groups of each row by place, Q states) -> raw sums (Q, outputs, n)
 Score: TypeAlias = Callable[[Floats, Integers, States], npt.NDArray[Any]]
 
 
@@ -44,14 +45,13 @@ def scorer_of(forest: Forest, plan: Plan, share: Share) -> Score:
 
 
 def bit_planes(forest: Forest, plan: Plan, share: Share) -> Score:
-    from fragility.engines.trees.kernels import BLOCK, build_networks, score_states
+    from fragility.engines.trees.kernels import BLOCK, score_states
 
-    leaf_columns = np.ascontiguousarray(forest.leaf_value.T)  # (V, L): one output's values side by side
-    networks = (*build_networks(forest.node_test, forest.node_right, forest.tree_start), leaf_columns)
+    networks = networks_of(forest)
 
-    def score(x: Floats, rank: Integers, states: States) -> npt.NDArray[Any]:
+    def score(x: Floats, order: Integers, states: States) -> npt.NDArray[Any]:
         scores = _blank_scores(forest, states, len(x))
-        share(len(x), BLOCK, lambda span: score_states(forest, networks, plan, x, rank, states, span, scores))
+        share(len(x), BLOCK, lambda span: score_states(forest, networks, plan, x, order, states, span, scores))
         return scores
 
     return score
@@ -62,12 +62,12 @@ def walks(forest: Forest, plan: Plan, share: Share) -> Score:
 
     packed = pack_nodes(forest, plan)
 
-    def score(x: Floats, rank: Integers, states: States) -> npt.NDArray[Any]:
+    def score(x: Floats, order: Integers, states: States) -> npt.NDArray[Any]:
         scores = _blank_scores(forest, states, len(x))
         for start in range(0, len(scores), WALK_STATES):
             some = slice(start, start + WALK_STATES)
             levels, part = levels_of(states.some(some)), scores[some]
-            share(len(x), WALK_BLOCK, lambda span: walk_states(forest, plan, packed, x, rank, levels, span, part))  # noqa: B023
+            share(len(x), WALK_BLOCK, lambda span: walk_states(forest, plan, packed, x, order, levels, span, part))  # noqa: B023
         return scores
 
     return score
@@ -94,6 +94,69 @@ def on_all_threads(n: int, block: int, run: Callable[[tuple[int, int]], None]) -
         return
     with ThreadPoolExecutor(THREADS) as threads:
         list(threads.map(run, itertools.pairwise(bounds)))
+
+
+class Networks(NamedTuple):
+    """The trees of a forest as networks of ANDs, and their leaves as a block of rows adds them.
+
+    Trees are added several at a time. Where their number is no multiple of that, the last ones are a tree more that the
+    forest does not have: without a split, and its leaf -0.0, the number that changes no sum, not even the sign of 0.
+    """
+
+    gates: npt.NDArray[np.uint32]  # these four: see ``kernels.build_networks``
+    gate_start: Integers
+    plane_slots: npt.NDArray[np.uint32]
+    plane_start: Integers
+    sequence: Integers  # the trees of the first output in their order, filled up; then those of the second, ...
+    sequence_start: Integers  # (outputs+1,) where each output's trees begin; (2,) where a tree adds to all outputs
+    leaf_start: Integers  # (trees+1,) first leaf of each tree
+    leaf_value: npt.NDArray[Any]  # (L+1,) where a leaf holds one value, else empty
+    leaf_lanes: npt.NDArray[Any]  # (parts, L+1, LANES) where it holds several: outputs in parts of LANES, filled up
+    number_bytes: int  # of the number of a leaf within its tree
+
+
+def networks_of(forest: Forest) -> Networks:
+    from fragility.engines.trees.kernels import LANES, MAX_LEAVES, build_networks
+
+    sequence, sequence_start = _sequence_of(forest)
+    gates, gate_start, plane_slots, plane_start = build_networks(forest.node_test, forest.node_right, forest.tree_start)
+    n_leaves, values = forest.leaf_value.shape
+    parts = -(-values // LANES) if values > 1 else 0
+    leaves = np.full((n_leaves + 1, max(parts * LANES, 1)), -0.0, dtype=forest.leaf_value.dtype)
+    leaves[:-1, :values] = forest.leaf_value
+    lanes = leaves if parts else leaves[:, :0]
+    return Networks(
+        gates=gates,
+        gate_start=gate_start,
+        plane_slots=plane_slots,
+        plane_start=plane_start,
+        sequence=sequence,
+        sequence_start=sequence_start,
+        leaf_start=forest.leaf_start,
+        leaf_value=np.ascontiguousarray(leaves[: 0 if parts else None, 0]),
+        leaf_lanes=_aligned(lanes.reshape(n_leaves + 1, parts, LANES).transpose(1, 0, 2)),
+        number_bytes=1 if forest.most_leaves <= MAX_LEAVES else 2,
+    )
+
+
+def _aligned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a copy that begins with a line of the cache, so that no vector of a line's length lies across two."""
+    memory = np.empty(values.nbytes + CACHE_LINE, dtype=np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    copy = memory[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    copy[:] = values
+    return copy
+
+
+def _sequence_of(forest: Forest) -> tuple[Integers, Integers]:
+    """Return the trees of each output in order, filled up to whole groups, and where each output begins."""
+    from fragility.engines.trees.kernels import TOGETHER
+
+    parts = []
+    for output in range(len(forest.base) if forest.leaf_value.shape[1] == 1 else 1):
+        trees = np.flatnonzero(forest.tree_output == output)
+        parts.append(np.append(trees, np.full(-len(trees) % TOGETHER, forest.n_trees)))
+    return np.concatenate(parts), starts_of([len(part) for part in parts])
 
 
 class PackedNodes(NamedTuple):

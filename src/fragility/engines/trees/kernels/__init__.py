@@ -15,16 +15,20 @@ where x and the baseline part.
 Both again for rows that have states of their own (``row_states``, ``row_walks``), for labels, orders and searches: the
 lanes of a vector, and the bits of a set, are then states of one row or a few.
 
+What a block's raw sums say (``observing``): link, margin, class, order of removal, first flip. The sums of all states
+are held for one block of rows at a time.
+
 Entry points are called in several threads, each on its own rows; a row's sums run in tree order, so no bit depends on
 the number of threads. Named tuples of arrays (Forest, Plan, ...) are taken apart before a loop begins: inside it, each
 access counts references to every array of the tuple, in all threads at once, and costs more than the loop's own work.
 """
 
 from fragility.engines.trees.kernels.cells import baseline_ways
-from fragility.engines.trees.kernels.compiling import THREADS
+from fragility.engines.trees.kernels.compiling import LANES, THREADS, TOGETHER
 from fragility.engines.trees.kernels.decisions import BLOCK, WORDS
 from fragility.engines.trees.kernels.drawing import strike
 from fragility.engines.trees.kernels.layout import MAX_LEAVES, build_networks, preorder
+from fragility.engines.trees.kernels.observing import observe_path_and_grid, observe_removals
 from fragility.engines.trees.kernels.planes import score_states
 from fragility.engines.trees.kernels.row_states import score_row_states
 from fragility.engines.trees.kernels.row_walks import walk_row_states
@@ -32,12 +36,16 @@ from fragility.engines.trees.kernels.walks import WALK_BLOCK, walk_states
 
 __all__ = [
     "BLOCK",
+    "LANES",
     "MAX_LEAVES",
     "THREADS",
+    "TOGETHER",
     "WALK_BLOCK",
     "WORDS",
     "baseline_ways",
     "build_networks",
+    "observe_path_and_grid",
+    "observe_removals",
     "preorder",
     "score_row_states",
     "score_states",

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from llvmlite import ir
 from numba import config, njit
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 THREADS = int(config.NUMBA_NUM_THREADS)  # the processor's cores, unless the environment says otherwise
 
-entry = njit(cache=True, nogil=True)  # called from Python, in several threads on separate rows
+# Division as numpy divides: a test for zero in front of every division would keep loops from using vectors.
+_OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}
+entry = njit(**_OPTIONS)  # called from Python, in several threads on separate rows
 # Without the wrappers that would make it callable from Python, a helper compiles several times faster.
-helper = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+helper = njit(**_OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 # For the innermost loops: no call is left of it, so that a name costs nothing.
-inlined = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
+inlined = njit(**_OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
 
 
 @intrinsic
@@ -39,3 +42,104 @@ def count_bits(typing_context: Any, word: Any) -> Any:
         return builder.ctpop(args[0])
 
     return types.uint64(types.uint64), generate
+
+
+# --- whole vectors ------------------------------------------------------------------------------------------
+#
+# A loop over the words of a vector is compiled with a test, each time it begins, that the arrays it reads and writes do
+# not overlap; for eight words that costs more than the loop. These read a whole vector before they write one. Rows of
+# the arrays are as long as the vector; arrays that numba allocates are aligned well enough for it.
+
+VECTOR_WORDS = 8
+LANES = 8  # values of a leaf that are added at once
+TOGETHER = 4  # trees whose leaves are added before a sum is written back
+
+
+def _row_of(context: Any, builder: Any, array_type: Any, array: Any, row: Any, length: int) -> tuple[Any, int]:
+    """Return the address of a row of ``length`` elements as a vector, and its alignment."""
+    structure = context.make_array(array_type)(context, builder, array)
+    element = context.get_data_type(array_type.dtype)
+    vector = ir.VectorType(element, length)
+    first = builder.gep(structure.data, [builder.mul(row, ir.Constant(row.type, length))])
+    return builder.bitcast(first, vector.as_pointer()), array_type.dtype.bitwidth // 8
+
+
+@intrinsic
+def split_rows(typing_context: Any, reach: Any, node: Any, right: Any, decisions: Any, test: Any) -> Any:
+    """Divide reach[node] into reach[node + 1] and reach[right], by decisions[test]; arrays (any, VECTOR_WORDS)."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        reach_type, decisions_type = signature.args[0], signature.args[3]
+        reach, node, right, decisions, test = args
+
+        def place(row: Any) -> tuple[Any, int]:
+            return _row_of(context, builder, reach_type, reach, row, VECTOR_WORDS)
+
+        address, alignment = place(node)
+        here = builder.load(address, align=alignment)
+        address, _ = _row_of(context, builder, decisions_type, decisions, test, VECTOR_WORDS)
+        way = builder.load(address, align=alignment)
+        address, _ = place(builder.add(node, ir.Constant(node.type, 1)))
+        builder.store(builder.and_(here, builder.not_(way)), address, align=alignment)
+        address, _ = place(right)
+        builder.store(builder.and_(here, way), address, align=alignment)
+        return context.get_dummy_value()
+
+    return types.void(reach, types.int64, types.int64, decisions, types.int64), generate
+
+
+@intrinsic
+def join_rows(typing_context: Any, words: Any, row: Any, other: Any) -> Any:
+    """OR words[other] into words[row]; words (any, VECTOR_WORDS)."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        words, row, other = args
+        target, alignment = _row_of(context, builder, signature.args[0], words, row, VECTOR_WORDS)
+        source, _ = _row_of(context, builder, signature.args[0], words, other, VECTOR_WORDS)
+        joined = builder.or_(builder.load(target, align=alignment), builder.load(source, align=alignment))
+        builder.store(joined, target, align=alignment)
+        return context.get_dummy_value()
+
+    return types.void(words, types.int64, types.int64), generate
+
+
+@intrinsic
+def unite_rows(typing_context: Any, reach: Any, nodes: Any, first: Any, last: Any, planes: Any, plane: Any) -> Any:
+    """Fill planes[plane] with the union of reach[nodes[first]], ..., reach[nodes[last - 1]]."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        reach_type, nodes_type, planes_type = signature.args[0], signature.args[1], signature.args[4]
+        reach, nodes, first, last, planes, plane = args
+        listed = context.make_array(nodes_type)(context, builder, nodes).data
+        nothing = ir.Constant(ir.VectorType(ir.IntType(64), VECTOR_WORDS), [0] * VECTOR_WORDS)
+        union = cgutils.alloca_once(builder, nothing.type)  # type: ignore[no-untyped-call]
+        builder.store(nothing, union)
+        with cgutils.for_range_slice(builder, first, last, ir.Constant(first.type, 1)) as (i, _):
+            node = builder.zext(builder.load(builder.gep(listed, [i])), ir.IntType(64))
+            address, alignment = _row_of(context, builder, reach_type, reach, node, VECTOR_WORDS)
+            builder.store(builder.or_(builder.load(union), builder.load(address, align=alignment)), union)
+        address, alignment = _row_of(context, builder, planes_type, planes, plane, VECTOR_WORDS)
+        builder.store(builder.load(union), address, align=alignment)
+        return context.get_dummy_value()
+
+    return types.void(reach, nodes, types.int64, types.int64, planes, types.int64), generate
+
+
+@intrinsic
+def add_lanes(typing_context: Any, totals: Any, row: Any, leaves: Any, chosen: Any) -> Any:
+    """Add leaves[i] to totals[row] for each of the TOGETHER numbers i, in their order; both arrays (any, LANES)."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        totals_type, leaves_type = signature.args[0], signature.args[2]
+        totals, row, leaves, chosen = args
+        total, alignment = _row_of(context, builder, totals_type, totals, row, LANES)
+        added = builder.load(total, align=alignment)
+        for i in range(TOGETHER):
+            leaf = builder.extract_value(chosen, i)
+            value, _ = _row_of(context, builder, leaves_type, leaves, leaf, LANES)
+            added = builder.fadd(added, builder.load(value, align=alignment))
+        builder.store(added, total, align=alignment)
+        return context.get_dummy_value()
+
+    several = types.UniTuple(types.uint64, TOGETHER)  # type: ignore[no-untyped-call]
+    return types.void(totals, types.int64, leaves, several), generate

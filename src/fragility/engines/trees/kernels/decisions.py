@@ -11,13 +11,13 @@ import numpy as np
 
 from fragility.engines.trees.encoding import KIND, NAN_RIGHT, NARROW, WHOLE
 from fragility.engines.trees.kernels.cells import compared_cell, goes_right
-from fragility.engines.trees.kernels.compiling import helper
+from fragility.engines.trees.kernels.compiling import helper, join_rows
 from fragility.evidence import STEP
 
 WORDS = 8
 BLOCK = 64 * WORDS  # rows evaluated together
 COLUMNS_AT_ONCE = 8  # of a row while a block is copied: one line of the cache
-RANK_TESTS = 64  # a column with more tests is decided by the rank of its cells
+RANK_TESTS = 24  # a column with more tests is decided by the rank of its cells
 ONE = np.uint64(1)
 NONE = np.uint64(0)
 ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -45,7 +45,7 @@ def decide_block(forest: Any, plan: Any, cells: Any, severity: float, here: Any,
     tests = (forest.test_threshold, flags, forest.set_start, forest.set_words)
     baseline, stepwise, test_base = plan.baseline, plan.stepwise, plan.test_base
     rounding, zero_missing = plan.rounding, plan.zero_missing
-    compared = np.empty(BLOCK)
+    compared, ranks = np.empty(BLOCK), np.empty(BLOCK, dtype=np.int64)
     for column in range(len(column_start) - 1):
         first, last = column_start[column], column_start[column + 1]
         if severity > 0.0 and stepwise[column]:
@@ -53,7 +53,7 @@ def decide_block(forest: Any, plan: Any, cells: Any, severity: float, here: Any,
         elif first < last:
             _stress_column(cells[column], baseline[column], severity, compared)
             _round_column(compared, rounding[column], zero_missing)
-            _decide_column(tests, first, last, compared, decisions)
+            _decide_column(tests, first, last, compared, ranks, decisions)
 
 
 @helper
@@ -92,8 +92,11 @@ def _round_column(cells: Any, rounding: int, zero_missing: bool) -> None:
 
 
 @helper
-def _decide_column(tests: Any, first: int, last: int, cells: Any, decisions: Any) -> None:
-    """Fill the bits of the tests first..last, which are those of one column; tests: (threshold, flags, sets)."""
+def _decide_column(tests: Any, first: int, last: int, cells: Any, ranks: Any, decisions: Any) -> None:
+    """Fill the bits of the tests first..last, which are those of one column; tests: (threshold, flags, sets).
+
+    ranks: (BLOCK,) scratch.
+    """
     threshold, flags, _, _ = tests
     kinds = 0
     for test in range(first, last):
@@ -103,7 +106,7 @@ def _decide_column(tests: Any, first: int, last: int, cells: Any, decisions: Any
             _decide_by_test(tests, test, cells, decisions)
         return
     if last - first > RANK_TESTS:
-        _decide_by_rank(threshold, first, last, cells, decisions)
+        _decide_by_rank(threshold, first, last, cells, ranks, decisions)
     else:
         for test in range(first, last):
             _compare(cells, threshold[test], test, decisions)
@@ -133,31 +136,34 @@ def _compare(cells: Any, threshold: float, test: int, decisions: Any) -> None:
 
 
 @helper
-def _decide_by_rank(threshold: Any, first: int, last: int, cells: Any, decisions: Any) -> None:
+def _decide_by_rank(threshold: Any, first: int, last: int, cells: Any, ranks: Any, decisions: Any) -> None:
     """v > t_i for all i below v's rank: mark each row at its rank, then OR downward."""
+    _rank_cells(threshold, first, last, cells, ranks)
     for test in range(first, last):
         for w in range(WORDS):
             decisions[test, w] = NONE
     for row in range(BLOCK):
-        rank = _rank(cells[row], threshold, first, last)
-        if rank > first:
-            decisions[rank - 1, row >> 6] |= ONE << np.uint64(row & 63)
+        if ranks[row] > first:
+            decisions[ranks[row] - 1, row >> 6] |= ONE << np.uint64(row & 63)
     for test in range(last - 2, first - 1, -1):
-        for w in range(WORDS):
-            decisions[test, w] |= decisions[test + 1, w]
+        join_rows(decisions, test, test + 1)
 
 
 @helper
-def _rank(v: float, threshold: Any, first: int, last: int) -> int:
-    """Return the first of the tests first..last whose threshold is not below v; ``first`` for NaN."""
-    low = first
+def _rank_cells(threshold: Any, first: int, last: int, cells: Any, ranks: Any) -> None:
+    """Fill ``ranks`` (BLOCK,): the first of the tests first..last whose threshold is not below v; ``first`` for NaN.
+
+    All rows halve the same range at the same time, so that each step is one loop over vectors of rows.
+    """
+    ranks[:] = first
     size = last - first
-    while size > 0:
+    while size > 1:
         half = size >> 1
-        above = v > threshold[low + half]
-        low = low + half + 1 if above else low
-        size = size - half - 1 if above else half
-    return low
+        for row in range(BLOCK):
+            ranks[row] += half if cells[row] > threshold[np.uint64(ranks[row] + half - 1)] else 0
+        size -= half
+    for row in range(BLOCK):
+        ranks[row] += 1 if cells[row] > threshold[np.uint64(ranks[row])] else 0
 
 
 @helper

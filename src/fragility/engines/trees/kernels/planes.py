@@ -1,10 +1,12 @@
 """Bit planes: the leaves that a block of rows reaches, by logic on whole words of rows.
 
-decisions  (T, WORDS)            bit of a row: it goes right at the test
-reach      (nodes, WORDS)        bit of a row: it arrives at the node
-planes     (16, WORDS)           bit of a row: that bit of its leaf's number
-known      (trees + 1, 2, BLOCK) leaf numbers of x, low and high byte; the last place is for those of one state
-sums       (outputs, BLOCK)      raw sums
+decisions   (T, WORDS)             bit of a row: it goes right at the test
+reach       (nodes, WORDS)         bit of a row: it arrives at the node
+planes      (16, WORDS)            bit of a row: that bit of its leaf's number
+known       (slots, bytes, BLOCK)  leaf numbers of x by tree; the last TOGETHER slots are for those of one state
+sums        (outputs, BLOCK)       raw sums
+totals      (parts, BLOCK, LANES)  the same where a leaf holds a value for each output: LANES outputs side by side
+on_the_way  (parts, BLOCK)         sums of x before every tree whose place in the sequence is a multiple of STRIDE
 """
 
 from __future__ import annotations
@@ -13,11 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from fragility.engines.trees.kernels.compiling import entry, helper
-from fragility.engines.trees.kernels.decisions import ALL, BLOCK, NONE, WORDS, decide_block, take_block
-from fragility.engines.trees.kernels.layout import MAX_LEAVES, PLANES
+from fragility.engines.trees.kernels.compiling import (
+    LANES,
+    TOGETHER,
+    add_lanes,
+    entry,
+    helper,
+    inlined,
+    split_rows,
+    unite_rows,
+)
+from fragility.engines.trees.kernels.decisions import ALL, BLOCK, NONE, ONE, WORDS, decide_block, take_block
+from fragility.engines.trees.kernels.layout import PLANES
 
 MOST_PLANES = 2 * PLANES  # of an oblivious tree: its leaves' numbers have up to two bytes
+STRIDE = 8  # trees between two sums of x that are kept; a multiple of TOGETHER
 
 KNOWN, ASKED, TO_KNOW = 0, 1, 2  # a tree's leaves: those of x, to be found, to be found and remembered as those of x
 
@@ -25,51 +37,39 @@ KNOWN, ASKED, TO_KNOW = 0, 1, 2  # a tree's leaves: those of x, to be found, to 
 # --- from decisions to leaves -------------------------------------------------------------------------------
 
 
-@helper
+@inlined
 def _run_network(gates: Any, first: int, last: int, decisions: Any, reach: Any) -> None:
     """Fill ``reach``: the rows that arrive at each node of the tree with these gates."""
     for w in range(WORDS):
         reach[0, w] = ALL
     for gate in range(first, last):
-        slot = gates[gate, 0]
-        right = gates[gate, 1]
-        test = gates[gate, 2]
-        for w in range(WORDS):
-            here = reach[slot, w]
-            way = decisions[test, w]
-            reach[slot + np.uint32(1), w] = here & ~way
-            reach[right, w] = here & way
+        split_rows(reach, gates[gate, 0], gates[gate, 1], decisions, gates[gate, 2])
 
 
-@helper
+@inlined
 def _collect_planes(slots: Any, starts: Any, tree: int, reach: Any, planes: Any) -> None:
     """Fill 8 bit planes of the leaf numbers from the rows that reach each node."""
     for plane in range(PLANES):
-        for w in range(WORDS):
-            planes[plane, w] = NONE
-        for i in range(starts[tree, plane], starts[tree, plane + 1]):
-            slot = slots[i]
-            for w in range(WORDS):
-                planes[plane, w] |= reach[slot, w]
+        unite_rows(reach, slots, starts[tree, plane], starts[tree, plane + 1], planes, plane)
 
 
-@helper
-def _copy_planes(level_test: Any, first: int, last: int, decisions: Any, planes: Any) -> None:
+@inlined
+def _copy_planes(level_test: Any, first: int, last: int, wide: bool, decisions: Any, planes: Any) -> None:
     """The leaf number of an oblivious tree has its levels' decisions for bits."""
     for level in range(first, last):
         test = level_test[level]
         for w in range(WORDS):
             planes[level - first, w] = decisions[test, w]
-    for plane in range(last - first, MOST_PLANES if last - first > PLANES else PLANES):
+    for plane in range(last - first, MOST_PLANES if wide else PLANES):
         for w in range(WORDS):
             planes[plane, w] = NONE
 
 
-@helper
+@inlined
 def _transpose(plane_bytes: Any, byte: int, numbers: Any, slot: int) -> None:
     """Turn 8 bit planes of a block into one byte a row, eight rows at a time.
 
-    plane_bytes: (16, BLOCK / 8) planes by bytes of eight rows; numbers: (trees + 1, 2, BLOCK / 8) words of eight rows.
+    plane_bytes: (16, BLOCK / 8) planes by bytes of eight rows; numbers: (slots, bytes, BLOCK / 8) words of eight rows.
     Eight bytes, one a plane, are an 8 x 8 matrix of bits; it is transposed by exchanging the two off-diagonal bits of
     each 2 x 2 square, then the off-diagonal squares of each 4 x 4 square, then those of the whole.
     """
@@ -90,81 +90,140 @@ def _transpose(plane_bytes: Any, byte: int, numbers: Any, slot: int) -> None:
         numbers[slot, byte, q] = _exchange(x, np.uint64(28), np.uint64(0x00000000F0F0F0F0))
 
 
-@helper
+@inlined
 def _exchange(x: Any, distance: Any, lower: Any) -> Any:
     """Exchange the bits marked in ``lower`` with those ``distance`` places above them."""
     differing = (x ^ (x >> distance)) & lower
     return x ^ differing ^ (differing << distance)
 
 
-@helper
-def _add_leaves(leaf_columns: Any, part: int, first: Any, known: Any, slot: int, total: Any) -> None:
-    """Add to ``total`` (BLOCK,) the value of each row's leaf, numbered from ``first``; leaf_columns (V, L)."""
-    for row in range(BLOCK):
-        total[row] += leaf_columns[part, first + np.uint64(known[slot, 0, row])]
+# --- from leaves to sums ------------------------------------------------------------------------------------
 
 
-@helper
-def _add_many_leaves(leaf_columns: Any, part: int, first: Any, known: Any, slot: int, total: Any) -> None:
-    """The same where leaf numbers have two bytes."""
-    for row in range(BLOCK):
-        leaf = np.uint64(known[slot, 0, row]) | np.uint64(known[slot, 1, row]) << np.uint64(8)
-        total[row] += leaf_columns[part, first + leaf]
+@inlined
+def _leaf(first: int, known: Any, slot: int, row: int, wide: bool) -> Any:
+    """Return the number of the leaf that a row reaches, among all leaves of the forest."""
+    leaf = first + np.int64(known[slot, 0, row])
+    return np.uint64(leaf + (np.int64(known[slot, 1, row]) << 8) if wide else leaf)
 
 
-@helper
-def _sum_block(forest: Any, networks: Any, decisions: Any, asked: Any, scratch: Any, known: Any, sums: Any) -> None:
-    """Fill ``sums`` (outputs, BLOCK) in tree order.
+@inlined
+def _add_leaves(leaf_value: Any, firsts: Any, known: Any, slots: Any, wide: bool, total: Any) -> None:
+    """Add to ``total`` (BLOCK,) the leaves of TOGETHER trees, one after the other; leaf_value (L,).
 
-    networks: what ``build_networks`` gives, and leaf_columns (V, L). asked: (trees,) KNOWN, ASKED or TO_KNOW.
-    scratch: (reach, planes).
+    firsts: first leaf of each tree. slots: where its leaf numbers are known.
     """
-    gates, gate_start, plane_slots, plane_start, leaf_columns = networks
-    reach, planes = scratch
-    plane_bytes = planes.view(np.uint8)
-    known_words = known.view(np.uint64)
-    leaf_start, tree_output, base = forest.leaf_start, forest.tree_output, forest.base
-    level_test, level_start = forest.level_test, forest.level_start
-    oblivious = len(level_start) > 1
-    n_trees = len(tree_output)
-    for output in range(len(sums)):
-        sums[output, :] = base[output]
-    for tree in range(n_trees):
-        slot = n_trees if asked[tree] == ASKED else tree
-        wide = leaf_start[tree + 1] - leaf_start[tree] > MAX_LEAVES
-        if asked[tree]:
-            if oblivious:
-                _copy_planes(level_test, level_start[tree], level_start[tree + 1], decisions, planes)
+    a, b, c, d = firsts[0], firsts[1], firsts[2], firsts[3]
+    p, q, r, s = slots[0], slots[1], slots[2], slots[3]
+    for row in range(BLOCK):
+        value = total[row] + leaf_value[_leaf(a, known, p, row, wide)]
+        value += leaf_value[_leaf(b, known, q, row, wide)]
+        value += leaf_value[_leaf(c, known, r, row, wide)]
+        total[row] = value + leaf_value[_leaf(d, known, s, row, wide)]
+
+
+@inlined
+def _add_leaf_vectors(leaf_lanes: Any, firsts: Any, known: Any, slots: Any, wide: bool, totals: Any) -> None:
+    """The same for all outputs of a leaf; leaf_lanes (parts, L, LANES), totals (parts, BLOCK, LANES)."""
+    a, b, c, d = firsts[0], firsts[1], firsts[2], firsts[3]
+    p, q, r, s = slots[0], slots[1], slots[2], slots[3]
+    for part in range(len(leaf_lanes)):
+        leaves, total = leaf_lanes[part], totals[part]
+        for row in range(BLOCK):
+            first, second = _leaf(a, known, p, row, wide), _leaf(b, known, q, row, wide)
+            third, fourth = _leaf(c, known, r, row, wide), _leaf(d, known, s, row, wide)
+            add_lanes(total, row, leaves, (first, second, third, fourth))
+
+
+@helper
+def _sum_block(forest: Any, networks: Any, decisions: Any, asked: Any, memory: Any, sums: Any) -> None:
+    """Fill ``sums`` (outputs, BLOCK), those of each output in tree order.
+
+    networks: ``scoring.Networks``. asked: (trees + 1,) KNOWN, ASKED or TO_KNOW. memory: what ``_memory`` gives.
+    Where a leaf holds one value, an output begins near the first tree whose leaves are not those of x.
+    """
+    sequence, sequence_start = networks.sequence, networks.sequence_start
+    gates, gate_start = networks.gates, networks.gate_start
+    plane_slots, plane_start = networks.plane_slots, networks.plane_start
+    leaf_value, leaf_lanes, leaf_start = networks.leaf_value, networks.leaf_lanes, networks.leaf_start
+    level_test, level_start, base = forest.level_test, forest.level_start, forest.base
+    reach, planes, known, sums_x, on_the_way, totals = memory
+    plane_bytes, known_words = planes.view(np.uint8), known.view(np.uint64)
+    vectors, oblivious = len(leaf_lanes) > 0, len(level_start) > 1
+    wide = known.shape[1] > 1
+    firsts, slots = np.empty(TOGETHER, dtype=np.int64), np.empty(TOGETHER, dtype=np.int64)
+    for output in range(len(sequence_start) - 1):
+        first, last = sequence_start[output], sequence_start[output + 1]
+        begin = first if vectors else _first_asked(sequence, first, last, asked)
+        if begin == last and first < last:
+            sums[output] = sums_x[output]
+            continue
+        total = sums[output]
+        _begin_sums(base, output, begin > first, on_the_way[begin // STRIDE + output], total, totals)
+        for place in range(begin, last, TOGETHER):
+            if (place - first) % STRIDE == 0 and asked[sequence[place]] == TO_KNOW and not vectors:
+                on_the_way[place // STRIDE + output] = total
+            for i in range(TOGETHER):
+                tree = sequence[place + i]
+                slots[i] = len(asked) + i if asked[tree] == ASKED else tree
+                firsts[i] = leaf_start[tree]
+                if asked[tree]:
+                    if oblivious:
+                        _copy_planes(level_test, level_start[tree], level_start[tree + 1], wide, decisions, planes)
+                    else:
+                        _run_network(gates, gate_start[tree], gate_start[tree + 1], decisions, reach)
+                        _collect_planes(plane_slots, plane_start, tree, reach, planes)
+                    for byte in range(known.shape[1]):
+                        _transpose(plane_bytes, byte, known_words, slots[i])
+            if vectors:
+                _add_leaf_vectors(leaf_lanes, firsts, known, slots, wide, totals)
             else:
-                _run_network(gates, gate_start[tree], gate_start[tree + 1], decisions, reach)
-                _collect_planes(plane_slots, plane_start, tree, reach, planes)
-            for byte in range(2 if wide else 1):
-                _transpose(plane_bytes, byte, known_words, slot)
-        first = np.uint64(leaf_start[tree])
-        for part in range(len(leaf_columns)):
-            total = sums[tree_output[tree] + part]
-            if wide:
-                _add_many_leaves(leaf_columns, part, first, known, slot, total)
-            else:
-                _add_leaves(leaf_columns, part, first, known, slot, total)
+                _add_leaves(leaf_value, firsts, known, slots, wide, total)
+    if vectors:
+        for output in range(len(sums)):
+            for row in range(BLOCK):
+                sums[output, row] = totals[output // LANES, row, output % LANES]
+
+
+@helper
+def _first_asked(sequence: Any, first: int, last: int, asked: Any) -> int:
+    """Return the place from which sums differ from those of x, as far as sums of x were kept; ``last``: nowhere."""
+    place = first
+    while place < last and asked[sequence[place]] == KNOWN:
+        place += 1
+    return place if place == last else place - (place - first) % STRIDE
+
+
+@helper
+def _begin_sums(base: Any, output: int, on_the_way: bool, kept: Any, total: Any, totals: Any) -> None:
+    """Fill what the leaves are added to: sums of x on the way, or the base, of one output or of all."""
+    if len(totals):
+        for each in range(len(base)):
+            totals[each // LANES, :, each % LANES] = base[each]
+    elif on_the_way:
+        total[:] = kept
+    else:
+        total[:] = base[output]
 
 
 # --- from x to its states -----------------------------------------------------------------------------------
 
 
 @helper
-def _rows_moved(moved: Any, rank: Any, start: int, rows: Any) -> None:
+def _rows_moved(moved: Any, order: Any, start: int, rows: Any) -> None:
     """Fill ``rows`` (G, WORDS): the rows of the block in which the state moves group g.
 
-    moved: (G,) 1 at the places that the state moves. rank: (n, G) place of each group in a row's order.
+    moved: (G,) 1 at the places that the state moves. order: (n, places) groups of a row by place.
     """
-    for group in range(len(rows)):
-        for w in range(WORDS):
-            word = NONE
-            for bit in range(64):
-                row = min(start + 64 * w + bit, len(rank) - 1)
-                word |= np.uint64(moved[rank[row, group]]) << np.uint64(bit)
-            rows[group, w] = word
+    if moved.all():
+        rows[:] = ALL
+        return
+    rows[:] = NONE
+    for place in range(order.shape[1]):
+        if moved[place]:
+            for row in range(BLOCK):
+                group = order[min(start + row, len(order) - 1), place]
+                rows[group, row >> 6] |= ONE << np.uint64(row & 63)
 
 
 @helper
@@ -185,61 +244,73 @@ def _mix(plan: Any, here: Any, there: Any, whole: bool, rows: Any, mixed: Any) -
 
 @helper
 def _trees_asked(tree_group: Any, rows: Any, asked: Any) -> None:
-    """Mark in ``asked`` (trees,) the trees with a test on a group that some row of the block moves."""
+    """Mark in ``asked`` (trees + 1,) the trees with a test on a group that some row of the block moves."""
     asked[:] = KNOWN
     for group in range(len(rows)):
         some = NONE
         for w in range(WORDS):
             some |= rows[group, w]
         if some:
-            for tree in range(len(asked)):
+            for tree in range(tree_group.shape[1]):
                 asked[tree] |= tree_group[group, tree]
 
 
 @helper
-def _score_x(forest: Any, networks: Any, plan: Any, cells: Any, here: Any, leaves: Any, sums: Any) -> None:
-    """Find the leaves of x itself, which many states share; here: its decisions, to be filled."""
-    scratch, known, asked = leaves
-    decide_block(forest, plan, cells, 0.0, here, here)
-    asked[:] = TO_KNOW
-    _sum_block(forest, networks, here, asked, scratch, known, sums)
+def _memory(forest: Any, networks: Any, plan: Any) -> Any:
+    """Return (reach, planes, known, sums of x, on_the_way, totals) of a block, to be filled."""
+    n_trees, n_outputs, kind = len(forest.tree_output), len(forest.base), forest.leaf_value.dtype
+    return (
+        np.empty((plan.slots, WORDS), dtype=np.uint64),
+        np.zeros((MOST_PLANES, WORDS), dtype=np.uint64),
+        np.zeros((n_trees + 1 + TOGETHER, networks.number_bytes, BLOCK), dtype=np.uint8),
+        np.empty((n_outputs, BLOCK), dtype=kind),
+        np.empty((len(networks.sequence) // STRIDE + n_outputs + 1, BLOCK), dtype=kind),
+        np.zeros((len(networks.leaf_lanes), BLOCK, LANES), dtype=kind),
+    )
 
 
 @entry
 def score_states(
-    forest: Any, networks: Any, plan: Any, matrix: Any, rank: Any, states: Any, span: Any, scores: Any
+    forest: Any, networks: Any, plan: Any, matrix: Any, order: Any, states: Any, span: Any, scores: Any
 ) -> None:
     """Fill ``scores`` (states, outputs, n) with the raw sums of every state of the rows span[0]..span[1].
 
-    rank: (n, G) place of each group in the row's order. states: (severity (Q,), moved (Q, G)): state q moves the groups
-    whose place is marked by severity[q]; states of equal severity follow one another.
+    order: (n, places) groups of a row by place. states: (severity (Q,), moved (Q, G)): state q moves the groups whose
+    place is marked by severity[q]; states of equal severity follow one another, and one that moves a place beyond those
+    of ``order`` moves all.
     """
     severity, moved = states
     tree_group = plan.tree_group
-    n_tests, n_trees = len(forest.test_column), len(forest.tree_output)
+    n_tests = len(forest.test_column)
     cells = np.empty((matrix.shape[1], BLOCK))
     here = np.empty((n_tests, WORDS), dtype=np.uint64)
     there = np.empty((n_tests, WORDS), dtype=np.uint64)
     mixed = np.empty((n_tests, WORDS), dtype=np.uint64)
     rows = np.empty((len(tree_group), WORDS), dtype=np.uint64)
-    scratch = (np.empty((plan.slots, WORDS), dtype=np.uint64), np.zeros((MOST_PLANES, WORDS), dtype=np.uint64))
-    known = np.zeros((n_trees + 1, 2, BLOCK), dtype=np.uint8)
-    asked = np.empty(n_trees, dtype=np.uint8)
-    sums = np.empty((scores.shape[1], BLOCK), dtype=forest.leaf_value.dtype)
+    memory = _memory(forest, networks, plan)
+    sums_x, sums = memory[3], np.empty((scores.shape[1], BLOCK), dtype=forest.leaf_value.dtype)
+    asked = np.empty(len(forest.tree_output) + 1, dtype=np.uint8)
     for start in range(span[0], span[1], BLOCK):
         size = min(BLOCK, span[1] - start)
         take_block(matrix, start, cells)
-        _score_x(forest, networks, plan, cells, here, (scratch, known, asked), sums)
+        decide_block(forest, plan, cells, 0.0, here, here)
+        asked[:-1] = TO_KNOW
+        asked[-1] = KNOWN  # the tree without a split
+        _sum_block(forest, networks, here, asked, memory, sums_x)
         at = 0.0
         for state in range(len(severity)):
             by = severity[state]
+            if by <= 0.0:
+                scores[state, :, start : start + size] = sums_x[:, :size]
+                continue
             if by != at and by < 1.0:
                 at = by
                 decide_block(forest, plan, cells, at, here, there)
-            _rows_moved(moved[state], rank, start, rows)
-            if by <= 0.0:
-                rows[:] = NONE
+            _rows_moved(moved[state], order, start, rows)
             _trees_asked(tree_group, rows, asked)
+            if not asked.any():
+                scores[state, :, start : start + size] = sums_x[:, :size]
+                continue
             _mix(plan, here, there, by >= 1.0, rows, mixed)
-            _sum_block(forest, networks, mixed, asked, scratch, known, sums)
+            _sum_block(forest, networks, mixed, asked, memory, sums)
             scores[state, :, start : start + size] = sums[:, :size]

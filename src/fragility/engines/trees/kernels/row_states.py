@@ -21,7 +21,7 @@ import numpy as np
 from fragility.engines.trees.kernels.cells import compared_cell, goes_right, stressed_cell
 from fragility.engines.trees.kernels.compiling import entry, helper
 from fragility.engines.trees.kernels.decisions import ALL, BLOCK, NONE, ONE, WORDS
-from fragility.engines.trees.kernels.planes import ASKED, MOST_PLANES, _sum_block
+from fragility.engines.trees.kernels.planes import ASKED, KNOWN, _memory, _sum_block
 
 MOST_PIECES = 64  # of a word: every lane another row
 
@@ -33,15 +33,14 @@ def score_row_states(forest: Any, networks: Any, sides: Any, matrix: Any, states
     sides: ``asking.Sides``. states: (owner (q,), moved (q, U), severity (q,), or empty where all are removals).
     """
     owner, moved, severity = states
-    n_tests, n_trees = len(forest.test_column), len(forest.tree_output)
     lane_moved = np.empty((WORDS, moved.shape[1]), dtype=np.uint64)
     first_lane = np.empty((MOST_PIECES, WORDS), dtype=np.int64)
     lanes = np.empty((MOST_PIECES, WORDS), dtype=np.uint64)
     cells = (np.empty((MOST_PIECES, WORDS)), np.empty((MOST_PIECES, WORDS)))
-    decisions = np.empty((n_tests, WORDS), dtype=np.uint64)
-    scratch = (np.empty((sides.slots, WORDS), dtype=np.uint64), np.zeros((MOST_PLANES, WORDS), dtype=np.uint64))
-    known = np.zeros((n_trees + 1, 2, BLOCK), dtype=np.uint8)
-    asked = np.full(n_trees, ASKED, dtype=np.uint8)
+    decisions = np.empty((len(forest.test_column), WORDS), dtype=np.uint64)
+    memory = _memory(forest, networks, sides)
+    asked = np.full(len(forest.tree_output) + 1, ASKED, dtype=np.uint8)
+    asked[-1] = KNOWN  # the tree without a split
     sums = np.empty((len(scores), BLOCK), dtype=forest.leaf_value.dtype)
     for start in range(span[0], span[1], BLOCK):
         size = min(BLOCK, span[1] - start)
@@ -56,7 +55,7 @@ def score_row_states(forest: Any, networks: Any, sides: Any, matrix: Any, states
             cells,
             decisions,
         )
-        _sum_block(forest, networks, decisions, asked, scratch, known, sums)
+        _sum_block(forest, networks, decisions, asked, memory, sums)
         scores[:, start : start + size] = sums[:, :size]
 
 

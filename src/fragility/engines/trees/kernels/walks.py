@@ -130,23 +130,25 @@ def _passes(v: float, threshold: float, word: int, compare: Any, sets: Any) -> b
 
 @entry
 def walk_states(
-    forest: Any, plan: Any, packed: Any, matrix: Any, rank: Any, levels: Any, span: Any, scores: Any
+    forest: Any, plan: Any, packed: Any, matrix: Any, order: Any, levels: Any, span: Any, scores: Any
 ) -> None:
     """Fill ``scores`` (states, outputs, n) with the raw sums of up to 64 states of the rows span[0]..span[1].
 
-    packed: ``scoring.PackedNodes``. rank: (n, G) place of each group in the row's order. levels: ``scoring.Levels``.
+    packed: ``scoring.PackedNodes``. order: (n, places) groups of a row by place. levels: ``scoring.Levels``.
     """
     tree_start, tree_output = forest.tree_start, forest.tree_output
     n_states, n_outputs, _ = scores.shape
     compared = np.empty((WALK_BLOCK, matrix.shape[1]), dtype=packed.compared.dtype)
     sums = np.empty((WALK_BLOCK, n_states, n_outputs), dtype=forest.leaf_value.dtype)
+    rank = np.empty((WALK_BLOCK, len(levels.at_least)), dtype=np.int64)
     waiting = (np.empty(MOST_STATES + 1, dtype=np.uint64), np.empty(MOST_STATES + 1, dtype=np.uint64))
     for start in range(span[0], span[1], WALK_BLOCK):
         size = min(WALK_BLOCK, span[1] - start)
         x = matrix[start : start + size]
         _compare_cells(x, plan.rounding, plan.zero_missing, compared)
         sums[:] = forest.base
-        rows = (x, compared, rank[start : start + size])
+        _rank_groups(order[start : start + size], rank)
+        rows = (x, compared, rank)
         for tree in range(len(tree_output)):  # a tree's nodes stay in cache for the whole block
             at = (tree_start[tree], tree_output[tree])
             _walk_tree(forest, plan, packed, at, rows, levels, waiting, sums)
@@ -160,6 +162,15 @@ def _compare_cells(x: Any, rounding: Any, zero_missing: bool, compared: Any) -> 
     for row in range(len(x)):
         for column in range(x.shape[1]):
             compared[row, column] = compared_cell(x[row, column], rounding[column], zero_missing)
+
+
+@helper
+def _rank_groups(order: Any, rank: Any) -> None:
+    """Fill ``rank`` (rows, G) with the place of each group; those not in ``order`` share the place after it."""
+    for row in range(len(order)):
+        rank[row] = min(order.shape[1], rank.shape[1] - 1)
+        for place in range(order.shape[1]):
+            rank[row, order[row, place]] = place
 
 
 @helper
