@@ -76,7 +76,7 @@ class GroupScores:
 
     def of_piece(self, rows: EvidenceRows, piece: slice) -> tuple[Floats, Floats]:
         """Return s (O, m) and t (G, O, m) of some rows; rows come last, so that every sum runs over whole vectors."""
-        u = self._sparse_sums(rows.matrix, piece) if sp.issparse(rows.matrix) else self._dense_sums(rows.matrix[piece])
+        u = self._sparse_sums(rows.matrix, piece) if sp.issparse(rows.matrix) else self.dense_sums(rows.matrix[piece])
         total = u.sum(axis=0)
         total += self.intercept[:, None]
         if not np.isfinite(total).all():
@@ -84,8 +84,8 @@ class GroupScores:
         u -= self.at_baseline[:, :, None]
         return total, u
 
-    def _dense_sums(self, part: Floats) -> Floats:
-        """Return u (G, O, m)."""
+    def dense_sums(self, part: Floats) -> Floats:
+        """Return u (G, O, m) of some rows (m, d)."""
         part = part[:, self.by_group]
         u = np.empty((self.n_groups * self.n_outputs, len(part)))
         for groups, columns, weights in self.products:

@@ -143,3 +143,37 @@ def add_lanes(typing_context: Any, totals: Any, row: Any, leaves: Any, chosen: A
 
     several = types.UniTuple(types.uint64, TOGETHER)  # type: ignore[no-untyped-call]
     return types.void(totals, types.int64, leaves, several), generate
+
+
+@intrinsic
+def compare_lanes(
+    typing_context: Any, out: Any, row: Any, starts: Any, start: Any, cells: Any, lanes: Any, count: Any, threshold: Any
+) -> Any:
+    """Fill out[row] with starts[start] and lanes[p] of every p < count, each where cells[p] exceeds the threshold.
+
+    All arrays (any, VECTOR_WORDS).
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        out, row, starts, start, cells, lanes, count, threshold = args
+        kinds = signature.args
+
+        def place(which: int, array: Any, index: Any) -> Any:
+            return _row_of(context, builder, kinds[which], array, index, VECTOR_WORDS)[0]
+
+        numbers = ir.VectorType(ir.DoubleType(), VECTOR_WORDS)
+        unknown = ir.Constant(numbers, ir.Undefined)
+        single = builder.insert_element(unknown, threshold, ir.Constant(ir.IntType(32), 0))
+        first = ir.Constant(ir.VectorType(ir.IntType(32), VECTOR_WORDS), [0] * VECTOR_WORDS)
+        everywhere = builder.shuffle_vector(single, unknown, first)
+        nothing = ir.Constant(ir.VectorType(ir.IntType(64), VECTOR_WORDS), [0] * VECTOR_WORDS)
+        union = cgutils.alloca_once(builder, nothing.type)  # type: ignore[no-untyped-call]
+        builder.store(builder.load(place(2, starts, start), align=8), union)
+        with cgutils.for_range(builder, count) as loop:
+            above = builder.fcmp_ordered(">", builder.load(place(4, cells, loop.index), align=8), everywhere)
+            right = builder.select(above, builder.load(place(5, lanes, loop.index), align=8), nothing)
+            builder.store(builder.or_(builder.load(union), right), union)
+        builder.store(builder.load(union), place(0, out, row), align=8)
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, starts, types.int64, cells, lanes, types.int64, types.float64), generate

@@ -13,13 +13,12 @@ import numpy as np
 
 from fragility.engines.trees.encoding import FLAGS
 from fragility.engines.trees.kernels.cells import compared_cell, goes_right, stressed_cell
-from fragility.engines.trees.kernels.compiling import entry, helper
+from fragility.engines.trees.kernels.compiling import entry, helper, inlined, lowest_bit
 from fragility.engines.trees.kernels.walks import (
     ALL,
     MOST_STATES,
     NONE,
     ONE,
-    _add_leaf,
     _baseline_right,
     _cell_right,
     _column,
@@ -148,3 +147,13 @@ def _visit_tree(
                 place += _steps_to_right(word, column_bits) if right else ONE
                 word = np.int64(nodes[place].word)
             _add_leaf(leaf_value, _leaf_number(word), states, sums, visit, output)
+
+
+@inlined
+def _add_leaf(leaf_value: Any, leaf: Any, states: Any, sums: Any, visit: int, output: int) -> None:
+    """Add a leaf's values to the sums of each of the states that reach it; leaf_value (L, V)."""
+    while states:
+        state: Any = lowest_bit(states)
+        for part in range(leaf_value.shape[1]):
+            sums[visit, state, output + part] += leaf_value[leaf, part]
+        states &= states - ONE
