@@ -163,6 +163,7 @@ class PackedNodes(NamedTuple):
     """The nodes of a forest as a walk reads them; the word of a node is explained in ``encoding``."""
 
     nodes: npt.NDArray[Any]  # (N,) records of ``threshold`` and ``word``
+    leaves: npt.NDArray[Any]  # (L * V + LANES,) leaf values one after the other, and a vector more to read beyond them
     compared: npt.NDArray[Any]  # (0,) of the thresholds' type: cells are compared in it
     column_bits: int  # of a node's word
 
@@ -174,6 +175,8 @@ def pack_nodes(forest: Forest, plan: Plan) -> PackedNodes:
     the largest float32 that is <= t. Eight bytes a node instead of sixteen make the walk nearly twice as fast: it waits
     for memory most of the time.
     """
+    from fragility.engines.trees.kernels import LANES
+
     column_bits = max(len(plan.baseline) - 1, 1).bit_length()
     words = _node_words(forest, plan, column_bits)
     small = plan.single and words.min() >= -(2**31) and words.max() < 2**31
@@ -182,7 +185,9 @@ def pack_nodes(forest: Forest, plan: Plan) -> PackedNodes:
     inner = forest.node_test >= 0
     nodes["threshold"][inner] = _rounded_down(forest.test_threshold, precision)[forest.node_test[inner]]
     nodes["word"] = words
-    return PackedNodes(nodes, np.empty(0, dtype=precision), column_bits)
+    leaves = np.zeros(forest.leaf_value.size + LANES, dtype=forest.leaf_value.dtype)
+    leaves[: forest.leaf_value.size] = forest.leaf_value.ravel()
+    return PackedNodes(nodes, leaves, np.empty(0, dtype=precision), column_bits)
 
 
 def _node_words(forest: Forest, plan: Plan, column_bits: int) -> Integers:

@@ -146,6 +146,40 @@ def add_lanes(typing_context: Any, totals: Any, row: Any, leaves: Any, chosen: A
 
 
 @intrinsic
+def add_slice(typing_context: Any, totals: Any, row: Any, values: Any, first: Any) -> Any:
+    """Add values[first], ..., values[first + LANES - 1] to totals[row]; values (any,), totals (any, LANES)."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        totals, row, values, first = args
+        total, alignment = _row_of(context, builder, signature.args[0], totals, row, LANES)
+        data = context.make_array(signature.args[2])(context, builder, values).data
+        added = builder.load(builder.bitcast(builder.gep(data, [first]), total.type), align=alignment)
+        builder.store(builder.fadd(builder.load(total, align=alignment), added), total, align=alignment)
+        return context.get_dummy_value()
+
+    return types.void(totals, types.int64, values, types.int64), generate
+
+
+@intrinsic
+def add_where(typing_context: Any, totals: Any, row: Any, bits: Any, value: Any) -> Any:
+    """Add a value to those of totals[row] whose bit is set, -0.0 to the others; totals (any, LANES), bits: the lowest."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        totals, row, bits, value = args
+        total, alignment = _row_of(context, builder, signature.args[0], totals, row, LANES)
+        before = builder.load(total, align=alignment)
+        chosen = builder.bitcast(builder.trunc(bits, ir.IntType(LANES)), ir.VectorType(ir.IntType(1), LANES))
+        first = builder.insert_element(ir.Constant(before.type, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
+        places = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        everywhere = builder.shuffle_vector(first, ir.Constant(before.type, ir.Undefined), places)
+        nothing = ir.Constant(before.type, [-0.0] * LANES)
+        builder.store(builder.fadd(before, builder.select(chosen, everywhere, nothing)), total, align=alignment)
+        return context.get_dummy_value()
+
+    return types.void(totals, types.int64, types.uint64, totals.dtype), generate
+
+
+@intrinsic
 def compare_lanes(
     typing_context: Any, out: Any, row: Any, starts: Any, start: Any, cells: Any, lanes: Any, count: Any, threshold: Any
 ) -> Any:

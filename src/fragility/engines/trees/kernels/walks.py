@@ -25,7 +25,7 @@ import numpy as np
 
 from fragility.engines.trees.encoding import BASELINE_RIGHT, COLUMN_SHIFT, FLAGS, KIND, NAN_RIGHT, NUMERIC
 from fragility.engines.trees.kernels.cells import compared_cell, goes_right, rounded_cell, stressed_cell
-from fragility.engines.trees.kernels.compiling import entry, helper, inlined, lowest_bit
+from fragility.engines.trees.kernels.compiling import LANES, add_slice, add_where, entry, helper, inlined, lowest_bit
 
 WALK_BLOCK = 512  # rows that visit a deep tree together
 MOST_STATES = 64
@@ -43,8 +43,8 @@ def _is_leaf(word: int) -> bool:
 
 
 @inlined
-def _leaf_number(word: int) -> Any:
-    return np.uint64(-1 - word)
+def _leaf_number(word: int) -> int:
+    return -1 - word
 
 
 @inlined
@@ -66,6 +66,18 @@ def _baseline_right(word: int) -> bool:
 @inlined
 def _is_numeric(word: int) -> bool:
     return (word & KIND) == NUMERIC
+
+
+@inlined
+def _together_right(word: int) -> bool:
+    """Return whether all states go right with a cell above the threshold: the test is numeric, the baseline right."""
+    return (word & (KIND | BASELINE_RIGHT)) == (NUMERIC | BASELINE_RIGHT)
+
+
+@inlined
+def _together_left(word: int) -> bool:
+    """Return whether all states go left with a cell that is not above the threshold."""
+    return (word & (KIND | BASELINE_RIGHT)) == NUMERIC
 
 
 @inlined
@@ -138,22 +150,26 @@ def walk_states(
     """
     tree_start, tree_output = forest.tree_start, forest.tree_output
     n_states, n_outputs, _ = scores.shape
+    by_state, lines = _layout(forest.leaf_value.shape[1], n_states, n_outputs)
     compared = np.empty((WALK_BLOCK, matrix.shape[1]), dtype=packed.compared.dtype)
-    sums = np.empty((WALK_BLOCK, n_states, n_outputs), dtype=forest.leaf_value.dtype)
+    sums = np.zeros((WALK_BLOCK * lines, LANES), dtype=forest.leaf_value.dtype)
     rank = np.empty((WALK_BLOCK, len(levels.at_least)), dtype=np.int64)
     waiting = (np.empty(MOST_STATES + 1, dtype=np.uint64), np.empty(MOST_STATES + 1, dtype=np.uint64))
     for start in range(span[0], span[1], WALK_BLOCK):
         size = min(WALK_BLOCK, span[1] - start)
         x = matrix[start : start + size]
         _compare_cells(x, plan.rounding, plan.zero_missing, compared)
-        sums[:] = forest.base
+        _begin_sums(forest.base, by_state, n_states, sums)
         _rank_groups(order[start : start + size], rank)
         rows = (x, compared, rank)
         for tree in range(len(tree_output)):  # a tree's nodes stay in cache for the whole block
             at = (tree_start[tree], tree_output[tree])
-            _walk_tree(forest, plan, packed, at, rows, levels, waiting, sums)
-        for row in range(size):
-            scores[:, :, start + row] = sums[row]
+            _walk_tree(forest, plan, packed, at, rows, levels, waiting, (sums, by_state, n_states, lines))
+        for state in range(n_states):
+            for output in range(n_outputs):
+                line, lane = _place_of(state, output, by_state, n_states, n_outputs)
+                for row in range(size):
+                    scores[state, output, start + row] = sums[row * lines + line, lane]
 
 
 @helper
@@ -175,21 +191,23 @@ def _rank_groups(order: Any, rank: Any) -> None:
 
 @helper
 def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: Any, waiting: Any, sums: Any) -> None:
-    """Add one tree's leaves to ``sums`` (rows, states, outputs).
+    """Add one tree's leaves to the sums.
 
-    at: (root, first output). rows: (x, x as compared, rank). waiting: scratch for the (node, states) of a row that are
+    at: (root, first output). sums: (sums, by_state, number of states, lines of a row), see ``_layout``. rows: (x, x as compared, rank). waiting: scratch for the (node, states) of a row that are
     still to be walked.
     """
     root, output = at
     x, compared, rank = rows
-    nodes, _, column_bits = packed
+    nodes, column_bits = packed.nodes, packed.column_bits
     severities, at_least, jump = levels
     waiting_place, waiting_states = waiting
-    leaf_value, sets = forest.leaf_value, (forest.set_start, forest.set_words)
+    leaf_value, n_values, sets = packed.leaves, forest.leaf_value.shape[1], (forest.set_start, forest.set_words)
+    total, by_state, n_states, lines = sums
     column_group, baseline, stepwise = plan.column_group, plan.baseline, plan.stepwise
     monotone, rounding, zero_missing = plan.monotone, plan.rounding, plan.zero_missing
     removal = len(severities)
-    everything = ALL >> np.uint64(MOST_STATES - sums.shape[1])
+    everything = ALL >> np.uint64(MOST_STATES - n_states)
+    several = 0 if monotone else KIND  # a cell may cross the threshold of any test more than once
     for row in range(len(x)):
         waiting_place[0], waiting_states[0] = root, everything
         depth = 1
@@ -198,24 +216,34 @@ def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: 
             place, states = waiting_place[depth], waiting_states[depth]
             word = np.int64(nodes[place].word)
             while not _is_leaf(word):
+                v, threshold = compared[row, _column(word, column_bits)], nodes[place].threshold
+                way = v > threshold
+                if way:
+                    if _together_right(word | several):
+                        place += _steps_to_right(word, column_bits)
+                        word = np.int64(nodes[place].word)
+                        continue
+                elif v != v and (word & NAN_RIGHT) != 0:
+                    way = True
+                elif _together_left(word | several):
+                    place += ONE
+                    word = np.int64(nodes[place].word)
+                    continue
                 column = _column(word, column_bits)
-                threshold = nodes[place].threshold
-                crosses_once = monotone and _is_numeric(word)
-                way = _cell_right(compared[row, column], threshold, word)
-                if crosses_once and way == _baseline_right(word):
-                    right = states if way else NONE
-                else:
-                    group = rank[row, column_group[column]]
-                    cell = (x[row, column], baseline[column], stepwise[column] != 0)
-                    if crosses_once:
-                        level = removal
+                group = rank[row, column_group[column]]
+                cell = (x[row, column], baseline[column], stepwise[column] != 0)
+                if _is_numeric(word | several):
+                    level = removal
+                    if way == _baseline_right(word):
+                        right = states if way else NONE
+                    else:
                         if states & at_least[group, 0] & ~at_least[group, removal]:  # some move the cell in part
                             level = _level(cell, threshold, way, severities, jump, rounding[column])
                         moved = at_least[group, level]
                         right = states & (~moved if way else moved)
-                    else:
-                        node, compare = (np.float64(threshold), word), (rounding[column], zero_missing)
-                        right = _right_by_level(states, node, cell, group, levels, compare, sets)
+                else:
+                    node, compare = (np.float64(threshold), word), (rounding[column], zero_missing)
+                    right = _right_by_level(states, node, cell, group, levels, compare, sets)
                 if right == states:
                     place += _steps_to_right(word, column_bits)
                 else:
@@ -226,14 +254,53 @@ def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: 
                     states &= ~right
                     place += ONE
                 word = np.int64(nodes[place].word)
-            _add_leaf(leaf_value, _leaf_number(word), states, sums, row, output)
+            leaf, line = _leaf_number(word) * n_values, row * lines
+            if by_state:
+                groups = (n_states + LANES - 1) // LANES
+                for part in range(n_values):
+                    first = line + (output + part) * groups
+                    for group in range(groups):
+                        add_where(total, first + group, states >> np.uint64(LANES * group), leaf_value[leaf + part])
+            else:
+                parts = lines // n_states
+                while states:
+                    first = line + np.int64(lowest_bit(states)) * parts
+                    for part in range(parts):
+                        add_slice(total, first + part, leaf_value, leaf + part * LANES)
+                    states &= states - ONE
 
 
-@inlined
-def _add_leaf(leaf_value: Any, leaf: Any, states: Any, sums: Any, row: int, output: int) -> None:
-    """Add a leaf's values to the sums of each of the states that reach it; leaf_value (L, V)."""
-    while states:
-        state: Any = lowest_bit(states)
-        for part in range(leaf_value.shape[1]):
-            sums[row, state, output + part] += leaf_value[leaf, part]
-        states &= states - ONE
+# --- sums ---------------------------------------------------------------------------------------------------
+#
+# The sums of a row are lines of LANES numbers. Where a leaf holds few values, LANES states stand side by side, and a
+# leaf is added to those that reach it, without a loop over them; else LANES outputs of one state do.
+
+FEW_VALUES = 2
+
+
+@helper
+def _layout(n_values: int, n_states: int, n_outputs: int) -> Any:
+    """Return whether states stand side by side, and how many lines a row has."""
+    by_state = n_values <= FEW_VALUES
+    if by_state:
+        return True, n_outputs * ((n_states + LANES - 1) // LANES)
+    return False, n_states * ((n_outputs + LANES - 1) // LANES)
+
+
+@helper
+def _place_of(state: int, output: int, by_state: bool, n_states: int, n_outputs: int) -> Any:
+    """Return (line, lane) of a sum within those of its row."""
+    if by_state:
+        return output * ((n_states + LANES - 1) // LANES) + state // LANES, state % LANES
+    return state * ((n_outputs + LANES - 1) // LANES) + output // LANES, output % LANES
+
+
+@helper
+def _begin_sums(base: Any, by_state: bool, n_states: int, sums: Any) -> None:
+    """Fill the sums of all rows with the base (outputs,)."""
+    lines = len(sums) // WALK_BLOCK
+    for state in range(n_states):
+        for output in range(len(base)):
+            line, lane = _place_of(state, output, by_state, n_states, len(base))
+            for row in range(WALK_BLOCK):
+                sums[row * lines + line, lane] = base[output]
