@@ -216,7 +216,7 @@ class _Search:
 
     def _prune(self, row: Integers, kept: Booleans, margins: Floats, width: int) -> tuple[Integers, Booleans]:
         """The `width` lowest margins of every undecided row; equal margins keep lexicographic order."""
-        order = np.lexsort((np.arange(len(row)), self._rounded(margins), row))
+        order = np.lexsort((self._rounded(margins), row))  # stable
         row, kept = row[order], kept[order]
         position = np.arange(len(row)) - np.searchsorted(row, row, side="left")
         chosen = (position < width) & (self.size[row] > self.max_size)
