@@ -460,7 +460,7 @@ def test_wide_rows_are_traced_in_smaller_chunks(numbers):
 def test_progress_counts_rows(numbers, monkeypatch):
     X, y = numbers
     monkeypatch.setattr(trees, "CHUNK_ROWS", 100)
-    monkeypatch.setattr(trees, "BLOCK_ROWS", 100)
+    monkeypatch.setattr(trees, "LEAST_ROWS", 100)
     model = Model.wrap(MODELS["lightgbm"]().fit(X, y))
     protocol = Protocol.fit(model, X)
     seen: list[tuple[int, int]] = []

@@ -24,16 +24,16 @@ from fragility.engines.trees.plan import path_and_grid, plan_for, single_removal
 from fragility.engines.trees.prediction import forest_predictor
 from fragility.engines.trees.readers import load_ensemble
 from fragility.engines.trees.recoding import Ensemble, recoding_of
-from fragility.engines.trees.scoring import in_this_thread, scorer_of
+from fragility.engines.trees.scoring import in_this_thread, rows_of_block, scorer_of
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.models import Model
 from fragility.protocol import Protocol
 
 ENGINE = "trees"
-BLOCK_ROWS = 512  # rows whose sums of all states are held at a time: a block of the kernels
 CHUNK_ROWS = 4096  # rows that a thread traces at a time, fewer where they would take more than CHUNK_BYTES
 CHUNK_BYTES = 64 * MEBIBYTE
+LEAST_ROWS = 512  # a block of the kernels
 CHUNKS_PER_THREAD = 2  # at least, so that a busy core does not hold up the rest
 
 
@@ -85,8 +85,8 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
 def _chunk_size(width: int, protocol: Protocol, n_rows: int) -> int:
     """Return how many rows a thread traces at a time: their cells, and what is observed of their states."""
     cells = 2 * width + 4 * protocol.states_per_row
-    fair = -(-n_rows // (CHUNKS_PER_THREAD * _threads() * BLOCK_ROWS)) * BLOCK_ROWS  # whole blocks, for every thread
-    return rows_within(CHUNK_BYTES, cells, least=BLOCK_ROWS, most=max(BLOCK_ROWS, min(CHUNK_ROWS, fair)))
+    fair = -(-n_rows // (CHUNKS_PER_THREAD * _threads() * LEAST_ROWS)) * LEAST_ROWS  # whole blocks, for every thread
+    return rows_within(CHUNK_BYTES, cells, least=LEAST_ROWS, most=max(LEAST_ROWS, min(CHUNK_ROWS, fair)))
 
 
 def _threads() -> int:
@@ -186,7 +186,8 @@ class _Scorer:
         self.asked = StatesAsked.of(protocol, rows.n_groups)
         plan = plan_for(ensemble.forest, self.recoding, rows, protocol)
         self.score = scorer_of(ensemble.forest, plan, in_this_thread)
-        self.in_order = np.tile(np.arange(rows.n_groups), (BLOCK_ROWS, 1))
+        self.block = rows_of_block(ensemble.forest)  # rows whose sums of all states are held at a time
+        self.in_order = np.tile(np.arange(rows.n_groups), (self.block, 1))
         self.first, self.second = single_removals(rows.n_groups), path_and_grid(self.asked)
         bare = self.score(plan.baseline[None, :], self.in_order[:1], unmoved(rows.n_groups))[0, :, 0]
         self.rules = Rules.of(ensemble.forest, self.asked, rows.offset, bare)
@@ -203,8 +204,8 @@ class _Scorer:
 def _trace_chunk(cells: Floats, decided: Integers | None, scorer: _Scorer) -> Trace:
     x, asked, n = scorer.recoding.recoded(cells), scorer.asked, len(cells)
     out, order = Blank.of(asked, decided, n), np.empty((n, asked.longest), dtype=np.int64)
-    for start in range(0, n, BLOCK_ROWS):
-        block = slice(start, start + BLOCK_ROWS)
+    for start in range(0, n, scorer.block):
+        block = slice(start, start + scorer.block)
         scorer.fill(x[block], out.rows(block), order[block])
     per_row = 1 + asked.n_groups + asked.depth - 1 + len(asked.grid) * len(asked.widths)
     return Trace(**out._asdict(), order=order[:, : asked.depth], evaluations=n * per_row, engine=ENGINE)

@@ -86,12 +86,13 @@ def plain_plan(forest: Forest, n_columns: int, sparse: bool) -> Plan:
 
 def tree_groups(forest: Forest, group: npt.NDArray[np.uint32], n_groups: int) -> npt.NDArray[np.uint8]:
     """Return (G, trees): 1 where a tree asks about a group."""
+    from fragility.engines.trees.kernels import groups_asked
+
     tests, starts = (
         (forest.level_test, forest.level_start) if forest.oblivious else (forest.node_test, forest.tree_start)
     )
-    tree = np.repeat(np.arange(forest.n_trees), np.diff(starts))
     asked = np.zeros((n_groups, forest.n_trees), dtype=np.uint8)
-    asked[group[forest.test_column[tests[tests >= 0]]], tree[tests >= 0]] = 1
+    groups_asked(tests, starts, group[forest.test_column], asked)
     return asked
 
 

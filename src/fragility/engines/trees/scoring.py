@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.arrays import MEBIBYTE, Floats, Integers
-from fragility.engines.trees.encoding import BASELINE_RIGHT, COLUMN_SHIFT
+from fragility.engines.trees.encoding import COLUMN_SHIFT
 from fragility.engines.trees.forest import Forest, starts_of
 from fragility.engines.trees.plan import Plan, States
 from fragility.evidence import STEP
@@ -38,10 +38,21 @@ def scorer_of(forest: Forest, plan: Plan, share: Share) -> Score:
 
     if not (kernels.score_states.signatures or kernels.walk_states.signatures):
         logger.info("loading the tree kernels; the first use on a machine compiles them, which takes some seconds")
-    small = forest.most_leaves <= kernels.MAX_LEAVES or forest.oblivious
-    if small and 3 * len(forest.test_column) * 8 * kernels.WORDS <= DECISION_BYTES:
-        return bit_planes(forest, plan, share)
-    return walks(forest, plan, share)
+    return bit_planes(forest, plan, share) if _fits_planes(forest) else walks(forest, plan, share)
+
+
+def rows_of_block(forest: Forest) -> int:
+    """Return how many rows the kernel of a forest takes together."""
+    import fragility.engines.trees.kernels as kernels
+
+    return kernels.BLOCK if _fits_planes(forest) else kernels.WALK_BLOCK
+
+
+def _fits_planes(forest: Forest) -> bool:
+    from fragility.engines.trees.kernels import MAX_LEAVES, WORDS
+
+    small = forest.most_leaves <= MAX_LEAVES or forest.oblivious
+    return small and 3 * len(forest.test_column) * 8 * WORDS <= DECISION_BYTES
 
 
 def bit_planes(forest: Forest, plan: Plan, share: Share) -> Score:
@@ -175,36 +186,23 @@ def pack_nodes(forest: Forest, plan: Plan) -> PackedNodes:
     the largest float32 that is <= t. Eight bytes a node instead of sixteen make the walk nearly twice as fast: it waits
     for memory most of the time.
     """
-    from fragility.engines.trees.kernels import LANES
+    from fragility.engines.trees.kernels import LANES, fill_nodes
 
     column_bits = max(len(plan.baseline) - 1, 1).bit_length()
-    words = _node_words(forest, plan, column_bits)
-    small = plan.single and words.min() >= -(2**31) and words.max() < 2**31
+    small = plan.single and forest.most_nodes << (COLUMN_SHIFT + column_bits) < 2**31
     precision, whole = (np.float32, np.int32) if small else (np.float64, np.int64)
-    nodes = np.zeros(len(words), dtype=[("threshold", precision), ("word", whole)])
-    inner = forest.node_test >= 0
-    nodes["threshold"][inner] = _rounded_down(forest.test_threshold, precision)[forest.node_test[inner]]
-    nodes["word"] = words
+    nodes = np.empty(len(forest.node_test), dtype=[("threshold", precision), ("word", whole)])
+    fill_nodes(forest, plan.test_base, _rounded_down(forest.test_threshold, precision), column_bits, nodes)
     leaves = np.zeros(forest.leaf_value.size + LANES, dtype=forest.leaf_value.dtype)
     leaves[: forest.leaf_value.size] = forest.leaf_value.ravel()
     return PackedNodes(nodes, leaves, np.empty(0, dtype=precision), column_bits)
 
 
-def _node_words(forest: Forest, plan: Plan, column_bits: int) -> Integers:
-    """Return (N,) the word of each node."""
-    inner = forest.node_test >= 0
-    test = forest.node_test[inner]
-    steps = (forest.node_right - np.arange(len(inner), dtype=np.int64))[inner]
-    column = forest.test_column[test].astype(np.int64)
-    base = np.where(plan.test_base[test], BASELINE_RIGHT, 0)
-    words = forest.node_test.astype(np.int64)  # as it is for a leaf
-    words[inner] = steps << (COLUMN_SHIFT + column_bits) | column << COLUMN_SHIFT | base | forest.test_flags[test]
-    return words
-
-
 def _rounded_down(values: Floats, precision: Any) -> npt.NDArray[Any]:
     rounded = values.astype(precision)
-    return np.where(rounded > values, np.nextafter(rounded, precision(-np.inf)), rounded)
+    above = np.flatnonzero(rounded > values)
+    rounded[above] = np.nextafter(rounded[above], precision(-np.inf))
+    return rounded
 
 
 class Levels(NamedTuple):

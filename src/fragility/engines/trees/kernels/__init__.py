@@ -27,7 +27,7 @@ from fragility.engines.trees.kernels.cells import baseline_ways
 from fragility.engines.trees.kernels.compiling import LANES, THREADS, TOGETHER
 from fragility.engines.trees.kernels.decisions import BLOCK, WORDS
 from fragility.engines.trees.kernels.drawing import strike
-from fragility.engines.trees.kernels.layout import MAX_LEAVES, build_networks, preorder
+from fragility.engines.trees.kernels.layout import MAX_LEAVES, build_networks, fill_nodes, groups_asked, preorder
 from fragility.engines.trees.kernels.observing import observe_path_and_grid, observe_removals
 from fragility.engines.trees.kernels.planes import score_states
 from fragility.engines.trees.kernels.row_states import score_row_states
@@ -44,6 +44,8 @@ __all__ = [
     "WORDS",
     "baseline_ways",
     "build_networks",
+    "fill_nodes",
+    "groups_asked",
     "observe_path_and_grid",
     "observe_removals",
     "preorder",

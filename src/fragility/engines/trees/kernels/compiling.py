@@ -162,7 +162,7 @@ def add_slice(typing_context: Any, totals: Any, row: Any, values: Any, first: An
 
 @intrinsic
 def add_where(typing_context: Any, totals: Any, row: Any, bits: Any, value: Any) -> Any:
-    """Add a value to those of totals[row] whose bit is set, -0.0 to the others; totals (any, LANES), bits: the lowest."""
+    """Add a value where the lowest LANES bits say so, elsewhere -0.0, to totals[row]; totals (any, LANES)."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         totals, row, bits, value = args
@@ -177,6 +177,24 @@ def add_where(typing_context: Any, totals: Any, row: Any, bits: Any, value: Any)
         return context.get_dummy_value()
 
     return types.void(totals, types.int64, types.uint64, totals.dtype), generate
+
+
+@intrinsic
+def fetch(typing_context: Any, array: Any, place: Any) -> Any:
+    """Have the line of the cache that holds an element brought near, without waiting for it; array (any,)."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array, place = args
+        data = context.make_array(signature.args[0])(context, builder, array).data
+        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        name = "llvm.prefetch.p0"
+        instruction = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        address = builder.bitcast(builder.gep(data, [place]), pointer)
+        builder.call(instruction, [address, number(0), number(2), number(1)])  # to read, second level of cache, data
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
 
 
 @intrinsic

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fragility.engines.trees.encoding import BASELINE_RIGHT, COLUMN_SHIFT
 from fragility.engines.trees.kernels.compiling import entry, helper
 
 PLANES = 8  # bits of a leaf's number
@@ -30,6 +31,35 @@ def preorder(left: Any, right: Any, leaf: Any) -> Any:
             stack[depth + 1] = left[node]
             depth += 2
     return order[:count]
+
+
+@entry
+def groups_asked(test: Any, start: Any, group: Any, asked: Any) -> None:
+    """Mark in ``asked`` (G, trees) the groups that each tree asks about.
+
+    test: of every node of the trees, negative: none. start: (trees+1,) where a tree's begin. group: (T,) of each test.
+    """
+    for tree in range(len(start) - 1):
+        for node in range(start[tree], start[tree + 1]):
+            if test[node] >= 0:
+                asked[group[test[node]], tree] = 1
+
+
+@entry
+def fill_nodes(forest: Any, test_base: Any, threshold: Any, column_bits: int, nodes: Any) -> None:
+    """Fill ``nodes`` (N,), records of threshold and word (see ``encoding``); threshold: (T,) in their precision."""
+    node_test, node_right = forest.node_test, forest.node_right
+    column, flags = forest.test_column, forest.test_flags
+    for node in range(len(nodes)):
+        test = node_test[node]
+        if test < 0:
+            nodes[node].threshold = 0.0
+            nodes[node].word = test
+        else:
+            steps = np.int64(node_right[node]) - node
+            word = steps << (COLUMN_SHIFT + column_bits) | np.int64(column[test]) << COLUMN_SHIFT
+            nodes[node].threshold = threshold[test]
+            nodes[node].word = word | (BASELINE_RIGHT if test_base[test] else 0) | np.int64(flags[test])
 
 
 @entry

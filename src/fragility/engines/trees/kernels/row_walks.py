@@ -16,12 +16,14 @@ from fragility.engines.trees.kernels.cells import compared_cell, goes_right, str
 from fragility.engines.trees.kernels.compiling import LANES, add_where, entry, helper
 from fragility.engines.trees.kernels.walks import (
     ALL,
+    FETCHED_FOR,
     MOST_STATES,
     NONE,
     ONE,
     _baseline_right,
     _cell_right,
     _column,
+    _fetch_tree,
     _is_leaf,
     _is_numeric,
     _leaf_number,
@@ -29,7 +31,7 @@ from fragility.engines.trees.kernels.walks import (
 )
 
 LINES = MOST_STATES // LANES  # of the sums of one output: LANES states stand side by side
-VISITS = 512  # that go through a tree together, while its nodes are in cache
+VISITS = 1024  # that go through a tree together, while its nodes are in cache
 
 
 @entry
@@ -55,6 +57,8 @@ def walk_row_states(forest: Any, sides: Any, packed: Any, matrix: Any, states: A
             sums[line] = forest.base[line // LINES % len(scores)]
         for tree in range(len(tree_output)):
             at = (tree_start[tree], tree_output[tree])
+            if count >= FETCHED_FOR:
+                _fetch_tree(forest, packed, tree)
             _visit_tree(forest, sides, packed, at, visits, (here, there, moved), waiting, sums)
         for visit in range(count):
             for output in range(len(scores)):

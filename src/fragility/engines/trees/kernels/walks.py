@@ -25,9 +25,20 @@ import numpy as np
 
 from fragility.engines.trees.encoding import BASELINE_RIGHT, COLUMN_SHIFT, FLAGS, KIND, NAN_RIGHT, NUMERIC
 from fragility.engines.trees.kernels.cells import compared_cell, goes_right, rounded_cell, stressed_cell
-from fragility.engines.trees.kernels.compiling import LANES, add_slice, add_where, entry, helper, inlined, lowest_bit
+from fragility.engines.trees.kernels.compiling import (
+    LANES,
+    add_slice,
+    add_where,
+    entry,
+    fetch,
+    helper,
+    inlined,
+    lowest_bit,
+)
 
-WALK_BLOCK = 512  # rows that visit a deep tree together
+WALK_BLOCK = 2048  # rows that visit a deep tree one after the other, while its nodes are near
+CACHE_LINE = 64  # bytes
+FETCHED_FOR = 256  # rows: fewer do not read most of a tree
 MOST_STATES = 64
 ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 NONE = np.uint64(0)
@@ -100,7 +111,7 @@ def _level(cell: Any, threshold: float, way: bool, severities: Any, jump: int, r
     return jump if stepwise or x != x else _crossing(x, baseline - x, threshold, way, severities, rounding)
 
 
-@helper
+@inlined
 def _crossing(x: float, toward: float, threshold: float, way: bool, severities: Any, rounding: int) -> int:
     """Count the severities at which the cell has not crossed yet; a loop without branches is the fastest."""
     level = 0
@@ -164,6 +175,8 @@ def walk_states(
         rows = (x, compared, rank)
         for tree in range(len(tree_output)):  # a tree's nodes stay in cache for the whole block
             at = (tree_start[tree], tree_output[tree])
+            if size >= FETCHED_FOR:
+                _fetch_tree(forest, packed, tree)
             _walk_tree(forest, plan, packed, at, rows, levels, waiting, (sums, by_state, n_states, lines))
         for state in range(n_states):
             for output in range(n_outputs):
@@ -190,11 +203,22 @@ def _rank_groups(order: Any, rank: Any) -> None:
 
 
 @helper
+def _fetch_tree(forest: Any, packed: Any, tree: int) -> None:
+    """Bring a tree's nodes and leaves near: the first rows would wait for each of them, one at a time."""
+    nodes, leaves, n_values = packed.nodes, packed.leaves, forest.leaf_value.shape[1]
+    for place in range(forest.tree_start[tree], forest.tree_start[tree + 1], CACHE_LINE // nodes.itemsize):
+        fetch(nodes, place)
+    first, last = forest.leaf_start[tree] * n_values, forest.leaf_start[tree + 1] * n_values
+    for place in range(first, last, CACHE_LINE // leaves.itemsize):
+        fetch(leaves, place)
+
+
+@helper
 def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: Any, waiting: Any, sums: Any) -> None:
     """Add one tree's leaves to the sums.
 
-    at: (root, first output). sums: (sums, by_state, number of states, lines of a row), see ``_layout``. rows: (x, x as compared, rank). waiting: scratch for the (node, states) of a row that are
-    still to be walked.
+    at: (root, first output). rows: (x, x as compared, rank). waiting: scratch for the (node, states) of a row that are
+    still to be walked. sums: (sums, whether states stand side by side, their number, lines of a row); see ``_layout``.
     """
     root, output = at
     x, compared, rank = rows
