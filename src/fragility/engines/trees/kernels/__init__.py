@@ -12,11 +12,11 @@ group.
 State sets (``walks``, for deep trees). One walk a row and tree carries a 64-bit set of states; it splits only at nodes
 where x and the baseline part.
 
-What a block's raw sums say (``observing``): link, margin, class, order of removal, first flip. The sums of all states
-are held for one block of rows at a time.
-
 Both again for rows that have states of their own (``row_states``, ``row_walks``), for labels, orders and searches: the
 lanes of a vector, and the bits of a set, are then states of one row or a few.
+
+What a block's raw sums say (``observing``): link, margin, class, order of removal, first flip. The sums of all states
+are held for one block of rows at a time.
 
 Entry points are called in several threads, each on its own rows; a row's sums run in tree order, so no bit depends on
 the number of threads. Named tuples of arrays (Forest, Plan, ...) are taken apart before a loop begins: inside it, each

@@ -180,41 +180,6 @@ def add_where(typing_context: Any, totals: Any, row: Any, bits: Any, value: Any)
 
 
 @intrinsic
-def compare_lanes(
-    typing_context: Any, out: Any, row: Any, starts: Any, start: Any, cells: Any, lanes: Any, count: Any, threshold: Any
-) -> Any:
-    """Fill out[row] with starts[start] and lanes[p] of every p < count, each where cells[p] exceeds the threshold.
-
-    Arrays are (any, 8). A loop over the eight words would be compiled with a test, each time it begins, that the arrays
-    it reads and writes do not overlap, which costs more than the loop.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        out, row, starts, start, cells, lanes, count, threshold = args
-        kinds = signature.args
-        words, numbers = ir.VectorType(ir.IntType(64), 8), ir.VectorType(ir.DoubleType(), 8)
-
-        def at(which: int, array: Any, index: Any, vector: Any) -> Any:
-            data = context.make_array(kinds[which])(context, builder, array).data
-            first = builder.gep(data, [builder.mul(index, ir.Constant(index.type, 8))])
-            return builder.bitcast(first, vector.as_pointer())
-
-        single = builder.insert_element(ir.Constant(numbers, ir.Undefined), threshold, ir.Constant(ir.IntType(32), 0))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), 8), [0] * 8)
-        everywhere = builder.shuffle_vector(single, ir.Constant(numbers, ir.Undefined), zeros)
-        union = cgutils.alloca_once_value(builder, builder.load(at(2, starts, start, words), align=8))  # type: ignore[no-untyped-call]
-        with cgutils.for_range(builder, count) as loop:
-            above = builder.fcmp_ordered(">", builder.load(at(4, cells, loop.index, numbers), align=8), everywhere)
-            own = builder.load(at(5, lanes, loop.index, words), align=8)
-            right = builder.select(above, own, ir.Constant(words, [0] * 8))
-            builder.store(builder.or_(builder.load(union), right), union)
-        builder.store(builder.load(union), at(0, out, row, words), align=8)
-        return context.get_dummy_value()
-
-    return types.void(out, types.int64, starts, types.int64, cells, lanes, types.int64, types.float64), generate
-
-
-@intrinsic
 def fetch(typing_context: Any, array: Any, place: Any) -> Any:
     """Have the line of the cache that holds an element brought near, without waiting for it; array (any,)."""
 
@@ -230,3 +195,37 @@ def fetch(typing_context: Any, array: Any, place: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.int64), generate
+
+
+@intrinsic
+def compare_lanes(
+    typing_context: Any, out: Any, row: Any, starts: Any, start: Any, cells: Any, lanes: Any, count: Any, threshold: Any
+) -> Any:
+    """Fill out[row] with starts[start] and lanes[p] of every p < count, each where cells[p] exceeds the threshold.
+
+    All arrays (any, VECTOR_WORDS).
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        out, row, starts, start, cells, lanes, count, threshold = args
+        kinds = signature.args
+
+        def place(which: int, array: Any, index: Any) -> Any:
+            return _row_of(context, builder, kinds[which], array, index, VECTOR_WORDS)[0]
+
+        numbers = ir.VectorType(ir.DoubleType(), VECTOR_WORDS)
+        unknown = ir.Constant(numbers, ir.Undefined)
+        single = builder.insert_element(unknown, threshold, ir.Constant(ir.IntType(32), 0))
+        first = ir.Constant(ir.VectorType(ir.IntType(32), VECTOR_WORDS), [0] * VECTOR_WORDS)
+        everywhere = builder.shuffle_vector(single, unknown, first)
+        nothing = ir.Constant(ir.VectorType(ir.IntType(64), VECTOR_WORDS), [0] * VECTOR_WORDS)
+        union = cgutils.alloca_once(builder, nothing.type)  # type: ignore[no-untyped-call]
+        builder.store(builder.load(place(2, starts, start), align=8), union)
+        with cgutils.for_range(builder, count) as loop:
+            above = builder.fcmp_ordered(">", builder.load(place(4, cells, loop.index), align=8), everywhere)
+            right = builder.select(above, builder.load(place(5, lanes, loop.index), align=8), nothing)
+            builder.store(builder.or_(builder.load(union), right), union)
+        builder.store(builder.load(union), place(0, out, row), align=8)
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, starts, types.int64, cells, lanes, types.int64, types.float64), generate

@@ -33,7 +33,6 @@ def score_row_states(forest: Any, networks: Any, sides: Any, matrix: Any, states
     sides: ``asking.Sides``. states: (owner (q,), moved (q, U), severity (q,), or empty where all are removals).
     """
     owner, moved, severity = states
-    n_tests = len(forest.test_column)
     block = (
         np.empty((MOST_PIECES, WORDS), dtype=np.int64),
         np.empty((MOST_PIECES, WORDS), dtype=np.uint64),
@@ -44,7 +43,7 @@ def score_row_states(forest: Any, networks: Any, sides: Any, matrix: Any, states
         np.empty((2 * MOST_PIECES, WORDS), dtype=np.uint64),
         np.zeros((2, WORDS), dtype=np.uint64),
     )
-    decisions = np.empty((n_tests, WORDS), dtype=np.uint64)
+    decisions = np.empty((len(forest.test_column), WORDS), dtype=np.uint64)
     memory = _memory(forest, networks, sides)
     asked = np.full(len(forest.tree_output) + 1, ASKED, dtype=np.uint8)
     asked[-1] = KNOWN  # the tree without a split

@@ -13,22 +13,25 @@ import numpy as np
 
 from fragility.engines.trees.encoding import FLAGS
 from fragility.engines.trees.kernels.cells import compared_cell, goes_right, stressed_cell
-from fragility.engines.trees.kernels.compiling import entry, helper, inlined, lowest_bit
+from fragility.engines.trees.kernels.compiling import LANES, add_where, entry, helper
 from fragility.engines.trees.kernels.walks import (
     ALL,
+    FETCHED_FOR,
     MOST_STATES,
     NONE,
     ONE,
     _baseline_right,
     _cell_right,
     _column,
+    _fetch_tree,
     _is_leaf,
     _is_numeric,
     _leaf_number,
     _steps_to_right,
 )
 
-VISITS = 512  # that go through a tree together, while its nodes are in cache
+LINES = MOST_STATES // LANES  # of the sums of one output: LANES states stand side by side
+VISITS = 1024  # that go through a tree together, while its nodes are in cache
 
 
 @entry
@@ -43,20 +46,25 @@ def walk_row_states(forest: Any, sides: Any, packed: Any, matrix: Any, states: A
     here = np.empty((VISITS, matrix.shape[1]), dtype=packed.compared.dtype)
     there = np.empty((VISITS, matrix.shape[1]), dtype=packed.compared.dtype)
     moved = np.empty((VISITS, states[1].shape[1]), dtype=np.uint64)
-    sums = np.empty((VISITS, MOST_STATES, len(scores)), dtype=forest.leaf_value.dtype)
+    sums = np.empty((VISITS * len(scores) * LINES, LANES), dtype=forest.leaf_value.dtype)
     waiting = (np.empty(MOST_STATES + 1, dtype=np.uint64), np.empty(MOST_STATES + 1, dtype=np.uint64))
     start = span[0]
     while start < span[1]:
         count = _cut_visits(states[0], states[2], start, span[1], first)
         visits = first[: count + 1]
         _take_visits(sides, matrix, states, visits, (here, there, moved))
-        sums[:] = forest.base
+        for line in range(len(sums)):
+            sums[line] = forest.base[line // LINES % len(scores)]
         for tree in range(len(tree_output)):
             at = (tree_start[tree], tree_output[tree])
+            if count >= FETCHED_FOR:
+                _fetch_tree(forest, packed, tree)
             _visit_tree(forest, sides, packed, at, visits, (here, there, moved), waiting, sums)
         for visit in range(count):
-            for state in range(visits[visit + 1] - visits[visit]):
-                scores[:, visits[visit] + state] = sums[visit, state]
+            for output in range(len(scores)):
+                for state in range(visits[visit + 1] - visits[visit]):
+                    line = (visit * len(scores) + output) * LINES + state // LANES
+                    scores[output, visits[visit] + state] = sums[line, state % LANES]
         start = visits[count]
 
 
@@ -103,7 +111,7 @@ def _take_visits(sides: Any, matrix: Any, states: Any, visits: Any, taken: Any) 
 def _visit_tree(
     forest: Any, sides: Any, packed: Any, at: Any, visits: Any, taken: Any, waiting: Any, sums: Any
 ) -> None:
-    """Add one tree's leaves to ``sums`` (visits, states, outputs).
+    """Add one tree's leaves to ``sums``: (visits outputs LINES, LANES), LANES states side by side.
 
     at: (root, first output). waiting: scratch for the (node, states) of a visit that are still to be walked.
     """
@@ -112,7 +120,7 @@ def _visit_tree(
     nodes, column_bits = packed.nodes, packed.column_bits
     waiting_place, waiting_states = waiting
     leaf_value, set_start, set_words = forest.leaf_value, forest.set_start, forest.set_words
-    unit, whole = sides.unit, sides.whole
+    unit, whole, n_outputs = sides.unit, sides.whole, len(forest.base)
     for visit in range(len(visits) - 1):
         waiting_place[0] = root
         waiting_states[0] = ALL >> np.uint64(MOST_STATES - (visits[visit + 1] - visits[visit]))
@@ -146,14 +154,9 @@ def _visit_tree(
                         right = NONE
                 place += _steps_to_right(word, column_bits) if right else ONE
                 word = np.int64(nodes[place].word)
-            _add_leaf(leaf_value, _leaf_number(word), states, sums, visit, output)
-
-
-@inlined
-def _add_leaf(leaf_value: Any, leaf: Any, states: Any, sums: Any, visit: int, output: int) -> None:
-    """Add a leaf's values to the sums of each of the states that reach it; leaf_value (L, V)."""
-    while states:
-        state: Any = lowest_bit(states)
-        for part in range(leaf_value.shape[1]):
-            sums[visit, state, output + part] += leaf_value[leaf, part]
-        states &= states - ONE
+            first = (visit * n_outputs + output) * LINES
+            lines = (visits[visit + 1] - visits[visit] + LANES - 1) // LANES
+            for part in range(leaf_value.shape[1]):
+                value = leaf_value[_leaf_number(word), part]
+                for line in range(lines):
+                    add_where(sums, first + part * LINES + line, states >> np.uint64(LANES * line), value)
