@@ -92,8 +92,9 @@ def _find_leaders(raw: Any, rules: Any, original: Any, found: Any) -> None:
     """
     own, rival, second = found
     divisor, scale = rules.divisor, rules.scale
-    value, first = np.empty(len(original)), np.full(len(original), -np.inf)
-    rival[:], second[:] = -np.inf, -np.inf
+    value, first = np.empty(len(original)), np.empty(len(original))
+    for row in range(len(original)):
+        first[row], rival[row], second[row] = -np.inf, -np.inf, -np.inf
     for class_ in range(len(raw)):
         for row in range(len(original)):
             value[row] = _score(raw[class_, row], divisor, scale)
@@ -114,6 +115,14 @@ def _log_clipped(p: float) -> float:
     return np.log(max(p, CLIP))
 
 
+@inlined
+def _largest(values: Any) -> float:
+    largest = -np.inf
+    for value in values:
+        largest = max(largest, value)
+    return largest
+
+
 @helper
 def _fill_logs(raw: Any, row: int, rules: Any, logs: Any) -> None:
     """Fill ``logs`` (C,) with the logarithms of a row's clipped probabilities, shifted by the declared decision."""
@@ -121,7 +130,7 @@ def _fill_logs(raw: Any, row: int, rules: Any, logs: Any) -> None:
     for class_ in range(len(logs)):
         logs[class_] = _score(raw[class_, row], divisor, scale)
     if rules.link == SOFTMAX:
-        highest, total = logs.max(), 0.0
+        highest, total = _largest(logs), 0.0
         for class_ in range(len(logs)):
             logs[class_] = np.exp(logs[class_] - highest)
             total += logs[class_]
@@ -158,7 +167,7 @@ def _leading_class(raw: Any, row: int, rules: Any, logs: Any) -> int:
             logs[class_] = _score(raw[class_, row], rules.divisor, rules.scale)
     else:
         _fill_logs(raw, row, rules, logs)
-    least = logs.max() - rules.resolution
+    least = _largest(logs) - rules.resolution
     for class_ in range(len(logs)):
         if logs[class_] >= least:
             return class_
