@@ -256,20 +256,39 @@ def observe_removals(scores: Any, rules: Any, out: Any, rest: Any) -> None:
     _read_confidence(scores[0], rules, predicted, out.confidence)
     _name_classes(scores[0], rules, predicted, support, named)
     path_margin, path_predicted = out.path_margin, out.path_predicted
-    path_margin[:, 0], path_support[:, 0], path_predicted[:, 0] = margin, support, named
+    _keep_step(0, margin, support, named, path_margin, path_support, path_predicted)
     one_step_margin, one_step_confidence = out.one_step_margin, out.one_step_confidence
     for group in range(len(scores) - 1):
         _read_margins(scores[1 + group], rules, predicted, support, read)
-        one_step_margin[:, group] = read
+        _keep_group(group, read, one_step_margin)
         _read_confidence(scores[1 + group], rules, predicted, read)
-        one_step_confidence[:, group] = read
+        _keep_group(group, read, one_step_confidence)
     _order_groups(margin, one_step_margin, rules.resolution, order)
     picked = np.empty((scores.shape[1], n), dtype=scores.dtype)
     for row in range(n):
-        picked[:, row] = scores[1 + order[row, 0], :, row]
+        for output in range(len(picked)):
+            picked[output, row] = scores[1 + order[row, 0], output, row]
     _read_margins(picked, rules, predicted, support, read)
     _name_classes(picked, rules, predicted, support, named)
-    path_margin[:, 1], path_support[:, 1], path_predicted[:, 1] = read, support, named
+    _keep_step(1, read, support, named, path_margin, path_support, path_predicted)
+
+
+@helper
+def _keep_step(
+    step: int, margin: Any, support: Any, named: Any, path_margin: Any, path_support: Any, path_predicted: Any
+) -> None:
+    """Keep what was read of one step of the path."""
+    for row in range(len(margin)):
+        path_margin[row, step] = margin[row]
+        path_support[row, step] = support[row]
+        path_predicted[row, step] = named[row]
+
+
+@helper
+def _keep_group(group: int, read: Any, kept: Any) -> None:
+    """Keep what was read of the removal of one group."""
+    for row in range(len(read)):
+        kept[row, group] = read[row]
 
 
 @entry
@@ -285,7 +304,7 @@ def observe_path_and_grid(scores: Any, rules: Any, out: Any, path_support: Any) 
     for step in range(2, depth + 1):
         _read_margins(scores[step - 2], rules, predicted, support, margin)
         _name_classes(scores[step - 2], rules, predicted, support, named)
-        path_margin[:, step], path_support[:, step], path_predicted[:, step] = margin, support, named
+        _keep_step(step, margin, support, named, path_margin, path_support, path_predicted)
     threshold, fade_margin = out.threshold, out.fade_margin
     threshold[:], fade_margin[:] = np.inf, np.nan
     for i in range(rules.n_grid):
@@ -295,7 +314,8 @@ def observe_path_and_grid(scores: Any, rules: Any, out: Any, path_support: Any) 
     for operator in range(n_operators if rules.n_grid < len(rules.severities) else 0):
         width = rules.widths[operator]
         if width <= depth:
-            support[:], margin[:] = path_support[:, width], path_margin[:, width]
+            for row in range(n):
+                support[row], margin[row] = path_support[row, width], path_margin[row, width]
         else:
             _read_margins(_alike(rules.bare, n), rules, predicted, support, margin)
         _keep_severity(rules.n_grid, operator, rules, support, margin, threshold, fade_margin)
