@@ -92,8 +92,9 @@ def _find_leaders(raw: Any, rules: Any, original: Any, found: Any) -> None:
     """
     own, rival, second = found
     divisor, scale = rules.divisor, rules.scale
-    value, first = np.empty(len(original)), np.full(len(original), -np.inf)
-    rival[:], second[:] = -np.inf, -np.inf
+    value, first = np.empty(len(original)), np.empty(len(original))
+    for row in range(len(original)):
+        first[row], rival[row], second[row] = -np.inf, -np.inf, -np.inf
     for class_ in range(len(raw)):
         for row in range(len(original)):
             value[row] = _score(raw[class_, row], divisor, scale)
@@ -114,6 +115,14 @@ def _log_clipped(p: float) -> float:
     return np.log(max(p, CLIP))
 
 
+@inlined
+def _largest(values: Any) -> float:
+    largest = -np.inf
+    for value in values:
+        largest = max(largest, value)
+    return largest
+
+
 @helper
 def _fill_logs(raw: Any, row: int, rules: Any, logs: Any) -> None:
     """Fill ``logs`` (C,) with the logarithms of a row's clipped probabilities, shifted by the declared decision."""
@@ -121,7 +130,7 @@ def _fill_logs(raw: Any, row: int, rules: Any, logs: Any) -> None:
     for class_ in range(len(logs)):
         logs[class_] = _score(raw[class_, row], divisor, scale)
     if rules.link == SOFTMAX:
-        highest, total = logs.max(), 0.0
+        highest, total = _largest(logs), 0.0
         for class_ in range(len(logs)):
             logs[class_] = np.exp(logs[class_] - highest)
             total += logs[class_]
@@ -158,7 +167,7 @@ def _leading_class(raw: Any, row: int, rules: Any, logs: Any) -> int:
             logs[class_] = _score(raw[class_, row], rules.divisor, rules.scale)
     else:
         _fill_logs(raw, row, rules, logs)
-    least = logs.max() - rules.resolution
+    least = _largest(logs) - rules.resolution
     for class_ in range(len(logs)):
         if logs[class_] >= least:
             return class_
@@ -247,20 +256,39 @@ def observe_removals(scores: Any, rules: Any, out: Any, rest: Any) -> None:
     _read_confidence(scores[0], rules, predicted, out.confidence)
     _name_classes(scores[0], rules, predicted, support, named)
     path_margin, path_predicted = out.path_margin, out.path_predicted
-    path_margin[:, 0], path_support[:, 0], path_predicted[:, 0] = margin, support, named
+    _keep_step(0, margin, support, named, path_margin, path_support, path_predicted)
     one_step_margin, one_step_confidence = out.one_step_margin, out.one_step_confidence
     for group in range(len(scores) - 1):
         _read_margins(scores[1 + group], rules, predicted, support, read)
-        one_step_margin[:, group] = read
+        _keep_group(group, read, one_step_margin)
         _read_confidence(scores[1 + group], rules, predicted, read)
-        one_step_confidence[:, group] = read
+        _keep_group(group, read, one_step_confidence)
     _order_groups(margin, one_step_margin, rules.resolution, order)
     picked = np.empty((scores.shape[1], n), dtype=scores.dtype)
     for row in range(n):
-        picked[:, row] = scores[1 + order[row, 0], :, row]
+        for output in range(len(picked)):
+            picked[output, row] = scores[1 + order[row, 0], output, row]
     _read_margins(picked, rules, predicted, support, read)
     _name_classes(picked, rules, predicted, support, named)
-    path_margin[:, 1], path_support[:, 1], path_predicted[:, 1] = read, support, named
+    _keep_step(1, read, support, named, path_margin, path_support, path_predicted)
+
+
+@helper
+def _keep_step(
+    step: int, margin: Any, support: Any, named: Any, path_margin: Any, path_support: Any, path_predicted: Any
+) -> None:
+    """Keep what was read of one step of the path."""
+    for row in range(len(margin)):
+        path_margin[row, step] = margin[row]
+        path_support[row, step] = support[row]
+        path_predicted[row, step] = named[row]
+
+
+@helper
+def _keep_group(group: int, read: Any, kept: Any) -> None:
+    """Keep what was read of the removal of one group."""
+    for row in range(len(read)):
+        kept[row, group] = read[row]
 
 
 @entry
@@ -276,7 +304,7 @@ def observe_path_and_grid(scores: Any, rules: Any, out: Any, path_support: Any) 
     for step in range(2, depth + 1):
         _read_margins(scores[step - 2], rules, predicted, support, margin)
         _name_classes(scores[step - 2], rules, predicted, support, named)
-        path_margin[:, step], path_support[:, step], path_predicted[:, step] = margin, support, named
+        _keep_step(step, margin, support, named, path_margin, path_support, path_predicted)
     threshold, fade_margin = out.threshold, out.fade_margin
     threshold[:], fade_margin[:] = np.inf, np.nan
     for i in range(rules.n_grid):
@@ -286,7 +314,8 @@ def observe_path_and_grid(scores: Any, rules: Any, out: Any, path_support: Any) 
     for operator in range(n_operators if rules.n_grid < len(rules.severities) else 0):
         width = rules.widths[operator]
         if width <= depth:
-            support[:], margin[:] = path_support[:, width], path_margin[:, width]
+            for row in range(n):
+                support[row], margin[row] = path_support[row, width], path_margin[row, width]
         else:
             _read_margins(_alike(rules.bare, n), rules, predicted, support, margin)
         _keep_severity(rules.n_grid, operator, rules, support, margin, threshold, fade_margin)

@@ -156,13 +156,13 @@ def _sum_block(forest: Any, networks: Any, decisions: Any, asked: Any, memory: A
         first, last = sequence_start[output], sequence_start[output + 1]
         begin = first if vectors else _first_asked(sequence, first, last, asked)
         if begin == last and first < last:
-            sums[output] = sums_x[output]
+            _copy(sums_x[output], sums[output])
             continue
         total = sums[output]
         _begin_sums(base, output, begin > first, on_the_way[begin // STRIDE + output], total, totals)
         for place in range(begin, last, TOGETHER):
             if (place - first) % STRIDE == 0 and asked[sequence[place]] == TO_KNOW and not vectors:
-                on_the_way[place // STRIDE + output] = total
+                _copy(total, on_the_way[place // STRIDE + output])
             for i in range(TOGETHER):
                 tree = sequence[place + i]
                 slots[i] = len(asked) + i if asked[tree] == ASKED else tree
@@ -199,11 +199,20 @@ def _begin_sums(base: Any, output: int, on_the_way: bool, kept: Any, total: Any,
     """Fill what the leaves are added to: sums of x on the way, or the base, of one output or of all."""
     if len(totals):
         for each in range(len(base)):
-            totals[each // LANES, :, each % LANES] = base[each]
+            for row in range(BLOCK):
+                totals[each // LANES, row, each % LANES] = base[each]
     elif on_the_way:
-        total[:] = kept
+        _copy(kept, total)
     else:
-        total[:] = base[output]
+        for row in range(BLOCK):
+            total[row] = base[output]
+
+
+@helper
+def _copy(source: Any, target: Any) -> None:
+    """Copy a row of sums. A loop compiles several times faster than the assignment of a slice."""
+    for row in range(BLOCK):
+        target[row] = source[row]
 
 
 # --- from x to its states -----------------------------------------------------------------------------------
@@ -215,10 +224,14 @@ def _rows_moved(moved: Any, order: Any, start: int, rows: Any) -> None:
 
     moved: (G,) 1 at the places that the state moves. order: (n, places) groups of a row by place.
     """
-    if moved.all():
-        rows[:] = ALL
+    everything = True
+    for place in range(len(moved)):
+        everything = everything and moved[place] != 0
+    for group in range(len(rows)):
+        for w in range(WORDS):
+            rows[group, w] = ALL if everything else NONE
+    if everything:
         return
-    rows[:] = NONE
     for place in range(order.shape[1]):
         if moved[place]:
             for row in range(BLOCK):
@@ -243,9 +256,10 @@ def _mix(plan: Any, here: Any, there: Any, whole: bool, rows: Any, mixed: Any) -
 
 
 @helper
-def _trees_asked(tree_group: Any, rows: Any, asked: Any) -> None:
-    """Mark in ``asked`` (trees + 1,) the trees with a test on a group that some row of the block moves."""
-    asked[:] = KNOWN
+def _trees_asked(tree_group: Any, rows: Any, asked: Any) -> bool:
+    """Mark in ``asked`` (trees + 1,) the trees that ask about a group that some row moves; return whether any do."""
+    for tree in range(len(asked)):
+        asked[tree] = KNOWN
     for group in range(len(rows)):
         some = NONE
         for w in range(WORDS):
@@ -253,6 +267,10 @@ def _trees_asked(tree_group: Any, rows: Any, asked: Any) -> None:
         if some:
             for tree in range(tree_group.shape[1]):
                 asked[tree] |= tree_group[group, tree]
+    found = NONE
+    for tree in range(len(asked)):
+        found |= np.uint64(asked[tree])
+    return found != NONE
 
 
 @helper
@@ -294,23 +312,27 @@ def score_states(
         size = min(BLOCK, span[1] - start)
         take_block(matrix, start, cells)
         decide_block(forest, plan, cells, 0.0, here, here)
-        asked[:-1] = TO_KNOW
-        asked[-1] = KNOWN  # the tree without a split
+        for tree in range(len(asked)):
+            asked[tree] = TO_KNOW if tree < len(asked) - 1 else KNOWN  # the last is the tree without a split
         _sum_block(forest, networks, here, asked, memory, sums_x)
         at = 0.0
         for state in range(len(severity)):
             by = severity[state]
-            if by <= 0.0:
-                scores[state, :, start : start + size] = sums_x[:, :size]
+            _rows_moved(moved[state], order, start, rows)
+            if by <= 0.0 or not _trees_asked(tree_group, rows, asked):
+                _keep(sums_x, scores[state], start, size)
                 continue
             if by != at and by < 1.0:
                 at = by
                 decide_block(forest, plan, cells, at, here, there)
-            _rows_moved(moved[state], order, start, rows)
-            _trees_asked(tree_group, rows, asked)
-            if not asked.any():
-                scores[state, :, start : start + size] = sums_x[:, :size]
-                continue
             _mix(plan, here, there, by >= 1.0, rows, mixed)
             _sum_block(forest, networks, mixed, asked, memory, sums)
-            scores[state, :, start : start + size] = sums[:, :size]
+            _keep(sums, scores[state], start, size)
+
+
+@helper
+def _keep(sums: Any, scores: Any, start: int, size: int) -> None:
+    """Copy the sums of a block to its rows of ``scores`` (outputs, n)."""
+    for output in range(len(sums)):
+        for row in range(size):
+            scores[output, start + row] = sums[output, row]
