@@ -20,7 +20,9 @@ def interrupted(words: list[object], slow_library: str, folder: Path) -> subproc
     """Run `fragility WORDS` in `folder`, press Ctrl-C while it imports `slow_library`, and return what it said."""
     path, started = folder / "slow", folder / "started"
     (path / slow_library).mkdir(parents=True)
-    code = f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\ntime.sleep(60)\n"
+    # In short naps: a signal that comes just before a nap begins is only seen when it ends.
+    naps = "for _ in range(600):\n    time.sleep(0.1)\n"
+    code = f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\n{naps}"
     (path / slow_library / "__init__.py").write_text(code)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])}
     process = subprocess.Popen(
