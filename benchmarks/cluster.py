@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -24,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import joblib
-from streaming import ID, prepare, resample
 
 import fragility as fg
 from fragility.canonical import digest_bytes
 from fragility.scale.ray import RayWorkers, _connected
 from fragility.scale.spark import SparkWorkers, _session
+from fragility_paper.bench.streaming import ID, peak_mebibytes, prepare, resample
 
 WAYS = ("one core", "one process", "ray", "spark")
 WORKERS = {"ray": b"ray::_Worker", "spark": b"pyspark.daemon"}  # how their processes call themselves
@@ -90,7 +89,7 @@ def audit(home: Path, way: str, rows: int) -> dict[str, Any]:
         "seconds": round(done - begun, 1),
         "rows_per_second": round(rows / (done - begun)),
         "driver_cpu_seconds": round(computed, 1),  # for one process, all there is
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "peak_mib": peak_mebibytes(),
         "peak_worker_mib": memory.mebibytes,
         "load_before": round(load, 1),  # of other processes; figures of a shared machine are lower bounds
         "manifest": digest_bytes((out / "manifest.json").read_bytes()),
