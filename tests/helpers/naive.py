@@ -127,7 +127,8 @@ def naive_mean(values: Sequence[float]) -> float:
     """The mean at 12 significant digits of the larger of itself and the spread; what lies below is noise."""
     n = len(values)
     mean = math.fsum(values) / n
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / n)
+    widest = max(abs(value - mean) for value in values) or 1.0  # its square may be too small for a float
+    spread = widest * math.sqrt(math.fsum(((value - mean) / widest) ** 2 for value in values) / n)
     size = max(abs(mean), spread)
     return round(mean, 11 - math.floor(math.log10(size))) + 0.0 if size > 0 else mean
 
