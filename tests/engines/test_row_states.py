@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import fitted
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, SGDClassifier
+from tree_models import LGB, MODELS
 
 import fragility as fg
 from fragility.engines.choice import native_for, prepared
@@ -26,23 +26,15 @@ from fragility.search import failing_sets_of_rows
 from fragility.stress import run_stress_rows
 
 pytest.importorskip("numba")
-xgboost = pytest.importorskip("xgboost")
 lightgbm = pytest.importorskip("lightgbm")
-catboost = pytest.importorskip("catboost")
 
-CAT = {"verbose": 0, "thread_count": 1, "allow_writing_files": False, "random_seed": 0}
-LGB = {"verbose": -1, "n_jobs": 1, "random_state": 0}
+NAMES = (
+    *("xgboost", "xgboost depth 10", "lightgbm", "lightgbm 400 leaves", "catboost", "catboost depth 10"),
+    *("hist gradient boosting", "random forest", "extra trees"),
+)
 TREES = {
-    "xgboost": lambda: xgboost.XGBClassifier(n_estimators=25, max_depth=6, n_jobs=1),
-    "xgboost depth 10": lambda: xgboost.XGBClassifier(n_estimators=5, max_depth=10, n_jobs=1),
-    "lightgbm": lambda: lightgbm.LGBMClassifier(n_estimators=25, **LGB),
+    **{name: MODELS[name] for name in NAMES},
     "lightgbm zeros missing": lambda: lightgbm.LGBMClassifier(n_estimators=25, zero_as_missing=True, **LGB),
-    "lightgbm 400 leaves": lambda: lightgbm.LGBMClassifier(n_estimators=5, num_leaves=400, min_child_samples=1, **LGB),
-    "catboost": lambda: catboost.CatBoostClassifier(iterations=25, depth=6, **CAT),
-    "catboost depth 10": lambda: catboost.CatBoostClassifier(iterations=4, depth=10, **CAT),
-    "hist gradient boosting": lambda: HistGradientBoostingClassifier(max_iter=15, random_state=0),
-    "random forest": lambda: RandomForestClassifier(12, random_state=0),
-    "extra trees": lambda: ExtraTreesClassifier(12, random_state=0),
 }
 LINEAR = {
     "logistic": lambda: LogisticRegression(max_iter=300),

@@ -74,16 +74,7 @@ def state_scorer(forest: Forest, sides: Sides) -> ScoreStates:
 def _bit_planes(forest: Forest, sides: Sides) -> ScoreStates:
     from fragility.engines.trees.kernels import BLOCK, score_row_states
 
-    networks = networks_of(forest)
-
-    def score(x: Floats, states: RowStates) -> npt.NDArray[Any]:
-        flat, moved, scores = _flat(states), sides.of(states), _blank_scores(forest, states)
-        on_all_threads(
-            len(states), BLOCK, lambda span: score_row_states(forest, networks, moved, x, flat, span, scores)
-        )
-        return scores
-
-    return score
+    return _scorer(forest, sides, BLOCK, score_row_states, networks_of(forest))
 
 
 def _walks(forest: Forest, sides: Sides) -> ScoreStates:
@@ -91,12 +82,15 @@ def _walks(forest: Forest, sides: Sides) -> ScoreStates:
 
     plan = plain_plan(forest, len(sides.baseline), sides.zero_missing)
     packed = pack_nodes(forest, plan._replace(test_base=sides.test_base, rounding=sides.rounding))
+    return _scorer(forest, sides, WALK_BLOCK, walk_row_states, packed)
+
+
+def _scorer(forest: Forest, sides: Sides, block: int, kernel: Any, trees: Any) -> ScoreStates:
+    """Return the scoring function of a kernel; trees: the forest as it reads it."""
 
     def score(x: Floats, states: RowStates) -> npt.NDArray[Any]:
         flat, moved, scores = _flat(states), sides.of(states), _blank_scores(forest, states)
-        on_all_threads(
-            len(states), WALK_BLOCK, lambda span: walk_row_states(forest, moved, packed, x, flat, span, scores)
-        )
+        on_all_threads(len(states), block, lambda span: kernel(forest, trees, moved, x, flat, span, scores))
         return scores
 
     return score

@@ -35,10 +35,10 @@ VISITS = 1024  # that go through a tree together, while its nodes are in cache
 
 
 @entry
-def walk_row_states(forest: Any, sides: Any, packed: Any, matrix: Any, states: Any, span: Any, scores: Any) -> None:
+def walk_row_states(forest: Any, packed: Any, sides: Any, matrix: Any, states: Any, span: Any, scores: Any) -> None:
     """Fill ``scores`` (outputs, q) with the raw sums of the states span[0]..span[1] of rows matrix (m, d).
 
-    sides: ``asking.Sides``. packed: ``scoring.PackedNodes``. states: (owner (q,), moved (q, U), severity (q,), or empty
+    packed: ``scoring.PackedNodes``. sides: ``asking.Sides``. states: (owner (q,), moved (q, U), severity (q,), or empty
     where all are removals).
     """
     tree_start, tree_output = forest.tree_start, forest.tree_output
