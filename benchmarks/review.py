@@ -45,7 +45,7 @@ VIEWS = {
     "deep page": "budget=all&confident=0&page={middle}",
     "one class": "budget=all&label=bad",
     "k* = 2": "budget=all&k=2",
-    "turned by a group": "budget=all&group=duration",
+    "flipped by a group": "budget=all&group=duration",
     "open cases": "budget=all&status=open",
     "accepted cases": "budget=all&status=accept",
     "of a reviewer": "budget=all&reviewer=Ana",

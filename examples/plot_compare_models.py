@@ -41,7 +41,7 @@ for name, certs in audits.items():
     sure = table[table["confidence"] >= 0.9]
     print(
         f"{name:<20} accuracy {models[name].score(X_test, y_test):.2f}   {len(sure):>3} confident, "
-        f"of these {(sure['flip_budget'] <= 2).mean():.0%} turn within two fields, mean RCMA {sure['rcma'].mean():.2f}"
+        f"of these {(sure['flip_budget'] <= 2).mean():.0%} flip within two fields, mean RCMA {sure['rcma'].mean():.2f}"
     )
 
 # %%

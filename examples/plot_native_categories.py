@@ -40,7 +40,7 @@ for name, audited in {"missing": certs, "typical value": typical}.items():
     table = audited.to_pandas()
     sure = table[table["confidence"] >= 0.9]
     print(
-        f"{name:<14} {len(sure)} confident, {(sure['flip_budget'] == 1).mean():.0%} of them turn when one field is lost"
+        f"{name:<14} {len(sure)} confident, {(sure['flip_budget'] == 1).mean():.0%} of them flip when one field is lost"
     )
 
 # %%

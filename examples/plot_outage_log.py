@@ -41,7 +41,7 @@ log = pd.DataFrame(
 # %%
 # Which confident decisions would not have survived those events?
 # ---------------------------------------------------------------
-# A decision counts as broken if one of the events drawn for it turns it, or takes half of its margin (``rule="any"``).
+# A decision counts as broken if one of the events drawn for it flips it, or takes half of its margin (``rule="any"``).
 stress = fg.Stress.from_outages(log, rule="any", tau_confidence=0.8)
 labels = fg.label_brittle(model, X_test, protocol, stress)
 print(labels.counts())

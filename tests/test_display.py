@@ -55,7 +55,7 @@ def test_collapse_shows_margin_groups_and_flip(certs):
     assert ticks == ["full record", *(f"− {name}" for name in cert.path)]
     legend = [text.get_text() for text in display.ax_.get_legend().get_texts()]
     groups = "1 group" if cert.flip_budget == 1 else f"{cert.flip_budget} groups"
-    assert legend == [f"{cert.predicted!r} at {cert.confidence:.0%}", f"turns {cert.turns_to!r} after {groups}"]
+    assert legend == [f"{cert.predicted!r} at {cert.confidence:.0%}", f"flips to {cert.flips_to!r} after {groups}"]
     ring = display.ax_.lines[-1]
     assert (ring.get_xdata()[0], ring.get_ydata()[0]) == (cert.flip_budget, cert.path_margin[cert.flip_budget])
 
@@ -117,7 +117,7 @@ def test_the_corner_holds_the_most_fragile_confident_predictions(certs):
     assert (inside["confidence"] >= 0.8).all()
     assert inside["exposure"].min() >= outside["exposure"].max()
     label = display.ax_.patches[0].get_label()
-    assert label == f"brittle corner: {display.in_corner.sum()} predictions"
+    assert label == f"exposed corner: {display.in_corner.sum()} predictions"
 
 
 def test_map_without_confident_predictions_has_no_corner(certs):

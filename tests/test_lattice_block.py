@@ -218,7 +218,7 @@ def test_a_certificate_says_its_block_in_words(certs):
     assert f"the path takes {fewer.flip_budget}" in fewer.story()
     assert "if each group of fields is missing 5% of the time" in fewer.sentence()
     never = next(cert for cert in certs if cert.smallest_state == NONE_AT_ALL)
-    assert "no loss of whole groups turns it; never lost if each" in never.sentence()
+    assert "no loss of whole groups flips it; never lost if each" in never.sentence()
     assert "smallest failing set: none at all, proved" in str(never)
     missed = replace(fewer, flipped=False)
     assert f"which the path of {len(missed.path)} removals does not show" in missed.sentence()

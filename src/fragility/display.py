@@ -65,7 +65,7 @@ def _panels(ax: Axes | Sequence[Axes] | None, count: int, size: tuple[float, flo
 class CollapseCurve:
     """One row's margin along its removal path; step 0 is the full record.
 
-    `flip_step` is k*, or None where the prediction survives every step; `flip_class` is what it turns into.
+    `flip_step` is k*, or None where the prediction survives every step; `flip_class` is the class it flips to.
     """
 
     identifier: Any
@@ -169,7 +169,7 @@ def _collapse_curve(certs: Certificates, row: int) -> CollapseCurve:
         groups=cert.path,
         margin=cert.path_margin,
         flip_step=cert.flip_budget if cert.flipped else None,
-        flip_class=cert.turns_to,
+        flip_class=cert.flips_to,
     )
 
 
@@ -182,7 +182,7 @@ def _draw_collapse(ax: Axes, curve: CollapseCurve) -> None:
         ax.plot(steps[k:], curve.margin[k:], color=RED, marker="o", markersize=5, linewidth=2.0)
         ax.plot(
             [k], [curve.margin[k]], linestyle="none", marker="o", markersize=13, fillstyle="none",
-            markeredgewidth=2.0, color=RED, label=f"turns {curve.flip_class!r} after {_groups(k)}",
+            markeredgewidth=2.0, color=RED, label=f"flips to {curve.flip_class!r} after {_groups(k)}",
         )  # fmt: skip
     ax.set_xticks(steps, curve.tick_labels, rotation=35, ha="right", rotation_mode="anchor")
     ax.set_xlabel("evidence replaced by the baseline, one group after another")
@@ -209,7 +209,7 @@ SCORE_LABEL = {"exposure": "exposure", "fds": "fragility (FDS)"}
 
 @dataclass
 class FragilityMapDisplay:
-    """Confidence against exposure (or FDS), one mark a prediction, with the brittle corner marked.
+    """Confidence against exposure (or FDS), one mark a prediction, with the exposed corner marked.
 
     The corner holds the confident predictions (at least `min_confidence`) whose score is at least `threshold`:
     those that look safest and rest on least.
@@ -223,7 +223,7 @@ class FragilityMapDisplay:
     flip_budget : array of shape (n,)
         k*.
     flipped : array of bool of shape (n,)
-        Whether the prediction turned.
+        Whether the prediction flipped.
     min_confidence : float
         Where confident begins.
     threshold : float
@@ -260,7 +260,7 @@ class FragilityMapDisplay:
         by: str = "exposure",
         ax: Axes | None = None,
     ) -> FragilityMapDisplay:
-        """Draw all predictions and mark the brittle corner.
+        """Draw all predictions and mark the exposed corner.
 
         Parameters
         ----------
@@ -291,7 +291,7 @@ class FragilityMapDisplay:
 
     @property
     def in_corner(self) -> np.ndarray:
-        """Which predictions lie in the brittle corner."""
+        """Which predictions lie in the exposed corner."""
         return (self.confidence >= self.min_confidence) & (self.score >= self.threshold)
 
     def plot(self, ax: Axes | None = None) -> FragilityMapDisplay:
@@ -328,7 +328,7 @@ class FragilityMapDisplay:
         corner = (self.min_confidence, self.threshold)
         size = (right - corner[0], top - corner[1])
         count = int(self.in_corner.sum())
-        label = f"brittle corner: {count} prediction{'' if count == 1 else 's'}"
+        label = f"exposed corner: {count} prediction{'' if count == 1 else 's'}"
         ax.add_patch(
             Rectangle(corner, *size, facecolor=RED, alpha=0.12, edgecolor=RED, linewidth=1.2, zorder=0.5, label=label)
         )

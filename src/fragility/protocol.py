@@ -65,7 +65,7 @@ class Protocol:
     operators : tuple of str
         The gradual degradations, such as ``attenuate_all`` and ``attenuate_top1``.
     severities : tuple of float
-        The grid on which each operator looks for the mildest degradation that turns the prediction.
+        The grid on which each operator looks for the mildest degradation that flips the prediction.
     depth : int
         K, how many groups the removal path takes.
     reading : {"support", "current", "support_unbounded"}

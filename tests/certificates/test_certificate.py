@@ -91,7 +91,7 @@ def test_budget_is_the_first_flip_of_the_path(certs: Certificates) -> None:
         assert cert.flipped is bool(flips)
         assert cert.flip_budget == (flips[0] if flips else certs.protocol.depth + 1)
         assert cert.failing_groups == (cert.path[: flips[0]] if flips else ())
-        assert cert.turns_to == (cert.path_predicted[flips[0]] if flips else None)
+        assert cert.flips_to == (cert.path_predicted[flips[0]] if flips else None)
         assert 0.0 <= cert.rcma <= 1.0 and 0.0 <= cert.fds < 1.0
 
 
@@ -109,7 +109,7 @@ def test_one_certificate_reads_as_a_story(certs: Certificates) -> None:
     assert "<- flips" not in str(holds) and "(no flip)" in str(holds)
     shown = flipped._repr_html_()
     assert "<pre" not in shown and shown.count("<svg") == 1 and "<script" not in shown
-    assert f"turns at {flipped.flip_budget}" in shown and shown.count("<table") == 2
+    assert f"flips at {flipped.flip_budget}" in shown and shown.count("<table") == 2
 
 
 def test_positions_and_ids(certs: Certificates) -> None:

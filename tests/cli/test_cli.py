@@ -83,7 +83,7 @@ def test_compare_shows_audits_side_by_side(made, tmp_path):
     words = ["compare", made / "audit", tmp_path / "mode"]
     done = run(*words, "--labels", made / "test.parquet", *COLUMNS)
     assert done.code == 0
-    for measure in ("accuracy", "mean flip budget k*", "targeted (RCMA)", "mean FDS", "turn after one group"):
+    for measure in ("accuracy", "mean flip budget k*", "targeted (RCMA)", "mean FDS", "flip after one group"):
         assert measure in done.out
     truth = pd.read_parquet(made / "test.parquet")["risk"]
     predicted = fg.Certificates.load(made / "audit").to_pandas()["predicted"]

@@ -147,17 +147,17 @@ def test_compare_says_which_predictions_changed(folder, tmp_path):
                    "--trust", "--out", tmp_path / name)  # fmt: skip
         assert done.code == 0, done.err
     audits = [fg.Certificates.load(tmp_path / name).to_pandas() for name in ("plain", "hard")]
-    brittle = [(a["confidence"] >= 0.9) & a["flipped"] & (a["flip_budget"] <= 2) for a in audits]
+    early = [(a["confidence"] >= 0.9) & a["flipped"] & (a["flip_budget"] <= 2) for a in audits]
     changed = audits[0]["predicted"] != audits[1]["predicted"]
     done = run("compare", tmp_path / "plain", tmp_path / "hard", "--changes", tmp_path / "changes.csv",
                "--labels", folder / "test.parquet", "--target", "risk")  # fmt: skip
     assert done.code == 0, done.err
-    assert f"no longer brittle: {(brittle[0] & ~brittle[1]).sum()}" in done.out
-    assert f"brittle now: {(~brittle[0] & brittle[1]).sum()}" in done.out
+    assert f"no longer flip early: {(early[0] & ~early[1]).sum()}" in done.out
+    assert f"flip early now: {(~early[0] & early[1]).sum()}" in done.out
     assert f"labels changed: {changed.sum()}" in done.out
     truth = rows(folder, "test.parquet")[1].to_numpy()
     mended = (changed & (audits[1]["predicted"] == truth)).sum()
     assert f"{mended} of them now right, {changed.sum() - mended} were right before" in done.out
     table = pd.read_csv(tmp_path / "changes.csv")
-    assert len(table) == 300 and table["brittle_after"].sum() == brittle[1].sum()
+    assert len(table) == 300 and table["early_after"].sum() == early[1].sum()
     assert "must end in .csv" in refuse("compare", tmp_path / "plain", tmp_path / "hard", "--changes", "c.xlsx")

@@ -108,7 +108,7 @@ def test_before_against_after_as_a_table():
     mending = Mending(*(standing(model, X_VAL, protocol, Y_VAL) for model in models))
     for model, stands in zip(models, (mending.before, mending.after), strict=True):
         summary = fg.audit(model, X_VAL, protocol).summary(labels=dict(enumerate(Y_VAL)))
-        assert (stands.flip_budget, stands.turn_after_one) == (
+        assert (stands.flip_budget, stands.flip_after_one) == (
             summary.mean_flip_budget,
             summary.confident_flips_after_one,
         )

@@ -90,7 +90,7 @@ def test_the_cases_are_the_most_fragile_confident_ones(certs) -> None:
     assert [case.id for case in cases] == [str(cert.id) for cert in worst]
     for case, cert in zip(cases, worst, strict=True):
         assert (case.path, case.margins, case.flip_budget) == (cert.path, cert.path_margin, cert.flip_budget)
-        assert case.turns_to == (None if cert.turns_to is None else str(cert.turns_to))
+        assert case.flips_to == (None if cert.flips_to is None else str(cert.flips_to))
 
 
 def test_the_brittle_corner_holds_the_most_exposed_fifth(certs) -> None:
@@ -151,7 +151,7 @@ def test_smaller_sets_and_failure_probabilities_are_told_where_the_audit_has_the
     assert "If each group fails on its own with probability 0.05, about" in report.markdown
     assert "it is lost with probability 12%, one case in 8" in report.markdown
     assert ("(between 10% and 15%)" in report.markdown) is not exact
-    assert "A single group turns it: " in report.html and "no smaller set turns it" in report.html
+    assert "A single group flips it: " in report.html and "no smaller set flips it" in report.html
     assert numbers(certs).confident.lattice is None
 
 
@@ -257,9 +257,9 @@ def test_several_audits_are_matched_by_id() -> None:
     assert not report.summary.same_protocol and pair.shared == 150 == pair.same_class
     both = [(a, other.by_id(a.id)) for a in one if a.id in range(150)]
     sure = [(a, b) for a, b in both if a.confidence >= 0.9 and b.confidence >= 0.9]
-    turns = [(a.flipped and a.flip_budget <= 2, b.flipped and b.flip_budget <= 2) for a, b in sure]
+    flips = [(a.flipped and a.flip_budget <= 2, b.flipped and b.flip_budget <= 2) for a, b in sure]
     assert pair.both_confident == len(sure)
-    assert (pair.turn_in_both, pair.turn_in_first_only) == (turns.count((True, True)), turns.count((True, False)))
+    assert (pair.flip_in_both, pair.flip_in_first_only) == (flips.count((True, True)), flips.count((True, False)))
     assert "Models side by side" in report.html and "Models side by side" in report.markdown
     assert "different protocols" in report.markdown
     apart = fg.Report.of({"first": one, "second": replace_ids(other)})

@@ -159,7 +159,7 @@ def test_what_if_over_the_wire(ana, audited):
     cert = audited.certs.most_fragile(1)[0]
     case = first_case(ana)
     answer = ana.post(f"{case}/whatif", json={"severities": {group: 1 for group in cert.failing_groups}}).json()
-    assert answer["predicted"] == cert.turns_to and answer["flipped"]
+    assert answer["predicted"] == cert.flips_to and answer["flipped"]
     assert answer["margin"] == pytest.approx(cert.path_margin[cert.flip_budget], abs=1e-9)
     for body in ([], {}, {"severities": 1}, {"severities": {"age": 7}}):
         refused = ana.post(f"{case}/whatif", json=body)
@@ -224,7 +224,7 @@ def test_an_audit_with_more_or_fewer_columns_is_still_read(bench, ana):
     )
     fewer = {name: value for name, value in row.items() if name not in steps}
     story = story_of(fewer, queued, bench.cases.protocol, bench.cases.manifest)
-    assert story.curve is None and len(story.losses) == 3 and "turns without" in story.sentence
+    assert story.curve is None and len(story.losses) == 3 and "flips without" in story.sentence
     assert callable(render)
 
 

@@ -144,7 +144,7 @@ def test_the_way_of_a_review(served, audited, tmp_path):
         cert = audited.certs.by_id(name)
         assert cert.flipped
         ana.driver.execute_script("document.getElementById('wi-path').click()")
-        ana.until(lambda: ana.text("#wi-class") == cert.turns_to)
+        ana.until(lambda: ana.text("#wi-class") == cert.flips_to)
         assert ana.text("#wi-margin") == f"{cert.path_margin[cert.flip_budget]:+.3f}"
         ana.driver.execute_script("document.getElementById('wi-reset').click()")
         ana.until(lambda: ana.text("#wi-class") == cert.predicted)

@@ -103,7 +103,7 @@ def test_neighbours_are_those_of_the_list(bench, view):
         assert (after and after.key) == (cases[i + 1].key if i + 1 < len(cases) else None)
 
 
-def test_similar_cases_are_turned_by_the_same_groups(bench, table):
+def test_similar_cases_are_flipped_by_the_same_groups(bench, table):
     here = next(q for q in bench.cases.page(View(budget="all"), "Ana").cases if len(q.failing) == 2)
     same = table[
         [

@@ -63,7 +63,7 @@ def overview(results: StudyResults) -> Figure:
             steps = results.pick("path", rows="confident", metric=metric, dataset=name).groupby("step")["value"].mean()
             axis.plot(steps.index, steps.to_numpy(), marker="o", markersize=3, label=DATASETS[name].title)
     axes[0, 0].set_ylabel("share of the margin lost, $c_k$ (mean)")
-    axes[0, 1].set_ylabel("share of predictions that turned")
+    axes[0, 1].set_ylabel("share of predictions that flipped")
     for axis in axes[0]:
         axis.set_xlabel("groups removed, k")
         axis.set_ylim(0, 1)

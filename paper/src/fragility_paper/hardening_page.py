@@ -138,7 +138,7 @@ def _limits(results: StudyResults) -> str:
     ]
     return _bullets(
         "**Where all trees agree, the probability is 1** and the margin stands at its clip: one vote lost takes most "
-        "of it, and the row counts as brittle although its class never turns. Of confident rows, plain → hardened, "
+        "of it, and the row counts as brittle although its class never flips. Of confident rows, plain → hardened, "
         f"{changed('certain_share_of_confident')} have such a probability, {changed('flip_share_of_confident')} flip, "
         f"and {changed('brittle_share_of_confident')} are brittle. Two classes, had each of them one vote more: "
         f"{changed('smoothed_brittle_share')}.",

@@ -28,9 +28,9 @@ class Certificate:
     margin : float
         Log of that probability over the best competitor's, under the protocol's reading.
     flip_budget : int
-        k*: the first step of the path at which the prediction turns; depth + 1 if it never does.
+        k*: the first step of the path at which the prediction flips; depth + 1 if it never does.
     flipped : bool
-        Whether it turned at all.
+        Whether it flipped at all.
     rcma : float
         The mean share of the margin lost along the path.
     fds : float
@@ -127,7 +127,7 @@ class Certificate:
         return self.path[: self.flip_budget] if self.flipped else ()
 
     @property
-    def turns_to(self) -> ClassLabel | None:
+    def flips_to(self) -> ClassLabel | None:
         """The class predicted at the flip, or None."""
         return self.path_predicted[self.flip_budget] if self.flipped and self.path_predicted else None
 
@@ -142,7 +142,7 @@ class Certificate:
         Returns
         -------
         str
-            What was predicted, how surely, what it would take to turn it, and how likely that is where it is known.
+            What was predicted, how surely, what it would take to flip it, and how likely that is where it is known.
         """
         chance = self.chance()
         return self._path_sentence() + ("" if chance is None else f"; {chance}")
@@ -151,13 +151,13 @@ class Certificate:
         opening = f"{self.predicted!r} at {self.confidence:.0%}"
         fewer = and_words(self.smallest_set) if self.fewer_suffice and self.smallest_set else None
         if self.flipped:
-            becomes = f" {self.turns_to!r}" if self.path_predicted else ""
-            told = f"{opening}, but without {and_words(self.failing_groups)} it turns{becomes}"
+            becomes = f" to {self.flips_to!r}" if self.path_predicted else ""
+            told = f"{opening}, but without {and_words(self.failing_groups)} it flips{becomes}"
             return told if fewer is None else f"{told}; the loss of {fewer} is enough"
         if fewer is not None:
-            return f"{opening}, but without {fewer} it turns, which the path of {len(self.path)} removals does not show"
+            return f"{opening}, but without {fewer} it flips, which the path of {len(self.path)} removals does not show"
         if self.smallest_state == NONE_AT_ALL:
-            return f"{opening}, and no loss of whole groups turns it"
+            return f"{opening}, and no loss of whole groups flips it"
         weakest = min((v for v in self.thresholds.values() if v is not None), default=None)
         if weakest is not None:
             return f"{opening}; no {len(self.path)} removals change it, but evidence weakened by {weakest:.0%} does"
@@ -184,13 +184,13 @@ class Certificate:
         Returns
         -------
         str or None
-            ``duration and purpose; no smaller set turns it; 1 of 3 sets of 2``.
+            ``duration and purpose; no smaller set flips it; 1 of 3 sets of 2``.
         """
         if self.smallest_state is None:
             return None
         if not self.smallest_set:
             return self.smallest_state
-        proved = "no smaller set turns it" if self.smallest_state == MINIMUM else "whether fewer do is not settled"
+        proved = "no smaller set flips it" if self.smallest_state == MINIMUM else "whether fewer do is not settled"
         words = [and_words(self.smallest_set), proved]
         if self.smallest_count is not None and self.smallest_count > 1:
             words.append(f"the first of {self.smallest_count:,} sets of {self.smallest_size}")
@@ -278,7 +278,7 @@ class Certificate:
 
     def _step(self, step: int) -> tuple[str, str, str]:
         removed = self.path[step - 1] if step else "(nothing)"
-        mark = " (turns)" if self.flipped and step == self.flip_budget else ""
+        mark = " (flips)" if self.flipped and step == self.flip_budget else ""
         return removed, f"{self.path_margin[step]:+.3f}", f"{self.path_predicted[step]}{mark}"
 
     def _scores(self) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Two audits of the same rows: which predictions stopped being brittle, which began, and which labels changed."""
+"""Two audits of the same rows: which predictions no longer flip early, which now do, and which labels changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from fragility.certificates.collection import Certificates
 from fragility.certificates.stored import StoredAudit
 
-WITHIN = 2  # a confident prediction is called brittle here if losing so many groups turns it
+WITHIN = 2  # a prediction flips early if losing so many groups flips it
 IDS_SHOWN = 10
 COMPARED = ("id", "predicted", "confidence", "flip_budget", "flipped")
 
@@ -21,17 +21,17 @@ COMPARED = ("id", "predicted", "confidence", "flip_budget", "flipped")
 class AuditChanges:
     """What changed from one audit to another, on the rows that both cover."""
 
-    table: pd.DataFrame  # one row a prediction: id, and predicted, confidence, flip_budget, brittle before and after
+    table: pd.DataFrame  # one row a prediction: id, and predicted, confidence, flip_budget, early before and after
 
     @property
     def stopped(self) -> pd.DataFrame:
-        """Rows that were brittle and no longer are."""
-        return self.table[self.table["brittle_before"] & ~self.table["brittle_after"]]
+        """Rows that flipped early and no longer do."""
+        return self.table[self.table["early_before"] & ~self.table["early_after"]]
 
     @property
     def began(self) -> pd.DataFrame:
-        """Rows that are brittle and were not."""
-        return self.table[~self.table["brittle_before"] & self.table["brittle_after"]]
+        """Rows that flip early and did not."""
+        return self.table[~self.table["early_before"] & self.table["early_after"]]
 
     @property
     def relabelled(self) -> pd.DataFrame:
@@ -43,13 +43,13 @@ class AuditChanges:
         count = len(self.table)
         if not count:
             return "no row in common"
-        kept = int((self.table["brittle_before"] & self.table["brittle_after"]).sum())
+        kept = int((self.table["early_before"] & self.table["early_after"]).sum())
         lines = [
             f"{count} rows in common",
-            f"  no longer brittle: {_some(self.stopped)}",
-            f"  brittle now: {_some(self.began)}; brittle in both: {kept}",
+            f"  no longer flip early: {_some(self.stopped)}",
+            f"  flip early now: {_some(self.began)}; in both: {kept}",
             f"  labels changed: {_some(self.relabelled)}{self._rightness(truth)}",
-            "  (brittle: a confident prediction that turns when one or two groups are lost)",
+            "  (flips early: a confident prediction that flips when one or two groups are lost)",
         ]
         return "\n".join(lines)
 
@@ -81,8 +81,8 @@ def changes_between(
 
 def _facts(certs: Certificates | StoredAudit, min_confidence: float) -> pd.DataFrame:
     table: pd.DataFrame = pa.concat_tables(certs.batches(COMPARED)).to_pandas()
-    turns = table["flipped"] & (table["flip_budget"] <= WITHIN)
-    brittle = turns & (table["confidence"] >= min_confidence)
+    flips = table["flipped"] & (table["flip_budget"] <= WITHIN)
+    early = flips & (table["confidence"] >= min_confidence)
     # Ids of one audit may be numbers and of the other the same numbers as text.
-    facts: pd.DataFrame = table.assign(id=table["id"].astype(str), brittle=brittle).drop(columns="flipped")
+    facts: pd.DataFrame = table.assign(id=table["id"].astype(str), early=early).drop(columns="flipped")
     return facts

@@ -26,7 +26,7 @@ TABLE = "border-collapse:collapse;font-size:inherit;color:inherit"
 def collapse_curve(margins: Sequence[float], flip: int | None, label: str, *, width: float = 260.0) -> str:
     """Return the margin after 0, 1, 2 ... removals; the flip, if there is one, is marked and named.
 
-    `flip` is the step at which the prediction turns. `label` is what a reader who cannot see the picture hears.
+    `flip` is the step at which the prediction flips. `label` is what a reader who cannot see the picture hears.
     """
     height, left, right, top, bottom = 112.0, 34.0, width - 8.0, 10.0, 84.0
     low, high = min(0.0, *margins), max(0.0, *margins)
@@ -50,12 +50,12 @@ def _flip_mark(
     """Return a ring at the flip and the word beside it, on the side where there is room."""
     x, _ = place
     to_the_right = x < (sides[0] + sides[1]) / 2
-    words_at = (x + 5 if to_the_right else x - 5, ends[0] + 7)  # at the top, where a curve that has turned is not
+    words_at = (x + 5 if to_the_right else x - 5, ends[0] + 7)  # at the top, where a curve that has flipped is not
     anchor = "start" if to_the_right else "end"
     return [
         line((x, ends[0]), (x, ends[1]), colour=FLIP, dashed=True),
         dot(place, 5.0, colour=FLIP, hollow=True),
-        words(words_at, f"turns at {flip}", anchor=anchor, size=11, colour="var(--flip-text, currentColor)", bold=True),
+        words(words_at, f"flips at {flip}", anchor=anchor, size=11, colour="var(--flip-text, currentColor)", bold=True),
     ]
 
 

@@ -48,7 +48,7 @@ class AuditSummary(NanEqual):
     confident_accuracy: float | None = None
     fewer_suffice: int | None = None  # rows whose path flips, but with more groups than need be
     path_missed: int | None = None  # rows whose path never flips, though a set of groups does
-    never_fails: int | None = None  # rows that no loss of whole groups turns, proved
+    never_fails: int | None = None  # rows that no loss of whole groups flips, proved
     unsettled: int | None = None  # rows whose smallest set is not proved
     mean_smallest_size: float | None = None  # of the rows with a set; NaN where there are none
     decisions_lost: float | None = None  # expected, at the declared rates

@@ -114,7 +114,7 @@ Sample = Annotated[
 ]
 Lattice = Annotated[
     bool,
-    typer.Option("--lattice", help="Also find the smallest set of groups whose loss turns each prediction."),
+    typer.Option("--lattice", help="Also find the smallest set of groups whose loss flips each prediction."),
 ]
 FailureRates = Annotated[
     str | None,
@@ -310,11 +310,11 @@ def _fit_protocol(
 
 def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float) -> None:
     summary = certs.summary()
-    turning = round(summary.confident * summary.confident_flips_within_two) if summary.confident else 0
+    flipping = round(summary.confident * summary.confident_flips_within_two) if summary.confident else 0
     console = out()
     console.print(f"{summary.rows} certificates in {folder} ({seconds:.1f} s, engine {certs.engine})")
     console.print(
-        f"{summary.confident} predictions are at least {summary.min_confidence:.0%} confident; {turning} of them turn "
+        f"{summary.confident} predictions are at least {summary.min_confidence:.0%} confident; {flipping} of them flip "
         "when one or two groups of evidence are lost"
     )
     for line in lattice_lines(certs, summary):

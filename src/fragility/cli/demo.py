@@ -42,7 +42,7 @@ def _print(made: Demo) -> None:
     console.print(
         f"A gradient boosting model, right on {summary.accuracy:.0%} of {summary.rows} held-out loan applications. "
         f"{summary.confident} predictions are at least {summary.min_confidence:.0%} confident, "
-        f"and {summary.confident_flips_within_two:.0%} of those turn when one or two fields are lost.\n"
+        f"and {summary.confident_flips_within_two:.0%} of those flip when one or two fields are lost.\n"
     )
     console.print("The confident predictions that rest on least:")
     console.print(fragile_table(made.most_fragile))
@@ -63,10 +63,10 @@ def _mended(made: Demo) -> str:
     """Return what hardening did to the model, cost included."""
     before, after = made.mending.before, made.mending.after
     assert before.quality is not None and after.quality is not None
-    one, two = (before.turn_after_one, after.turn_after_one), (before.turn_within_two, after.turn_within_two)
+    one, two = (before.flip_after_one, after.flip_after_one), (before.flip_within_two, after.flip_within_two)
     return (
         "\nMended: the same model, trained also on copies of its rows in which fields are lost. Of its confident "
-        f"predictions {one[1]:.1%} turn when one field is lost, before {one[0]:.1%}; {two[1]:.1%} when one or two are, "
+        f"predictions {one[1]:.1%} flip when one field is lost, before {one[0]:.1%}; {two[1]:.1%} when one or two are, "
         f"before {two[0]:.1%}; {after.brittle_share:.1%} break under random losses, before {before.brittle_share:.1%}. "
         f"The price: AUROC {after.quality.auroc:.3f}, before {before.quality.auroc:.3f}; accuracy "
         f"{after.quality.accuracy:.1%}, before {before.quality.accuracy:.1%}."

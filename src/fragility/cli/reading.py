@@ -63,7 +63,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show(directory: DirArgument, row: Row) -> None:
-    """Show one certificate: the removal path, the margin at each step, and where the prediction turns.
+    """Show one certificate: the removal path, the margin at each step, and where the prediction flips.
 
     [bold]Examples[/bold]
 
@@ -177,9 +177,9 @@ def compare(
     encoding: Encoding = None,
     decimal: Decimal = None,
 ) -> None:
-    """Put audits side by side: confidence, k*, RCMA, FDS, exposure, and how many confident predictions turn.
+    """Put audits side by side: confidence, k*, RCMA, FDS, exposure, and how many confident predictions flip.
 
-    Of each audit after the first it also says which predictions stopped being brittle, which began, and which labels
+    Of each audit after the first it also says which predictions no longer flip early, which now do, and which labels
     changed.
 
     [bold]Examples[/bold]
@@ -265,16 +265,16 @@ MEASURES: tuple[tuple[str, Callable[[AuditSummary], str]], ...] = (
     ("  independent loss", lambda s: _number(s.mean_independent_loss)),
     ("  common loss", lambda s: "-" if s.mean_common_loss != s.mean_common_loss else _number(s.mean_common_loss)),
     ("confident predictions", lambda s: f"{s.confident} ({s.confident / s.rows:.1%})"),
-    ("  turn after one group", lambda s: _share(s.confident_flips_after_one)),
-    ("  turn within two groups", lambda s: _share(s.confident_flips_within_two)),
+    ("  flip after one group", lambda s: _share(s.confident_flips_after_one)),
+    ("  flip within two groups", lambda s: _share(s.confident_flips_within_two)),
     ("  mean FDS", lambda s: _number(s.confident_mean_fds)),
     ("  mean exposure", lambda s: _number(s.confident_mean_exposure)),
 )
 
 BLOCK_MEASURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("fewer groups suffice than the path found", "fewer_suffice", lambda value: f"{value}"),
-    ("the path misses a set that turns", "path_missed", lambda value: f"{value}"),
-    ("no loss of groups turns it", "never_fails", lambda value: f"{value}"),
+    ("the path misses a set that flips", "path_missed", lambda value: f"{value}"),
+    ("no loss of groups flips it", "never_fails", lambda value: f"{value}"),
     ("smallest set not settled", "unsettled", lambda value: f"{value}"),
     ("mean smallest set", "mean_smallest_size", lambda value: _number(value) if value == value else "-"),
     ("decisions expected to be lost", "decisions_lost", lambda value: f"{value:.1f}"),

@@ -39,11 +39,11 @@ class Standing:
     quality: PredictiveMetrics | None  # None without labels
     confident_share: float
     brittle_share: float  # of the confident predictions: those that break under held-out stress
-    turn_after_one: float  # of the confident predictions
-    turn_within_two: float
+    flip_after_one: float  # of the confident predictions
+    flip_within_two: float
     confident_exposure: float  # mean over the confident predictions
     exposure: float  # mean over all rows
-    flip_budget: float  # mean over all rows; K + 1 where a prediction never turns
+    flip_budget: float  # mean over all rows; K + 1 where a prediction never flips
     holds: Mapping[str, float]  # group -> its hold
     engine: str
 
@@ -69,8 +69,8 @@ def standing(
         quality=None if y is None else _quality(rows, y),
         confident_share=confident / len(rows),
         brittle_share=int(labels.brittle.sum()) / confident if confident else math.nan,
-        turn_after_one=summary.confident_flips_after_one,
-        turn_within_two=summary.confident_flips_within_two,
+        flip_after_one=summary.confident_flips_after_one,
+        flip_within_two=summary.confident_flips_within_two,
         confident_exposure=summary.confident_mean_exposure,
         exposure=summary.mean_exposure,
         flip_budget=summary.mean_flip_budget,
@@ -125,8 +125,8 @@ class Mending:
         words = (
             ("confident share of predictions", "confident_share"),
             ("  of these brittle under held-out stress", "brittle_share"),
-            ("  of these turn when one group is lost", "turn_after_one"),
-            ("  of these turn within two groups", "turn_within_two"),
+            ("  of these flip when one group is lost", "flip_after_one"),
+            ("  of these flip within two groups", "flip_within_two"),
             ("  mean exposure of these", "confident_exposure"),
             ("mean exposure of all", "exposure"),
             ("mean flip budget k*", "flip_budget"),

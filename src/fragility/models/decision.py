@@ -5,7 +5,7 @@ instead: its class c is predicted where p_c >= t. That is the largest entry of z
 
     z~_c - log(t / (1 - t))  >=  z~_other      exactly where      p_c >= t,
 
-so every margin under a threshold is the plain one shifted by a constant, and a flip is where the decision itself turns.
+so every margin under a threshold is the plain one shifted by a constant, and a flip is where the decision itself flips.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fragility.arrays import Floats, Integers
 from fragility.errors import ModelError, ProtocolError
 
 ClassLabel: TypeAlias = str | int | bool | float
-SMALLEST_THRESHOLD = 1e-9  # probabilities are clipped at 1e-12: nearer to 0 or 1 no decision would ever turn
+SMALLEST_THRESHOLD = 1e-9  # probabilities are clipped at 1e-12: nearer to 0 or 1 no decision would ever flip
 THRESHOLD_CLASSIFIERS = ("FixedThresholdClassifier", "TunedThresholdClassifierCV")
 
 

@@ -32,7 +32,7 @@ def _by_id(audit: Audit, min_confidence: float) -> pd.DataFrame:
             "predicted": labels[coded(table.column("predicted"), audit.classes)],
             "exposure": table.column("exposure").to_numpy(),
             "confident": table.column("confidence").to_numpy() >= min_confidence,
-            "turns": np.asarray(flipped, dtype=bool) & (budget <= 2),
+            "flips": np.asarray(flipped, dtype=bool) & (budget <= 2),
         }
         parts.append(pd.DataFrame(columns).set_index("id"))
     return pd.concat(parts)
@@ -41,16 +41,16 @@ def _by_id(audit: Audit, min_confidence: float) -> pd.DataFrame:
 def _paired(first: tuple[str, pd.DataFrame], second: tuple[str, pd.DataFrame]) -> PairedAudits:
     both = first[1].add_suffix("_first").join(second[1].add_suffix("_second"), how="inner")
     confident = both[both["confident_first"] & both["confident_second"]]
-    one, two = confident["turns_first"], confident["turns_second"]
+    one, two = confident["flips_first"], confident["flips_second"]
     return PairedAudits(
         first=first[0],
         second=second[0],
         shared=len(both),
         same_class=int((both["predicted_first"] == both["predicted_second"]).sum()),
         both_confident=len(confident),
-        turn_in_both=int((one & two).sum()),
-        turn_in_first_only=int((one & ~two).sum()),
-        turn_in_second_only=int((~one & two).sum()),
+        flip_in_both=int((one & two).sum()),
+        flip_in_first_only=int((one & ~two).sum()),
+        flip_in_second_only=int((~one & two).sum()),
         rank_correlation=_rank_correlation(both["exposure_first"], both["exposure_second"]),
     )
 

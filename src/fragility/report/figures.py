@@ -39,7 +39,7 @@ CONFIDENCES = ((0.5, "50%"), (0.9, "90%"), (0.99, "99%"), (0.999, "99.9%"))
 
 
 def folded_budgets(numbers: SetNumbers) -> list[tuple[str, int]]:
-    """Return (how many groups, predictions) with long tails folded; the last entry is for those that never turn."""
+    """Return (how many groups, predictions) with long tails folded; the last entry is for those that never flip."""
     steps = list(numbers.flips_at)
     shown = [(str(k), count) for k, count in enumerate(steps[:SHOWN_STEPS], start=1)]
     if len(steps) > SHOWN_STEPS:
@@ -48,7 +48,7 @@ def folded_budgets(numbers: SetNumbers) -> list[tuple[str, int]]:
 
 
 def budget_chart(audit: AuditNumbers) -> str:
-    """Return how many groups it takes to turn a prediction, confident against all."""
+    """Return how many groups it takes to flip a prediction, confident against all."""
     height, top, bottom = 236.0, 40.0, 186.0
     sets = [("confident", audit.confident, ACCENT)] if audit.confident.rows else []
     sets.append(("all predictions", audit.everything, QUIET))
@@ -64,13 +64,13 @@ def budget_chart(audit: AuditNumbers) -> str:
         for index, (_, _, colour) in enumerate(sets):
             x, value = middle - thick * len(sets) / 2 + index * thick, shares[index][place]
             marks.append(bar(x + 0.5, y(value), thick - 1, bottom - y(value), colour=colour))
-    marks += [words(((LEFT + RIGHT) / 2, bottom + 36), "groups lost until the prediction turns", anchor="middle")]
+    marks += [words(((LEFT + RIGHT) / 2, bottom + 36), "groups lost until the prediction flips", anchor="middle")]
     marks += _legend([(name, colour, False) for name, _, colour in sets])
     told = "; ".join(
         f"{name}: " + ", ".join(f"{label} {percent(v)}" for label, v in zip(labels, each, strict=True))
         for (name, _, _), each in zip(sets, shares, strict=True)
     )
-    return picture(WIDTH, height, f"Share of predictions by the number of groups lost until they turn. {told}", marks)
+    return picture(WIDTH, height, f"Share of predictions by the number of groups lost until they flip. {told}", marks)
 
 
 def _legend(entries: Sequence[tuple[str, str, bool]], y: float = 16.0, left: float = LEFT) -> list[str]:
@@ -176,7 +176,7 @@ def _beyond(value: float, top: float) -> str:
 
 
 def density_chart(audit: AuditNumbers) -> str:
-    """Return confidence against exposure as a density, with the brittle corner marked."""
+    """Return confidence against exposure as a density, with the exposed corner marked."""
     density = audit.density
     top, bottom = 34.0, 282.0
     x, y = Scale(0.0, density.right, LEFT, RIGHT), Scale(0.0, 1.0, bottom, top)
@@ -198,7 +198,7 @@ def density_chart(audit: AuditNumbers) -> str:
     marks.append(words((LEFT - 36, 16), "exposure"))
     marks += _density_legend(most)
     told = f"Density of {audit.facts.rows} predictions by confidence and exposure. "
-    told += f"{density.corner} lie in the brittle corner." if audit.confident.rows else "None is confident."
+    told += f"{density.corner} lie in the exposed corner." if audit.confident.rows else "None is confident."
     return picture(WIDTH, 326.0, told, marks)
 
 
@@ -213,7 +213,7 @@ def _corner(audit: AuditNumbers, x: Scale, y: Scale) -> list[str]:
         line((left, base), (x.end, base), colour=FLIP, width=1.4),
         words(
             (x.end - 5, y.end + 14),
-            f"brittle corner: {audit.density.corner:,}",
+            f"exposed corner: {audit.density.corner:,}",
             anchor="end",
             colour=FLIP_WORDS,
             bold=True,

@@ -27,7 +27,7 @@ from fragility.report.summary import (
 from fragility.report.tally import Row, SetTally
 from fragility.stress import BrittleLabels
 
-EXPOSED_SHARE = 0.2  # the brittle corner: the most exposed fifth of the confident predictions
+EXPOSED_SHARE = 0.2  # the exposed corner: the most exposed fifth of the confident predictions
 MAP_COLUMNS, MAP_LINES, MAP_RIGHT = 40, 40, 4.0
 
 
@@ -186,13 +186,13 @@ def _case(row: Row, protocol: Protocol, classes: Sequence[str]) -> Case:
         flipped=flipped,
         path=tuple(row["path"]),
         margins=tuple(row["path_margin"]) if "path_margin" in row else None,
-        turns_to=_turns_to(row, classes) if flipped else None,
+        flips_to=_flips_to(row, classes) if flipped else None,
         thresholds={operator: row[f"lambda_{operator}"] for operator in protocol.operators},
         smallest=_smallest(row),
     )
 
 
-def _turns_to(row: Row, classes: Sequence[str]) -> str | None:
+def _flips_to(row: Row, classes: Sequence[str]) -> str | None:
     if "path_predicted" in row:
         return str(row["path_predicted"][row["flip_budget"]])
     others = [label for label in classes if label != str(row["predicted"])]

@@ -101,8 +101,8 @@ class CaseView:
     heading: str
     sentence: str
     facts: str
-    path: Sequence[tuple[str, str]]  # (group, whether its loss comes before the turn, is the turn, or comes after)
-    turn: str
+    path: Sequence[tuple[str, str]]  # (group, whether its loss comes before the flip, is the flip, or comes after)
+    flip: str
     smallest: str | None
     curve: str
 
@@ -175,8 +175,8 @@ def _finding(audit: AuditNumbers) -> Part:
     numbers = [
         (f"{rows:,}", "predictions audited" if rows != 1 else "prediction audited"),
         (percent(audit.confident.rows / rows), f"are {words.confident_words(audit)} ({audit.confident.rows:,})"),
-        (percent(focus.within(1) / focus.rows), f"of {_those(audit)} turn when one group is lost"),
-        (percent(focus.within(2) / focus.rows), f"of {_those(audit)} turn when one or two are lost"),
+        (percent(focus.within(1) / focus.rows), f"of {_those(audit)} flip when one group is lost"),
+        (percent(focus.within(2) / focus.rows), f"of {_those(audit)} flip when one or two are lost"),
     ]
     if audit.accuracy is not None:
         numbers.insert(1, (percent(audit.accuracy.right.share), "are right"))
@@ -195,13 +195,13 @@ def _budgets(audit: AuditNumbers) -> Part:
     confident = figures.folded_budgets(audit.confident)
     rows: list[Sequence[str | Cell]] = []
     for (label, every), (_, sure) in zip(everything, confident, strict=True):
-        name = {"none": "does not turn", "1": "1 group"}.get(label, f"{label} groups")
+        name = {"none": "does not flip", "1": "1 group"}.get(label, f"{label} groups")
         rows.append((name, of(sure, audit.confident.rows), of(every, audit.everything.rows)))
     searched = words.lattice_words(audit)
     told = [words.budget_words(audit)] if searched is None else [words.budget_words(audit), searched]
-    table = Table("Predictions by the number of groups lost until they turn", ("turns after", "confident", "all"), rows)
+    table = Table("Predictions by the number of groups lost until they flip", ("flips after", "confident", "all"), rows)
     figure = Figure(
-        [figures.budget_chart(audit)], "k*: how many groups are lost, strongest first, until it turns.", table
+        [figures.budget_chart(audit)], "k*: how many groups are lost, strongest first, until it flips.", table
     )
     return "groups-needed", "How many groups each prediction rests on", [Text(told), figure]
 
@@ -264,7 +264,7 @@ def _combinations(audit: AuditNumbers) -> Table:
 def _class_losses(audit: AuditNumbers) -> Table:
     focus = audit.focus
     ways = [f"{words.WAY_NAMES[loss.way].lower()} ≥ 50%" for loss in focus.losses]
-    head = ("predicted class", "predictions", "turn after one", "within two", "mean exposure", *ways)
+    head = ("predicted class", "predictions", "flip after one", "within two", "mean exposure", *ways)
     rows = [
         (
             named(one.predicted), f"{one.rows:,}", percent(one.after_one / one.rows),
@@ -282,10 +282,10 @@ def _degradations(audit: AuditNumbers) -> Table:
         gentle = sum(
             n for n, severity in zip(one.first_flips, audit.protocol.severities, strict=True) if severity <= 0.5
         )
-        turned = Cell(of(one.flips, focus.rows), one.flips / focus.rows)
-        rows.append((words.operator_words(one.operator), turned, of(gentle, focus.rows)))
-    head = ("weakened", "turn at some severity", "at half or less")
-    return Table(f"Evidence weakened rather than lost: {words.focus_noun(audit)} that turn", head, rows)
+        flipped = Cell(of(one.flips, focus.rows), one.flips / focus.rows)
+        rows.append((words.operator_words(one.operator), flipped, of(gentle, focus.rows)))
+    head = ("weakened", "flip at some severity", "at half or less")
+    return Table(f"Evidence weakened rather than lost: {words.focus_noun(audit)} that flip", head, rows)
 
 
 # --- groups -------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def _groups(audit: AuditNumbers) -> Part:
 
 def _role_table(caption: str, roles: Sequence[GroupRole], audit: AuditNumbers, *, folded: bool = False) -> Table:
     rows_of = audit.focus.rows
-    head = ["group", "among the failing groups", "turns alone", "strongest evidence"]
+    head = ["group", "among the failing groups", "flips alone", "strongest evidence"]
     carried = audit.focus.collapse is not None
     rows: list[Sequence[str | Cell]] = []
     for role in roles:
@@ -330,15 +330,15 @@ def _pair_table(audit: AuditNumbers) -> Table:
         for pair in focus.pairs
     ]
     shown = "" if focus.distinct_pairs <= len(rows) else f"; the {len(rows)} most frequent of {focus.distinct_pairs:,}"
-    caption = f"Pairs that turn what the stronger of them alone does not{shown}"
-    return Table(caption, ("pair", f"of {total:,} that turn after two"), rows)
+    caption = f"Pairs that flip what the stronger of them alone does not{shown}"
+    return Table(caption, ("pair", f"of {total:,} that flip after two"), rows)
 
 
 # --- confidence, review, cases ------------------------------------------------------------------------------
 
 
 def _map(audit: AuditNumbers) -> Part:
-    caption = "Each cell counts predictions; darker (in dark mode: brighter) is more. Shaded: the brittle corner."
+    caption = "Each cell counts predictions; darker (in dark mode: brighter) is more. Shaded: the exposed corner."
     return "corner", "Confidence against exposure", [
         Text([words.map_words(audit)]),
         Figure([figures.density_chart(audit)], caption),
@@ -385,7 +385,7 @@ def _case(case: Case, condition: str | None) -> CaseView:
         sentence=f"{words.case_sentence(case)}.",
         facts=facts,
         path=path,
-        turn="turns" if case.turns_to is None else f"turns {named(case.turns_to)!r}",
+        flip="flips" if case.flips_to is None else f"flips to {named(case.flips_to)!r}",
         smallest=words.smallest_words(case, condition),
         curve=figures.case_curve(case),
     )
@@ -394,7 +394,7 @@ def _case(case: Case, condition: str | None) -> CaseView:
 def _place(case: Case, step: int) -> str:
     if not case.flipped or step < case.flip_budget:
         return "before"
-    return "turn" if step == case.flip_budget else "after"
+    return "flip" if step == case.flip_budget else "after"
 
 
 # --- several audits, accuracy, limits -----------------------------------------------------------------------
@@ -416,7 +416,7 @@ def _right(audit: AuditNumbers) -> str:
     return "no labels" if audit.accuracy is None else percent(audit.accuracy.right.share)
 
 
-def _turning(removals: int, audit: AuditNumbers) -> str:
+def _flipping(removals: int, audit: AuditNumbers) -> str:
     return of(audit.confident.within(removals), audit.confident.rows)
 
 
@@ -433,9 +433,9 @@ MEASURES = (
     ("predictions", lambda audit: f"{audit.facts.rows:,}"),
     ("right", _right),
     ("confident", lambda audit: of(audit.confident.rows, audit.facts.rows)),
-    ("confident, turn after one group", lambda audit: _turning(1, audit)),
-    ("confident, turn within two", lambda audit: _turning(2, audit)),
-    ("confident, do not turn", lambda audit: of(audit.confident.never, audit.confident.rows)),
+    ("confident, flip after one group", lambda audit: _flipping(1, audit)),
+    ("confident, flip within two", lambda audit: _flipping(2, audit)),
+    ("confident, do not flip", lambda audit: of(audit.confident.never, audit.confident.rows)),
     ("median exposure of confident", _median),
     ("mean exposure of all", lambda audit: f"{audit.everything.mean_exposure:.2f}"),
     ("strongest evidence most often", _strongest),
@@ -447,14 +447,14 @@ def _shared_table(pairs: Sequence[PairedAudits]) -> list[Block]:
     rows = [
         (
             f"{named(pair.first)} and {named(pair.second)}", f"{pair.shared:,}", of(pair.same_class, pair.shared),
-            f"{pair.both_confident:,}", f"{pair.turn_in_both:,}", f"{pair.turn_in_first_only:,}",
-            f"{pair.turn_in_second_only:,}",
+            f"{pair.both_confident:,}", f"{pair.flip_in_both:,}", f"{pair.flip_in_first_only:,}",
+            f"{pair.flip_in_second_only:,}",
         )
         for pair in pairs
         if pair.shared
     ]  # fmt: skip
-    head = ("audits", "shared rows", "same class", "confident in both", "turn in both", "in the first", "in the second")
-    caption = "On the rows that audits share: confident in both, and turning within two removals"
+    head = ("audits", "shared rows", "same class", "confident in both", "flip in both", "in the first", "in the second")
+    caption = "On the rows that audits share: confident in both, and flipping within two removals"
     return [Table(caption, head, rows)] if rows else []
 
 

@@ -129,14 +129,14 @@ class GroupRole:
 
     name: str
     first: int  # predictions whose strongest group it is
-    alone: int  # predictions that turn when it alone is lost
+    alone: int  # predictions that flip when it alone is lost
     in_set: int  # predictions whose failing groups include it
     carried: float | None  # mean share of the margin lost with it alone, each counted from 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two groups that together, in path order, turn a prediction which neither the first alone does."""
+    """Two groups that together, in path order, flip a prediction which neither the first alone does."""
 
     first: str
     second: str
@@ -152,7 +152,7 @@ class DensityMap:
     lines: int
     cells: tuple[tuple[int, int, int], ...]  # (column, line, predictions), only where there are any
     threshold: float  # exposure from which the most exposed fifth begins
-    corner: int  # predictions of the set in the brittle corner
+    corner: int  # predictions of the set in the exposed corner
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Case:
     flipped: bool
     path: tuple[str, ...]
     margins: tuple[float, ...] | None  # None where the audit holds summary claims only
-    turns_to: str | None
+    flips_to: str | None
     thresholds: Mapping[str, float | None]
     smallest: SmallestSet | None
 
@@ -190,7 +190,7 @@ class LatticeNumbers:
     """What the search over all subsets says of a set of predictions."""
 
     condition: str | None  # how evidence fails, in words; None where no failures were declared
-    fewer: int  # predictions that fewer groups turn than the path needs, or that the path does not turn at all
+    fewer: int  # predictions that fewer groups flip than the path needs, or that the path does not flip at all
     minimum: int  # predictions whose smallest failing set is proved
     by_size: tuple[tuple[int, int], ...]  # (groups, predictions whose smallest set found has so many)
     none_found: int
@@ -202,7 +202,7 @@ class SetNumbers:
     """One set of predictions: all of them, or the confident ones."""
 
     rows: int
-    flips_at: tuple[int, ...]  # predictions that turn at the 1st, 2nd ... removal
+    flips_at: tuple[int, ...]  # predictions that flip at the 1st, 2nd ... removal
     never: int
     mean_confidence: float
     mean_exposure: float
@@ -220,7 +220,7 @@ class SetNumbers:
     cases: tuple[Case, ...]
 
     def within(self, removals: int) -> int:
-        """Return how many predictions turn within so many removals."""
+        """Return how many predictions flip within so many removals."""
         return sum(self.flips_at[:removals])
 
 
@@ -295,9 +295,9 @@ class PairedAudits:
     shared: int
     same_class: int
     both_confident: int
-    turn_in_both: int  # of those confident in both, the ones that turn within two removals
-    turn_in_first_only: int
-    turn_in_second_only: int
+    flip_in_both: int  # of those confident in both, the ones that flip within two removals
+    flip_in_first_only: int
+    flip_in_second_only: int
     rank_correlation: float | None  # Spearman, of exposure over the shared rows
 
 

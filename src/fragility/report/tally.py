@@ -212,7 +212,7 @@ class SetTally:
         )
 
     def _groups(self) -> tuple[GroupRole, ...]:
-        """Return every group: first those that turn most, then those most often first, then as declared."""
+        """Return every group: first those that flip most, then those most often first, then as declared."""
         order = np.lexsort((np.arange(len(self.first)), -self.first, -self.in_set))
         names = self.protocol.group_names
         return tuple(

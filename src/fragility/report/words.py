@@ -116,7 +116,7 @@ def audited(audit: AuditNumbers) -> str:
     classes = listed([brief(label) for label in facts.classes])
     return (
         f"{counted(facts.rows, 'prediction')} of {facts.model}, which tells apart {classes}. For each of them the "
-        "audit took evidence away, what matters most first, and recorded where the prediction gives way. The result is "
+        "audit took evidence away, what matters most first, and recorded where the prediction flips. The result is "
         "a certificate for each row, which anyone with the model and the rows can recompute."
     )
 
@@ -196,35 +196,35 @@ def finding(audit: AuditNumbers) -> list[str]:
 
 def _how_many(audit: AuditNumbers) -> str:
     focus, rows = audit.focus, audit.facts.rows
-    turning = (
-        f"{of(focus.within(1), focus.rows)} turn when a single group of evidence is lost, "
+    flipping = (
+        f"{of(focus.within(1), focus.rows)} flip when a single group of evidence is lost, "
         f"{of(focus.within(2), focus.rows)} when one or two are."
     )
     if not audit.confident.rows:
-        return f"None of {counted(rows, 'prediction')} is {confident_words(audit)}; of all of them {turning}"
+        return f"None of {counted(rows, 'prediction')} is {confident_words(audit)}; of all of them {flipping}"
     if rows == 1:
         return f"The one prediction audited is {confident_words(audit)}; {_single(audit.focus)}."
-    return f"Of {counted(rows, 'prediction')}, {of(focus.rows, rows)} are {confident_words(audit)}; of those {turning}"
+    return f"Of {counted(rows, 'prediction')}, {of(focus.rows, rows)} are {confident_words(audit)}; of those {flipping}"
 
 
 def _single(focus: SetNumbers) -> str:
     step = next((step for step, count in enumerate(focus.flips_at, start=1) if count), None)
-    return "no removal turns it" if step is None else f"it turns when {counted(step, 'group')} of evidence are lost"
+    return "no removal flips it" if step is None else f"it flips when {counted(step, 'group')} of evidence are lost"
 
 
 def _on_what(audit: AuditNumbers) -> str:
     focus = audit.focus
     strongest = max(focus.groups, key=lambda group: group.first)
     leaning = brief(strongest.name)
-    turning = max(focus.groups, key=lambda group: group.alone)
+    flipping = max(focus.groups, key=lambda group: group.alone)
     opening = f"They lean most on {leaning}, the strongest evidence of {of(strongest.first, focus.rows)}"
     if focus.rows == 1:
         opening = f"It leans most on {leaning}"
-    if not turning.alone:
-        return f"{opening}; no single group turns any of them." if focus.rows > 1 else f"{opening}."
-    if turning.name == strongest.name:
-        return f"{opening}; losing it alone turns {turning.alone:,}."
-    return f"{opening}; losing {brief(turning.name)} alone turns the most, {turning.alone:,}."
+    if not flipping.alone:
+        return f"{opening}; no single group flips any of them." if focus.rows > 1 else f"{opening}."
+    if flipping.name == strongest.name:
+        return f"{opening}; losing it alone flips {flipping.alone:,}."
+    return f"{opening}; losing {brief(flipping.name)} alone flips the most, {flipping.alone:,}."
 
 
 def _so_what(audit: AuditNumbers) -> str:
@@ -243,9 +243,9 @@ def budget_words(audit: AuditNumbers) -> str:
     focus = audit.focus
     places = list(enumerate(("one removal", "two", "three"), start=1))[: len(focus.flips_at)]
     told = [f"{of(focus.within(k), focus.rows)} within {place}" for k, place in places]
-    turning = listed([told[0].replace(" within", " turn within"), *told[1:]])
+    flipping = listed([told[0].replace(" within", " flip within"), *told[1:]])
     return (
-        f"Of {counted(focus.rows, focus_noun(audit)[:-1])}, {turning}; {of(focus.never, focus.rows)} do not turn "
+        f"Of {counted(focus.rows, focus_noun(audit)[:-1])}, {flipping}; {of(focus.never, focus.rows)} do not flip "
         f"within {counted(audit.protocol.depth, 'removal')}."
     )
 
@@ -285,13 +285,13 @@ def groups_words(audit: AuditNumbers) -> str:
     focus = audit.focus
     failing = [group for group in focus.groups if group.in_set]
     if not failing:
-        return f"No group is among the failing groups of any of the {focus_noun(audit)}: none of them turns."
+        return f"No group is among the failing groups of any of the {focus_noun(audit)}: none of them flips."
     top = failing[: min(3, len(failing))]
     told = listed([f"{brief(group.name)} ({group.in_set:,})" for group in top])
-    turning = focus.rows - focus.never
+    flipping = focus.rows - focus.never
     return (
-        f"{counted(turning, focus_noun(audit)[:-1])} {'turns' if turning == 1 else 'turn'}; the groups whose loss does "
-        f"it most often: {told}."
+        f"{counted(flipping, focus_noun(audit)[:-1])} {'flips' if flipping == 1 else 'flip'}; the groups whose "
+        f"loss does it most often: {told}."
     )
 
 
@@ -301,15 +301,15 @@ def unused_groups(groups: Sequence[GroupRole]) -> int:
 
 
 def map_words(audit: AuditNumbers) -> str:
-    """Return what the brittle corner holds."""
+    """Return what the exposed corner holds."""
     density = audit.density
     if not audit.confident.rows:
         return (
-            f"No prediction is {confident_words(audit)}, so there is no brittle corner; the most exposed fifth of all "
+            f"No prediction is {confident_words(audit)}, so there is no exposed corner; the most exposed fifth of all "
             f"predictions begins at an exposure of {density.threshold:.2f}."
         )
     return (
-        "Exposure is 0 where a prediction rests on much and nears 1 where it rests on little. The brittle corner holds "
+        "Exposure is 0 where a prediction rests on much and nears 1 where it rests on little. The exposed corner holds "
         f"{counted(density.corner, 'prediction')}, {confident_words(audit)} and in the most exposed fifth of these "
         f"(exposure of {density.threshold:.2f} or more): what looks safest there rests on least."
     )
@@ -399,8 +399,8 @@ def case_sentence(case: Case) -> str:
     """Return one sentence for someone who decides about a case."""
     opening = f"{brief(case.predicted)!r} at {percent(case.confidence)}"
     if case.flipped:
-        turned = "it turns" if case.turns_to is None else f"it turns {brief(case.turns_to)!r}"
-        return f"{opening}, but without {listed([brief(name) for name in case.path[: case.flip_budget]])} {turned}"
+        flipped = "it flips" if case.flips_to is None else f"it flips to {brief(case.flips_to)!r}"
+        return f"{opening}, but without {listed([brief(name) for name in case.path[: case.flip_budget]])} {flipped}"
     weakest = min((value for value in case.thresholds.values() if value is not None), default=None)
     if weakest is not None:
         held = counted(len(case.path), "removal")
@@ -430,11 +430,11 @@ def _odds(probability: float) -> str:
 def _smallest_set(case: Case, found: SmallestSet) -> str:
     if found.size is None:
         return f"Smallest failing set: {found.state}."
-    proved = "no smaller set turns it" if found.state == "minimum" else "whether fewer do is not settled"
+    proved = "no smaller set flips it" if found.state == "minimum" else "whether fewer do is not settled"
     if case.flipped and found.size >= case.flip_budget:
         return f"The path is as short as any set found; {proved}."
     count = "" if found.count is None or found.count == 1 else f", one of {found.count:,} such sets"
-    size = "A single group turns it" if found.size == 1 else f"{found.size} groups are enough"
+    size = "A single group flips it" if found.size == 1 else f"{found.size} groups are enough"
     return f"{size}: {listed([brief(name) for name in found.groups])}{count}; {proved}."
 
 
@@ -444,7 +444,7 @@ def lattice_words(audit: AuditNumbers) -> str | None:
     if found is None:
         return None
     told = (
-        f"A search over all subsets turns {of(found.fewer, focus.rows)} of them with fewer groups than their path "
+        f"A search over all subsets flips {of(found.fewer, focus.rows)} of them with fewer groups than their path "
         f"names, and proves the smallest set of {of(found.minimum, focus.rows)}."
     )
     if found.expected_lost is None or found.condition is None:
@@ -464,14 +464,14 @@ def paired_words(pair: PairedAudits) -> str:
     return (
         f"{pair.first} and {pair.second} share {counted(pair.shared, 'row')} and predict the same class on "
         f"{of(pair.same_class, pair.shared)}. {counted(pair.both_confident, 'row is', 'rows are')} confident in both: "
-        f"{pair.turn_in_both:,} turn within two removals in both, {pair.turn_in_first_only:,} only in {pair.first}, "
-        f"{pair.turn_in_second_only:,} only in {pair.second}.{ranks}"
+        f"{pair.flip_in_both:,} flip within two removals in both, {pair.flip_in_first_only:,} only in {pair.first}, "
+        f"{pair.flip_in_second_only:,} only in {pair.second}.{ranks}"
     )
 
 
 LIMITS = (
     "A certificate is a witness of fragility, not a proof of robustness: it shows one way in which a prediction loses "
-    "its support. A prediction that does not turn here may turn under another protocol.",
+    "its support. A prediction that does not flip here may flip under another protocol.",
     "The number of groups a certificate names is an upper bound on the fewest that would do; it is found by removing "
     "the strongest first, not by trying all sets.",
     "Nothing here says that a prediction is wrong. It says what the prediction would be without that evidence.",

@@ -14,7 +14,7 @@ class Point:
     x: float
     y: float
     step: int
-    lost: bool  # the prediction has turned here
+    lost: bool  # the prediction has flipped here
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Curve:
     bottom: int = HEIGHT - BOTTOM
 
 
-def margin_curve(margins: Sequence[float], path: Sequence[str], flip: int | None, turns_to: str | None) -> Curve:
+def margin_curve(margins: Sequence[float], path: Sequence[str], flip: int | None, flips_to: str | None) -> Curve:
     """Return the curve of the margin after 0, 1, 2 ... removals; ``flip`` is the step at which the class changes."""
     low, high = min(0.0, *margins), max(0.0, *margins)
     span = (high - low) or 1.0
@@ -57,14 +57,14 @@ def margin_curve(margins: Sequence[float], path: Sequence[str], flip: int | None
         zero=y(0.0),
         ticks=tuple((y(value), f"{value:.2g}") for value in ends),
         flip=None if flip is None else points[flip],
-        words=_told(margins, path, flip, turns_to),
+        words=_told(margins, path, flip, flips_to),
     )
 
 
-def _told(margins: Sequence[float], path: Sequence[str], flip: int | None, turns_to: str | None) -> str:
+def _told(margins: Sequence[float], path: Sequence[str], flip: int | None, flips_to: str | None) -> str:
     steps = [f"after {name} {margin:.2f}" for name, margin in zip(path, margins[1:], strict=False)]
-    turn = "it never turns" if flip is None else f"it turns to {turns_to} at step {flip}"
-    return f"Margin {margins[0]:.2f} at first, {', '.join(steps)}; {turn}."
+    outcome = "it never flips" if flip is None else f"it flips to {flips_to} at step {flip}"
+    return f"Margin {margins[0]:.2f} at first, {', '.join(steps)}; {outcome}."
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ class Step:
     group: str
     margin: float
     predicted: str
-    flips: bool  # the prediction turns here
+    flips: bool  # the prediction flips here
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def story_of(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, man
     path = tuple(str(name) for name in row["path"])
     return Story(
         sentence=_sentence(cert) if cert else _short_sentence(queued),
-        curve=margin_curve(cert.path_margin, path, flip, queued.turns_to) if cert else None,
+        curve=margin_curve(cert.path_margin, path, flip, queued.flips_to) if cert else None,
         steps=_steps(cert) if cert else (),
         drops=_drops(cert) if cert else (),
         idle=tuple(name for name, drop in cert.one_step_drop.items() if abs(drop) < SEEN) if cert else (),
@@ -224,8 +224,8 @@ def _sentence(cert: Certificate) -> str:
 def _short_sentence(queued: QueuedCase) -> str:
     opening = f"Predicted {queued.label!r} at {queued.confidence:.0%}"
     if not queued.flipped:
-        return f"{opening}; no removal on the path turns it."
-    return f"{opening}, but it turns without {', '.join(queued.failing)}."
+        return f"{opening}; no removal on the path flips it."
+    return f"{opening}, but it flips without {', '.join(queued.failing)}."
 
 
 def _steps(cert: Certificate) -> tuple[Step, ...]:
@@ -359,9 +359,9 @@ def view_in_words(view: View) -> tuple[tuple[str, str], ...]:
     told = [("queue", budgets.get(view.budget, f"top {view.budget}% by {view.by}"))]
     told += [("search", view.search)] if view.search else []
     told += [("predicted", view.label)] if view.label else []
-    told += [("turns", {"none": "never", "4": "after 4 or more groups"}.get(view.k, f"after {view.k} group(s)"))
+    told += [("flips", {"none": "never", "4": "after 4 or more groups"}.get(view.k, f"after {view.k} group(s)"))
              ] if view.k else []  # fmt: skip
-    told += [("turned by", view.group)] if view.group else []
+    told += [("flipped by", view.group)] if view.group else []
     told += [(name, value) for name, value in view.where]
     told += [("status", WORDS[view.status])] if view.status else []
     told += [("reviewer", view.reviewer)] if view.reviewer else []

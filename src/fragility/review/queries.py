@@ -43,7 +43,7 @@ REPLACED = "the audit was replaced while it was being reviewed; start the workbe
 NEEDED = ("id", "predicted", "confidence", "flip_budget", "flipped", "fds", "exposure", "path", "digest")
 
 SHOWN = (
-    "c.place, c.name, c.label, c.confidence, c.flip_budget, c.flipped, c.exposure, c.fds, c.turns_to, c.failing, "
+    "c.place, c.name, c.label, c.confidence, c.flip_budget, c.flipped, c.exposure, c.fds, c.flips_to, c.failing, "
     "c.digest"
 )
 
@@ -73,7 +73,7 @@ class QueuedCase:
     flipped: bool
     exposure: float
     fds: float
-    turns_to: str | None
+    flips_to: str | None
     failing: tuple[str, ...]
 
     @property
@@ -169,16 +169,16 @@ class CaseIndex:
         missing = [name for name in NEEDED if name not in self._schema.names]
         if missing:
             raise CertificateError(f"the certificate table lacks the column {missing[0]!r}")
-        turns_to = "path_predicted[flip_budget + 1]" if "path_predicted" in self._schema.names else "NULL"
+        flips_to = "path_predicted[flip_budget + 1]" if "path_predicted" in self._schema.names else "NULL"
         self._database.execute(
             "CREATE TABLE cases (place BIGINT, name VARCHAR, label VARCHAR, confidence DOUBLE, flip_budget INTEGER, "
-            "flipped BOOLEAN, exposure DOUBLE, fds DOUBLE, turns_to VARCHAR, failing VARCHAR[], digest VARCHAR)"
+            "flipped BOOLEAN, exposure DOUBLE, fds DOUBLE, flips_to VARCHAR, failing VARCHAR[], digest VARCHAR)"
         )
         for part in self._parts:
             self._database.execute(
                 "INSERT INTO cases SELECT file_row_number + ?, CAST(id AS VARCHAR), CAST(predicted AS VARCHAR), "
                 "confidence, flip_budget, flipped, exposure, fds, "
-                f"CASE WHEN flipped THEN CAST({turns_to} AS VARCHAR) END, "
+                f"CASE WHEN flipped THEN CAST({flips_to} AS VARCHAR) END, "
                 "CASE WHEN flipped THEN path[:flip_budget] ELSE [] END, digest "
                 "FROM read_parquet(?, file_row_number = true)",
                 [part.first, str(part.path)],
@@ -356,9 +356,9 @@ class CaseIndex:
         return tuple(self._queued(row) for row in self._ask(f"SELECT {SHOWN} {rest}", values))
 
     def _queued(self, row: tuple[Any, ...]) -> QueuedCase:
-        place, name, label, confidence, budget, flipped, exposure, fds, turns_to, failing, digest = row
+        place, name, label, confidence, budget, flipped, exposure, fds, flips_to, failing, digest = row
         case = Case(digest, self.audit, place, name)
-        return QueuedCase(case, label, confidence, budget, flipped, exposure, fds, turns_to, tuple(failing))
+        return QueuedCase(case, label, confidence, budget, flipped, exposure, fds, flips_to, tuple(failing))
 
     def find(self, key: str) -> QueuedCase:
         """Return the case that an address names; CertificateError if there is none."""
@@ -431,7 +431,7 @@ class CaseIndex:
         return f"{self._from(replace(view, status='open'))} WHERE {where.sql}", where.values
 
     def similar(self, here: QueuedCase) -> tuple[tuple[QueuedCase, ...], int]:
-        """Return the most exposed other cases of the same class that the same groups turn, and how many there are."""
+        """Return the most exposed other cases of the same class that the same groups flip, and how many there are."""
         if not here.failing:
             return (), 0
         same = Where(

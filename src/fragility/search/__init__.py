@@ -1,4 +1,4 @@
-"""The smallest set of evidence groups whose loss turns a prediction: exact where the model is additive.
+"""The smallest set of evidence groups whose loss flips a prediction: exact where the model is additive.
 
 found        FailingSets, the answer
 answers      the answer while it is being found, row by row

@@ -59,8 +59,8 @@ def verdict_summary(certificates: Certificates | StoredAudit) -> dict[str, Any]:
 
 def _counts(batch: pa.Table) -> np.ndarray[Any, Any]:
     confidence, flipped, budget = (batch.column(i).to_numpy() for i in range(3))
-    confident, turned = confidence >= CONFIDENT, flipped.astype(bool)
-    cases = (confident, confident & turned & (budget <= 1), confident & turned & (budget <= 2), ~turned)
+    confident, flipped = confidence >= CONFIDENT, flipped.astype(bool)
+    cases = (confident, confident & flipped & (budget <= 1), confident & flipped & (budget <= 2), ~flipped)
     return np.array([np.count_nonzero(case) for case in cases], dtype=np.int64)
 
 

@@ -120,8 +120,8 @@ if (whatIf) {
       byId("wi-class").textContent = found.predicted;
       byId("wi-confidence").textContent = `${(100 * found.confidence).toFixed(1)}%`;
       byId("wi-margin").textContent = (found.margin < 0 ? "" : "+") + found.margin.toFixed(3);
-      byId("wi-verdict").textContent = found.flipped ? `turns ${found.predicted}` : chosen.length ? "holds" : "";
-      answer.classList.toggle("turned", found.flipped);
+      byId("wi-verdict").textContent = found.flipped ? `flips to ${found.predicted}` : chosen.length ? "holds" : "";
+      answer.classList.toggle("flipped", found.flipped);
     } catch (error) {
       if (number === asked) byId("wi-verdict").textContent = `no answer: ${error.message}`;
     }
@@ -149,8 +149,8 @@ if (whatIf) {
     }
     soon();
   };
-  const turning = (slider) => slider.parentElement.querySelector(".mark") !== null;
-  byId("wi-path").addEventListener("click", () => setAll((slider) => (turning(slider) ? "100" : "0")));
+  const flipping = (slider) => slider.parentElement.querySelector(".mark") !== null;
+  byId("wi-path").addEventListener("click", () => setAll((slider) => (flipping(slider) ? "100" : "0")));
   byId("wi-reset").addEventListener("click", () => setAll(() => "0"));
 }
 
