@@ -17,7 +17,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
 LAYERS: list[set[str]] = [  # lowest first
     {"version", "errors", "equality", "arrays", "libraries", "bundled", "files", "progress", "text", "ids", "merkle"}
-    | {"svg"},
+    | {"svg", "intervals"},
     {"canonical", "saving", "words", "drawing", "envelopes"},
     {"scores"},
     {"models"},
