@@ -56,7 +56,9 @@ def test_the_interval_of_a_paired_difference_is_its_slow_twin(counts: tuple[int,
 def test_a_paired_difference_turned_round_is_its_negative(counts: tuple[int, int, int]) -> None:
     first, second, rows = counts
     found, other = paired_difference(first, second, rows), paired_difference(second, first, rows)
-    assert (found.value, found.lower, found.upper) == pytest.approx((-other.value, -other.upper, -other.lower), abs=1e-9)
+    assert (found.value, found.lower, found.upper) == pytest.approx(
+        (-other.value, -other.upper, -other.lower), abs=1e-9
+    )
 
 
 @given(paired_counts())
@@ -75,4 +77,6 @@ def test_more_rows_narrow_the_interval_and_a_higher_level_widens_it() -> None:
     wide = paired_difference(8, 2, 50, normal_quantile(0.99))
     assert wide.lower < few.lower and wide.upper > few.upper
     assert share_of(3, 10, normal_quantile(0.99)).upper > share_of(3, 10).upper
-    assert normal_quantile(0.95) == pytest.approx(Z95, abs=1e-12) and normal_quantile(0.9) == pytest.approx(norm.ppf(0.95))
+    assert normal_quantile(0.95) == pytest.approx(Z95, abs=1e-12) and normal_quantile(0.9) == pytest.approx(
+        norm.ppf(0.95)
+    )

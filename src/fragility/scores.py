@@ -34,6 +34,7 @@ from fragility.arrays import Booleans, Floats, Integers
 Reading = Literal["support", "current", "support_unbounded"]
 
 CLIP = 1e-12  # smallest probability a score sees
+EARLY = 2  # a prediction flips early if losing so many groups, strongest first, flips it
 EPSILON = 1e-8  # keeps normalisers and 1 / lambda* finite
 READINGS: tuple[Reading, ...] = ("support", "current", "support_unbounded")
 

@@ -32,7 +32,11 @@ def likeliest(first_only: int, second_only: int, rows: int, difference: float) -
     low, high = max(0.0, -difference), (1.0 - difference) / 2
 
     def log_likelihood(q: float) -> float:
-        cells = ((first_only, q + difference), (second_only, q), (rows - first_only - second_only, 1 - 2 * q - difference))
+        cells = (
+            (first_only, q + difference),
+            (second_only, q),
+            (rows - first_only - second_only, 1 - 2 * q - difference),
+        )
         if any(count and share <= 0.0 for count, share in cells):
             return -math.inf
         return sum(count * math.log(share) for count, share in cells if count)

@@ -28,8 +28,8 @@ from fragility.report.markdown import paragraph, plain
 GOLDEN = Path(__file__).parent / "golden"
 WRITE = os.environ.get("FRAGILITY_GOLDEN") == "write"
 HEADINGS = (
-    "What was audited",
     "The finding",
+    "What was audited",
     "How many groups each prediction rests on",
     "How the margin collapses",
     "The three ways evidence fails, and who is exposed to which",
@@ -37,7 +37,6 @@ HEADINGS = (
     "Confidence against exposure",
     "What a review would find",
     "The most fragile confident cases",
-    "Models side by side",
     "Right and wrong",
     "Limits",
     "How to verify",
@@ -114,8 +113,9 @@ def test_sections_come_in_the_declared_order(golden) -> None:
     two = fg.Report.of({"a": small_audit(60), "b": small_audit(60, classes=3)}, labels=None)
     page, several = Page(golden.html), Page(two.html)
     told = [text for level, text in page.headings if level == 2]
-    assert told == [heading for heading in HEADINGS if heading != "Models side by side"]
-    assert [text for level, text in several.headings if level == 2] == ["a", "b", "Models side by side", *HEADINGS[-2:]]
+    assert told == [HEADINGS[0], "Contents", *HEADINGS[1:]]
+    compared = ["The comparison", "Contents", "The audits side by side", "a", "b", *HEADINGS[-2:]]
+    assert [text for level, text in several.headings if level == 2] == compared
     within = [text for level, text in several.headings if level == 3]
     assert within == [h for h in HEADINGS[:9] if h != "What a review would find"] * 2
     for found in (page, several):
@@ -123,7 +123,7 @@ def test_sections_come_in_the_declared_order(golden) -> None:
         assert levels[0] == 1 and levels.count(1) == 1
         assert all(after <= before + 1 for before, after in pairwise(levels))
     marks = [line.removeprefix("## ") for line in golden.markdown.splitlines() if line.startswith("## ")]
-    assert marks == told
+    assert marks == list(HEADINGS)
 
 
 def test_the_page_opens_offline_and_runs_nothing(golden) -> None:
@@ -191,7 +191,8 @@ def test_markdown_and_page_say_the_same_numbers(golden) -> None:
         for cell in cells:
             assert cell.startswith("---") or " ".join(cell.split()) in words, cell
     document = golden.to_dict()["audits"][0]
-    assert f"{document['confident']['rows']} ({document['confident']['rows'] / 60:.0%})" in golden.markdown
+    rows = document["confident"]["rows"]
+    assert f"**{rows / 60:.0%}** are at least 90% confident ({rows})" in golden.markdown
     for case in document["confident"]["cases"]:
         assert f"### Row {case['id']}" in golden.markdown and f"exposure {case['exposure']:.3f}" in words
 

@@ -9,12 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from scipy.stats import binomtest
 from small_audits import InParts, small_audit, small_labels
 
 import fragility as fg
 from fragility.errors import DataError
-from fragility.report.labels import captured, difference_of, rate_of
+from fragility.report.labels import captured
 from fragility.report.summary import AuditNumbers
 
 
@@ -81,7 +80,7 @@ def test_three_ways_are_counted_alone_and_together(certs) -> None:
         assert one.first_flips == tuple(thresholds.count(severity) for severity in certs.protocol.severities)
     for one in found.class_losses:
         mine = [cert for cert in chosen if str(cert.predicted) == one.predicted]
-        assert (one.rows, one.within_two) == (len(mine), sum(c.flipped and c.flip_budget <= 2 for c in mine))
+        assert (one.rows, one.flips_early.count) == (len(mine), sum(c.flipped and c.flip_budget <= 2 for c in mine))
 
 
 def test_the_cases_are_the_most_fragile_confident_ones(certs) -> None:
@@ -200,19 +199,6 @@ def test_accuracy_counts_right_predictions_and_compares_fifths(certs) -> None:
     assert found.wrong_rest.count == sum(rate.count for rate in found.wrong_by_fifth[:-1])
 
 
-@pytest.mark.parametrize(("count", "rows"), [(0, 10), (3, 10), (10, 10), (7, 211)])
-def test_intervals_of_rates_are_wilsons(count: int, rows: int) -> None:
-    found = rate_of(np.arange(rows) < count)
-    exact = binomtest(count, rows).proportion_ci(method="wilson")
-    assert (found.lower, found.upper) == pytest.approx((exact.low, exact.high), abs=1e-12)
-
-
-def test_the_interval_of_a_difference_is_newcombes() -> None:
-    """The worked example of Newcombe (1998), table II a: 56/70 - 48/80."""
-    found = difference_of(rate_of(np.arange(70) < 56), rate_of(np.arange(80) < 48))
-    assert found == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
-
-
 def test_a_review_finds_what_lies_in_its_first_rows() -> None:
     rng = np.random.default_rng(0)
     score, bad = rng.normal(size=200), rng.random(200) < 0.2
@@ -254,14 +240,14 @@ def test_several_audits_are_matched_by_id() -> None:
     one, other = small_audit(200), small_audit(150, depth=2)
     report = fg.Report.of({"first": one, "second": other})
     (pair,) = report.summary.paired
-    assert not report.summary.same_protocol and pair.shared == 150 == pair.same_class
+    assert not pair.same_protocol and pair.declared_differently == ("depth",) and pair.shared == 150 == pair.same_class
     both = [(a, other.by_id(a.id)) for a in one if a.id in range(150)]
     sure = [(a, b) for a, b in both if a.confidence >= 0.9 and b.confidence >= 0.9]
     flips = [(a.flipped and a.flip_budget <= 2, b.flipped and b.flip_budget <= 2) for a, b in sure]
     assert pair.both_confident == len(sure)
     assert (pair.flip_in_both, pair.flip_in_first_only) == (flips.count((True, True)), flips.count((True, False)))
-    assert "Models side by side" in report.html and "Models side by side" in report.markdown
-    assert "different protocols" in report.markdown
+    assert "The comparison" in report.html and "The comparison" in report.markdown
+    assert "Different protocols: first and second differ in depth" in report.markdown
     apart = fg.Report.of({"first": one, "second": replace_ids(other)})
     assert apart.summary.paired[0].shared == 0 and "share no row" in apart.markdown
 

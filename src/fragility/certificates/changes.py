@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from fragility.certificates.collection import Certificates
 from fragility.certificates.stored import StoredAudit
+from fragility.scores import EARLY
 
-WITHIN = 2  # a prediction flips early if losing so many groups flips it
 IDS_SHOWN = 10
 COMPARED = ("id", "predicted", "confidence", "flip_budget", "flipped")
 
@@ -81,7 +81,7 @@ def changes_between(
 
 def _facts(certs: Certificates | StoredAudit, min_confidence: float) -> pd.DataFrame:
     table: pd.DataFrame = pa.concat_tables(certs.batches(COMPARED)).to_pandas()
-    flips = table["flipped"] & (table["flip_budget"] <= WITHIN)
+    flips = table["flipped"] & (table["flip_budget"] <= EARLY)
     early = flips & (table["confidence"] >= min_confidence)
     # Ids of one audit may be numbers and of the other the same numbers as text.
     facts: pd.DataFrame = table.assign(id=table["id"].astype(str), early=early).drop(columns="flipped")

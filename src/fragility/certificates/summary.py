@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from fragility.equality import NanEqual
 from fragility.errors import DataError
+from fragility.scores import EARLY
 from fragility.words import NONE_AT_ALL, UNDECIDED, UPPER_BOUND
 
 CONFIDENT = 0.9
@@ -124,7 +125,7 @@ def _tallied(
         "never_flips": _sum(~table["flipped"]),
         "confident": len(confident),
         "after_one": _sum(confident["flipped"] & (confident["flip_budget"] <= 1)),
-        "within_two": _sum(confident["flipped"] & (confident["flip_budget"] <= 2)),
+        "within_two": _sum(confident["flipped"] & (confident["flip_budget"] <= EARLY)),
         "confident_fds": _sum(confident["fds"]),
         "confident_exposure": _sum(confident["exposure"]),
         **{name: _sum(table[name].isna()) for name in thresholds},

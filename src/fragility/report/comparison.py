@@ -1,58 +1,124 @@
 """Audits side by side: what two of them say about the rows they share, matched by id.
 
-Matching needs one entry a row of each audit; this is the one part of the report whose memory grows with rows.
+Matching needs one entry per row of each audit; this is the one part of the report whose memory grows with rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
 
+from fragility.intervals import difference_of, paired_difference, share_of
+from fragility.protocol import Protocol
 from fragility.report.pieces import Audit, coded
-from fragility.report.summary import PairedAudits
+from fragility.report.summary import Compared, PairedAudits
+from fragility.scores import EARLY
 
 COLUMNS = ("id", "predicted", "confidence", "exposure", "flip_budget", "flipped")
+# What protocols may declare differently, in the words of the report.
+DECLARED: dict[str, Callable[[Protocol], object]] = {
+    "baseline": lambda pi: pi.baseline,
+    "groups": lambda pi: pi.group_names,
+    "evidence space": lambda pi: pi.space,
+    "depth": lambda pi: pi.depth,
+    "reading of the margin": lambda pi: pi.reading,
+    "degradations": lambda pi: (pi.operators, pi.severities),
+    "weights of exposure": lambda pi: pi.exposure_weights,
+    "weights of FDS": lambda pi: pi.weights,
+    "resolution": lambda pi: pi.resolution,
+    "decision": lambda pi: pi.decision,
+}
 
 
 def paired_audits(audits: Sequence[tuple[str, Audit]], min_confidence: float) -> tuple[PairedAudits, ...]:
     """Compare every audit with the first."""
-    tables = [(name, _by_id(audit, min_confidence)) for name, audit in audits]
-    return tuple(_paired(tables[0], other) for other in tables[1:])
+    tables = [_by_id(audit, min_confidence) for _, audit in audits]
+    (first, one), before = audits[0], tables[0]
+    return tuple(
+        _paired(first, second, before, after, one.protocol, other.protocol)
+        for (second, other), after in zip(audits[1:], tables[1:], strict=True)
+    )
+
+
+def declared_differently(one: Protocol, other: Protocol) -> tuple[str, ...]:
+    """Return the settings in which two protocols differ, in words; their columns and values may differ besides."""
+    return tuple(name for name, setting in DECLARED.items() if setting(one) != setting(other))
 
 
 def _by_id(audit: Audit, min_confidence: float) -> pd.DataFrame:
     parts = []
     labels = np.array([str(label) for label in audit.classes], dtype=object)
     for table in audit.batches(COLUMNS):
-        flipped, budget = (table.column(name).to_numpy() for name in ("flipped", "flip_budget"))
+        budget = table.column("flip_budget").to_numpy()
+        flipped = np.asarray(table.column("flipped").to_numpy(), dtype=bool)
         columns = {
             "id": [str(own_id) for own_id in table.column("id").to_pylist()],
             "predicted": labels[coded(table.column("predicted"), audit.classes)],
             "exposure": table.column("exposure").to_numpy(),
             "confident": table.column("confidence").to_numpy() >= min_confidence,
-            "flips": np.asarray(flipped, dtype=bool) & (budget <= 2),
+            "after_one": flipped & (budget <= 1),
+            "early": flipped & (budget <= EARLY),
         }
         parts.append(pd.DataFrame(columns).set_index("id"))
     return pd.concat(parts)
 
 
-def _paired(first: tuple[str, pd.DataFrame], second: tuple[str, pd.DataFrame]) -> PairedAudits:
-    both = first[1].add_suffix("_first").join(second[1].add_suffix("_second"), how="inner")
+def _paired(
+    first: str, second: str, before: pd.DataFrame, after: pd.DataFrame, one: Protocol, other: Protocol
+) -> PairedAudits:
+    both = before.add_suffix("_first").join(after.add_suffix("_second"), how="inner")
     confident = both[both["confident_first"] & both["confident_second"]]
-    one, two = confident["flips_first"], confident["flips_second"]
+    early_before, early_after = confident["early_first"], confident["early_second"]
     return PairedAudits(
-        first=first[0],
-        second=second[0],
+        first=first,
+        second=second,
+        declared_differently=declared_differently(one, other),
+        same_protocol=one.digest == other.digest,
         shared=len(both),
         same_class=int((both["predicted_first"] == both["predicted_second"]).sum()),
         both_confident=len(confident),
-        flip_in_both=int((one & two).sum()),
-        flip_in_first_only=int((one & ~two).sum()),
-        flip_in_second_only=int((~one & two).sum()),
+        flip_in_both=int((early_before & early_after).sum()),
+        flip_in_first_only=int((early_before & ~early_after).sum()),
+        flip_in_second_only=int((~early_before & early_after).sum()),
+        compared=_compared_rows(both, confident) if len(both) else _compared_apart(before, after),
         rank_correlation=_rank_correlation(both["exposure_first"], both["exposure_second"]),
     )
+
+
+def _compared_rows(both: pd.DataFrame, confident: pd.DataFrame) -> tuple[Compared, ...]:
+    """Compare shares of the same rows."""
+
+    def sure_and_early(when: str) -> pd.Series:
+        return both[f"confident_{when}"] & both[f"early_{when}"]
+
+    return (
+        _compared("early", confident["early_first"], confident["early_second"]),
+        _compared("after_one", confident["after_one_first"], confident["after_one_second"]),
+        _compared("confident_early", sure_and_early("first"), sure_and_early("second")),
+        _compared("confident", both["confident_first"], both["confident_second"]),
+    )
+
+
+def _compared(measure: str, first: pd.Series, second: pd.Series) -> Compared:
+    rows = len(first)
+    difference = paired_difference(int((second & ~first).sum()), int((first & ~second).sum()), rows)
+    return Compared(measure, share_of(int(first.sum()), rows), share_of(int(second.sum()), rows), difference)
+
+
+def _compared_apart(before: pd.DataFrame, after: pd.DataFrame) -> tuple[Compared, ...]:
+    """Compare shares of rows that the audits do not share."""
+    sure = [table[table["confident"]] for table in (before, after)]
+    shares = {
+        "early": [share_of(int(table["early"].sum()), len(table)) for table in sure],
+        "after_one": [share_of(int(table["after_one"].sum()), len(table)) for table in sure],
+        "confident_early": [
+            share_of(int(part["early"].sum()), len(table)) for part, table in zip(sure, (before, after), strict=True)
+        ],
+        "confident": [share_of(len(part), len(table)) for part, table in zip(sure, (before, after), strict=True)],
+    }
+    return tuple(Compared(name, one, two, difference_of(two, one)) for name, (one, two) in shares.items())
 
 
 def _rank_correlation(one: pd.Series, other: pd.Series) -> float | None:

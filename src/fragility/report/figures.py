@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from fragility.certificates.pictures import collapse_curve
-from fragility.report.summary import AuditNumbers, Case, Loss, Quartiles, Rate, ReviewView, SetNumbers
+from fragility.intervals import Share
+from fragility.report.summary import AuditNumbers, Case, Loss, Quartiles, ReviewView, SetNumbers
 from fragility.report.words import case_sentence, percent
 from fragility.svg import (
     ACCENT,
@@ -17,6 +18,7 @@ from fragility.svg import (
     area,
     bar,
     cells,
+    dot,
     line,
     number,
     picture,
@@ -33,6 +35,33 @@ FLIP_WORDS = "var(--flip-text, currentColor)"
 SHOWN_STEPS = 10
 DENSITIES = (0.16, 0.34, 0.54, 0.76, 1.0)  # opacity of a cell, by how many predictions it holds
 CONFIDENCES = ((0.5, "50%"), (0.9, "90%"), (0.99, "99%"), (0.999, "99.9%"))
+
+
+# --- shares with intervals ----------------------------------------------------------------------------------
+
+
+def share_chart(entries: Sequence[tuple[str, Share]], verb: str) -> str:
+    """Return one line per entry: its share as a dot, its interval as a line, its count in words."""
+    left, right, top, step = 128.0, 330.0, 20.0, 25.0
+    bottom = top + step * len(entries)
+    x = Scale(0.0, min(1.0, 1.05 * max(0.1, *(share.upper for _, share in entries if share.rows), 0.1)), left, right)
+    ticks = [tick for tick in tidy_ticks(0.0, x.high) if tick <= 1.0]
+    marks = [line((x(tick), top - 4), (x(tick), bottom - 6)) for tick in ticks]
+    marks += place_axis(x, [(tick, percent(tick)) for tick in ticks], bottom - 6)
+    for place, (name, share) in enumerate(entries):
+        y = top + step * (place + 0.5) - 4
+        colour = QUIET if place == 0 else ACCENT
+        marks.append(words((left - 10, y + 4), shortened(name, 20), anchor="end", bold=place == 0))
+        if share.rows:
+            marks.append(line((x(share.lower), y), (x(share.upper), y), colour=colour, width=2.4))
+            marks.append(dot((x(share.value), y), 4.5, colour=colour))
+        marks.append(words((right + 12, y + 4), f"{share.count:,} of {share.rows:,}"))
+    told = "; ".join(
+        f"{name}: {share.count} of {share.rows} {verb}, {percent(share.value)}, 95% interval "
+        f"{percent(share.lower)} to {percent(share.upper)}"
+        for name, share in entries
+    )
+    return picture(WIDTH, bottom + 16, f"Share that {verb}. {told}", marks)
 
 
 # --- k* -----------------------------------------------------------------------------------------------------
@@ -256,7 +285,7 @@ def capture_chart(view: ReviewView) -> str:
     )
 
 
-def fifths_chart(fifths: Sequence[Rate]) -> str:
+def fifths_chart(fifths: Sequence[Share]) -> str:
     """Return how often predictions are wrong, by fifths of exposure, with intervals."""
     top, bottom = 20.0, 166.0
     y = Scale(0.0, max(0.02, *(rate.upper for rate in fifths)) * 1.05, bottom, top)
@@ -266,10 +295,10 @@ def fifths_chart(fifths: Sequence[Rate]) -> str:
     for place, (rate, name) in enumerate(zip(fifths, names, strict=True)):
         middle = LEFT + slot * (place + 0.5)
         marks.append(words((middle, bottom + 15), name, anchor="middle"))
-        marks.append(bar(middle - 20, y(rate.share), 40, bottom - y(rate.share), opacity=0.75))
+        marks.append(bar(middle - 20, y(rate.value), 40, bottom - y(rate.value), opacity=0.75))
         marks += _whisker(middle, y(rate.lower), y(rate.upper))
     marks.append(words(((LEFT + RIGHT) / 2, bottom + 36), "fifths by exposure", anchor="middle"))
-    told = ", ".join(f"{name} {percent(rate.share)}" for name, rate in zip(names, fifths, strict=True))
+    told = ", ".join(f"{name} {percent(rate.value)}" for name, rate in zip(names, fifths, strict=True))
     return picture(WIDTH, 208.0, f"Share of predictions that are wrong, by fifths of exposure: {told}", marks)
 
 
@@ -301,5 +330,5 @@ def case_curve(case: Case) -> str:
 
 __all__ = [
     "budget_chart", "capture_chart", "case_curve", "class_curve", "collapse_chart", "density_chart", "fifths_chart",
-    "folded_budgets", "loss_chart", "share_bar",
+    "folded_budgets", "loss_chart", "share_bar", "share_chart",
 ]  # fmt: skip

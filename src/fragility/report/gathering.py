@@ -12,6 +12,7 @@ import pyarrow as pa
 from fragility.errors import DataError
 from fragility.protocol import Protocol
 from fragility.report.comparison import paired_audits
+from fragility.report.headline import Segmentation, find_worst
 from fragility.report.labels import LabelTally, brittle_labels, class_labels
 from fragility.report.pieces import Audit, Piece, columns_of, failure_condition, is_detailed, pieces_of
 from fragility.report.summary import (
@@ -22,6 +23,7 @@ from fragility.report.summary import (
     GroupFacts,
     ProtocolFacts,
     ReportSummary,
+    SetNumbers,
     SmallestSet,
 )
 from fragility.report.tally import Row, SetTally
@@ -56,8 +58,7 @@ def summarise(asked: Sequence[Asked], settings: Settings) -> ReportSummary:
     truth = None if settings.labels is None else class_labels(settings.labels)
     audits = tuple(_numbers(one, settings, truth) for one in asked)
     paired = paired_audits([(one.name, one.audit) for one in asked], settings.min_confidence) if len(asked) > 1 else ()
-    digests = {one.audit.protocol.digest for one in asked}
-    return ReportSummary(audits, paired, same_protocol=len(digests) == 1)
+    return ReportSummary(audits, paired)
 
 
 def _check(asked: Sequence[Asked], settings: Settings) -> None:
@@ -88,17 +89,24 @@ def _numbers(one: Asked, settings: Settings, truth: dict[str, str] | None) -> Au
             tally.add(piece, audit.classes)
     by_class = {tally.sought: tally for tally in tallies}
     condition = failure_condition(audit.manifest.get("lattice") or {})
+    every = everything.numbers(_cases(everything, protocol) if not confident.rows else (), condition)
+    sure = confident.numbers(_cases(confident, protocol), condition)
     return AuditNumbers(
         facts=_facts(one),
         protocol=_protocol_facts(protocol),
         min_confidence=least,
-        everything=everything.numbers(_cases(everything, protocol) if not confident.rows else (), condition),
-        confident=confident.numbers(_cases(confident, protocol), condition),
+        everything=every,
+        confident=sure,
+        worst=find_worst([_by_class(sure if sure.rows else every)]),
         density=_density_map(density, confident if confident.rows else everything),
         accuracy=by_class["wrong"].accuracy() if "wrong" in by_class else None,
         reviews=tuple(tally.review(settings.risk) for tally in tallies),
         detailed=detailed,
     )
+
+
+def _by_class(numbers: SetNumbers) -> Segmentation:
+    return Segmentation(None, [(one.predicted, one.flips_early) for one in numbers.class_losses])
 
 
 def _label_tallies(settings: Settings, truth: dict[str, str] | None) -> list[LabelTally]:

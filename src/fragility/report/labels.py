@@ -1,8 +1,5 @@
 """Labels: how often predictions are right, whether fragile ones are wrong more often, and what a review would find.
 
-    Wilson      (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)                    interval of one rate
-    Newcombe    d - sqrt((p1-l1)^2 + (u2-p2)^2)   to   d + sqrt((u1-p1)^2 + (p2-l2)^2)       of a difference of two
-
 Labels are one value a row, so this part of the report holds a few bytes for every labelled row.
 """
 
@@ -17,13 +14,13 @@ import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats
 from fragility.errors import DataError
+from fragility.intervals import Share, difference_of, share_of
 from fragility.policy import STARTS, LabelledRows, fit_rule
 from fragility.report.pieces import Piece
-from fragility.report.summary import Accuracy, Rate, ReviewView
+from fragility.report.summary import Accuracy, ReviewView
 from fragility.saving import without_nan
 from fragility.stress import BrittleLabels
 
-Z95 = 1.959963984540054
 FIFTHS = 5
 POLICY_CONFIDENCE = 0.95
 SHARES = tuple(step / 100 for step in range(101))
@@ -75,11 +72,11 @@ class LabelTally:
         focus = self._focus(confidence)
         score, bad = exposure[focus], wrong[focus]
         order = np.argsort(score, kind="stable")
-        fifths = [rate_of(bad[part]) for part in np.array_split(order, FIFTHS)]
-        exposed, rest = fifths[-1], rate_of(bad[order[: len(order) - fifths[-1].rows]])
+        fifths = [_share(bad[part]) for part in np.array_split(order, FIFTHS)]
+        exposed, rest = fifths[-1], _share(bad[order[: len(order) - fifths[-1].rows]])
         return Accuracy(
-            right=rate_of(~wrong),
-            right_in_focus=rate_of(~bad),
+            right=_share(~wrong),
+            right_in_focus=_share(~bad),
             wrong_by_fifth=tuple(fifths),
             wrong_exposed=exposed,
             wrong_rest=rest,
@@ -109,6 +106,10 @@ class LabelTally:
         return np.asarray(confident if confident.any() else np.ones(len(confident), dtype=bool))
 
 
+def _share(flags: Booleans) -> Share:
+    return share_of(int(flags.sum()), len(flags))
+
+
 def _plain(rule: dict[str, object]) -> dict[str, object]:
     reviews_nothing = isinstance(rule["threshold"], float) and math.isinf(rule["threshold"])
     plain: dict[str, object] = without_nan(rule)
@@ -119,25 +120,6 @@ def captured(score: Floats, bad: Booleans) -> tuple[int, ...]:
     """Return how many of those sought lie in the first 0%, 1% ... 100% of the rows, highest score first."""
     found = np.concatenate([[0], np.cumsum(bad[np.argsort(-score, kind="stable")])])
     return tuple(int(found[round(share * len(bad))]) for share in SHARES)
-
-
-def rate_of(flags: Booleans) -> Rate:
-    """Return the share of true flags with its Wilson interval."""
-    count, n = int(flags.sum()), len(flags)
-    if n == 0:
-        return Rate(0, 0, 0.0, 1.0)
-    p, z2 = count / n, Z95 * Z95
-    centre, spread = p + z2 / (2 * n), Z95 * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
-    lower = 0.0 if count == 0 else (centre - spread) / (1 + z2 / n)
-    return Rate(count, n, lower, 1.0 if count == n else (centre + spread) / (1 + z2 / n))
-
-
-def difference_of(one: Rate, other: Rate) -> tuple[float, float, float]:
-    """Return the difference of two rates with its Newcombe interval; NaN where one has no rows."""
-    p1, p2 = one.share, other.share
-    below = math.hypot(p1 - one.lower, other.upper - p2)
-    above = math.hypot(one.upper - p1, p2 - other.lower)
-    return p1 - p2, p1 - p2 - below, p1 - p2 + above
 
 
 def class_labels(labels: Mapping[Hashable, object]) -> dict[str, str]:

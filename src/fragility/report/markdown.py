@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from fragility.report.sections import (
+from fragility.report.blocks import (
     Block,
     Cases,
     CaseView,
     Command,
     Facts,
     Figure,
+    Lead,
+    Notice,
     Numbers,
     Section,
     Table,
     Text,
-    sections_of,
 )
+from fragility.report.sections import sections_of
 from fragility.report.summary import ReportSummary
 from fragility.report.words import title
 from fragility.svg import readable
@@ -59,6 +61,11 @@ def _section(section: Section) -> list[str]:
 def _block(block: Block, level: int) -> list[str]:
     if isinstance(block, Text):
         return list(_apart(paragraph(text) for text in block.paragraphs))
+    if isinstance(block, Lead):
+        bold = [f"**{plain(text)}**" for text in block.paragraphs]
+        return [*_apart(iter(bold)), "", *_block(block.figure, level)]
+    if isinstance(block, Notice):
+        return [f"> {plain(block.text)}"]
     if isinstance(block, Numbers):
         return [f"- **{plain(value)}** {plain(label)}" for value, label in block.entries]
     if isinstance(block, Facts):

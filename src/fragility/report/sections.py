@@ -1,163 +1,54 @@
-"""The report as sections of blocks, in the order they are read: what HTML and Markdown both render.
-
-A block holds text, numbers already in words, and pictures. Nothing here is escaped except the pictures, which are SVG.
-"""
+"""The report as sections of blocks, in the order they are read: what HTML and Markdown both render."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import fragility.report.figures as figures
 import fragility.report.words as words
+from fragility.intervals import Share
+from fragility.report.blocks import Block, Cases, CaseView, Cell, Command, Facts, Figure, Section, Table, Text
+from fragility.report.opening import finding, opening_of
 from fragility.report.summary import AuditNumbers, Case, GroupRole, PairedAudits, ReportSummary, ReviewView
-from fragility.report.words import counted, of, percent
-from fragility.svg import shortened
+from fragility.report.words import counted, named, of, percent
 
 SHOWN_GROUPS = 12
 LISTED_GROUPS = 60
 SHOWN_CLASSES = 6
-LONGEST_NAME = 80
 BUDGETS = (0.05, 0.1, 0.2, 0.5)
 
 
-@dataclass(frozen=True)
-class Text:
-    """Paragraphs."""
-
-    paragraphs: Sequence[str]
-    kind: str = "text"
-    lead: bool = False
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """A few large numbers: (value, what it counts)."""
-
-    entries: Sequence[tuple[str, str]]
-    kind: str = "numbers"
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Terms and what they mean."""
-
-    entries: Sequence[tuple[str, str]]
-    kind: str = "facts"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell with a bar behind its number."""
-
-    text: str
-    share: float
-
-    @property
-    def bar(self) -> str:
-        """The bar as SVG."""
-        return figures.share_bar(self.share)
-
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table; the first column names the row, the others are numbers."""
-
-    caption: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str | Cell]]
-    folded: bool = False
-    kind: str = "table"
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One or several pictures with their caption, and the numbers they show."""
-
-    pictures: Sequence[str]
-    caption: str
-    table: Table | None = None
-    small: bool = False  # pictures to stand beside each other, however many there are
-    kind: str = "figure"
-
-
-@dataclass(frozen=True)
-class Cases:
-    """The most fragile cases."""
-
-    cases: Sequence[CaseView]
-    kind: str = "cases"
-
-
-@dataclass(frozen=True)
-class CaseView:
-    """One case in words, with its small curve."""
-
-    heading: str
-    sentence: str
-    facts: str
-    path: Sequence[tuple[str, str]]  # (group, whether its loss comes before the flip, is the flip, or comes after)
-    flip: str
-    smallest: str | None
-    curve: str
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command to type."""
-
-    command: str
-    kind: str = "command"
-
-
-Block: TypeAlias = Text | Numbers | Facts | Table | Figure | Cases | Command
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading and its blocks."""
-
-    key: str
-    heading: str
-    level: int
-    blocks: Sequence[Block] = field(default_factory=tuple)
-
-
 def sections_of(summary: ReportSummary) -> list[Section]:
-    """Return the whole report."""
+    """Return the whole report; the first section opens it, and the contents follow that one."""
     several = len(summary.audits) > 1
-    body = chain.from_iterable(_audit(audit, number, several) for number, audit in enumerate(summary.audits, start=1))
-    sections = [*body]
+    sections = [opening_of(summary)]
     if several:
         sections.append(_side_by_side(summary))
-    sections += _accuracy(summary.audits)
-    return [*sections, *_limits(summary.audits)]
+    for number, audit in enumerate(summary.audits, start=1):
+        sections += _audit(audit, number, several)
+    return [*sections, *_accuracy(summary.audits), *_limits(summary.audits)]
 
 
 def _audit(audit: AuditNumbers, number: int, several: bool) -> list[Section]:
     level, prefix = (3, f"audit-{number}-") if several else (2, "")
-    makers = (
-        _audited, _finding, _budgets, _collapse, _losses, _groups, _map,
-        *((_reviews,) if audit.reviews else ()), _cases,
-    )  # fmt: skip
+    makers: list[Callable[[AuditNumbers], Part]] = [
+        *([_finding] if several else []),  # a single audit's finding opens the report
+        _audited, _budgets, _collapse, _losses, _groups, _map,
+        *([_reviews] if audit.reviews else []), _cases,
+    ]  # fmt: skip
     made = [Section(prefix + key, heading, level, blocks) for key, heading, blocks in (make(audit) for make in makers)]
     return [Section(f"audit-{number}", named(audit.facts.name), 2), *made] if several else made
 
 
-def named(text: str) -> str:
-    """Return a name from data, cut where it would fill a page."""
-    return shortened(text, LONGEST_NAME)
+def _finding(audit: AuditNumbers) -> Part:
+    return "finding", "The finding", finding(audit)
 
 
 Part: TypeAlias = tuple[str, str, Sequence[Block]]
 
 
-# --- what was audited, and the finding ----------------------------------------------------------------------
+# --- what was audited ----------------------------------------------------------------------------------------
 
 
 def _audited(audit: AuditNumbers) -> Part:
@@ -168,23 +59,6 @@ def _audited(audit: AuditNumbers) -> Part:
     table = Table(f"The {counted(len(groups), 'evidence group')}", ("group", "columns"), rows, folded=True)
     blocks: list[Block] = [Text([words.audited(audit)]), Facts(words.protocol_words(audit)), table]
     return "audited", "What was audited", blocks
-
-
-def _finding(audit: AuditNumbers) -> Part:
-    focus, rows = audit.focus, audit.facts.rows
-    numbers = [
-        (f"{rows:,}", "predictions audited" if rows != 1 else "prediction audited"),
-        (percent(audit.confident.rows / rows), f"are {words.confident_words(audit)} ({audit.confident.rows:,})"),
-        (percent(focus.within(1) / focus.rows), f"of {_those(audit)} flip when one group is lost"),
-        (percent(focus.within(2) / focus.rows), f"of {_those(audit)} flip when one or two are lost"),
-    ]
-    if audit.accuracy is not None:
-        numbers.insert(1, (percent(audit.accuracy.right.share), "are right"))
-    return "finding", "The finding", [Text([" ".join(words.finding(audit))], lead=True), Numbers(numbers)]
-
-
-def _those(audit: AuditNumbers) -> str:
-    return "those" if audit.confident.rows else "all"
 
 
 # --- k* and collapse ----------------------------------------------------------------------------------------
@@ -264,11 +138,12 @@ def _combinations(audit: AuditNumbers) -> Table:
 def _class_losses(audit: AuditNumbers) -> Table:
     focus = audit.focus
     ways = [f"{words.WAY_NAMES[loss.way].lower()} ≥ 50%" for loss in focus.losses]
-    head = ("predicted class", "predictions", "flip after one", "within two", "mean exposure", *ways)
+    head = ("predicted class", "predictions", "flip after one", "flip early", "95% interval", "mean exposure", *ways)
     rows = [
         (
-            named(one.predicted), f"{one.rows:,}", percent(one.after_one / one.rows),
-            percent(one.within_two / one.rows), f"{one.mean_exposure:.2f}", *(percent(n / one.rows) for n in one.half),
+            named(one.predicted), f"{one.rows:,}", percent(one.flips_after_one.value),
+            percent(one.flips_early.value), words.interval(one.flips_early), f"{one.mean_exposure:.2f}",
+            *(percent(n / one.rows) for n in one.half),
         )
         for one in focus.class_losses[: 2 * SHOWN_CLASSES]
     ]  # fmt: skip
@@ -403,21 +278,17 @@ def _place(case: Case, step: int) -> str:
 def _side_by_side(summary: ReportSummary) -> Section:
     audits = summary.audits
     notes = [words.paired_words(pair) for pair in summary.paired]
-    if not summary.same_protocol:
-        notes.append(
-            "The audits were made under different protocols: numbers of groups and losses do not compare directly."
-        )
     head = ("", *(named(audit.facts.name) for audit in audits))
     table = Table("The audits in numbers", head, [(name, *map(measure, audits)) for name, measure in MEASURES])
-    return Section("side-by-side", "Models side by side", 2, [table, *_shared_table(summary.paired), Text(notes)])
+    return Section("side-by-side", "The audits side by side", 2, [table, *_shared_table(summary.paired), Text(notes)])
 
 
 def _right(audit: AuditNumbers) -> str:
-    return "no labels" if audit.accuracy is None else percent(audit.accuracy.right.share)
+    return "no labels" if audit.accuracy is None else words.with_interval(audit.accuracy.right)
 
 
-def _flipping(removals: int, audit: AuditNumbers) -> str:
-    return of(audit.confident.within(removals), audit.confident.rows)
+def _flipping(share: Share) -> str:
+    return f"{share.count:,} of {share.rows:,}: {words.with_interval(share)}"
 
 
 def _median(audit: AuditNumbers) -> str:
@@ -433,8 +304,8 @@ MEASURES = (
     ("predictions", lambda audit: f"{audit.facts.rows:,}"),
     ("right", _right),
     ("confident", lambda audit: of(audit.confident.rows, audit.facts.rows)),
-    ("confident, flip after one group", lambda audit: _flipping(1, audit)),
-    ("confident, flip within two", lambda audit: _flipping(2, audit)),
+    ("confident, flip after one group", lambda audit: _flipping(audit.confident.flips_after_one)),
+    ("confident, flip early", lambda audit: _flipping(audit.confident.flips_early)),
     ("confident, do not flip", lambda audit: of(audit.confident.never, audit.confident.rows)),
     ("median exposure of confident", _median),
     ("mean exposure of all", lambda audit: f"{audit.everything.mean_exposure:.2f}"),
@@ -454,7 +325,7 @@ def _shared_table(pairs: Sequence[PairedAudits]) -> list[Block]:
         if pair.shared
     ]  # fmt: skip
     head = ("audits", "shared rows", "same class", "confident in both", "flip in both", "in the first", "in the second")
-    caption = "On the rows that audits share: confident in both, and flipping within two removals"
+    caption = "On the rows that audits share: confident in both, and flipping early"
     return [Table(caption, head, rows)] if rows else []
 
 
@@ -477,7 +348,7 @@ def _fifths(audit: AuditNumbers) -> Block:
     fifths = audit.accuracy.wrong_by_fifth
     names = ("least exposed fifth", "second", "third", "fourth", "most exposed fifth")
     rows = [
-        (name, of(one.count, one.rows), f"{percent(one.lower)} to {percent(one.upper)}")
+        (name, of(one.count, one.rows), words.interval(one))
         for name, one in zip(names, fifths, strict=True)
         if one.rows
     ]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fragility.intervals import Difference, Share
 from fragility.saving import without_nan
 
 FORMAT = "fragility-report/1"
@@ -100,8 +101,8 @@ class ClassLosses:
 
     predicted: str
     rows: int
-    after_one: int
-    within_two: int
+    flips_after_one: Share
+    flips_early: Share
     mean_exposure: float
     half: tuple[int, ...]
 
@@ -204,6 +205,8 @@ class SetNumbers:
     rows: int
     flips_at: tuple[int, ...]  # predictions that flip at the 1st, 2nd ... removal
     never: int
+    flips_after_one: Share
+    flips_early: Share
     mean_confidence: float
     mean_exposure: float
     exposure: Quartiles | None
@@ -225,30 +228,15 @@ class SetNumbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
-    """A share of rows with its 95% interval (Wilson)."""
-
-    count: int
-    rows: int
-    lower: float
-    upper: float
-
-    @property
-    def share(self) -> float:
-        """The share itself; NaN of no rows."""
-        return self.count / self.rows if self.rows else float("nan")
-
-
-@dataclass(frozen=True, slots=True)
 class Accuracy:
     """How often predictions are right, and whether fragile ones are wrong more often."""
 
-    right: Rate
-    right_in_focus: Rate
-    wrong_by_fifth: tuple[Rate, ...]  # least exposed fifth first
-    wrong_exposed: Rate  # the most exposed fifth
-    wrong_rest: Rate
-    difference: tuple[float, float, float]  # exposed minus rest: estimate, 95% interval (Newcombe)
+    right: Share
+    right_in_focus: Share
+    wrong_by_fifth: tuple[Share, ...]  # least exposed fifth first
+    wrong_exposed: Share  # the most exposed fifth
+    wrong_rest: Share
+    difference: Difference  # exposed minus rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +263,7 @@ class AuditNumbers:
     min_confidence: float
     everything: SetNumbers
     confident: SetNumbers
+    worst: WorstSegment | None
     density: DensityMap
     accuracy: Accuracy | None
     reviews: tuple[ReviewView, ...]
@@ -287,17 +276,42 @@ class AuditNumbers:
 
 
 @dataclass(frozen=True, slots=True)
+class WorstSegment:
+    """The segment that flips early clearly more often than the other rows of the set."""
+
+    column: str | None  # None: the predicted class
+    name: str
+    flips_early: Share
+    rest_name: str | None  # where the rest is one segment only
+    rest: Share
+    difference: Difference
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One share in two audits, and its difference, the second minus the first."""
+
+    measure: str  # a key of words.COMPARED
+    first: Share
+    second: Share
+    difference: Difference
+
+
+@dataclass(frozen=True, slots=True)
 class PairedAudits:
-    """Two audits over the rows they share, matched by id."""
+    """Two audits over the rows they share, matched by id; where they share none, over all rows of each."""
 
     first: str
     second: str
+    declared_differently: tuple[str, ...]  # settings of the protocol that differ, in words
+    same_protocol: bool
     shared: int
     same_class: int
     both_confident: int
-    flip_in_both: int  # of those confident in both, the ones that flip within two removals
+    flip_in_both: int  # of those confident in both, the ones that flip early
     flip_in_first_only: int
     flip_in_second_only: int
+    compared: tuple[Compared, ...]
     rank_correlation: float | None  # Spearman, of exposure over the shared rows
 
 
@@ -306,8 +320,7 @@ class ReportSummary:
     """The summary of one or several audits."""
 
     audits: tuple[AuditNumbers, ...]
-    paired: tuple[PairedAudits, ...]
-    same_protocol: bool
+    paired: tuple[PairedAudits, ...]  # each audit after the first, against the first
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; what is undefined is null."""

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.arrays import Booleans, Floats, Integers
+from fragility.intervals import share_of
 from fragility.protocol import Protocol
 from fragility.report.pieces import Piece
 from fragility.report.summary import (
@@ -30,7 +31,7 @@ from fragility.report.summary import (
     Quartiles,
     SetNumbers,
 )
-from fragility.scores import EPSILON
+from fragility.scores import EARLY, EPSILON
 
 HALF = 0.5
 SHOWN_CASES = 20
@@ -156,6 +157,8 @@ class SetTally:
             rows=self.rows,
             flips_at=tuple(flips[1:-1].tolist()),
             never=int(flips[-1]),
+            flips_after_one=share_of(self._flips(flips, 1), self.rows),
+            flips_early=share_of(self._flips(flips, EARLY), self.rows),
             mean_confidence=self._mean(self.confidence),
             mean_exposure=self._mean(sum(self.exposure_sums)),
             exposure=_quartiles(self.exposures, EXPOSURE_STEPS) if self.rows else None,
@@ -174,6 +177,10 @@ class SetTally:
             lattice=self.searched.numbers(condition),
             cases=tuple(cases),
         )
+
+    def _flips(self, budgets: Counts, removals: int) -> int:
+        """Return how many flip within so many removals; the last entry counts those that never flip."""
+        return int(budgets[1 : min(removals, self.protocol.depth) + 1].sum())
 
     def _mean(self, total: int) -> float:
         return total / WHOLE / self.rows if self.rows else float("nan")
@@ -196,8 +203,8 @@ class SetTally:
         return ClassLosses(
             predicted=self.classes[code],
             rows=rows,
-            after_one=int(self.budgets[code, 1]),
-            within_two=int(self.budgets[code, 1 : min(3, self.protocol.depth + 1)].sum()),
+            flips_after_one=share_of(self._flips(self.budgets[code], 1), rows),
+            flips_early=share_of(self._flips(self.budgets[code], EARLY), rows),
             mean_exposure=self.exposure_sums[code] / WHOLE / rows,
             half=tuple(self.half[code].tolist()),
         )

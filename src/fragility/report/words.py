@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from fragility.intervals import Difference, Share
 from fragility.report.summary import (
     Accuracy,
     AuditNumbers,
@@ -12,14 +13,15 @@ from fragility.report.summary import (
     GroupRole,
     PairedAudits,
     ProtocolFacts,
-    Rate,
     ReportSummary,
     ReviewView,
     SetNumbers,
     SmallestSet,
+    WorstSegment,
 )
 from fragility.svg import shortened
 
+LONGEST_NAME = 80
 LONGEST_IN_SENTENCE = 60
 FEWEST_IN_A_FIFTH = 5
 FEW = 30  # fewer wrong or brittle rows than this do not tell two orders apart
@@ -68,11 +70,14 @@ def of(count: int, rows: int) -> str:
     return f"{count:,} ({percent(count / rows)})" if rows else f"{count:,}"
 
 
-def rate(value: Rate) -> str:
-    """Return a rate with its interval."""
-    if not value.rows:
-        return "no rows"
-    return f"{percent(value.share)} (95% interval {percent(value.lower)} to {percent(value.upper)})"
+def interval(share: Share) -> str:
+    """Return the ends of a share's interval."""
+    return f"{percent(share.lower)} to {percent(share.upper)}"
+
+
+def with_interval(share: Share) -> str:
+    """Return a share with its interval."""
+    return f"{percent(share.value)} (95% interval {interval(share)})" if share.rows else "no rows"
 
 
 def counted(count: int, thing: str, things: str | None = None) -> str:
@@ -85,6 +90,11 @@ def listed(names: Sequence[str], most: int = 12) -> str:
     if len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most} more"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def named(text: str) -> str:
+    """Return a name from data, cut where it would fill a page."""
+    return shortened(text, LONGEST_NAME)
 
 
 def brief(name: str) -> str:
@@ -189,27 +199,76 @@ def _decision(pi: ProtocolFacts) -> str:
 # --- the finding --------------------------------------------------------------------------------------------
 
 
-def finding(audit: AuditNumbers) -> list[str]:
-    """Return the finding in three sentences."""
-    return [_how_many(audit), _on_what(audit), _so_what(audit)]
+EARLY_MEANS = "they change when one or two groups of evidence are lost"
 
 
-def _how_many(audit: AuditNumbers) -> str:
+def headline(audit: AuditNumbers) -> list[str]:
+    """Return the sentences that open the report: how many flip early, and where most of them are."""
     focus, rows = audit.focus, audit.facts.rows
-    flipping = (
-        f"{of(focus.within(1), focus.rows)} flip when a single group of evidence is lost, "
-        f"{of(focus.within(2), focus.rows)} when one or two are."
-    )
-    if not audit.confident.rows:
-        return f"None of {counted(rows, 'prediction')} is {confident_words(audit)}; of all of them {flipping}"
     if rows == 1:
-        return f"The one prediction audited is {confident_words(audit)}; {_single(audit.focus)}."
-    return f"Of {counted(rows, 'prediction')}, {of(focus.rows, rows)} are {confident_words(audit)}; of those {flipping}"
+        return [f"The one prediction audited is {_sure(audit)}confident; {_single(focus)}."]
+    early = focus.flips_early
+    some = f"{early.count:,} of {counted(early.rows, focus_noun(audit)[:-1])}"
+    told = f"{some} flip early, {with_interval(early)}: {EARLY_MEANS}."
+    opening = [] if audit.confident.rows else [f"None of {counted(rows, 'prediction')} is {confident_words(audit)}."]
+    where = _where(audit)
+    return [" ".join([*opening, told]), *([] if where is None else [where])]
+
+
+def _sure(audit: AuditNumbers) -> str:
+    return f"at least {percent(audit.min_confidence)} " if audit.confident.rows else "not "
 
 
 def _single(focus: SetNumbers) -> str:
     step = next((step for step, count in enumerate(focus.flips_at, start=1) if count), None)
-    return "no removal flips it" if step is None else f"it flips when {counted(step, 'group')} of evidence are lost"
+    if step is None:
+        return "no removal flips it"
+    return f"it flips when {counted(step, 'group')} of evidence {'is' if step == 1 else 'are'} lost"
+
+
+def _where(audit: AuditNumbers) -> str | None:
+    """Return where the predictions that flip early are; None where there is nothing to tell apart."""
+    worst = audit.worst
+    if worst is not None:
+        early = worst.flips_early
+        some = f"{early.count:,} of {early.rows:,} {_segment(worst, audit)}"
+        return f"{some} flip early, {with_interval(early)}; of {_rest(worst)} {with_interval(worst.rest)} do."
+    if len(audit.focus.class_losses) < 2 or not audit.focus.flips_early.count:
+        return None
+    return "No predicted class flips early clearly more often than the others."
+
+
+def _segment(worst: WorstSegment, audit: AuditNumbers) -> str:
+    sure = "confident " if audit.confident.rows else ""
+    if worst.column is None:
+        return f"{sure}{brief(worst.name)!r} predictions"
+    return f"{sure}predictions with {brief(worst.column)} {brief(worst.name)}"
+
+
+def _rest(worst: WorstSegment) -> str:
+    if worst.column is None and worst.rest_name is not None:
+        return repr(brief(worst.rest_name))
+    return "the others"
+
+
+def segment_label(worst: WorstSegment) -> str:
+    """Return a segment's name for a picture."""
+    return repr(named(worst.name)) if worst.column is None else f"{named(worst.column)} {named(worst.name)}"
+
+
+def rest_label(worst: WorstSegment) -> str:
+    """Return what to call the rows outside a segment in a picture."""
+    return repr(named(worst.rest_name)) if worst.column is None and worst.rest_name is not None else "all others"
+
+
+def all_of(audit: AuditNumbers) -> str:
+    """Return what to call all predictions that the report speaks of."""
+    return "all confident" if audit.confident.rows else "all predictions"
+
+
+def finding(audit: AuditNumbers) -> list[str]:
+    """Return what the predictions rest on, and what that means."""
+    return [_on_what(audit), _so_what(audit)]
 
 
 def _on_what(audit: AuditNumbers) -> str:
@@ -369,30 +428,41 @@ def accuracy_words(audit: AuditNumbers) -> list[str]:
     found = audit.accuracy
     if found is None:
         return []
-    told = [f"{rate(found.right)} of all predictions are right"]
+    told = [f"{with_interval(found.right)} of all predictions are right"]
     if audit.confident.rows:
-        told[0] += f", {rate(found.right_in_focus)} of the confident ones"
+        told[0] += f", {with_interval(found.right_in_focus)} of the confident ones"
     return [f"{told[0]}.", _wrong_more_often(found, focus_noun(audit))]
 
 
 def _wrong_more_often(found: Accuracy, noun: str) -> str:
     if found.wrong_exposed.rows < FEWEST_IN_A_FIFTH:
         return f"Too few {noun} are labelled to say whether fragile ones are wrong more often."
-    estimate, lower, upper = found.difference
+    difference = found.difference
     rates = (
-        f"The most exposed fifth of the {noun} is wrong {percent(found.wrong_exposed.share)} of the time, the others "
-        f"{percent(found.wrong_rest.share)}"
+        f"The most exposed fifth of the {noun} is wrong {percent(found.wrong_exposed.value)} of the time, the others "
+        f"{percent(found.wrong_rest.value)}"
     )
-    interval = f"a difference of {_points(estimate)} (95% interval {_points(lower)} to {_points(upper)})"
-    if lower > 0:
-        return f"{rates}: {interval}, so fragile predictions are wrong more often."
-    if upper < 0:
-        return f"{rates}: {interval}, so fragile predictions are wrong less often here."
-    return f"{rates}: {interval}; these labels do not settle whether fragile predictions are wrong more often."
+    told = f"a difference of {difference_told(difference)}"
+    if difference.lower > 0:
+        return f"{rates}: {told}, so fragile predictions are wrong more often."
+    if difference.upper < 0:
+        return f"{rates}: {told}, so fragile predictions are wrong less often here."
+    return f"{rates}: {told}; these labels do not settle whether fragile predictions are wrong more often."
 
 
-def _points(share: float) -> str:
-    return f"{100 * share:+.1f} points"
+def points(difference: float) -> str:
+    """Return a difference of shares in percentage points."""
+    return "none" if math.isnan(difference) else f"{100 * difference:+.1f} points"
+
+
+def difference_told(difference: Difference) -> str:
+    """Return a difference with its interval."""
+    return f"{points(difference.value)} (95% interval {points_interval(difference)})"
+
+
+def points_interval(difference: Difference) -> str:
+    """Return the ends of a difference's interval in percentage points."""
+    return f"{100 * difference.lower:+.1f} to {100 * difference.upper:+.1f}"
 
 
 def case_sentence(case: Case) -> str:
@@ -452,6 +522,53 @@ def lattice_words(audit: AuditNumbers) -> str | None:
     return f"{told} {found.condition.capitalize()}, about {found.expected_lost:,.1f} of {focus.rows:,} are lost."
 
 
+COMPARED = {
+    "early": "confident predictions that flip early",
+    "after_one": "confident predictions that flip after one group",
+    "confident_early": "predictions that are confident and flip early",
+    "confident": "predictions that are confident",
+}
+
+
+def pairing(pair: PairedAudits) -> str:
+    """Return which rows two audits are compared on."""
+    if not pair.shared:
+        return "no row in common, so each audit's own rows (Newcombe's interval)"
+    return f"{counted(pair.shared, 'shared row')}, {pair.both_confident:,} confident in both (Tango's paired interval)"
+
+
+def compared_headline(pair: PairedAudits) -> str:
+    """Return which of two audits flips early more often, with the difference."""
+    early = next(one for one in pair.compared if one.measure == "early")
+    if not early.first.rows or not early.second.rows:
+        return f"{brief(pair.second)} and {brief(pair.first)} have no confident predictions to compare."
+    rows = f"Of {counted(pair.both_confident, 'row')} confident in both" if pair.shared else "Of their confident rows"
+    shares = f"{percent(early.second.value)} against {percent(early.first.value)} flip early"
+    told = f"{rows}, {shares}: {difference_told(early.difference)}"
+    names = f"{brief(pair.second)} flips early {{}} often than {brief(pair.first)}."
+    if early.difference.lower > 0:
+        return f"{names.format('more')} {told}."
+    if early.difference.upper < 0:
+        return f"{names.format('less')} {told}."
+    return f"{brief(pair.second)} and {brief(pair.first)} do not clearly differ. {told}."
+
+
+def protocols_differ(pair: PairedAudits) -> str | None:
+    """Return a warning where two audits were made under different protocols; None where they were not."""
+    if pair.same_protocol:
+        return None
+    both = f"{brief(pair.first)} and {brief(pair.second)}"
+    if pair.declared_differently:
+        return (
+            f"Different protocols: {both} differ in {listed(pair.declared_differently)}. Their numbers of groups, "
+            "losses and shares do not compare directly: a difference may come from the protocol, not from the model."
+        )
+    return (
+        f"The protocols of {both} declare the same settings, but other columns, baseline values or training rows: "
+        "expect that where the models preprocess differently, and be careful where they do not."
+    )
+
+
 def paired_words(pair: PairedAudits) -> str:
     """Return what two audits say about the rows they share."""
     if not pair.shared:
@@ -464,7 +581,7 @@ def paired_words(pair: PairedAudits) -> str:
     return (
         f"{pair.first} and {pair.second} share {counted(pair.shared, 'row')} and predict the same class on "
         f"{of(pair.same_class, pair.shared)}. {counted(pair.both_confident, 'row is', 'rows are')} confident in both: "
-        f"{pair.flip_in_both:,} flip within two removals in both, {pair.flip_in_first_only:,} only in {pair.first}, "
+        f"{pair.flip_in_both:,} flip early in both, {pair.flip_in_first_only:,} only in {pair.first}, "
         f"{pair.flip_in_second_only:,} only in {pair.second}.{ranks}"
     )
 

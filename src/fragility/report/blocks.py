@@ -1,0 +1,133 @@
+"""Blocks: what a section of the report is made of, before it is HTML or Markdown.
+
+A block holds text, numbers already in words, and pictures. Nothing here is escaped except the pictures, which are SVG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import fragility.report.figures as figures
+
+
+@dataclass(frozen=True)
+class Text:
+    """Paragraphs."""
+
+    paragraphs: Sequence[str]
+    kind: str = "text"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A few large numbers: (value, what it counts)."""
+
+    entries: Sequence[tuple[str, str]]
+    kind: str = "numbers"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Terms and what they mean."""
+
+    entries: Sequence[tuple[str, str]]
+    kind: str = "facts"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell with a bar behind its number."""
+
+    text: str
+    share: float
+
+    @property
+    def bar(self) -> str:
+        """The bar as SVG."""
+        return figures.share_bar(self.share)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the first column names the row, the others are numbers."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | Cell]]
+    folded: bool = False
+    kind: str = "table"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One or several pictures with their caption, and the numbers they show."""
+
+    pictures: Sequence[str]
+    caption: str
+    table: Table | None = None
+    small: bool = False  # pictures to stand beside each other, however many there are
+    kind: str = "figure"
+
+
+@dataclass(frozen=True)
+class Lead:
+    """The sentences a reader should take away, with the picture that shows them."""
+
+    paragraphs: Sequence[str]
+    figure: Figure
+    kind: str = "lead"
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A sentence that must not be overlooked."""
+
+    text: str
+    kind: str = "notice"
+
+
+@dataclass(frozen=True)
+class Cases:
+    """The most fragile cases."""
+
+    cases: Sequence[CaseView]
+    kind: str = "cases"
+
+
+@dataclass(frozen=True)
+class CaseView:
+    """One case in words, with its small curve."""
+
+    heading: str
+    sentence: str
+    facts: str
+    path: Sequence[tuple[str, str]]  # (group, whether its loss comes before the flip, is the flip, or comes after)
+    flip: str
+    smallest: str | None
+    curve: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command to type."""
+
+    command: str
+    kind: str = "command"
+
+
+Block: TypeAlias = Text | Lead | Notice | Numbers | Facts | Table | Figure | Cases | Command
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and its blocks."""
+
+    key: str
+    heading: str
+    level: int
+    blocks: Sequence[Block] = field(default_factory=tuple)
