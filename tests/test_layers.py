@@ -23,6 +23,7 @@ LAYERS: list[set[str]] = [  # lowest first
     {"models"},
     {"evidence"},
     {"protocol"},
+    {"comparability"},
     {"certificates"},
     {"engines"},
     {"search", "stress"},

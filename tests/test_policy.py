@@ -5,6 +5,7 @@ import math
 
 import naive_policy
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -137,6 +138,24 @@ def test_another_model_or_protocol_is_refused(labelled):
     other = fg.audit(model, X[300:], fg.Protocol.fit(model, X[:300], depth=3))
     with pytest.raises(fg.DataError, match="another protocol"):
         policy.select(other)
+
+
+def test_labels_of_another_protocol_are_refused_by_what_differs(labelled, tmp_path):
+    """A baseline that the certificates did not use breaks other rows; depth and reading do not."""
+    model, X, certs, _ = labelled
+    stress = fg.Stress(tau_confidence=0.6, draws=2)
+    other = fg.label_brittle(model, X[300:], fg.Protocol.fit(model, X[:300], baseline="zero"), stress)
+    other.save(tmp_path / "labels.parquet")
+    for labels in (other, pq.read_table(tmp_path / "labels.parquet")):
+        with pytest.raises(fg.DataError, match=r"different protocols: baseline \(\w+ against zero\)"):
+            ReviewPolicy.fit(certs, labels)
+        with pytest.raises(fg.DataError, match=r"different protocols: baseline"):
+            certs.report(brittle=labels)
+    alike = fg.Protocol.fit(model, X[:300], depth=2, reading="current")
+    ReviewPolicy.fit(certs, fg.label_brittle(model, X[300:], alike, stress), risk=0.3)
+    damaged = other.to_arrow().replace_schema_metadata({"fragility.protocol": "{}"})
+    with pytest.raises(fg.DataError, match="'fragility.protocol' is damaged"):
+        ReviewPolicy.fit(certs, damaged)
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,13 @@ import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.certificates import Certificates
-from fragility.errors import DataError
+from fragility.comparability import differences_in_stress, list_differences
+from fragility.errors import DataError, ProtocolError
 from fragility.files import parse_json, read_json, write_text
 from fragility.ids import places_by_id
+from fragility.protocol import Protocol
 from fragility.stress import BrittleLabels
-from fragility.stress.labels import STRESS_KEY
+from fragility.stress.labels import PROTOCOL_KEY, STRESS_KEY
 
 FORMAT = "fragility-policy/1"
 STARTS = 5
@@ -56,6 +58,16 @@ class LabelledRows:
     brittle: Booleans  # (n,)
     min_confidence: float
     stress: Mapping[str, Any] | None  # None where the labels do not say how they were made
+    protocol: Protocol | None = None  # likewise
+
+    def check_made_under(self, protocol: Protocol) -> None:
+        """Refuse labels of other failures: made with another baseline, other groups or another decision."""
+        found = () if self.protocol is None else differences_in_stress(protocol, self.protocol)
+        if found:
+            raise DataError(
+                f"the certificates and the labels were made under different protocols: {list_differences(found)}; "
+                "make the labels under the protocol of the audit"
+            )
 
     @classmethod
     def of(cls, labels: BrittleLabels | pa.Table, min_confidence: float = 0.9) -> LabelledRows:
@@ -63,15 +75,18 @@ class LabelledRows:
         if isinstance(labels, BrittleLabels):
             ids = tuple(np.asarray(labels.id).tolist())
             stress = labels.stress
-            return cls(ids, labels.high_confidence, labels.brittle, stress.tau_confidence, stress.to_dict())
+            made_by = stress.to_dict(), labels.run.protocol
+            return cls(ids, labels.high_confidence, labels.brittle, stress.tau_confidence, *made_by)
         for name in ("id", "confidence", "high_confidence", "brittle"):
             if name not in labels.column_names:
                 raise DataError(
                     f"a table of labels has id, confidence, high_confidence and brittle; this one lacks {name!r}: "
                     "make one with label_brittle(...).save(FILE) or fragility stress --out FILE"
                 )
-        stated = (labels.schema.metadata or {}).get(STRESS_KEY.encode())
+        notes = labels.schema.metadata or {}
+        stated, under = notes.get(STRESS_KEY.encode()), notes.get(PROTOCOL_KEY.encode())
         stress_dict = None if stated is None else _stated_stress(stated)
+        protocol = None if under is None else _stated_protocol(under)
         least = min_confidence if stress_dict is None else float(stress_dict["tau_confidence"])
         confident, brittle = (
             np.asarray(labels.column(name).to_numpy(zero_copy_only=False), dtype=bool)
@@ -81,7 +96,7 @@ class LabelledRows:
             raise DataError(
                 f"the labels call other rows confident than those of at least {least:g}; say min_confidence"
             )
-        return cls(tuple(labels.column("id").to_pylist()), confident, brittle, least, stress_dict)
+        return cls(tuple(labels.column("id").to_pylist()), confident, brittle, least, stress_dict, protocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +226,7 @@ class ReviewPolicy:
         _check_share("confidence", confidence)
         scores = certs.score(by)
         rows = LabelledRows.of(labels, min_confidence)
+        rows.check_made_under(certs.protocol)
         place = _places(certs, rows)
         confident, brittle = rows.high_confidence[place], rows.brittle[place]
         names = _segment_names(certs, segments)
@@ -612,10 +628,20 @@ def _stated_stress(text: bytes) -> dict[str, Any]:
         document = parse_json(text.decode("utf-8"))
         float(document["tau_confidence"])
     except (ValueError, TypeError, LookupError) as error:
-        raise DataError(
-            f"the table of labels does not say how it was made: its note {STRESS_KEY!r} is damaged"
-        ) from error
+        raise _damaged_note(STRESS_KEY) from error
     return dict(document)
+
+
+def _stated_protocol(text: bytes) -> Protocol:
+    """Return the protocol that a table of labels says it was made under."""
+    try:
+        return Protocol.from_json(text.decode("utf-8"))
+    except (ValueError, ProtocolError) as error:
+        raise _damaged_note(PROTOCOL_KEY) from error
+
+
+def _damaged_note(key: str) -> DataError:
+    return DataError(f"the table of labels does not say how it was made: its note {key!r} is damaged")
 
 
 def _rule_from(entry: Mapping[str, Any]) -> ReviewRule:

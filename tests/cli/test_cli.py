@@ -91,6 +91,15 @@ def test_compare_shows_audits_side_by_side(made, tmp_path):
     assert "differ" not in done.err
 
 
+def test_compare_marks_audits_that_do_not_compare_above_the_table(made, tmp_path):
+    run(*audit_words(made), "--baseline", "zero", "--out", tmp_path / "zero")
+    done = run("compare", made / "audit", tmp_path / "zero")
+    assert done.code == 0
+    first = done.out.splitlines()[0]
+    assert first.startswith("NOT COMPARABLE: ") and " against zero)" in first and "not the model's" in first
+    assert "no longer flip early" not in done.out and "flip early under the first protocol only" in done.out
+
+
 def test_compare_warns_about_scales_and_rows_that_differ(made, tmp_path):
     run(*audit_words(made), "--depth", "2", "--rows", "7", "--out", tmp_path / "short")
     done = run("compare", made / "audit", tmp_path / "short")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from fragility.certificates.collection import Certificates
 from fragility.certificates.stored import StoredAudit
+from fragility.comparability import SettingDifference, differences_between, list_differences
 from fragility.scores import EARLY
 
 IDS_SHOWN = 10
@@ -22,6 +23,12 @@ class AuditChanges:
     """What changed from one audit to another, on the rows that both cover."""
 
     table: pd.DataFrame  # one row a prediction: id, and predicted, confidence, flip_budget, early before and after
+    differences: Sequence[SettingDifference] = ()  # between the two protocols
+
+    @property
+    def comparable(self) -> bool:
+        """Whether both audits ask the same question, so that a change in k* is the model's."""
+        return not any(difference.decides_flips for difference in self.differences)
 
     @property
     def stopped(self) -> pd.DataFrame:
@@ -43,15 +50,31 @@ class AuditChanges:
         count = len(self.table)
         if not count:
             return "no row in common"
-        kept = int((self.table["early_before"] & self.table["early_after"]).sum())
         lines = [
             f"{count} rows in common",
-            f"  no longer flip early: {_some(self.stopped)}",
-            f"  flip early now: {_some(self.began)}; in both: {kept}",
+            *(self._early_lines() if self.comparable else self._early_by_protocol()),
             f"  labels changed: {_some(self.relabelled)}{self._rightness(truth)}",
             "  (flips early: a confident prediction that flips when one or two groups are lost)",
         ]
         return "\n".join(lines)
+
+    @property
+    def _early_in_both(self) -> int:
+        return int((self.table["early_before"] & self.table["early_after"]).sum())
+
+    def _early_lines(self) -> list[str]:
+        return [
+            f"  no longer flip early: {_some(self.stopped)}",
+            f"  flip early now: {_some(self.began)}; in both: {self._early_in_both}",
+        ]
+
+    def _early_by_protocol(self) -> list[str]:
+        deciding = [difference for difference in self.differences if difference.decides_flips]
+        return [
+            f"  the protocols differ in {list_differences(deciding)}, so these counts do not compare the models:",
+            f"  flip early under the first protocol only: {_some(self.stopped)}",
+            f"  under the second only: {_some(self.began)}; under both: {self._early_in_both}",
+        ]
 
     def _rightness(self, truth: Mapping[Any, Any] | None) -> str:
         changed = self.relabelled
@@ -76,7 +99,7 @@ def changes_between(
     both = _facts(before, min_confidence).merge(
         _facts(after, min_confidence), on="id", suffixes=("_before", "_after"), how="inner"
     )
-    return AuditChanges(both)
+    return AuditChanges(both, differences_between(before.protocol, after.protocol))
 
 
 def _facts(certs: Certificates | StoredAudit, min_confidence: float) -> pd.DataFrame:

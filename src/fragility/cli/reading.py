@@ -180,7 +180,7 @@ def compare(
     """Put audits side by side: confidence, k*, RCMA, FDS, exposure, and how many confident predictions flip.
 
     Of each audit after the first it also says which predictions no longer flip early, which now do, and which labels
-    changed.
+    changed. Where the protocols differ it names the settings, and says which counts then do not compare the models.
 
     [bold]Examples[/bold]
 
@@ -203,9 +203,11 @@ def compare(
     audits = [fg.open_audit(directory) for directory in directories]
     truth = read_labels(labels, target, id_column, form)
     summaries = [certs.summary(min_confidence=min_confidence, labels=truth) for certs in audits]
+    found = [changes_between(audits[0], certs, min_confidence) for certs in audits[1:]]
+    for directory, change in zip(directories[1:], found, strict=True):
+        _print_protocols(directories[0], directory, change)
     out().print(_comparison(directories, [certs.manifest["model"]["kind"] for certs in audits], summaries))
     _note_differences(audits)
-    found = [changes_between(audits[0], certs, min_confidence) for certs in audits[1:]]
     for directory, change in zip(directories[1:], found, strict=True):
         out().print(escape(f"\n{directory} against {directories[0]}: {change.to_text(truth)}"))
     if changes is not None:
@@ -301,10 +303,23 @@ def _comparison(directories: list[Path], kinds: list[str], summaries: list[Audit
     return table
 
 
+def _print_protocols(first: Path, second: Path, change: AuditChanges) -> None:
+    """Say above the table which settings of two protocols differ, and what cannot be compared because of it."""
+    from fragility.comparability import list_differences
+
+    if not change.differences:
+        return
+    told = f"{second} has another protocol than {first}: {list_differences(change.differences)}"
+    if not change.comparable:
+        out().print(escape(f"NOT COMPARABLE: {told}. What differs below may be the protocol's doing, not the model's."))
+    elif any(difference.scales_scores for difference in change.differences):
+        note(f"{told}; RCMA, FDS and exposure are not on the same scale")
+    else:
+        note(told)
+
+
 def _note_differences(audits: list[fg.StoredAudit]) -> None:
-    """Numbers under different protocols or on different rows do not compare; say so rather than refuse."""
-    if len({certs.protocol.reading for certs in audits}) > 1 or len({certs.protocol.depth for certs in audits}) > 1:
-        note("the protocols differ in reading or depth: RCMA, k*, FDS and exposure are not on the same scale")
+    """Numbers under different conditions or on different rows do not compare; say so rather than refuse."""
     conditions = {
         declared.condition(certs.protocol)
         for certs in audits

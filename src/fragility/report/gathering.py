@@ -79,7 +79,7 @@ def _numbers(one: Asked, settings: Settings, truth: dict[str, str] | None) -> Au
     audit, protocol = one.audit, one.audit.protocol
     detailed, least = is_detailed(audit), settings.min_confidence
     everything, confident = (SetTally(protocol, audit.classes, detailed) for _ in range(2))
-    tallies = _label_tallies(settings, truth)
+    tallies = _label_tallies(settings, truth, protocol)
     density = np.zeros((MAP_COLUMNS, MAP_LINES), dtype=np.int64)
     for piece in pieces_of(audit, columns_of(audit)):
         everything.add(piece, np.ones(len(piece), dtype=bool))
@@ -109,10 +109,10 @@ def _by_class(numbers: SetNumbers) -> Segmentation:
     return Segmentation(None, [(one.predicted, one.flips_early) for one in numbers.class_losses])
 
 
-def _label_tallies(settings: Settings, truth: dict[str, str] | None) -> list[LabelTally]:
+def _label_tallies(settings: Settings, truth: dict[str, str] | None, protocol: Protocol) -> list[LabelTally]:
     tallies = [] if truth is None else [LabelTally("wrong", truth, settings.min_confidence)]
     if settings.brittle is not None:
-        tallies.append(LabelTally("brittle", *brittle_labels(settings.brittle, settings.min_confidence)))
+        tallies.append(LabelTally("brittle", *brittle_labels(settings.brittle, settings.min_confidence, protocol)))
     return tallies
 
 

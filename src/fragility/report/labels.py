@@ -16,6 +16,7 @@ from fragility.arrays import Booleans, Floats
 from fragility.errors import DataError
 from fragility.intervals import Share, difference_of, share_of
 from fragility.policy import STARTS, LabelledRows, fit_rule
+from fragility.protocol import Protocol
 from fragility.report.pieces import Piece
 from fragility.report.summary import Accuracy, ReviewView
 from fragility.saving import without_nan
@@ -136,7 +137,10 @@ def _absent(label: object) -> bool:
     return label is None or (isinstance(label, float) and math.isnan(label))
 
 
-def brittle_labels(labels: BrittleLabels | pa.Table, min_confidence: float) -> tuple[dict[str, str], float]:
+def brittle_labels(
+    labels: BrittleLabels | pa.Table, min_confidence: float, protocol: Protocol
+) -> tuple[dict[str, str], float]:
     """Return which rows break under the held-out stress, by id, and the confidence from which they were judged."""
     rows = LabelledRows.of(labels, min_confidence)
+    rows.check_made_under(protocol)
     return dict(zip(map(str, rows.ids), map(str, rows.brittle.tolist()), strict=True)), rows.min_confidence

@@ -40,6 +40,7 @@ from fragility.stress.stressors import Donor, Layout, Noise
 
 MOST_DONORS = 4096
 STRESS_KEY = "fragility.stress"  # where a table of labels says which stress made them
+PROTOCOL_KEY = "fragility.protocol"  # and under which protocol
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +53,7 @@ class StressRun:
     margin: Floats  # (n,) support margin at x
     draw_margin: Floats  # (n, P, D) support margin of that class under each draw
     stress: Stress
-    resolution: float
+    protocol: Protocol
 
 
 def run_stress(
@@ -120,14 +121,14 @@ def _blank_run(rows: EvidenceRows, protocol: Protocol, stress: Stress) -> Stress
         margin=np.empty(n),
         draw_margin=np.empty((n, len(stress.stressors), stress.draws)),
         stress=stress,
-        resolution=protocol.resolution,
+        protocol=protocol,
     )
 
 
 def _fill_chunk(run: StressRun, part: slice, rows: EvidenceRows, layout: Layout, byte_budget: int) -> None:
     x = rows.dense(part.start, part.stop)
     p = rows.answers(x, RowStates.unmoved(len(x), rows.n_groups), byte_budget)
-    predicted = run.predicted[part] = original_class(rows, p, run.resolution, part)
+    predicted = run.predicted[part] = original_class(rows, p, run.protocol.resolution, part)
     run.confidence[part] = p[np.arange(len(p)), predicted]
     run.margin[part] = support_margin(p, predicted, rows.offset)
     for index, stressor in enumerate(run.stress.stressors):
@@ -229,7 +230,8 @@ class BrittleLabels:
             columns[f"kappa_{name}"] = self.kappa[:, index]
             columns[f"flip_{name}"] = self.flip[:, index]
         table = pa.table({name: pa.array(values) for name, values in columns.items()})
-        return table.replace_schema_metadata({STRESS_KEY: json.dumps(self.stress.to_dict())})
+        made_by = {STRESS_KEY: json.dumps(self.stress.to_dict()), PROTOCOL_KEY: self.run.protocol.to_json()}
+        return table.replace_schema_metadata(made_by)
 
     def to_pandas(self) -> pd.DataFrame:
         """`to_arrow` as a pandas DataFrame."""
@@ -251,7 +253,7 @@ def label_rows(run: StressRun, stress: Stress) -> BrittleLabels:
     """Apply rule and thresholds to a stress run; the cheap half of `label_brittle`."""
     mean_margin = run.draw_margin.mean(axis=2)
     draw_kappa = collapse_under(run.margin, run.draw_margin)
-    draw_flip = run.draw_margin < -run.resolution
+    draw_flip = run.draw_margin < -run.protocol.resolution
     if stress.rule == "expected":
         kappa, flip = collapse_under(run.margin, mean_margin), mean_margin < 0.0
     else:
