@@ -154,7 +154,7 @@ def test_labels_of_another_protocol_are_refused_by_what_differs(labelled, tmp_pa
     alike = fg.Protocol.fit(model, X[:300], depth=2, reading="current")
     ReviewPolicy.fit(certs, fg.label_brittle(model, X[300:], alike, stress), risk=0.3)
     damaged = other.to_arrow().replace_schema_metadata({"fragility.protocol": "{}"})
-    with pytest.raises(fg.DataError, match="'fragility.protocol' is damaged"):
+    with pytest.raises(fg.DataError, match=r"'fragility\.protocol' is damaged"):
         ReviewPolicy.fit(certs, damaged)
 
 
