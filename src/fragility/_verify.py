@@ -75,6 +75,7 @@ from fragility.models import Model
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.scores import EPSILON
+from fragility.text import visible
 
 MAX_LISTED = 20
 MAX_KEPT = 10_000  # differences; what is wrong in more rows than this is counted only
@@ -94,7 +95,8 @@ class Difference:
     recomputed: Any
 
     def __str__(self) -> str:
-        return f"row {self.row}, {self.field}: claimed {self.claimed}, recomputed {self.recomputed}"
+        told = f"row {self.row}, {self.field}: claimed {self.claimed}, recomputed {self.recomputed}"
+        return visible(told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,7 @@ def told_checks(checks: Sequence[Check]) -> list[str]:
     """Return a line for each check, and below it the claims that failed it."""
     lines = []
     for check in checks:
-        lines.append(f"{'ok    ' if check.passed else 'FAILED'}  {check.name:<13}  {check.detail}")
+        lines.append(f"{'ok    ' if check.passed else 'FAILED'}  {check.name:<13}  {visible(check.detail)}")
         lines += [f"          {difference}" for difference in check.differences[:MAX_LISTED]]
         if len(check.differences) > MAX_LISTED:
             lines.append(f"          and {len(check.differences) - MAX_LISTED} more")

@@ -31,7 +31,7 @@ from fragility.certificates import (
     check_writable_folder,
 )
 from fragility.errors import CertificateError
-from fragility.files import parse_json, write_bytes, write_text
+from fragility.files import MODEL, parse_json, write_bytes, write_text
 from fragility.hardening import Mending, harden, standing
 from fragility.protocol import Protocol
 from fragility.report import REPORT_FILE, Report, is_report, verify_command
@@ -156,7 +156,7 @@ def _write_beside(folder: Path, contents: Mapping[str, bytes]) -> None:
     new = [digest_bytes(data) for data in contents.values()]
     _write_marker(folder, [*_own_digests(folder), *new])
     for name, data in contents.items():
-        write_bytes(folder / name, data)
+        write_bytes(folder / name, data, own=MODEL)
     _write_marker(folder, new)
 
 

@@ -2,7 +2,8 @@
 
 A file is written under a hidden name beside its target, forced to the disk, and renamed. The hidden file is locked
 while its writer lives; what a killed writer left is recognised by its name and its free lock, and removed by the next
-write.
+write. No output replaces a link, a key, a model, a review's decisions or a file of an audit, unless its writer says
+that it writes such files.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 try:
     import fcntl
@@ -34,13 +35,46 @@ JSON_LIMIT = 64 * 2**20  # a protocol of ten thousand columns takes about two Mi
 WHOLE_DIGITS = 300  # a whole number of so many digits is still a double
 HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 
+# What an output may not replace, unless its writer makes such files.
+MODEL, AUDIT_FILE = "a model", "a file of an audit"
+MODEL_SUFFIXES = (".skops", ".joblib", ".pkl", ".pickle", ".ubj", ".cbm", ".safetensors", ".onnx", ".pt")
+MODEL_START = re.compile(rb'tree\n|\s*\{\s*"(learner|features_info|ctr_data)"\s*:')  # LightGBM, XGBoost, CatBoost
+AUDIT_NAME = re.compile(r"certificates-\d{5,}-[0-9a-f]{16}\.parquet|protocol(-signature)?-[0-9a-f]{16}\.json")
+MANIFEST_START = re.compile(rb'\s*\{.*"format"\s*:\s*"fragility-certificates/', re.DOTALL)
+SNIFFED_BYTES = 64 * 1024
+
+
+def precious_kind(path: Path) -> str | None:
+    """Return what lies at a path if it is something that an output may not replace, in words; None otherwise."""
+    if path.is_symlink():
+        return "a symbolic link"
+    if not os.path.lexists(path):
+        return None
+    if not path.is_file():
+        return "not a regular file"
+    with path.open("rb") as stream:
+        start = stream.read(SNIFFED_BYTES)
+    if start.startswith(b"-----BEGIN"):
+        return "a key"
+    if start.startswith(b"SQLite format 3"):
+        return "a database"
+    if AUDIT_NAME.fullmatch(path.name) or MANIFEST_START.match(start):
+        return AUDIT_FILE
+    if path.suffix.lower() in MODEL_SUFFIXES or MODEL_START.match(start):
+        return MODEL
+    return None
+
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str], *, own: str | None = None) -> Iterator[Path]:
     """Yield a temporary path in the target's folder; it takes the target's place if the block succeeds.
 
-    A link is followed: what it points to is replaced, not the link. An existing file's permissions are kept.
+    An existing file's permissions are kept. OSError where something precious lies there; ``own`` is the kind that the
+    caller writes, MODEL or AUDIT_FILE, and may replace.
     """
+    kind = precious_kind(Path(path))
+    if kind not in (None, own):
+        raise FileExistsError(errno.EEXIST, f"it is {kind}, which is never overwritten; choose another name", str(path))
     target = Path(os.path.realpath(path))
     sweep_parts(target.parent)
     handle, part = _new_part(target)
@@ -60,9 +94,9 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
-def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file, whole or not at all."""
-    with replacing(path) as part:
+def write_bytes(path: str | os.PathLike[str], data: bytes, *, own: str | None = None) -> None:
+    """Write a file, whole or not at all; ``own`` as in ``replacing``."""
+    with replacing(path, own=own) as part:
         part.write_bytes(data)
 
 
@@ -173,9 +207,18 @@ def force_to_disk(path: Path) -> None:
 # --- files of unknown origin ------------------------------------------------------------------------------------
 
 
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file of unknown origin for reading; ValueError for a pipe or device, which could block or never end."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise ValueError("it is not a regular file")
+    return os.fdopen(handle, "rb")
+
+
 def read_bounded(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Return the bytes of a file; ValueError, before it is read, for one that is larger than any of its kind."""
-    with open(path, "rb") as stream:
+    """Return the bytes of a regular file; ValueError for one that is larger than any of its kind."""
+    with open_regular(path) as stream:
         data = stream.read(limit + 1)
     if len(data) > limit:
         raise ValueError(f"it is larger than {limit // 2**20} MiB, which no such file is")

@@ -1,9 +1,20 @@
-"""Aligned tables of plain text: the one writer for every report that is read in a terminal."""
+"""Plain text for terminals: aligned tables, and words of unknown origin without the power to command one."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
+
+# What a terminal obeys or reorders text by: C0 and C1 controls, delete, bidirectional marks, other line ends.
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+LINE_CONTROL = re.compile(rf"[\t\n]|{CONTROL.pattern}")
+
+
+def visible(text: object, *, lines: bool = False) -> str:
+    """Return text with its control characters written out, such as ``\\x1b``; with ``lines``, line ends stay."""
+    pattern = CONTROL if lines else LINE_CONTROL
+    return pattern.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
 
 
 def aligned(table: Iterable[Sequence[str]], left: int = 1) -> list[str]:

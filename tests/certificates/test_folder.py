@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,7 +26,7 @@ from fragility.certificates.folder import write_folder
 from fragility.certificates.parts import cut
 from fragility.cli import main
 from fragility.errors import CertificateError
-from fragility.files import parse_json, replacing, write_text
+from fragility.files import open_regular, parse_json, replacing, write_text
 from fragility.protocol import Protocol
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="kills processes")
@@ -132,7 +133,7 @@ def test_a_forged_manifest_cannot_make_us_remove_anything(certs: Certificates, t
     assert (tmp_path / "precious.txt").exists() and (target / "precious.txt").exists() and is_whole(target)
 
 
-def test_a_link_is_followed_not_replaced(certs: Certificates, tmp_path) -> None:
+def test_a_linked_folder_is_followed_not_replaced(certs: Certificates, tmp_path) -> None:
     real = tmp_path / "real"
     real.mkdir()
     (tmp_path / "link").symlink_to(real)
@@ -140,10 +141,22 @@ def test_a_link_is_followed_not_replaced(certs: Certificates, tmp_path) -> None:
     for name, there in (("link", real), ("ahead", tmp_path / "not yet")):
         certs.save(tmp_path / name)
         assert (tmp_path / name).is_symlink() and is_whole(there)
-    write_text(tmp_path / "text", "old")
-    (tmp_path / "to text").symlink_to(tmp_path / "text")
-    write_text(tmp_path / "to text", "new")
-    assert (tmp_path / "to text").is_symlink() and (tmp_path / "text").read_text() == "new"
+
+
+def test_a_link_in_the_place_of_a_file_is_refused(certs: Certificates, tmp_path) -> None:
+    """What it points to is not ours: neither a single output nor a file of an audit goes through it."""
+    precious = tmp_path / "precious"
+    precious.write_text("old")
+    (tmp_path / "to it").symlink_to(precious)
+    with pytest.raises(FileExistsError, match="it is a symbolic link, which is never overwritten; choose another name"):
+        write_text(tmp_path / "to it", "new")
+    audit = certs.save(tmp_path / "audit")
+    (audit / "manifest.json").rename(tmp_path / "moved.json")
+    (audit / "manifest.json").symlink_to(tmp_path / "moved.json")
+    before = (tmp_path / "moved.json").read_bytes()
+    with pytest.raises(CertificateError, match="it is a symbolic link"):
+        certs[:3].save(audit)
+    assert precious.read_text() == "old" and (tmp_path / "moved.json").read_bytes() == before
 
 
 def test_permissions_of_a_replaced_file_are_kept(tmp_path) -> None:
@@ -368,16 +381,16 @@ def test_a_writer_that_never_ends_is_not_waited_for_without_end(certs: Certifica
 def test_a_reader_finds_the_new_audit_where_the_old_one_goes(certs: Certificates, tmp_path, monkeypatch) -> None:
     """The manifest is read, then the folder is rewritten, then the files are looked for."""
     target = certs[:3].save(tmp_path / "a")
-    read, turned = Path.read_bytes, False
+    rewritten = False
 
-    def rewritten_meanwhile(path: Path) -> bytes:
-        nonlocal turned
-        if path.name.startswith("certificates-") and not turned:
-            turned = True
+    def rewritten_meanwhile(path: Path) -> BinaryIO:
+        nonlocal rewritten
+        if path.name.startswith("certificates-") and not rewritten:
+            rewritten = True
             certs.save(target)
-        return read(path)
+        return open_regular(path)
 
-    monkeypatch.setattr(Path, "read_bytes", rewritten_meanwhile)
+    monkeypatch.setattr("fragility.certificates.folder.open_regular", rewritten_meanwhile)
     assert len(Certificates.load(target)) == 12
 
 

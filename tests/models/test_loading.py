@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 
 import joblib
@@ -116,3 +117,13 @@ def test_a_broken_skops_file_is_one_sentence(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ModelError, match=r"^cannot load the model [^\n]+$"):
         load_model(path)
+
+
+def test_a_skops_file_that_inflates_absurdly_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "bomb.skops", "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("array.npy", "w", force_zip64=True) as entry:
+            for _ in range(300):
+                entry.write(bytes(2**20))
+        archive.writestr("schema.json", "{}")
+    with pytest.raises(ModelError, match=r"bomb\.skops declares 300 MiB of content in a file of \d+ KiB"):
+        load_model(tmp_path / "bomb.skops")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,17 @@ def test_an_xgboost_node_out_of_range_is_refused(boosters: Path, tmp_path: Path,
     (tmp_path / "model.json").write_text(json.dumps(document))
     with pytest.raises(ModelError, match=r"is damaged|cannot load"):
         fg.load_model(tmp_path / "model.json")
+
+
+def test_an_xgboost_file_that_asks_for_absurd_memory_is_refused_within_bounds(boosters: Path, tmp_path: Path) -> None:
+    """A billion classes take gigabytes; the process on trial may not have them."""
+    document = json.loads((boosters / "model.json").read_text())
+    document["learner"]["learner_model_param"]["num_class"] = "1000000000"
+    (tmp_path / "model.json").write_text(json.dumps(document))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    with pytest.raises(ModelError, match=r"cannot load the model|is damaged"):
+        fg.load_model(tmp_path / "model.json")
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, 3 * 2**20)  # KiB
 
 
 @pytest.mark.slow

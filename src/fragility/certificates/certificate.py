@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fragility.certificates.pictures import collapse_curve, plain_table, side_by_side
 from fragility.models import ClassLabel
 from fragility.svg import escaped
+from fragility.text import visible
 from fragility.words import MINIMUM, NONE_AT_ALL, and_words, chance_in_words
 
 
@@ -212,7 +213,7 @@ class Certificate:
         str
             Several lines of text; also what printing a certificate shows.
         """
-        lines = [f"row {self.id}: {self.sentence()}", ""]
+        lines = [visible(f"row {self.id}: {self.sentence()}"), ""]
         lines += self._steps() if self.path_margin else [f"     removed in this order: {', '.join(self.path)}"]
         budget = f"k* = {self.flip_budget}{'' if self.flipped else ' (no flip)'}"
         lines += ["", f"     {budget}   RCMA = {self.rcma:.3f}   FDS = {self.fds:.3f}   exposure = {self.exposure:.3f}"]

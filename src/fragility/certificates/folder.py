@@ -31,11 +31,13 @@ from fragility.certificates.parts import (
 from fragility.envelopes import signed_protocol
 from fragility.errors import CertificateError
 from fragility.files import (
+    AUDIT_FILE,
     JSON_LIMIT,
     LOCK_NAME,
     PART_NAME,
     exclusive,
     force_to_disk,
+    open_regular,
     parse_json,
     read_bounded,
     sweep_parts,
@@ -168,7 +170,7 @@ def commit(
     for name, data in documents.items():
         place_file(target / name, data)
         files[name] = digest_bytes(data)
-    write_bytes(target / MANIFEST_FILE, manifest_text({**manifest, "files": files}).encode())
+    write_bytes(target / MANIFEST_FILE, manifest_text({**manifest, "files": files}).encode(), own=AUDIT_FILE)
 
 
 def place_file(path: Path, data: bytes) -> None:
@@ -178,7 +180,7 @@ def place_file(path: Path, data: bytes) -> None:
             return
         if path.name not in (_named(path.parent) or ()):
             raise CertificateError(f"{path} exists and is not a file of an audit; move it away")
-    write_bytes(path, data)
+    write_bytes(path, data, own=AUDIT_FILE)
 
 
 def _named(target: Path) -> set[str] | None:
@@ -261,11 +263,13 @@ def _read_steady(folder: Path, read: Callable[[dict[str, Any]], Found]) -> Found
 def content_of(folder: Path, manifest: Mapping[str, Any], name: str) -> bytes:
     """Return the bytes of a data file; refuse others than the manifest names. FileNotFoundError where it is gone."""
     try:
-        data = (folder / name).read_bytes()
+        with open_regular(folder / name) as stream:
+            data = stream.read()
     except FileNotFoundError:
         raise
-    except OSError as error:
-        raise CertificateError(f"cannot read {error.filename}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:
+        told = getattr(error, "strerror", None) or error
+        raise CertificateError(f"cannot read {folder / name}: {told}") from error
     if digest_bytes(data) != manifest["files"][name]:
         raise CertificateError(f"{folder / name} was changed after it was written: the manifest names other bytes")
     return data
@@ -344,9 +348,10 @@ def _signature_in(folder: Path, manifest: Mapping[str, Any], protocol: Protocol)
 def read_protocol_signature(path: str | os.PathLike[str], protocol_digest: str) -> bytes:
     """Return the bytes of an envelope that signs this protocol; refuse any other."""
     try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise CertificateError(f"cannot read the signature {path}: {error.strerror or error}") from error
+        data = read_bounded(path, JSON_LIMIT)
+    except (OSError, ValueError) as error:
+        told = getattr(error, "strerror", None) or error
+        raise CertificateError(f"cannot read the signature {path}: {told}") from error
     check_signed_protocol(data, path, protocol_digest)
     return data
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fragility.files import open_regular
+
 MAGIC = b"PAR1"
 NESTING = 20
 # Thrift's types in the compact protocol.
@@ -49,7 +51,7 @@ def read_footer(data: bytes) -> Declared:
 
 def footer_bytes(path: str | os.PathLike[str]) -> bytes:
     """Return the end of a Parquet file, which is all that ``read_footer`` needs of it."""
-    with open(path, "rb") as stream:
+    with open_regular(path) as stream:
         size = stream.seek(0, os.SEEK_END)
         stream.seek(max(size - 8, 0))
         wanted = int.from_bytes(stream.read(4), "little") + 8

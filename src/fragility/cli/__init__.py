@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -35,7 +38,7 @@ from fragility.cli import (
 )
 from fragility.cli.group import Commands
 from fragility.cli.outputs import forget_outputs, interruption
-from fragility.cli.terminal import DEBUG, EXIT_ERROR, EXIT_INTERRUPTED, complain, explain, note
+from fragility.cli.terminal import DEBUG, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_TERMINATED, complain, explain, note
 from fragility.cli.usage import UsageError, explain_usage
 from fragility.cli.wording import in_options
 from fragility.errors import FragilityError
@@ -98,21 +101,43 @@ def _warnings_as_notes() -> Iterator[None]:
         yield
 
 
+class Terminated(BaseException):
+    """SIGTERM, which ends a command as Ctrl-C does; Typer has an exit code of its own for KeyboardInterrupt."""
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Unwind on SIGTERM, so that temporary files are removed and the sentence about what was written is said."""
+
+    def end(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; every error becomes one sentence on standard error and an exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     _tell_what_takes_long()
     forget_outputs()
     try:
-        with _warnings_as_notes():
+        with _warnings_as_notes(), _ended_by_sigterm():
             # not standalone: what Typer would print in a box of its own, we say in one sentence
             code = app(args=words, prog_name="fragility", standalone_mode=False) or 0
         if code == EXIT_INTERRUPTED:
             complain(interruption())
         sys.exit(code)
-    except KeyboardInterrupt:
-        complain(interruption())
-        sys.exit(EXIT_INTERRUPTED)
+    except (KeyboardInterrupt, Terminated) as interrupt:
+        terminated = isinstance(interrupt, Terminated)
+        complain(interruption("terminated" if terminated else "interrupted"))
+        sys.exit(EXIT_TERMINATED if terminated else EXIT_INTERRUPTED)
     except UsageError as error:
         if sentence := explain_usage(error, words):
             complain(sentence)

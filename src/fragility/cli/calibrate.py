@@ -24,7 +24,7 @@ from fragility.cli.options import (
 )
 from fragility.cli.outputs import plan_files
 from fragility.cli.tables import AuditRows, CsvFormat, csv_format, read_rows
-from fragility.cli.terminal import note
+from fragility.cli.terminal import note, say
 from fragility.errors import DataError
 from fragility.files import replacing
 
@@ -144,12 +144,10 @@ def _labelled(
 
 def _print_fit(fitted: fg.FragilityTemperature, out: Path) -> None:
     plain, best = fitted.validation_nll_[0.0], fitted.validation_nll_[fitted.eta_]
-    typer.echo(f"T0 = {fitted.temperature_:.4g}, eta = {fitted.eta_:g}, written to {out}")
-    typer.echo(
-        f"validation NLL: {fitted.raw_validation_nll_:.4f} raw, {plain:.4f} temperature, {best:.4f} brittleness-aware"
-    )
+    say(f"T0 = {fitted.temperature_:.4g}, eta = {fitted.eta_:g}, written to {out}")
+    say(f"validation NLL: {fitted.raw_validation_nll_:.4f} raw, {plain:.4f} temperature, {best:.4f} brittleness-aware")
     if fitted.eta_ == 0:
-        typer.echo("eta = 0: on these rows fragility adds nothing to plain temperature scaling")
+        say("eta = 0: on these rows fragility adds nothing to plain temperature scaling")
 
 
 def _report(
@@ -162,7 +160,7 @@ def _report(
 
     rows, labels = labelled
     p, fds = known.probabilities_and_fds(rows)
-    typer.echo(str(calibration_report(fitted, p, labels, fds)))
+    say(str(calibration_report(fitted, p, labels, fds)))
     if picture is not None:
         methods, classes = corrections(fitted, p, fds), known.model.classes
         display = fg.FragileCalibrationDisplay.from_predictions(labels, methods, fds, classes=classes)

@@ -32,7 +32,7 @@ from fragility.cli.options import (
 from fragility.cli.outputs import plan_files
 from fragility.cli.reading import certified
 from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows, read_table
-from fragility.cli.terminal import err, note
+from fragility.cli.terminal import err, note, say
 from fragility.errors import DataError
 from fragility.saving import TABLE_SUFFIXES, checked_suffix
 
@@ -146,10 +146,10 @@ def stress(
         labels = fg.label_brittle(loaded, given.X, pi, declared, ids=given.ids)
         independent = fg.label_brittle(loaded, given.X, pi, declared.independent(), ids=given.ids)
     for name, count in labels.counts().items():
-        typer.echo(f"{count:8d}  {name}")
+        say(f"{count:8d}  {name}")
     ceiling = label_noise_ceiling(labels, independent)
     shown = f"{ceiling.auroc:.3f}" if ceiling.state == DEFINED else ceiling.state
-    typer.echo(f"Label-noise ceiling (AUROC of independent draws): {shown}")
+    say(f"Label-noise ceiling (AUROC of independent draws): {shown}")
     if out_file is not None:
         labels.save(out_file)
         note(f"labels written to {out_file}")
@@ -224,7 +224,7 @@ def evaluate(
             engine=engine,
             seed=seed,
         )
-    typer.echo(found.to_text())
+    say(found.to_text())
     _write(json_file, found.save)
     _write(csv_file, found.save)
 

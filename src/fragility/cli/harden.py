@@ -35,6 +35,7 @@ from fragility.cli.outputs import plan_files
 from fragility.cli.tables import AuditRows, CsvFormat, csv_format, note_unlabelled, read_rows, read_table
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
+from fragility.files import MODEL
 
 if TYPE_CHECKING:
     from fragility.evidence.baselines import Units
@@ -140,7 +141,8 @@ def harden(
     from fragility.models.storing import check_storable, save_model
 
     _check_options(context, kind, outages is not None)
-    plan_files({"--out": out_file}, {"MODEL": model, "--train": train, "--test": test, "--outages": outages})
+    inputs = {"MODEL": model, "--train": train, "--test": test, "--outages": outages}
+    plan_files({"--out": out_file}, inputs, own=MODEL)
     form = csv_format(separator, encoding, decimal, train, test, outages)
     loaded = fg.load_model(model, trust=trust)
     check_storable(accepted(loaded), out_file)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fragility.errors import DataError
+from fragility.files import precious_kind
 
 # path -> how it looked when the command began
 _planned: dict[Path, object] = {}
@@ -29,30 +30,35 @@ def plan_folder(folder: Path) -> None:
     check_writable_folder(folder)
 
 
-def plan_files(outputs: Mapping[str, Path | None], inputs: Mapping[str, str | Path | None]) -> None:
-    """Check the files a command is to write (option -> file) against the disk, each other and what it reads."""
+def plan_files(
+    outputs: Mapping[str, Path | None], inputs: Mapping[str, str | Path | None], *, own: str | None = None
+) -> None:
+    """Check the files a command is to write (option -> file) against the disk, each other and what it reads.
+
+    own: the kind of precious file that the command writes and may replace (see ``fragility.files``).
+    """
     taken = {Path(path).resolve(): role for role, path in inputs.items() if path is not None}
     for option, path in outputs.items():
         if path is None:
             continue
-        _check_file(path, option)
+        _check_file(path, option, own)
         other = taken.setdefault(path.resolve(), option)
         if other != option:
             raise DataError(f"{option} and {other} both name {path}; give {option} a file of its own")
         _planned[path] = _look(path)
 
 
-def interruption() -> str:
-    """Return what to say after Ctrl-C."""
+def interruption(how: str = "interrupted") -> str:
+    """Return what to say after Ctrl-C or SIGTERM."""
     if not _planned:
-        return "interrupted"
+        return how
     kept = [sentence for path in _planned if (sentence := _finished_parts(path))]
     if kept:
-        return f"interrupted; {kept[0]}"
+        return f"{how}; {kept[0]}"
     changed = [str(path) for path, before in _planned.items() if _look(path) != before]
     if not changed:
-        return "interrupted; nothing was written"
-    return f"interrupted; written by then, perhaps not to the end: {', '.join(changed)}"
+        return f"{how}; nothing was written"
+    return f"{how}; written by then, perhaps not to the end: {', '.join(changed)}"
 
 
 def _finished_parts(folder: Path) -> str | None:
@@ -61,9 +67,12 @@ def _finished_parts(folder: Path) -> str | None:
     return f"{finished} finished parts are kept in {folder}; go on with --resume" if finished else None
 
 
-def _check_file(path: Path, option: str) -> None:
+def _check_file(path: Path, option: str, own: str | None) -> None:
     if path.is_dir():
         raise DataError(f"{option} {path} is a folder; name a file")
+    kind = precious_kind(path)
+    if kind not in (None, own):
+        raise DataError(f"{option} {path} is {kind}, which is never overwritten; choose another name")
     if not path.parent.is_dir():
         raise DataError(f"{option} {path} lies in a folder that does not exist; make {path.parent} first")
     _check_writable(path.parent, path, option)

@@ -30,6 +30,7 @@ from fragility.cli.terminal import note, out
 from fragility.errors import DataError
 from fragility.files import replacing
 from fragility.saving import checked_suffix
+from fragility.text import visible
 
 if TYPE_CHECKING:
     from fragility.certificates import AuditSummary
@@ -144,7 +145,7 @@ def fragile_table(certificates: list[fg.Certificate]) -> Table:
     for cert in certificates:
         budget = str(cert.flip_budget) if cert.flipped else "none"
         scores = [f"{cert.exposure:.3f}", f"{cert.fds:.3f}", *([_chance(cert)] if likely else [])]
-        table.add_row(escape(str(cert.id)), *scores, budget, escape(cert.sentence()))
+        table.add_row(escape(visible(cert.id)), *scores, budget, escape(visible(cert.sentence())))
     return table
 
 

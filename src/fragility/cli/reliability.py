@@ -29,7 +29,7 @@ from fragility.cli.options import (
 )
 from fragility.cli.outputs import plan_files
 from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows, read_table
-from fragility.cli.terminal import note
+from fragility.cli.terminal import note, say
 from fragility.errors import DataError
 from fragility.files import replacing
 from fragility.saving import checked_suffix
@@ -122,7 +122,7 @@ def reliability(
     pi = load_protocol(protocol)
     note_unlabelled(given, target, data)
     found = fg.failure_probability(loaded, given.X, pi, declared, ids=given.ids, engine=engine, draws=draws, seed=seed)
-    typer.echo(found.to_text(top))
+    say(found.to_text(top))
     _write(found, json_file, csv_file, picture)
 
 

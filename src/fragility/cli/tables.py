@@ -5,7 +5,9 @@ from __future__ import annotations
 import codecs
 import gzip
 import re
+import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,22 +87,27 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 def _read_arrow(path: Path) -> pd.DataFrame:
     """Arrow files come in two layouts, with a footer (Feather, IPC file) and without (IPC stream)."""
     import pyarrow as pa
-    import pyarrow.feather
 
-    try:
-        table: pd.DataFrame = pyarrow.feather.read_feather(path)
-    except pa.ArrowInvalid:
-        with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
-            table = reader.read_pandas()
+    from fragility.scale.source import arrow_batches
+
+    with pa.memory_map(str(path)) as stream:
+        schema, batches = arrow_batches(stream)
+        table: pd.DataFrame = pa.Table.from_batches(batches, schema=schema).to_pandas()
     return table
 
 
 def _read_csv(path: Path, role: str, form: CsvFormat) -> pd.DataFrame:
     import pandas as pd
+    import pyarrow as pa
+
+    from fragility.scale.source import CsvFormat as Form
+    from fragility.scale.source import check_csv_lines
 
     _check_inflated(path, role)
     _check_first_lines(path, role, form)
     try:
+        with pa.input_stream(path, compression="detect") as stream:
+            check_csv_lines(stream, f"{role} {path}", Form(form.separator, form.encoding, form.decimal))
         return pd.read_csv(
             path,
             sep="," if form.separator is None else form.separator,
@@ -117,7 +124,7 @@ def _check_inflated(path: Path, role: str) -> None:
     if path.suffix.lower() != ".gz" or size * GZIP_MOST <= INFLATED_FREE:
         return
     limit, found = max(INFLATED_FREE, size * INFLATED_MOST), 0
-    with gzip.open(path) as stream:
+    with gzip.open(path) as stream, suppress(EOFError, gzip.BadGzipFile, zlib.error):  # damaged: its reader says so
         while found <= limit and (piece := stream.read(2**20)):
             found += len(piece)
     if found > limit:
@@ -129,10 +136,16 @@ def _check_inflated(path: Path, role: str) -> None:
 
 def _check_first_lines(path: Path, role: str, form: CsvFormat) -> None:
     """Refuse what would be read as one column of everything, or as nonsense, and name the option that helps."""
-    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
-        start = stream.read(SAMPLED_BYTES)
-    if form.encoding is None and (start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in start):
-        raise DataError(f"{role} {path} seems to be UTF-16 text; add --encoding utf-16, or save it as UTF-8")
+    try:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
+            start = stream.read(SAMPLED_BYTES)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{role} {path} is not a whole gzip file ({error}); it may be cut off") from error
+    if form.encoding is None and b"\0" in start:
+        if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or start.count(b"\0") > len(start) // 4:
+            raise DataError(f"{role} {path} seems to be UTF-16 text; add --encoding utf-16, or save it as UTF-8")
+        line = start[: start.index(b"\0")].count(b"\n") + 1
+        raise DataError(f"{role} {path}, line {line}: a NUL byte, which no text holds; the file may be damaged")
     lines = start.decode(form.encoding or "utf-8", errors="replace").splitlines() or [""]
     mark = _other_separator(lines[0]) if form.separator is None else None
     if mark is not None:

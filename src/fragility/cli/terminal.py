@@ -6,9 +6,14 @@ import errno
 import os
 import sys
 import traceback
+from typing import Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
+
+from fragility.text import visible
 
 DEBUG = "FRAGILITY_DEBUG"
 
@@ -16,6 +21,7 @@ DEBUG = "FRAGILITY_DEBUG"
 EXIT_CLAIM_FAILED = 1
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 
 
 PIPE_WIDTH = 200  # tables in a pipe or file are for tools and wide windows, not for the 80 columns rich assumes
@@ -33,11 +39,28 @@ def err() -> Console:
 
 def _console(stderr: bool) -> Console:
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    return Console(stderr=stderr, highlight=False, soft_wrap=not terminal, width=None if terminal else PIPE_WIDTH)
+    width = None if terminal else PIPE_WIDTH
+    return PlainConsole(stderr=stderr, highlight=False, emoji=False, soft_wrap=not terminal, width=width)
+
+
+class PlainConsole(Console):
+    """A console that shows control characters instead of obeying them.
+
+    Ids, class labels and file names are of unknown origin: an escape sequence in one could clear the screen and write
+    a verdict of its own.
+    """
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        return super().render_str(visible(text, lines=True), **settings)
+
+
+def say(text: str) -> None:
+    """Print a result of several lines as it is, without markup."""
+    typer.echo(visible(text, lines=True))
 
 
 def note(sentence: str) -> None:
-    err().print(f"[dim]{escape(sentence)}[/dim]")
+    err().print(f"[dim]{escape(visible(sentence))}[/dim]")
 
 
 def explain(error: BaseException) -> str:
@@ -66,4 +89,4 @@ def complain(sentence: str) -> None:
     """Say one sentence on standard error."""
     if os.environ.get(DEBUG):
         traceback.print_exc()
-    err().print(f"[red]fragility:[/red] {escape(sentence)}")
+    err().print(f"[red]fragility:[/red] {escape(visible(sentence))}")

@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,7 +33,10 @@ KINDS = (
 # A booster file is tried in a process of its own, within these bounds.
 TRIAL_SECONDS = 60.0
 TRIAL_BYTES_A_SECOND = 2**20
-TRIAL_MEMORY = 8 * 2**30
+TRIAL_MEMORY = 2 * 2**30  # more than twice what the largest of the libraries takes by itself
+TRIAL_MEMORY_PER_BYTE = 100  # of the file
+INFLATED_MOST = 200  # times the size of a .skops file that its content may take
+INFLATED_FREE = 256 * 2**20  # bytes that are always allowed
 
 # Skops asks about it, yet a dtype is plain data; every pipeline with a SimpleImputer holds one.
 HARMLESS = frozenset({"numpy.dtype"})
@@ -127,7 +131,7 @@ def _memory_limit(path: Path) -> Callable[[], None] | None:
         import resource
     except ImportError:  # Windows
         return None
-    bound = max(TRIAL_MEMORY, 100 * path.stat().st_size)
+    bound = TRIAL_MEMORY + TRIAL_MEMORY_PER_BYTE * path.stat().st_size
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     soft = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
     return lambda: resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
@@ -186,6 +190,7 @@ def _imported(spec: str) -> Any:
 def _load_skops(path: Path, trust: bool) -> Any:
     from skops import io
 
+    _check_inflated(path)
     unknown = io.get_untrusted_types(file=path)
     doubtful = sorted(set(unknown) - HARMLESS)
     if doubtful and not trust:
@@ -194,6 +199,17 @@ def _load_skops(path: Path, trust: bool) -> Any:
             "if you know where the file comes from, load it with trust=True"
         )
     return io.load(path, trusted=unknown)
+
+
+def _check_inflated(path: Path) -> None:
+    """Refuse an archive that declares absurdly more content than its size before it is unpacked into memory."""
+    with zipfile.ZipFile(path) as archive:
+        declared = sum(entry.file_size for entry in archive.infolist())
+    if declared > max(INFLATED_FREE, INFLATED_MOST * path.stat().st_size):
+        raise ModelError(
+            f"{path.name} declares {declared // 2**20} MiB of content in a file of "
+            f"{path.stat().st_size // 2**10} KiB, which no model does; if it is one, save it again uncompressed"
+        )
 
 
 def _load_pickle(path: Path, trust: bool) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fragility.errors import ModelError
-from fragility.files import replacing
+from fragility.files import MODEL, replacing
 from fragility.libraries import family_of
 from fragility.models.links import type_name
 
@@ -28,7 +28,7 @@ def check_storable(estimator: Any, path: str | os.PathLike[str]) -> None:
 def save_model(estimator: Any, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator or pipeline, whole or not at all."""
     check_storable(estimator, path)
-    with replacing(path) as temporary:
+    with replacing(path, own=MODEL) as temporary:
         _WRITERS[Path(path).suffix.lower()](estimator, temporary)
 
 

@@ -51,6 +51,8 @@ def _group_of_field(field: str, names: tuple[str, ...], layout: Layout) -> int:
 
 
 def _rate(what: str, value: Any) -> float:
+    if isinstance(value, (bool, np.bool_)):
+        raise DataError(f"{what} must be a number from 0 to 1, got {value!r}")
     try:
         rate = float(value)
     except (TypeError, ValueError) as error:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fragility.canonical import digest_of
 from fragility.errors import ModelError
-from fragility.files import parse_json, replacing
+from fragility.files import MODEL, parse_json, replacing
 
 FORMAT = "fragility-resmlp/1"
 SUFFIX = ".safetensors"
@@ -43,7 +43,7 @@ def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], weights
 
     text = json.dumps({"format": FORMAT, **header}, ensure_ascii=False, allow_nan=False, sort_keys=True)
     try:
-        with replacing(target) as temporary:
+        with replacing(target, own=MODEL) as temporary:
             temporary.write_bytes(save(dict(weights), metadata={"fragility": text}))
     except OSError as error:
         raise ModelError(f"cannot write the model to {target}: {error.strerror or error}") from error

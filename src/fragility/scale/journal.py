@@ -25,7 +25,7 @@ from fragility.canonical import digest_bytes
 from fragility.certificates import WORK_FOLDER, encoded_part, part_name
 from fragility.certificates.manifest import place_text
 from fragility.errors import CertificateError, DataError
-from fragility.files import force_to_disk, parse_json, sweep_parts, write_bytes
+from fragility.files import AUDIT_FILE, force_to_disk, parse_json, sweep_parts, write_bytes
 from fragility.merkle import DIGEST_BYTES, packed_root
 from fragility.scale.batch import AuditedBatch
 
@@ -53,7 +53,8 @@ class PartRecord:
     rows: int
     evaluations: int
     input_digest: str  # of its rows, ids included
-    digests_each: int  # of a row: 2, or 3 with the lattice block
+    digests_each: int  # per row: 2, or 3 with the lattice block
+    digests_digest: str  # of the file of its digests
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,8 +152,9 @@ class Journal:
     def _is_whole(self, place: int, record: PartRecord) -> bool:
         lies_at = self._part_path(record)
         try:
-            expected = record.digests_each * DIGEST_BYTES * record.rows
-            whole = (self.folder / _digests_name(place)).stat().st_size == expected
+            digests = (self.folder / _digests_name(place)).read_bytes()
+            whole = len(digests) == record.digests_each * DIGEST_BYTES * record.rows
+            whole = whole and digest_bytes(digests) == record.digests_digest
             return whole and digest_bytes(lies_at.read_bytes()) == record.digest
         except OSError:
             return False
@@ -164,6 +166,7 @@ class Journal:
 
     def write(self, place: int, part: EncodedPart) -> PartRecord:
         """Write a finished part."""
+        digests = part.digests + part.input_digests + part.lattice_digests
         record = PartRecord(
             name=part_name(place, part.data),
             digest=digest_bytes(part.data),
@@ -171,9 +174,10 @@ class Journal:
             evaluations=part.evaluations,
             input_digest=part.input_digest,
             digests_each=3 if part.lattice_digests else 2,
+            digests_digest=digest_bytes(digests),
         )
-        write_bytes(self.folder / record.name, part.data)
-        write_bytes(self.folder / _digests_name(place), part.digests + part.input_digests + part.lattice_digests)
+        write_bytes(self.folder / record.name, part.data, own=AUDIT_FILE)
+        write_bytes(self.folder / _digests_name(place), digests)
         write_bytes(self.folder / f"part-{place_text(place)}.json", json.dumps(asdict(record)).encode())
         return record
 

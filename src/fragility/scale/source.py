@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.parquet as pq
 from pyarrow import fs as arrow_fs
 
@@ -30,6 +32,7 @@ from fragility.evidence.fields import Field
 
 WILD = "*?["
 READ_BYTES = 1 << 20  # of a column at a time, so that a row group larger than memory can be read
+LINE_BYTES = 16 * 2**20  # of CSV text that is parsed together; no line may be longer
 SCANNED_ROWS = 200_000  # rows at a time of the columns that are looked at before the audit
 
 
@@ -190,7 +193,7 @@ class RowSource:
             if file.kind == "parquet":
                 return tuple(pq.read_schema(stream).names)
             if file.kind == "arrow":
-                return tuple(_arrow_batches(stream)[0].names)
+                return tuple(arrow_batches(stream)[0].names)
         with self._reading(file), self._csv_reader(file, 1, []) as reader:
             return tuple(str(name) for name in reader.read(0).columns)
 
@@ -361,7 +364,7 @@ class RowSource:
 
     def _arrow_pieces(self, file: SourceFile, rows: int) -> Iterator[pd.DataFrame]:
         with self.filesystem.open_input_file(file.path) as stream:
-            schema, batches = _arrow_batches(stream)
+            schema, batches = arrow_batches(stream)
             wanted = self._wanted(schema)
             if self.only is not None:
                 batches = (batch.select(wanted.names) for batch in batches)
@@ -412,12 +415,21 @@ class RowSource:
     # --- CSV ------------------------------------------------------------------------------------------------
 
     def _csv_pieces(self, file: SourceFile, rows: int) -> Iterator[pd.DataFrame]:
+        if file.path not in self._lines_checked:
+            with self.filesystem.open_input_stream(file.path) as stream:
+                check_csv_lines(stream, file.name, self.csv)
+            self._lines_checked.add(file.path)
         texts = [own.name for own in self.fields if own.type == "text"]
         types = {**dict.fromkeys(texts, "text"), **self._csv_types}
         texts = [name for name, type_ in types.items() if type_ == "text"]
         with self._csv_reader(file, rows, texts, self.only) as reader:
             for frame in reader:
                 yield self._typed(frame)
+
+    @cached_property
+    def _lines_checked(self) -> set[str]:
+        """Paths of the CSV files whose lines all have the fields of their header."""
+        return set()
 
     @contextmanager
     def _csv_reader(
@@ -472,6 +484,33 @@ def open_source(
     """Return the rows that ``source`` names; nothing is read yet."""
     where, files = find_files(source, filesystem)
     return RowSource(where, files, tuple(fields), id_column, target, rows, csv or CsvFormat())
+
+
+def check_csv_lines(stream: pa.NativeFile, name: str, form: CsvFormat) -> None:
+    """Refuse a CSV file with a line that has fewer or more fields than its header.
+
+    pandas takes a line that was cut off for one with missing values. pyarrow's parser does not, and is fast enough to
+    go over the file first.
+    """
+    reading = pyarrow.csv.ReadOptions(
+        autogenerate_column_names=True, block_size=LINE_BYTES, encoding=form.encoding or "utf8"
+    )
+    parsing = pyarrow.csv.ParseOptions(delimiter=form.separator or ",", newlines_in_values=True)
+    # One column, as it is: what the cells hold is not looked at here.
+    converting = pyarrow.csv.ConvertOptions(include_columns=["f0"], column_types={"f0": pa.binary()})
+    try:
+        with pyarrow.csv.open_csv(stream, reading, parsing, converting) as reader:
+            for _ in reader:
+                pass
+    except pa.ArrowInvalid as error:
+        uneven = re.search(r"(Row #(\d+): )?Expected (\d+) columns, got (\d+)", str(error))
+        if uneven is None:
+            return  # what else is wrong with the file, its reader says
+        line = f"line {uneven[2]}" if uneven[2] else "a line"
+        raise DataError(
+            f"{name}, {line}: {uneven[4]} fields, and the header has {uneven[3]}; a line may be cut off, or a field "
+            "with the separator in it not quoted"
+        ) from error
 
 
 def _first_text(column: pd.Series) -> int | None:
@@ -541,15 +580,21 @@ def _stored_range(schema: pa.Schema) -> range | None:
     return None
 
 
-def _arrow_batches(stream: pa.NativeFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def arrow_batches(stream: pa.NativeFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Arrow files come in two layouts, with a footer (Feather, IPC file) and without (IPC stream)."""
     try:
         reader = pa.ipc.open_file(stream)
-        return reader.schema, (reader.get_batch(i) for i in range(reader.num_record_batches))
+        return reader.schema, map(_validated, (reader.get_batch(i) for i in range(reader.num_record_batches)))
     except pa.ArrowInvalid:
         stream.seek(0)
         flow = pa.ipc.open_stream(stream)
-        return flow.schema, iter(flow)
+        return flow.schema, map(_validated, flow)
+
+
+def _validated(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch whose offsets and codes lie within its buffers; Arrow itself follows a wrong one and crashes."""
+    batch.validate(full=True)
+    return batch
 
 
 def _dictionaries(file: SourceFile, stream: pa.NativeFile) -> Iterator[tuple[str, pa.Array]]:
@@ -558,7 +603,7 @@ def _dictionaries(file: SourceFile, stream: pa.NativeFile) -> Iterator[tuple[str
         names = [own.name for own in parquet.schema_arrow if pa.types.is_dictionary(own.type)]
         batches = parquet.iter_batches(batch_size=SCANNED_ROWS, columns=names) if names else iter(())
     else:
-        schema, batches = _arrow_batches(stream)
+        schema, batches = arrow_batches(stream)
         names = [own.name for own in schema if pa.types.is_dictionary(own.type)]
     for batch in batches if names else ():
         for name in names:
