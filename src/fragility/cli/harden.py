@@ -141,7 +141,7 @@ def harden(
     from fragility.models.storing import check_storable, save_model
 
     _check_options(context, kind, outages is not None)
-    inputs = {"MODEL": model, "--train": train, "--test": test, "--outages": outages}
+    inputs: dict[str, str | Path | None] = {"MODEL": model, "--train": train, "--test": test, "--outages": outages}
     plan_files({"--out": out_file}, inputs, own=MODEL)
     form = csv_format(separator, encoding, decimal, train, test, outages)
     loaded = fg.load_model(model, trust=trust)
