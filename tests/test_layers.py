@@ -33,7 +33,7 @@ LAYERS: list[set[str]] = [  # lowest first
     {"_verify"},
     {"ranking"},
     {"calibration", "resmlp"},
-    {"policy"},
+    {"policy", "segments"},
     {"display", "_evaluate"},
     {"hardening", "trust"},
     {"scale"},

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fragility.scale.source import CsvFormat
     from fragility.scale.stream import audit_files
     from fragility.search import compare_searches, find_failing_sets
+    from fragility.segments import SegmentShares, share_by
     from fragility.stress import Donor, Dropout, Mask, Noise, Outages, Stress, label_brittle
     from fragility.trust import Outcome, check_proof, generate_key, prove, sign, verify_signature
 
@@ -81,6 +82,7 @@ _HOME = {
     "ResMLPClassifier": "resmlp",
     "ReviewPolicy": "policy",
     "ReviewPolicyDisplay": "display",
+    "SegmentShares": "segments",
     "StoredAudit": "certificates",
     "Stress": "stress",
     "Verification": "_verify",
@@ -100,6 +102,7 @@ _HOME = {
     "load_credit_g": "bundled",
     "load_model": "models.loading",
     "prove": "trust",
+    "share_by": "segments",
     "sign": "trust",
     "open_audit": "certificates",
     "verify": "_verify",
@@ -141,6 +144,7 @@ __all__ = [
     "ResMLPClassifier",
     "ReviewPolicy",
     "ReviewPolicyDisplay",
+    "SegmentShares",
     "StoredAudit",
     "Stress",
     "Verification",
@@ -162,6 +166,7 @@ __all__ = [
     "load_model",
     "open_audit",
     "prove",
+    "share_by",
     "sign",
     "verify",
     "verify_signature",

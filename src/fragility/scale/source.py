@@ -250,9 +250,18 @@ class RowSource:
     def labels(self, rows: int) -> Iterator[tuple[list[Any], pd.Series]]:
         """Return ids and labels alone, ``rows`` at a time; the label column must be there."""
         assert self.target is not None
-        wanted = frozenset({self.target, *(() if self.id_column is None else (self.id_column,))})
-        for part in replace(self, fields=(), target=None, only=wanted).parts(rows):
-            yield part.ids, part.frame[self.target]
+        for ids, frame in self.values([self.target], rows):
+            yield ids, frame[self.target]
+
+    def values(self, names: Sequence[str], rows: int) -> Iterator[tuple[list[Any], pd.DataFrame]]:
+        """Return ids and these columns alone, ``rows`` at a time; they need not be fields of the model."""
+        if self.id_column in names:
+            raise DataError(f"the column {self.id_column!r} holds the ids, which tell every row apart; choose another")
+        wanted = frozenset({*names, *(() if self.id_column is None else (self.id_column,))})
+        known = {own.name: own for own in self.fields}
+        fields = tuple(known.get(name, Field(name, "nominal", "mixed")) for name in names)
+        for part in replace(self, fields=fields, target=None, only=wanted).parts(rows):
+            yield part.ids, part.frame
 
     @cached_property
     def _first_columns(self) -> list[Any]:

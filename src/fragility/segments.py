@@ -1,0 +1,516 @@
+"""Segments: audited rows cut by a column of theirs, and how many of each segment flip early.
+
+A column of text, or of few distinct numbers, is cut by its values: the most frequent ones, and the others together. A
+column of numbers is cut into bands, between declared values or at its quantiles. Rows without a value are a segment of
+their own. Columns need not be fields of the model.
+
+Rows are read part by part. Of each column asked about, one number per row is held.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+
+from fragility.arrays import Booleans, Floats, Integers
+from fragility.canonical import is_missing
+from fragility.certificates import CONFIDENT
+from fragility.errors import DataError
+from fragility.evidence.fields import kind_of
+from fragility.evidence.rows import read_rows
+from fragility.ids import id_keys
+from fragility.intervals import Share, share_of
+from fragility.scores import EARLY
+
+SHOWN_VALUES = 12  # values of a column that have a segment of their own
+MOST_VALUES = 100_000  # distinct values that are held while a column is read
+BANDS = 4  # of equally many rows, where nobody declared any
+PART_ROWS = 50_000
+MISSING, EMPTY = "(missing)", "(empty)"
+WHOLE = 10**9  # exposures are added up as whole billionths, so that no sum depends on the order of rows
+
+ByColumn: TypeAlias = str | Sequence[str] | Mapping[str, Sequence[float] | int | None]
+
+
+class RowValues(Protocol):
+    """Rows whose columns can be read part by part."""
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        ...
+
+    def values(self, names: Sequence[str], rows: int) -> Iterator[tuple[list[Any], pd.DataFrame]]:
+        """Return the ids of the next rows and these columns of theirs."""
+        ...
+
+
+class Audited(Protocol):
+    """Certificates in memory, or an audit folder read part by part."""
+
+    @property
+    def protocol(self) -> Any:
+        """The protocol."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Return the table's next rows."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class TableRows:
+    """Rows in memory."""
+
+    frame: pd.DataFrame
+    ids: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, rows: Any, ids: Any = None) -> TableRows:
+        """Read a table or array; ids as :func:`audit` takes them, by default the index of a pandas table."""
+        read = read_rows(rows, ids=ids)
+        if read.frame is None:
+            raise DataError("segments need rows with named columns, got a sparse matrix")
+        return cls(read.frame, read.ids)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(map(str, self.frame.columns))
+
+    def values(self, names: Sequence[str], rows: int) -> Iterator[tuple[list[Any], pd.DataFrame]]:
+        """Return ids and columns, some rows at a time."""
+        for start in range(0, len(self.ids), rows):
+            part = slice(start, start + rows)
+            yield list(self.ids[part]), self.frame.loc[:, list(names)].iloc[part]
+
+
+# --- which columns, and how -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """A column to cut rows by: at declared values, into so many bands of equally many rows, or as it comes."""
+
+    column: str
+    cuts: tuple[float, ...] | None = None
+    bands: int | None = None
+
+
+def read_by(by: ByColumn, column_names: Sequence[str]) -> tuple[By, ...]:
+    """Return the columns asked for: ``age``, ``age:25,40,60`` (declared bands), ``age:q5`` (five bands), or a mapping.
+
+    A column whose own name holds a colon is found by its whole name first.
+    """
+    if isinstance(by, Mapping):
+        asked = [_declared(str(name), how) for name, how in by.items()]
+    else:
+        asked = [_parsed(text, column_names) for text in ([by] if isinstance(by, str) else by)]
+    for one in asked:
+        if one.column not in column_names:
+            known = ", ".join(map(str, column_names[:12])) + (", ..." if len(column_names) > 12 else "")
+            raise DataError(f"by names the column {one.column!r}, but the rows have {known}")
+    twice = next((name for name, count in Counter(one.column for one in asked).items() if count > 1), None)
+    if twice is not None:
+        raise DataError(f"by names the column {twice!r} twice; name each column once")
+    return tuple(asked)
+
+
+def _parsed(text: str, column_names: Sequence[str]) -> By:
+    if text in column_names:
+        return By(text)
+    column, colon, how = text.rpartition(":")
+    if not colon:
+        return By(text)
+    if re.fullmatch(r"q\d+", how.strip()):
+        return _declared(column, int(how.strip()[1:]))
+    try:
+        cuts = [float(part) for part in how.split(",")]
+    except ValueError as error:
+        raise DataError(
+            f"by must be a column, a column with bands such as age:25,40,60, or with a number of bands such as age:q5; "
+            f"got {text!r}"
+        ) from error
+    return _declared(column, cuts)
+
+
+def _declared(column: str, how: Sequence[float] | int | None) -> By:
+    if how is None:
+        return By(column)
+    if isinstance(how, int):
+        if not 2 <= how <= 20:
+            raise DataError(f"a column is cut into 2 to 20 bands, got {how} for {column!r}")
+        return By(column, bands=how)
+    cuts = tuple(float(cut) for cut in how)
+    if not cuts or not np.isfinite(cuts).all() or any(a >= b for a, b in zip(cuts, cuts[1:], strict=False)):
+        raise DataError(f"the bands of {column!r} must be declared by rising numbers, got {list(how)}")
+    return By(column, cuts)
+
+
+# --- from values to segments ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Coded:
+    """One column of some rows as segments."""
+
+    column: str
+    names: tuple[str, ...]  # of the segments
+    codes: npt.NDArray[np.int16]  # (n,) the segment of each row
+
+
+class _Column:
+    """The values of one column, part after part: numbers as they are, everything else as codes of its texts."""
+
+    def __init__(self, by: By) -> None:
+        self.by = by
+        self.numeric: bool | None = None  # None: no value was seen yet
+        self.parts: list[Any] = []
+        self.texts: dict[str, int] = {}
+
+    def add(self, column: pd.Series) -> None:
+        known = column.dropna()
+        if known.empty:
+            self.parts.append(np.full(len(column), np.nan))
+            return
+        numeric = kind_of(column) == "numeric"
+        if self.numeric not in (None, numeric):
+            raise DataError(f"the column {self.by.column!r} holds numbers in some parts of the rows and text in others")
+        self.numeric = numeric
+        self.parts.append(column.to_numpy(dtype=np.float64, na_value=np.nan) if numeric else self._text_codes(column))
+
+    def _text_codes(self, column: pd.Series) -> Floats:
+        try:
+            codes, uniques = pd.factorize(column)
+        except TypeError:  # values without a hash, such as lists
+            codes, uniques = pd.factorize(column.map(lambda value: None if is_missing(value) else str(value)))
+        places = np.array([self.texts.setdefault(_text(value), len(self.texts)) for value in uniques], dtype=np.float64)
+        if len(self.texts) > MOST_VALUES:
+            raise DataError(
+                f"the column {self.by.column!r} has more than {MOST_VALUES:,} distinct values; choose one that groups "
+                "rows"
+            )
+        return np.where(codes < 0, np.nan, np.append(places, np.nan)[codes])
+
+    def coded(self) -> Coded:
+        values = np.concatenate(self.parts) if self.parts else np.empty(0)
+        if self.by.cuts is not None or self.by.bands is not None:
+            return self._banded(values)
+        if self.numeric:
+            distinct = np.unique(values[~np.isnan(values)])
+            if len(distinct) > SHOWN_VALUES:
+                return self._banded(values)
+            return _by_value(self.by.column, values, {value: _number(value) for value in distinct}, rising=True)
+        return _by_value(self.by.column, values, {float(code): text for text, code in self.texts.items()})
+
+    def _banded(self, values: Floats) -> Coded:
+        if self.numeric is False:
+            some = next(iter(self.texts))
+            raise DataError(f"bands are for numbers, and the column {self.by.column!r} holds {some!r}")
+        known = values[~np.isnan(values)]
+        cuts = _quantiles(known, self.by.bands or BANDS) if self.by.cuts is None else np.array(self.by.cuts)
+        codes = np.where(np.isnan(values), len(cuts) + 1, np.searchsorted(cuts, values, side="right"))
+        return _without_empty(self.by.column, [*_band_names(cuts), MISSING], codes)
+
+
+def _text(value: Any) -> str:
+    return _number(value) if isinstance(value, (float, np.floating)) else str(value) or EMPTY
+
+
+def _number(value: float) -> str:
+    return f"{value:.10g}"
+
+
+def _quantiles(known: Floats, bands: int) -> Floats:
+    """Return the values at which as many bands of about equally many rows begin; equal values are never parted."""
+    if not len(known):
+        return np.empty(0)
+    shares = np.arange(1, bands) / bands
+    cuts = np.unique(np.quantile(known, shares, method="inverted_cdf"))
+    return np.asarray(cuts[cuts > known.min()])
+
+
+def _band_names(cuts: Floats) -> list[str]:
+    ends = [_number(cut) for cut in cuts]
+    if not ends:
+        return ["all values"]
+    between = [f"{low} to under {high}" for low, high in zip(ends, ends[1:], strict=False)]
+    return [f"under {ends[0]}", *between, f"{ends[-1]} or more"]
+
+
+def _by_value(column: str, values: Floats, names: Mapping[float, str], *, rising: bool = False) -> Coded:
+    """Return the most frequent values as segments, in the order of their numbers or of their frequency."""
+    known = values[~np.isnan(values)]
+    found, counts = np.unique(known, return_counts=True)
+    frequent = sorted(range(len(found)), key=lambda i: (-counts[i], names[float(found[i])]))
+    own = frequent[: SHOWN_VALUES if len(found) > SHOWN_VALUES + 1 else None]
+    if rising:
+        own = sorted(own)
+    place = {float(found[i]): at for at, i in enumerate(own)}
+    others = len(found) - len(own)
+    lookup = np.array([place.get(float(value), len(own)) for value in found], dtype=np.int64)
+    codes = np.full(len(values), len(own) + 1, dtype=np.int64)
+    codes[~np.isnan(values)] = lookup[np.searchsorted(found, known)]
+    return _without_empty(
+        column, [*(names[float(found[i])] for i in own), f"(other: {others:,} values)", MISSING], codes
+    )
+
+
+def _without_empty(column: str, names: Sequence[str], codes: Integers) -> Coded:
+    counts = np.bincount(codes, minlength=len(names))
+    kept = np.flatnonzero(counts)
+    lookup = np.zeros(len(names), dtype=np.int16)
+    lookup[kept] = np.arange(len(kept))
+    return Coded(column, tuple(names[i] for i in kept), lookup[codes])
+
+
+# --- matching rows to certificates ----------------------------------------------------------------------------
+
+
+class _Lockstep:
+    """Whether the ids of an audit come in the order of the rows given, compared as both are read."""
+
+    def __init__(self, audit: Audited) -> None:
+        self.batches = audit.batches(["id"])
+        self.waiting: list[Any] = []
+        self.same = True
+
+    def follow(self, ids: Sequence[Any]) -> None:
+        while self.same and len(self.waiting) < len(ids):
+            batch = next(self.batches, None)
+            if batch is None:
+                self.same = False
+                return
+            self.waiting += batch.column("id").to_pylist()
+        if self.same:
+            self.same = list(map(str, self.waiting[: len(ids)])) == list(map(str, ids))
+            self.waiting = self.waiting[len(ids) :]
+
+    def finish(self) -> bool:
+        return self.same and not self.waiting and next((b for b in self.batches if b.num_rows), None) is None
+
+
+def segment_rows(source: RowValues, by: Sequence[By], audits: Sequence[Audited]) -> list[list[Coded]]:
+    """Return for each audit the segments of its rows, in its own order; segments are the same for all audits."""
+    columns, names = [_Column(one) for one in by], [one.column for one in by]
+    steps = [_Lockstep(audit) for audit in audits]
+    for ids, frame in source.values(names, PART_ROWS):
+        for column in columns:
+            column.add(frame[column.by.column])
+        for step in steps:
+            step.follow(ids)
+    coded = [column.coded() for column in columns]
+    if all(step.finish() for step in steps):
+        return [coded for _ in audits]
+    keys = np.concatenate([id_keys(ids) for ids, _ in source.values(names, PART_ROWS)])
+    return [_in_order(coded, places_of(audit, keys)) for audit in audits]
+
+
+def places_of(audit: Audited, keys: npt.NDArray[np.bytes_]) -> Integers:
+    """Return where the row of each certificate stands among rows with these id keys."""
+    order = np.argsort(keys, kind="stable")
+    known, found = keys[order], []
+    for batch in audit.batches(["id"]):
+        ids = batch.column("id").to_pylist()
+        wanted = id_keys(ids)
+        at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        absent = np.flatnonzero(known[at] != wanted)
+        if len(absent):
+            raise DataError(
+                f"the rows given lack audited ones, for example {ids[int(absent[0])]!r}; give the rows that were "
+                "audited, with the same ids"
+            )
+        found.append(order[at])
+    return np.concatenate(found)
+
+
+def _in_order(coded: Sequence[Coded], places: Integers) -> list[Coded]:
+    return [replace(one, codes=one.codes[places]) for one in coded]
+
+
+# --- counting -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentNumbers:
+    """Predictions of one segment.
+
+    Attributes
+    ----------
+    rows : int
+        How many there are.
+    flips_early : Share
+        Those that flip within two groups, with the 95% interval.
+    median_flip_budget : int or None
+        The median k*; None where half of them or more never flip, or there are none.
+    mean_exposure : float
+        Their mean exposure; NaN where there are none.
+    """
+
+    rows: int
+    flips_early: Share
+    median_flip_budget: int | None
+    mean_exposure: float
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment: its confident predictions, and all of them."""
+
+    name: str
+    confident: SegmentNumbers
+    everything: SegmentNumbers
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentShares:
+    """How many predictions flip early, segment by segment of one column; :func:`share_by` makes it.
+
+    Attributes
+    ----------
+    column : str
+        The column that rows were cut by.
+    min_confidence : float
+        Where confident begins.
+    segments : tuple of Segment
+        Bands in rising order, values by frequency; rows without a value last.
+    """
+
+    column: str
+    min_confidence: float
+    segments: tuple[Segment, ...]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per segment, about its confident predictions.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns ``segment``, ``rows``, ``confident``, ``flips_early`` (how many), ``share``, ``lower``, ``upper``
+            (its 95% interval), ``median_flip_budget`` and ``mean_exposure``.
+        """
+        return pd.DataFrame(
+            {
+                "segment": [one.name for one in self.segments],
+                "rows": [one.everything.rows for one in self.segments],
+                "confident": [one.confident.rows for one in self.segments],
+                "flips_early": [one.confident.flips_early.count for one in self.segments],
+                "share": [one.confident.flips_early.value for one in self.segments],
+                "lower": [one.confident.flips_early.lower for one in self.segments],
+                "upper": [one.confident.flips_early.upper for one in self.segments],
+                "median_flip_budget": pd.array(
+                    [one.confident.median_flip_budget for one in self.segments], dtype="Int64"
+                ),
+                "mean_exposure": [one.confident.mean_exposure for one in self.segments],
+            }
+        )
+
+
+class SegmentTally:
+    """Counts of the segments of one column, piece after piece."""
+
+    def __init__(self, coded: Coded, depth: int, min_confidence: float) -> None:
+        self.coded, self.depth, self.min_confidence = coded, depth, min_confidence
+        self.budgets = np.zeros((2, len(coded.names), depth + 2), dtype=np.int64)  # confident, everything
+        self.exposures = np.zeros((2, len(coded.names)), dtype=object)
+
+    def add(self, start: int, budget: Integers, confidence: Floats, exposure: Floats) -> None:
+        """Count rows that begin at a position; ``budget`` is depth + 1 where a prediction never flips."""
+        codes = self.coded.codes[start : start + len(budget)].astype(np.int64)
+        whole = np.rint(exposure * WHOLE).astype(np.int64)
+        sets: tuple[Booleans, Booleans] = (confidence >= self.min_confidence, np.ones(len(budget), dtype=bool))
+        for place, chosen in enumerate(sets):
+            np.add.at(self.budgets[place], (codes[chosen], budget[chosen]), 1)
+            for code in np.unique(codes[chosen]):
+                self.exposures[place, code] += int(whole[chosen & (codes == code)].sum())
+
+    def shares(self) -> SegmentShares:
+        """Return what was counted."""
+        segments = tuple(
+            Segment(name, self._numbers(0, code), self._numbers(1, code)) for code, name in enumerate(self.coded.names)
+        )
+        return SegmentShares(self.coded.column, self.min_confidence, segments)
+
+    def _numbers(self, place: int, code: int) -> SegmentNumbers:
+        budgets = self.budgets[place, code]
+        rows = int(budgets.sum())
+        early = int(budgets[1 : min(EARLY, self.depth) + 1].sum())
+        middle = int(np.searchsorted(np.cumsum(budgets), np.ceil(rows / 2)))
+        return SegmentNumbers(
+            rows=rows,
+            flips_early=share_of(early, rows),
+            median_flip_budget=middle if rows and middle <= self.depth else None,
+            mean_exposure=self.exposures[place, code] / WHOLE / rows if rows else float("nan"),
+        )
+
+
+COUNTED = ("confidence", "flip_budget", "flipped", "exposure")
+
+
+def share_by(
+    certificates: Audited, rows: Any, by: ByColumn, *, ids: Any = None, min_confidence: float = CONFIDENT
+) -> SegmentShares:
+    """Say how many predictions of each segment flip early.
+
+    Parameters
+    ----------
+    certificates : Certificates or StoredAudit
+        The audit.
+    rows : table or array of shape (n, d)
+        The rows that were audited, in any order; they may have columns that the model does not see.
+    by : str or mapping
+        The column: ``"sex"``, ``"age:25,40,60"`` with declared bands, ``"age:q5"`` with five bands of about equally
+        many rows; or ``{"age": [25, 40, 60]}``, ``{"age": 5}``.
+    ids : sequence, optional
+        One id per row, as in :func:`audit`; by default the index of a pandas table, else 0, 1, ...
+    min_confidence : float, default=0.9
+        Where confident begins.
+
+    Returns
+    -------
+    SegmentShares
+        Shares with 95% intervals (Wilson), median k* and mean exposure per segment.
+
+    Raises
+    ------
+    DataError
+        The rows have no such column or are not the ones audited, or bands are asked of a column of text.
+
+    See Also
+    --------
+    Report.of : The same as a section of the report.
+
+    Examples
+    --------
+    >>> import fragility as fg
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = fg.load_credit_g()
+    >>> X = X[["duration", "age", "installment_commitment"]]
+    >>> model = LogisticRegression().fit(X, y)
+    >>> certs = fg.audit(model, X, fg.Protocol.fit(model, X))
+    >>> shares = fg.share_by(certs, X, by="age:30,50", min_confidence=0.7)
+    >>> [segment.name for segment in shares.segments]
+    ['under 30', '30 to under 50', '50 or more']
+    """
+    source = TableRows.of(rows, ids)
+    asked = read_by(by, source.column_names)
+    if len(asked) != 1:
+        raise DataError(f"share_by takes one column at a time, got {len(asked)}")
+    ((coded,),) = segment_rows(source, asked, [certificates])
+    tally, start = SegmentTally(coded, certificates.protocol.depth, min_confidence), 0
+    for batch in certificates.batches(COUNTED):
+        confidence, budget, flipped, exposure = (batch.column(name).to_numpy() for name in COUNTED)
+        never = ~np.asarray(flipped, dtype=bool)
+        tally.add(start, np.where(never, tally.depth + 1, budget).astype(np.int64), confidence, exposure)
+        start += batch.num_rows
+    return tally.shares()
