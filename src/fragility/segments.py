@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -152,7 +153,7 @@ def _declared(column: str, how: Sequence[float] | int | None) -> By:
             raise DataError(f"a column is cut into 2 to 20 bands, got {how} for {column!r}")
         return By(column, bands=how)
     cuts = tuple(float(cut) for cut in how)
-    if not cuts or not np.isfinite(cuts).all() or any(a >= b for a, b in zip(cuts, cuts[1:], strict=False)):
+    if not cuts or not np.isfinite(cuts).all() or any(a >= b for a, b in pairwise(cuts)):
         raise DataError(f"the bands of {column!r} must be declared by rising numbers, got {list(how)}")
     return By(column, cuts)
 
@@ -244,7 +245,7 @@ def _band_names(cuts: Floats) -> list[str]:
     ends = [_number(cut) for cut in cuts]
     if not ends:
         return ["all values"]
-    between = [f"{low} to under {high}" for low, high in zip(ends, ends[1:], strict=False)]
+    between = [f"{low} to under {high}" for low, high in pairwise(ends)]
     return [f"under {ends[0]}", *between, f"{ends[-1]} or more"]
 
 
@@ -261,9 +262,8 @@ def _by_value(column: str, values: Floats, names: Mapping[float, str], *, rising
     lookup = np.array([place.get(float(value), len(own)) for value in found], dtype=np.int64)
     codes = np.full(len(values), len(own) + 1, dtype=np.int64)
     codes[~np.isnan(values)] = lookup[np.searchsorted(found, known)]
-    return _without_empty(
-        column, [*(names[float(found[i])] for i in own), f"(other: {others:,} values)", MISSING], codes
-    )
+    shown = [names[float(found[i])] for i in own]
+    return _without_empty(column, [*shown, f"(other: {others:,} values)", MISSING], codes)
 
 
 def _without_empty(column: str, names: Sequence[str], codes: Integers) -> Coded:

@@ -240,14 +240,14 @@ def test_several_audits_are_matched_by_id() -> None:
     one, other = small_audit(200), small_audit(150, depth=2)
     report = fg.Report.of({"first": one, "second": other})
     (pair,) = report.summary.paired
-    assert not pair.same_protocol and pair.declared_differently == ("depth",) and pair.shared == 150 == pair.same_class
+    assert [one.setting for one in pair.differences] == ["depth"] and pair.shared == 150 == pair.same_class
     both = [(a, other.by_id(a.id)) for a in one if a.id in range(150)]
     sure = [(a, b) for a, b in both if a.confidence >= 0.9 and b.confidence >= 0.9]
     flips = [(a.flipped and a.flip_budget <= 2, b.flipped and b.flip_budget <= 2) for a, b in sure]
     assert pair.both_confident == len(sure)
     assert (pair.flip_in_both, pair.flip_in_first_only) == (flips.count((True, True)), flips.count((True, False)))
     assert "The comparison" in report.html and "The comparison" in report.markdown
-    assert "Different protocols: first and second differ in depth" in report.markdown
+    assert "second has another protocol than first: depth (6 against 2). RCMA, FDS" in report.markdown
     apart = fg.Report.of({"first": one, "second": replace_ids(other)})
     assert apart.summary.paired[0].shared == 0 and "share no row" in apart.markdown
 

@@ -5,11 +5,12 @@ Matching needs one entry per row of each audit; this is the one part of the repo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
+from fragility.comparability import differences_between
 from fragility.intervals import difference_of, paired_difference, share_of
 from fragility.protocol import Protocol
 from fragility.report.pieces import Audit, coded
@@ -17,19 +18,6 @@ from fragility.report.summary import Compared, PairedAudits
 from fragility.scores import EARLY
 
 COLUMNS = ("id", "predicted", "confidence", "exposure", "flip_budget", "flipped")
-# What protocols may declare differently, in the words of the report.
-DECLARED: dict[str, Callable[[Protocol], object]] = {
-    "baseline": lambda pi: pi.baseline,
-    "groups": lambda pi: pi.group_names,
-    "evidence space": lambda pi: pi.space,
-    "depth": lambda pi: pi.depth,
-    "reading of the margin": lambda pi: pi.reading,
-    "degradations": lambda pi: (pi.operators, pi.severities),
-    "weights of exposure": lambda pi: pi.exposure_weights,
-    "weights of FDS": lambda pi: pi.weights,
-    "resolution": lambda pi: pi.resolution,
-    "decision": lambda pi: pi.decision,
-}
 
 
 def paired_audits(audits: Sequence[tuple[str, Audit]], min_confidence: float) -> tuple[PairedAudits, ...]:
@@ -40,11 +28,6 @@ def paired_audits(audits: Sequence[tuple[str, Audit]], min_confidence: float) ->
         _paired(first, second, before, after, one.protocol, other.protocol)
         for (second, other), after in zip(audits[1:], tables[1:], strict=True)
     )
-
-
-def declared_differently(one: Protocol, other: Protocol) -> tuple[str, ...]:
-    """Return the settings in which two protocols differ, in words; their columns and values may differ besides."""
-    return tuple(name for name, setting in DECLARED.items() if setting(one) != setting(other))
 
 
 def _by_id(audit: Audit, min_confidence: float) -> pd.DataFrame:
@@ -74,8 +57,7 @@ def _paired(
     return PairedAudits(
         first=first,
         second=second,
-        declared_differently=declared_differently(one, other),
-        same_protocol=one.digest == other.digest,
+        differences=differences_between(one, other),
         shared=len(both),
         same_class=int((both["predicted_first"] == both["predicted_second"]).sum()),
         both_confident=len(confident),

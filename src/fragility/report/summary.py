@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fragility.comparability import SettingDifference
 from fragility.intervals import Difference, Share
 from fragility.saving import without_nan
 
@@ -303,8 +304,7 @@ class PairedAudits:
 
     first: str
     second: str
-    declared_differently: tuple[str, ...]  # settings of the protocol that differ, in words
-    same_protocol: bool
+    differences: tuple[SettingDifference, ...]  # between their protocols
     shared: int
     same_class: int
     both_confident: int

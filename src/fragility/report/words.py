@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from fragility.comparability import list_differences
 from fragility.intervals import Difference, Share
 from fragility.report.summary import (
     Accuracy,
@@ -555,18 +556,14 @@ def compared_headline(pair: PairedAudits) -> str:
 
 def protocols_differ(pair: PairedAudits) -> str | None:
     """Return a warning where two audits were made under different protocols; None where they were not."""
-    if pair.same_protocol:
+    if not pair.differences:
         return None
-    both = f"{brief(pair.first)} and {brief(pair.second)}"
-    if pair.declared_differently:
-        return (
-            f"Different protocols: {both} differ in {listed(pair.declared_differently)}. Their numbers of groups, "
-            "losses and shares do not compare directly: a difference may come from the protocol, not from the model."
-        )
-    return (
-        f"The protocols of {both} declare the same settings, but other columns, baseline values or training rows: "
-        "expect that where the models preprocess differently, and be careful where they do not."
-    )
+    told = f"{brief(pair.second)} has another protocol than {brief(pair.first)}: {list_differences(pair.differences)}."
+    if any(one.decides_flips for one in pair.differences):
+        return f"Not comparable: {told} What differs below may come from the protocol, not from the model."
+    if any(one.scales_scores for one in pair.differences):
+        return f"{told} RCMA, FDS and exposure are not on the same scale; flips compare."
+    return told
 
 
 def paired_words(pair: PairedAudits) -> str:
