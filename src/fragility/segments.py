@@ -225,7 +225,7 @@ class _Column:
 
 
 def _text(value: Any) -> str:
-    return _number(value) if isinstance(value, (float, np.floating)) else str(value) or EMPTY
+    return _number(float(value)) if isinstance(value, (float, np.floating)) else str(value) or EMPTY
 
 
 def _number(value: float) -> str:
@@ -271,7 +271,7 @@ def _without_empty(column: str, names: Sequence[str], codes: Integers) -> Coded:
     kept = np.flatnonzero(counts)
     lookup = np.zeros(len(names), dtype=np.int16)
     lookup[kept] = np.arange(len(kept))
-    return Coded(column, tuple(names[i] for i in kept), lookup[codes])
+    return Coded(column, tuple(names[i] for i in kept.tolist()), lookup[codes])
 
 
 # --- matching rows to certificates ----------------------------------------------------------------------------
