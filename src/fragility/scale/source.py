@@ -502,7 +502,10 @@ def check_csv_lines(stream: pa.NativeFile, name: str, form: CsvFormat) -> None:
     go over the file first.
     """
     reading = pyarrow.csv.ReadOptions(
-        autogenerate_column_names=True, block_size=LINE_BYTES, encoding=form.encoding or "utf8"
+        use_threads=False,  # only one thread knows the number of a line
+        autogenerate_column_names=True,
+        block_size=LINE_BYTES,
+        encoding=form.encoding or "utf8",
     )
     parsing = pyarrow.csv.ParseOptions(delimiter=form.separator or ",", newlines_in_values=True)
     # One column, as it is: what the cells hold is not looked at here.
