@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
+import types
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,12 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive_lattice import Enumerated
 from pipelines import fitted
+from sklearn.linear_model import SGDClassifier
 
 import fragility as fg
-import fragility._lattice as lattice_module
 from fragility._lattice import declare_lattice, lattice_of_rows
 from fragility._verify import Verification, check_integrity, verify
 from fragility.certificates import Certificates, LatticeClaims
+from fragility.engines import choice
+from fragility.engines.lattice import whole
 from fragility.errors import CertificateError, DataError
 from fragility.protocol import bind
 from fragility.search import find_failing_sets
@@ -334,13 +339,135 @@ def test_false_blocks_with_true_digests_are_found(certs, case_and_protocol, rows
     assert failed(verify(forged(own, **RECOMPUTED[what](own)), model, rows)) == ["lattice"], what
 
 
+@pytest.fixture
+def without_numba(monkeypatch):
+    real = importlib.util.find_spec
+    absent = types.SimpleNamespace(find_spec=lambda name, *rest: None if name == "numba" else real(name, *rest))
+    for module in (choice, whole):
+        monkeypatch.setattr(module.importlib, "util", absent)
+
+
 @pytest.mark.parametrize("what", ["hidden failure", "larger set as minimum", "another set", "another chance"])
-def test_forgers_are_found_where_the_engine_is_not_at_hand(certs, case_and_protocol, rows, what, monkeypatch):
-    monkeypatch.setattr(lattice_module, "whole_lattice", lambda *_: None)  # as where its library is not installed
+def test_forgers_are_found_where_the_engine_is_not_at_hand(certs, case_and_protocol, rows, what, without_numba):
     model = case_and_protocol[0].model
     honest = verify(certs, model, rows)
     assert honest and "cannot read the model here" in honest.checks[-1].detail
     assert failed(verify(forged(certs, **RECOMPUTED[what](certs)), model, rows)) == ["lattice"], what
+
+
+def all_of_it(certs: Certificates) -> dict[str, Any]:
+    """Every row loses its decision through one set alone, and expects a margin far from the edge."""
+    block, rates = certs.lattice, np.array(list(certs.lattice_declaration.rates.values()))
+    alone = np.where(block.smallest_set, rates, 1 - rates).prod(axis=1) * (block.smallest_size > 0)
+    chances = dict.fromkeys(("failure_probability", "failure_low", "failure_high"), alone)
+    return {**chances, "expected_margin": np.full(len(block), 25.0)}
+
+
+FORGERIES = {**RECOMPUTED, "all of it": all_of_it}
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_an_engine_that_could_never_have_read_the_model_is_a_contradiction(certs, case_and_protocol, rows, what):
+    """Verification searched as little as such a declaration allowed, and believed the rest."""
+    block = replace(certs.lattice, **FORGERIES[what](certs))
+    lying = certs.with_lattice(block, replace(certs.lattice_declaration, engine="linear"))
+    result = verify(lying, case_and_protocol[0].model, rows)
+    assert failed(result) == ["lattice"] and not result.complete
+    assert "the linear engine can never have read this model" in result.checks[-1].detail
+    assert "lattice.engine: claimed linear, recomputed cannot be: it is not a linear classifier" in str(result)
+
+
+@pytest.mark.parametrize(
+    ("family", "engine", "reason"),
+    [
+        ("logistic", "trees", "the tree engine does not know sklearn.LogisticRegression"),
+        ("mlp", "trees", "the tree engine does not know sklearn.MLPClassifier"),
+        ("random_forest", "linear", "not a linear classifier"),
+    ],
+)
+def test_the_model_says_which_engine_can_have_read_it(family, engine, reason):
+    case, protocol = small(family)
+    X = case.X_test[:5]
+    certs = fg.audit(case.model, X, protocol, lattice=True)
+    lying = certs.with_lattice(certs.lattice, replace(certs.lattice_declaration, engine=engine))
+    result = verify(lying, case.model, X)
+    assert failed(result) == ["lattice"] and reason in str(result)
+    named = Certificates(
+        certs.table, protocol, {**certs.manifest, "engine": {**certs.manifest["engine"], "name": engine}}
+    )
+    result = verify(named, case.model, X)
+    assert failed(result) == ["model"] and f"engine.name: claimed {engine}" in str(result) and reason in str(result)
+
+
+def test_classes_against_the_rest_have_no_lattice_of_sums():
+    X, y = fg.load_credit_g()
+    X, y = X[["duration", "credit_amount", "age"]].astype(float), X["housing"]
+    model = SGDClassifier(loss="log_loss", random_state=0).fit(X[:300], y[:300])
+    protocol = fg.Protocol.fit(model, X[:300])
+    certs = fg.audit(model, X[300:310], protocol, lattice=True)
+    assert certs.engine == "linear" and certs.manifest["lattice"]["engine"] == "blackbox"
+    lying = certs.with_lattice(certs.lattice, replace(certs.lattice_declaration, engine="linear"))
+    result = verify(lying, model, X[300:310])
+    assert failed(result) == ["lattice"] and "no differences of its scores" in str(result)
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_what_was_not_searched_again_is_not_called_complete(certs, case_and_protocol, rows, what, without_numba):
+    model = case_and_protocol[0].model
+    result = verify(forged(certs, **FORGERIES[what](certs)), model, rows)
+    assert not result.complete, what
+    assert not result or result.rows_unsearched > 0
+
+
+def test_honest_rows_that_were_not_searched_again_are_counted(certs, case_and_protocol, rows, without_numba):
+    """An expected margin cannot be asked for; sets, counts and events can."""
+    result = verify(certs, case_and_protocol[0].model, rows)
+    assert result and not result.complete and result.rows_unsearched == len(rows)
+    assert result.verdict.endswith(f"the lattice block of {len(rows)} rows was not searched again")
+    assert "(numba is not installed): 40 of 40 rows were not searched again" in result.checks[-1].detail
+
+
+@pytest.mark.parametrize("events", [False, True])
+def test_rows_that_asking_settles_are_complete_without_the_engine(case_and_protocol, request, events):
+    case, protocol = case_and_protocol
+    X = case.X_test[:10]
+    rates = fg.Outages.from_events([["duration"]] * 3 + [["job", "age"]] * 5) if events else None
+    own = fg.audit(case.model, X, protocol, lattice=True, rates=rates)
+    assert own.manifest["lattice"]["engine"] == "trees"
+    request.getfixturevalue("without_numba")
+    assert verify(own, case.model, X).complete
+    count = at(own.lattice, "smallest_count", of_size(own, 1), -1)
+    weaker = verify(forged(own, **count), case.model, X)
+    assert weaker and weaker.rows_unsearched == 1 and not weaker.complete
+
+
+@pytest.mark.parametrize("states", [0, 10, 9_999, 10**9])
+def test_nobody_chooses_how_much_is_searched(certs, states):
+    declared = certs.lattice_declaration
+    for name, wanted in (("budget", 10_000), ("width", 8)):
+        lying = certs.with_lattice(certs.lattice, replace(declared, **{name: states}))
+        first = check_integrity(lying)[0]
+        assert not first.passed and f"lattice.{name} in the manifest must be {wanted}, got {states}" in first.detail
+
+
+def test_nobody_chooses_the_seed_or_few_draws(certs):
+    declared = certs.lattice_declaration
+    told = {"seed": r"lattice.seed in the manifest must be \d+, which follows from protocol and model, got 60"}
+    told["draws"] = r"lattice.draws in the manifest must be a whole number from 4096 to 1048576, got 60"
+    for name, message in told.items():
+        first = check_integrity(certs.with_lattice(certs.lattice, replace(declared, **{name: 60})))[0]
+        assert not first.passed and re.search(message, first.detail), first.detail
+
+
+def test_other_models_and_protocols_have_other_seeds(certs):
+    case, other = small("random_forest")
+    seeds = {
+        fg.audit(case.model, case.X_test[:2], p, rates=0.05).manifest["lattice"]["seed"]
+        for p in (other, replace(other, depth=3))
+    }
+    assert len({*seeds, certs.manifest["lattice"]["seed"]}) == 3
+    again = fg.audit(case.model, case.X_test[2:4], other, rates=0.2).manifest["lattice"]["seed"]
+    assert again in seeds  # neither the rows nor the rates choose it
 
 
 def found_row(certs: Certificates) -> int:

@@ -12,15 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats
-from fragility.certificates import LatticeClaims, LatticeDeclaration
+from fragility.certificates import BEAM_WIDTH, LEAST_DRAWS, SEARCH_STATES, LatticeClaims, LatticeDeclaration, seed_of
+from fragility.engines.choice import refusal
 from fragility.engines.lattice.rule import FlipRule
-from fragility.engines.lattice.whole import MOST_LIVE, row_blocks, whole_lattice
+from fragility.engines.lattice.whole import MOST_LIVE, never_searches, row_blocks, whole_lattice
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
 from fragility.reliability.events import EventSets
-from fragility.reliability.failure import DEFAULT_DRAWS, declared_failures, failure_of_rows
+from fragility.reliability.failure import declared_failures, failure_of_rows
 from fragility.reliability.outcomes import FailureProbability
 from fragility.reliability.sampling import live_groups
 from fragility.search import FailingSets, failing_sets_of_rows, find_failing_sets
@@ -28,10 +29,10 @@ from fragility.words import MINIMUM, NONE_AT_ALL, none_up_to
 
 BLACKBOX = "blackbox"
 LATTICE_ENGINES = ("trees", "linear", BLACKBOX)
-LATTICE_BUDGET = 10_000  # states a row, where a model can only be asked
-LATTICE_WIDTH = 8
 ASKED_STATES = 1024  # of the model itself, a row, for what an engine claims of it
 DISAGREEMENT = 1e-9  # of probabilities: sums of the same terms in another order
+SEARCHED = ("smallest_state", "smallest_size", "smallest_set", "smallest_count")
+CHANCES = ("failure_probability", "failure_low", "failure_high")
 
 
 class Disputed(NamedTuple):
@@ -44,11 +45,13 @@ class Disputed(NamedTuple):
 
 
 class Confirmed(NamedTuple):
-    """What searching again found: the disputed claims, and how many rows could be confirmed in which way."""
+    """What searching n rows again found: the disputed claims, and which rows were confirmed in which way."""
 
     disputed: list[Disputed]
-    searched: int  # every claim recomputed, by the declared search
-    asked: int  # of these and the others, smallest sets confirmed by asking the model for each smaller one
+    searched: Booleans  # (n,) every claim of the row was recomputed
+    asked: int  # rows whose smallest set was confirmed by asking the model for each smaller one
+    never: str | None  # why the declared engine can never have read the model
+    unread: str | None  # why it could not search these rows here
 
 
 # --- making -------------------------------------------------------------------------------------------------
@@ -65,8 +68,8 @@ def declare_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, rates: 
     declared = LatticeDeclaration(
         engine=BLACKBOX if lattice is None else lattice.model.name,
         max_size=largest_size(protocol),
-        budget=LATTICE_BUDGET,
-        width=LATTICE_WIDTH,
+        budget=SEARCH_STATES,
+        width=BEAM_WIDTH,
     )
     if rates is None:
         return declared
@@ -74,7 +77,8 @@ def declare_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, rates: 
     if isinstance(failures, EventSets):
         return replace(declared, events=_events(failures, protocol.group_names))
     by_group = dict(zip(protocol.group_names, failures.tolist(), strict=True))
-    return replace(declared, rates=by_group, draws=DEFAULT_DRAWS, seed=0)
+    seed = seed_of(protocol.digest, rows.model.fingerprint)
+    return replace(declared, rates=by_group, draws=LEAST_DRAWS, seed=seed)
 
 
 def _events(events: EventSets, names: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -110,7 +114,7 @@ def lattice_of_rows(
     block = _sets_of(found, declared)
     if not declared.has_failures:
         return block
-    failures, draws, seed = _failures_of(declared, protocol), declared.draws or DEFAULT_DRAWS, declared.seed or 0
+    failures, draws, seed = _failures_of(declared, protocol), declared.draws or LEAST_DRAWS, declared.seed or 0
     with progress_bar("failure probabilities", progress) as report:
         chances = failure_of_rows(rows, protocol, failures, draws, seed, declared.engine, byte_budget, report)
     return _with_chances(block, chances)
@@ -165,19 +169,23 @@ def confirm_lattice(
     """Search the rows of a claimed block again, in the same order.
 
     Every set claimed is put to the model. The declared search is repeated, and where it was an engine's, the model
-    itself is asked about all smaller sets as far as ``ASKED_STATES`` go. Where the engine is not at hand, the declared
-    states are all spent on asking.
+    itself is asked about all smaller sets as far as ``ASKED_STATES`` go. Where the engine is not at hand, the model is
+    searched as a black box; what that cannot settle is not believed, but counted as not searched.
     """
     disputed = _sets_that_hold(claimed, rows, protocol)
-    fresh = _searched_again(rows, protocol, declared, progress)
-    if fresh is not None:
-        disputed += _differences(claimed, fresh, declared, protocol, tolerance)
-    asked = 0
-    if fresh is None or declared.engine != BLACKBOX:
-        states = declared.budget if fresh is None else min(declared.budget, ASKED_STATES)
-        found, asked = _asked(claimed, rows, protocol, declared, states)
-        disputed += found
-    return Confirmed(_distinct(disputed), 0 if fresh is None else len(rows), asked)
+    never = never_searches(declared.engine, rows, protocol)
+    fresh, unread = (None, never) if never else _searched_again(rows, protocol, declared, progress)
+    if fresh is None:
+        asked = lattice_of_rows(rows, protocol, replace(declared, engine=BLACKBOX), progress=progress)
+        disputed += _denied(claimed, asked, declared, protocol)
+        searched = _settled(claimed, asked, declared)
+        return Confirmed(_distinct(disputed), searched, int(searched.sum()), never, unread)
+    disputed += _differences(claimed, fresh, declared, protocol, tolerance)
+    settled = 0
+    if declared.engine != BLACKBOX:
+        denied, settled = _asked(claimed, rows, protocol, declared)
+        disputed += denied
+    return Confirmed(_distinct(disputed), np.ones(len(rows), dtype=bool), settled, never, unread)
 
 
 def _distinct(disputed: list[Disputed]) -> list[Disputed]:
@@ -201,13 +209,18 @@ def _sets_that_hold(claimed: LatticeClaims, rows: EvidenceRows, protocol: Protoc
 
 def _searched_again(
     rows: EvidenceRows, protocol: Protocol, declared: LatticeDeclaration, progress: bool | Report | None
-) -> LatticeClaims | None:
-    """Return the block by the declared search; None where its engine cannot read the model here."""
+) -> tuple[LatticeClaims | None, str | None]:
+    """Return the block by the declared search; or None, and why its engine cannot search these rows here."""
     try:
-        at_hand = declared.engine == BLACKBOX or whole_lattice(rows, protocol, declared.engine, DEFAULT_BYTE_BUDGET)
-        return lattice_of_rows(rows, protocol, declared, progress=progress) if at_hand else None
-    except EngineError:
-        return None
+        if declared.engine != BLACKBOX:
+            reason = refusal(declared.engine, rows)
+            if reason is None and whole_lattice(rows, protocol, declared.engine, DEFAULT_BYTE_BUDGET) is None:
+                reason = "numba is not installed"
+            if reason is not None:
+                return None, reason
+        return lattice_of_rows(rows, protocol, declared, progress=progress), None
+    except EngineError as error:
+        return None, str(error)
 
 
 def _differences(
@@ -215,81 +228,114 @@ def _differences(
 ) -> list[Disputed]:
     """Return the claims that differ: sets, sizes, counts and words at all, numbers by more than their tolerance."""
     out: list[Disputed] = []
-    for name in ("smallest_state", "smallest_size", "smallest_set", "smallest_count", "failure_exact"):
-        a, b = getattr(claimed, name), getattr(fresh, name)
-        if a is not None:
-            differs = a != b
-            rows = np.flatnonzero(differs.any(axis=1) if differs.ndim == 2 else differs)
-            out += [
-                Disputed(
-                    claimed.ids[i], name, _told(name, a[i], declared, protocol), _told(name, b[i], declared, protocol)
-                )
-                for i in rows
-            ]
-    for name in ("failure_probability", "failure_low", "failure_high", "expected_margin"):
-        a, b = getattr(claimed, name), getattr(fresh, name)
-        if a is not None:
-            allowed = tolerance * (1.0 + 1e-3 * np.abs(np.nan_to_num(b))) if name == "expected_margin" else DISAGREEMENT
-            with np.errstate(invalid="ignore"):
-                differs = ~((np.abs(a - b) <= allowed) | (np.isnan(a) & np.isnan(b)))
-            out += [Disputed(claimed.ids[i], name, a[i].item(), b[i].item()) for i in np.flatnonzero(differs)]
+    for name in (*SEARCHED, "failure_exact"):
+        out += _exact_differences(name, claimed, fresh, declared, protocol)
+    for name in CHANCES:
+        out += _number_differences(name, claimed, fresh, DISAGREEMENT)
+    if fresh.expected_margin is not None:
+        allowed = tolerance * (1.0 + 1e-3 * np.abs(np.nan_to_num(fresh.expected_margin)))
+        out += _number_differences("expected_margin", claimed, fresh, allowed)
     return out
 
 
+def _exact_differences(
+    name: str, claimed: LatticeClaims, fresh: LatticeClaims, declared: LatticeDeclaration, protocol: Protocol
+) -> list[Disputed]:
+    a, b = getattr(claimed, name), getattr(fresh, name)
+    if a is None:
+        return []
+    differs = (a != b).any(axis=1) if a.ndim == 2 else a != b
+    return [
+        Disputed(claimed.ids[i], name, *(_told(name, value[i], declared, protocol) for value in (a, b)))
+        for i in np.flatnonzero(differs)
+    ]
+
+
+def _number_differences(
+    name: str, claimed: LatticeClaims, fresh: LatticeClaims, allowed: float | Floats
+) -> list[Disputed]:
+    a, b = getattr(claimed, name), getattr(fresh, name)
+    if a is None:
+        return []
+    with np.errstate(invalid="ignore"):
+        differs = ~((np.abs(a - b) <= allowed) | (np.isnan(a) & np.isnan(b)))
+    return [Disputed(claimed.ids[i], name, a[i].item(), b[i].item()) for i in np.flatnonzero(differs)]
+
+
+# --- asking the model itself --------------------------------------------------------------------------------
+
+
 def _asked(
-    claimed: LatticeClaims, rows: EvidenceRows, protocol: Protocol, declared: LatticeDeclaration, states: int
+    claimed: LatticeClaims, rows: EvidenceRows, protocol: Protocol, declared: LatticeDeclaration
 ) -> tuple[list[Disputed], int]:
-    """Ask the model itself, by size and within so many states a row; return what it denies and the rows it settled."""
-    found = failing_sets_of_rows(rows, protocol, method="exact", max_size=declared.max_size, budget=states)
-    fresh = _sets_of(found, declared)
-    settled = found.resolved
+    """Ask the model itself, by size and within a few states per row; return what it denies and the rows it settled."""
+    found = failing_sets_of_rows(rows, protocol, method="exact", max_size=declared.max_size, budget=ASKED_STATES)
+    out = _denied(claimed, _sets_of(found, declared), declared, protocol)
+    out += _chances_denied(claimed, rows, protocol, declared)
     # Every smaller set holds where they were all asked, though the claimed size itself was not.
     smaller_held = found.searched_size >= claimed.smallest_size - 1
-    those = np.flatnonzero(settled).tolist()
-    out = _differences(_without_chances(claimed.take(those)), fresh.take(those), declared, protocol, 0.0)
-    counted = {claimed.ids[i] for i in np.flatnonzero(claimed.smallest_count >= 0)}
-    # A set that is one of several not counted is a witness, not the first of them.
-    out = [d for d in out if d.field in ("smallest_state", "smallest_size") or d.row in counted]
-    out += _chances_asked(claimed, rows, protocol, declared, states)
     minimum = claimed.smallest_state == declared.states().index(MINIMUM)
-    return out, int((settled | (minimum & smaller_held)).sum())
+    return out, int((found.resolved | (minimum & smaller_held)).sum())
 
 
-def _without_chances(block: LatticeClaims) -> LatticeClaims:
-    return LatticeClaims(block.ids, block.smallest_state, block.smallest_size, block.smallest_set, block.smallest_count)
+def _denied(
+    claimed: LatticeClaims, asked: LatticeClaims, declared: LatticeDeclaration, protocol: Protocol
+) -> list[Disputed]:
+    """Return the claims that a search by asking contradicts.
+
+    An upper bound and a search that ended early claim nothing that another search could deny. A set that is one of
+    several not counted is a witness, not the first of them.
+    """
+    proved, decided = (_proved(block, declared) for block in (claimed, asked))
+    smaller = (asked.smallest_size > 0) & (
+        asked.smallest_size < np.where(claimed.smallest_size < 0, np.inf, claimed.smallest_size)
+    )
+    contradicted = np.flatnonzero(proved & (decided | smaller))
+    counted = np.flatnonzero(proved & decided & (claimed.smallest_count >= 0) & (asked.smallest_count >= 0))
+    out: list[Disputed] = []
+    for places, names in (
+        (contradicted, ("smallest_state", "smallest_size")),
+        (counted, ("smallest_set", "smallest_count")),
+    ):
+        those, fresh = claimed.take(places.tolist()), asked.take(places.tolist())
+        for name in names:
+            out += _exact_differences(name, those, fresh, declared, protocol)
+    if asked.failure_exact is not None:
+        exact = np.flatnonzero(asked.failure_exact).tolist()
+        those, fresh = claimed.take(exact), asked.take(exact)
+        out += _exact_differences("failure_exact", those, fresh, declared, protocol)
+        for name in CHANCES:
+            out += _number_differences(name, those, fresh, DISAGREEMENT)
+    return out
 
 
-def _chances_asked(
-    claimed: LatticeClaims, rows: EvidenceRows, protocol: Protocol, declared: LatticeDeclaration, states: int
+def _proved(block: LatticeClaims, declared: LatticeDeclaration) -> Booleans:
+    words = np.array(declared.states(), dtype=object)[block.smallest_state]
+    return np.isin(words, (MINIMUM, NONE_AT_ALL, none_up_to(declared.max_size)))
+
+
+def _settled(claimed: LatticeClaims, asked: LatticeClaims, declared: LatticeDeclaration) -> Booleans:
+    """Return (n,) the rows of which asking has recomputed every claim: an expected margin cannot be asked for."""
+    sets = _proved(claimed, declared) & _proved(asked, declared)
+    settled = sets & (claimed.smallest_count >= 0) & (asked.smallest_count >= 0)
+    if claimed.expected_margin is None or asked.failure_exact is None:
+        return np.asarray(settled)
+    return np.asarray(settled & asked.failure_exact & np.isnan(claimed.expected_margin))
+
+
+def _chances_denied(
+    claimed: LatticeClaims, rows: EvidenceRows, protocol: Protocol, declared: LatticeDeclaration
 ) -> list[Disputed]:
     """Enumerate the subsets of rows that have few; return the probabilities that differ."""
-    if claimed.failure_probability is None or claimed.failure_exact is None or declared.rates is None:
+    if claimed.failure_exact is None or declared.rates is None:
         return []
-    draws = 1 << max(4, states.bit_length() - 1)
-    few = np.flatnonzero((1 << _live_counts(rows)) <= draws)
-    if not len(few):
+    few = np.flatnonzero(((1 << _live_counts(rows)) <= ASKED_STATES) & claimed.failure_exact).tolist()
+    if not few:
         return []
-    chances = failure_of_rows(
-        rows.take(few.tolist()),
-        protocol,
-        _failures_of(declared, protocol),
-        draws,
-        0,
-        BLACKBOX,
-        DEFAULT_BYTE_BUDGET,
-        None,
-    )
-    away = np.abs(claimed.failure_probability[few] - chances.p_flip) > DISAGREEMENT
-    wrong: Booleans = away & claimed.failure_exact[few]
-    return [
-        Disputed(
-            claimed.ids[few[i]],
-            "failure_probability",
-            claimed.failure_probability[few[i]].item(),
-            float(chances.p_flip[i]),
-        )
-        for i in np.flatnonzero(wrong)
-    ]
+    rates = _failures_of(declared, protocol)
+    chances = failure_of_rows(rows.take(few), protocol, rates, ASKED_STATES, 0, BLACKBOX, DEFAULT_BYTE_BUDGET, None)
+    those = claimed.take(few)
+    return _number_differences("failure_probability", those, _with_chances(those, chances), DISAGREEMENT)
 
 
 def _live_counts(rows: EvidenceRows) -> Any:

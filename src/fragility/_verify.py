@@ -63,7 +63,7 @@ from fragility.certificates import (
 )
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.choice import ENGINES
+from fragility.engines.choice import ENGINES, never_reads
 from fragility.errors import CertificateError, FragilityError, ProtocolError, VerificationError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import with_ties_settled
@@ -127,8 +127,8 @@ class Verification:
     rows_recomputed : int
         Certificates whose every claim was recomputed.
     rows_unsearched : int
-        Of these, those whose lattice block could be searched again only in part, because the engine that made it cannot
-        read the model here.
+        Of these, those with a claim in their lattice block that could not be recomputed, because the engine that made
+        it cannot read the model here.
     """
 
     checks: tuple[Check, ...]
@@ -190,7 +190,7 @@ class Verification:
                 f"{self.escape_probability(forged):.2g}"
             )
         if self.rows_unsearched:
-            gaps.append(f"the lattice block of {self.rows_unsearched} rows could be searched again only in part")
+            gaps.append(f"the lattice block of {self.rows_unsearched} rows was not searched again")
         return gaps
 
     def __str__(self) -> str:
@@ -288,7 +288,8 @@ def verify(
         return Verification(tuple(checks), **counts)
     except FragilityError as error:
         raise VerificationError(f"the rows cannot be audited: {error}") from error
-    checks += [_check_model(loaded, given.model), _check_input(loaded, found), _check_recomputation(loaded, found)]
+    checks += [_check_model(loaded, given.model, found.impossible)]
+    checks += [_check_input(loaded, found), _check_recomputation(loaded, found)]
     checks += _check_lattice(loaded, found)
     counts |= {"rows_given": found.rows_given, "rows_recomputed": found.recomputed}
     return Verification(tuple(checks), **counts, rows_unsearched=found.unsearched)
@@ -369,7 +370,7 @@ def _checked_format(audit: Audit) -> _Loaded:
     if contradiction:
         raise CertificateError(f"the protocol contradicts itself: {contradiction}")
     if manifest["lattice"] is not None:
-        check_declaration(manifest["lattice"], protocol, LATTICE_ENGINES, largest_size(protocol))
+        check_declaration(manifest, protocol, LATTICE_ENGINES, largest_size(protocol))
     unknown = set(manifest["versions"]) - {"python", "fragility", *VERSIONED}
     if unknown:
         raise CertificateError(f"the manifest names the version of {min(unknown)!r}, which has no part in an audit")
@@ -510,8 +511,9 @@ def _baseline_contradiction(protocol: Protocol) -> str | None:
     return None
 
 
-def _check_model(loaded: _Loaded, model: Model) -> Check:
-    stated = loaded.manifest["model"]
+def _check_model(loaded: _Loaded, model: Model, impossible: str | None = None) -> Check:
+    """Compare the model with its description; impossible: why the engine named can never have read it."""
+    stated, engine = loaded.manifest["model"], loaded.manifest["engine"]["name"]
     actual = {
         "fingerprint": model.fingerprint,
         "kind": model.kind,
@@ -520,6 +522,9 @@ def _check_model(loaded: _Loaded, model: Model) -> Check:
         "partial": list(model.fingerprint_partial),
     }
     check = _equality("model", f"the model ({model.kind})", {name: (stated[name], actual[name]) for name in actual})
+    if check.passed and impossible is not None:
+        wrong = Difference("all", "engine.name", engine, f"cannot be: {impossible}")
+        return Check("model", False, f"the {engine} engine can never have read this model", differences=(wrong,))
     if check.passed and stated["partial"]:
         seen = f"{check.detail}, as far as its fingerprint sees: {'; '.join(stated['partial'])}"
         return Check("model", True, seen)
@@ -595,11 +600,13 @@ class _Recomputed:
     recomputed: int = 0
     bad_rows: int = 0
     differences: list[Difference] = field(default_factory=list)
-    # Of the lattice block: rows for which the model itself was asked about every smaller set, rows searched again only
-    # in part, rows whose declared engine cannot read the model here, and rows whose claims do not hold.
+    impossible: str | None = None  # why the engine that the manifest names can never have read the model
+    # Of the lattice block: rows for which the model itself was asked about every smaller set, rows with a claim that
+    # was not recomputed, why the declared engine can never have searched them or cannot here, rows that do not hold.
     asked: int = 0
     unsearched: int = 0
-    unread: int = 0
+    never: str | None = None
+    unread: str | None = None
     bad_blocks: int = 0
     disputed: list[Difference] = field(default_factory=list)
 
@@ -620,6 +627,7 @@ def _recomputed(loaded: _Loaded, given: _Given, chosen: Booleans, report: Report
     selection = loaded.manifest["input"]["rows"] != len(loaded)
     total = int(chosen.sum())
     for rows in given:
+        found.impossible = found.impossible or never_reads(loaded.manifest["engine"]["name"], rows)
         positions = loaded.positions(rows.ids)
         known = positions >= 0
         if found.matched[positions[known]].any():
@@ -699,8 +707,8 @@ def _confirm_block(table: pa.Table, rows: EvidenceRows, audit: Audit, found: _Re
     claimed = lattice_claims_of(table, declared, audit.protocol)
     confirmed = confirm_lattice(claimed, rows, audit.protocol, declared, tolerance, False)
     found.asked += confirmed.asked
-    found.unsearched += 0 if confirmed.searched else len(rows) - confirmed.asked
-    found.unread += 0 if confirmed.searched else len(rows)
+    found.unsearched += len(rows) - int(confirmed.searched.sum())
+    found.never, found.unread = found.never or confirmed.never, found.unread or confirmed.unread
     found.bad_blocks += len({dispute.row for dispute in confirmed.disputed})
     disputed = confirmed.disputed[: MAX_KEPT - len(found.disputed)]
     found.disputed += [Difference(*dispute) for dispute in disputed]
@@ -711,17 +719,23 @@ def _check_lattice(loaded: _Loaded, found: _Recomputed) -> list[Check]:
     declared = loaded.audit.lattice_declaration
     if declared is None or not found.recomputed:
         return []
-    told = f"{found.bad_blocks} rows do not hold" if found.bad_blocks else "every claim holds"
+    differences = list(found.disputed)
+    if found.never is not None:
+        differences.insert(0, Difference("all", "lattice.engine", declared.engine, f"cannot be: {found.never}"))
+    holds = "every claim recomputed holds" if found.unsearched else "every claim holds"
+    told = f"{found.bad_blocks} rows do not hold" if found.bad_blocks else holds
     tolerance = declared_tolerance(loaded.protocol)["margin"]
     detail = f"{_how_searched(declared, found)}, {told}"
-    return [Check("lattice", not found.bad_blocks, detail, tolerance, tuple(found.disputed))]
+    return [Check("lattice", not differences, detail, tolerance, tuple(differences))]
 
 
 def _how_searched(declared: LatticeDeclaration, found: _Recomputed) -> str:
-    if found.unread:
+    if found.never is not None:
+        return f"the {declared.engine} engine can never have read this model"
+    if found.unread is not None:
         return (
-            f"the {declared.engine} engine cannot read the model here: of {found.recomputed} rows {found.asked} could "
-            "be settled by asking the model"
+            f"the {declared.engine} engine cannot read the model here ({found.unread}): {found.unsearched} of "
+            f"{found.recomputed} rows were not searched again"
         )
     if declared.engine == BLACKBOX:
         return f"{found.recomputed} rows searched again by asking the model"

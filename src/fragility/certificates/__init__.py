@@ -18,6 +18,9 @@ from fragility.certificates.folder import (
     writing_into,
 )
 from fragility.certificates.lattice import (
+    BEAM_WIDTH,
+    LEAST_DRAWS,
+    SEARCH_STATES,
     LatticeClaims,
     LatticeDeclaration,
     check_declaration,
@@ -27,6 +30,7 @@ from fragility.certificates.lattice import (
     lattice_context,
     lattice_contradictions,
     lattice_digests,
+    seed_of,
     with_block,
 )
 from fragility.certificates.manifest import (
@@ -45,16 +49,19 @@ from fragility.certificates.summary import CONFIDENT, AuditSummary
 from fragility.certificates.table import claims_of, schema_of, table_of
 
 __all__ = [
+    "BEAM_WIDTH",
     "CLAIM",
     "CONFIDENT",
     "EXTENTS",
     "FORMAT",
+    "LEAST_DRAWS",
     "LIMITS",
     "MANIFEST_FILE",
     "MEASURED",
     "PART_ROWS",
     "PER_STEP",
     "RANKED_BY",
+    "SEARCH_STATES",
     "WORK_FOLDER",
     "AuditSummary",
     "Certificate",
@@ -97,6 +104,7 @@ __all__ = [
     "remove_unnamed",
     "row_digests",
     "schema_of",
+    "seed_of",
     "table_of",
     "with_block",
     "writing_into",

@@ -28,7 +28,9 @@ from fragility.words import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, events
 
 FOUND = (MINIMUM, UPPER_BOUND)
 ABSENT = -1  # a size or count that is null
-MOST_DRAWS, MOST_STATES, MOST_WIDTH = 2**20, 10**9, 10**4
+# How a model is searched that can only be asked. Nobody chooses these, or an author could search as little as he likes.
+SEARCH_STATES, BEAM_WIDTH = 10_000, 8
+LEAST_DRAWS, MOST_DRAWS = 2**12, 2**20
 PROBABILITY_NOISE = 1e-9  # sums of the same terms in another order
 DECLARED = ("engine", "max_size", "budget", "width", "rates", "draws", "seed", "events")
 
@@ -244,28 +246,45 @@ def lattice_context(manifest: Mapping[str, Any], declaration: LatticeDeclaration
 # --- what can be checked without the model ------------------------------------------------------------------
 
 
-def check_declaration(document: Any, protocol: Protocol, engines: Sequence[str], largest: int) -> None:
+def seed_of(protocol_digest: str, fingerprint: str) -> int:
+    """Return the seed of sampled probabilities: if an author chose it, he could try many and keep the best."""
+    document = {"format": FORMAT, "model_fingerprint": fingerprint, "protocol_digest": protocol_digest}
+    digest = hashlib.sha256(canonical_bytes(document)).digest()
+    return int.from_bytes(digest[:8], "big") >> 11  # 53 bits: a whole number in any JSON
+
+
+def check_declaration(manifest: Mapping[str, Any], protocol: Protocol, engines: Sequence[str], largest: int) -> None:
     """Refuse a declaration whose words and numbers are not those of a search."""
-    declared = LatticeDeclaration.from_dict(document)
+    declared = LatticeDeclaration.from_dict(manifest["lattice"])
     whole_numbers: dict[str, tuple[Any, int, int]] = {
         "max_size": (declared.max_size, largest, largest),
-        "budget": (declared.budget, 0, MOST_STATES),
-        "width": (declared.width, 1, MOST_WIDTH),
+        "budget": (declared.budget, SEARCH_STATES, SEARCH_STATES),
+        "width": (declared.width, BEAM_WIDTH, BEAM_WIDTH),
     }
     if declared.rates is not None:
-        whole_numbers |= {"draws": (declared.draws, 16, MOST_DRAWS), "seed": (declared.seed, 0, 2**53 - 1)}
+        whole_numbers["draws"] = (declared.draws, LEAST_DRAWS, MOST_DRAWS)
     elif declared.draws is not None or declared.seed is not None:
         raise CertificateError("lattice in the manifest declares draws or a seed, but no rates")
     for name, (value, low, high) in whole_numbers.items():
         if type(value) is not int or not low <= value <= high:
-            raise CertificateError(
-                f"lattice.{name} in the manifest must be a whole number from {low} to {high}, got {value!r:.80}"
-            )
+            wanted = f"{low}" if low == high else f"a whole number from {low} to {high}"
+            raise CertificateError(f"lattice.{name} in the manifest must be {wanted}, got {value!r:.80}")
     if declared.draws is not None and declared.draws & (declared.draws - 1):
         raise CertificateError(f"lattice.draws in the manifest must be a power of two, got {declared.draws}")
     if declared.engine not in engines:
         raise CertificateError(f"lattice in the manifest names the engine {declared.engine!r:.80}, which is none of it")
     _check_failures(declared, protocol)
+    if declared.rates is not None:
+        _check_seed(declared, manifest)
+
+
+def _check_seed(declared: LatticeDeclaration, manifest: Mapping[str, Any]) -> None:
+    follows = seed_of(manifest["protocol_digest"], manifest["model"]["fingerprint"])
+    if type(declared.seed) is not int or declared.seed != follows:
+        raise CertificateError(
+            f"lattice.seed in the manifest must be {follows}, which follows from protocol and model, got "
+            f"{declared.seed!r:.80}"
+        )
 
 
 def _check_failures(declared: LatticeDeclaration, protocol: Protocol) -> None:

@@ -18,6 +18,7 @@ from fragility.engines.comparison import disagreement
 from fragility.engines.trace import Progress, Trace
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
+from fragility.libraries import family_of
 from fragility.protocol import Protocol
 
 SELF_CHECK_ROWS = 16
@@ -28,9 +29,10 @@ class NativeEngine:
     """A native engine's module, loaded only when asked: its libraries are optional."""
 
     name: str
-    module: str  # offers refusal(rows) -> reason or None, and trace(rows, protocol, progress) -> Trace
+    module: str  # offers refusal(rows), never_reads(rows) -> reason or None, trace(rows, protocol, progress) -> Trace
     needs: tuple[str, ...]  # importable libraries without which it is not available
     tolerance: float  # largest difference of margins from the black box that is rounding
+    families: tuple[str, ...] = ()  # of models that it reads, where it cannot be loaded without its libraries
 
     def refusal(self, rows: EvidenceRows) -> str | None:
         """Return why this engine cannot audit these rows, or None if it can."""
@@ -38,6 +40,18 @@ class NativeEngine:
         if absent:
             return f"{', '.join(absent)} is not installed"
         return self._loaded().refusal(rows)  # type: ignore[no-any-return]
+
+    def never_reads(self, rows: EvidenceRows) -> str | None:
+        """Return why this engine can never have audited this model under this protocol, wherever it ran.
+
+        It follows from the model and the protocol, not from what is installed here: None if it may have.
+        """
+        try:
+            reason: str | None = self._loaded().never_reads(rows)
+            return reason
+        except ImportError:
+            known = not self.families or family_of(rows.model.head) in self.families
+            return None if known else f"the {self.name} engine does not know it"
 
     def trace(self, rows: EvidenceRows, protocol: Protocol, progress: Progress | None) -> Trace:
         return self._loaded().trace(rows, protocol, progress)  # type: ignore[no-any-return]
@@ -60,7 +74,7 @@ NATIVE = (
     NativeEngine("linear", "fragility.engines.linear.engine", (), 1e-6),
     NativeEngine("trees", "fragility.engines.trees.engine", ("numba",), 1e-6),
     # A float32 network rounds by the shape of its batch, in the black box as in the engine.
-    NativeEngine("neural", "fragility.engines.neural", ("torch",), 1e-4),
+    NativeEngine("neural", "fragility.engines.neural", ("torch",), 1e-4, ("sklearn.MLPClassifier",)),
 )
 ENGINES = ("auto", BLACKBOX, *(engine.name for engine in NATIVE))
 
@@ -128,6 +142,16 @@ def native_for(rows: EvidenceRows, engine: str) -> NativeEngine | None:
     if reason is not None:
         raise EngineError(f"the {engine} engine cannot audit {rows.model.kind}: {reason}; use engine='auto'")
     return native
+
+
+def refusal(engine: str, rows: EvidenceRows) -> str | None:
+    """Return why a native engine of this name cannot audit these rows here; None if it can."""
+    return next((native.refusal(rows) for native in NATIVE if native.name == engine), None)
+
+
+def never_reads(engine: str, rows: EvidenceRows) -> str | None:
+    """Return why an engine of this name can never have audited this model under this protocol; None if it may have."""
+    return next((native.never_reads(rows) for native in NATIVE if native.name == engine), None)
 
 
 def _agrees(native: NativeEngine, rows: EvidenceRows, protocol: Protocol, byte_budget: int, required: bool) -> bool:

@@ -44,14 +44,24 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def refusal(rows: EvidenceRows) -> str | None:
-    """Return why this engine cannot audit these rows, or None if it can."""
+def never_reads(rows: EvidenceRows) -> str | None:
+    """Return why this engine can audit no rows of this model and protocol, or None if it may."""
     if _kind_of(rows) is None:
-        return "it is not a torch module, a ResMLPClassifier or an MLPClassifier of one output a row"
-    if not rows.native_matrix:
-        return "preprocessing or categories stand between the evidence and the network"
+        return "it is not a torch module, a ResMLPClassifier or an MLPClassifier of one output per row"
+    if not rows.native_matrix and rows.model.transformer is not None:
+        return "preprocessing stands between the evidence and the network"
     if bool(rows.stepwise.any()) or not bool(np.isfinite(rows.baseline).all()):
         return "some columns cannot be interpolated, or have no baseline"
+    return None
+
+
+def refusal(rows: EvidenceRows) -> str | None:
+    """Return why this engine cannot audit these rows, or None if it can."""
+    reason = never_reads(rows)
+    if reason is not None:
+        return reason
+    if not rows.native_matrix:
+        return "its rows hold whole numbers or categories, which cannot be handed over as they are"
     if rows.cell_dtype != np.float64 and _kind_of(rows) == "sklearn":
         return "MLPClassifier mixes precisions on float32 rows"
     return None

@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers
-from fragility.engines.choice import native_for
+from fragility.engines.blackbox import ENGINE as BLACKBOX
+from fragility.engines.choice import native_for, never_reads
 from fragility.engines.lattice.linear import LinearLattice, LinearMarks, additive
 from fragility.engines.lattice.rule import FlipRule
 from fragility.errors import EngineError
@@ -285,6 +286,16 @@ def whole_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budg
         return None
     lattice = WholeLattice(rows, rule, model, byte_budget)
     return lattice if _agrees(lattice, required=engine != "auto") else None
+
+
+def never_searches(engine: str, rows: EvidenceRows, protocol: Protocol) -> str | None:
+    """Return why an engine can never have tabulated the subsets of this model's rows; None if it may have."""
+    reason = never_reads(engine, rows)
+    if reason is not None or engine == BLACKBOX:
+        return reason
+    if FlipRule.of(rows, protocol).clip_matters:
+        return "its decisions depend on how probabilities are clipped"
+    return "its decisions are no differences of its scores" if engine == "linear" and not additive(rows) else None
 
 
 def linear_sums(rows: EvidenceRows, protocol: Protocol, engine: str) -> LinearLattice | None:

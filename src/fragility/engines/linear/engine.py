@@ -22,17 +22,24 @@ PIECE_BYTES = 2 * MEBIBYTE  # an array of a piece of rows should stay in cache
 LEAST_ROWS = 16
 
 
-def refusal(rows: EvidenceRows) -> str | None:
-    """Return why this engine cannot audit these rows, or None if it can."""
+def never_reads(rows: EvidenceRows) -> str | None:
+    """Return why this engine can audit no rows of this model and protocol, or None if it may."""
     if link_for(rows) is None:
         return "it is not a linear classifier whose scores and link are known"
-    if not rows.native_matrix:
-        return "preprocessing or categories stand between the evidence and the scores"
-    if rows.cell_dtype != np.float64:
-        return "its rows are float32, and sums of float32 products depend on their order"
+    if not rows.native_matrix and rows.model.transformer is not None:
+        return "preprocessing stands between the evidence and the scores"
     if bool(rows.stepwise.any()) or not bool(np.isfinite(rows.baseline).all()):
         return "some columns cannot be interpolated, or have no baseline"
     return None
+
+
+def refusal(rows: EvidenceRows) -> str | None:
+    """Return why this engine cannot audit these rows, or None if it can."""
+    if not rows.native_matrix and rows.model.transformer is None:
+        return "its rows hold whole numbers or categories, which cannot be handed over as they are"
+    if rows.cell_dtype != np.float64:
+        return "its rows are float32, and sums of float32 products depend on their order"
+    return never_reads(rows)
 
 
 def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:

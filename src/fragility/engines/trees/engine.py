@@ -37,18 +37,28 @@ LEAST_ROWS = 512  # a block of the kernels
 CHUNKS_PER_THREAD = 2  # at least, so that a busy core does not hold up the rest
 
 
+def never_reads(rows: EvidenceRows) -> str | None:
+    """Return why the engine can audit no rows of this model and protocol, or None if it may."""
+    reason = supports(rows.model)
+    if reason is not None:
+        return reason
+    forest = ensemble_of(rows.model).forest
+    return (
+        f"its trees read {forest.n_columns} columns, the rows have {rows.width}"
+        if forest.n_columns > rows.width
+        else None
+    )
+
+
 def refusal(rows: EvidenceRows) -> str | None:
     """Return why the engine cannot audit these rows, or None if it can."""
     if not rows.native_matrix and rows.forms is None:
         return "the trees are not handed the evidence itself but what a preprocessing makes of it"
-    reason = supports(rows.model)
+    reason = never_reads(rows)
     if reason is not None:
         return reason
-    ensemble = ensemble_of(rows.model)
-    if ensemble.forest.n_columns > rows.width:
-        return f"its trees read {ensemble.forest.n_columns} columns, the rows have {rows.width}"
     try:
-        recoding_of(ensemble, rows)
+        recoding_of(ensemble_of(rows.model), rows)
     except EngineError as error:
         return str(error)
     return None
