@@ -64,7 +64,7 @@ def small_audit() -> fg.Certificates:
     nominal = list(X.select_dtypes(exclude="number"))
     encode = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), nominal), remainder=StandardScaler())
     model = make_pipeline(encode, GradientBoostingClassifier(random_state=0)).fit(X[:700], y[:700])
-    return fg.audit(model, X, fg.Protocol.fit(model, X[:700], baseline="mode"), engine="blackbox", progress=False)
+    return fg.audit(model, X, fg.Protocol.fit(model, X[:700], baseline="typical"), engine="blackbox", progress=False)
 
 
 def write_large(folder: Path, rows: int) -> fg.Certificates:

@@ -29,8 +29,8 @@ print(f"accuracy {model.score(X_test, y_test):.2f}")
 # Declare what may fail, then audit
 # ---------------------------------
 # The protocol traces every column of the encoded matrix back to the field it came from, so that a field is lost whole.
-# Trees see one-hot columns here, so a lost field takes the value of a typical applicant (``baseline="mode"``).
-protocol = fg.Protocol.fit(model, X_train, baseline="mode")
+# A lost field takes the value of a typical applicant: its most frequent category, or the mean of its numbers.
+protocol = fg.Protocol.fit(model, X_train)
 certs = fg.audit(model, X_test, protocol)
 certs
 

@@ -35,7 +35,7 @@ for certificate in certs.most_fragile(3, min_confidence=0.9):
 # -------------------------------------
 # The same rows under another notion of loss: each lost field takes its most frequent value (numbers their mean).
 # Certificates are relative to their protocol, and the two answer different questions.
-typical = fg.audit(model, X_test, fg.Protocol.fit(model, X_train, baseline="mode"))
+typical = fg.audit(model, X_test, fg.Protocol.fit(model, X_train))
 for name, audited in {"missing": certs, "typical value": typical}.items():
     table = audited.to_pandas()
     sure = table[table["confidence"] >= 0.9]

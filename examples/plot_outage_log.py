@@ -20,7 +20,7 @@ X_train, y_train, X_test = X[:600], y[:600], X[600:]
 nominal = list(X.select_dtypes(exclude="number"))
 encode = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), nominal), remainder=StandardScaler())
 model = make_pipeline(encode, GradientBoostingClassifier(random_state=0)).fit(X_train, y_train)
-protocol = fg.Protocol.fit(model, X_train, baseline="mode")
+protocol = fg.Protocol.fit(model, X_train)
 
 # %%
 # The log: one line for each field that an event took away

@@ -271,7 +271,7 @@ def test_a_models_own_threshold_is_its_decision(thresholds, name: str, reading: 
 
 def test_raw_space_looks_through_the_threshold_too(thresholds) -> None:
     model, data = thresholds["around a pipeline"], split("credit_g")
-    certs = certified(model, data.X_train, data.X_test[:40], space="raw", baseline="mode")
+    certs = certified(model, data.X_train, data.X_test[:40], space="raw", baseline="typical")
     assert named(certs) == model.predict(data.X_test[:40]).tolist()
 
 

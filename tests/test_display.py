@@ -25,7 +25,7 @@ def certs(request, credit):
     X = X[NUMERIC + NOMINAL]
     encode = ColumnTransformer([("n", OneHotEncoder(sparse_output=False), NOMINAL), ("q", StandardScaler(), NUMERIC)])
     model = make_pipeline(encode, GradientBoostingClassifier(n_estimators=60, random_state=0)).fit(X[:600], y[:600])
-    protocol = fg.Protocol.fit(model, X[:600], baseline="mode", reading=request.param)
+    protocol = fg.Protocol.fit(model, X[:600], baseline="typical", reading=request.param)
     return fg.audit(model, X[600:800], protocol, engine="blackbox")
 
 

@@ -490,6 +490,9 @@ def contradiction_in(protocol: Protocol) -> str | None:
         return "grouping 'raw-origin', but groups are not named after fields"
     if protocol.space == "raw" and {c.name: c.kind for c in protocol.columns} != fields:
         return "space 'raw', but the columns are not the fields"
+    unknown = [name for name in protocol.artificial if name not in fields]
+    if unknown:
+        return f"artificial names {unknown[0]!r}, which is not a field"
     return _baseline_contradiction(protocol)
 
 
@@ -506,7 +509,7 @@ def _baseline_contradiction(protocol: Protocol) -> str | None:
             return f"baseline 'zero', but {column.name!r} has the baseline {value!r}"
         if word == "missing" and (numeric or protocol.space == "raw") and value is not None:
             return f"baseline 'missing', but {column.name!r} has the baseline {value!r}"
-        if word in ("mean", "median", "mode") and numeric and value is None and column.spread is not None:
+        if word in ("typical", "mean", "median") and numeric and value is None and column.spread is not None:
             return f"baseline {word!r}, but {column.name!r}, which had values in training, has none"
     return None
 

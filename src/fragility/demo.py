@@ -86,7 +86,7 @@ def run_demo(folder: Path) -> Demo:
     X, y = load_credit_g()
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=300, stratify=y, random_state=SEED)
     model = credit_pipeline().fit(X_train, y_train)
-    protocol = Protocol.fit(model, X_train, baseline="mode")
+    protocol = Protocol.fit(model, X_train)
     certs = audit(model, X_test, protocol, engine="blackbox")  # 300 rows are not worth compiling a native engine for
     summary = certs.summary(labels=y_test.to_dict())
     hardened = harden(model, X_train, y_train, protocol=protocol, copies=COPIES, seed=SEED)

@@ -23,7 +23,7 @@ from fragility.arrays import Floats, Integers
 from fragility.canonical import digest_of, table_digest
 from fragility.errors import FragilityError, ProtocolError
 from fragility.evidence import EvidenceRows
-from fragility.evidence.baselines import Units, baseline_for
+from fragility.evidence.baselines import Units, fit_baseline
 from fragility.evidence.binding import bind_rows, check_baseline_accepted, check_decision
 from fragility.evidence.fields import FIELD_TYPES, Field
 from fragility.evidence.fitting import GroupMap, groups_for, training_evidence
@@ -34,6 +34,7 @@ from fragility.models import ClassLabel, Decision, Model
 from fragility.scores import READINGS, Reading
 
 FORMAT = "fragility-protocol/1"
+DEFAULT_BASELINE = "typical"
 DEFAULT_DEPTH = 10
 DEFAULT_OPERATORS = ("attenuate_all", "attenuate_top1")
 DEFAULT_SEVERITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -61,7 +62,10 @@ class Protocol:
     grouping : str
         How they were made: ``raw-origin``, ``declared``, or merged at a threshold.
     baseline : str
-        ``mean``, ``median``, ``zero``, ``mode``, ``missing`` or ``explicit``.
+        ``typical``, ``mean``, ``median``, ``zero``, ``missing`` or ``explicit``.
+    artificial : tuple of str
+        The raw fields for which the baseline is a value that no training row has, such as nominal fields under
+        ``mean``.
     operators : tuple of str
         The gradual degradations, such as ``attenuate_all`` and ``attenuate_top1``.
     severities : tuple of float
@@ -105,7 +109,8 @@ class Protocol:
     columns: tuple[Column, ...]
     groups: tuple[Group, ...]
     grouping: str  # raw-origin, declared, or merged at a threshold
-    baseline: str  # mean, median, zero, mode, missing or explicit
+    baseline: str  # typical, mean, median, zero, missing or explicit
+    artificial: tuple[str, ...] = ()  # raw fields for which it is a value that no training row has
     operators: tuple[str, ...] = DEFAULT_OPERATORS
     severities: tuple[float, ...] = DEFAULT_SEVERITIES
     depth: int = DEFAULT_DEPTH
@@ -161,7 +166,7 @@ class Protocol:
         *,
         space: Space | None = None,
         groups: str | os.PathLike[str] | GroupMap = "raw-origin",
-        baseline: Any = "mean",
+        baseline: Any = DEFAULT_BASELINE,
         baseline_units: Units = "raw",
         operators: Sequence[str] = DEFAULT_OPERATORS,
         severities: Sequence[float] = DEFAULT_SEVERITIES,
@@ -189,10 +194,12 @@ class Protocol:
             ``raw-origin`` (one group a raw field), ``merged`` (fields joined where they are associated on the training
             data at ``merge_threshold`` or more), or a map field -> block or block -> fields (a dict or the path of a
             JSON file).
-        baseline : str, array, mapping or table, default="mean"
-            ``mean``, ``median``, ``zero``, ``mode``, ``missing``, or explicit values (a vector, a mapping from fields
-            to values, or a one-row table). LightGBM splits one-hot columns at about 1e-35, so under ``mean`` every
-            category reads as present there; ``mode`` does not have this artefact.
+        baseline : str, array, mapping or table, default="typical"
+            ``typical`` (the most frequent category of a nominal field, whatever encodes it, and the mean of a numeric
+            one), ``mean``, ``median``, ``zero``, ``missing``, or explicit values (a vector, a mapping from fields to
+            values, or a one-row table). Under ``mean`` encoded nominal fields take values that no row has, and models
+            may read them in unexpected ways: LightGBM splits one-hot columns at about 1e-35, so that every category
+            reads as present.
         baseline_units : {"raw", "transformed"}, default="raw"
             What explicit values are measured in: ``raw`` (one value a raw field, sent through the model's
             preprocessing) or ``transformed`` (one value a column of the estimator's input).
@@ -214,7 +221,7 @@ class Protocol:
         merge_threshold : float, default=0.8
             The association from which ``groups="merged"`` joins fields.
         nominal : sequence of str, default=()
-            Numeric fields whose numbers are codes, not quantities (raw space).
+            Numeric fields whose numbers are codes, not quantities.
         decision : float, mapping or Decision, optional
             How a two-class model decides, where that is not by the larger probability: the threshold of its second
             class (``0.3``), or ``{"class": label, "threshold": 0.3}``. scikit-learn's threshold classifiers bring their
@@ -237,15 +244,16 @@ class Protocol:
         rows = read_rows(X_train, wrapped.columns, wrapped.n_columns)
         evidence = training_evidence(wrapped, rows, space, nominal)
         blocks, grouping = groups_for(groups, evidence, rows, merge_threshold)
-        values, kind = baseline_for(baseline, baseline_units, evidence, wrapped, rows)
-        described = zip(evidence.columns, evidence.kinds, values, evidence.spreads(), strict=True)
+        fitted = fit_baseline(baseline, baseline_units, evidence, wrapped, rows)
+        described = zip(evidence.columns, evidence.kinds, fitted.values, evidence.spreads, strict=True)
         protocol = cls(
             space=evidence.space,
             fields=evidence.fields,
             columns=tuple(Column(*of_one) for of_one in described),
             groups=tuple(Group(name, tuple(members)) for name, members in blocks.items()),
             grouping=grouping,
-            baseline=kind,
+            baseline=fitted.name,
+            artificial=fitted.artificial,
             operators=tuple(_canonical_operator(operator) for operator in _listed("operators", operators)),
             severities=tuple(_number("a severity", severity) for severity in _listed("severities", severities)),
             depth=_whole(min(DEFAULT_DEPTH, len(blocks)) if depth is None else depth),
@@ -258,7 +266,7 @@ class Protocol:
             training_rows=len(rows),
         )
         check_decision(wrapped, protocol.evidence)
-        check_baseline_accepted(wrapped, rows, protocol.evidence, kind)
+        check_baseline_accepted(wrapped, rows, protocol.evidence, fitted.name)
         return protocol
 
     @classmethod
@@ -335,9 +343,10 @@ class Protocol:
         return digest_of(self.to_dict())
 
     def __repr__(self) -> str:
+        artificial = f" (artificial for {len(self.artificial)} fields)" if self.artificial else ""
         return (
             f"Protocol({self.space} space, {len(self.groups)} groups over {len(self.columns)} columns, baseline "
-            f"{self.baseline}, depth {self.depth}, reading {self.reading}, predicts "
+            f"{self.baseline}{artificial}, depth {self.depth}, reading {self.reading}, predicts "
             f"{self.decision or 'the larger probability'}, {self.digest[:19]}...)"
         )
 
@@ -346,6 +355,7 @@ class Protocol:
             "space": self.space,
             "groups": f"{len(self.groups)} ({self.grouping}): {', '.join(self.group_names)}",
             "baseline": self.baseline,
+            "artificial": ", ".join(self.artificial) or "none",
             "operators": ", ".join(self.operators),
             "severities": ", ".join(f"{severity:g}" for severity in self.severities),
             "depth": self.depth,
@@ -380,6 +390,7 @@ class Protocol:
             "groups": [{"name": g.name, "columns": list(g.columns)} for g in self.groups],
             "grouping": self.grouping,
             "baseline": self.baseline,
+            "artificial": list(self.artificial),
             "operators": list(self.operators),
             "severities": list(self.severities),
             "depth": self.depth,
@@ -423,6 +434,7 @@ class Protocol:
                 groups=tuple(Group(str(g["name"]), tuple(g["columns"])) for g in document["groups"]),
                 grouping=document["grouping"],
                 baseline=document["baseline"],
+                artificial=_names("artificial", document["artificial"]),
                 operators=tuple(document["operators"]),
                 severities=tuple(float(s) for s in document["severities"]),
                 depth=document["depth"],
@@ -515,8 +527,18 @@ class Protocol:
 
 
 _KNOWN_KEYS = frozenset(
-    {"format", "space", "fields", "columns", "groups", "grouping", "baseline", "operators", "severities", "depth"}
-    | {"reading", "weights", "exposure_weights", "resolution", "decision", "training_digest", "training_rows"}
+    {"format", "space", "fields", "columns", "groups", "grouping", "baseline", "artificial", "operators"}
+    | {
+        "severities",
+        "depth",
+        "reading",
+        "weights",
+        "exposure_weights",
+        "resolution",
+        "decision",
+        "training_digest",
+        "training_rows",
+    }
 )
 
 
@@ -597,6 +619,12 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError) as error:
         raise ProtocolError(f"{name} must be a number, got {value!r}") from error
+
+
+def _names(name: str, values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ProtocolError(f"{name} must be a list of names, got {values!r:.80}")
+    return tuple(values)
 
 
 def _field_from(document: Mapping[str, Any]) -> Field:

@@ -9,6 +9,7 @@ UPPER_BOUND = "upper bound"
 NONE_AT_ALL = "none at all, proved"
 UNDECIDED = "not decided"
 RARE = 1e-4
+SHOWN = 3  # names of a list in the middle of a sentence
 
 
 def none_up_to(size: int) -> str:
@@ -18,6 +19,15 @@ def none_up_to(size: int) -> str:
 def and_words(names: Sequence[str]) -> str:
     """`a, b and c`."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def artificial_in_words(baseline: str, fields: Sequence[str]) -> str:
+    """`for 9 nominal fields (job, marital, ...) the baseline mean is a value that no training row has`."""
+    shown = f"{', '.join(fields[:SHOWN])}{', ...' if len(fields) > SHOWN else ''}"
+    noun = "field" if len(fields) == 1 else "fields"
+    if baseline == "missing":
+        return f"{len(fields)} {noun} ({shown}) had no missing value in training"
+    return f"for {len(fields)} nominal {noun} ({shown}) the baseline {baseline} is a value that no training row has"
 
 
 def chance_in_words(probability: float, exact: bool = True) -> str:

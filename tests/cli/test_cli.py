@@ -79,7 +79,7 @@ def test_top_says_when_nothing_is_confident(made):
 
 
 def test_compare_shows_audits_side_by_side(made, tmp_path):
-    run(*audit_words(made), "--baseline", "mode", "--out", tmp_path / "mode")
+    run(*audit_words(made), "--baseline", "typical", "--out", tmp_path / "mode")
     words = ["compare", made / "audit", tmp_path / "mode"]
     done = run(*words, "--labels", made / "test.parquet", *COLUMNS)
     assert done.code == 0
@@ -529,7 +529,7 @@ def test_interrupted_run_leaves_nothing(made, tmp_path):
     (tmp_path / "slow_model_of_this_test.py").write_text(code)
     words = audit_words(made, model="unused")
     words[1] = "slow_model_of_this_test:probabilities"
-    options = ["--classes", "bad,good", "--space", "raw", "--baseline", "mode", "--out", "results/audit"]
+    options = ["--classes", "bad,good", "--space", "raw", "--baseline", "typical", "--out", "results/audit"]
     (tmp_path / "results").mkdir()
     process = subprocess.Popen(
         [sys.executable, "-m", "fragility", *map(str, words), *options],

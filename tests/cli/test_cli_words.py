@@ -193,7 +193,7 @@ def write_words(made, tmp_path, *more) -> list[object]:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("depth", 3), ("reading", "support"), ("baseline", "mode"), ("weights", "1,2,1"), ("severities", "0.5,1"),
+    [("depth", 3), ("reading", "support"), ("baseline", "typical"), ("weights", "1,2,1"), ("severities", "0.5,1"),
      ("operators", "attenuate_all")],
 )  # fmt: skip
 def test_the_papers_protocol_is_not_changed_by_the_way(made, tmp_path, option, value):

@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
     X.assign(risk=y)[700:].to_parquet(home / "test.parquet")
     log = [("monday", "checking_status"), ("monday", "duration"), ("friday", "checking_status")]
     pd.DataFrame(log, columns=["event", "field"]).to_csv(home / "log.csv", index=False)
-    fg.Protocol.fit(model, X[:700], baseline="mode").save(home / "protocol.json")
+    fg.Protocol.fit(model, X[:700], baseline="typical").save(home / "protocol.json")
     return home
 
 
@@ -117,7 +117,7 @@ def test_outages_protocol_and_training_rows_to_compare_on(folder, tmp_path):
         (("--out", "model.onnx"), "must end in .skops, .joblib"),
         (("--out", "model.cbm"), "a .cbm file holds a CatBoostClassifier alone, this is a Pipeline"),
         (("--target", "class"), "--target names the column 'class', but"),
-        (("--protocol", "p.json", "--baseline", "mode"), "--protocol already declares the baseline"),
+        (("--protocol", "p.json", "--baseline", "typical"), "--protocol already declares the baseline"),
     ],
 )
 def test_wrong_words_are_refused_in_one_sentence(folder, tmp_path, monkeypatch, more, sentence):

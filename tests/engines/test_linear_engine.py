@@ -43,7 +43,7 @@ def covertype_sample() -> tuple[pd.DataFrame, np.ndarray]:
 
 
 @pytest.mark.parametrize("reading", READINGS)
-@pytest.mark.parametrize("baseline", ["mean", "mode"])
+@pytest.mark.parametrize("baseline", ["mean", "typical"])
 def test_credit_logistic(reading, baseline):
     case = fitted("credit_g", "logistic", "transformed")
     check(

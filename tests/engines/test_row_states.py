@@ -126,7 +126,7 @@ def test_cells_on_a_threshold(name, numbers):
 
 
 @pytest.mark.parametrize("family", ["lightgbm", "xgboost", "hist_gradient_boosting"])
-@pytest.mark.parametrize("baseline", ["mode", "missing"])
+@pytest.mark.parametrize("baseline", ["typical", "missing"])
 def test_categories_as_the_library_codes_them(family, baseline):
     case = fitted("credit_g", family, "raw")
     check(bound(case.model, case.X_train, case.X_test[:30], space="raw", baseline=baseline), "trees")

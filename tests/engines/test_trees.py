@@ -71,7 +71,7 @@ def test_equals_the_black_box_on_credit(name, credit):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("baseline", ["mean", "mode"])
+@pytest.mark.parametrize("baseline", ["mean", "typical"])
 def test_equals_the_black_box_on_adult(name, baseline, adult):
     X, y = adult[0][:3000], adult[1][:3000]
     model = Pipeline([("prepare", preprocessing(X)), ("model", MODELS[name]())]).fit(X[:2400], y[:2400] == ">50K")

@@ -525,14 +525,14 @@ def test_sparse_output_stays_sparse_and_gives_the_same_baseline() -> None:
         )
         pipeline.fit(data.X_train, data.y_train)
         assert sp.issparse(pipeline[:-1].transform(data.X_train[:2])) is sparse
-        for baseline in ("mean", "median", "mode", "zero"):
+        for baseline in ("mean", "median", "typical", "zero"):
             protocol = Protocol.fit(pipeline, data.X_train, baseline=baseline)
             made[sparse, baseline] = np.array([c.baseline for c in protocol.columns], dtype=float)
         rows = bind(pipeline, data.X_test[:30], protocol)
         assert sp.issparse(rows.matrix) is sparse
         made[sparse, "rows"] = rows.dense()
         made[sparse, "p"] = rows.predict(rows.dense())
-    for kind in ("mean", "median", "mode", "zero", "rows"):
+    for kind in ("mean", "median", "typical", "zero", "rows"):
         np.testing.assert_allclose(made[True, kind], made[False, kind], atol=1e-12, err_msg=kind)
     np.testing.assert_allclose(made[True, "p"], made[False, "p"], atol=1e-4)
 
@@ -665,27 +665,26 @@ def test_transformed_baselines_against_the_training_matrix(mixed) -> None:
     pipeline, X = mixed
     matrix = sp.csr_matrix(pipeline[:-1].transform(X)).toarray()
     names = list(pipeline[:-1].get_feature_names_out())
-    for kind, expected in (
-        ("mean", matrix.mean(axis=0)),
-        ("median", np.median(matrix, axis=0)),
-        ("zero", np.zeros(len(names))),
-    ):
+    for kind, expected in (("mean", matrix.mean(axis=0)), ("zero", np.zeros(len(names)))):
         protocol = Protocol.fit(pipeline, X, baseline=kind)
         assert protocol.baseline == kind
+        assert protocol.artificial == tuple(name for name in X if name in NOMINAL)
         np.testing.assert_allclose([baseline_of(protocol)[n] for n in names], expected, atol=1e-12)
-    mode = baseline_of(Protocol.fit(pipeline, X, baseline="mode"))
-    for j, name in enumerate(names):
-        if name.startswith("n__"):
-            assert mode[name] == pytest.approx(matrix[:, j].mean(), abs=1e-12)
-        else:
-            field = next(f for f in NOMINAL if name.startswith(f"c__{f}_"))
-            most = Counter(X[field]).most_common(1)[0][0]
-            assert mode[name] == (1.0 if name == f"c__{field}_{most}" else 0.0)
+    for kind, numbers in (("typical", matrix.mean(axis=0)), ("median", np.median(matrix, axis=0))):
+        protocol = Protocol.fit(pipeline, X, baseline=kind)
+        assert protocol.artificial == ()
+        for j, name in enumerate(names):
+            if name.startswith("n__"):
+                assert baseline_of(protocol)[name] == pytest.approx(numbers[j], abs=1e-12)
+            else:
+                field = next(f for f in NOMINAL if name.startswith(f"c__{f}_"))
+                most = Counter(X[field]).most_common(1)[0][0]
+                assert baseline_of(protocol)[name] == (1.0 if name == f"c__{field}_{most}" else 0.0)
 
 
 @pytest.mark.parametrize("decimals", [True, False])
 def test_raw_baselines_against_the_training_table(mixed, decimals: bool) -> None:
-    """A field of whole numbers takes the nearest whole number; the same field held as decimals takes the number."""
+    """A field of whole numbers takes the nearest whole number; held as decimals, only its typical value is whole."""
     pipeline, X = mixed
     X = X.astype({"age": float}) if decimals else X
     most = {field: Counter(X[field]).most_common(1)[0][0] for field in NOMINAL}
@@ -693,10 +692,13 @@ def test_raw_baselines_against_the_training_table(mixed, decimals: bool) -> None
         ("mean", X["age"].mean()),
         ("median", X["age"].median()),
         ("zero", 0.0),
-        ("mode", X["age"].mean()),
+        ("typical", X["age"].mean()),
     ):
-        values = baseline_of(Protocol.fit(pipeline, X, baseline=kind, space="raw"))
-        assert values["age"] == (pytest.approx(number, rel=1e-11) if decimals else round(number))
+        protocol = Protocol.fit(pipeline, X, baseline=kind, space="raw")
+        values = baseline_of(protocol)
+        assert protocol.artificial == ()  # there is no mean of a raw category
+        whole = kind == "typical" or not decimals
+        assert values["age"] == (round(number) if whole else pytest.approx(number, rel=1e-11))
         assert {field: values[field] for field in NOMINAL} == most
 
 
@@ -809,7 +811,7 @@ def test_values_in_transformed_units_must_be_said(mixed) -> None:
         Protocol.fit(pipeline, X, baseline=dict.fromkeys(names, 0.25), baseline_units="transformed", space="raw")
     with pytest.raises(EvidenceError, match=r"baseline_units must be one of raw, transformed, got 'metric'"):
         Protocol.fit(pipeline, X, baseline=X.iloc[[0]], baseline_units="metric")
-    with pytest.raises(EvidenceError, match=r"the baseline 'mean' is fitted: leave baseline_units out"):
+    with pytest.raises(EvidenceError, match=r"the baseline 'typical' is fitted: leave baseline_units out"):
         Protocol.fit(pipeline, X, baseline_units="transformed")
 
 
@@ -844,7 +846,7 @@ def test_explicit_baselines_of_polars_tables_go_through_as_polars() -> None:
 @pytest.mark.parametrize(
     ("baseline", "message"),
     [
-        ("average", "baseline must be one of mean, median, zero, mode, missing or explicit values, got 'average'"),
+        ("average", "baseline must be one of typical, mean, median, zero, missing or explicit values, got 'average'"),
         ([1.0, 2.0], "needs 6 values, one a raw field, got 2"),
         ({"age": 1.0}, "must name each raw field once"),
         ("two rows", "exactly one row, got 2"),

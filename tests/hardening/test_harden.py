@@ -250,9 +250,9 @@ def test_the_users_model_is_left_alone_fitted_or_not():
 
 def test_a_protocol_is_fitted_to_the_rows_by_its_rules():
     plain = make_pipeline(preprocessing(X), LogisticRegression(max_iter=300)).fit(X[:300], Y[:300])
-    other = fg.Protocol.fit(plain, X[:300], baseline="mode")
+    other = fg.Protocol.fit(plain, X[:300], baseline="typical")
     again = make_pipeline(preprocessing(X), LogisticRegression(max_iter=300)).fit(X, Y)
-    own = fg.Protocol.fit(again, X, baseline="mode")
+    own = fg.Protocol.fit(again, X, baseline="typical")
     assert alike(fg.harden(plain, X, Y, protocol=other), fg.harden(plain, X, Y, protocol=own))
     assert not alike(fg.harden(plain, X, Y, protocol=own), fg.harden(plain, X, Y))
     blocks = fg.Protocol.fit(again, X, groups={name: "all" for name in X.columns}, depth=1)

@@ -55,9 +55,9 @@ def test_rate_and_copies_can_be_searched():
 
 
 def test_a_protocol_of_all_rows_is_fitted_to_each_fold():
-    protocol = fg.Protocol.fit(pipeline().fit(X, Y), X, baseline="mode")
+    protocol = fg.Protocol.fit(pipeline().fit(X, Y), X, baseline="typical")
     made = fg.HardenedClassifier(pipeline(), protocol=protocol).fit(X[:200], Y[:200])
-    own = fg.Protocol.fit(pipeline().fit(X[:200], Y[:200]), X[:200], baseline="mode")
+    own = fg.Protocol.fit(pipeline().fit(X[:200], Y[:200]), X[:200], baseline="typical")
     same = fg.harden(pipeline(), X[:200], Y[:200], protocol=own)
     assert np.array_equal(made.predict_proba(X), same.predict_proba(X))
 

@@ -133,6 +133,21 @@ def naive_mean(values: Sequence[float]) -> float:
     return round(mean, 11 - math.floor(math.log10(size))) + 0.0 if size > 0 else mean
 
 
+def naive_typical_number(values: Sequence[float]) -> float:
+    """The mean of the known values, rounded to a whole number (halves to even) where all of them are whole."""
+    known = [value for value in values if not is_nan(value)]
+    return float(round(naive_mean(known))) if all(v == int(v) for v in known) else naive_mean(known)
+
+
+def naive_typical_category(values: Sequence[Any]) -> Any:
+    """The most frequent known category; of equally frequent ones the first in text order."""
+    counts: dict[Any, int] = {}
+    for value in values:
+        if not is_nan(value):
+            counts[value] = counts.get(value, 0) + 1
+    return min(counts, key=lambda value: (-counts[value], str(value)))
+
+
 def naive_cell(x: Any, baseline: Any, severity: float, stepwise: bool, whole: bool = False) -> Any:
     """One cell at one severity; a field of whole numbers takes the nearest one, halves to even."""
     if severity >= 1.0:

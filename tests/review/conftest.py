@@ -20,7 +20,7 @@ def audited(tmp_path_factory) -> Audit:
     X = X[NUMERIC + NOMINAL]
     encode = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), NOMINAL), (StandardScaler(), NUMERIC))
     model = make_pipeline(encode, GradientBoostingClassifier(n_estimators=60, random_state=0)).fit(X[:700], y[:700])
-    protocol = fg.Protocol.fit(model, X[:700], baseline="mode", depth=5)
+    protocol = fg.Protocol.fit(model, X[:700], baseline="typical", depth=5)
     ids = [f"L{i:04}" for i in range(700, 1000)]
     return saved_audit(tmp_path_factory.mktemp("review") / "credit", model, X[700:], protocol, ids=ids)
 

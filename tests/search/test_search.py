@@ -150,7 +150,7 @@ def test_an_unaffordable_row_says_how_far_it_was_searched():
 
 def test_groups_at_their_baseline_are_never_asked_for():
     case = pipelines.fitted("credit_g", "lightgbm", "raw")
-    protocol = Protocol.fit(case.model, case.X_train, space="raw", groups=BLOCKS, baseline="mode")
+    protocol = Protocol.fit(case.model, case.X_train, space="raw", groups=BLOCKS, baseline="typical")
     row = bind(case.model, case.X_test.iloc[:1], protocol)
     still = replace(row, matrix=np.where(protocol.column_group < 4, row.baseline, row.matrix))
     search = failing_sets_of_rows(still, protocol, method="exact")

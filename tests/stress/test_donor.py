@@ -17,7 +17,7 @@ STRESS = fg.Stress((Donor(0.4),), draws=6, tau_confidence=0.6)
 @pytest.fixture(scope="module", params=[("logistic", "transformed"), ("lightgbm", "raw")], ids="-".join)
 def case(request):
     found = pipelines.fitted("credit_g", *request.param)
-    return found, fg.Protocol.fit(found.model, found.X_train, space=request.param[1], baseline="mode")
+    return found, fg.Protocol.fit(found.model, found.X_train, space=request.param[1], baseline="typical")
 
 
 def test_each_struck_group_takes_the_values_of_a_donor_drawn_for_it(case):

@@ -47,6 +47,7 @@ from fragility.cli.tables import CsvFormat, check_many, csv_format, labels_of, m
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 from fragility.cli.wording import in_options
 from fragility.errors import ClusterError, FragilityError, ProtocolError, VerificationError
+from fragility.words import artificial_in_words
 
 if TYPE_CHECKING:
     from fragility import fitting, scores
@@ -147,7 +148,7 @@ def audit(
     groups: Groups = "raw-origin",
     protocol: ProtocolFile = None,
     protocol_signature: ProtocolSignature = None,
-    baseline: Baseline = "mean",
+    baseline: Baseline = "typical",
     baseline_units: BaselineUnits = "raw",
     depth: Depth = None,
     reading: Reading = "support",
@@ -178,7 +179,7 @@ def audit(
 
       fragility audit model.skops test.parquet --train train.parquet --target class --out audit/
 
-      fragility audit model.joblib test.csv --train train.csv --trust --baseline mode --out audit/
+      fragility audit model.joblib test.csv --train train.csv --trust --baseline median --out audit/
 
       fragility audit credit.scoring:pipeline new.parquet --protocol protocol.json --id loan_id --out audit/
 
@@ -317,9 +318,17 @@ def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float) -> None:
         f"{summary.confident} predictions are at least {summary.min_confidence:.0%} confident; {flipping} of them flip "
         "when one or two groups of evidence are lost"
     )
+    if certs.protocol.artificial:
+        console.print(escape(artificial_line(certs.protocol)))
     for line in lattice_lines(certs, summary):
         console.print(escape(line))
     note(f"next: fragility top {folder}, or open {folder / 'report.html'}")
+
+
+def artificial_line(protocol: fg.Protocol) -> str:
+    """Say for which fields the baseline is a value that no training row has, and what to do about it."""
+    remedy = "; --baseline typical takes one that exists" if protocol.baseline in ("mean", "zero") else ""
+    return artificial_in_words(protocol.baseline, protocol.artificial) + remedy
 
 
 def lattice_lines(certs: fg.Certificates | fg.StoredAudit, summary: AuditSummary) -> list[str]:

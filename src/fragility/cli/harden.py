@@ -113,7 +113,7 @@ def harden(
     test: Test = None,
     protocol: ProtocolFile = None,
     groups: Groups = "raw-origin",
-    baseline: Baseline = "mean",
+    baseline: Baseline = "typical",
     baseline_units: BaselineUnits = "raw",
     space: Space = None,
     seed: Seed = 0,

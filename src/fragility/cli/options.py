@@ -61,7 +61,7 @@ Groups = Annotated[
 Baseline = Annotated[
     str,
     typer.Option(
-        "--baseline", metavar="KIND", help="mean, median, zero, mode, missing, or a JSON file {field: value}."
+        "--baseline", metavar="KIND", help="typical, mean, median, zero, missing, or a JSON file {field: value}."
     ),
 ]
 BaselineUnits = Annotated[

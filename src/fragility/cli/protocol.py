@@ -91,7 +91,7 @@ def write(
     target: Target = None,
     id_column: Id = None,
     groups: Groups = "raw-origin",
-    baseline: Baseline = "mean",
+    baseline: Baseline = "typical",
     baseline_units: BaselineUnits = "raw",
     depth: Depth = None,
     reading: Reading = "support",
@@ -116,7 +116,7 @@ def write(
 
       fragility protocol write protocol.json --model model.skops --train train.parquet --target class
 
-      fragility protocol write protocol.json --model model.skops --train train.parquet --target class --baseline mode
+      fragility protocol write protocol.json --model model.skops --train train.parquet --target class --baseline mean
 
       fragility protocol write paper.json --model model.skops --train train.parquet --target class --paper
     """
@@ -181,6 +181,7 @@ def _settings(protocol: fg.Protocol) -> list[tuple[str, str]]:
         ("evidence space", protocol.space),
         ("grouping", str(protocol.grouping)),
         ("baseline", str(protocol.baseline)),
+        ("artificial", ", ".join(protocol.artificial) or "none"),
         ("depth", str(protocol.depth)),
         ("reading", protocol.reading),
         ("decision", "the largest probability" if protocol.decision is None else str(protocol.decision)),

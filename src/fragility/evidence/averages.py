@@ -1,4 +1,4 @@
-"""Averages: what stands in for lost values by rule: mean, median, zero, mode or missing, fitted on training rows."""
+"""Averages: what stands in for lost values by rule: typical, mean, median, zero or missing, fitted on training rows."""
 
 from __future__ import annotations
 
@@ -11,44 +11,113 @@ import scipy.sparse as sp
 
 from fragility.arrays import Floats
 from fragility.evidence.fields import Field
-from fragility.evidence.moments import column_means, column_medians, mean_and_spread
+from fragility.evidence.fitting import TrainingEvidence
+from fragility.evidence.handover import dense
+from fragility.evidence.moments import are_whole, column_medians, mean_and_spread, whole_columns
 from fragility.evidence.rows import Scalar
-from fragility.evidence.tracing import Origin
 
-BASELINES = ("mean", "median", "zero", "mode", "missing")
+BASELINES = ("typical", "mean", "median", "zero", "missing")
 
 
-def matrix_baseline(kind: str, matrix: Any, origins: Sequence[Origin], tokens: Floats | None) -> Floats:
+def matrix_baseline(kind: str, evidence: TrainingEvidence, tokens: Floats | None) -> Floats:
     """Return the (d,) baseline of a transformed training matrix, dense or CSR.
 
     tokens: for ``missing``, what the encoders make of a missing value in their nominal columns.
     """
+    matrix = evidence.matrix
     if kind == "zero":
         return np.zeros(matrix.shape[1])
-    if kind == "median":
-        return column_medians(matrix)
+    if kind == "mean":
+        return evidence.means
     if kind == "missing":
         assert tokens is not None
-        return np.where([origin.nominal for origin in origins], tokens, np.nan)
-    mean = column_means(matrix)
-    return _mode_rows(matrix, origins, mean) if kind == "mode" else mean
+        return np.where([origin.nominal for origin in evidence.origins], tokens, np.nan)
+    if kind == "median":
+        return _with_typical_categories(column_medians(matrix), evidence)
+    means = evidence.means
+    # Adding 0.0 turns -0.0 into 0.0.
+    return _with_typical_categories(np.where(whole_columns(matrix), np.rint(means), means) + 0.0, evidence)
 
 
-def _mode_rows(matrix: Any, origins: Sequence[Origin], mean: Floats) -> Floats:
-    """Return ``mean`` with the nominal columns of each field set to their most frequent joint value."""
-    out = mean.copy()
+def nominal_blocks(evidence: TrainingEvidence) -> dict[tuple[str, ...], list[int]]:
+    """Return the nominal columns of each raw field (or of several, where columns are made from several)."""
     blocks: dict[tuple[str, ...], list[int]] = {}
-    for j, origin in enumerate(origins):
+    for j, origin in enumerate(evidence.origins):
         if origin.nominal:
             blocks.setdefault(origin.fields, []).append(j)
-    for columns in blocks.values():
-        part = matrix[:, columns]
-        dense = part.toarray() if sp.issparse(part) else np.asarray(part, dtype=np.float64)
-        # Missing codes are one value; infinity, which no row may hold, stands for them while rows are counted.
-        distinct, counts = np.unique(np.where(np.isnan(dense), np.inf, dense), axis=0, return_counts=True)
-        most = distinct[np.argmax(counts)]
-        out[columns] = np.where(np.isinf(most), np.nan, most)
+    return blocks
+
+
+def _with_typical_categories(numbers: Floats, evidence: TrainingEvidence) -> Floats:
+    """Return ``numbers`` with the nominal columns of each field at values that training rows have together.
+
+    Those of a nominal field take its most frequent category as the training rows encode it. Those of a numeric field
+    (bins, indicators of missing values) and those made from several fields take their own most frequent values.
+    """
+    out = numbers.copy()
+    for fields, columns in nominal_blocks(evidence).items():
+        row = _typical_row(fields, evidence)
+        if row is None:
+            out[columns] = _most_frequent_values(evidence.matrix[:, columns])
+        else:
+            out[columns] = dense(evidence.matrix[[row]])[0, columns]
     return out
+
+
+def _typical_row(fields: tuple[str, ...], evidence: TrainingEvidence) -> int | None:
+    """Return a training row that has the most frequent category of a nominal field; None if there is no such field."""
+    if len(fields) != 1 or evidence.frame is None or evidence.field_kinds[fields[0]] != "nominal":
+        return None
+    column = evidence.frame[fields[0]]
+    known = column.dropna()
+    if known.empty:
+        return 0  # missing is the only value it has
+    try:
+        return int(np.argmax((column == _most_frequent(known)).to_numpy(dtype=bool, na_value=False)))
+    except TypeError:  # cells that have no hash, such as lists, cannot be counted
+        return None
+
+
+def _most_frequent_values(part: Any) -> Floats:
+    """Return the most frequent row of a matrix; of equally frequent ones the smallest, whatever the row order."""
+    # Missing codes are one value; infinity, which no row may hold, stands for them while rows are counted.
+    cells = dense(part)
+    distinct, counts = np.unique(np.where(np.isnan(cells), np.inf, cells), axis=0, return_counts=True)
+    most = distinct[np.argmax(counts)]
+    return np.where(np.isinf(most), np.nan, most)
+
+
+def artificial_fields(values: Sequence[Scalar], evidence: TrainingEvidence) -> tuple[str, ...]:
+    """Return the nominal fields whose baseline is a value that no training row has, in the order of the table."""
+    if evidence.space == "raw":
+        return tuple(
+            field.name
+            for field, value in zip(evidence.fields, values, strict=True)
+            if field.kind == "nominal" and not _occurs(value, evidence.frame[field.name])  # type: ignore[index]
+        )
+    numbers = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    by_column = evidence.matrix.tocsc() if sp.issparse(evidence.matrix) else evidence.matrix
+    found = {
+        field
+        for fields, columns in nominal_blocks(evidence).items()
+        if not _occur_together(numbers[columns], by_column, columns)
+        for field in fields
+    }
+    return tuple(field.name for field in evidence.fields if field.name in found)
+
+
+def _occurs(value: Scalar, column: pd.Series) -> bool:
+    return bool((column.isna() if value is None else column == value).any())
+
+
+def _occur_together(values: Floats, by_column: Any, columns: Sequence[int]) -> bool:
+    rows = np.arange(by_column.shape[0])
+    for value, j in zip(values, columns, strict=True):
+        cells = dense(by_column[:, [j]])[rows, 0]
+        rows = rows[np.isnan(cells) if np.isnan(value) else cells == value]
+        if len(rows) == 0:
+            return False
+    return True
 
 
 def field_baseline(kind: str, column: pd.Series, field: Field) -> Scalar:
@@ -67,7 +136,8 @@ def field_baseline(kind: str, column: pd.Series, field: Field) -> Scalar:
         return None
     values = known.to_numpy(dtype=np.float64)
     number = float(np.median(values)) if kind == "median" else mean_and_spread(values)[0]
-    return float(round(number)) if field.type == "integer" else number
+    whole = field.type == "integer" or (kind == "typical" and are_whole(values))
+    return float(round(number)) if whole else number
 
 
 def _most_frequent(known: pd.Series) -> Scalar:

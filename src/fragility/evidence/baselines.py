@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from fragility.arrays import Floats
 from fragility.canonical import is_missing
 from fragility.errors import DataError, EvidenceError
-from fragility.evidence.averages import BASELINES, field_baseline, matrix_baseline
+from fragility.evidence.averages import BASELINES, artificial_fields, field_baseline, matrix_baseline
 from fragility.evidence.fields import Field, conformed, kind_of
 from fragility.evidence.fitting import TrainingEvidence
 from fragility.evidence.handover import dense, transform
@@ -25,14 +25,21 @@ Units: TypeAlias = Literal["raw", "transformed"]
 UNITS: tuple[Units, ...] = ("raw", "transformed")
 
 
-def baseline_for(
-    baseline: Any, units: Units, evidence: TrainingEvidence, model: Model, rows: Rows
-) -> tuple[list[Scalar], str]:
-    """Return the baseline of each evidence column, and its word: a name of ``BASELINES``, or ``explicit``."""
+class FittedBaseline(NamedTuple):
+    """The baseline of the evidence columns."""
+
+    name: str  # one of ``BASELINES``, or explicit
+    values: list[Scalar]  # one per column
+    artificial: tuple[str, ...]  # fields for which it is a value that no training row has
+
+
+def fit_baseline(baseline: Any, units: Units, evidence: TrainingEvidence, model: Model, rows: Rows) -> FittedBaseline:
+    """Return the baseline that is named, or given as values, for these training rows."""
     if units not in UNITS:
         raise EvidenceError(f"baseline_units must be one of {', '.join(UNITS)}, got {units!r}")
     if not isinstance(baseline, str):
-        return _explicit_baseline(baseline, units, evidence, model, rows), "explicit"
+        values = _explicit_baseline(baseline, units, evidence, model, rows)
+        return FittedBaseline("explicit", values, artificial_fields(values, evidence))
     if baseline not in BASELINES:
         raise EvidenceError(f"baseline must be one of {', '.join(BASELINES)} or explicit values, got {baseline!r}")
     if units != "raw":
@@ -40,14 +47,21 @@ def baseline_for(
             f"baseline_units says what explicit values are measured in; the baseline {baseline!r} is fitted: leave "
             "baseline_units out"
         )
+    values = _values_by_rule(baseline, evidence, model, rows)
+    # The typical category of a field is one that a row has.
+    artificial = () if baseline in ("typical", "median") else artificial_fields(values, evidence)
+    return FittedBaseline(baseline, values, artificial)
+
+
+def _values_by_rule(baseline: str, evidence: TrainingEvidence, model: Model, rows: Rows) -> list[Scalar]:
     if evidence.space == "raw":
         assert evidence.frame is not None
         return [
             _writable(field.name, field_baseline(baseline, evidence.frame[field.name], field))
             for field in evidence.fields
-        ], baseline
+        ]
     tokens = _missing_tokens(evidence, model, rows) if baseline == "missing" else None
-    return _scalars(matrix_baseline(baseline, evidence.matrix, evidence.origins, tokens)), baseline
+    return _scalars(matrix_baseline(baseline, evidence, tokens))
 
 
 def _scalars(vector: Floats) -> list[Scalar]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -18,7 +19,7 @@ from fragility.evidence.categories import category_columns, check_readable
 from fragility.evidence.fields import Field, fields_of, kind_of
 from fragility.evidence.groups import declared_groups, merged_fields, raw_origin_groups
 from fragility.evidence.handover import answers_alike, dense, transform
-from fragility.evidence.moments import column_spreads, mean_and_spread
+from fragility.evidence.moments import column_moments, mean_and_spread
 from fragility.evidence.rows import Kind, Rows
 from fragility.evidence.space import SPACES, Space
 from fragility.evidence.tracing import Origin, output_names, trace_columns
@@ -48,21 +49,32 @@ class TrainingEvidence:
     def field_kinds(self) -> dict[str, Kind]:
         return {field.name: field.kind for field in self.fields}
 
+    @property
+    def means(self) -> Floats:
+        """(d,) training means of the transformed columns."""
+        return self._moments[0]
+
+    @property
     def spreads(self) -> list[float | None]:
-        if self.space == "transformed":
-            values = column_spreads(self.matrix)
-        else:
-            assert self.frame is not None
-            values = np.array(
-                [
-                    np.nan if kind == "nominal" else mean_and_spread(_numbers(self.frame[name]))[1]
-                    for name, kind in zip(self.columns, self.kinds, strict=True)
-                ]
-            )
+        """Training standard deviation of each numeric column that has values."""
         return [
             None if kind == "nominal" or np.isnan(value) else float(value)
-            for kind, value in zip(self.kinds, values, strict=True)
+            for kind, value in zip(self.kinds, self._moments[1], strict=True)
         ]
+
+    @cached_property
+    def _moments(self) -> tuple[Floats, Floats]:
+        if self.space == "transformed":
+            return column_moments(self.matrix)
+        assert self.frame is not None
+        unknown = (np.nan, np.nan)
+        moments = np.array(
+            [
+                unknown if kind == "nominal" else mean_and_spread(_numbers(self.frame[name]))
+                for name, kind in zip(self.columns, self.kinds, strict=True)
+            ]
+        )
+        return moments[:, 0], moments[:, 1]
 
 
 def _numbers(column: pd.Series) -> Floats:
@@ -107,11 +119,14 @@ def _transformed_evidence(model: Model, rows: Rows, kinds: dict[str, Kind]) -> T
         names, origins = list(rows.names), [Origin((name,), kinds[name] == "nominal") for name in rows.names]
     else:
         names = output_names(model.transformer, matrix.shape[1])
-        origins = trace_columns(model.transformer, rows.names, rows.native)
-        if len(origins) != matrix.shape[1]:
+        traced = trace_columns(model.transformer, rows.names, rows.native)
+        if len(traced) != matrix.shape[1]:
             raise EvidenceError(
-                f"the preprocessing gives {matrix.shape[1]} columns, {len(origins)} were traced; use space='raw'"
+                f"the preprocessing gives {matrix.shape[1]} columns, {len(traced)} were traced; use space='raw'"
             )
+        # What is made from categories alone encodes a category, whichever library's encoder made it.
+        nominal = {name for name, kind in kinds.items() if kind == "nominal"}
+        origins = [origin.as_nominal() if nominal.issuperset(origin.fields) else origin for origin in traced]
     _check_no_infinity(matrix, names)
     return TrainingEvidence("transformed", names, origins, matrix, rows.frame, fields_of(rows, kinds))
 
@@ -156,8 +171,8 @@ def _encoded_fields(model: Model, rows: Rows) -> list[str]:
         origins = trace_columns(model.transformer, rows.names, rows.native)
     except EvidenceError:
         return []
+    categories = {f for origin in origins if origin.nominal and not origin.banded for f in origin.fields}
     quantities = {f for origin in origins if not origin.nominal for f in origin.fields}
-    categories = {f for origin in origins if origin.nominal for f in origin.fields}
     return [name for name in rows.names if name in categories - quantities]
 
 

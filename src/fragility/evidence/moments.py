@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from fragility.arrays import Floats
+from fragility.arrays import Booleans, Floats
 
 BASELINE_DIGITS = 12
 
@@ -65,14 +65,21 @@ def rounded(value: float, scale: float = 0.0) -> float:
     return round(value, BASELINE_DIGITS - 1 - math.floor(math.log10(size))) + 0.0
 
 
-def column_means(matrix: Any) -> Floats:
-    """Return the mean of each column of a dense or CSR matrix; NaN where it holds no value."""
-    return np.array([mean_and_spread(values, zeros)[0] for values, zeros in _columns(matrix)])
+def column_moments(matrix: Any) -> tuple[Floats, Floats]:
+    """Return the mean and the standard deviation of each column of a dense or CSR matrix; NaN where it has no value."""
+    moments = np.array([mean_and_spread(values, zeros) for values, zeros in _columns(matrix)])
+    return moments[:, 0], moments[:, 1]
 
 
-def column_spreads(matrix: Any) -> Floats:
-    """Return each column's training standard deviation."""
-    return np.array([mean_and_spread(values, zeros)[1] for values, zeros in _columns(matrix)])
+def are_whole(values: Floats) -> bool:
+    """True if the known values are whole numbers."""
+    known = values[~np.isnan(values)]
+    return bool((known == np.rint(known)).all())
+
+
+def whole_columns(matrix: Any) -> Booleans:
+    """Return which columns of a dense or CSR matrix hold whole numbers only."""
+    return np.array([are_whole(values) for values, _ in _columns(matrix)], dtype=bool)
 
 
 def column_medians(matrix: Any) -> Floats:

@@ -23,7 +23,7 @@ class Column:
     """A column of the evidence space."""
 
     name: str
-    kind: Kind  # nominal: encodes a category (no noise; `mode` baseline takes the mode's encoding)
+    kind: Kind  # nominal: encodes a category (no noise; takes the encoding of a category under `typical`)
     baseline: Scalar  # None: missing (NaN for a number, the missing token for a nominal field)
     spread: float | None  # training standard deviation of a numeric column
 

@@ -43,9 +43,13 @@ class Origin:
 
     fields: tuple[str, ...]
     nominal: bool = False
+    banded: bool = False  # the category is one of a quantity: a bin of it, or whether it is missing
 
     def as_nominal(self) -> Origin:
-        return Origin(self.fields, True)
+        return Origin(self.fields, True, self.banded)
+
+    def as_banded(self) -> Origin:
+        return Origin(self.fields, True, self.banded or not self.nominal)
 
 
 Origins = list[Origin]
@@ -182,12 +186,12 @@ def _indicators(step: Any, origins: Origins) -> Origins:
 
 
 def _missing_indicator(step: MissingIndicator, origins: Origins) -> Origins:
-    return [origins[i].as_nominal() for i in step.features_]
+    return [origins[i].as_banded() for i in step.features_]
 
 
 def _k_bins(step: KBinsDiscretizer, origins: Origins) -> Origins:
     widths = [1] * len(origins) if step.encode == "ordinal" else [int(n) for n in step.n_bins_]
-    return [origin.as_nominal() for origin, width in zip(origins, widths, strict=True) for _ in range(width)]
+    return [origin.as_banded() for origin, width in zip(origins, widths, strict=True) for _ in range(width)]
 
 
 def _polynomial(step: PolynomialFeatures, origins: Origins) -> Origins:
@@ -201,7 +205,7 @@ def _polynomial(step: PolynomialFeatures, origins: Origins) -> Origins:
 
 def _merge(origins: Origins) -> Origin:
     fields = tuple(dict.fromkeys(field for origin in origins for field in origin.fields))
-    return Origin(fields, all(origin.nominal for origin in origins))
+    return Origin(fields, all(origin.nominal for origin in origins), any(origin.banded for origin in origins))
 
 
 def _selector(step: SelectorMixin, origins: Origins) -> Origins:
@@ -237,7 +241,17 @@ def _by_names(step: Any, origins: Origins) -> Origins:
             f"{type(step).__name__} does not name its output columns, so they cannot be traced to the fields {fields}; "
             "give it get_feature_names_out (FunctionTransformer: feature_names_out='one-to-one') or use space='raw'"
         )
-    return [_named_origin(name, inputs, origins) for name in outputs]
+    encoded = {str(name) for name in _encoded_inputs(step)}
+    known = [o.as_nominal() if name in encoded else o for name, o in zip(inputs, origins, strict=True)]
+    return [_named_origin(name, inputs, known) for name in outputs]
+
+
+def _encoded_inputs(step: Any) -> Sequence[Any]:
+    """Return the inputs that an encoder of another library treats as categories, numbers among them."""
+    module = type(step).__module__
+    if module.startswith("category_encoders."):
+        return getattr(step, "cols", None) or ()
+    return getattr(step, "variables_", ()) if module.startswith("feature_engine.encoding") else ()
 
 
 def _named_origin(name: str, inputs: list[str], origins: Origins) -> Origin:
@@ -245,7 +259,7 @@ def _named_origin(name: str, inputs: list[str], origins: Origins) -> Origin:
         return origins[inputs.index(name)]
     unavailable = name.removeprefix("missingindicator_")  # as scikit-learn's imputers name their indicators
     if unavailable in inputs:
-        return origins[inputs.index(unavailable)].as_nominal()
+        return origins[inputs.index(unavailable)].as_banded()
     named = _inputs_in(name, inputs)
     if len(named) == 1 and name.startswith(f"{inputs[named[0]]}_"):
         return origins[named[0]]

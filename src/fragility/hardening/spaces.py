@@ -11,13 +11,13 @@ from typing import Any
 
 from fragility.errors import ProtocolError
 from fragility.evidence.averages import BASELINES
-from fragility.evidence.baselines import baseline_for
+from fragility.evidence.baselines import fit_baseline
 from fragility.evidence.binding import check_baseline_accepted
 from fragility.evidence.fitting import groups_for, training_evidence
 from fragility.evidence.rows import Rows
 from fragility.evidence.space import Column, EvidenceSpace, Group
 from fragility.models import Model
-from fragility.protocol import Protocol
+from fragility.protocol import DEFAULT_BASELINE, Protocol
 
 DEFAULT_RESOLUTION = 1e-6
 FEW_ROWS = 256  # enough to see whether the final estimator is handed numbers
@@ -31,19 +31,19 @@ def space_for(model: Model, rows: Rows, protocol: Protocol | None) -> EvidenceSp
     chosen = training_evidence(model, rows.head(FEW_ROWS), None, ()).space if protocol is None else protocol.space
     evidence = training_evidence(model, rows, chosen, nominal)
     blocks, _ = groups_for(_groups(protocol), evidence, rows, threshold=1.0)
-    values, kind = baseline_for(*_baseline(protocol), evidence, model, rows)
+    baseline = fit_baseline(*_baseline(protocol), evidence, model, rows)
     space = EvidenceSpace(
         space=evidence.space,
         fields=evidence.fields,
         columns=tuple(
             Column(name, kind, value, None)
-            for name, kind, value in zip(evidence.columns, evidence.kinds, values, strict=True)
+            for name, kind, value in zip(evidence.columns, evidence.kinds, baseline.values, strict=True)
         ),
         groups=tuple(Group(name, tuple(members)) for name, members in blocks.items()),
         decision=model.decision,
         resolution=DEFAULT_RESOLUTION,
     )
-    check_baseline_accepted(model, rows, space, kind)
+    check_baseline_accepted(model, rows, space, baseline.name)
     return space
 
 
@@ -60,7 +60,7 @@ def _groups(protocol: Protocol | None) -> Any:
 def _baseline(protocol: Protocol | None) -> tuple[Any, Any]:
     """Return the baseline and its units, as they were declared."""
     if protocol is None:
-        return "mean", "raw"
+        return DEFAULT_BASELINE, "raw"
     if protocol.baseline in BASELINES:
         return protocol.baseline, "raw"
     values = {column.name: column.baseline for column in protocol.columns}
@@ -86,6 +86,7 @@ def protocol_for(model: Any, X: Any, protocol: Protocol | None) -> Protocol:
         fields=own.fields,
         columns=own.columns,
         groups=own.groups,
+        artificial=own.artificial,
         depth=min(protocol.depth, len(own.groups)),
         training_digest=own.training_digest,
         training_rows=own.training_rows,

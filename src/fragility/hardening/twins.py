@@ -130,7 +130,7 @@ def _sparse_with_twins(matrix: Any, space: Space, keys: Words, degrader: Degrade
     if expected > SPARSE_LIMIT:
         raise EvidenceError(
             f"the twins of this sparse matrix would take about {expected / 2**30:.0f} GiB, because {filled} of its "
-            f"{width} columns have a baseline other than 0; give a protocol with baseline='zero' or 'mode'"
+            f"{width} columns have a baseline other than 0; give a protocol with baseline='zero' or 'typical'"
         )
     parts = [matrix]
     for copy, part in _blocks(n, width, degrader.plan.copies):

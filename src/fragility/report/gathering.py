@@ -166,6 +166,7 @@ def _protocol_facts(protocol: Protocol) -> ProtocolFacts:
         fields=len(protocol.fields),
         columns=len(protocol.columns),
         baseline=protocol.baseline,
+        artificial=protocol.artificial,
         operators=tuple(protocol.operators),
         severities=tuple(protocol.severities),
         depth=protocol.depth,

@@ -36,6 +36,7 @@ class ProtocolFacts:
     fields: int
     columns: int
     baseline: str
+    artificial: tuple[str, ...]
     operators: tuple[str, ...]
     severities: tuple[float, ...]
     depth: int

@@ -21,16 +21,17 @@ from fragility.report.summary import (
     WorstSegment,
 )
 from fragility.svg import shortened
+from fragility.words import artificial_in_words
 
 LONGEST_NAME = 80
 LONGEST_IN_SENTENCE = 60
 FEWEST_IN_A_FIFTH = 5
 FEW = 30  # fewer wrong or brittle rows than this do not tell two orders apart
 BASELINES = {
+    "typical": "the most frequent category in training, and the training mean of numbers",
     "mean": "the training mean",
-    "median": "the training median",
+    "median": "the training median of numbers, and the most frequent category in training",
     "zero": "zero",
-    "mode": "the most common category in training, and the training mean of numbers",
     "missing": "the marker of a missing value",
     "explicit": "values declared by hand",
 }
@@ -160,7 +161,8 @@ def _replacement(pi: ProtocolFacts) -> str:
     where = "the raw fields, before the model's own preprocessing" if pi.space == "raw" else "the model's input columns"
     known = BASELINES.get(pi.baseline, pi.baseline)
     fitted = "" if pi.baseline == "explicit" else f", fitted on {counted(pi.training_rows, 'training row')}"
-    return f"In {where}, lost evidence becomes {known}{fitted}."
+    artificial = f"; {artificial_in_words(pi.baseline, pi.artificial)}" if pi.artificial else ""
+    return f"In {where}, lost evidence becomes {known}{fitted}{artificial}."
 
 
 def _removal(pi: ProtocolFacts) -> str:

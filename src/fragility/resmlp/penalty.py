@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from fragility.arrays import Floats, Integers
 from fragility.errors import EvidenceError
 from fragility.evidence.groups import raw_origin_groups
-from fragility.evidence.moments import column_means
+from fragility.evidence.moments import column_moments
 from fragility.evidence.tracing import output_names, trace_columns
 from fragility.protocol import Protocol
 
@@ -211,7 +211,7 @@ class FragilityPenalty:
             One number a column.
         """
         if isinstance(self.baseline, str):
-            return np.asarray(column_means(matrix), dtype=np.float64)
+            return column_moments(matrix)[0]
         if len(self.baseline) != matrix.shape[1]:
             raise EvidenceError(
                 f"the baseline must have one number for each of the {matrix.shape[1]} columns, got {len(self.baseline)}"

@@ -96,7 +96,9 @@ def declared_protocol(
     key = (unit.dataset, unit.seed, len(parts.train), baseline, grouping)
     if key not in _PROTOCOLS:
         groups = _groups(grouping, data, parts)
-        _PROTOCOLS[key] = fg.Protocol.fit(model, data.X.iloc[parts.train], baseline=baseline, groups=groups)
+        # What the paper calls the mode, the library calls typical.
+        name = "typical" if baseline == "mode" else baseline
+        _PROTOCOLS[key] = fg.Protocol.fit(model, data.X.iloc[parts.train], baseline=name, groups=groups)
     return _PROTOCOLS[key]
 
 
