@@ -34,7 +34,7 @@ def protocol(case) -> Protocol:
 
 
 def test_defaults_are_the_specifications(protocol: Protocol) -> None:
-    assert protocol.space == "transformed" and protocol.grouping == "raw-origin" and protocol.baseline == "mean"
+    assert protocol.space == "transformed" and protocol.grouping == "raw-origin" and protocol.baseline == "typical"
     assert protocol.operators == ("attenuate_all", "attenuate_top1")
     assert protocol.severities == (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
     assert protocol.depth == 10 and protocol.reading == "support" and protocol.resolution == 1e-6

@@ -97,7 +97,7 @@ def test_every_type_of_number_is_handed_over_as_such(dtype: str) -> None:
     X, y = credit()
     X = X.astype({"age": dtype})
     model = Watch().fit(X, y)
-    protocol = Protocol.fit(model, X, space="raw")
+    protocol = Protocol.fit(model, X, space="raw", baseline="mean")
     age = next(c for c in protocol.columns if c.name == "age")
     assert (age.baseline == round(X["age"].mean())) is ("int" in dtype.lower())
     rows = bind(model, X[:20], protocol)
