@@ -52,6 +52,19 @@ def test_audit_ends_with_numbers_and_a_next_step(made, tmp_path):
     assert f"next: fragility top {tmp_path / 'audit'}" in done.err
 
 
+def test_audit_names_the_fields_whose_baseline_no_row_has(made, tmp_path):
+    shown = f"{', '.join(NOMINAL[:3])}{', ...' if len(NOMINAL) > 3 else ''}"
+    said = f"for {len(NOMINAL)} nominal fields ({shown}) the baseline mean is a value that no training row has"
+    done = run(*audit_words(made), "--rows", "5", "--baseline", "mean", "--out", tmp_path / "mean")
+    assert done.code == 0 and f"{said}; --baseline typical takes one that exists" in " ".join(done.out.split())
+    assert said in " ".join((tmp_path / "mean" / "report.html").read_text(encoding="utf-8").split())
+    shown_protocol = run("protocol", "show", tmp_path / "mean").out
+    assert f"artificial      {', '.join(NOMINAL)}" in shown_protocol
+    usual = run(*audit_words(made), "--rows", "5", "--out", tmp_path / "usual")
+    assert usual.code == 0 and "no training row has" not in usual.out + usual.err
+    assert "artificial      none" in run("protocol", "show", tmp_path / "usual").out
+
+
 def test_show_tells_the_story_of_one_row(made):
     done = run("show", made / "audit", "--row", "L0703")
     assert done.code == 0
@@ -79,8 +92,8 @@ def test_top_says_when_nothing_is_confident(made):
 
 
 def test_compare_shows_audits_side_by_side(made, tmp_path):
-    run(*audit_words(made), "--baseline", "typical", "--out", tmp_path / "mode")
-    words = ["compare", made / "audit", tmp_path / "mode"]
+    run(*audit_words(made), "--baseline", "typical", "--out", tmp_path / "again")
+    words = ["compare", made / "audit", tmp_path / "again"]
     done = run(*words, "--labels", made / "test.parquet", *COLUMNS)
     assert done.code == 0
     for measure in ("accuracy", "mean flip budget k*", "targeted (RCMA)", "mean FDS", "flip after one group"):
