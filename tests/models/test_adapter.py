@@ -143,7 +143,7 @@ def test_output_of_the_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
 
 def test_models_without_probabilities_are_refused() -> None:
     X, y = np.arange(20.0).reshape(10, 2), np.arange(10) % 2
-    with pytest.raises(ModelError, match=r"has no predict_proba"):
+    with pytest.raises(ModelError, match=r"LinearRegression is a regressor"):
         Model.wrap(LinearRegression().fit(X, y))
     with pytest.raises(ModelError, match=r"CalibratedClassifierCV"):
         Model.wrap(SVC().fit(X, y))

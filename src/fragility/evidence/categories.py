@@ -6,7 +6,7 @@ column is nominal evidence. Each library is asked what it learned, not what it w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,21 +14,28 @@ from sklearn.pipeline import Pipeline
 
 from fragility.errors import EvidenceError
 from fragility.evidence.tracing import trace_columns
+from fragility.models.wrappers import look_through, members
 
 
 def category_columns(estimator: Any, n_columns: int) -> list[int]:
     """Return the positions of the input columns that ``estimator``, or an estimator within it, treats as categories."""
+    estimator = look_through(estimator)
     if isinstance(estimator, Pipeline):
         return _through_pipeline(estimator, n_columns)
     found = set(_own_positions(estimator))
-    for inner in _inner_estimators(estimator):
-        found |= set(category_columns(inner, n_columns))
+    for member, columns in members(estimator):
+        handed = range(n_columns) if columns is None else columns
+        found |= {handed[i] for i in category_columns(member, len(handed))}
     return sorted(position for position in found if position < n_columns)
 
 
 def check_readable(estimator: Any, names: Sequence[str]) -> None:
     """Refuse an estimator that reads columns as free text or as vectors: they are no single value to replace."""
-    head = estimator[-1] if isinstance(estimator, Pipeline) else estimator
+    head = look_through(estimator)
+    if isinstance(head, Pipeline):
+        return check_readable(head[-1], names if len(head.steps) == 1 else ())  # others are columns that it makes
+    for member, columns in members(head):
+        check_readable(member, names if columns is None else [names[i] for i in columns if i < len(names)])
     for ask, words in (("get_text_feature_indices", "free text"), ("get_embedding_feature_indices", "vectors")):
         positions = list(getattr(head, ask, list)())
         if positions:
@@ -69,19 +76,3 @@ def _lightgbm_positions(booster: Any) -> list[int]:
     infos = next((line for line in lines if line.startswith("feature_infos=")), "feature_infos=")
     kinds = infos.removeprefix("feature_infos=").split()
     return [i for i, info in enumerate(kinds) if info != "none" and not info.startswith("[")]
-
-
-def _inner_estimators(estimator: Any) -> Iterable[Any]:
-    """Yield the fitted estimators that calibrators, threshold tuners, searches and votes hand their columns to."""
-    for name in ("estimator_", "best_estimator_", "estimator"):
-        inner = getattr(estimator, name, None)
-        if inner is not None and hasattr(inner, "classes_"):
-            yield inner
-    several = [*_listed(estimator, "estimators_"), *_listed(estimator, "calibrated_classifiers_")]
-    if several and not hasattr(several[0], "tree_"):  # a forest's own trees know no categories
-        yield from several
-
-
-def _listed(estimator: Any, name: str) -> list[Any]:
-    found = getattr(estimator, name, None)
-    return list(found) if isinstance(found, (list, tuple)) else []

@@ -34,6 +34,7 @@ from fragility.hardening.twins import Degrader, content_keys
 from fragility.libraries import library_of
 from fragility.models import Model
 from fragility.models.links import type_name
+from fragility.models.wrappers import is_fitted
 from fragility.protocol import DEFAULT_SEVERITIES, Protocol
 from fragility.stress import Layout
 from fragility.stress.draws import Words
@@ -239,7 +240,7 @@ class _Prepared:
         """Return a model that says what input it takes: the user's own where it is fitted, else one of a few rows."""
         given = final_estimator(subject)
         width = self.handed.shape[1]
-        if _is_fitted(given) and getattr(given, "n_features_in_", width) == width:
+        if is_fitted(given) and getattr(given, "n_features_in_", width) == width:
             head = given
         else:
             few = np.flatnonzero(training.first_by_key(lambda m: max(2, -(-PROBE_ROWS * m // len(training.keys)))))
@@ -304,11 +305,6 @@ def _trained(train: Callable[[], Any], name: str) -> Any:
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[0]
         raise ModelError(f"{name} could not be trained on these rows: {type(error).__name__}: {reason}") from error
-
-
-def _is_fitted(estimator: Any) -> bool:
-    classes = getattr(estimator, "classes_", None)  # CatBoost has an empty list before it is fitted
-    return classes is not None and len(classes) > 0
 
 
 def _taken(values: Any, positions: Integers) -> Any:

@@ -1,7 +1,7 @@
 """Model: one door to anything that gives class probabilities.
 
-A pipeline is split into its fitted preprocessing and its final estimator; a classifier that only puts a threshold on
-another one's probabilities is looked through.
+A pipeline is split into its fitted preprocessing and its final estimator. Searches, frozen estimators and classifiers
+that only put a threshold on another one's probabilities are looked through.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.pipeline import Pipeline
 
 from fragility.arrays import Floats, Integers
 from fragility.errors import ModelError
-from fragility.libraries import family_of
+from fragility.libraries import family_of, is_torch_module
 from fragility.models.decision import ClassLabel, Decision, is_threshold_classifier, label_indices, own_decision
 from fragility.models.fingerprint import Fingerprint, fingerprint
 from fragility.models.links import (
@@ -31,14 +31,16 @@ from fragility.models.links import (
     type_name,
     xgboost_objective,
 )
+from fragility.models.wrappers import look_through, members
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
     """A fitted classifier with declared classes; :meth:`Model.wrap` makes one.
 
-    A classifier that only puts a threshold on another one's probabilities is looked through: ``decision`` is its rule,
-    and the rest is read off the classifier inside.
+    A search stands for its ``best_estimator_`` and a frozen estimator for the one inside it. A classifier that only puts
+    a threshold on another one's probabilities is looked through too: ``decision`` is its rule, and the rest is read off
+    the classifier inside.
 
     Attributes
     ----------
@@ -116,7 +118,7 @@ class Model:
         """
         if isinstance(model, Model):
             return model
-        transformer, head, threshold_step = _parts(model)
+        transformer, head, threshold, decider = _parts(model)
         check_gives_probabilities(head)
         labels = _classes_of(head, classes)
         link = link_of(head, output)
@@ -133,8 +135,8 @@ class Model:
             head=head,
             classes=labels,
             head_link=link,
-            decider=_decider(model, transformer, head, threshold_step),
-            decision=None if threshold_step is None else own_decision(threshold_step, list(head.classes_), labels),
+            decider=decider,
+            decision=None if threshold is None else own_decision(threshold, list(head.classes_), labels),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -171,22 +173,17 @@ class Model:
             kind = f"Pipeline({' -> '.join([*(type_name(step) for _, step in inner), kind])})"
         if self.decision is None:
             return kind
-        return f"{type_name(self.estimator if self.decider is None else self.decider)}({kind})"
+        return f"{type_name(_parts(self.estimator).threshold)}({kind})"
 
     @property
     def columns(self) -> tuple[str, ...] | None:
         """Names of the raw columns the model was fitted on, or None if it was fitted on a bare array."""
-        return _feature_names(self.estimator)
+        return _column_names(self.estimator)
 
     @property
     def n_columns(self) -> int | None:
         """Number of raw columns the model was fitted on, where it knows."""
-        count = getattr(self.estimator, "n_features_in_", None)
-        if family_of(self.estimator).startswith("catboost."):
-            count = len(self.estimator.feature_names_) or None  # n_features_in_ is 0 after loading from a file
-        if count is None and self.columns is not None:
-            count = len(self.columns)
-        return None if count is None else int(count)
+        return _column_count(self.estimator)
 
     def probabilities(self, rows: Any) -> Floats:
         """Return probabilities for raw rows, through the model's own preprocessing.
@@ -297,48 +294,42 @@ def _plain(label: Any) -> Any:
     return label.item() if isinstance(label, np.generic) else label
 
 
-def _split_pipeline(model: Any) -> tuple[Any, Any]:
-    """Return (fitted preprocessing or None, final estimator)."""
-    steps = getattr(model, "steps", None)
-    if steps is None or not hasattr(model, "predict"):
-        return None, model
-    # Samplers (SMOTE and its like) work in training only; a prediction passes them by.
-    before = [(name, step) for name, step in steps[:-1] if not hasattr(step, "fit_resample")]
-    head = steps[-1][1]
-    if all(step is None or step == "passthrough" for _, step in before):
-        return None, head
-    return (model[:-1] if len(before) == len(steps) - 1 else Pipeline(before)), head
+class _Parts(NamedTuple):
+    """What a model consists of, once searches and frozen estimators are looked through and pipelines are joined."""
+
+    transformer: Any  # fitted preprocessing, or None
+    head: Any  # the final classifier
+    threshold: Any  # the threshold classifier around it, or None
+    decider: Any  # whose ``predict`` labels the rows that ``head`` takes, or None
 
 
-def _parts(model: Any) -> tuple[Any, Any, Any]:
-    """Return (fitted preprocessing or None, final classifier, the threshold classifier around it or None)."""
-    model = _unfrozen(model)
-    if is_threshold_classifier(model):
-        return *_split_pipeline(_thresholded(model)), model
-    transformer, head = _split_pipeline(model)
-    head = _unfrozen(head)
-    if is_threshold_classifier(head):
-        return transformer, _thresholded(head), head
-    return transformer, head, None
+def _parts(model: Any) -> _Parts:
+    steps: list[tuple[str, Any]] = []
+    threshold, before_threshold = None, 0
+    while True:
+        model = look_through(model)
+        if isinstance(model, Pipeline):
+            # Samplers (SMOTE and its like) work in training only; a prediction passes them by.
+            steps += [(name, step) for name, step in model.steps[:-1] if not hasattr(step, "fit_resample")]
+            model = model.steps[-1][1]
+        elif is_threshold_classifier(model):
+            if threshold is None:  # one inside another has no say: only its probabilities are asked
+                threshold, before_threshold = model, len(steps)
+            model = getattr(model, "estimator_", model.estimator)  # it may be put around a fitted classifier
+        else:
+            break
+    decider = model if threshold is None else threshold if len(steps) == before_threshold else None
+    return _Parts(_joined(steps), model, threshold, decider)
 
 
-def _thresholded(model: Any) -> Any:
-    """Return the fitted classifier inside a threshold classifier."""
-    return _unfrozen(getattr(model, "estimator_", model.estimator))
-
-
-def _unfrozen(model: Any) -> Any:
-    """Return what answers in place of an estimator that only hands its rows on."""
-    if family_of(model) == "fragility.HardenedClassifier" and hasattr(model, "estimator_"):
-        return model.estimator_
-    return model.estimator if family_of(model) == "sklearn.FrozenEstimator" else model
-
-
-def _decider(model: Any, transformer: Any, head: Any, threshold_step: Any) -> Any:
-    if threshold_step is None:
-        return head
-    inside = threshold_step is _unfrozen(model) and transformer is not None  # it takes raw rows, not the matrix
-    return None if inside else threshold_step
+def _joined(steps: list[tuple[str, Any]]) -> Any:
+    """Return one pipeline of fitted steps, None where none of them does anything."""
+    if all(step is None or step == "passthrough" for _, step in steps):
+        return None
+    names = [name for name, _ in steps]
+    if len(set(names)) < len(names):  # pipelines within a pipeline may repeat names
+        names = [f"{i}-{name}" for i, name in enumerate(names)]
+    return Pipeline([(name, step) for name, (_, step) in zip(names, steps, strict=True)])
 
 
 def _gives_labels(estimator: Any) -> bool:
@@ -346,11 +337,31 @@ def _gives_labels(estimator: Any) -> bool:
     return hasattr(estimator, "predict_proba") and callable(getattr(estimator, "predict", None))
 
 
-def _feature_names(estimator: Any) -> tuple[str, ...] | None:
+def _column_names(estimator: Any) -> tuple[str, ...] | None:
+    estimator = look_through(estimator)
     names = getattr(estimator, "feature_names_in_", None)
     if names is None:
         names = _booster_names(estimator)
+    if names is None:
+        names = next((_column_names(member) for member in _alike(estimator)), None)
     return None if names is None else tuple(str(name) for name in names)
+
+
+def _column_count(estimator: Any) -> int | None:
+    estimator = look_through(estimator)
+    count = getattr(estimator, "n_features_in_", None)
+    if family_of(estimator).startswith("catboost."):
+        count = len(estimator.feature_names_)  # n_features_in_ is 0 after loading from a file
+    if not count and (names := _column_names(estimator)) is not None:
+        count = len(names)
+    if not count:  # a wrapper takes over what CatBoost says of itself
+        count = next((_column_count(member) for member in _alike(estimator)), None)
+    return int(count) if count else None
+
+
+def _alike(estimator: Any) -> list[Any]:
+    """Return the fitted estimators inside a wrapper that are handed the same columns as it."""
+    return [member for member, columns in members(estimator) if columns is None]
 
 
 def _booster_names(estimator: Any) -> Sequence[str] | None:
@@ -370,18 +381,35 @@ def _classes_of(head: Any, declared: Sequence[ClassLabel] | None) -> tuple[Class
     known = getattr(head, "classes_", None)
     if known is None or len(known) == 0:
         known = _booster_classes(head)
+    if _has_several_outputs(head, known):
+        raise ModelError(
+            f"{type_name(head)} predicts several outputs, and a certificate is about one; audit a classifier of one output"
+        )
     if declared is None:
         if known is None:
-            raise ModelError(
-                f"{type_name(head)} does not say which classes its probabilities stand for; "
-                "fit it first, or declare them in column order with classes=[...]"
-            )
-        if any(isinstance(part, (list, np.ndarray)) for part in known):
-            raise ModelError(f"{type_name(head)} has several outputs; audit one output at a time")
+            raise ModelError(f"{type_name(head)} {_unknown_classes(head)}")
         return tuple(_plain(label) for label in known)
     if known is not None:
         _check_names([_plain(label) for label in known], list(declared))
     return tuple(_plain(label) for label in declared)
+
+
+def _has_several_outputs(head: Any, known: Any) -> bool:
+    """True for lists of class labels, one list for each output, and for labels that do not exclude each other."""
+    if known is not None and any(isinstance(part, (list, np.ndarray)) for part in known):
+        return True
+    multilabel = known is not None and len(known) > 2 and getattr(head, "out_activation_", "") == "logistic"
+    return multilabel or bool(getattr(head, "multilabel_", False))
+
+
+def _unknown_classes(head: Any) -> str:
+    if hasattr(head, "fit"):
+        return "is not fitted, or does not say which classes its probabilities stand for; fit it first"
+    output = ", output='logits'" if is_torch_module(head) else ""
+    return (
+        "does not say which classes its probabilities stand for; declare them in column order: "
+        f"Model.wrap(model, classes=[...]{output})"
+    )
 
 
 def _check_names(known: list[Any], declared: list[Any]) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from sklearn.base import is_regressor
 
 from fragility.arrays import Floats
 from fragility.errors import ModelError
@@ -51,10 +52,18 @@ def _has_probabilities(head: Any) -> bool:
 
 def check_gives_probabilities(head: Any) -> None:
     if not _has_probabilities(head) and not callable(head):
-        raise ModelError(
-            f"{type_name(head)} has no predict_proba; a classifier with class probabilities is needed "
-            "(for SVC: probability=True, or wrap it in CalibratedClassifierCV)"
-        )
+        raise ModelError(f"{type_name(head)} {_lack_of_probabilities(head)}")
+
+
+def _lack_of_probabilities(head: Any) -> str:
+    """Say why an estimator has no probabilities, and what helps."""
+    if is_regressor(head):
+        return "is a regressor; a classifier with class probabilities is needed"
+    if getattr(head, "voting", None) == "hard":
+        return "counts the votes of its members and has no predict_proba; fit it with voting='soft'"
+    if hasattr(head, "decision_function") and hasattr(head, "fit"):
+        return "has no predict_proba; fit it within CalibratedClassifierCV, which turns its scores into probabilities"
+    return "has no predict_proba; a classifier with class probabilities is needed"
 
 
 def link_of(head: Any, output: OutputKind | None) -> Link:

@@ -57,6 +57,7 @@ from fragility.models.descriptions.objects import (
     describe_object,
 )
 from fragility.models.descriptions.parts import Parts
+from fragility.models.wrappers import answers_for
 
 LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.local)
 GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
@@ -106,7 +107,9 @@ _BY_LIBRARY: dict[str, Callable[[Any], Parts | None]] = {
 
 
 def describe(value: Any) -> Parts:
-    """Return what a compound value consists of."""
+    """Return what a compound value consists of; a search is the same model as the estimator that it found."""
+    while (inner := answers_for(value)) is not None:
+        value = inner
     for description in _descriptions_of(type(value)):  # type: ignore[arg-type]
         found = description(value)
         if found is not None:

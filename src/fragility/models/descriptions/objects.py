@@ -15,14 +15,9 @@ NOT_PREDICTIVE = frozenset(
     {"n_jobs", "thread_count", "nthread", "num_threads", "verbose", "verbosity", "silent", "memory", "_sklearn_version"}
 )
 # Attributes in which a library keeps what use leaves behind.
-_SEARCH = frozenset({"cv_results_", "refit_time_"})  # seconds among them
 LEFT_BY_USE = {
     "numpy.vectorize": frozenset({"_ufunc"}),
     "skrub.MinHashEncoder": frozenset({"hash_dict_"}),
-    "sklearn.GridSearchCV": _SEARCH,
-    "sklearn.RandomizedSearchCV": _SEARCH,
-    "sklearn.HalvingGridSearchCV": _SEARCH,
-    "sklearn.HalvingRandomSearchCV": _SEARCH,
 }
 # Dictionaries of further parameters within the wrappers of a booster.
 FURTHER_PARAMETERS = {"lightgbm": "_other_params", "xgboost": "kwargs"}
