@@ -45,7 +45,7 @@ def sentences(path: Path) -> list[str]:
 
 # Modules whose errors no command of `fragility` can meet, or whose advice is about Python code the user must write.
 PYTHON_ONLY = {"display.py", "calibration.py"}
-OF_OTHER_LIBRARIES = {"probability", "feature_names_out", "init"}
+OF_OTHER_LIBRARIES = {"feature_names_out", "init", "refit"}
 ADVICE = re.compile(r"(?<![-\w])([a-z_]+)=(?!=)")
 MODULES = [p for p in sorted(SOURCE.rglob("*.py")) if p.name not in PYTHON_ONLY and "resmlp" not in p.parts]
 
@@ -78,7 +78,11 @@ def test_the_inspection_sees_advice():
         ("2 appears twice; pass ids=, or reset the index", "2 appears twice; name a column with distinct ids by --id"),
         ("categories, not numbers; use space='raw'", "categories, not numbers; use --space raw"),
         ("cannot audit it; use engine='auto'", "cannot audit it; use --engine auto"),
-        ("declare them in column order with classes=[...]", "declare them in column order with --classes A,B"),
+        ("declare them in column order: Model.wrap(model, classes=[...])",
+         "declare them in column order with --classes A,B"),
+        ("its classes; declare them in column order: Model.wrap(model, classes=[...], output='logits')",
+         "its classes; wrap it in Python, Model.wrap(model, classes=[...], output='logits'), and name it as "
+         "package.module:attribute"),
         ("load it with trust=True (a .skops", "load it with --trust (a .skops"),
         ("declare groups={block: [fields, ...]} that keep those fields together",
          "declare groups with --groups FILE (JSON: {block: [fields, ...]}) that keep those fields together"),

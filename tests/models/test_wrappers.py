@@ -171,7 +171,7 @@ def _confidence(model: Any, X: pd.DataFrame) -> Any:
     return p[np.arange(len(X)), np.searchsorted(model.classes_, model.predict(X))]
 
 
-# --- what only hands its rows on is the model inside it ----------------------------------------------------------------
+# --- what only hands its rows on is the model inside it ------------------------------------------------------------
 
 
 def fit_frozen(model: Any, X: pd.DataFrame, y: pd.Series) -> tuple[Any, Any]:

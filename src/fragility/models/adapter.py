@@ -38,9 +38,9 @@ from fragility.models.wrappers import look_through, members
 class Model:
     """A fitted classifier with declared classes; :meth:`Model.wrap` makes one.
 
-    A search stands for its ``best_estimator_`` and a frozen estimator for the one inside it. A classifier that only puts
-    a threshold on another one's probabilities is looked through too: ``decision`` is its rule, and the rest is read off
-    the classifier inside.
+    A search stands for its ``best_estimator_``, and a frozen estimator for the one inside it. A classifier that only
+    puts a threshold on another one's probabilities is looked through too: ``decision`` is its rule, and the rest is
+    read off the classifier inside.
 
     Attributes
     ----------
@@ -383,7 +383,8 @@ def _classes_of(head: Any, declared: Sequence[ClassLabel] | None) -> tuple[Class
         known = _booster_classes(head)
     if _has_several_outputs(head, known):
         raise ModelError(
-            f"{type_name(head)} predicts several outputs, and a certificate is about one; audit a classifier of one output"
+            f"{type_name(head)} predicts several outputs, and a certificate is about one; audit a classifier with one "
+            "output"
         )
     if declared is None:
         if known is None:
