@@ -13,11 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 
+def id_text(own_id: object) -> str:
+    """Return an id as it is compared: 7 and "7" are one id, and so are 0.0 and -0.0."""
+    return "0.0" if isinstance(own_id, float) and own_id == 0.0 else str(own_id)
+
+
 def places_by_id(wanted: Sequence[object], given: Sequence[object]) -> tuple[npt.NDArray[np.int64], list[object]]:
     """Return the place in ``given`` of every wanted id that is there, and the wanted ids that are not."""
-    place = {str(own_id): index for index, own_id in enumerate(given)}
-    missing = [own_id for own_id in wanted if str(own_id) not in place]
-    found = [place[str(own_id)] for own_id in wanted if str(own_id) in place]
+    place = {id_text(own_id): index for index, own_id in enumerate(given)}
+    missing = [own_id for own_id in wanted if id_text(own_id) not in place]
+    found = [place[id_text(own_id)] for own_id in wanted if id_text(own_id) in place]
     return np.asarray(found, dtype=np.int64), missing
 
 
@@ -27,7 +32,7 @@ LONGEST_RUN = 2_000_000  # keys that are sorted together; merging all of them wo
 
 def id_keys(ids: Sequence[object]) -> npt.NDArray[np.bytes_]:
     """Return 16 bytes for each id, different for different ids and the same for 7 and "7"."""
-    packed = b"".join(hashlib.blake2b(str(own_id).encode(), digest_size=KEY_BYTES).digest() for own_id in ids)
+    packed = b"".join(hashlib.blake2b(id_text(own_id).encode(), digest_size=KEY_BYTES).digest() for own_id in ids)
     return np.frombuffer(packed, dtype=f"S{KEY_BYTES}")
 
 

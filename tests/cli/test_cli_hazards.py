@@ -218,3 +218,12 @@ def test_sigterm_says_what_was_written(made, tmp_path):
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (143, "fragility: terminated; nothing was written\n")
+
+
+def test_two_zeros_are_one_id_and_nothing_is_written(table, made, tmp_path):
+    rows = table[700:720].reset_index(drop=True)
+    rows["loan"] = [0.0, -0.0, *map(float, range(2, len(rows)))]
+    rows.to_parquet(tmp_path / "rows.parquet")
+    said = refuse(*audit_words(made, tmp_path / "rows.parquet"), "--out", tmp_path / "audit")
+    assert "ids must be distinct, -0.0 appears twice" in said or "ids must be distinct, 0.0 appears 2 times" in said
+    assert not (tmp_path / "audit").exists()
