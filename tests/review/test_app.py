@@ -127,6 +127,8 @@ def test_a_blind_second_review_hides_the_first_until_it_is_given(ana, ben, bench
     decide(ben, other, "accept")
     team = ana.get("/team").text
     assert "<strong>0.00</strong>" in team and "<strong>1 of 2</strong>" in team  # escalate/accept and accept/accept
+    decide(ben, case, "escalate")  # they settle it, which is no agreement
+    assert "<strong>1 of 2</strong>" in ana.get("/team").text
 
 
 def test_the_team_may_ask_for_few_or_many(ana):

@@ -1,9 +1,12 @@
 """Decisions: what stands, what is hidden, what is refused; and nothing acknowledged is lost."""
 
+import secrets
 import sqlite3
 import threading
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
 from fragility.review.history import Case, blind_pairs, case_state, cohens_kappa
@@ -133,7 +136,7 @@ def test_a_second_review_is_blind(store):
     assert entry.blind
     state = store.state(a_case().digest)
     assert state.status == "conflict" and not state.second and not state.hidden_from("Ben")
-    assert blind_pairs([state]) == [("accept", "escalate")]
+    assert blind_pairs(store.blind_histories()) == [("accept", "escalate")]
     assert store.ask_second([a_case()], "Ana") == 0
 
 
@@ -146,6 +149,57 @@ def test_a_review_is_not_called_blind_where_the_reviewer_may_have_seen(store):
     second = store.decide(a_case(1), "Ben", "accept")
     store.undo(second.seq, "Ben")
     assert second.blind and not store.decide(a_case(1), "Ben", "escalate").blind  # Ben saw it in between
+
+
+def test_agreement_counts_what_was_decided_blind_whatever_follows(store):
+    """Two disagreeing pairs, each resolved the other way: the reviewers did not agree once."""
+    for number in range(2):
+        store.decide(a_case(number), "Ana", "accept")
+        store.ask_second([a_case(number)], "Ana")
+        store.decide(a_case(number), "Ben", "escalate")
+    store.decide(a_case(0), "Ana", "escalate")  # Ana follows Ben
+    store.decide(a_case(1), "Ben", "accept")  # Ben follows Ana
+    assert {state.status for state in store.states().values()} == {"escalate", "accept"}
+    assert blind_pairs(store.blind_histories()) == [("accept", "escalate")] * 2
+    store.undo(store.entries(a_case(0).digest)[2].seq, "Ben")  # nor does an undo
+    assert blind_pairs(store.blind_histories()) == [("accept", "escalate")] * 2
+
+
+def test_agreement_takes_the_decision_that_stood_when_the_blind_one_was_given(store):
+    slip = store.decide(a_case(), "Ana", "accept")
+    store.undo(slip.seq, "Ana")
+    store.decide(a_case(), "Ana", "escalate")
+    store.ask_second([a_case()], "Ana")
+    store.decide(a_case(), "Ben", "escalate")
+    assert blind_pairs(store.blind_histories()) == [("escalate", "escalate")]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    acts=st.lists(
+        st.tuples(st.sampled_from(["Ana", "Ben", "Cleo"]), st.sampled_from(["accept", "escalate", "second", "undo"])),
+        max_size=14,
+    )
+)
+def test_a_pair_that_was_counted_stays_as_it_was(tmp_path, acts):
+    """Whatever is done next, the pairs so far are the first of the pairs after it."""
+    store = Store.open(tmp_path / f"{secrets.token_hex(8)}.sqlite")
+    before: list[tuple[str, str]] = []
+    for reviewer, action in acts:
+        if action == "second":
+            store.ask_second([a_case()], reviewer)
+        elif action == "undo":
+            undone = {entry.undoes for entry in store.entries(a_case().digest)}
+            own = [e for e in store.entries(a_case().digest) if e.reviewer == reviewer and e.action != "undo"]
+            for entry in [e for e in own if e.seq not in undone][-1:]:
+                store.undo(entry.seq, reviewer)
+        else:
+            store.decide(a_case(), reviewer, action)
+        after = blind_pairs(store.blind_histories())
+        assert after[: len(before)] == before
+        assert len(after) == sum(entry.blind for entry in store.entries(a_case().digest))
+        before = after
+    store.close()
 
 
 def test_kappa_is_cohens():

@@ -391,7 +391,7 @@ class _Desk:
     def team(self, request: Request) -> Response:
         viewer, view = self.reviewer(request), self.view(request.url.query)
         states = self.store.states()
-        pairs = blind_pairs(states.values())
+        pairs = blind_pairs(self.store.blind_histories())
         recent = self.store.latest(RECENT)
         here = self.cases.by_digest(sorted({entry.case.digest for entry in recent}))
         of = {case.digest: state for case, state in states.items()}

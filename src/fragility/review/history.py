@@ -99,14 +99,17 @@ def undone_by(entries: Iterable[Entry]) -> dict[int, Entry]:
 # --- agreement ----------------------------------------------------------------------------------------------
 
 
-def blind_pairs(states: Iterable[CaseState]) -> list[tuple[str, str]]:
-    """Return (first decision, blind second decision) of every case that has both."""
+def blind_pairs(histories: Iterable[Sequence[Entry]]) -> list[tuple[str, str]]:
+    """Return (the decision that stood, the blind decision) for every blind decision in the histories of cases.
+
+    Both are taken as they were when the blind decision was given. What follows, an undo or a change of mind, is made by
+    reviewers who know each other's decision, so it says nothing about agreement.
+    """
     pairs = []
-    for state in states:
-        second = next((entry for entry in state.standing if entry.blind), None)
-        first = next((entry for entry in state.standing if not entry.blind), None)
-        if first is not None and second is not None:
-            pairs.append((first.action, second.action))
+    for entries in histories:
+        for i, entry in enumerate(entries):
+            before = case_state(entries[:i]).standing if entry.blind else ()
+            pairs += [(first.action, entry.action) for first in before[:1]]
     return pairs
 
 

@@ -31,7 +31,7 @@ from fragility.review.history import (
 )
 
 APPLICATION_ID = 0x46524756  # marks the file as ours
-VERSION = 1
+VERSION = 2
 LEASE = 15 * 60.0  # seconds for which a case given out by "next" is nobody else's
 PATIENCE = 30.0  # seconds to wait for another writer
 LONGEST_NOTE = 4000
@@ -56,6 +56,7 @@ CREATE TABLE entries (
 );
 CREATE INDEX entries_of_case ON entries (digest, seq);
 CREATE INDEX entries_of_bulk ON entries (bulk) WHERE bulk IS NOT NULL;
+CREATE INDEX entries_blind ON entries (digest) WHERE blind;
 CREATE TRIGGER entries_stay BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'the history is append-only'); END;
 CREATE TRIGGER entries_remain BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'the history is append-only'); END;
 CREATE TABLE claims (digest TEXT PRIMARY KEY, reviewer TEXT NOT NULL, until REAL NOT NULL);
@@ -175,6 +176,14 @@ class Store:
             for digest, entries in groupby(_entries(self._read(sql, part)), key=lambda entry: entry.case.digest):
                 found[digest] = case_state(entries)
         return found
+
+    def blind_histories(self) -> list[list[Entry]]:
+        """Return the history of every case that was ever decided blind."""
+        rows = self._read(
+            f"SELECT {COLUMNS} FROM entries WHERE digest IN (SELECT digest FROM entries WHERE blind) "
+            "ORDER BY digest, seq"
+        )
+        return [list(entries) for _, entries in groupby(_entries(rows), key=lambda entry: entry.case.digest)]
 
     def entry(self, seq: int) -> Entry | None:
         """Return the entry of this number."""
