@@ -91,13 +91,13 @@ def write_decisions(path: Path, certs: fg.Certificates) -> None:
 class Client:
     def __init__(self, address: str) -> None:
         self.place = urlsplit(address).netloc
-        self.connection = http.client.HTTPConnection(self.place, timeout=120)
+        self.connection = http.client.HTTPConnection("127.0.0.1", int(self.place.rpartition(":")[2]), timeout=120)
         self.cookies: list[str] = []
         self.ask(f"/?{urlsplit(address).query}")
         self.ask("/who", urlencode({"name": "Ana"}))
 
     def ask(self, path: str, body: str | None = None) -> tuple[float, int, bytes]:
-        headers = {"cookie": "; ".join(self.cookies)}
+        headers = {"host": self.place, "cookie": "; ".join(self.cookies)}
         if body is not None:
             headers |= {"origin": f"http://{self.place}", "content-type": "application/x-www-form-urlencoded"}
         started = time.perf_counter()

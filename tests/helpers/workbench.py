@@ -1,11 +1,14 @@
 """A workbench over a small audit, asked in this process or started as one of its own."""
 
+import http.client
+import os
 import re
 import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlencode, urlsplit
 
 import pandas as pd
 from starlette.testclient import TestClient
@@ -14,12 +17,12 @@ import fragility as fg
 from fragility.review.app import Workbench, create_app
 from fragility.review.queries import CaseIndex
 from fragility.review.rows import given_rows
+from fragility.review.sessions import Sessions
 from fragility.review.store import Store
 from fragility.review.whatif import WhatIf
 
-PORT = 8808
-TOKEN = "the-token-of-these-tests"
-ADDRESS = f"http://127.0.0.1:{PORT}"
+HOST, PORT = "review-of-these-tests.localhost", 8808
+ADDRESS = f"http://{HOST}:{PORT}"
 
 
 @dataclass(frozen=True)
@@ -57,16 +60,17 @@ def workbench(audit: Audit, store: Path, *, data: bool = True, policy: fg.Review
         cases.close()
 
 
-def stranger(bench: Workbench, **headers: str) -> TestClient:
+def stranger(bench: Workbench, sessions: Sessions | None = None, **headers: str) -> TestClient:
     """Someone who reaches the port and knows nothing."""
-    app = create_app(bench, token=TOKEN, port=PORT)
+    app = create_app(bench, sessions or Sessions(HOST, PORT))
     return TestClient(app, base_url=ADDRESS, headers=headers, follow_redirects=False, raise_server_exceptions=False)
 
 
 def reviewer(bench: Workbench, name: str) -> TestClient:
     """A reviewer's browser, who opened the first address and said who they are."""
-    client = stranger(bench, origin=ADDRESS)
-    assert client.get("/", params={"token": TOKEN}).status_code == 303
+    sessions = Sessions(HOST, PORT)
+    client = stranger(bench, sessions, origin=ADDRESS)
+    assert client.get(sessions.new_address()).status_code == 200
     assert client.post("/who", data={"name": name, "next": "/queue"}).headers["location"] == "/queue"
     return client
 
@@ -76,17 +80,56 @@ def keys(page: str) -> list[str]:
     return re.findall(r'href="/case/([^?"]+)[^"]*" data-line', page)
 
 
+class Client:
+    """A browser's requests and cookies, over one connection to a workbench that runs on its own."""
+
+    def __init__(self, address: str, name: str) -> None:
+        self.place = urlsplit(address).netloc  # a name that browsers resolve, and this system may not
+        self.connection = http.client.HTTPConnection("127.0.0.1", int(self.place.rpartition(":")[2]), timeout=30)
+        self.cookies: dict[str, str] = {}
+        assert self.ask("GET", f"/?{urlsplit(address).query}")[0] == 200
+        assert self.post("/who", {"name": name})[0] == 303
+
+    def ask(self, method: str, path: str, body: str | None = None, kind: str = "") -> tuple[int, bytes]:
+        headers = {"host": self.place, "cookie": "; ".join(f"{k}={v}" for k, v in self.cookies.items())}
+        if body is not None:
+            headers |= {"origin": f"http://{self.place}", "content-type": kind}
+        self.connection.request(method, path, body, headers)
+        answer = self.connection.getresponse()
+        for name, value in answer.getheaders():
+            if name.lower() == "set-cookie":
+                key, _, rest = value.partition("=")
+                self.cookies[key] = rest.partition(";")[0]
+        return answer.status, answer.read()
+
+    def post(self, path: str, words: dict[str, str]) -> tuple[int, bytes]:
+        return self.ask("POST", path, urlencode(words), "application/x-www-form-urlencoded")
+
+    def new_address(self) -> str:
+        """Return an address that lets another browser in."""
+        self.connection.close()  # the server may have closed it, too
+        return re.search(r"http://\S+token=[\w-]+", self.post("/team/address", {"view": ""})[1].decode())[0]
+
+
 @contextmanager
-def started(audit: Audit, store: Path, *words: object):
-    """The command itself, as a process; yields the process and the address it prints."""
-    command = [sys.executable, "-m", "fragility", "review", audit.folder, "--store", store, "--no-open", *words]
+def started(audit: Audit, store: Path, *words: object, browser: str | None = None, **variables: str):
+    """The command itself, as a process; yields the process and the address it prints.
+
+    ``browser`` is the command that opens a browser; ``variables`` are added to the environment.
+    """
+    command = [sys.executable, "-m", "fragility", "review", audit.folder, "--store", store, *words]
     process = subprocess.Popen(
-        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+        [str(word) for word in (command if browser else [*command, "--no-open"])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, **({"BROWSER": browser} if browser else {}), **variables},
     )
     try:
         assert process.stdout is not None and process.stderr is not None
         address = process.stdout.readline().strip()
-        assert address.startswith("http://127.0.0.1:"), process.stderr.read()
+        assert address.startswith("http://"), process.stderr.read()
         yield process, address
     finally:
         process.kill()

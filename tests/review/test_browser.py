@@ -3,123 +3,29 @@
 Needs Debian's chromium and chromium-driver (`make setup-browser`); skipped, with the reason, where they are absent.
 """
 
-import json
-import shutil
-from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import pytest
 import skops.io
-from workbench import started
-
-selenium = pytest.importorskip("selenium", reason="selenium is not installed")
-from axe_selenium_python import Axe  # noqa: E402
-from selenium import webdriver  # noqa: E402
-from selenium.webdriver.chrome.service import Service  # noqa: E402
-from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
-
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    BROWSER is None or DRIVER is None, reason="chromium or chromedriver not found; `make setup-browser` installs them"
-)
-FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
-DESK, PHONE = (1280, 900), (360, 740)
-
-
-class Browser:
-    """A browser with the few gestures that these tests make."""
-
-    def __init__(self, driver, address: str, size: tuple[int, int], dark: bool) -> None:
-        self.driver, self.address = driver, address
-        self.here = address.split("/?")[0]
-        metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-
-    def enter(self, name: str) -> None:
-        self.driver.get(self.address)
-        self.find("#name").send_keys(name)
-        self.follow(lambda: self.find("#name").submit())
-
-    def find(self, selector: str):
-        return WebDriverWait(self.driver, 20).until(lambda d: d.find_element(By.CSS_SELECTOR, selector))
-
-    def text(self, selector: str) -> str:
-        return self.find(selector).text
-
-    def all(self, selector: str) -> list:
-        return self.driver.find_elements(By.CSS_SELECTOR, selector)
-
-    def follow(self, gesture) -> None:
-        """Make a gesture that leads to another page, and wait for it."""
-        self.driver.execute_script("window.left = true")
-        gesture()
-        ready = "return !window.left && document.readyState === 'complete'"
-        WebDriverWait(self.driver, 20).until(lambda d: d.execute_script(ready))
-
-    def press(self, *keys: str) -> None:
-        ActionChains(self.driver).send_keys(*keys).perform()
-
-    def focused(self, expression: str):
-        return self.driver.execute_script(f"return document.activeElement.{expression}")
-
-    def until(self, holds) -> None:
-        WebDriverWait(self.driver, 20).until(lambda d: holds())
-
-    def go(self, path: str) -> None:
-        self.driver.get(self.here + path)
-
-    def serious_findings(self) -> list[str]:
-        axe = Axe(self.driver)
-        axe.inject()
-        found = axe.run()["violations"]
-        grave = [finding for finding in found if finding["impact"] in ("serious", "critical")]
-        return [f"{f['id']}: {f['help']}: {[node['html'][:120] for node in f['nodes'][:3]]}" for f in grave]
-
-    def fits(self) -> bool:
-        return bool(self.driver.execute_script("return document.documentElement.scrollWidth <= innerWidth"))
-
-    def check_quiet(self) -> None:
-        """No error in the console, and no request to anywhere but the workbench."""
-        assert [entry for entry in self.driver.get_log("browser") if entry["level"] != "INFO"] == []
-        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-        elsewhere = [url for url in asked if not url.startswith((self.here + "/", "data:", "chrome:", "about:"))]
-        assert asked and elsewhere == []
-
-
-@contextmanager
-def browser(address: str, folder, size: tuple[int, int] = DESK, dark: bool = False):
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in (*FLAGS, f"--user-data-dir={folder}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    try:
-        yield Browser(driver, address, size, dark)
-    finally:
-        driver.quit()
+from reviewing import DESK, PHONE, browser
+from selenium.webdriver.common.keys import Keys
+from workbench import Client, started
 
 
 @pytest.fixture(scope="module")
 def served(audited, tmp_path_factory):
-    """The command as a user starts it, with model and rows."""
+    """The command as a user starts it, with model and rows; makes an address for each browser."""
     folder = tmp_path_factory.mktemp("served")
     skops.io.dump(audited.model, folder / "model.skops")
     rows = audited.X.assign(loan=audited.certs.table.column("id").to_pylist())
     rows.to_parquet(folder / "rows.parquet")
     words = ("--model", folder / "model.skops", "--trust", "--data", folder / "rows.parquet", "--id", "loan")
     with started(audited, folder / "review.sqlite", *words) as (_, address):
-        yield address
+        yield Client(address, "Host").new_address
 
 
 def test_a_decision_in_the_browser(served, tmp_path):
-    with browser(served, tmp_path / "profile") as ana:
+    with browser(served(), tmp_path / "profile") as ana:
         ana.enter("Ana Lima")
         ana.follow(lambda: ana.all("[data-line]")[3].click())
         ana.find("#note").send_keys("checked by telephone")
@@ -131,7 +37,7 @@ def test_a_decision_in_the_browser(served, tmp_path):
 @pytest.mark.slow
 def test_the_way_of_a_review(served, audited, tmp_path):
     """Open the queue, filter, open a case, use what-if, decide, undo, reload, see it."""
-    with browser(served, tmp_path / "profile") as ana:
+    with browser(served(), tmp_path / "profile") as ana:
         ana.enter("Ana")
         assert urlsplit(ana.driver.current_url).query == "" and "token" not in ana.driver.page_source
         ana.find("#f-label").send_keys("good")
@@ -169,7 +75,7 @@ def test_the_way_of_a_review(served, audited, tmp_path):
 
 @pytest.mark.slow
 def test_everything_by_keyboard(served, tmp_path):
-    with browser(served, tmp_path / "profile") as ben:
+    with browser(served(), tmp_path / "profile") as ben:
         ben.enter("Ben")
         ben.press("?")
         ben.until(lambda: ben.find("#help").is_displayed())
@@ -217,31 +123,62 @@ def test_everything_by_keyboard(served, tmp_path):
         ben.check_quiet()
 
 
+def decisions_of(ana) -> int:
+    """How many decisions of this reviewer stand, as Team counts them."""
+    ana.go("/team")
+    return sum(int(cell.text) for cell in ana.all("#counts tr[data-reviewer='" + ana.text(".person strong") + "'] td"))
+
+
+@pytest.mark.slow
+def test_a_held_key_decides_one_case(served, tmp_path):
+    with browser(served(), tmp_path / "profile") as ana:
+        ana.enter("Ana Held")
+        ana.follow(lambda: ana.press("n"))
+        ana.hold("a", 30)
+        ana.until(lambda: "accepted." in ana.text(".notice"))
+        assert decisions_of(ana) == 1
+        ana.go("/queue")
+        ana.press("j")
+        ana.hold("j", 4)  # through the lines of the queue a held key may run
+        assert ana.focused("textContent") == ana.all("[data-line]")[4].text
+
+
+@pytest.mark.slow
+def test_twenty_cases_with_twenty_one_keys(served, tmp_path):
+    with browser(served(), tmp_path / "profile") as ana:
+        ana.enter("Ana Fast")
+        ana.go("/queue?budget=all&confident=0")
+        ana.follow(lambda: ana.press("n"))
+        for _ in range(20):
+            ana.follow(lambda: ana.press("a"))
+        assert decisions_of(ana) == 20
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_no_page_has_a_serious_finding_and_all_fit(served, tmp_path, size, dark):
-    with browser(served, tmp_path / "profile", size, dark) as eva:
-        eva.driver.get(served)
-        findings = eva.serious_findings()
+def test_axe_finds_nothing_on_any_page_and_all_fit(served, tmp_path, size, dark):
+    with browser(served(), tmp_path / "profile", size, dark) as eva:
+        eva.driver.get(eva.address)
+        findings = eva.findings()
         eva.enter(f"Eva {size[0]} {dark}")
         first = urlsplit(eva.find("[data-line]").get_attribute("href"))
         eva.go("/queue?budget=all&confident=0&page=2")
         for path in (None, f"{first.path}?{first.query}", "/team", "/bulk", "/who", "/queue?search=none", "/nothing"):
             if path is not None:
                 eva.go(path)
-            findings += [f"{path}: {finding}" for finding in eva.serious_findings()]
+            findings += [f"{path}: {finding}" for finding in eva.findings()]
             assert eva.fits(), f"{path} is wider than the screen"
         eva.go(f"{first.path}?{first.query}")
         eva.press("r")
         eva.press("?")
-        findings += [f"open: {finding}" for finding in eva.serious_findings()]
+        findings += [f"open: {finding}" for finding in eva.findings()]
         assert findings == []
 
 
 @pytest.mark.slow
 def test_what_has_the_focus_is_never_behind_the_decision_bar(served, tmp_path):
-    with browser(served, tmp_path / "profile") as ana:
+    with browser(served(), tmp_path / "profile") as ana:
         ana.enter("Ana")
         ana.follow(lambda: ana.all("[data-line]")[0].click())
         hidden = ana.driver.execute_script(

@@ -1,13 +1,14 @@
-"""Which requests are answered: none from another site, none without the token, none that is not ours."""
+"""Which requests are answered: none from another site, none without a session, none that is not ours."""
 
 import re
 import socket
 
 import pytest
-from workbench import ADDRESS, PORT, TOKEN, keys, reviewer, stranger, workbench
+from workbench import ADDRESS, HOST, PORT, keys, reviewer, stranger, workbench
 
-from fragility.review.guards import BODY_LIMIT, HEADERS
+from fragility.review.guards import BODY_LIMIT, HEADERS, _token_in, _without_token
 from fragility.review.serving import LOOPBACK, PortError, listen
+from fragility.review.sessions import Sessions, random_host
 from fragility.review.views import View
 
 PAGES = ["/", "/queue", "/who", "/team", "/bulk", "/export/decisions.csv", "/static/review.css", "/nothing"]
@@ -22,55 +23,92 @@ def decide_address(client) -> str:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", f"evil.example:{PORT}", "127.0.0.1", f"127.0.0.1:{PORT + 1}", f"localhost.evil.example:{PORT}",
-     f"0.0.0.0:{PORT}", f"127.0.0.1:{PORT}@evil.example", "", f"127.0.0.1:{PORT}, evil.example"],
+    ["evil.example", f"evil.example:{PORT}", "127.0.0.1", f"127.0.0.1:{PORT}", f"localhost:{PORT}", f"[::1]:{PORT}",
+     f"other.localhost:{PORT}", HOST, f"{HOST}:{PORT + 1}", f"{HOST}.:{PORT}", f"x.{HOST}:{PORT}", f"0.0.0.0:{PORT}",
+     f"{HOST}:{PORT}@evil.example", "", f"{HOST}:{PORT}, evil.example"],
 )  # fmt: skip
 def test_a_name_that_points_here_is_not_ours(bench, ana, host):
     """DNS rebinding: the browser believes the page is evil.example's, and says so; even with the token."""
     for path in PAGES:
         answer = ana.get(path, headers={"host": host})
         assert answer.status_code == 403 and "<html" not in answer.text, path
-    assert stranger(bench).get(f"/?token={TOKEN}", headers={"host": host}).status_code == 403
+    sessions = Sessions(HOST, PORT)
+    assert stranger(bench, sessions).get(sessions.new_address(), headers={"host": host}).status_code == 403
     write = ana.post("/who", data={"name": "Eve"}, headers={"host": host, "origin": f"http://{host}"})
     assert write.status_code == 403
 
 
-def test_the_loopback_names_are_ours(bench, ana):
-    for name in ("localhost", "LOCALHOST", "[::1]", "127.0.0.1"):
-        assert ana.get("/static/review.css", headers={"host": f"{name}:{PORT}"}).status_code == 200
+def test_only_the_name_of_this_server_is_ours(bench, ana):
+    assert ana.get("/static/review.css", headers={"host": f"{HOST}:{PORT}".upper()}).status_code == 200
+    refused = ana.get("/queue", headers={"host": f"127.0.0.1:{PORT}"})
+    assert refused.status_code == 403 and HOST not in refused.text  # the name is a secret, too
+    assert len({random_host() for _ in range(50)}) == 50
 
 
-# --- token --------------------------------------------------------------------------------------------------
+# --- token and session ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_without_the_token_nothing_is_told(bench, path):
-    client = stranger(bench, origin=ADDRESS)
+def test_without_a_session_nothing_is_told(bench, path):
+    sessions = Sessions(HOST, PORT)
+    client = stranger(bench, sessions, origin=ADDRESS)
+    token = sessions.new_address().partition("=")[2]
     assert client.get(path).status_code == 401
     assert client.get(path, params={"token": "wrong"}).status_code == 401
-    assert client.get(path, params={"token": TOKEN[:-1]}).status_code == 401
-    assert client.get(path, cookies={f"fragility-review-{PORT}": "wrong"}).status_code == 401
-    assert client.get(path, cookies={"fragility-review-9999": TOKEN}).status_code == 401
-    assert client.post("/who", data={"name": "Eve", "token": TOKEN}).status_code == 401
-    assert client.post(f"/who?token={TOKEN}", data={"name": "Eve"}).status_code == 401  # it opens pages, never writes
+    assert client.get(path, params={"token": token[:-1]}).status_code == 401
+    for value in ("wrong", token):
+        assert client.get(path, headers={"cookie": f"{sessions.cookie}={value}"}).status_code == 401
+    assert client.post("/who", data={"name": "Eve", "token": token}).status_code == 401
+    assert client.post(f"/who?token={token}", data={"name": "Eve"}).status_code == 401  # it opens pages, never writes
+    assert client.head(path, params={"token": token}).status_code == 401
+    assert client.get("/", params={"token": token}).status_code == 200  # none of which has used it up
 
 
-def test_the_first_address_leaves_no_token_behind(bench):
-    client = stranger(bench)
-    answer = client.get("/queue", params={"token": TOKEN, "label": "bad & worse"})
-    assert answer.status_code == 303 and answer.headers["location"] == "/queue?label=bad+%26+worse"
+def test_a_token_works_once_and_leaves_no_trace(bench):
+    sessions = Sessions(HOST, PORT)
+    client = stranger(bench, sessions)
+    token = sessions.new_address().partition("=")[2]
+    answer = client.get("/queue", params={"token": token, "label": "bad & worse"})
+    assert answer.status_code == 200 and 'content="0; url=/queue?label=bad+%26+worse"' in answer.text
     cookie = answer.headers["set-cookie"]
-    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and f"fragility-review-{PORT}=" in cookie
+    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and "; Path=/;" in cookie and "Domain" not in cookie
+    assert cookie.startswith(f"fragility-review-{PORT}-") and token not in cookie and token not in answer.text
     assert client.get("/who").status_code == 200
+    again = client.get("/queue", params={"token": token})
+    assert again.status_code == 200 and "set-cookie" not in again.headers  # the same browser may come again
+    other = stranger(bench, sessions)
+    refused = other.get("/queue", params={"token": token})
+    assert refused.status_code == 401 and "lets one browser in, once" in refused.text
+    assert "set-cookie" not in refused.headers and other.get("/who").status_code == 401
+
+
+def test_a_reviewer_makes_an_address_for_another_browser(bench):
+    sessions = Sessions(HOST, PORT)
+    ana, ben = (stranger(bench, sessions, origin=ADDRESS) for _ in range(2))
+    ana.get(sessions.new_address())
+    ana.post("/who", data={"name": "Ana"})
+    address = re.search(r"http://\S+token=[\w-]+", ana.post("/team/address", data={"view": ""}).text)[0]
+    assert ben.get(address).status_code == 200 and ben.post("/who", data={"name": "Ben"}).status_code == 303
+    assert "<strong>Ben</strong>" in ben.get("/queue").text and "<strong>Ana</strong>" in ana.get("/queue").text
+    assert stranger(bench, sessions).get(address).status_code == 401
+
+
+def test_no_cookie_tells_who_is_reviewing(ana):
+    """Another server of this machine can set cookies; the name is not one of them."""
+    assert len(ana.cookies) == 1
+    forged = {"cookie": "; ".join([*(f"{k}={v}" for k, v in ana.cookies.items()), f"fragility-reviewer-{PORT}=Eve"])}
+    assert "<strong>Ana Lima</strong>" in ana.get("/queue", headers=forged).text
+
+
+def test_the_session_of_one_server_is_none_of_another(bench, ana):
+    cookies = "; ".join(f"{name}={value}" for name, value in ana.cookies.items())
+    assert stranger(bench).get("/queue", headers={"cookie": cookies}).status_code == 401
 
 
 @pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example", "/%2F/evil.example", "///evil.example"])
-def test_the_first_address_leads_nowhere_else(bench, path):
-    from fragility.review.guards import Guards
-
-    guards = Guards(None, port=PORT, token=TOKEN)
-    scope = {"method": "GET", "path": path.replace("%2F", "/"), "query_string": f"token={TOKEN}".encode()}
-    assert re.match(r"/[^/\\]", guards._entered(scope))
+def test_the_first_address_leads_nowhere_else(path):
+    scope = {"path": path.replace("%2F", "/"), "query_string": b"token=abc"}
+    assert _token_in(scope) == "abc" and re.match(r"/[^/\\]", _without_token(scope))
 
 
 # --- writes -------------------------------------------------------------------------------------------------
@@ -83,9 +121,9 @@ def test_the_first_address_leads_nowhere_else(bench, path):
         {"origin": f"http://evil.example:{PORT}"},
         {"origin": "null"},
         {"origin": ""},
-        {"origin": f"https://127.0.0.1:{PORT}"},
+        {"origin": f"https://{HOST}:{PORT}"},
         {"origin": f"http://localhost:{PORT}"},  # not the name this request went to
-        {"origin": f"http://127.0.0.1:{PORT + 1}"},
+        {"origin": f"http://{HOST}:{PORT + 1}"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
         {"sec-fetch-site": "none"},
@@ -124,7 +162,8 @@ def test_large_bodies_are_refused_whether_announced_or_not(bench, ana):
     assert ana.post(address, content=note, headers=form).status_code == 413
     pieces = (note[i : i + 1000] for i in range(0, len(note), 1000))  # sent in chunks, without a length
     assert ana.post(address, content=pieces, headers=form).status_code == 413
-    assert ana.post(address, content=note, headers={**form, "content-length": "-1"}).status_code == 413
+    for announced in ("-1", "9" * 5000):
+        assert ana.post(address, content=note, headers={**form, "content-length": announced}).status_code == 413
     assert bench.store.last() == 0
 
 
@@ -194,19 +233,42 @@ def test_markup_in_data_names_and_notes_is_shown_as_text(hostile, tmp_path):
 # --- the port -----------------------------------------------------------------------------------------------
 
 
+def close(sockets) -> None:
+    for each in sockets:
+        each.close()
+
+
 def test_it_listens_on_this_machine_only():
-    with listen(None) as first:
-        assert first.getsockname()[0] == LOOPBACK == "127.0.0.1"
-        first.listen()
-        with pytest.raises(PortError, match="choose another --port"), listen(first.getsockname()[1]):
-            pass
-        with listen(None) as second:  # the usual port is taken, perhaps by the first
-            assert second.getsockname() != first.getsockname() and second.family == socket.AF_INET
+    first = listen(None)
+    assert first[0].getsockname()[0] == LOOPBACK == "127.0.0.1"
+    assert {each.getsockname()[0] for each in first} <= {"127.0.0.1", "::1"}
+    assert len({each.getsockname()[1] for each in first}) == 1
+    for each in first:
+        each.listen()
+    with pytest.raises(PortError, match="choose another --port"):
+        listen(first[0].getsockname()[1])
+    second = listen(None)  # the usual port is taken, perhaps by the first
+    assert second[0].getsockname() != first[0].getsockname() and second[0].family == socket.AF_INET
+    close((*first, *second))
+
+
+def test_a_port_that_someone_else_has_on_the_other_loopback_address_is_not_taken():
+    """Browsers try ::1 first, and would bring the token there."""
+    squatter = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    try:
+        squatter.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no ::1")
+    squatter.listen()
+    with pytest.raises(PortError, match="choose another --port"):
+        listen(squatter.getsockname()[1])
+    squatter.close()
 
 
 def test_a_queue_needs_a_name_first(bench):
-    client = stranger(bench, origin=ADDRESS)
-    client.get("/", params={"token": TOKEN})
+    sessions = Sessions(HOST, PORT)
+    client = stranger(bench, sessions, origin=ADDRESS)
+    client.get(sessions.new_address())
     assert client.get(f"/queue?{View(label='bad').address()}").headers["location"].startswith("/who?next=%2Fqueue%3F")
     assert client.post("/next", data={"view": ""}).status_code == 403
     assert client.get("/case/1-2/state").json() == {"error": "say who you are first, then try again"}

@@ -3,43 +3,18 @@
 import http.client
 import json
 import os
+import re
 import signal
 import threading
 import time
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
-from workbench import started
+from workbench import Client, started
 
 from fragility.review.store import Store
 
 WRITES = 1000
-
-
-class Browser:
-    """One client with its cookies, over one connection."""
-
-    def __init__(self, address: str, name: str) -> None:
-        self.place = urlsplit(address).netloc
-        self.connection = http.client.HTTPConnection(self.place, timeout=30)
-        self.cookies: dict[str, str] = {}
-        assert self.ask("GET", f"/?{urlsplit(address).query}")[0] == 303
-        assert self.post("/who", {"name": name})[0] == 303
-
-    def ask(self, method: str, path: str, body: str | None = None, kind: str = "") -> tuple[int, bytes]:
-        headers = {"cookie": "; ".join(f"{k}={v}" for k, v in self.cookies.items())}
-        if body is not None:
-            headers |= {"origin": f"http://{self.place}", "content-type": kind}
-        self.connection.request(method, path, body, headers)
-        answer = self.connection.getresponse()
-        for name, value in answer.getheaders():
-            if name.lower() == "set-cookie":
-                key, _, rest = value.partition("=")
-                self.cookies[key] = rest.partition(";")[0]
-        return answer.status, answer.read()
-
-    def post(self, path: str, words: dict[str, str]) -> tuple[int, bytes]:
-        return self.ask("POST", path, urlencode(words), "application/x-www-form-urlencoded")
 
 
 @pytest.mark.slow
@@ -50,7 +25,7 @@ def test_a_kill_during_a_burst_of_writes_loses_nothing_acknowledged(audited, tmp
     case = f"/case/0-{audited.certs[0].digest[7:23]}"
     acknowledged: dict[str, list[str]] = {"Ana": [], "Ben": []}
 
-    def write(browser: Browser, name: str) -> None:
+    def write(browser: Client, name: str) -> None:
         for number in range(WRITES // 2):
             note = f"{name} {number}"
             try:
@@ -61,7 +36,7 @@ def test_a_kill_during_a_burst_of_writes_loses_nothing_acknowledged(audited, tmp
                 acknowledged[name].append(note)
 
     with started(audited, store) as (process, address):
-        threads = [threading.Thread(target=write, args=(Browser(address, name), name)) for name in acknowledged]
+        threads = [threading.Thread(target=write, args=(Client(address, name), name)) for name in acknowledged]
         for thread in threads:
             thread.start()
         while sum(map(len, acknowledged.values())) < WRITES // 3 and any(t.is_alive() for t in threads):
@@ -81,8 +56,8 @@ def test_a_kill_during_a_burst_of_writes_loses_nothing_acknowledged(audited, tmp
 @pytest.mark.slow
 def test_the_command_serves_what_it_was_given(audited, tmp_path):
     with started(audited, tmp_path / "review.sqlite") as (process, address):
-        assert urlsplit(address).hostname == "127.0.0.1" and process.poll() is None
-        browser = Browser(address, "Ana")
+        assert re.fullmatch(r"review-[0-9a-f]{20}\.localhost", urlsplit(address).hostname) and process.poll() is None
+        browser = Client(address, "Ana")
         status, page = browser.ask("GET", "/queue")
         assert status == 200 and b"data-line" in page
         key = f"0-{audited.certs[0].digest[7:23]}"

@@ -52,6 +52,9 @@ Port = Annotated[
     int | None, typer.Option("--port", metavar="N", min=1, max=65535, help="The port to listen on. (default 8808)")
 ]
 NoOpen = Annotated[bool, typer.Option("--no-open", help="Print the address, but do not open the browser.")]
+PlainAddress = Annotated[
+    bool, typer.Option("--plain-address", help="Serve under 127.0.0.1, for browsers that do not find .localhost names.")
+]
 ExportFile = Annotated[
     Path, typer.Option("--out", metavar="FILE", help="The table to write (.csv or .parquet).", show_default=False)
 ]
@@ -78,6 +81,7 @@ def review(
     store: StoreOption = None,
     port: Port = None,
     no_open: NoOpen = False,
+    plain_address: PlainAddress = False,
     separator: Separator = None,
     encoding: Encoding = None,
     decimal: Decimal = None,
@@ -96,19 +100,21 @@ def review(
     """
     _refuse_without(context, model, data)
     _check_installed()
-    from fragility.review.serving import listen, open_workbench, serve
+    from fragility.review.serving import ending_signals, listen, open_workbench, serve
 
     form = csv_format(separator, encoding, decimal, data)
     given = _read_given(model, data, target, id_column, form, classes, trust)
     chosen = None if policy is None else fg.ReviewPolicy.load(policy)
-    listening = listen(port)
-    bench = open_workbench(directory, store=store, policy=chosen, given=given)
+    with ending_signals():
+        listening = listen(port)
+        bench = open_workbench(directory, store=store, policy=chosen, given=given)
 
-    def announce(address: str) -> None:
-        out().print(address, soft_wrap=True)
-        note(f"decisions are kept in {bench.store.path}; Ctrl-C ends the workbench")
+        def announce(address: str) -> None:
+            out().print(address, soft_wrap=True)
+            note("this address lets one browser in, once; if a browser does not find it, add --plain-address")
+            note(f"decisions are kept in {bench.store.path}; Ctrl-C ends the workbench")
 
-    serve(bench, listening, announce=announce, browser=not no_open)
+        serve(bench, listening, announce=announce, browser=not no_open, plain=plain_address)
     note(f"stopped; next: fragility review export --store {bench.store.path} --out decisions.csv")
 
 

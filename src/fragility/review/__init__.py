@@ -7,6 +7,7 @@
     rows       the audited rows themselves, where they are given
     whatif     the model's answer in any state of one row
     pages      what each page shows, and its pictures
+    sessions   tokens that open the workbench once, and the browsers that came in with one
     guards     which requests are answered at all
     app        addresses, and what happens at them
     serving    the process: one port of this machine, and the browser

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from typing import Annotated, Any
-from urllib.parse import parse_qs, quote, unquote, urlencode
+from urllib.parse import parse_qs, urlencode
 
 import pyarrow.csv
 import pyarrow.parquet
@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException
 import fragility.review.pages as pages
 from fragility.errors import CertificateError, DataError, FragilityError
 from fragility.review.exporting import decisions_table, for_spreadsheets
-from fragility.review.guards import Guards
+from fragility.review.guards import SESSION, Guards
 from fragility.review.history import (
     DECISIONS,
     OPEN,
@@ -38,13 +38,13 @@ from fragility.review.history import (
 )
 from fragility.review.queries import CANDIDATES, CaseIndex, QueuedCase, case_key
 from fragility.review.rows import GivenRows
+from fragility.review.sessions import Session, Sessions
 from fragility.review.store import ConflictError, RefusedError, Store, StoreError, reviewer_name
 from fragility.review.views import View, ViewError
 from fragility.review.whatif import WhatIf
 
 STATIC = {"review.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
 RECENT = 100
-YEAR = 365 * 24 * 3600
 MOST_ASKED = 1000  # second reviews in one request
 
 
@@ -93,9 +93,9 @@ Form = Annotated[Words, Depends(form_words)]
 Json = Annotated[Any, Depends(json_body)]
 
 
-def create_app(bench: Workbench, *, token: str, port: int) -> Guards:
+def create_app(bench: Workbench, sessions: Sessions) -> Guards:
     """Return the guarded application."""
-    desk = _Desk(bench, f"fragility-reviewer-{port}")
+    desk = _Desk(bench, sessions)
     app = FastAPI(title="fragility review", docs_url=None, redoc_url=None, openapi_url=None)
     reading: dict[str, Callable[..., Response]] = {
         "/": desk.start, "/queue": desk.queue, "/who": desk.who, "/case/{key}": desk.case,
@@ -106,56 +106,49 @@ def create_app(bench: Workbench, *, token: str, port: int) -> Guards:
         "/who": desk.say_who, "/next": desk.next_case, "/case/{key}/decide": desk.decide,
         "/case/{key}/undo": desk.undo, "/case/{key}/second": desk.ask_second, "/case/{key}/whatif": desk.ask_whatif,
         "/bulk": desk.decide_all, "/bulk/undo": desk.undo_all, "/team/second": desk.ask_seconds,
+        "/team/address": desk.make_address,
     }  # fmt: skip
     for method, routes in (("GET", reading), ("POST", writing)):
         for path, answer in routes.items():
             app.add_api_route(path, answer, methods=[method], response_model=None)
     _add_error_pages(app, desk)
-    return Guards(app, port=port, token=token)
+    return Guards(app, sessions)
 
 
 class _Desk:
     """What happens at each address."""
 
-    def __init__(self, bench: Workbench, cookie: str) -> None:
+    def __init__(self, bench: Workbench, sessions: Sessions) -> None:
         self.bench, self.cases, self.store = bench, bench.cases, bench.store
-        self.cookie = cookie
+        self.sessions = sessions
         folder = files("fragility.review") / "static"
         self._static = {name: (folder / name).read_bytes() for name in STATIC}
 
     # --- who is there, and what they look at ------------------------------------------------------------------
 
     def reviewer(self, request: Request) -> str:
-        try:
-            return reviewer_name(unquote(request.cookies.get(self.cookie, "")))
-        except RefusedError as error:
-            raise NobodyError("say who you are first") from error
+        name = _session(request).reviewer
+        if name is None:
+            raise NobodyError("say who you are first")
+        return name
 
     def view(self, query: str) -> View:
         return View.from_address(query).with_default_budget(query, self.bench.default_budget)
 
     def frame(self, request: Request, title: str, view: View | None = None, tab: str = "", **more: Any) -> pages.Frame:
-        try:
-            name: str | None = self.reviewer(request)
-        except NobodyError:
-            name = None
         written = "" if view is None else view.address(page=1)
-        return pages.Frame(title, self.cases.folder.resolve().name, name, written, tab, **more)
+        return pages.Frame(title, self.cases.folder.resolve().name, _session(request).reviewer, written, tab, **more)
 
     def start(self) -> Response:
         return _to("/queue")
 
     def who(self, request: Request) -> Response:
         goto = _inside(request.query_params.get("next", "/queue"))
-        counts = Counter(entry.reviewer for entry in self.store.latest(1000))
-        frame = self.frame(request, "Who is reviewing?")
-        return _page(pages.WhoPage(frame, goto, tuple(sorted(counts))))
+        return _page(pages.WhoPage(self.frame(request, "Who is reviewing?"), goto, self.store.reviewers()))
 
-    def say_who(self, form: Form) -> Response:
-        name = reviewer_name(form.one("name"))
-        answer = _to(_inside(form.one("next") or "/queue"))
-        answer.set_cookie(self.cookie, quote(name), max_age=YEAR, httponly=True, samesite="strict")
-        return answer
+    def say_who(self, request: Request, form: Form) -> Response:
+        _session(request).reviewer = reviewer_name(form.one("name"))
+        return _to(_inside(form.one("next") or "/queue"))
 
     def static(self, name: str) -> Response:
         if name not in self._static:
@@ -421,6 +414,12 @@ class _Desk:
         self.store.ask_second(random.sample(ordered, min(int(number), len(ordered))), viewer)
         return _to("/team", view.address())
 
+    def make_address(self, request: Request, form: Form) -> Response:
+        """Show an address that lets another browser in."""
+        self.reviewer(request)
+        frame = self.frame(request, "Another browser", self.view(form.one("view")), "team")
+        return _page(pages.AddressPage(frame, self.sessions.new_address()))
+
     def export(self, request: Request, name: str) -> Response:
         self.reviewer(request)
         history = request.query_params.get("history") == "1"
@@ -436,6 +435,12 @@ class _Desk:
         return Response(
             sink.getvalue(), media_type=kind, headers={"content-disposition": f'attachment; filename="{name}"'}
         )
+
+
+def _session(request: Request) -> Session:
+    session = request.scope[SESSION]
+    assert isinstance(session, Session)
+    return session
 
 
 def _team_line(entry: Entry, here: Mapping[str, QueuedCase], state: CaseState, viewer: str) -> pages.TeamLine:

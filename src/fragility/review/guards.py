@@ -1,8 +1,9 @@
 """Which requests are answered at all: a chain of checks before any page, each with its reason.
 
-    Host            one of the loopback names with the port we listen on; a page elsewhere that lets its own name point
-                    here (DNS rebinding) still sends its own name
-    token           in the first address, then a cookie that browsers never send along from other sites
+    Host            the name and port that this server was given; a page elsewhere that lets its own name point here
+                    (DNS rebinding) still sends its own name
+    session         a token in the first address, which is used up there, then a cookie that browsers never send along
+                    from other sites
     size            of the body, whether or not it is announced
     writes          Origin must be ours, Sec-Fetch-Site must not say otherwise, and the content must be a form or JSON
 
@@ -12,12 +13,14 @@ show the page in a frame.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
+from html import escape
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
+
+from fragility.review.sessions import Session, Sessions
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -26,6 +29,18 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_LIMIT = 64 * 1024
+SESSION = "fragility.session"  # where the application finds the session of a request
+# A browser does not send a new SameSite=Strict cookie along when a file or another site led it here and we redirect it.
+# A page of ours that leads on does what a redirect cannot.
+WELCOME = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={target}">
+<link rel="icon" href="/static/icon.svg" type="image/svg+xml"><title>fragility review</title></head>
+<body><p><a href="{target}">Open the workbench</a></p></body></html>
+"""
+CLOSED = (
+    "this workbench is closed to browsers that have not been let in. The address that `fragility review` printed lets "
+    "one browser in, once; for another browser, make an address on the page Team, or start the workbench again"
+)
 READING = ("GET", "HEAD")
 CONTENT_TYPES = ("application/x-www-form-urlencoded", "application/json")
 POLICY = (
@@ -55,12 +70,9 @@ class Refusal:
 class Guards:
     """An ASGI application in front of another."""
 
-    def __init__(self, app: Application, *, port: int, token: str) -> None:
+    def __init__(self, app: Application, sessions: Sessions) -> None:
         self.app = app
-        self.port = port
-        self.token = token
-        self.cookie = f"fragility-review-{port}"  # cookies are shared between the ports of a machine
-        self.hosts = tuple(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
+        self.sessions = sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -69,42 +81,44 @@ class Guards:
         if scope["type"] != "http":
             return  # no other protocol is spoken here
         headers = _headers(scope)
-        refusal = self.check_host(headers) or None
-        if refusal is None and (target := self._entered(scope)) is not None:
-            await _answer(send, 303, "", {"location": target, "set-cookie": self._set_cookie()})
+        refusal = self.check_host(headers)
+        if refusal is None and scope["method"] == "GET" and (token := _token_in(scope)) is not None:
+            await self._enter(scope, headers, token, send)
             return
-        refusal = refusal or self.check_token(headers) or self.check_write(scope["method"], headers)
+        session = self.find_session(headers)
+        refusal = refusal or (Refusal(401, CLOSED) if session is None else None)
+        refusal = refusal or self.check_write(scope["method"], headers)
         if refusal is not None:
             await _answer(send, refusal.status, refusal.reason)
             return
-        await self._pass_on(scope, receive, send)
+        await self._pass_on({**scope, SESSION: session}, receive, send)
+
+    async def _enter(self, scope: Scope, headers: Mapping[str, str], token: str, send: Send) -> None:
+        """Exchange a token for a cookie, and lead to the address without the token."""
+        secret, known = self.sessions.admit(token), self.find_session(headers) is not None
+        if secret is None and not known:
+            await _answer(send, 401, CLOSED)
+            return
+        extra = {"content-type": "text/html; charset=utf-8"}
+        if secret is not None and not known:
+            extra["set-cookie"] = self.sessions.set_cookie(secret)
+        await _answer(send, 200, WELCOME.format(target=escape(_without_token(scope))), extra)
 
     # --- the checks, in order -------------------------------------------------------------------------------
 
     def check_host(self, headers: Mapping[str, str]) -> Refusal | None:
-        if headers.get("host", "").lower() in self.hosts:
+        if headers.get("host", "").lower() == self.sessions.authority:
             return None
-        return Refusal(403, f"this page is only served as {self.hosts[0]}")
+        return Refusal(403, "this page is only served under the address that `fragility review` printed")
 
-    def _entered(self, scope: Scope) -> str | None:
-        """Return where to go on if the address holds the right token, so that it does not stay in the address."""
-        words = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        tokens = [value for name, value in words if name == "token"]
-        if scope["method"] not in READING or not tokens or not _same(tokens[-1], self.token):
-            return None
-        rest = urlencode([(name, value) for name, value in words if name != "token"])
-        path = "/" + scope["path"].lstrip("/\\")  # two slashes would lead to another machine
-        return f"{_quoted(path)}?{rest}" if rest else _quoted(path)
-
-    def check_token(self, headers: Mapping[str, str]) -> Refusal | None:
+    def find_session(self, headers: Mapping[str, str]) -> Session | None:
+        """Return the session that a request's cookie stands for."""
         try:
             cookies = SimpleCookie(headers.get("cookie", ""))
         except CookieError:
-            cookies = SimpleCookie()
-        given = cookies[self.cookie].value if self.cookie in cookies else ""
-        if _same(given, self.token):
             return None
-        return Refusal(401, "open the address that `fragility review` printed: it holds the key to this page")
+        name = self.sessions.cookie
+        return self.sessions.find(cookies[name].value) if name in cookies else None
 
     def check_write(self, method: str, headers: Mapping[str, str]) -> Refusal | None:
         if method in READING:
@@ -118,7 +132,7 @@ class Guards:
         if headers.get("content-type", "").split(";")[0].strip().lower() not in CONTENT_TYPES:
             return Refusal(415, f"a write is sent as {' or '.join(CONTENT_TYPES)}")
         announced = headers.get("content-length", "0")
-        if not announced.isdigit() or int(announced) > BODY_LIMIT:
+        if not announced.isdigit() or len(announced) > 9 or int(announced) > BODY_LIMIT:
             return Refusal(413, f"a write holds at most {BODY_LIMIT} bytes")
         return None
 
@@ -142,9 +156,6 @@ class Guards:
             await send(message)
 
         await self.app(scope, replay, guarded)
-
-    def _set_cookie(self) -> str:
-        return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
 
 
 async def _body(receive: Receive) -> bytes | None:
@@ -183,9 +194,18 @@ def _headers(scope: Scope) -> dict[str, str]:
     return found
 
 
-def _same(given: str, secret: str) -> bool:
-    return hmac.compare_digest(given.encode(), secret.encode())
+def _token_in(scope: Scope) -> str | None:
+    """Return the token that an address holds."""
+    tokens = [value for name, value in _query(scope) if name == "token"]
+    return tokens[-1] if tokens else None
 
 
-def _quoted(path: str) -> str:
-    return quote(path, safe="/-_.~")
+def _without_token(scope: Scope) -> str:
+    """Return the address without its token, so that it does not stay there."""
+    rest = urlencode([(name, value) for name, value in _query(scope) if name != "token"])
+    path = quote("/" + scope["path"].lstrip("/\\"), safe="/-_.~")  # two slashes would lead to another machine
+    return f"{path}?{rest}" if rest else path
+
+
+def _query(scope: Scope) -> list[tuple[str, str]]:
+    return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)

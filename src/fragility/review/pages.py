@@ -83,6 +83,13 @@ class WhoPage:
 
 
 @dataclass(frozen=True)
+class AddressPage:
+    frame: Frame
+    address: str
+    template: str = "address.html"
+
+
+@dataclass(frozen=True)
 class ErrorPage:
     frame: Frame
     sentence: str

@@ -1,16 +1,21 @@
-"""The process: one port of this machine, and no other; a token that only the first address holds; the browser."""
+"""The process: one port of this machine, and no other; the browser; and an end that leaves nothing behind."""
 
 from __future__ import annotations
 
 import errno
-import secrets
+import os
+import signal
 import socket
 import sys
+import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -21,12 +26,21 @@ from fragility.policy import ReviewPolicy
 from fragility.review.app import Workbench, create_app
 from fragility.review.queries import CaseIndex
 from fragility.review.rows import given_rows
+from fragility.review.sessions import LOOPBACK, Sessions, random_host
 from fragility.review.store import Store
 from fragility.review.whatif import WhatIf
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK_V6 = "::1"
 USUAL_PORT = 8808
+ATTEMPTS = 20  # free ports tried until one is free on both loopback addresses
 STORE_FILE = "review.sqlite"
+NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
+PATIENCE = 10  # seconds that answers under way are given at the end
+REDIRECT = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="referrer" content="no-referrer">
+<meta http-equiv="refresh" content="0; url={address}"><title>fragility review</title></head>
+<body><p><a href="{address}">Open the workbench</a></p></body></html>
+"""
 
 
 class PortError(FragilityError):
@@ -58,52 +72,152 @@ def open_workbench(folder: Path, *, store: Path | None, policy: ReviewPolicy | N
         raise
 
 
-def listen(port: int | None) -> socket.socket:
-    """Return a socket on the loopback address only: on this port, or by default on the usual one or any free one."""
-    wanted = (USUAL_PORT, 0) if port is None else (port,)
-    for number in wanted:
+# --- the port -----------------------------------------------------------------------------------------------
+
+
+def listen(port: int | None) -> tuple[socket.socket, ...]:
+    """Return sockets on the loopback addresses only: on this port, or by default on the usual one or any free one.
+
+    Browsers take a name under .localhost to ::1 first. Whoever listened there on our port would be given the token, so
+    the port must be ours on both addresses.
+    """
+    wanted = (USUAL_PORT, *[0] * ATTEMPTS) if port is None else (port,)
+    for attempt, number in enumerate(wanted, start=1):
         try:
-            return _bound(number)
+            return _listen_on_both(number)
         except OSError as error:
-            if error.errno not in (errno.EADDRINUSE, errno.EACCES) or number == wanted[-1]:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES) or attempt == len(wanted):
                 raise PortError(f"cannot listen on port {number}: {error.strerror}; choose another --port") from error
     raise AssertionError
 
 
-def _bound(port: int) -> socket.socket:
-    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def _listen_on_both(port: int) -> tuple[socket.socket, ...]:
+    first = _bound(socket.AF_INET, LOOPBACK, port)
+    try:
+        return first, _bound(socket.AF_INET6, LOOPBACK_V6, first.getsockname()[1])
+    except OSError as error:
+        if error.errno in NO_IPV6:  # then nobody else can listen there either
+            return (first,)
+        first.close()
+        raise
+
+
+def _bound(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+    found = socket.socket(family, socket.SOCK_STREAM)
     try:
         if sys.platform != "win32":  # there it would let another program listen on the same port
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((LOOPBACK, port))
+        if family == socket.AF_INET6:
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        found.bind((address, port))
     except BaseException:
         found.close()
         raise
     return found
 
 
-def serve(bench: Workbench, listening: socket.socket, *, announce: Callable[[str], None], browser: bool) -> None:
-    """Serve until interrupted; ``announce`` is told the first address."""
-    port = listening.getsockname()[1]
-    token = secrets.token_urlsafe(32)
+# --- the browser --------------------------------------------------------------------------------------------
+
+
+class RedirectFile:
+    """A file that leads the browser to the first address.
+
+    Everyone on a machine can read the command lines of its processes, a browser's included. So the browser is given the
+    name of this file, which only its owner can read, and not the address with the token.
+    """
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+
+    def open(self, address: str) -> None:
+        """Open the browser in a moment, when the server will be ready."""
+        handle, name = tempfile.mkstemp(prefix="fragility-review-", suffix=".html")  # of mode 0600
+        self._path = Path(name)
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(REDIRECT.format(address=escape(address)))
+        opener = threading.Timer(0.5, webbrowser.open, [self._path.as_uri()])
+        opener.daemon = True
+        opener.start()
+
+    def remove(self) -> None:
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+# --- from the start to the end ------------------------------------------------------------------------------
+
+
+@contextmanager
+def ending_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end this process as an exception does, so that temporary files are removed."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    with _handling(end):
+        yield
+
+
+@contextmanager
+def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle the signals that would end the process at once; those that someone chose to ignore stay ignored."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+def serve(
+    bench: Workbench, listening: tuple[socket.socket, ...], *, announce: Callable[[str], None], browser: bool,
+    plain: bool = False,
+) -> None:  # fmt: skip
+    """Serve until a signal ends it; ``announce`` is told the first address, under 127.0.0.1 if ``plain``."""
+    with ExitStack() as at_exit:
+        at_exit.callback(bench.cases.close)
+        at_exit.callback(bench.store.close)
+        redirect = RedirectFile()
+        at_exit.callback(redirect.remove)
+        host, port = LOOPBACK if plain else random_host(), listening[0].getsockname()[1]
+        sessions = Sessions(host, port, on_entry=redirect.remove)
+        for each in listening:
+            each.listen()  # whoever is told the address may come at once
+        address = sessions.new_address()
+        announce(address)
+        if browser:
+            redirect.open(address)
+        _run(create_app(bench, sessions), listening)
+
+
+def _run(app: Any, listening: tuple[socket.socket, ...]) -> None:
     config = uvicorn.Config(
-        create_app(bench, token=token, port=port),
+        app,
         log_level="warning",
         access_log=False,  # the first address holds the token
         server_header=False,
         proxy_headers=False,
         lifespan="off",
         ws="none",
+        timeout_graceful_shutdown=PATIENCE,
     )
-    address = f"http://{LOOPBACK}:{port}/?token={token}"
-    listening.listen()  # whoever is told the address may come at once
-    announce(address)
-    if browser:
-        threading.Timer(0.5, webbrowser.open, [address]).start()
-    try:
-        uvicorn.Server(config).run(sockets=[listening])
-    except KeyboardInterrupt:
-        pass  # how it is meant to end
-    finally:
-        bench.store.close()
-        bench.cases.close()
+    server = uvicorn.Server(config)
+    ended_by: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ended_by.append(number)
+        server.should_exit = True
+
+    # uvicorn ends well at SIGINT and SIGTERM and then raises them again, to the handlers that were there before it
+    with _handling(end):
+        try:
+            server.run(sockets=list(listening))
+        except KeyboardInterrupt:
+            return  # how it is meant to end
+    if ended_by:
+        raise SystemExit(128 + ended_by[0])

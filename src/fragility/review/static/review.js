@@ -39,6 +39,7 @@ document.addEventListener("keydown", (event) => {
   if (open) return;
   if (event.key === "j" && moveLine(1)) return event.preventDefault();
   if (event.key === "k" && moveLine(-1)) return event.preventDefault();
+  if (event.repeat) return; // a key that is held acts once, on the case that its presser saw
   const wanted = [...document.querySelectorAll("[data-press]")]
     .find((element) => element.dataset.press.split(" ").includes(event.key) && !element.disabled);
   if (wanted) {
