@@ -41,7 +41,7 @@ def test_what_cannot_be_exported(store, tmp_path):
         "review", "export", "--store", tmp_path / "no.sqlite", "--out", tmp_path / "a.csv"
     )
     assert "must end in .parquet or .csv" in refuse("review", "export", "--store", store, "--out", tmp_path / "a.xlsx")
-    assert "both name" in refuse("review", "export", "--store", store, "--out", store)
+    assert "never overwritten" in refuse("review", "export", "--store", store, "--out", store)
     assert not (tmp_path / "no.sqlite").exists()
 
 

@@ -38,7 +38,7 @@ from fragility.cli import (
 )
 from fragility.cli.group import Commands
 from fragility.cli.outputs import forget_outputs, interruption
-from fragility.cli.terminal import DEBUG, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_TERMINATED, complain, explain, note
+from fragility.cli.terminal import DEBUG, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_SIGNALLED, complain, explain, note
 from fragility.cli.usage import UsageError, explain_usage
 from fragility.cli.wording import in_options
 from fragility.errors import FragilityError
@@ -102,24 +102,27 @@ def _warnings_as_notes() -> Iterator[None]:
 
 
 class Terminated(BaseException):
-    """SIGTERM, which ends a command as Ctrl-C does; Typer has an exit code of its own for KeyboardInterrupt."""
+    """SIGTERM or SIGHUP, which end a command as Ctrl-C does; for KeyboardInterrupt, Typer has a code of its own."""
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Unwind on SIGTERM, so that temporary files are removed and the sentence about what was written is said."""
+def _ended_by_signals() -> Iterator[None]:
+    """Unwind on SIGTERM and SIGHUP, so that temporary files are removed and it is said what was written."""
 
-    def end(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise Terminated
+    def end(number: int, _frame: FrameType | None) -> NoReturn:
+        raise Terminated(number)
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
-    before = signal.signal(signal.SIGTERM, end)
+    wanted = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # not all on Windows
+    obeyed = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]  # ignored under nohup
+    before = {number: signal.signal(number, end) for number in obeyed}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -128,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     _tell_what_takes_long()
     forget_outputs()
     try:
-        with _warnings_as_notes(), _ended_by_sigterm():
+        with _warnings_as_notes(), _ended_by_signals():
             # not standalone: what Typer would print in a box of its own, we say in one sentence
             code = app(args=words, prog_name="fragility", standalone_mode=False) or 0
         if code == EXIT_INTERRUPTED:
@@ -137,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (KeyboardInterrupt, Terminated) as interrupt:
         terminated = isinstance(interrupt, Terminated)
         complain(interruption("terminated" if terminated else "interrupted"))
-        sys.exit(EXIT_TERMINATED if terminated else EXIT_INTERRUPTED)
+        sys.exit(EXIT_SIGNALLED + interrupt.args[0] if terminated else EXIT_INTERRUPTED)
     except UsageError as error:
         if sentence := explain_usage(error, words):
             complain(sentence)

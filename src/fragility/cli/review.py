@@ -100,21 +100,20 @@ def review(
     """
     _refuse_without(context, model, data)
     _check_installed()
-    from fragility.review.serving import ending_signals, listen, open_workbench, serve
+    from fragility.review.serving import listen, open_workbench, serve
 
     form = csv_format(separator, encoding, decimal, data)
     given = _read_given(model, data, target, id_column, form, classes, trust)
     chosen = None if policy is None else fg.ReviewPolicy.load(policy)
-    with ending_signals():
-        listening = listen(port)
-        bench = open_workbench(directory, store=store, policy=chosen, given=given)
+    listening = listen(port)
+    bench = open_workbench(directory, store=store, policy=chosen, given=given)
 
-        def announce(address: str) -> None:
-            out().print(address, soft_wrap=True)
-            note("this address lets one browser in, once; if a browser does not find it, add --plain-address")
-            note(f"decisions are kept in {bench.store.path}; Ctrl-C ends the workbench")
+    def announce(address: str) -> None:
+        out().print(address, soft_wrap=True)
+        note("this address lets one browser in, once; if a browser does not find it, add --plain-address")
+        note(f"decisions are kept in {bench.store.path}; Ctrl-C ends the workbench")
 
-        serve(bench, listening, announce=announce, browser=not no_open, plain=plain_address)
+    serve(bench, listening, announce=announce, browser=not no_open, plain=plain_address)
     note(f"stopped; next: fragility review export --store {bench.store.path} --out decisions.csv")
 
 

@@ -21,7 +21,7 @@ DEBUG = "FRAGILITY_DEBUG"
 EXIT_CLAIM_FAILED = 1
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143
+EXIT_SIGNALLED = 128  # plus the number of the signal
 
 
 PIPE_WIDTH = 200  # tables in a pipe or file are for tools and wide windows, not for the 80 columns rich assumes

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -147,33 +147,6 @@ class RedirectFile:
 # --- from the start to the end ------------------------------------------------------------------------------
 
 
-@contextmanager
-def ending_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process as an exception does, so that temporary files are removed."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    with _handling(end):
-        yield
-
-
-@contextmanager
-def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle the signals that would end the process at once; those that someone chose to ignore stay ignored."""
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in ("SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)  # Windows has no SIGHUP
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number, former in before.items():
-            signal.signal(number, former)
-
-
 def serve(
     bench: Workbench, listening: tuple[socket.socket, ...], *, announce: Callable[[str], None], browser: bool,
     plain: bool = False,
@@ -207,17 +180,27 @@ def _run(app: Any, listening: tuple[socket.socket, ...]) -> None:
         timeout_graceful_shutdown=PATIENCE,
     )
     server = uvicorn.Server(config)
-    ended_by: list[int] = []
+    with _ending_at_hangup(server), suppress(KeyboardInterrupt):  # which is how it is meant to end
+        server.run(sockets=list(listening))
 
-    def end(number: int, frame: FrameType | None) -> None:
-        ended_by.append(number)
+
+@contextmanager
+def _ending_at_hangup(server: uvicorn.Server) -> Iterator[None]:
+    """Do at SIGHUP what uvicorn does at SIGINT and SIGTERM: finish what is under way, then raise the signal again."""
+    number = getattr(signal, "SIGHUP", None)  # Windows has none
+    if number is None or signal.getsignal(number) is signal.SIG_IGN:
+        yield
+        return
+    seen: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        seen.append(number)
         server.should_exit = True
 
-    # uvicorn ends well at SIGINT and SIGTERM and then raises them again, to the handlers that were there before it
-    with _handling(end):
-        try:
-            server.run(sockets=list(listening))
-        except KeyboardInterrupt:
-            return  # how it is meant to end
-    if ended_by:
-        raise SystemExit(128 + ended_by[0])
+    before = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+    for each in seen:
+        signal.raise_signal(each)
