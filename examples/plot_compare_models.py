@@ -33,9 +33,7 @@ models = {
 # %%
 # The same question to both
 # -------------------------
-audits = {
-    name: fg.audit(model, X_test, fg.Protocol.fit(model, X_train)) for name, model in models.items()
-}
+audits = {name: fg.audit(model, X_test, fg.Protocol.fit(model, X_train)) for name, model in models.items()}
 for name, certs in audits.items():
     table = certs.to_pandas()
     sure = table[table["confidence"] >= 0.9]
