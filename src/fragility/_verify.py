@@ -490,16 +490,20 @@ def contradiction_in(protocol: Protocol) -> str | None:
         return "grouping 'raw-origin', but groups are not named after fields"
     if protocol.space == "raw" and {c.name: c.kind for c in protocol.columns} != fields:
         return "space 'raw', but the columns are not the fields"
-    unknown = [name for name in protocol.artificial if name not in fields]
-    if unknown:
-        return f"artificial names {unknown[0]!r}, which is not a field"
-    return _baseline_contradiction(protocol)
+    for name in (protocol.baseline, *protocol.alternatives):
+        found = _baseline_contradiction(protocol.with_baseline(name))
+        if found is not None:
+            return found
+    return None
 
 
 def _baseline_contradiction(protocol: Protocol) -> str | None:
     word = protocol.baseline
     if word not in (*BASELINES, "explicit"):
         return f"baseline {word!r} is none that the format knows"
+    unknown = set(protocol.artificial) - {field.name for field in protocol.fields}
+    if unknown:
+        return f"artificial names {min(unknown)!r}, which is not a field"
     for column in protocol.columns:
         value = column.baseline
         numeric = column.kind == "numeric"

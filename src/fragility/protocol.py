@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,13 @@ from fragility.arrays import Floats, Integers
 from fragility.canonical import digest_of, table_digest
 from fragility.errors import FragilityError, ProtocolError
 from fragility.evidence import EvidenceRows
+from fragility.evidence.alternatives import (
+    ALTERNATIVES,
+    Alternative,
+    fit_alternatives,
+    missing_space,
+    with_values,
+)
 from fragility.evidence.baselines import Units, fit_baseline
 from fragility.evidence.binding import bind_rows, check_baseline_accepted, check_decision
 from fragility.evidence.fields import FIELD_TYPES, Field
@@ -66,6 +73,8 @@ class Protocol:
     artificial : tuple of str
         The raw fields for which the baseline is a value that no training row has, such as nominal fields under
         ``mean``.
+    stored : tuple of Alternative
+        The other baselines that the model admits; :attr:`alternatives` has their names.
     operators : tuple of str
         The gradual degradations, such as ``attenuate_all`` and ``attenuate_top1``.
     severities : tuple of float
@@ -111,6 +120,7 @@ class Protocol:
     grouping: str  # raw-origin, declared, or merged at a threshold
     baseline: str  # typical, mean, median, zero, missing or explicit
     artificial: tuple[str, ...] = ()  # raw fields for which it is a value that no training row has
+    stored: tuple[Alternative, ...] = ()  # the other baselines that the model admits
     operators: tuple[str, ...] = DEFAULT_OPERATORS
     severities: tuple[float, ...] = DEFAULT_SEVERITIES
     depth: int = DEFAULT_DEPTH
@@ -150,6 +160,7 @@ class Protocol:
             raise ProtocolError(f"operators must be distinct, got {list(self.operators)}")
         for operator in self.operators:
             operator_width(operator, len(self.groups))
+        _check_alternatives(self)
         if self.fading is None and not sum(self.exposure_weights[:2]) > 0:
             raise ProtocolError(
                 "exposure_weights put all weight on the common loss, which needs the operator attenuate_all; "
@@ -266,8 +277,9 @@ class Protocol:
             training_rows=len(rows),
         )
         check_decision(wrapped, protocol.evidence)
-        check_baseline_accepted(wrapped, rows, protocol.evidence, fitted.name)
-        return protocol
+        bound = check_baseline_accepted(wrapped, rows, protocol.evidence, fitted.name)
+        others = fit_alternatives(fitted.name, evidence, protocol.evidence, wrapped, rows, bound)
+        return replace(protocol, stored=others)
 
     @classmethod
     def paper(cls, model: Any, X_train: Any, **changes: Any) -> Protocol:
@@ -301,6 +313,56 @@ class Protocol:
         """What a group is, in words: ``field`` where each holds one raw field, else ``group of fields``."""
         one_each = self.grouping == "raw-origin" or set(self.group_names) == {field.name for field in self.fields}
         return "field" if one_each else "group of fields"
+
+    @property
+    def alternatives(self) -> tuple[str, ...]:
+        """Names of the other baselines that the model admits, which the protocol stores."""
+        return tuple(other.name for other in self.stored)
+
+    def with_baseline(self, name: str) -> Protocol:
+        """Return the same protocol under another of its baselines.
+
+        Parameters
+        ----------
+        name : str
+            One of ``alternatives``, or the protocol's own baseline.
+
+        Returns
+        -------
+        Protocol
+            With everything else equal. Under ``missing`` it is in the raw space and has no alternatives.
+
+        Raises
+        ------
+        ProtocolError
+            The protocol does not store this baseline.
+        """
+        if name == self.baseline:
+            return self
+        other = next((one for one in self.stored if one.name == name), None)
+        if other is None:
+            known = ", ".join((self.baseline, *self.alternatives))
+            raise ProtocolError(f"the protocol has the baselines {known}, got {name!r}; fit one with that baseline")
+        if other.values is None:
+            raw = missing_space(self.evidence, other)
+            return replace(
+                self,
+                space=raw.space,
+                columns=raw.columns,
+                groups=raw.groups,
+                baseline=name,
+                artificial=other.artificial,
+                stored=(),
+            )
+        own = Alternative(self.baseline, self.artificial, tuple(column.baseline for column in self.columns))
+        stored = [one for one in (own, *self.stored) if one is not other and one.name in ALTERNATIVES]
+        return replace(
+            self,
+            columns=with_values(self.columns, other.values),
+            baseline=name,
+            artificial=other.artificial,
+            stored=tuple(sorted(stored, key=lambda one: ALTERNATIVES.index(one.name))),
+        )
 
     @cached_property
     def evidence(self) -> EvidenceSpace:
@@ -356,6 +418,7 @@ class Protocol:
             "groups": f"{len(self.groups)} ({self.grouping}): {', '.join(self.group_names)}",
             "baseline": self.baseline,
             "artificial": ", ".join(self.artificial) or "none",
+            "alternatives": ", ".join(self.alternatives) or "none",
             "operators": ", ".join(self.operators),
             "severities": ", ".join(f"{severity:g}" for severity in self.severities),
             "depth": self.depth,
@@ -387,10 +450,11 @@ class Protocol:
             "columns": [
                 {"name": c.name, "kind": c.kind, "baseline": c.baseline, "spread": c.spread} for c in self.columns
             ],
-            "groups": [{"name": g.name, "columns": list(g.columns)} for g in self.groups],
+            "groups": _groups_to_list(self.groups),
             "grouping": self.grouping,
             "baseline": self.baseline,
             "artificial": list(self.artificial),
+            "alternatives": {one.name: _alternative_to_dict(one) for one in self.stored},
             "operators": list(self.operators),
             "severities": list(self.severities),
             "depth": self.depth,
@@ -427,14 +491,19 @@ class Protocol:
         if document.get("format") != FORMAT:
             raise ProtocolError(f"expected a protocol of format {FORMAT!r}, got {document.get('format')!r}")
         try:
+            columns = tuple(_column_from(c) for c in document["columns"])
             return cls(
                 space=document["space"],
                 fields=tuple(_field_from(f) for f in document["fields"]),
-                columns=tuple(_column_from(c) for c in document["columns"]),
-                groups=tuple(Group(str(g["name"]), tuple(g["columns"])) for g in document["groups"]),
+                columns=columns,
+                groups=_groups_from(document["groups"]),
                 grouping=document["grouping"],
                 baseline=document["baseline"],
                 artificial=_names("artificial", document["artificial"]),
+                stored=tuple(
+                    _alternative_from(name, document["alternatives"][name], columns)
+                    for name in sorted(document["alternatives"], key=_place_of_alternative)
+                ),
                 operators=tuple(document["operators"]),
                 severities=tuple(float(s) for s in document["severities"]),
                 depth=document["depth"],
@@ -527,18 +596,9 @@ class Protocol:
 
 
 _KNOWN_KEYS = frozenset(
-    {"format", "space", "fields", "columns", "groups", "grouping", "baseline", "artificial", "operators"}
-    | {
-        "severities",
-        "depth",
-        "reading",
-        "weights",
-        "exposure_weights",
-        "resolution",
-        "decision",
-        "training_digest",
-        "training_rows",
-    }
+    {"format", "space", "fields", "columns", "groups", "grouping", "baseline", "artificial", "alternatives"}
+    | {"operators", "severities", "depth", "reading", "weights", "exposure_weights", "resolution", "decision"}
+    | {"training_digest", "training_rows"}
 )
 
 
@@ -570,6 +630,37 @@ def _check_partition(groups: Sequence[Group], columns: Sequence[str]) -> None:
     left_out = [column for column in columns if column not in seen]
     if unknown or left_out:
         raise ProtocolError(f"groups must cover the columns exactly: unknown {unknown[:5]}, left out {left_out[:5]}")
+
+
+def _check_alternatives(protocol: Protocol) -> None:
+    if len({protocol.baseline, *protocol.alternatives}) != 1 + len(protocol.stored):
+        raise ProtocolError(
+            f"alternatives must be distinct and other than the baseline {protocol.baseline!r}, got "
+            f"{list(protocol.alternatives)}"
+        )
+    for other in protocol.stored:
+        _check_choice("an alternative", other.name, ALTERNATIVES)
+        if (other.values is None) != (other.name == "missing"):
+            raise ProtocolError("every alternative but missing has a value for each column, and missing has none")
+        if other.name == "missing":
+            _check_missing(other, protocol)
+
+
+def _check_missing(missing: Alternative, protocol: Protocol) -> None:
+    fields = [f.name for f in protocol.fields]
+    by_column = [c.name for c in protocol.columns] == fields
+    if (missing.groups is None, missing.spreads is None) != (by_column, by_column):
+        raise ProtocolError(
+            "the alternative missing must have groups and spreads of the raw fields exactly if the columns are not the "
+            "raw fields"
+        )
+    if missing.groups is not None and missing.spreads is not None:
+        _check_partition(missing.groups, fields)
+        if len(missing.spreads) != len(fields) or len(missing.groups) < len(protocol.groups):
+            raise ProtocolError(
+                f"the alternative missing must have {len(fields)} spreads and at least {len(protocol.groups)} groups, "
+                f"got {len(missing.spreads)} and {len(missing.groups)}"
+            )
 
 
 def _check_depth(depth: object, n_groups: int) -> None:
@@ -633,14 +724,60 @@ def _field_from(document: Mapping[str, Any]) -> Field:
     return Field(str(document["name"]), document["kind"], document["type"], document["categorical"])
 
 
-def _column_from(document: Mapping[str, Any]) -> Column:
-    spread = document["spread"]
-    baseline = document["baseline"]
-    if document["kind"] == "numeric" and baseline is not None:
-        baseline = _finite("a baseline", baseline)
-    return Column(
-        str(document["name"]), document["kind"], baseline, None if spread is None else _finite("a spread", spread)
+def _groups_to_list(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    return [{"name": group.name, "columns": list(group.columns)} for group in groups]
+
+
+def _groups_from(document: Sequence[Mapping[str, Any]]) -> tuple[Group, ...]:
+    return tuple(Group(str(group["name"]), tuple(group["columns"])) for group in document)
+
+
+def _place_of_alternative(name: str) -> int:
+    return ALTERNATIVES.index(name) if name in ALTERNATIVES else len(ALTERNATIVES)
+
+
+def _alternative_to_dict(other: Alternative) -> dict[str, Any]:
+    document: dict[str, Any] = {"artificial": list(other.artificial)}
+    if other.values is not None:
+        document["values"] = list(other.values)
+    if other.groups is not None and other.spreads is not None:
+        document |= {"groups": _groups_to_list(other.groups), "spreads": list(other.spreads)}
+    return document
+
+
+def _alternative_from(name: str, document: Mapping[str, Any], columns: Sequence[Column]) -> Alternative:
+    unknown = set(document) - {"artificial", "values", "groups", "spreads"}
+    if unknown:
+        raise ProtocolError(f"the alternative {name!r} has the unknown field {min(unknown)!r}")
+    values, groups, spreads = (document.get(key) for key in ("values", "groups", "spreads"))
+    if values is not None:
+        if len(values) != len(columns):
+            raise ProtocolError(
+                f"the alternative {name!r} must have {len(columns)} values, one per column, got {len(values)}"
+            )
+        values = tuple(_baseline_from(column.kind, value) for column, value in zip(columns, values, strict=True))
+    return Alternative(
+        name,
+        _names("artificial", document["artificial"]),
+        values,
+        None if groups is None else _groups_from(groups),
+        None if spreads is None else tuple(_spread_from(spread) for spread in spreads),
     )
+
+
+def _column_from(document: Mapping[str, Any]) -> Column:
+    kind = document["kind"]
+    return Column(
+        str(document["name"]), kind, _baseline_from(kind, document["baseline"]), _spread_from(document["spread"])
+    )
+
+
+def _baseline_from(kind: str, value: Any) -> Any:
+    return _finite("a baseline", value) if kind == "numeric" and value is not None else value
+
+
+def _spread_from(value: Any) -> float | None:
+    return None if value is None else _finite("a spread", value)
 
 
 def _finite(name: str, value: Any) -> float:

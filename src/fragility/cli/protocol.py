@@ -182,6 +182,7 @@ def _settings(protocol: fg.Protocol) -> list[tuple[str, str]]:
         ("grouping", str(protocol.grouping)),
         ("baseline", str(protocol.baseline)),
         ("artificial", ", ".join(protocol.artificial) or "none"),
+        ("alternatives", ", ".join(protocol.alternatives) or "none"),
         ("depth", str(protocol.depth)),
         ("reading", protocol.reading),
         ("decision", "the largest probability" if protocol.decision is None else str(protocol.decision)),

@@ -106,6 +106,12 @@ def artificial_fields(values: Sequence[Scalar], evidence: TrainingEvidence) -> t
     return tuple(field.name for field in evidence.fields if field.name in found)
 
 
+def fields_without_gaps(evidence: TrainingEvidence) -> tuple[str, ...]:
+    """Return the fields that have no missing value in the training rows."""
+    assert evidence.frame is not None
+    return tuple(field.name for field in evidence.fields if not evidence.frame[field.name].isna().any())
+
+
 def _occurs(value: Scalar, column: pd.Series) -> bool:
     return bool((column.isna() if value is None else column == value).any())
 

@@ -283,10 +283,12 @@ def _confirmed(model: Model, sample: Callable[[], Any], *, raw: bool) -> Model:
         return model
 
 
-def check_baseline_accepted(model: Model, rows: Rows, space: EvidenceSpace, baseline: str) -> None:
+def check_baseline_accepted(model: Model, rows: Rows, space: EvidenceSpace, baseline: str) -> EvidenceRows:
+    """Return a few of the rows bound; refuse a baseline for which the model has no answer."""
     bound = bound_rows(model, rows.head(CONFIRM_ROWS), space)
     bound.predict(bound.dense(0, 1))  # a fault on an ordinary row is the model's, not the baseline's
     try:
         bound.predict(bound.baseline[None, :])
     except FragilityError as error:
         raise EvidenceError(f"the model cannot take the baseline {baseline!r}: {error}; choose another") from error
+    return bound

@@ -27,6 +27,7 @@ from fragility.files import read_json
 from fragility.models.adapter import Model
 
 GroupMap: TypeAlias = Mapping[str, str | Sequence[str]]
+NEEDS_TABLE = "the raw evidence space needs a table or dense array, got a sparse matrix"
 PROBE_ROWS = 64  # training rows on which a model is asked whether a form of its input changes its answers
 
 
@@ -48,6 +49,10 @@ class TrainingEvidence:
     @property
     def field_kinds(self) -> dict[str, Kind]:
         return {field.name: field.kind for field in self.fields}
+
+    def in_raw_fields(self) -> TrainingEvidence:
+        """Return the same rows in the raw space."""
+        return self if self.space == "raw" else _in_raw_space(self.frame, self.fields)
 
     @property
     def means(self) -> Floats:
@@ -105,12 +110,17 @@ def training_evidence(model: Model, rows: Rows, space: Space | None, nominal: Se
 
 def _raw_evidence(rows: Rows, kinds: dict[str, Kind]) -> TrainingEvidence:
     if rows.frame is None:
-        raise EvidenceError("the raw evidence space needs a table or dense array, got a sparse matrix")
+        raise EvidenceError(NEEDS_TABLE)
     # Numbers with more digits than a double holds are names of things: nothing lies between two of them.
     wide: dict[str, Kind] = {name: "nominal" for name in rows.names if beyond_doubles(rows.frame[name]).any()}
-    fields = fields_of(rows, {**kinds, **wide})
+    return _in_raw_space(rows.frame, fields_of(rows, {**kinds, **wide}))
+
+
+def _in_raw_space(frame: pd.DataFrame | None, fields: tuple[Field, ...]) -> TrainingEvidence:
+    if frame is None:
+        raise EvidenceError(NEEDS_TABLE)
     origins = [Origin((field.name,), field.kind == "nominal") for field in fields]
-    return TrainingEvidence("raw", list(rows.names), origins, None, rows.frame, fields)
+    return TrainingEvidence("raw", [field.name for field in fields], origins, None, frame, fields)
 
 
 def _transformed_evidence(model: Model, rows: Rows, kinds: dict[str, Kind]) -> TrainingEvidence:

@@ -87,6 +87,7 @@ def protocol_for(model: Any, X: Any, protocol: Protocol | None) -> Protocol:
         columns=own.columns,
         groups=own.groups,
         artificial=own.artificial,
+        stored=own.stored,
         depth=min(protocol.depth, len(own.groups)),
         training_digest=own.training_digest,
         training_rows=own.training_rows,
