@@ -86,8 +86,9 @@ def test_training_set_is_that_of_the_definition(kind, copies):
 
 def test_all_columns_of_a_group_are_lost_together():
     model = make_pipeline(preprocessing(X), Recording())
-    done = fg.harden(model, X, Y, rate=0.5)
-    protocol, seen = fg.Protocol.fit(done, X), done[-1].seen_[0]
+    mean = fg.Protocol.fit(model.fit(X, Y), X, baseline="mean")
+    done = fg.harden(model, X, Y, rate=0.5, protocol=mean)
+    protocol, seen = fg.Protocol.fit(done, X, baseline="mean"), done[-1].seen_[0]
     baseline = np.array([column.baseline for column in protocol.columns])
     struck = np.isclose(seen[len(X) :], baseline, rtol=0, atol=1e-12)
     for g, group in enumerate(protocol.groups):
@@ -99,7 +100,10 @@ def test_all_columns_of_a_group_are_lost_together():
 
 
 def test_recorded_outages_strike_what_they_lacked():
-    done = fg.harden(Recording(), NUMBERS, Y, kind="outages", outages=[{"duration", "age"}, {"duration"}])
+    mean = fg.Protocol.fit(Recording().fit(NUMBERS, Y), NUMBERS, baseline="mean")  # which no row has
+    done = fg.harden(
+        Recording(), NUMBERS, Y, kind="outages", outages=[{"duration", "age"}, {"duration"}], protocol=mean
+    )
     twins, moved = done.seen_[0][len(X) :], {}
     for name in NUMBERS.columns:
         moved[name] = (twins[name].to_numpy() != NUMBERS[name].to_numpy()).mean()
@@ -250,9 +254,9 @@ def test_the_users_model_is_left_alone_fitted_or_not():
 
 def test_a_protocol_is_fitted_to_the_rows_by_its_rules():
     plain = make_pipeline(preprocessing(X), LogisticRegression(max_iter=300)).fit(X[:300], Y[:300])
-    other = fg.Protocol.fit(plain, X[:300], baseline="typical")
+    other = fg.Protocol.fit(plain, X[:300], baseline="mean")
     again = make_pipeline(preprocessing(X), LogisticRegression(max_iter=300)).fit(X, Y)
-    own = fg.Protocol.fit(again, X, baseline="typical")
+    own = fg.Protocol.fit(again, X, baseline="mean")
     assert alike(fg.harden(plain, X, Y, protocol=other), fg.harden(plain, X, Y, protocol=own))
     assert not alike(fg.harden(plain, X, Y, protocol=own), fg.harden(plain, X, Y))
     blocks = fg.Protocol.fit(again, X, groups={name: "all" for name in X.columns}, depth=1)
