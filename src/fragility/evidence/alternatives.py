@@ -93,10 +93,10 @@ def _groups_of_fields(groups: Sequence[Group], evidence: TrainingEvidence) -> tu
     group_of: dict[str, str] = {}
     for group in groups:
         for column in group.columns:
-            for field in fields_of[column].fields:
-                if group_of.setdefault(field, group.name) != group.name:
-                    raise EvidenceError(f"the columns of the field {field!r} are in different groups")
+            for name in fields_of[column].fields:
+                if group_of.setdefault(name, group.name) != group.name:
+                    raise EvidenceError(f"the columns of the field {name!r} are in different groups")
     members: dict[str, list[str]] = {group.name: [] for group in groups}
     for field in evidence.fields:
         members.setdefault(group_of.get(field.name, field.name), []).append(field.name)
-    return tuple(Group(name, tuple(names)) for name, names in members.items())
+    return tuple(Group(block, tuple(names)) for block, names in members.items())
