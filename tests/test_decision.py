@@ -300,6 +300,7 @@ def test_every_engine_equals_the_slow_twin_under_a_threshold(family: str, readin
                 protocol.weights,
                 protocol.resolution,
                 decision=(0, 0.2),
+                smoothing=protocol.smoothing,
             )
             assert trace.predicted[i] == twin["predicted"]
             assert trace.order[i].tolist() == twin["path"]

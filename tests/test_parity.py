@@ -130,6 +130,7 @@ def run(protocol: Protocol, case: Case, twin: Twin, X: pd.DataFrame, engine: str
             protocol.resolution,
             twin.stepwise,
             twin.whole,
+            smoothing=protocol.smoothing,
         )
         assert_equal(certs, i, expected, f"{case.name} {protocol.reading} row {i}")
     return certs

@@ -179,6 +179,7 @@ def test_pipelines_of_other_libraries_equal_the_slow_twin(name: str, space: str)
             protocol.weights,
             protocol.resolution,
             twin.stepwise,
+            smoothing=protocol.smoothing,
         )
         assert_equal(certs, i, expected, f"{name} {space} row {i}")
     own = [str(label) for label in model.predict(X)]

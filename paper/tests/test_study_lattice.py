@@ -62,7 +62,7 @@ def test_many_draws_of_the_mask_tend_to_the_expected_margin_and_to_p_flip(credit
     margins = drawn.run.draw_margin[:, 0]
     error = margins.std(axis=1) / np.sqrt(stress.draws)
     assert (np.abs(margins.mean(axis=1) - lattice.expected_margin) < 5 * error).all()
-    share = (margins < -drawn.run.resolution).mean(axis=1)
+    share = drawn.run.draw_flip[:, 0].mean(axis=1)
     chance = lattice.p_flip[MASK_RATE]
     assert (np.abs(share - chance) < 5 * np.sqrt(chance * (1 - chance) / stress.draws) + 1e-3).all()
 

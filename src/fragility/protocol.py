@@ -48,6 +48,7 @@ DEFAULT_SEVERITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 EQUAL_WEIGHTS = (1 / 3, 1 / 3, 1 / 3)
 GROUPING = re.compile(r"raw-origin|declared|merged at (0?\.\d+|[01](\.\d+)?)")
 MAX_RESOLUTION = 1e-3  # part of the format: float32 networks need 1e-4
+MAX_SMOOTHING = 1.0  # part of the format: one vote for each class of a single tree
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ class Protocol:
         Of targeted loss (RCMA), independent loss and common loss in exposure.
     resolution : float
         Margins closer than this count as equal.
+    smoothing : float
+        Added to every probability before margins are computed; classes and flips do not depend on it.
     decision : Decision or None
         How a two-class model decides; None: the class with the largest probability is predicted.
     training_digest : str
@@ -128,6 +131,7 @@ class Protocol:
     weights: tuple[float, float, float] = EQUAL_WEIGHTS  # of RCMA, 1 / k* and degradation in FDS
     exposure_weights: tuple[float, float, float] = EQUAL_WEIGHTS  # of targeted, independent and common loss in exposure
     resolution: float = 1e-6
+    smoothing: float = 0.0  # margins are those of (p + smoothing) / (1 + C smoothing)
     decision: Decision | None = None  # None: the class with the largest probability is predicted
     training_digest: str = ""
     training_rows: int = 0
@@ -154,6 +158,8 @@ class Protocol:
                 f"resolution must be a positive number in margin units, at most {MAX_RESOLUTION:g}, "
                 f"got {self.resolution!r}"
             )
+        if not 0 <= self.smoothing <= MAX_SMOOTHING:  # NaN is refused too
+            raise ProtocolError(f"smoothing must be a number from 0 to {MAX_SMOOTHING:g}, got {self.smoothing!r}")
         if self.decision is not None and not isinstance(self.decision, Decision):
             raise ProtocolError(f"decision must be a Decision or None, got {self.decision!r}")
         if len(set(self.operators)) != len(self.operators):
@@ -186,6 +192,7 @@ class Protocol:
         weights: Sequence[float] = EQUAL_WEIGHTS,
         exposure_weights: Sequence[float] = EQUAL_WEIGHTS,
         resolution: float = 1e-6,
+        smoothing: float | None = None,
         merge_threshold: float = 0.8,
         nominal: Sequence[str] = (),
         decision: Decision | float | Mapping[str, Any] | None = None,
@@ -229,6 +236,10 @@ class Protocol:
             Of targeted loss (RCMA), independent loss and common loss in exposure.
         resolution : float, default=1e-6
             Margins closer than this count as equal; a float32 torch module needs 1e-4.
+        smoothing : float, optional
+            What is added to every probability before margins are computed, from 0 to 1. By default one vote for each
+            class, 1/T, where the model averages the votes of T estimators (a random forest, extra trees, bagging), and
+            0 for any other model. Confidences, predicted classes and flips do not depend on it.
         merge_threshold : float, default=0.8
             The association from which ``groups="merged"`` joins fields.
         nominal : sequence of str, default=()
@@ -272,6 +283,7 @@ class Protocol:
             weights=_three("weights", weights),
             exposure_weights=_three("exposure_weights", exposure_weights),
             resolution=_number("resolution", resolution),
+            smoothing=_one_vote(wrapped) if smoothing is None else _number("smoothing", smoothing),
             decision=wrapped.decision if declared is None else declared,
             training_digest=table_digest(rows.columns()),
             training_rows=len(rows),
@@ -283,7 +295,7 @@ class Protocol:
 
     @classmethod
     def paper(cls, model: Any, X_train: Any, **changes: Any) -> Protocol:
-        """Return the paper's protocol: margins read literally (``current``), mean baseline, K = 10.
+        """Return the paper's protocol: margins read literally (``current``), mean baseline, no smoothing, K = 10.
 
         Parameters
         ----------
@@ -292,14 +304,14 @@ class Protocol:
         X_train : array or table of shape (n, d)
             The raw rows the model was trained on.
         **changes : Any
-            Other settings of :meth:`fit`, or other values for these two.
+            Other settings of :meth:`fit`, or other values for these.
 
         Returns
         -------
         Protocol
             Ready for :func:`audit`.
         """
-        return cls.fit(model, X_train, **{"reading": "current", "baseline": "mean", **changes})
+        return cls.fit(model, X_train, **{"reading": "current", "baseline": "mean", "smoothing": 0.0, **changes})
 
     # --- reading it -------------------------------------------------------------------------------------
 
@@ -408,7 +420,7 @@ class Protocol:
         artificial = f" (artificial for {len(self.artificial)} fields)" if self.artificial else ""
         return (
             f"Protocol({self.space} space, {len(self.groups)} groups over {len(self.columns)} columns, baseline "
-            f"{self.baseline}{artificial}, depth {self.depth}, reading {self.reading}, predicts "
+            f"{self.baseline}{artificial}, depth {self.depth}, reading {self.reading}, smoothing {self.smoothing:g}, predicts "
             f"{self.decision or 'the larger probability'}, {self.digest[:19]}...)"
         )
 
@@ -424,6 +436,7 @@ class Protocol:
             "depth": self.depth,
             "reading": self.reading,
             "resolution": f"{self.resolution:g}",
+            "smoothing": f"{self.smoothing:g}",
             "training rows": self.training_rows,
             "digest": self.digest,
         }
@@ -462,6 +475,7 @@ class Protocol:
             "weights": list(self.weights),
             "exposure_weights": list(self.exposure_weights),
             "resolution": self.resolution,
+            "smoothing": self.smoothing,
             "decision": None if self.decision is None else self.decision.to_dict(),
             "training_digest": self.training_digest,
             "training_rows": self.training_rows,
@@ -511,6 +525,7 @@ class Protocol:
                 weights=_three("weights", document["weights"]),
                 exposure_weights=_three("exposure_weights", document["exposure_weights"]),
                 resolution=float(document["resolution"]),
+                smoothing=_finite("smoothing", document["smoothing"]),
                 decision=Decision.read(document["decision"]),
                 training_digest=document["training_digest"],
                 training_rows=document["training_rows"],
@@ -597,7 +612,8 @@ class Protocol:
 
 _KNOWN_KEYS = frozenset(
     {"format", "space", "fields", "columns", "groups", "grouping", "baseline", "artificial", "alternatives"}
-    | {"operators", "severities", "depth", "reading", "weights", "exposure_weights", "resolution", "decision"}
+    | {"operators", "severities", "depth", "reading", "weights", "exposure_weights", "resolution", "smoothing"}
+    | {"decision"}
     | {"training_digest", "training_rows"}
 )
 
@@ -716,6 +732,11 @@ def _names(name: str, values: Any) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ProtocolError(f"{name} must be a list of names, got {values!r:.80}")
     return tuple(values)
+
+
+def _one_vote(model: Model) -> float:
+    """Return one vote among those that the model averages, 0 for a model that averages none."""
+    return 0.0 if model.votes is None else 1.0 / model.votes
 
 
 def _field_from(document: Mapping[str, Any]) -> Field:

@@ -20,6 +20,10 @@ Exposure is ours, not the paper's: evidence fails in three ways, and the states 
 
 Where the protocol declares a decision threshold, ``offset`` (C,) is added to the log-probabilities before classes are
 compared (see ``fragility.decision``); without one the class with the largest probability is predicted.
+
+Where the protocol declares a ``smoothing`` a > 0, margins are those of smoothed probabilities, (p_c + a) / (1 + C a). A
+threshold t moves with them, to (t + a) / (1 + 2 a), so that a smoothed margin has the sign of the unsmoothed one.
+Predicted classes and flips never use smoothed probabilities.
 """
 
 from __future__ import annotations
@@ -57,6 +61,23 @@ def _log_clipped(p: npt.ArrayLike, offset: Floats | None) -> Floats:
     return np.asarray(z if offset is None else z + offset)
 
 
+def smoothed_probabilities(p: npt.ArrayLike, smoothing: float) -> Floats:
+    """Return (p_c + a) / (1 + C a) for a smoothing a; shape (..., C)."""
+    p = np.asarray(p, dtype=np.float64)
+    return np.asarray((p + smoothing) / (1.0 + p.shape[-1] * smoothing))
+
+
+def smoothed_offset(offset: Floats | None, smoothing: float) -> Floats | None:
+    """Return the offset of a decision for the logarithms of smoothed probabilities; (C,) -> (C,).
+
+    All classes tie at p_c = exp(-offset_c) / sum_j exp(-offset_j), and must tie there after smoothing too. For a
+    threshold t that is p = t and 1 - t.
+    """
+    if offset is None or smoothing == 0.0:
+        return offset
+    return np.asarray(-np.log(smoothed_probabilities(softmax_probabilities(-offset), smoothing)))
+
+
 def predicted_class(p: npt.ArrayLike, resolution: float, offset: Floats | None = None) -> Integers:
     """Return the first class (in declared order) whose pseudo-logit is within ``resolution`` of the largest.
 
@@ -90,8 +111,12 @@ def current_margin(p: npt.ArrayLike, offset: Floats | None = None) -> Floats:
     return np.asarray(z[..., -1] - z[..., -2])
 
 
-def reading_margin(p: npt.ArrayLike, original: npt.ArrayLike, reading: Reading, offset: Floats | None = None) -> Floats:
-    """Return the margin that ``reading`` takes at a state."""
+def reading_margin(
+    p: npt.ArrayLike, original: npt.ArrayLike, reading: Reading, offset: Floats | None, smoothing: float
+) -> Floats:
+    """Return the margin that ``reading`` takes at a state of probabilities p, smoothed as the protocol declares."""
+    if smoothing > 0.0:
+        p, offset = smoothed_probabilities(p, smoothing), smoothed_offset(offset, smoothing)
     return current_margin(p, offset) if reading == "current" else support_margin(p, original, offset)
 
 

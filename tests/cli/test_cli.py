@@ -168,6 +168,19 @@ def test_the_papers_protocol(made, tmp_path):
     assert fg.Protocol.load(tmp_path / "p.json").reading == "current"
 
 
+def test_smoothing_is_declared_and_shown(made, tmp_path):
+    source = ["--model", made / "model.skops", "--train", made / "train.parquet", *COLUMNS]
+    assert run("protocol", "write", tmp_path / "p.json", *source, "--smoothing", "0.02").code == 0
+    assert "smoothing       0.02" in run("protocol", "show", tmp_path / "p.json").out
+    assert run(*audit_words(made), "--smoothing", "0.02", "--out", tmp_path / "audit").code == 0
+    assert fg.open_audit(tmp_path / "audit").protocol == fg.Protocol.load(tmp_path / "p.json")
+    assert "smoothing       0\n" in run("protocol", "show", made / "audit").out
+    told = refuse("protocol", "write", tmp_path / "q.json", *source, "--paper", "--smoothing", "0.02")
+    assert "--paper already declares the smoothing; leave out --smoothing" in told
+    told = refuse("protocol", "write", tmp_path / "q.json", *source, "--smoothing", "1.5")
+    assert "smoothing must be a number from 0 to 1, got 1.5" in told
+
+
 def test_a_decision_threshold_is_declared_by_name_of_its_class(made, model, table, tmp_path):
     rule = ["--threshold", "0.3", "--positive", "bad"]
     assert run(*audit_words(made), *rule, "--out", tmp_path / "audit").code == 0

@@ -87,7 +87,7 @@ def test_many_classes_take_the_direct_way(factor, monkeypatch):
     protocol = Protocol.fit(model, data.X_train)
     rows = bind(model, data.X_test[:200], protocol)
     asked = trace_blackbox(rows, protocol)
-    monkeypatch.setattr(fillings, "reading_margin", lambda *_: pytest.fail("the slow way was taken"))
+    monkeypatch.setattr(fillings, "state_prediction", lambda *_: pytest.fail("the slow way was taken"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         claimed = linear.trace(rows, protocol)

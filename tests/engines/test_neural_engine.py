@@ -216,8 +216,8 @@ def test_early_stop_only_saves_evaluations():
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(2, 5), st.integers(0, 2**32 - 1), st.sampled_from(READINGS))
-def test_scores_on_the_device_are_the_definitions(n_classes, seed, reading):
+@given(st.integers(2, 5), st.integers(0, 2**32 - 1), st.sampled_from(READINGS), st.sampled_from([0.0, 0.005, 0.3]))
+def test_scores_on_the_device_are_the_definitions(n_classes, seed, reading, smoothing):
     rng = np.random.default_rng(seed)
     raw = np.round(rng.normal(size=(6, 4, n_classes)) * rng.choice([1, 30]), rng.integers(0, 3))  # with ties
     p = softmax_probabilities(raw)
@@ -225,9 +225,10 @@ def test_scores_on_the_device_are_the_definitions(n_classes, seed, reading):
     log_p = neural_states.log_probabilities(torch.as_tensor(raw), "logits", n_classes)
     at = torch.as_tensor(original)
     np.testing.assert_allclose(neural_states.support_margins(log_p, at), support_margin(p, original), atol=1e-9)
-    np.testing.assert_allclose(
-        neural_states.reading_margins(log_p, at, reading), reading_margin(p, original, reading), atol=1e-9
-    )
+    for offset in (None, rng.normal(size=n_classes)):
+        on_device = None if offset is None else torch.as_tensor(offset)
+        found = neural_states.reading_margins(log_p, at, reading, on_device, smoothing)
+        np.testing.assert_allclose(found, reading_margin(p, original, reading, offset, smoothing), atol=1e-9)
     np.testing.assert_array_equal(neural_states.predicted_classes(log_p, 1e-6), predicted_class(p, 1e-6))
     drops = np.round(rng.normal(size=(6, 9)), 1)
     np.testing.assert_array_equal(

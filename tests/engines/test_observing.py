@@ -20,7 +20,6 @@ from fragility.scores import (
     READINGS,
     flip_threshold,
     predicted_class,
-    reading_margin,
     removal_order,
     state_prediction,
     support_margin,
@@ -64,6 +63,7 @@ def cases(draw: st.DrawFn) -> Case:
         severities=draw(st.sampled_from([(0.5,), (1.0,), (0.1, 0.7, 1.0), (0.3, 0.6)])),
         reading=draw(st.sampled_from(READINGS)),
         resolution=draw(st.sampled_from([1e-6, 0.07])),  # 0.07: no step and no sum of steps lies at its edge
+        smoothing=draw(st.sampled_from([0.0, 1 / 40, 0.3])),
     )
     n, n_second = draw(st.sampled_from([1, 9, 40])), depth - 1 + len(asked.grid) * len(widths)
     divisor = 40.0 if link == AVERAGE else 1.0
@@ -105,7 +105,7 @@ def defined(case: Case) -> dict[str, Any]:
     later = probabilities(case.forest, case.second)
     bare = np.repeat(probabilities(case.forest, case.bare[None, :, None]), n, axis=1)
     predicted = predicted_class(p[0], asked.resolution, offset) if case.decided is None else case.decided
-    margin = reading_margin(p, predicted, asked.reading, offset)
+    margin = asked.margins(p, predicted, offset)
     order = removal_order((margin[0] - margin[1:]).T, asked.resolution)
     path = np.concatenate([p[:1], p[1 + order[:, 0], np.arange(n)][None], later[: asked.depth - 1]])
     severities = np.array(asked.severities)
@@ -118,14 +118,14 @@ def defined(case: Case) -> dict[str, Any]:
         threshold[:, j] = flip_threshold(severities, flips.T)
         if j == asked.fading:
             kept = severities < threshold[:, j, None]
-            fade = np.where(kept, reading_margin(states, predicted, asked.reading, offset).T, np.nan)
+            fade = np.where(kept, asked.margins(states, predicted, offset).T, np.nan)
     return {
         "predicted": predicted,
         "confidence": original_confidence(p[0], predicted),
         "margin": margin[0],
         "one_step_margin": margin[1:].T,
         "one_step_confidence": original_confidence(p[1:], predicted).T,
-        "path_margin": reading_margin(path, predicted, asked.reading, offset).T,
+        "path_margin": asked.margins(path, predicted, offset).T,
         "path_predicted": state_prediction(path, predicted, asked.resolution, offset).T,
         "threshold": threshold,
         "fade_margin": fade,
@@ -146,7 +146,7 @@ def test_reading_equals_the_definitions(case):
 
 def test_a_class_that_two_rows_share_by_rounding_is_named_alike():
     """Two classes closer than the resolution are a tie, which goes to the class declared first."""
-    asked = StatesAsked(2, 1, (), None, (1.0,), "support", 1e-6)
+    asked = StatesAsked(2, 1, (), None, (1.0,), "support", 1e-6, 0.0)
     scores = np.zeros((3, 3, 2))
     scores[0, 1] = [1.0, 1.0]
     scores[0, 2] = [1.0 + 9e-7, 1.0 + 2e-6]
@@ -157,7 +157,7 @@ def test_a_class_that_two_rows_share_by_rounding_is_named_alike():
 def test_drops_beyond_the_places_kept_do_not_disturb_the_order():
     """Of 60 groups only the first ten places are kept; equal drops stay in declared order."""
     rng = np.random.default_rng(0)
-    asked = StatesAsked(60, 10, (60,), 0, (0.5, 1.0), "support", 1e-6)
+    asked = StatesAsked(60, 10, (60,), 0, (0.5, 1.0), "support", 1e-6, 0.0)
     first = np.concatenate([np.full((1, 1, 500), 4.0), rng.integers(0, 6, (60, 1, 500)).astype(float)])
     case = Case(Link(SIGMOID, 2, 1.0, 1.0), asked, None, None, first, np.zeros((10, 1, 500)), np.zeros(1))
     np.testing.assert_array_equal(read(case)["order"], defined(case)["order"])

@@ -77,7 +77,24 @@ def naive_state_prediction(
     return original
 
 
-def naive_margin(p: Sequence[float], original: int, reading: str, decision: Decision | None = None) -> float:
+def naive_smoothed(p: Sequence[float], smoothing: float) -> list[float]:
+    """(p_c + a) / (1 + C a)."""
+    return [(float(value) + smoothing) / (1.0 + len(p) * smoothing) for value in p]
+
+
+def naive_smoothed_decision(decision: Decision | None, smoothing: float) -> Decision | None:
+    """Where the smoothed probability of the class is as large as the smoothed threshold, it is predicted."""
+    if decision is None:
+        return None
+    c, t = decision
+    return c, naive_smoothed([t, 1.0 - t], smoothing)[0]
+
+
+def naive_margin(
+    p: Sequence[float], original: int, reading: str, decision: Decision | None = None, smoothing: float = 0.0
+) -> float:
+    """The margin of the smoothed probabilities; every decision is about the others."""
+    p, decision = naive_smoothed(p, smoothing), naive_smoothed_decision(decision, smoothing)
     if reading == "current":
         return naive_current_margin(p, decision)
     if reading in ("support", "support_unbounded"):
@@ -215,6 +232,7 @@ def naive_certificate(
     whole: Sequence[bool] | None = None,
     decision: Decision | None = None,
     exposure_weights: Sequence[float] = (1 / 3, 1 / 3, 1 / 3),
+    smoothing: float = 0.0,
 ) -> dict[str, Any]:
     """Algorithm `cfc` for one row; group and class claims are indices."""
     stepwise = [False] * len(x) if stepwise is None else list(stepwise)
@@ -224,12 +242,12 @@ def naive_certificate(
 
     p = at({})
     original = naive_predicted_class(p, resolution, decision)
-    margin = naive_margin(p, original, reading, decision)
+    margin = naive_margin(p, original, reading, decision, smoothing)
 
     one_step_margin, one_step_drop, one_step_confidence = [], [], []
     for g in range(len(groups)):
         removed = at({g: 1.0})
-        one_step_margin.append(naive_margin(removed, original, reading, decision))
+        one_step_margin.append(naive_margin(removed, original, reading, decision, smoothing))
         one_step_drop.append(margin - one_step_margin[g])
         one_step_confidence.append(removed[original])
     order = naive_order(one_step_drop, resolution)
@@ -238,7 +256,7 @@ def naive_certificate(
     flip_budget, flipped = depth + 1, False
     for k in range(1, depth + 1):
         state = at({g: 1.0 for g in order[:k]})
-        path_margin.append(naive_margin(state, original, reading, decision))
+        path_margin.append(naive_margin(state, original, reading, decision, smoothing))
         path_predicted.append(naive_state_prediction(state, original, resolution, decision))
         path_collapse.append(naive_collapse(margin, path_margin[k], reading))
         if not flipped and path_predicted[k] != original:
@@ -263,7 +281,7 @@ def naive_certificate(
             if turns is not None and severity >= turns:
                 break
             state = at({g: severity for g in range(len(groups))})
-            fading.append(naive_margin(state, original, reading, decision))
+            fading.append(naive_margin(state, original, reading, decision, smoothing))
     common = naive_common_loss(margin, fading, len(severities)) if "attenuate_all" in operators else None
     independent = math.fsum(max(0.0, drop) for drop in one_step_drop) / (abs(margin) + EPSILON)
 
@@ -306,26 +324,29 @@ def naive_brittle(
     tau_confidence: float = 0.90,
     tau_kappa: float = 0.50,
     resolution: float = 1e-6,
+    smoothing: float = 0.0,
 ) -> bool:
     """Whether a row is confident and at least one stressor, given as its explicit stressed rows, breaks it.
 
-    A single state flips below -resolution (section 2); the mean margin of the `expected` rule flips below 0
-    (section 7).
+    A single state flips below -resolution (section 2), unsmoothed; the mean margin of the `expected` rule flips below 0
+    (section 7). Margins are smoothed (section 4).
     """
     p = [float(v) for v in probabilities([x])]
     original = naive_predicted_class(p, resolution)
     if p[original] < tau_confidence:
         return False
-    margin = naive_support_margin(p, original)
+    margin = naive_margin(p, original, "support", smoothing=smoothing)
     for stressed_rows in draws.values():
-        margins = [naive_support_margin(probabilities([row]), original) for row in stressed_rows]
+        answers = [probabilities([row]) for row in stressed_rows]
+        margins = [naive_margin(answer, original, "support", smoothing=smoothing) for answer in answers]
         if rule == "expected":
             mean = math.fsum(margins) / len(margins)
             if mean < 0 or naive_kappa(margin, mean) >= tau_kappa:
                 return True
         elif rule == "any":
-            for m in margins:
-                if m < -resolution or naive_kappa(margin, m) >= tau_kappa:
+            for answer, m in zip(answers, margins, strict=True):
+                lost = naive_support_margin(answer, original) < -resolution
+                if lost or naive_kappa(margin, m) >= tau_kappa:
                     return True
         else:
             raise AssertionError(rule)

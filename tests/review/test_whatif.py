@@ -31,8 +31,10 @@ def test_in_the_transformed_space(bench, audited):
     check_equals_certificates(bench, audited.certs, range(12))
 
 
-def test_in_the_raw_space_with_a_threshold_and_the_papers_reading(audited, tmp_path):
-    protocol = fg.Protocol.fit(audited.model, audited.X, space="raw", reading="current", decision=0.6, depth=4)
+def test_in_the_raw_space_with_a_threshold_the_papers_reading_and_smoothing(audited, tmp_path):
+    protocol = fg.Protocol.fit(
+        audited.model, audited.X, space="raw", reading="current", decision=0.6, depth=4, smoothing=0.02
+    )
     made = saved_audit(tmp_path / "raw", audited.model, audited.X[:20], protocol)
     with workbench(made, tmp_path / "raw.sqlite") as bench:
         check_equals_certificates(bench, made.certs, range(0, 20, 4))

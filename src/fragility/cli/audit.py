@@ -29,6 +29,7 @@ from fragility.cli.options import (
     Reading,
     RowRange,
     Separator,
+    Smoothing,
     Space,
     Target,
     Threshold,
@@ -128,7 +129,8 @@ FailureRates = Annotated[
 ]
 
 DECLARED_BY_PROTOCOL = (
-    "train", "groups", "baseline", "baseline_units", "depth", "reading", "space", "threshold", "positive",
+    "train", "groups", "baseline", "baseline_units", "depth", "reading", "smoothing", "space", "threshold",
+    "positive",
 )  # fmt: skip
 
 
@@ -152,6 +154,7 @@ def audit(
     baseline_units: BaselineUnits = "raw",
     depth: Depth = None,
     reading: Reading = "support",
+    smoothing: Smoothing = None,
     space: Space = None,
     threshold: Threshold = None,
     positive: Positive = None,
@@ -207,8 +210,9 @@ def audit(
     else:
         decision = parse_decision(threshold, positive, loaded.classes)
         declared = _fit_protocol(
-            loaded, train, target, id_column, form, groups, baseline, baseline_units, depth, reading, space, decision
-        )
+            loaded, train, target, id_column, form, groups, baseline, baseline_units, depth, reading, smoothing, space,
+            decision,
+        )  # fmt: skip
     source = many_rows(data, declared, target=target, id_column=id_column, rows=rows, form=form)
     _note_unlabelled(source, data)
     certs = fg.audit_files(
@@ -289,8 +293,8 @@ def _protocol_signature(protocol: Path | None, given: Path | None) -> Path | Non
 
 def _fit_protocol(
     model: fg.Model, train: Path | None, target: str | None, id_column: str | None, form: CsvFormat,
-    groups: str, baseline: str, baseline_units: str, depth: int | None, reading: str, space: str | None,
-    decision: Any,
+    groups: str, baseline: str, baseline_units: str, depth: int | None, reading: str,
+    smoothing: float | None, space: str | None, decision: Any,
 ) -> fg.Protocol:  # fmt: skip
     if train is None:
         raise ProtocolError(
@@ -304,6 +308,7 @@ def _fit_protocol(
         baseline_units=cast("fitting.Units", baseline_units),
         depth=depth,
         reading=cast("scores.Reading", reading),  # the protocol checks the word and names the choices
+        smoothing=smoothing,
         space=cast("fitting.Space | None", space),
         decision=decision,
     )

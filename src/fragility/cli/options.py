@@ -76,6 +76,15 @@ Depth = Annotated[
 Reading = Annotated[
     str, typer.Option("--reading", metavar="NAME", help="Which margin: support, current or support_unbounded.")
 ]
+Smoothing = Annotated[
+    float | None,
+    typer.Option(
+        "--smoothing",
+        metavar="A",
+        help="Added to every probability before margins are computed. (default 1/T for a forest of T trees or bagging, "
+        "else 0)",
+    ),
+]
 Space = Annotated[
     str | None,
     typer.Option(

@@ -25,6 +25,7 @@ from fragility.cli.options import (
     Positive,
     Reading,
     Separator,
+    Smoothing,
     Space,
     Target,
     Threshold,
@@ -65,11 +66,11 @@ MergeThreshold = Annotated[
     float, typer.Option("--merge-threshold", min=0.0, max=1.0, help="Association from which --groups merged merges.")
 ]
 Paper = Annotated[
-    bool, typer.Option("--paper", help="The paper's protocol: current reading, mean baseline, depth 10, its grid.")
+    bool, typer.Option("--paper", help="The paper's protocol: current reading, mean baseline, depth 10, no smoothing.")
 ]
 
 
-DECLARED_BY_PAPER = ("reading", "baseline", "depth", "operators", "severities", "weights")
+DECLARED_BY_PAPER = ("reading", "baseline", "depth", "operators", "severities", "weights", "smoothing")
 
 
 def register(app: typer.Typer) -> None:
@@ -100,6 +101,7 @@ def write(
     severities: Severities = None,
     weights: Weights = None,
     resolution: Resolution = 1e-6,
+    smoothing: Smoothing = None,
     threshold: Threshold = None,
     positive: Positive = None,
     merge_threshold: MergeThreshold = 0.8,
@@ -131,6 +133,7 @@ def write(
         "operators": None if operators is None else tuple(operators.split(",")),
         "severities": parse_numbers(severities, "--severities"),
         "weights": parse_numbers(weights, "--weights"),
+        "smoothing": smoothing,
     }
     settings: dict[str, Any] = {} if paper else {name: value for name, value in declared.items() if value is not None}
     settings |= {"groups": groups, "space": space, "resolution": resolution, "merge_threshold": merge_threshold}
@@ -190,6 +193,7 @@ def _settings(protocol: fg.Protocol) -> list[tuple[str, str]]:
         ("severities", numbers),
         ("weights", ", ".join(f"{w:.4g}" for w in protocol.weights)),
         ("resolution", f"{protocol.resolution:g}"),
+        ("smoothing", f"{protocol.smoothing:g}"),
         ("training data", str(protocol.training_digest)),
         ("digest", protocol.digest),
     ]

@@ -22,7 +22,7 @@ from fragility.engines.trace import Progress, Trace, original_confidence
 from fragility.evidence import STEP, EvidenceRows
 from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
-from fragility.scores import reading_margin, removal_order, state_prediction, support_margin
+from fragility.scores import removal_order, state_prediction, support_margin
 
 ENGINE = "blackbox"
 Ranks: TypeAlias = npt.NDArray[np.int32]  # (n, d) step at which each column's group is removed, from 0
@@ -142,13 +142,13 @@ class _Chunk(NamedTuple):
 def _trace_chunk(
     x: Floats, chosen: Integers, rows: EvidenceRows, asked: StatesAsked, calls: _Calls, severities_at_once: int
 ) -> Trace:
-    resolution, reading = asked.resolution, asked.reading
+    resolution = asked.resolution
     p0 = _ask_originals(x, calls, rows.n_classes)
     predicted = original_class(rows, p0, resolution, chosen)
     original = predicted[:, None]
-    margin = reading_margin(p0, predicted, reading, rows.offset)
+    margin = asked.margins(p0, predicted, rows.offset)
     one_step = _ask_one_steps(x, p0, rows, calls)
-    one_step_margin = reading_margin(one_step, original, reading, rows.offset)
+    one_step_margin = asked.margins(one_step, original, rows.offset)
     order = removal_order(margin[:, None] - one_step_margin, resolution)
     # (m, d): when each column's group is removed; narrow, because it is read for every state
     rank = np.argsort(order, axis=1).astype(np.int32)[:, rows.column_group]
@@ -162,7 +162,7 @@ def _trace_chunk(
         one_step_margin=one_step_margin,
         one_step_confidence=original_confidence(one_step, original),
         order=order[:, : asked.depth],
-        path_margin=reading_margin(path, original, reading, rows.offset),
+        path_margin=asked.margins(path, original, rows.offset),
         path_predicted=state_prediction(path, original, resolution, rows.offset),
         threshold=threshold,
         fade_margin=fade_margin,
@@ -320,7 +320,7 @@ def _note_flips(
     flipped = support_margin(p, predicted[who], offset) < -asked.resolution
     threshold[who[flipped], j] = asked.severities[i]
     if j == asked.fading:
-        margins = reading_margin(p, predicted[who], asked.reading, offset)
+        margins = asked.margins(p, predicted[who], offset)
         fade_margin[who, i] = np.where(flipped, np.nan, margins)
 
 
@@ -333,8 +333,8 @@ def _known_fading(chunk: _Chunk, known: Booleans, threshold: Floats, predicted: 
     who = np.flatnonzero(known[:, asked.fading])
     if len(who) == 0:
         return fade_margin
-    still = reading_margin(path[who, 0], predicted[who], asked.reading, offset)
-    gone = reading_margin(_removed(chunk, asked.n_groups, who, path), predicted[who], asked.reading, offset)
+    still = asked.margins(path[who, 0], predicted[who], offset)
+    gone = asked.margins(_removed(chunk, asked.n_groups, who, path), predicted[who], offset)
     for i, severity in enumerate(asked.severities):
         margins = gone if severity >= STEP else still
         fade_margin[who, i] = np.where(severity >= threshold[who, asked.fading], np.nan, margins)

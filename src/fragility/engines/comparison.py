@@ -72,8 +72,10 @@ class _Comparison:
 
     def wrong_predictions(self) -> int:
         """Another class may be named only where two lie within rounding of the resolution."""
-        clear = np.abs(self.asked.margin) > self.protocol.resolution + 2 * self.tolerance
-        return int(((self.claimed.predicted != self.asked.predicted) & clear).sum())
+        differs = np.flatnonzero(self.claimed.predicted != self.asked.predicted)
+        p = self.rows.predict(self.rows.dense()[differs]) if len(differs) else np.empty((0, self.rows.n_classes))
+        support = support_margin(p, self.claimed.predicted[differs], self.rows.offset)
+        return int((support < -self.protocol.resolution - 2 * self.tolerance).sum())
 
     def wrong_orders(self) -> int:
         """Two groups may change places only where their drops round to the resolution's other side."""

@@ -53,6 +53,7 @@ class StatePlan:
     fading: int | None = None  # which operator is attenuate_all, whose margins are kept
     reading: str = "support"
     resolution: float = 1e-6
+    smoothing: float = 0.0  # added to probabilities before margins are read; never to those that decide flips
     early_stop: bool = True  # ask no larger severity of a row that has flipped
     offset: np.ndarray | None = None  # (C,) added to log probabilities by the declared decision
 
@@ -272,6 +273,16 @@ def _clipped(log_p: Tensor, offset: Tensor | None) -> Tensor:
     return z if offset is None else z + offset
 
 
+def _smoothed(log_p: Tensor, smoothing: float) -> Tensor:
+    """Return log (p + a): the divisor 1 + C a is the same for every class."""
+    return (log_p.exp() + smoothing).log()
+
+
+def _smoothed_offset(offset: Tensor | None, smoothing: float) -> Tensor | None:
+    """As scores.smoothed_offset: all classes tie at p = softmax(-offset), smoothed or not."""
+    return None if offset is None else -_smoothed(F.log_softmax(-offset, dim=-1), smoothing)
+
+
 def support_margins(log_p: Tensor, original: Tensor, offset: Tensor | None = None) -> Tensor:
     """As scores.support_margin: log_p (..., C), original (...) -> (...)."""
     z = _clipped(log_p, offset)
@@ -283,8 +294,12 @@ def support_margins(log_p: Tensor, original: Tensor, offset: Tensor | None = Non
     return own - z.scatter(-1, index, -torch.inf).amax(dim=-1)
 
 
-def reading_margins(log_p: Tensor, original: Tensor, reading: str, offset: Tensor | None = None) -> Tensor:
+def reading_margins(
+    log_p: Tensor, original: Tensor, reading: str, offset: Tensor | None = None, smoothing: float = 0.0
+) -> Tensor:
     """As scores.reading_margin."""
+    if smoothing > 0.0:
+        log_p, offset = _smoothed(log_p, smoothing), _smoothed_offset(offset, smoothing)
     if reading != "current":
         return support_margins(log_p, original, offset)
     top = _clipped(log_p, offset).topk(2, dim=-1).values
@@ -358,10 +373,10 @@ def _trace_chunk(
     origin = ask(space.origin())
     m = len(origin)
     predicted = predicted_classes(origin, plan.resolution, ask.offset) if decided is None else decided
-    margin = reading_margins(origin, predicted, plan.reading, ask.offset)
+    margin = reading_margins(origin, predicted, plan.reading, ask.offset, plan.smoothing)
     one_step = ask.many(space.one_step, plan.n_groups, m)
     alone = predicted[:, None].expand(-1, plan.n_groups)
-    one_step_margin = reading_margins(one_step, alone, plan.reading, ask.offset)
+    one_step_margin = reading_margins(one_step, alone, plan.reading, ask.offset, plan.smoothing)
     order = removal_orders(margin[:, None] - one_step_margin, plan.resolution)
     space.follow(order)
     path = _path(space, plan, ask, origin, one_step, order)
@@ -375,7 +390,7 @@ def _trace_chunk(
         "one_step_margin": one_step_margin,
         "one_step_confidence": _own(one_step, alone),
         "order": order[:, : plan.depth],
-        "path_margin": reading_margins(path, along, plan.reading, ask.offset),
+        "path_margin": reading_margins(path, along, plan.reading, ask.offset, plan.smoothing),
         "path_predicted": torch.where(lost, predicted_classes(path, plan.resolution, ask.offset), along),
         "threshold": threshold,
         "fade_margin": fade_margin,
@@ -408,7 +423,7 @@ def _thresholds(
         own = predicted if who is None else predicted[who]
         _note(threshold[:, j], who, _flips(answers, own, plan, ask), plan.severities[i])
         if j == plan.fading:
-            margins = reading_margins(answers, own, plan.reading, ask.offset)
+            margins = reading_margins(answers, own, plan.reading, ask.offset, plan.smoothing)
             rows = slice(None) if who is None else who
             fade_margin[rows, i] = torch.where(torch.isinf(threshold[rows, j]), margins, torch.nan)
 

@@ -14,8 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy.typing as npt
+
+from fragility.arrays import Floats
 from fragility.protocol import Protocol, operator_width
-from fragility.scores import Reading
+from fragility.scores import Reading, reading_margin
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class StatesAsked:
     severities: tuple[float, ...]  # of the grid, rising
     reading: Reading
     resolution: float
+    smoothing: float
 
     @classmethod
     def of(cls, protocol: Protocol, n_groups: int) -> StatesAsked:
@@ -40,7 +44,12 @@ class StatesAsked:
             severities=protocol.severities,
             reading=protocol.reading,
             resolution=protocol.resolution,
+            smoothing=protocol.smoothing,
         )
+
+    def margins(self, p: Floats, original: npt.ArrayLike, offset: Floats | None) -> Floats:
+        """Return the margins of states of probabilities p (..., C), by the protocol's reading and smoothing."""
+        return reading_margin(p, original, self.reading, offset, self.smoothing)
 
     @property
     def fade_steps(self) -> int:

@@ -33,6 +33,8 @@ from fragility.models.links import (
 )
 from fragility.models.wrappers import look_through, members
 
+VOTE_AVERAGING = ("ForestClassifier", "BaggingClassifier")  # bases of scikit-learn's, also of imbalanced-learn's
+
 
 @dataclass(frozen=True, eq=False)
 class Model:
@@ -184,6 +186,13 @@ class Model:
     def n_columns(self) -> int | None:
         """Number of raw columns the model was fitted on, where it knows."""
         return _column_count(self.estimator)
+
+    @property
+    def votes(self) -> int | None:
+        """How many estimators give their votes to an averaged forest or to bagging; None for any other model."""
+        bases = ((base.__module__.split(".")[0], base.__name__) for base in type(self.head).__mro__)
+        averaged = any(library == "sklearn" and name in VOTE_AVERAGING for library, name in bases)
+        return len(self.head.estimators_) if averaged else None
 
     def probabilities(self, rows: Any) -> Floats:
         """Return probabilities for raw rows, through the model's own preprocessing.

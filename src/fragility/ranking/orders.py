@@ -66,7 +66,8 @@ def _rcma_chunk(rows: EvidenceRows, protocol: Protocol, orders: Integers, part: 
     states = RowStates.removals(removed.reshape(m, repeats * (depth + 1), -1))
     p = rows.answers(rows.dense(part.start, part.stop), states, byte_budget).reshape(m, repeats, depth + 1, -1)
     original = original_class(rows, p[:, 0, 0], protocol.resolution, part)
-    margins = reading_margin(p, original[:, None, None], protocol.reading, rows.offset).reshape(m * repeats, -1)
+    margins = reading_margin(p, original[:, None, None], protocol.reading, rows.offset, protocol.smoothing)
+    margins = margins.reshape(m * repeats, -1)
     return rcma(collapse(margins[:, 0], margins, protocol.reading)).reshape(m, repeats)
 
 

@@ -130,13 +130,17 @@ def certificate_scores(certs: Certificates) -> dict[str, Floats]:
 def scores_of(certs: Certificates, probabilities: npt.ArrayLike | None = None) -> dict[str, Floats]:
     """All scores that need no further model calls, in the order of tables.
 
-    Without `probabilities` the confidence scores come from the certificates: for two classes all four (the margin
-    determines the probabilities), for more only max_softmax and margin.
+    The confidence scores are those of the model's own probabilities, not of smoothed ones. Without `probabilities` they
+    come from the certificates: for two classes all four, for more only max_softmax and, where margins are neither
+    smoothed nor measured from a threshold, margin.
     """
     if probabilities is not None:
         return {**confidence_scores(probabilities), **certificate_scores(certs)}
-    claims = certs.claims
+    claims, protocol = certs.claims, certs.protocol
+    plain = protocol.smoothing == 0.0 and protocol.decision is None  # the margin is that of the probabilities
     if len(certs.classes) == 2:
-        return {**confidence_scores(sigmoid_probabilities(claims.margin)), **certificate_scores(certs)}
-    known = {"max_softmax": claims.confidence, "margin": claims.margin}
+        # A margin keeps the digits of the losing class, which 1 - confidence does not.
+        p = sigmoid_probabilities(claims.margin) if plain else np.stack([claims.confidence, 1.0 - claims.confidence], 1)
+        return {**confidence_scores(p), **certificate_scores(certs)}
+    known = {"max_softmax": claims.confidence, **({"margin": claims.margin} if plain else {})}
     return {**known, **certificate_scores(certs)}

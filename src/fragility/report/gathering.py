@@ -173,6 +173,7 @@ def _protocol_facts(protocol: Protocol) -> ProtocolFacts:
         reading=protocol.reading,
         decision=None if protocol.decision is None else str(protocol.decision),
         resolution=protocol.resolution,
+        smoothing=protocol.smoothing,
         exposure_weights=protocol.exposure_weights,
         training_rows=protocol.training_rows,
         digest=protocol.digest,

@@ -43,6 +43,7 @@ class ProtocolFacts:
     reading: str
     decision: str | None
     resolution: float
+    smoothing: float
     exposure_weights: tuple[float, float, float]
     training_rows: int
     digest: str

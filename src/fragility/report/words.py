@@ -142,7 +142,7 @@ def protocol_words(audit: AuditNumbers) -> list[tuple[str, str]]:
         ("Removal", _removal(pi)),
         ("Weakening", _weakening(pi)),
         ("Decision", _decision(pi)),
-        ("Margin", READINGS[pi.reading]),
+        ("Margin", READINGS[pi.reading] + _smoothing(pi)),
         ("Confident", f"A prediction with a probability of at least {percent(audit.min_confidence)}."),
     ]
 
@@ -171,6 +171,12 @@ def _removal(pi: ProtocolFacts) -> str:
         f"{'one group is' if pi.depth == 1 else f'up to {pi.depth} groups are'} removed one after another, the "
         "strongest first."
     )
+
+
+def _smoothing(pi: ProtocolFacts) -> str:
+    if pi.smoothing == 0.0:
+        return ""
+    return f" First {pi.smoothing:g} is added to the probability of each class; flips do not depend on that."
 
 
 def _weakening(pi: ProtocolFacts) -> str:

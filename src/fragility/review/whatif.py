@@ -65,7 +65,8 @@ class WhatIf:
             p = rows.answers(rows.dense(), RowStates(np.zeros(2, dtype=np.int64), both > 0.0, both))
         original = original_class(rows, p[:1], protocol.resolution)
         predicted = int(state_prediction(p[1:], original, protocol.resolution, rows.offset)[0])
-        before, after = reading_margin(p, original[[0, 0]], protocol.reading, rows.offset).tolist()
+        margins = reading_margin(p, original[[0, 0]], protocol.reading, rows.offset, protocol.smoothing)
+        before, after = margins.tolist()
         names = [str(label) for label in rows.model.classes]
         return Answer(
             predicted=names[predicted],

@@ -6,10 +6,11 @@ definitions are those of the paper's app:threshold_protocol and app:non_circular
     kappa_P(x) = [m(x) - m_P(x)]_+ / (|m(x)| + 1e-8)
     brittle(x) = 1[ p^(x) >= tau_p  and, for at least one stressor P,  flip_P(x)  or  kappa_P(x) >= tau_kappa ]
 
-m is the support margin (pseudo-logit of the class predicted at x minus its best competitor). A random P needs a rule:
+m is the support margin (pseudo-logit of the class predicted at x minus its best competitor), smoothed as the protocol
+declares. A random P needs a rule:
 
 * ``expected`` (default): m_P is the mean support margin over the draws; flip means m_P < 0.
-* ``any``: flip (support margin < -resolution) or kappa >= tau in any single draw.
+* ``any``: flip (support margin of the unsmoothed probabilities < -resolution) or kappa >= tau in any single draw.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from fragility.models.adapter import len_of
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.saving import write_table
-from fragility.scores import EPSILON, support_margin
+from fragility.scores import EPSILON, reading_margin, support_margin
 from fragility.stress.declaration import Stress, Stressor
 from fragility.stress.draws import Words, row_keys
 from fragility.stress.stressors import Donor, Layout, Noise
@@ -52,6 +53,7 @@ class StressRun:
     confidence: Floats  # (n,) probability of that class at x
     margin: Floats  # (n,) support margin at x
     draw_margin: Floats  # (n, P, D) support margin of that class under each draw
+    draw_flip: Booleans  # (n, P, D) whether the draw flips the prediction
     stress: Stress
     protocol: Protocol
 
@@ -120,6 +122,7 @@ def _blank_run(rows: EvidenceRows, protocol: Protocol, stress: Stress) -> Stress
         confidence=np.empty(n),
         margin=np.empty(n),
         draw_margin=np.empty((n, len(stress.stressors), stress.draws)),
+        draw_flip=np.empty((n, len(stress.stressors), stress.draws), dtype=bool),
         stress=stress,
         protocol=protocol,
     )
@@ -130,12 +133,15 @@ def _fill_chunk(run: StressRun, part: slice, rows: EvidenceRows, layout: Layout,
     p = rows.answers(x, RowStates.unmoved(len(x), rows.n_groups), byte_budget)
     predicted = run.predicted[part] = original_class(rows, p, run.protocol.resolution, part)
     run.confidence[part] = p[np.arange(len(p)), predicted]
-    run.margin[part] = support_margin(p, predicted, rows.offset)
+    run.margin[part] = reading_margin(p, predicted, "support", rows.offset, run.protocol.smoothing)
     for index, stressor in enumerate(run.stress.stressors):
         keys = row_keys(run.stress.seed, stressor.kind, run.id[part])
         p = _asked(stressor, rows, x, keys, np.arange(run.stress.draws), layout, byte_budget)
-        margins = support_margin(p, np.repeat(predicted, run.stress.draws), rows.offset)
+        original = np.repeat(predicted, run.stress.draws)
+        margins = reading_margin(p, original, "support", rows.offset, run.protocol.smoothing)
         run.draw_margin[part, index] = margins.reshape(len(x), -1)
+        lost = support_margin(p, original, rows.offset) < -run.protocol.resolution
+        run.draw_flip[part, index] = lost.reshape(len(x), -1)
 
 
 def _asked(
@@ -253,14 +259,13 @@ def label_rows(run: StressRun, stress: Stress) -> BrittleLabels:
     """Apply rule and thresholds to a stress run; the cheap half of `label_brittle`."""
     mean_margin = run.draw_margin.mean(axis=2)
     draw_kappa = collapse_under(run.margin, run.draw_margin)
-    draw_flip = run.draw_margin < -run.protocol.resolution
     if stress.rule == "expected":
         kappa, flip = collapse_under(run.margin, mean_margin), mean_margin < 0.0
     else:
-        kappa, flip = draw_kappa.max(axis=2), draw_flip.any(axis=2)
+        kappa, flip = draw_kappa.max(axis=2), run.draw_flip.any(axis=2)
     confident = run.confidence >= stress.tau_confidence
     broken = (flip | (kappa >= stress.tau_collapse)).any(axis=1)
-    broken_draw = (draw_flip | (draw_kappa >= stress.tau_collapse)).any(axis=1)
+    broken_draw = (run.draw_flip | (draw_kappa >= stress.tau_collapse)).any(axis=1)
     return BrittleLabels(
         id=run.id,
         predicted=run.predicted,

@@ -75,7 +75,7 @@ def _lattice_chance(case: Case) -> Floats:
 
 def _flips(labels: BrittleLabels, place: int) -> Array:
     """(n, D) which draws of one stressor flip a row."""
-    return np.asarray(labels.run.draw_margin[:, place] < -labels.run.protocol.resolution)
+    return np.asarray(labels.run.draw_flip[:, place])
 
 
 def labelled(chance: Floats, draws: int) -> Floats:

@@ -98,7 +98,9 @@ def declared_protocol(
         groups = _groups(grouping, data, parts)
         # What the paper calls the mode, the library calls typical.
         name = "typical" if baseline == "mode" else baseline
-        _PROTOCOLS[key] = fg.Protocol.fit(model, data.X.iloc[parts.train], baseline=name, groups=groups)
+        rows = data.X.iloc[parts.train]
+        # One smoothing for all models, none, as in the paper: the default would depend on the model.
+        _PROTOCOLS[key] = fg.Protocol.fit(model, rows, baseline=name, groups=groups, smoothing=0.0)
     return _PROTOCOLS[key]
 
 

@@ -85,5 +85,6 @@ def labels_at(labels: BrittleLabels, places: Array) -> BrittleLabels:
         confidence=run.confidence[places],
         margin=run.margin[places],
         draw_margin=run.draw_margin[places],
+        draw_flip=run.draw_flip[places],
     )
     return label_rows(kept, labels.stress)

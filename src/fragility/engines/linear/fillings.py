@@ -21,8 +21,8 @@ from fragility.scores import (
     CLIP,
     flip_threshold,
     predicted_class,
-    reading_margin,
     removal_order,
+    sigmoid_probabilities,
     softmax_probabilities,
     state_prediction,
     support_margin,
@@ -51,8 +51,9 @@ Filling: TypeAlias = Callable[[Trace, Floats, Floats, StatesAsked, Rule], None]
 def filling(outputs: int, link: Link, asked: StatesAsked) -> Filling:
     """Return how some rows are filled: the fastest way that is exact for this link and protocol."""
     if outputs == 1:
-        return _fill_binary
-    if link is not softmax_probabilities or asked.reading == "current" or asked.resolution >= 1.0:
+        return _fill_binary if asked.smoothing == 0.0 else _fill_linked(lambda s: sigmoid_probabilities(s[..., 0]))
+    smooth = asked.smoothing > 0.0
+    if smooth or link is not softmax_probabilities or asked.reading == "current" or asked.resolution >= 1.0:
         return _fill_linked(link)
     return _fill_softmax
 
@@ -278,35 +279,36 @@ def _name_winners(predicted: Integers, lead: Floats, resolution: float) -> None:
         np.copyto(predicted, c, where=lost & (lead[:, c] <= near))
 
 
-# --- many classes, any link ---------------------------------------------------------------------------------
+# --- any link, any margin -----------------------------------------------------------------------------------
 
 
 def _fill_linked(link: Link) -> Filling:
-    """Return the filling of some rows for many classes: states' raw scores, through the link and the definitions."""
+    """Return the filling of some rows by the definitions: states' raw scores (..., O), their probabilities, margins."""
 
     def fill(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, rule: Rule) -> None:
+        offset = np.array([0.0, rule.shift]) if rule.shift else None
         score, loss = np.ascontiguousarray(total.T), np.ascontiguousarray(removed.transpose(2, 0, 1))
         p, one_step = link(score), link(score[:, None] - loss)
         if not rule.decided:
-            out.predicted[:] = predicted_class(p, asked.resolution)
+            out.predicted[:] = predicted_class(p, asked.resolution, offset)
         original = out.predicted[:, None]
         out.confidence[:] = original_confidence(p, out.predicted)
-        out.margin[:] = reading_margin(p, out.predicted, asked.reading)
-        out.one_step_margin[:] = reading_margin(one_step, original, asked.reading)
+        out.margin[:] = asked.margins(p, out.predicted, offset)
+        out.one_step_margin[:] = asked.margins(one_step, original, offset)
         out.one_step_confidence[:] = original_confidence(one_step, original)
         order = removal_order(out.margin[:, None] - out.one_step_margin, asked.resolution)
         out.order[:] = order[:, : asked.depth]
         lost = np.cumsum(np.take_along_axis(loss, order[:, :, None], axis=1), axis=1)
         path = np.concatenate([p[:, None], link(score[:, None] - lost[:, : asked.depth])], axis=1)
-        out.path_margin[:] = reading_margin(path, original, asked.reading)
-        out.path_predicted[:] = state_prediction(path, original, asked.resolution)
+        out.path_margin[:] = asked.margins(path, original, offset)
+        out.path_predicted[:] = state_prediction(path, original, asked.resolution, offset)
         severities = np.array(asked.severities)
         for j, width in enumerate(asked.widths):
             states = link(score[:, None] - severities[:, None] * lost[:, width - 1][:, None])
-            flips = support_margin(states, original) < -asked.resolution
+            flips = support_margin(states, original, offset) < -asked.resolution
             out.threshold[:, j] = flip_threshold(severities, flips)
             if j == asked.fading:
-                out.fade_margin[:] = reading_margin(states, original, asked.reading)
+                out.fade_margin[:] = asked.margins(states, original, offset)
                 _forget_flipped(out, j, asked)
 
     return fill

@@ -11,7 +11,7 @@ from fragility.arrays import Floats, Integers
 from fragility.engines.states import StatesAsked
 from fragility.engines.trees.encoding import SIGMOID, SOFTMAX
 from fragility.engines.trees.forest import Forest
-from fragility.scores import sigmoid_probabilities, softmax_probabilities
+from fragility.scores import sigmoid_probabilities, smoothed_offset, softmax_probabilities
 
 
 def probabilities(forest: Forest, sums: npt.NDArray[Any]) -> Floats:
@@ -32,6 +32,8 @@ class Rules(NamedTuple):
     shifted: bool  # some offset is not 0
     current: bool  # the reading takes the leader's margin, not the original class's
     resolution: float
+    smoothing: float
+    smoothed_offset: Floats  # (C,) of the declared decision, for the logarithms of smoothed probabilities
     widths: Integers  # (P,) groups that each operator degrades
     fading: int  # which operator is attenuate_all, -1: none
     severities: Floats  # (S,)
@@ -41,6 +43,7 @@ class Rules(NamedTuple):
     @classmethod
     def of(cls, forest: Forest, asked: StatesAsked, offset: Floats | None, bare: npt.NDArray[Any]) -> Rules:
         offsets = np.zeros(forest.n_classes) if offset is None else np.asarray(offset, dtype=np.float64)
+        smoothed = smoothed_offset(offset, asked.smoothing)
         return cls(
             link=forest.link,
             divisor=float(forest.divisor),
@@ -49,6 +52,8 @@ class Rules(NamedTuple):
             shifted=bool(offsets.any()),
             current=asked.reading == "current",
             resolution=float(asked.resolution),
+            smoothing=float(asked.smoothing),
+            smoothed_offset=np.zeros(forest.n_classes) if smoothed is None else smoothed,
             widths=np.array(asked.widths, dtype=np.int64),
             fading=-1 if asked.fading is None else asked.fading,
             severities=np.array(asked.severities, dtype=np.float64),

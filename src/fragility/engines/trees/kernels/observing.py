@@ -2,10 +2,11 @@
 
 raw      (outputs, n)  raw sums of one state
 support  (n,)          pseudo-logit of the original class minus its best rival
-margin   (n,)          the margin that the reading takes: support, or the leader minus the second
+margin   (n,)          the margin that the reading takes: support, or the leader minus the second; perhaps smoothed
 
 A margin is a difference of two logarithms of probabilities. For the links of boosted trees that is a difference of two
-scores, exactly, as long as neither probability is clipped; only where one may be, the probabilities are made.
+scores, exactly, as long as neither probability is clipped; only where one may be, the probabilities are made. Support
+decides flips and is never smoothed.
 """
 
 from __future__ import annotations
@@ -36,6 +37,21 @@ def _read_margins(raw: Any, rules: Any, original: Any, support: Any, margin: Any
         _read_logistic(raw, rules, original, support, margin)
     else:
         _read_classes(raw, rules, original, support, margin)
+    if rules.smoothing > 0.0:
+        _read_smoothed(raw, rules, original, margin)
+
+
+@helper
+def _read_smoothed(raw: Any, rules: Any, original: Any, margin: Any) -> None:
+    """Fill margin (n,) of one state from smoothed probabilities, whose constant divisor no difference sees."""
+    smoothing, offset, current = rules.smoothing, rules.smoothed_offset, rules.current
+    logs = np.empty(len(offset))
+    for row in range(len(original)):
+        _fill_probabilities(raw, row, rules, logs)
+        for class_ in range(len(logs)):
+            logs[class_] = _log_clipped(logs[class_] + smoothing) + offset[class_]
+        support, lead = _from_logs(logs, original[row])
+        margin[row] = lead if current else support
 
 
 @helper
@@ -124,18 +140,29 @@ def _largest(values: Any) -> float:
 
 
 @helper
+def _fill_probabilities(raw: Any, row: int, rules: Any, p: Any) -> None:
+    """Fill ``p`` (C,) with a row's probabilities."""
+    divisor, scale = rules.divisor, rules.scale
+    if rules.link == SIGMOID:
+        score = _score(raw[0, row], divisor, scale)
+        p[0], p[1] = _logistic(-score), _logistic(score)
+        return
+    for class_ in range(len(p)):
+        p[class_] = _score(raw[class_, row], divisor, scale)
+    if rules.link == SOFTMAX:
+        highest, total = _largest(p), 0.0
+        for class_ in range(len(p)):
+            p[class_] = np.exp(p[class_] - highest)
+            total += p[class_]
+        for class_ in range(len(p)):
+            p[class_] /= total
+
+
+@helper
 def _fill_logs(raw: Any, row: int, rules: Any, logs: Any) -> None:
     """Fill ``logs`` (C,) with the logarithms of a row's clipped probabilities, shifted by the declared decision."""
-    divisor, scale, offset = rules.divisor, rules.scale, rules.offset
-    for class_ in range(len(logs)):
-        logs[class_] = _score(raw[class_, row], divisor, scale)
-    if rules.link == SOFTMAX:
-        highest, total = _largest(logs), 0.0
-        for class_ in range(len(logs)):
-            logs[class_] = np.exp(logs[class_] - highest)
-            total += logs[class_]
-        for class_ in range(len(logs)):
-            logs[class_] /= total
+    offset = rules.offset
+    _fill_probabilities(raw, row, rules, logs)
     for class_ in range(len(logs)):
         logs[class_] = _log_clipped(logs[class_]) + offset[class_]
 
