@@ -7,7 +7,7 @@ from small_audits import declared_model, small_audit, whole_numbers
 
 import fragility as fg
 from fragility.certificates.changes import changes_between
-from fragility.comparability import differences_between, list_differences
+from fragility.comparability import differences_between, differences_in_stress, list_differences
 from fragility.models.decision import Decision
 from fragility.protocol import Group
 
@@ -46,11 +46,17 @@ def test_what_decides_flips_is_named(setting, told, changed):
         ("weights of FDS", {"weights": (1.0, 0.0, 0.0)}),
         ("weights of exposure", {"exposure_weights": (1.0, 1.0, 0.0)}),
         ("resolution", {"resolution": 1e-5}),
+        ("smoothing", {"smoothing": 0.01}),
     ],
 )
 def test_what_only_scales_scores_leaves_flips_comparable(setting, changed):
     (found,) = differences_between(PLAIN, protocol(baseline="mean", **changed))
     assert (found.setting, found.decides_flips, found.scales_scores) == (setting, False, True)
+
+
+def test_held_out_stress_reads_smoothed_margins_and_no_path():
+    changed = replace(PLAIN, smoothing=0.01, depth=1, reading="current")
+    assert list_differences(differences_in_stress(PLAIN, changed)) == "smoothing (0 against 0.01)"
 
 
 def test_a_path_of_one_group_says_nothing_about_two():

@@ -17,6 +17,7 @@ from fragility.scores import EARLY
 # Baselines by which a field is replaced with the same value in either evidence space.
 ALIKE_IN_BOTH_SPACES = ("typical", "median", "missing")
 ORDER_THE_PATH = ("reading", "depth")  # which held-out stress does not read
+SCALE_MARGINS = ("smoothing",)  # whose collapse under held-out stress makes a prediction brittle
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,11 @@ def differences_between(first: Protocol, second: Protocol) -> tuple[SettingDiffe
 def differences_in_stress(first: Protocol, second: Protocol) -> tuple[SettingDifference, ...]:
     """Return the settings that make held-out stress break other predictions."""
     found = differences_between(first, second)
-    return tuple(one for one in found if one.decides_flips and one.setting not in ORDER_THE_PATH)
+    return tuple(
+        one
+        for one in found
+        if one.setting in SCALE_MARGINS or (one.decides_flips and one.setting not in ORDER_THE_PATH)
+    )
 
 
 Setting = tuple[str, Callable[[Protocol], str], bool]
@@ -85,6 +90,7 @@ def _settings(first: Protocol, second: Protocol) -> list[Setting]:
         ("weights of FDS", lambda p: _listed(p.weights), False),
         ("weights of exposure", lambda p: _listed(p.exposure_weights), False),
         ("resolution", lambda p: f"{p.resolution:g}", False),
+        ("smoothing", lambda p: f"{p.smoothing:g}", False),
     ]
 
 

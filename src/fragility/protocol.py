@@ -420,8 +420,8 @@ class Protocol:
         artificial = f" (artificial for {len(self.artificial)} fields)" if self.artificial else ""
         return (
             f"Protocol({self.space} space, {len(self.groups)} groups over {len(self.columns)} columns, baseline "
-            f"{self.baseline}{artificial}, depth {self.depth}, reading {self.reading}, smoothing {self.smoothing:g}, predicts "
-            f"{self.decision or 'the larger probability'}, {self.digest[:19]}...)"
+            f"{self.baseline}{artificial}, depth {self.depth}, reading {self.reading}, smoothing {self.smoothing:g}, "
+            f"predicts {self.decision or 'the larger probability'}, {self.digest[:19]}...)"
         )
 
     def _repr_html_(self) -> str:
