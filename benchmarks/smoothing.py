@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+import fragility as fg
 from fragility_paper.data import load, split
 from fragility_paper.library import auroc
 from fragility_paper.models import model_spec
 from fragility_paper.table import Table, number
 from fragility_paper.training import train
-
-import fragility as fg
 
 DATASETS = ("credit_g", "bank_marketing", "electricity", "heloc", "default_credit")
 FORESTS = ("rf", "extratrees")

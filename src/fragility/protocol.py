@@ -613,8 +613,7 @@ class Protocol:
 _KNOWN_KEYS = frozenset(
     {"format", "space", "fields", "columns", "groups", "grouping", "baseline", "artificial", "alternatives"}
     | {"operators", "severities", "depth", "reading", "weights", "exposure_weights", "resolution", "smoothing"}
-    | {"decision"}
-    | {"training_digest", "training_rows"}
+    | {"decision", "training_digest", "training_rows"}
 )
 
 
