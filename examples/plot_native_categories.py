@@ -23,7 +23,8 @@ model = lgb.LGBMClassifier(n_estimators=60, num_leaves=15, random_state=0, verbo
 # Lost means missing
 # ------------------
 # ``space="raw"`` is chosen by itself where a model takes categories. A category cannot be half lost: under a gradual
-# degradation it keeps its value below severity 0.5 and is gone from there on.
+# degradation it keeps its value below severity 0.5 and is gone from there on. These rows have no missing values, so a
+# warning says that the model has never seen one: what it answers then is a guess of the booster's own rule.
 protocol = fg.Protocol.fit(model, X_train, baseline="missing")
 print(protocol.space, "space,", len(protocol.groups), "groups")
 certs = fg.audit(model, X_test, protocol)

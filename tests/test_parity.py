@@ -17,10 +17,6 @@ import pandas as pd
 import pytest
 from naive import Row, naive_certificate, naive_mean, naive_typical_category, naive_typical_number
 from pipelines import FAMILIES, Case, estimator, fitted, labels_for, nominal_names, raw_row_table, split
-from sklearn.compose import ColumnTransformer
-from sklearn.impute import SimpleImputer
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OrdinalEncoder
 from twins import Twin, assert_equal, remembered
 
 from fragility._audit import audit
@@ -274,59 +270,6 @@ def test_columns_of_codes_equal_the_slow_twin(family: str, engine: str) -> None:
         protocol = Protocol.fit(case.model, case.X_train, space="raw", reading=reading, operators=OPERATORS)
         assert [c.kind for c in protocol.columns] == ["numeric", "nominal", "nominal", "nominal", "numeric"]
         run(protocol, case, twin, case.X_test[:6], engine)
-
-
-TAKE_NAN = ("random_forest", "extra_trees", "hist_gradient_boosting", "xgboost", "lightgbm")
-
-
-@pytest.mark.parametrize("engine", ["blackbox", "trees"])
-@pytest.mark.parametrize("dataset", ["credit_g", "credit_g_property"])
-@pytest.mark.parametrize("family", TAKE_NAN)
-def test_missing_evidence_in_the_transformed_space_equals_the_slow_twin(family: str, dataset: str, engine: str) -> None:
-    """A lost number is NaN to the estimator; a lost category is no indicator at all to an encoder that ignores it."""
-    case, twin = fitted(dataset, family, "transformed"), transformed_twin(dataset, family)
-    names = case.model[:-1].get_feature_names_out()
-    lost = [math.nan if name.startswith("numeric__") else 0.0 for name in names]
-    missing = replace(twin, baseline=lost, stepwise=[math.isnan(value) for value in lost])
-    for reading in READINGS:
-        protocol = Protocol.fit(case.model, case.X_train, baseline="missing", reading=reading, operators=OPERATORS)
-        assert protocol.space == "transformed"
-        run(protocol, case, missing, case.X_test[: N_ROWS["transformed"]], engine)
-
-
-@pytest.mark.parametrize("engine", ["blackbox", "trees"])
-@pytest.mark.parametrize("family", TAKE_NAN)
-def test_missing_codes_in_the_transformed_space_equal_the_slow_twin(family: str, engine: str) -> None:
-    """An ordinal encoder writes a missing category as NaN or as the code it was told, an indicator column says 1."""
-    data = split("credit_g")
-    numbers = ["duration", "age"]
-    X_train, X_test = (
-        X[["purpose", "housing", *numbers]].astype({"purpose": object, "housing": object, "duration": float}).copy()
-        for X in (data.X_train, data.X_test)
-    )
-    X_train.loc[::9, ["purpose", "housing"]] = np.nan
-    X_train.loc[::7, "duration"] = np.nan
-    prepare = ColumnTransformer(
-        [
-            ("nan", OrdinalEncoder(), ["purpose"]),
-            ("told", OrdinalEncoder(encoded_missing_value=-5), ["housing"]),
-            ("filled", SimpleImputer(add_indicator=True), numbers),
-        ]
-    )
-    model = make_pipeline(prepare, estimator(family)).fit(X_train, labels_for(family, data.y_train))
-    protocol = Protocol.fit(model, X_train, baseline="missing", operators=OPERATORS)
-    lost = [math.nan, -5.0, math.nan, math.nan, 1.0]
-    wrapped = Model.wrap(model)
-    twin = Twin(
-        ["purpose", "housing", *numbers],
-        [[0], [1], [2, 4], [3]],
-        np.asarray(prepare.transform(X_test[:8])).tolist(),
-        lost,
-        [math.isnan(value) for value in lost],
-        remembered(lambda row: wrapped.head_probabilities(np.array([row]))[0]),
-    )
-    case = Case(family, "credit_g", "transformed", model, X_train, X_test)
-    run(protocol, case, twin, X_test[:8], engine)
 
 
 def test_the_parity_rows_are_not_all_alike() -> None:

@@ -511,7 +511,7 @@ def _baseline_contradiction(protocol: Protocol) -> str | None:
             return f"the baseline of {column.name!r} is no value of a column"
         if word == "zero" and numeric and value != 0.0:
             return f"baseline 'zero', but {column.name!r} has the baseline {value!r}"
-        if word == "missing" and (numeric or protocol.space == "raw") and value is not None:
+        if word == "missing" and value is not None:
             return f"baseline 'missing', but {column.name!r} has the baseline {value!r}"
         if word in ("typical", "mean", "median") and numeric and value is None and column.spread is not None:
             return f"baseline {word!r}, but {column.name!r}, which had values in training, has none"

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -39,6 +40,7 @@ from fragility.evidence.space import SPACES, Column, EvidenceSpace, Group, Space
 from fragility.files import JSON_LIMIT, parse_json, read_bounded, write_text
 from fragility.models import ClassLabel, Decision, Model
 from fragility.scores import READINGS, Reading
+from fragility.words import artificial_in_words
 
 FORMAT = "fragility-protocol/1"
 DEFAULT_BASELINE = "typical"
@@ -206,8 +208,8 @@ class Protocol:
         X_train : array or table of shape (n, d)
             The raw rows the model was trained on.
         space : {"transformed", "raw"}, optional
-            ``transformed`` stresses the estimator's input matrix (the default wherever that is a numeric matrix);
-            ``raw`` stresses the raw fields before any preprocessing.
+            ``transformed`` stresses the estimator's input matrix (the default wherever that is a numeric matrix, unless
+            the baseline is ``missing``); ``raw`` stresses the raw fields before any preprocessing.
         groups : str, path or mapping, default="raw-origin"
             ``raw-origin`` (one group a raw field), ``merged`` (fields joined where they are associated on the training
             data at ``merge_threshold`` or more), or a map field -> block or block -> fields (a dict or the path of a
@@ -217,7 +219,8 @@ class Protocol:
             one), ``mean``, ``median``, ``zero``, ``missing``, or explicit values (a vector, a mapping from fields to
             values, or a one-row table). Under ``mean`` encoded nominal fields take values that no row has, and models
             may read them in unexpected ways: LightGBM splits one-hot columns at about 1e-35, so that every category
-            reads as present.
+            reads as present. Under ``missing`` the raw field is missing, so that the model's own imputer or rule for
+            missing values answers as in production; a warning names the fields that had none in training.
         baseline_units : {"raw", "transformed"}, default="raw"
             What explicit values are measured in: ``raw`` (one value a raw field, sent through the model's
             preprocessing) or ``transformed`` (one value a column of the estimator's input).
@@ -264,6 +267,8 @@ class Protocol:
         wrapped = Model.wrap(model)
         declared = Decision.read(decision, wrapped.classes)
         rows = read_rows(X_train, wrapped.columns, wrapped.n_columns)
+        if isinstance(baseline, str) and baseline == "missing" and space is None and rows.frame is not None:
+            space = "raw"  # where a value is missing in production
         evidence = training_evidence(wrapped, rows, space, nominal)
         blocks, grouping = groups_for(groups, evidence, rows, merge_threshold)
         fitted = fit_baseline(baseline, baseline_units, evidence, wrapped, rows)
@@ -290,6 +295,8 @@ class Protocol:
         )
         check_decision(wrapped, protocol.evidence)
         bound = check_baseline_accepted(wrapped, rows, protocol.evidence, fitted.name)
+        if fitted.name == "missing" and fitted.artificial:
+            warnings.warn(artificial_in_words(fitted.name, fitted.artificial), stacklevel=2)
         others = fit_alternatives(fitted.name, evidence, protocol.evidence, wrapped, rows, bound)
         return replace(protocol, stored=others)
 

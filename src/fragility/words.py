@@ -26,7 +26,7 @@ def artificial_in_words(baseline: str, fields: Sequence[str]) -> str:
     shown = f"{', '.join(fields[:SHOWN])}{', ...' if len(fields) > SHOWN else ''}"
     noun = "field" if len(fields) == 1 else "fields"
     if baseline == "missing":
-        return f"{len(fields)} {noun} ({shown}) had no missing value in training"
+        return f"{len(fields)} {noun} ({shown}) had no missing value in training: the model has never seen one there"
     return f"for {len(fields)} nominal {noun} ({shown}) the baseline {baseline} is a value that no training row has"
 
 

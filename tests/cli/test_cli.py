@@ -14,10 +14,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import skops.io
 from command_line import COLUMNS, NOMINAL, NUMERIC, Done, audit_words, refuse, replaced, run, verify_words
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
 from fragility.cli.terminal import explain
@@ -63,6 +66,37 @@ def test_audit_names_the_fields_whose_baseline_no_row_has(made, tmp_path):
     usual = run(*audit_words(made), "--rows", "5", "--out", tmp_path / "usual")
     assert usual.code == 0 and "no training row has" not in usual.out + usual.err
     assert "artificial      none" in run("protocol", "show", tmp_path / "usual").out
+
+
+def test_audit_says_once_that_no_field_was_ever_missing(made, table, tmp_path):
+    X = table[NUMERIC + NOMINAL].astype(dict.fromkeys(NUMERIC, float))
+    fill = ColumnTransformer(
+        [
+            ("nominal", OneHotEncoder(handle_unknown="ignore"), NOMINAL),
+            ("numeric", make_pipeline(SimpleImputer(), StandardScaler()), NUMERIC),
+        ]
+    )
+    model = make_pipeline(fill, LogisticRegression(max_iter=1000)).fit(X[:700], table["risk"][:700])
+    skops.io.dump(model, tmp_path / "model.skops")
+    for name, part in {"train": table[:700], "test": table[700:720]}.items():
+        part.astype(dict.fromkeys(NUMERIC, float)).to_parquet(tmp_path / f"{name}.parquet")
+    words = ["audit", tmp_path / "model.skops", tmp_path / "test.parquet", *COLUMNS, "--out", tmp_path / "audit"]
+    said = "fields (duration, credit_amount, age, ...) had no missing value in training"
+    done = run(*words, "--train", tmp_path / "train.parquet", "--baseline", "missing")
+    assert done.code == 0 and " ".join((done.out + done.err).split()).count(said) == 1
+    again = run(*words[:-1], tmp_path / "again", "--protocol", tmp_path / "audit")
+    assert " ".join((again.out + again.err).split()).count(said) == 1
+    refused = run(
+        *words[:-1],
+        tmp_path / "no",
+        "--train",
+        tmp_path / "train.parquet",
+        "--baseline",
+        "missing",
+        "--space",
+        "transformed",
+    )
+    assert refused.code != 0 and "begins behind the preprocessing, so use --space raw" in " ".join(refused.err.split())
 
 
 def test_show_tells_the_story_of_one_row(made):

@@ -16,7 +16,7 @@ from pipelines import fitted, nominal_names, numeric_names, preprocessing, split
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.compose import ColumnTransformer, make_column_selector, make_column_transformer
 from sklearn.decomposition import PCA
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.feature_selection import SelectKBest, VarianceThreshold
 from sklearn.impute import KNNImputer, MissingIndicator, SimpleImputer
 from sklearn.linear_model import LogisticRegression
@@ -729,39 +729,6 @@ def test_missing_baseline_where_the_model_accepts_it() -> None:
         np.testing.assert_allclose(
             rows.predict(rows.baseline[None, :]), case.model.predict_proba(everything), atol=1e-6, err_msg=family
         )
-
-
-def test_missing_baseline_where_the_model_refuses_it(mixed) -> None:
-    pipeline, X = mixed
-    with pytest.raises(EvidenceError, match=r"cannot take the baseline 'missing'.*choose another"):
-        Protocol.fit(pipeline, X, baseline="missing")
-
-
-def test_an_encoder_that_refuses_missing_values_does_not_hide_the_token_of_another() -> None:
-    X, y = credit(["age", "purpose", "housing"])
-    X = X.astype({"purpose": object, "housing": object})
-    X.loc[::9, "purpose"] = None
-    pre = ColumnTransformer(
-        [
-            ("p", OneHotEncoder(sparse_output=False), ["purpose"]),
-            ("h", OneHotEncoder(sparse_output=False), ["housing"]),
-        ],
-        remainder="passthrough",
-    )
-    pipeline = make_pipeline(pre, HistGradientBoostingClassifier(max_iter=10)).fit(X, y)
-    values = baseline_of(Protocol.fit(pipeline, X, baseline="missing"))
-    assert {n: v for n, v in values.items() if v != 0.0} == {"p__purpose_None": 1.0, "remainder__age": None}
-
-
-def test_missing_baseline_in_the_transformed_space_uses_the_encoders_token() -> None:
-    X, y = credit(["age", "duration", "purpose"])
-    X = X.astype({"purpose": object, "age": float})
-    X.loc[::9, "purpose"] = None
-    pre = ColumnTransformer([("c", OneHotEncoder(sparse_output=False), ["purpose"])], remainder="passthrough")
-    pipeline = make_pipeline(pre, HistGradientBoostingClassifier(max_iter=10)).fit(X, y)
-    values = baseline_of(Protocol.fit(pipeline, X, baseline="missing"))
-    assert values["remainder__age"] is None and values["remainder__duration"] is None
-    assert {n: v for n, v in values.items() if n.startswith("c__") and v} == {"c__purpose_None": 1.0}
 
 
 def test_explicit_baselines(mixed) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -300,18 +301,21 @@ def _fit_protocol(
         raise ProtocolError(
             "a protocol is fitted on training rows: name them with --train, or a finished protocol with --protocol"
         )
-    return fg.Protocol.fit(
-        model,
-        read_training(train, target=target, id_column=id_column, form=form),
-        groups=groups,
-        baseline=name_or_json(baseline, "--baseline"),
-        baseline_units=cast("fitting.Units", baseline_units),
-        depth=depth,
-        reading=cast("scores.Reading", reading),  # the protocol checks the word and names the choices
-        smoothing=smoothing,
-        space=cast("fitting.Space | None", space),
-        decision=decision,
-    )
+    X_train = read_training(train, target=target, id_column=id_column, form=form)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".* had no missing value in training")  # the summary says it
+        return fg.Protocol.fit(
+            model,
+            X_train,
+            groups=groups,
+            baseline=name_or_json(baseline, "--baseline"),
+            baseline_units=cast("fitting.Units", baseline_units),
+            depth=depth,
+            reading=cast("scores.Reading", reading),  # the protocol checks the word and names the choices
+            smoothing=smoothing,
+            space=cast("fitting.Space | None", space),
+            decision=decision,
+        )
 
 
 def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Averages: what stands in for lost values by rule: typical, mean, median, zero or missing, fitted on training rows."""
+"""Averages: what stands in for lost values by rule, fitted on training rows."""
 
 from __future__ import annotations
 
@@ -19,19 +19,13 @@ from fragility.evidence.rows import Scalar
 BASELINES = ("typical", "mean", "median", "zero", "missing")
 
 
-def matrix_baseline(kind: str, evidence: TrainingEvidence, tokens: Floats | None) -> Floats:
-    """Return the (d,) baseline of a transformed training matrix, dense or CSR.
-
-    tokens: for ``missing``, what the encoders make of a missing value in their nominal columns.
-    """
+def matrix_baseline(kind: str, evidence: TrainingEvidence) -> Floats:
+    """Return the (d,) baseline of a transformed training matrix, dense or CSR: any kind but ``missing``."""
     matrix = evidence.matrix
     if kind == "zero":
         return np.zeros(matrix.shape[1])
     if kind == "mean":
         return evidence.means
-    if kind == "missing":
-        assert tokens is not None
-        return np.where([origin.nominal for origin in evidence.origins], tokens, np.nan)
     if kind == "median":
         return _with_typical_categories(column_medians(matrix), evidence)
     means = evidence.means
@@ -107,9 +101,9 @@ def artificial_fields(values: Sequence[Scalar], evidence: TrainingEvidence) -> t
 
 
 def fields_without_gaps(evidence: TrainingEvidence) -> tuple[str, ...]:
-    """Return the fields that have no missing value in the training rows."""
-    assert evidence.frame is not None
-    return tuple(field.name for field in evidence.fields if not evidence.frame[field.name].isna().any())
+    """Return the fields that have no missing value in the training rows; a sparse matrix has none."""
+    frame = evidence.frame
+    return tuple(field.name for field in evidence.fields if frame is None or not frame[field.name].isna().any())
 
 
 def _occurs(value: Scalar, column: pd.Series) -> bool:
@@ -127,12 +121,10 @@ def _occur_together(values: Floats, by_column: Any, columns: Sequence[int]) -> b
 
 
 def field_baseline(kind: str, column: pd.Series, field: Field) -> Scalar:
-    """Return one raw field's baseline: a number or None (NaN) for numeric, a value or None (missing) for nominal.
+    """Return one raw field's baseline, any kind but ``missing``; None if it has no training value.
 
     A field of whole numbers takes the nearest whole number, halves to even.
     """
-    if kind == "missing":
-        return None
     known = column.dropna()
     if field.kind == "nominal":
         return None if known.empty else _most_frequent(known)

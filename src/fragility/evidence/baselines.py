@@ -13,7 +13,13 @@ import scipy.sparse as sp
 from fragility.arrays import Floats
 from fragility.canonical import is_missing
 from fragility.errors import DataError, EvidenceError
-from fragility.evidence.averages import BASELINES, artificial_fields, field_baseline, matrix_baseline
+from fragility.evidence.averages import (
+    BASELINES,
+    artificial_fields,
+    field_baseline,
+    fields_without_gaps,
+    matrix_baseline,
+)
 from fragility.evidence.fields import Field, conformed, kind_of
 from fragility.evidence.fitting import TrainingEvidence
 from fragility.evidence.handover import dense, transform
@@ -47,21 +53,31 @@ def fit_baseline(baseline: Any, units: Units, evidence: TrainingEvidence, model:
             f"baseline_units says what explicit values are measured in; the baseline {baseline!r} is fitted: leave "
             "baseline_units out"
         )
-    values = _values_by_rule(baseline, evidence, model, rows)
+    if baseline == "missing":
+        _check_before_preprocessing(evidence, model)
+        return FittedBaseline(baseline, [None] * len(evidence.columns), fields_without_gaps(evidence))
+    values = _values_by_rule(baseline, evidence)
     # The typical category of a field is one that a row has.
     artificial = () if baseline in ("typical", "median") else artificial_fields(values, evidence)
     return FittedBaseline(baseline, values, artificial)
 
 
-def _values_by_rule(baseline: str, evidence: TrainingEvidence, model: Model, rows: Rows) -> list[Scalar]:
-    if evidence.space == "raw":
-        assert evidence.frame is not None
-        return [
-            _writable(field.name, field_baseline(baseline, evidence.frame[field.name], field))
-            for field in evidence.fields
-        ]
-    tokens = _missing_tokens(evidence, model, rows) if baseline == "missing" else None
-    return _scalars(matrix_baseline(baseline, evidence, tokens))
+def _check_before_preprocessing(evidence: TrainingEvidence, model: Model) -> None:
+    if evidence.space == "transformed" and model.transformer is not None:
+        raise EvidenceError(
+            "under the baseline 'missing' a raw field is missing and the model's own preprocessing answers, as in "
+            "production; the transformed space begins behind the preprocessing, so use space='raw' or leave the space "
+            "out"
+        )
+
+
+def _values_by_rule(baseline: str, evidence: TrainingEvidence) -> list[Scalar]:
+    if evidence.space == "transformed":
+        return _scalars(matrix_baseline(baseline, evidence))
+    assert evidence.frame is not None
+    return [
+        _writable(field.name, field_baseline(baseline, evidence.frame[field.name], field)) for field in evidence.fields
+    ]
 
 
 def _scalars(vector: Floats) -> list[Scalar]:
@@ -75,48 +91,6 @@ def _writable(name: str, value: Any) -> Scalar:
         f"the baseline of column {name!r} would be {value!r} ({type(value).__name__}), which a protocol cannot hold; "
         "turn the column into numbers or text"
     )
-
-
-def _missing_tokens(evidence: TrainingEvidence, model: Model, rows: Rows) -> Floats:
-    """Return (d,) what the preprocessing makes of each column's fields when they are missing.
-
-    Where an encoder refuses a missing value it knows no token for it: then all indicators of the field are 0, which is
-    how encoders write "none of these", and a column that holds a code or a number is missing itself.
-    """
-    width = len(evidence.columns)
-    if model.transformer is None or rows.frame is None:
-        return np.full(width, np.nan)
-    whole = _row_without(rows.names, model, rows)
-    if whole is not None:
-        return whole
-    tokens = np.where(_indicators(evidence.matrix), 0.0, np.nan)
-    for name in rows.names:
-        row = _row_without([name], model, rows)
-        if row is not None:
-            own = np.array([name in origin.fields for origin in evidence.origins])
-            tokens[own] = row[own]
-    return tokens
-
-
-def _indicators(matrix: Any) -> Any:
-    """Return which columns hold nothing but 0 and 1."""
-    if sp.issparse(matrix):
-        other = matrix.tocoo()
-        mixed = set(other.col[(other.data != 0) & (other.data != 1)].tolist())
-        return np.array([j not in mixed for j in range(matrix.shape[1])])
-    return ((matrix == 0) | (matrix == 1)).all(axis=0)
-
-
-def _row_without(names: Sequence[str], model: Model, rows: Rows) -> Floats | None:
-    """Return the first training row as the preprocessing hands it on with these fields missing, if it takes that."""
-    assert rows.frame is not None
-    row = rows.frame.iloc[:1].assign(**{name: _gap_like(rows.frame[name]) for name in names})
-    try:
-        handed_over = dense(model.transformer.transform(native_like(row, rows)))
-    except Exception:  # whatever the user's encoder raises, it does not take a missing value
-        return None
-    first: Floats = handed_over[0]
-    return first
 
 
 def _gap_like(column: pd.Series) -> pd.Series:

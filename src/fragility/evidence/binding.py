@@ -186,7 +186,7 @@ def _handed_raw(model: Model, rows: Rows, space: EvidenceSpace) -> _Handed:
     if rows.frame is None:
         raise DataError("the raw evidence space needs a table or dense array, got a sparse matrix")
     frame, values = rows.frame, {column.name: column.baseline for column in space.columns}
-    codec = RawCodec.fit(rows, space.fields, values)
+    codec = RawCodec.fit(rows, space.fields, values, flags_as_numbers=model.transformer is None)
     _check_same_answers(model, rows.head(CONFIRM_ROWS), codec)
     place = [rows.names.index(column.name) for column in space.columns]  # evidence columns are in the protocol's order
     inverse = np.argsort(place)
@@ -290,5 +290,25 @@ def check_baseline_accepted(model: Model, rows: Rows, space: EvidenceSpace, base
     try:
         bound.predict(bound.baseline[None, :])
     except FragilityError as error:
+        if baseline == "missing":
+            raise _refusal_of_gaps(bound, space, error) from error
         raise EvidenceError(f"the model cannot take the baseline {baseline!r}: {error}; choose another") from error
     return bound
+
+
+def _refusal_of_gaps(bound: EvidenceRows, space: EvidenceSpace, error: FragilityError) -> EvidenceError:
+    """Return the error that names the first field whose missing value the model refuses, and what it says."""
+    x, which = bound.dense(0, 1), "every field"
+    for j, column in enumerate(space.columns):
+        lost = x.copy()
+        lost[:, j] = bound.baseline[j]
+        try:
+            bound.predict(lost)
+        except FragilityError as refused:
+            which, error = f"the field {column.name!r}", refused
+            break
+    said = (str(error.__cause__ or error).strip().splitlines() or [type(error).__name__])[0]
+    return EvidenceError(
+        f"the model cannot take the baseline 'missing': it has no answer when {which} is missing ({said}); add an "
+        "imputer to its pipeline, or choose another baseline"
+    )

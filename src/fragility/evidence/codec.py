@@ -36,8 +36,14 @@ class RawCodec:
     gaps: tuple[Any, ...]  # what stands for a missing value in each
 
     @classmethod
-    def fit(cls, rows: Rows, fields: Sequence[Field], baseline: Mapping[str, Scalar]) -> RawCodec:
-        """Return a codec whose tables hold every nominal value of ``rows`` and of the baseline."""
+    def fit(
+        cls, rows: Rows, fields: Sequence[Field], baseline: Mapping[str, Scalar], *, flags_as_numbers: bool = False
+    ) -> RawCodec:
+        """Return a codec whose tables hold every nominal value of ``rows`` and of the baseline.
+
+        flags_as_numbers: truth values with a missing one among them are handed over as 1, 0 and NaN. An estimator
+        without preprocessing reads them so; pandas' own column of objects is what preprocessing expects.
+        """
         assert rows.frame is not None
         by_name = {field.name: field for field in fields}
         ordered = [by_name[name] for name in rows.names]
@@ -51,7 +57,9 @@ class RawCodec:
             tables=tables,
             whole=tuple(f.type == "integer" and f.kind == "numeric" for f in ordered),
             dtypes=tuple(
-                _number_dtype(column, field, baseline[field.name]) if table is None else _table_dtype(column, table)
+                _number_dtype(column, field, baseline[field.name])
+                if table is None
+                else _table_dtype(column, table, flags_as_numbers)
                 for column, field, table in zip(columns, ordered, tables, strict=True)
             ),
             gaps=tuple(_missing_marker(column) for column in columns),
@@ -164,7 +172,7 @@ def _codes(column: pd.Series, table: Table) -> Floats:
     return np.asarray(positions[codes])
 
 
-def _table_dtype(column: pd.Series, table: Table) -> Any:
+def _table_dtype(column: pd.Series, table: Table, flags_as_numbers: bool) -> Any:
     """Return what the values of a table are handed over as, the same for every batch of a protocol."""
     dtype: Any = column.dtype
     if is_categorical(column):
@@ -176,12 +184,14 @@ def _table_dtype(column: pd.Series, table: Table) -> Any:
         return np.dtype(object)
     plain = isinstance(dtype, np.dtype) and dtype != np.dtype(object)
     if plain and None in table and not np.issubdtype(dtype, np.floating):
-        return _dtype_with_gaps(column)
+        return _dtype_with_gaps(column, flags_as_numbers)
     return dtype
 
 
-def _dtype_with_gaps(column: pd.Series) -> Any:
-    """Return the type that pandas gives a plain column once a value of it is missing."""
+def _dtype_with_gaps(column: pd.Series, flags_as_numbers: bool) -> Any:
+    """Return the type of a plain column once a value of it is missing."""
+    if flags_as_numbers and pd.api.types.is_bool_dtype(column.dtype):
+        return np.dtype(np.float64)
     if not pd.api.types.is_integer_dtype(column.dtype):
         return np.dtype(object)
     if beyond_doubles(column).any():

@@ -63,7 +63,7 @@ def _raw_input(rows: Rows, transformer: Any, handed: Any, declared: EvidenceSpac
         raise ProtocolError("the raw evidence space needs a table or dense array, got a sparse matrix")
     _check_columns(sorted(rows.names), declared, sorted)
     values = {column.name: column.baseline for column in declared.columns}
-    codec = RawCodec.fit(rows, declared.fields, values)
+    codec = RawCodec.fit(rows, declared.fields, values, flags_as_numbers=transformer is None)
     place = [rows.names.index(column.name) for column in declared.columns]  # evidence columns: the protocol's order
     inverse = np.argsort(place)
     baseline = codec.encode_row(values)[place]

@@ -32,7 +32,7 @@ BASELINES = {
     "mean": "the training mean",
     "median": "the training median of numbers, and the most frequent category in training",
     "zero": "zero",
-    "missing": "the marker of a missing value",
+    "missing": "missing, and the model's own imputer or rule for missing values answers",
     "explicit": "values declared by hand",
 }
 READINGS = {
@@ -160,7 +160,8 @@ def _grouping(pi: ProtocolFacts) -> str:
 def _replacement(pi: ProtocolFacts) -> str:
     where = "the raw fields, before the model's own preprocessing" if pi.space == "raw" else "the model's input columns"
     known = BASELINES.get(pi.baseline, pi.baseline)
-    fitted = "" if pi.baseline == "explicit" else f", fitted on {counted(pi.training_rows, 'training row')}"
+    fitted = f", fitted on {counted(pi.training_rows, 'training row')}"
+    fitted = "" if pi.baseline in ("explicit", "missing") else fitted
     artificial = f"; {artificial_in_words(pi.baseline, pi.artificial)}" if pi.artificial else ""
     return f"In {where}, lost evidence becomes {known}{fitted}{artificial}."
 

@@ -125,7 +125,7 @@ def _codes(form: CellForm, mapping: Mapping[Any, int] | None, column: int) -> Fl
     """Return the code of each value of a column's table; NaN for a missing value, and for one that is not listed."""
     assert form.values is not None
     if mapping is None:
-        if str(form.dtype) not in ("bool", "boolean"):
+        if not all(value is None or isinstance(value, bool) for value in form.values) or str(form.dtype) == "object":
             raise EngineError(f"column {column} is handed over as {form.dtype}, which is no number to the trees")
         mapping = {False: 0, True: 1}
     return np.array([np.nan if value is None else mapping.get(value, np.nan) for value in form.values])
