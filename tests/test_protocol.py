@@ -128,7 +128,13 @@ def test_groups_must_partition_the_columns(protocol: Protocol) -> None:
 @pytest.mark.parametrize("baseline", ["mean", "typical", "missing"])
 def test_a_file_is_the_protocol(space: str, baseline: str, tmp_path) -> None:
     case = fitted("credit_g", "lightgbm", space)
-    protocol = Protocol.fit(case.model, case.X_train, space=space, baseline=baseline, operators=["attenuate_top(2)"])
+    protocol = Protocol.fit(
+        case.model,
+        case.X_train,
+        space=None if baseline == "missing" else space,
+        baseline=baseline,
+        operators=["attenuate_top(2)"],
+    )
     path = tmp_path / "protocol.json"
     protocol.save(path)
     again = Protocol.load(path)
