@@ -103,6 +103,7 @@ def test_missing_equals_asking_the_pipeline_with_the_raw_field_missing(family: s
             protocol.resolution,
             [True] * len(X.columns),
             [False] * len(X.columns),
+            smoothing=protocol.smoothing,
         )
         assert_equal(certs, i, expected, f"{family} row {i}")
 
