@@ -12,7 +12,7 @@ from browser import axe_violations, chromium, prefer, resize
 pytest.importorskip("selenium", reason="selenium is not installed")
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import WebDriverWait
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
 DESK, PHONE = (1280, 900), (360, 740)
 
@@ -59,6 +59,10 @@ class Browser:
             )
             time.sleep(0.05)
         self.driver.execute_cdp_cmd("Input.dispatchKeyEvent", {**event, "type": "keyUp"})
+
+    def choose(self, selector: str, place: int) -> None:
+        """Choose an option of a list."""
+        Select(self.find(selector)).select_by_index(place)
 
     def focused(self, expression: str):
         return self.driver.execute_script(f"return document.activeElement.{expression}")

@@ -55,3 +55,25 @@ def hostile(tmp_path_factory) -> Audit:
     protocol = fg.Protocol.fit(model, frame[:700])
     ids = [f"<script>window.broken={i}</script>" for i in range(40)]
     return saved_audit(tmp_path_factory.mktemp("hostile") / "audit", model, frame[700:740], protocol, ids=ids)
+
+
+@pytest.fixture(scope="session")
+def strange(tmp_path_factory) -> Audit:
+    """An audit whose names have spaces at their ends, line ends, control characters and another writing direction."""
+    X, y = fg.load_credit_g()
+    frame = pd.DataFrame(
+        {
+            " amount ": X["credit_amount"],
+            "dura\ntion": X["duration"],
+            "\u202eage\u202c": X["age"],
+            "\u05de\u05d8\u05e8\u05d4": X["purpose"].map(lambda value: f" {value}"),
+        }
+    )
+    label = y.map({"good": " >50K", "bad": "\u202ebad\n\u05d0 "})
+    nominal = ["\u05de\u05d8\u05e8\u05d4"]
+    encode = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), nominal), remainder="passthrough")
+    model = make_pipeline(encode, GradientBoostingClassifier(n_estimators=30, random_state=0))
+    model.fit(frame[:700], label[:700])
+    protocol = fg.Protocol.fit(model, frame[:700])
+    ids = [f" {i}\u202e\x1b[2J " for i in range(100)]
+    return saved_audit(tmp_path_factory.mktemp("strange") / "audit", model, frame[700:800], protocol, ids=ids)

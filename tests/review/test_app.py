@@ -1,7 +1,9 @@
 """What reviewers do, through the pages: look, decide, undo, disagree, and hand the decisions on."""
 
+import html
 import io
 import re
+from collections import Counter
 
 import pyarrow.csv
 import pyarrow.parquet
@@ -24,7 +26,7 @@ def decide(client, case: str, action: str, **words):
 def test_the_queue_lists_the_most_exposed_and_links_to_them(ana, audited):
     page = ana.get("/queue", params={"budget": "all"}).text
     wanted = [cert.id for cert in audited.certs.most_fragile(50)]
-    assert re.findall(r"data-line>(\w+)<", page) == wanted
+    assert re.findall(r"data-line><bdi>(\w+)<", page) == wanted
     assert "<title>Queue" in page and "Reviewing as" in page and "Ana Lima" in page
 
 
@@ -94,7 +96,7 @@ def test_the_second_writer_is_warned_and_may_insist(ana, ben, bench):
 def test_two_reviewers_are_given_different_cases(ana, ben):
     given = [client.post("/next", data={"view": ""}).headers["location"].split("?")[0] for client in (ana, ben)]
     assert len(set(given)) == 2
-    assert "Ana Lima was given this case" in ben.get(given[0]).text
+    assert "<bdi>Ana Lima</bdi> was given this case" in ben.get(given[0]).text
     assert "was given this case" not in ana.get(given[0]).text
 
 
@@ -136,25 +138,171 @@ def test_the_team_may_ask_for_few_or_many(ana):
         assert ana.post("/team/second", data={"number": number, "view": ""}).status_code == 422
 
 
-def test_a_whole_filter_at_once_says_how_many(ana, ben, bench):
-    view = "budget=20&label=good"
-    page = ana.get(f"/bulk?{view}").text
-    count = int(re.search(r'name="expected" value="(\d+)"', page)[1])
-    assert count > 2 and f"Record this for {count} cases" in page
-    form = {"view": view, "action": "accept", "note": "low amounts", "expected": str(count)}
-    decide(ben, first_case(ana, budget="20", label="good"), "escalate")
+# --- many at once -------------------------------------------------------------------------------------------
+
+
+def listed(page: str) -> list[str]:
+    """The ids that the page of a decision about many cases lists."""
+    return re.findall(r'<td><a href="/case/[^"]+"><bdi>([^<]+)</bdi>', page)
+
+
+def boxes(page: str) -> list[str]:
+    """The cases that are ticked on a page."""
+    return re.findall(r'name="case" value="([^"]+)"[^>]* checked', page)
+
+
+def test_a_decision_about_many_cases_records_exactly_what_is_listed(ana, bench, audited):
+    """A search looks at all predictions, whatever the budget; the page says so, and lists what it will record."""
+    page = ana.get("/bulk?search=7").text
+    wanted = {cert.id for cert in audited.certs if "7" in str(cert.id)}
+    assert set(listed(page)) == wanted and len(wanted) > 60
+    assert f"Decide about {len(wanted)} open cases at once" in page
+    assert "all 300 predictions" in page and "“7”" in page and "top 20%" not in page
+    done = ana.post("/bulk", data={"view": "search=7", "action": "accept", "case": boxes(page)})
+    assert f"{len(wanted)} decisions saved." in ana.get(done.headers["location"]).text
+    assert {entry.case.row_id for entry in bench.store.everything()} == wanted
+
+
+def test_the_scope_of_a_decision_about_many_cases_is_said_in_full(ana):
+    page = ana.get("/bulk?budget=all&confident=0.65&label=good&k=2&group=age&field=duration&value=%3C12").text
+    for words in ("all predictions at least 65% confident", "good", "without 2 groups", "age", "less than 12"):
+        assert words in page
+    assert "the top 10% by FDS of the predictions at least 90% confident" in ana.get("/bulk?budget=10&by=fds").text
+    assert "the top 40 by exposure (2 h at 20 an hour)" in ana.get("/bulk?budget=time&hours=2").text
+
+
+def test_ticked_rows_only(ana, bench):
+    page = ana.get("/bulk?budget=20").text
+    chosen = boxes(page)
+    assert len(chosen) == len(listed(page)) > 5
+    done = ana.post("/bulk", data={"view": "budget=20", "action": "escalate", "case": chosen[1:3], "note": "both"})
+    assert done.status_code == 303 and bench.store.last() == 2
+    nothing = ana.post("/bulk", data={"view": "budget=20", "action": "escalate", "note": "kept"})
+    assert nothing.status_code == 422 and "no case is ticked" in nothing.text and ">kept</textarea>" in nothing.text
+    assert bench.store.last() == 2
+    from_queue = ana.get("/bulk", params={"budget": "20", "ticked": "1", "case": [chosen[0], chosen[1]]}).text
+    assert boxes(from_queue) == [chosen[0]] and "1 case of this scope is not open" in from_queue
+    assert "rows ticked in the queue" in from_queue and "top 20%" not in from_queue
+    assert ana.get("/bulk?budget=20&ticked=1").status_code == 422  # not all of them
+    assert ana.get("/bulk", params={"case": ["0-" + "0" * 16]}).status_code == 404
+
+
+def test_what_was_decided_meanwhile_stops_a_decision_about_many(ana, ben, bench):
+    chosen = boxes(ana.get("/bulk?budget=20").text)
+    decide(ben, f"/case/{chosen[2]}", "escalate")
+    form = {"view": "budget=20", "action": "accept", "case": chosen, "note": "low amounts"}
     stale = ana.post("/bulk", data=form)
-    assert stale.status_code == 409 and f"there are {count - 1} open cases by now" in stale.text
-    assert bench.store.last() == 1
-    done = ana.post("/bulk", data={**form, "expected": str(count - 1)})
-    page = ana.get(done.headers["location"]).text
-    assert f"{count - 1} decisions saved." in page
-    bulk = re.search(r'name="bulk" value="(\w+)"', page)[1]
-    assert ben.post("/bulk/undo", data={"bulk": bulk, "view": view}).status_code == 303
-    assert bench.store.standing_of(bulk, "Ana Lima") == count - 1
-    ana.post("/bulk/undo", data={"bulk": bulk, "view": view})
-    assert bench.store.standing_of(bulk, "Ana Lima") == 0
-    assert ana.post("/bulk", data={**form, "action": "reacquire", "expected": str(count - 1)}).status_code == 422
+    assert stale.status_code == 409 and "the open cases are others by now" in stale.text and bench.store.last() == 1
+    assert boxes(stale.text) == [key for key in chosen if key != chosen[2]] and "low amounts" in stale.text
+    assert ana.post("/bulk", data={**form, "case": boxes(stale.text)}).status_code == 303
+    assert bench.store.last() == len(chosen)
+
+
+def test_more_cases_than_can_be_ticked_are_named_all_at_once(ana, ben, bench, monkeypatch):
+    monkeypatch.setattr("fragility.review.app.MOST_TICKED", 10)
+    page = ana.get("/bulk?budget=all").text
+    count = int(re.search(r"all (\d+) cases</button>", page)[1])
+    assert count > 10 == len(listed(page)) and boxes(page) == [] and f"The first 10 of {count}" in page
+    form = {"view": "budget=all", "action": "accept", "all": "1"}
+    form["expected"] = re.search(r'name="expected" value="(\w+)"', page)[1]
+    one = ben.get("/bulk?budget=all").text and keys(ben.get("/queue?budget=all").text)[0]
+    decide(ben, f"/case/{one}", "escalate")
+    assert ana.post("/bulk", data=form).status_code == 409 and bench.store.last() == 1
+    bench.store.undo(1, "Ben")  # as many as before are not the same as before, but these are
+    assert ana.post("/bulk", data=form).status_code == 303 and bench.store.last() == 2 + count
+
+
+def test_each_case_has_groups_of_its_own(ana, bench, audited):
+    flipping = boxes(ana.get("/bulk?budget=all&k=1").text) + boxes(ana.get("/bulk?budget=all&k=2").text)
+    form = {"view": "budget=all", "action": "reacquire", "groups_of": "own", "case": flipping}
+    assert ana.post("/bulk", data=form).status_code == 303
+    for entry in bench.store.everything():
+        assert entry.groups == tuple(audited.certs.by_id(entry.case.row_id).failing_groups)
+    assert len({entry.groups for entry in bench.store.everything()}) > 1
+    never = boxes(ana.get("/bulk?budget=all&k=none").text)
+    page = ana.get("/bulk?budget=all&k=none").text
+    assert f"{len(never)} of them never flip and have none" in page
+    refused = ana.post("/bulk", data={**form, "case": never})
+    assert refused.status_code == 422 and "never flip, so they have no groups of their own" in refused.text
+    same = {**form, "case": never[:2], "groups_of": "same", "group": ["age", "purpose"]}
+    assert ana.post("/bulk", data=same).status_code == 303
+    assert bench.store.latest(1)[0].groups == ("age", "purpose")
+    assert ana.post("/bulk", data={**same, "case": never[2:3], "group": []}).status_code == 422
+
+
+def test_a_decision_about_many_cases_can_be_undone_from_team_at_any_time(ana, ben, bench):
+    chosen = boxes(ana.get("/bulk?budget=20").text)
+    ana.post("/bulk", data={"view": "budget=20", "action": "accept", "case": chosen, "note": "low amounts"})
+    decide(ben, f"/case/{chosen[0]}", "escalate")
+    decide(ana, f"/case/{keys(ana.get('/queue?budget=all&status=open').text)[0]}", "accept")
+    team = ana.get("/team").text
+    assert f"{len(chosen)} cases" in team and "low amounts" in team and f"Undo all {len(chosen)}" in team
+    assert "Undo all" not in ben.get("/team").text
+    bulk = re.search(r'name="bulk" value="(\w+)"', team)[1]
+    ben.post("/bulk/undo", data={"bulk": bulk, "view": ""})  # nobody undoes for another
+    assert bench.store.standing_of(bulk, "Ana Lima") == len(chosen)
+    done = ana.post("/bulk/undo", data={"bulk": bulk, "view": "", "from": "team"})
+    assert done.headers["location"].startswith("/team") and bench.store.standing_of(bulk, "Ana Lima") == 0
+    assert "(undone)" in ana.get("/team").text and "Undo all" not in ana.get("/team").text
+
+
+# --- filters ------------------------------------------------------------------------------------------------
+
+
+def test_a_filter_that_cannot_be_read_is_an_error_beside_the_filters(ana):
+    for value in ("abc", "12..", "36-12", "twelve"):
+        answer = ana.get("/queue", params={"budget": "all", "field": "duration", "value": value})
+        assert answer.status_code == 400 and 'role="alert">This filter cannot be used:' in answer.text
+        assert f'name="value" value="{value}"' in answer.text and "data-line" not in answer.text
+    answer = ana.get("/queue", params={"field": "purpose", "value": "new cra"})
+    assert answer.status_code == 400 and "no row has &#39;new cra&#39; in &#39;purpose&#39;; it has" in answer.text
+    assert ana.get("/bulk", params={"field": "duration", "value": "abc"}).status_code == 400
+    shown = ana.get("/queue", params={"budget": "all", "field": "duration", "value": "<12, 24-30"}).text
+    assert "less than 12 or 24 to 30" in shown  # the page says how it read it
+
+
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def test_names_with_spaces_and_control_characters_are_found_and_shown(strange, tmp_path):
+    """The forms of the page are filled in as a browser would: with the values that its options have."""
+    with workbench(strange, tmp_path / "review.sqlite") as bench:
+        ana = reviewer(bench, "Ana")
+        start = {"budget": "all", "confident": "0"}
+        page = ana.get("/queue", params=start).text
+        for name, column in (("label", "predicted"), ("group", None)):
+            options = re.search(rf'<select id="f-{name}".*?</select>', page, re.S)[0]
+            values = [html.unescape(value) for value in re.findall(r'<option value="([^"]+)"', options)]
+            assert len(values) == (2 if name == "label" else 4) and not any(CONTROLS.search(value) for value in values)
+            found = [ana.get("/queue", params={**start, name: value}).text for value in values]
+            counts = [int(re.search(r"<p><strong>(\d+)</strong> case", page)[1]) for page in found]
+            if column:
+                expected = Counter(strange.certs.table.column(column).to_pylist())
+                assert sorted(counts) == sorted(expected.values()) and sum(counts) == 100
+            else:
+                assert all(counts)
+        purpose, value = "\u05de\u05d8\u05e8\u05d4", " new car"
+        answer = ana.get("/queue", params={**start, "field": purpose, "value": value}).text
+        expected = sum(strange.X[purpose] == value)
+        assert expected and f"<p><strong>{expected}</strong> case" in answer
+        case = f"/case/{keys(page)[0]}"
+        group = re.findall(r'name="group" value="([^"]+)"', ana.get(case).text)
+        for name in group:
+            assert decide(ana, case, "reacquire", group=html.unescape(name)).status_code == 303
+        assert {entry.groups[0] for entry in bench.store.everything()} == set(strange.X.columns)
+        pages = [page, answer, ana.get(case).text, ana.get("/team").text, ana.get("/bulk", params=start).text]
+        for shown in pages:
+            assert not CONTROLS.search(shown.replace("\t", "").replace("\n", ""))
+            assert "\\u202e" in shown  # control characters are written out
+        assert re.search(r"data-line><bdi> \d+\\u202e\\x1b\[2J </bdi>", page)
+
+
+def test_filters_are_offered_what_a_field_holds(ana, audited):
+    found = ana.get("/values?field=purpose").json()
+    assert set(found["values"]) == set(audited.X["purpose"]) and found["low"] is None
+    found = ana.get("/values?field=age").json()
+    assert (found["low"], found["high"], found["values"]) == (audited.X["age"].min(), audited.X["age"].max(), [])
+    assert ana.get("/values?field=income").status_code == 400
 
 
 def test_what_if_over_the_wire(ana, audited):

@@ -194,6 +194,48 @@ def test_what_has_the_focus_is_never_behind_the_decision_bar(served, tmp_path):
 
 
 @pytest.mark.slow
+def test_names_with_spaces_and_controls_in_filters_and_text(strange, tmp_path):
+    """Every class and group that a filter offers finds its cases; no name reverses the words around it."""
+    rows = strange.X.assign(loan=strange.certs.table.column("id").to_pylist())
+    rows.to_parquet(tmp_path / "rows.parquet")
+    words = ("--data", tmp_path / "rows.parquet", "--id", "loan")
+    with (
+        started(strange, tmp_path / "review.sqlite", *words) as (_, address),
+        browser(address, tmp_path / "profile") as ana,
+    ):
+        ana.enter("Ana")
+        found = []
+        for place in (1, 2):
+            ana.go("/queue?budget=all&confident=0")
+            ana.choose("#f-label", place)
+            ana.follow(lambda: ana.find(".filter-form button[type=submit]").click())
+            found.append(int(ana.text(".found strong")))
+        assert sum(found) == 100 and all(found)
+        for place in range(1, 5):
+            ana.go("/queue?budget=all&confident=0")
+            ana.choose("#f-group", place)
+            ana.follow(lambda: ana.find(".filter-form button[type=submit]").click())
+            assert int(ana.text(".found strong")) > 0
+        ana.go("/queue?budget=all&confident=0")
+        ana.choose("#f-field-1", 4)  # a nominal field: its values are offered
+        offered = "return [...document.querySelectorAll('#f-list-1 option')].map((option) => option.value)"
+        ana.until(lambda: len(ana.driver.execute_script(offered)) > 2)
+        value = ana.driver.execute_script(offered)[0]
+        assert value.startswith(" ")
+        ana.find("#f-value-1").send_keys(value)
+        ana.follow(lambda: ana.find(".filter-form button[type=submit]").click())
+        assert int(ana.text(".found strong")) == (strange.X.iloc[:, 3] == value).sum()
+        ana.follow(lambda: ana.all("[data-line]")[0].click())
+        isolated = """return [...document.querySelectorAll('main *')].every((one) => [...one.childNodes].every((node) =>
+          node.nodeType !== 3 || !/[\\u0590-\\u05ff]/.test(node.data) || one.closest('bdi, option, text, title')))"""
+        assert ana.driver.execute_script(isolated)
+        assert not ana.driver.execute_script(
+            "return /[\\u202a-\\u202e\\u2066\\u2067\\u0000-\\u0008]/.test(document.body.textContent)"
+        )
+        assert ana.findings() == []
+
+
+@pytest.mark.slow
 def test_markup_runs_nothing(hostile, tmp_path):
     with started(hostile, tmp_path / "review.sqlite") as (_, address), browser(address, tmp_path / "profile") as eve:
         eve.enter("<script>window.broken = 'name'</script>")

@@ -89,7 +89,10 @@ def test_a_reviewer_makes_an_address_for_another_browser(bench):
     ana.post("/who", data={"name": "Ana"})
     address = re.search(r"http://\S+token=[\w-]+", ana.post("/team/address", data={"view": ""}).text)[0]
     assert ben.get(address).status_code == 200 and ben.post("/who", data={"name": "Ben"}).status_code == 303
-    assert "<strong>Ben</strong>" in ben.get("/queue").text and "<strong>Ana</strong>" in ana.get("/queue").text
+    assert (
+        "<strong><bdi>Ben</bdi></strong>" in ben.get("/queue").text
+        and "<strong><bdi>Ana</bdi></strong>" in ana.get("/queue").text
+    )
     assert stranger(bench, sessions).get(address).status_code == 401
 
 
@@ -97,7 +100,7 @@ def test_no_cookie_tells_who_is_reviewing(ana):
     """Another server of this machine can set cookies; the name is not one of them."""
     assert len(ana.cookies) == 1
     forged = {"cookie": "; ".join([*(f"{k}={v}" for k, v in ana.cookies.items()), f"fragility-reviewer-{PORT}=Eve"])}
-    assert "<strong>Ana Lima</strong>" in ana.get("/queue", headers=forged).text
+    assert "<strong><bdi>Ana Lima</bdi></strong>" in ana.get("/queue", headers=forged).text
 
 
 def test_the_session_of_one_server_is_none_of_another(bench, ana):

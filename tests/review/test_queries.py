@@ -2,9 +2,11 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from workbench import workbench
@@ -12,6 +14,7 @@ from workbench import workbench
 import fragility as fg
 from fragility.certificates import manifest_text
 from fragility.errors import CertificateError, DataError
+from fragility.review.filters import FilterError
 from fragility.review.queries import CaseIndex
 from fragility.review.store import Store
 from fragility.review.views import PAGE_ROWS, View, ViewError
@@ -65,9 +68,18 @@ def test_a_budget_of_time_and_no_budget(bench, table):
         ({"k": "none"}, lambda row: not row["flipped"]),
         ({"group": "duration"}, lambda row: "duration" in row["failing"]),
         ({"where": (("duration", "12..24"),)}, lambda row: 12 <= row["duration"] <= 24),
+        ({"where": (("duration", "12-24"),)}, lambda row: 12 <= row["duration"] <= 24),
+        ({"where": (("duration", "<12"),)}, lambda row: row["duration"] < 12),
+        ({"where": (("duration", "> 12"),)}, lambda row: row["duration"] > 12),
+        ({"where": (("duration", "6, 24, >=48"),)}, lambda r: r["duration"] in (6, 24) or r["duration"] >= 48),
+        ({"where": (("purpose", "new car, used car"),)}, lambda row: row["purpose"] in ("new car", "used car")),
+        (
+            {"where": (("purpose", "radio/tv"), ("age", "<=30"))},
+            lambda r: r["purpose"] == "radio/tv" and r["age"] <= 30,
+        ),
+        ({"where": (("age", "missing"),)}, lambda row: False),
         ({"where": (("age", ">=40"), ("purpose", "new car"))}, lambda r: r["age"] >= 40 and r["purpose"] == "new car"),
         ({"where": (("age", "35"),)}, lambda row: row["age"] == 35),
-        ({"where": (("purpose", "' OR TRUE --"),)}, lambda row: False),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
@@ -75,6 +87,28 @@ def test_filters(bench, table, filters, holds):
     confident = table[table["confidence"] >= 0.6]
     expected = ranked(confident[[bool(holds(row)) for _, row in confident.iterrows()]])
     assert listed(bench, View(budget="all", confident=0.6, **filters)) == expected
+
+
+@pytest.mark.parametrize("value", ["' OR TRUE --", "used", "NEW CAR", "new car, boat"])
+def test_a_value_that_no_row_has_is_an_error(bench, value):
+    with pytest.raises(FilterError, match=r"no row has .* in 'purpose'; it has 'radio/tv', 'new car'"):
+        listed(bench, View(where=(("purpose", value),)))
+
+
+def test_missing_cells_can_be_found(audited, bench):
+    fields = bench.rows.to_arrow().to_pandas()
+    fields.loc[::3, "age"], fields.loc[::4, "purpose"] = np.nan, None
+    fields.loc[1, "purpose"] = "missing"  # a text that says so is shown like a missing cell
+    index = CaseIndex.open(audited.folder)
+    index.add_fields(pa.Table.from_pandas(fields, preserve_index=False))
+    for name, value in (("age", "missing"), ("age", "missing, <30"), ("purpose", "missing, new car")):
+        view = View(budget="all", confident=0, sort="id", where=((name, value),))
+        column, wanted = fields[name], value.split(", ")[1:]
+        extra = (column < 30) if "<30" in wanted else (column == "new car") if wanted else (column == 0)
+        expected = fields.index[column.isna() | extra | (column == "missing")].tolist()
+        found = [q.case.place for page in range(1, 8) for q in index.page(replace(view, page=page), "Ana").cases]
+        assert found == expected and expected
+    index.close()
 
 
 def test_a_search_by_id_looks_at_all_predictions(bench, table):

@@ -214,14 +214,19 @@ def test_kappa_is_cohens():
 # --- many at once -------------------------------------------------------------------------------------------
 
 
-def test_a_bulk_action_leaves_decided_cases_alone_and_can_be_undone(store):
+def test_a_bulk_action_is_all_or_nothing_and_can_be_undone(store):
     cases = [a_case(i) for i in range(600)]
-    store.decide(cases[3], "Ben", "escalate")
-    bulk, count = store.decide_all(cases, "Ana", "accept", note="all alike")
-    assert count == 599 == store.standing_of(bulk, "Ana")
-    assert store.state(cases[3].digest).status == "escalate"
-    assert store.undo_all(bulk, "Ben") == 0
-    assert store.undo_all(bulk, "Ana") == 599 and store.undo_all(bulk, "Ana") == 0
+    decided = store.decide(cases[3], "Ben", "escalate")
+    with pytest.raises(ConflictError):
+        store.decide_all([(case, ()) for case in cases], "Ana", "accept")
+    assert store.last() == 1
+    bulk = store.decide_all([(case, ()) for case in cases if case != cases[3]], "Ana", "accept", "all alike")
+    assert store.standing_of(bulk, "Ana") == 599 and store.state(cases[3].digest).status == "escalate"
+    assert [(each.first.bulk, each.count, each.standing) for each in store.bulks(9)] == [(bulk, 599, 599)]
+    store.undo(store.entries(cases[0].digest)[-1].seq, "Ana")
+    assert [(each.count, each.standing) for each in store.bulks(9)] == [(599, 598)]
+    assert store.undo_all(bulk, "Ben") == 0 and decided.bulk is None
+    assert store.undo_all(bulk, "Ana") == 598 and store.undo_all(bulk, "Ana") == 0
     assert store.state(cases[4].digest).status == "open"
     assert len(store.states()) == 600 and len(store.states(since=store.last())) == 0
 

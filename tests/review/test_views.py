@@ -1,10 +1,14 @@
 """A view and its address are the same thing."""
 
+import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fragility.review.views import View, ViewError, wanted_value
+from fragility.review.filters import FilterError, Wanted, read_numbers, read_values
+from fragility.review.views import View, ViewError, read_name, write_name
 
 
 def test_an_address_gives_back_its_view():
@@ -44,10 +48,93 @@ def test_an_address_that_means_nothing_is_refused(query, sentence):
 
 
 @pytest.mark.parametrize(
-    ("text", "low", "high"),
-    [("12..36", 12, 36), (">=12", 12, None), ("<= -3.5", None, -3.5), ("12", None, None), ("a..b", None, None)],
+    "name",
+    [" >50K", "a ", "", "a\nb", "a\r\nb", "\\n", "\\x0a", "\x00", "\u202eabc", "a&b=c;d", "ñ", "\u2028", "x" * 1500],
 )
-def test_what_a_field_must_be(text, low, high):
-    wanted = wanted_value(text)
-    assert (wanted.low, wanted.high) == (low, high)
-    assert wanted.is_range == (low is not None or high is not None)
+def test_names_of_any_characters_come_back(name):
+    assert read_name(write_name(name)) == name and write_name(name)
+    assert not re.search(r"[\x00-\x1f]", write_name(name))  # forms change line ends on their way
+    view = View(label=name, group=name, reviewer=name, where=((name, "1"),))
+    assert View.from_address(view.address()) == view
+
+
+@given(st.text())
+def test_every_name_comes_back(name):
+    assert read_name(write_name(name)) == name
+
+
+def test_texts_that_are_too_long_are_refused_not_cut():
+    with pytest.raises(ViewError, match="label in the address has more than 2000 characters"):
+        View.from_address(View(label="x" * 2001).address())
+    with pytest.raises(ViewError, match="value in the address has more than 2000"):
+        View.from_address(View(where=(("a", "x" * 2001),)).address())
+
+
+# --- what was typed for a field -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [
+        ("12", [12], [11.9, 12.1]),
+        ("12..36", [12, 36], [11, 37]),
+        ("12-36", [12, 24, 36], [11, 37]),
+        ("12 – 36", [12], [37]),
+        ("12 to 36", [36], [37]),
+        ("-5--1", [-5, -1], [0, -6]),
+        ("1e-3", [0.001], [1, -3]),
+        (">=12", [12, 99], [11.99]),
+        (">12", [12.01], [12]),
+        ("<12", [-1], [12]),
+        ("≤ 12", [12], [13]),
+        ("3, 5, >9", [3, 5, 10], [4, 9]),
+        ("-.5", [-0.5], [0.5]),
+    ],
+)
+def test_numbers_are_read_as_they_are_written(text, inside, outside):
+    wanted = read_numbers("age", text)
+
+    def holds(value: float) -> bool:
+        return any(
+            (i.low < value or (i.low_included and i.low == value))
+            and (value < i.high or (i.high_included and i.high == value))
+            for i in wanted.intervals
+        )
+
+    assert all(holds(value) for value in inside) and not any(holds(value) for value in outside)
+    assert not wanted.missing and wanted.in_words()
+
+
+@pytest.mark.parametrize(
+    "text", ["abc", "", "12,", "<", "12-", "--3", "1..2..3", "12 36", "nan", "inf", "=12", "0x10", "١٢x"]
+)
+def test_what_is_no_number_is_said_to_be_none(text):
+    with pytest.raises(FilterError, match=r"'age' is a number, and .* cannot be read as one; write 12, <12"):
+        read_numbers("age", text)
+
+
+def test_other_numbers_that_cannot_be():
+    with pytest.raises(FilterError, match="the range '36-12' for 'age' is empty; write the smaller number first"):
+        read_numbers("age", "36-12")
+    with pytest.raises(FilterError, match="too large"):
+        read_numbers("age", "9" * 5000)
+
+
+def test_values_are_found_as_they_are_before_they_are_taken_for_a_list():
+    known = ["a", " b", "c, d", "d", "missing"]
+
+    def read(text):
+        return read_values("f", text, known.__contains__, lambda: known)
+
+    assert read("c, d") == Wanted(values=("c, d",)) and read("a,d") == Wanted(values=("a", "d"))
+    assert read(" b") == Wanted(values=(" b",)) and read("a ") == Wanted(values=("a",))
+    assert read("missing") == Wanted(values=("missing",), missing=True)
+    assert read_values("f", "missing, a", ["a"].__contains__, lambda: known) == Wanted(missing=True, values=("a",))
+    with pytest.raises(FilterError, match="no row has 'e' in 'f'; it has 'a', ' b', 'c, d', 'd', 'missing'"):
+        read("a, e")
+
+
+def test_conditions_in_words():
+    wanted = read_numbers("age", "12, 20-30, <5, >=60, missing")
+    assert wanted.in_words() == "12 or 20 to 30 or less than 5 or 60 or more or missing"
+    assert Wanted(values=("new car",), missing=True).in_words() == "“new car” or missing"

@@ -6,6 +6,7 @@ twice. Nothing is answered that the guards have not let through.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import random
@@ -25,11 +26,13 @@ from starlette.exceptions import HTTPException
 import fragility.review.pages as pages
 from fragility.errors import CertificateError, DataError, FragilityError
 from fragility.review.exporting import decisions_table, for_spreadsheets
+from fragility.review.filters import FilterError
 from fragility.review.guards import SESSION, Guards
 from fragility.review.history import (
     DECISIONS,
     OPEN,
     WORDS,
+    Case,
     CaseState,
     Entry,
     blind_pairs,
@@ -40,11 +43,13 @@ from fragility.review.queries import CANDIDATES, CaseIndex, QueuedCase, case_key
 from fragility.review.rows import GivenRows
 from fragility.review.sessions import Session, Sessions
 from fragility.review.store import ConflictError, RefusedError, Store, StoreError, reviewer_name
-from fragility.review.views import View, ViewError
+from fragility.review.views import View, ViewError, read_name
 from fragility.review.whatif import WhatIf
 
 STATIC = {"review.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
 RECENT = 100
+BULKS = 50  # actions on many cases that Team lists
+MOST_TICKED = 200  # cases that are listed with a box each
 MOST_ASKED = 1000  # second reviews in one request
 
 
@@ -100,6 +105,7 @@ def create_app(bench: Workbench, sessions: Sessions) -> Guards:
     reading: dict[str, Callable[..., Response]] = {
         "/": desk.start, "/queue": desk.queue, "/who": desk.who, "/case/{key}": desk.case,
         "/case/{key}/state": desk.case_state, "/bulk": desk.bulk, "/team": desk.team,
+        "/values": desk.values,
         "/export/{name}": desk.export, "/static/{name}": desk.static,
     }  # fmt: skip
     writing: dict[str, Callable[..., Response]] = {
@@ -160,20 +166,32 @@ class _Desk:
     def queue(self, request: Request) -> Response:
         viewer, view = self.reviewer(request), self.view(request.url.query)
         self.cases.catch_up(self.store)
-        found = self.cases.page(view, viewer)
-        states = self.store.states_of([queued.case.digest for queued in found.cases])
-        notice = self.notice(request, viewer, view)
-        return _page(
-            pages.QueuePageContext(
-                frame=self.frame(request, "Queue", view, "queue", notice=notice),
-                view=view,
-                queue=found,
-                lines=pages.queue_lines(found.cases, states, viewer),
-                choices=self.choices(),
-                rows=len(self.cases),
-                model=str(self.cases.manifest["model"]["kind"]),
-            )
+        try:
+            found, alert = self.cases.page(view, viewer), None
+        except FilterError as error:  # said beside the filters, which keep what was typed
+            found, alert = None, f"This filter cannot be used: {error}."
+        states = {} if found is None else self.store.states_of([queued.case.digest for queued in found.cases])
+        context = pages.QueuePageContext(
+            frame=self.frame(request, "Queue", view, "queue", notice=self.notice(request, viewer, view), alert=alert),
+            view=view,
+            queue=found,
+            lines=() if found is None else pages.queue_lines(found.cases, states, viewer),
+            choices=self.choices(),
+            scope=() if found is None else self.scope(view),
+            rows=len(self.cases),
+            model=str(self.cases.manifest["model"]["kind"]),
         )
+        return _page(context, 200 if alert is None else 400)
+
+    def scope(self, view: View) -> tuple[tuple[str, str], ...]:
+        """Return which predictions a view is about, in words."""
+        fields = [(name, self.cases.wanted(name, text).in_words()) for name, text in view.where]
+        return pages.view_in_words(view, len(self.cases), fields)
+
+    def values(self, request: Request) -> Response:
+        """Answer a filter that asks what a field holds."""
+        self.reviewer(request)
+        return JSONResponse(asdict(self.cases.field_values(read_name(request.query_params.get("field", "")))))
 
     def choices(self) -> pages.Choices:
         policy = self.cases.policy
@@ -196,15 +214,15 @@ class _Desk:
             count = self.store.standing_of(bulk, viewer)
             if count:
                 fields = {"bulk": bulk, "view": view.address()}
-                return pages.Notice(f"{count:,} decisions saved.", "/bulk/undo", fields)
+                return pages.Notice(f"{count:,} decisions saved.", None, "/bulk/undo", fields)
         return None
 
     def _done(self, entry: Entry, view: View) -> pages.Notice:
-        text = f"Case {entry.case.row_id}: {WORDS.get(entry.action, entry.action)}."
+        text, name = f"{WORDS.get(entry.action, entry.action)}.", entry.case.row_id
         if entry.action == "undo":
-            return pages.Notice(text)
+            return pages.Notice(text, name)
         fields = {"entry": str(entry.seq), "view": view.address()}
-        return pages.Notice(text, f"/case/{case_key(entry.case)}/undo", fields)
+        return pages.Notice(text, name, f"/case/{case_key(entry.case)}/undo", fields)
 
     def next_case(self, request: Request, form: Form) -> Response:
         viewer, view = self.reviewer(request), self.view(form.one("view"))
@@ -302,7 +320,7 @@ class _Desk:
         return self._next(viewer, view, done=entry.seq)
 
     def _groups(self, form: Words) -> tuple[str, ...]:
-        chosen = form.get("group", [])
+        chosen = [read_name(name) for name in form.get("group", [])]
         unknown = [name for name in chosen if name not in self.cases.protocol.group_names]
         if unknown:
             raise RefusedError(f"this protocol has no evidence group {unknown[0][:60]!r}")
@@ -332,52 +350,87 @@ class _Desk:
         severities = body.get("severities") if isinstance(body, dict) else None
         if not isinstance(severities, dict):
             raise DataError("severities must be an object from group to a number")
-        return JSONResponse(asdict(self.bench.whatif.ask(queued.case.place, severities)))
+        named = {read_name(name): value for name, value in severities.items()}
+        return JSONResponse(asdict(self.bench.whatif.ask(queued.case.place, named)))
 
     # --- many cases ---------------------------------------------------------------------------------------------
 
     def bulk(self, request: Request) -> Response:
         viewer, view = self.reviewer(request), self.view(request.url.query)
-        return self._bulk(request, viewer, view)
+        ticked = request.query_params.getlist("case")
+        if not ticked and request.query_params.get("ticked") == "1":
+            raise RefusedError("no case is ticked; tick some in the queue first")
+        return self._bulk(request, viewer, view, ticked=ticked)
 
     def _bulk(
         self, request: Request, viewer: str, view: View, status: int = 200, alert: str | None = None,
-        draft: Mapping[str, Any] | None = None,
+        draft: Mapping[str, Any] | None = None, ticked: Sequence[str] = (),
     ) -> Response:  # fmt: skip
+        """Show the open cases of a view, or of those that were ticked in the queue, to decide about at once."""
         self.cases.catch_up(self.store)
+        found = self._open_cases(view, viewer, ticked)
+        listed = self.cases.by_digest([case.digest for case, _ in found[:MOST_TICKED]])
         context = pages.BulkPage(
             frame=self.frame(request, "Decide about many cases", view, "queue", alert=alert),
             view=view,
-            found=self.cases.page(replace(view, page=1), viewer).found,
-            open=self.cases.count_open(view, viewer),
+            scope=(("chosen", "rows ticked in the queue"),) if ticked else self.scope(view),
+            decided=(len(ticked) if ticked else self.cases.count(view, viewer)) - len(found),
+            open=len(found),
+            lines=tuple(listed[case.digest] for case, _ in found[:MOST_TICKED]),
+            never=sum(not own for _, own in found),
+            expected=_fingerprint(found),
+            chosen=bool(ticked),
             groups=self.cases.protocol.group_names,
-            told=pages.view_in_words(view),
             draft=draft or {},
         )
         return _page(context, status)
 
+    def _open_cases(self, view: View, viewer: str, ticked: Sequence[str]) -> tuple[tuple[Case, tuple[str, ...]], ...]:
+        """Return the open cases of a view, or those of the ticked ones, each with the groups that flip it."""
+        if not ticked:
+            return self.cases.open_cases(view, viewer)
+        if len(ticked) > MOST_TICKED:
+            raise DataError(f"at most {MOST_TICKED} cases can be ticked at once, got {len(ticked)}")
+        chosen = [self.cases.find(key) for key in dict.fromkeys(ticked)]
+        states = self.store.states_of([queued.case.digest for queued in chosen])
+        still = [queued for queued in chosen if states.get(queued.case.digest, OPEN).status == "open"]
+        return tuple((queued.case, queued.failing) for queued in still)
+
     def decide_all(self, request: Request, form: Form) -> Response:
+        """Write a decision for exactly the cases that the page listed, or for none."""
         viewer, view = self.reviewer(request), self.view(form.one("view"))
         action, note = form.one("action"), form.one("note").replace("\r\n", "\n").strip()
         groups = self._groups(form) if action == "reacquire" else ()
-        draft = {"action": action, "note": note, "groups": groups}
+        own = action == "reacquire" and form.one("groups_of") == "own"
+        ticked, everything = form.get("case", []), form.one("all") == "1"
+        draft = {
+            "action": action, "note": note, "groups": groups, "groups_of": form.one("groups_of"), "cases": set(ticked)
+        }  # fmt: skip
+        within = ticked if form.one("chosen") == "1" else ()
         self.cases.catch_up(self.store)
-        cases = self.cases.open_cases(view, viewer)
-        if form.one("expected") != str(len(cases)):
-            alert = (
-                f"Nothing was saved: there are {len(cases):,} open cases by now. Look at the number and confirm again."
-            )
-            return self._bulk(request, viewer, view, 409, alert, draft)
+        if not ticked and not everything:
+            alert = "Nothing was saved: no case is ticked. Tick the cases that this is about."
+            return self._bulk(request, viewer, view, 422, alert, draft, within)
+        found = self._open_cases(view, viewer, ticked)
+        changed = _fingerprint(found) != form.one("expected") if everything else len(found) < len(set(ticked))
         try:
-            bulk, _ = self.store.decide_all(cases, viewer, action, groups, note)
+            if changed:
+                raise ConflictError(())
+            if own and (never := sum(not failing for _, failing in found)):
+                raise RefusedError(f"{never:,} of these cases never flip, so they have no groups of their own")
+            chosen = [(case, failing if own else groups) for case, failing in found]
+            bulk = self.store.decide_all(chosen, viewer, action, note)
+        except ConflictError:
+            alert = "Nothing was saved: the open cases are others by now. Look at the list and confirm again."
+            return self._bulk(request, viewer, view, 409, alert, draft, within)
         except RefusedError as refused:
-            return self._bulk(request, viewer, view, 422, f"Nothing was saved: {refused}.", draft)
+            return self._bulk(request, viewer, view, 422, f"Nothing was saved: {refused}.", draft, within)
         return _to("/queue", view.address(), bulk=bulk)
 
     def undo_all(self, request: Request, form: Form) -> Response:
         viewer = self.reviewer(request)
         self.store.undo_all(form.one("bulk"), viewer)
-        return _to("/queue", self.view(form.one("view")).address())
+        return _to("/team" if form.one("from") == "team" else "/queue", self.view(form.one("view")).address())
 
     # --- the team -----------------------------------------------------------------------------------------------
 
@@ -398,6 +451,7 @@ class _Desk:
             waiting=sum(state.second for state in states.values()),
             eligible=sum(len(state.standing) == 1 and not state.second for state in states.values()),
             recent=tuple(lines),
+            bulks=tuple(self.store.bulks(BULKS)),
             store=str(self.store.path),
         )
         return _page(context)
@@ -458,6 +512,11 @@ def _counts(states: Any) -> tuple[tuple[str, Mapping[str, int]], ...]:
     return tuple((name, {action: counts[name][action] for action in DECISIONS}) for name in sorted(counts))
 
 
+def _fingerprint(cases: Sequence[tuple[Case, Sequence[str]]]) -> str:
+    """Return a name for these cases in this order, so that what is confirmed is what was listed."""
+    return hashlib.sha256("\n".join(case.digest for case, _ in cases).encode()).hexdigest()
+
+
 def _told(newer: Sequence[Entry]) -> str:
     """Return what others wrote meanwhile."""
     last = newer[-1]
@@ -511,7 +570,7 @@ def _add_error_pages(app: FastAPI, desk: _Desk) -> None:
 
 
 def _wants_json(request: Request) -> bool:
-    return request.url.path.endswith(("/whatif", "/state"))
+    return request.url.path.endswith(("/whatif", "/state", "/values"))
 
 
 def _refused(request: Request, desk: _Desk, status: int, sentence: str) -> Response:

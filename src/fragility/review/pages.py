@@ -5,7 +5,9 @@ Every text that comes from data, from an audit or from a reviewer is escaped by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +21,16 @@ from fragility.review.drawing import Bar, Curve, bars, margin_curve
 from fragility.review.history import DECISIONS, WORDS, CaseState, Entry, undone_by
 from fragility.review.queries import QueuedCase, QueuePage
 from fragility.review.rows import value_text
-from fragility.review.views import BUDGETS, FLIPS, STATUSES, View
+from fragility.review.store import Bulk
+from fragility.review.views import BUDGETS, FLIPS, STATUSES, View, write_name
+from fragility.text import visible
 
 STEPS = ("path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "one_step_confidence_drop")
 
+FLIP_WORDS = {"1": "without 1 group", "2": "without 2 groups", "3": "without 3 groups", "4": "without 4 groups or more",
+              "none": "never on its path"}  # fmt: skip
+RANKING_WORDS = {"exposure": "exposure", "fds": "FDS"}
+RIGHT_TO_LEFT = ("R", "AL", "AN")
 SEEN = 5e-4  # drops below this are shown as 0.000
 
 _templates = jinja2.Environment(
@@ -39,12 +47,37 @@ def _moment(at: str) -> str:
     return at[:16].replace("T", " ") + " UTC"
 
 
+def _shown(text: str) -> Markup:
+    """Return a text of unknown origin as a page shows it: control characters written out, and without an influence on
+    the order of the words around it, whichever way its own script runs."""
+    return Markup("<bdi>{}</bdi>").format(visible(text))
+
+
 def _breakable(name: str) -> Markup:
     """Return a name that may be broken after an underscore, where a narrow screen must break it."""
-    return Markup("_<wbr>").join(escape(part) for part in name.split("_"))
+    return Markup("<bdi>{}</bdi>").format(Markup("_<wbr>").join(escape(part) for part in visible(name).split("_")))
 
 
-_templates.filters.update(moment=_moment, breakable=_breakable, count=lambda n: f"{n:,}", share=lambda p: f"{p:.1%}")
+def _note(text: str) -> Markup:
+    """Return a text of several lines."""
+    return Markup("<bdi>{}</bdi>").format(visible(text, lines=True))
+
+
+def _sentence_with(text: str, names: Iterable[str]) -> Markup:
+    """Return a sentence of ours; names in it that run from right to left are isolated like any other text."""
+    found = sorted({visible(name) for name in names if _runs_left(name)}, key=len, reverse=True)
+    parts = re.split(f"({'|'.join(map(re.escape, found))})" if found else "(?!)", visible(text))
+    return Markup("").join(_shown(part) if part in found else escape(part) for part in parts)
+
+
+def _runs_left(text: str) -> bool:
+    return any(unicodedata.bidirectional(character) in RIGHT_TO_LEFT for character in text)
+
+
+_templates.filters.update(
+    moment=_moment, shown=_shown, breakable=_breakable, note=_note, with_names=_sentence_with, plain=visible,
+    name=write_name, count=lambda n: f"{n:,}", share=lambda p: f"{p:.1%}",
+)  # fmt: skip
 
 
 def render(context: Any) -> str:
@@ -70,6 +103,7 @@ class Notice:
     """What was just done, and how to take it back."""
 
     text: str
+    case: str | None = None  # the id of the row it is about
     undo: str | None = None  # where to send the undo
     fields: Mapping[str, str] = field(default_factory=dict)
 
@@ -125,20 +159,24 @@ class Choices:
 class QueuePageContext:
     frame: Frame
     view: View
-    queue: QueuePage
+    queue: QueuePage | None  # None where a filter cannot be read
     lines: tuple[QueueLine, ...]
     choices: Choices
+    scope: tuple[tuple[str, str], ...]  # which predictions these are, in words
     rows: int
     model: str
     template: str = "queue.html"
 
     @property
     def decided(self) -> int:
-        return sum(count for status, count in self.queue.done.items() if status != "second")
+        """Cases on which all who decided agree."""
+        return sum(self.queue.done.get(decision, 0) for decision in DECISIONS) if self.queue else 0
 
     @property
     def progress(self) -> list[tuple[str, int, float, float]]:
         """(status, cases, start, length) of the bar that shows how far the review is, in percent."""
+        if self.queue is None:
+            return []
         start, parts, total = 0.0, [], max(self.queue.budgeted, 1)
         for status in ("accept", "escalate", "reacquire", "conflict", "second"):
             count = self.queue.done.get(status, 0)
@@ -322,6 +360,11 @@ class CasePage:
     def here(self) -> str:
         return f"/case/{self.queued.key}"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of unknown origin that sentences about the case hold."""
+        return (*self.groups, self.queued.label, self.queued.flips_to or "")
+
 
 # --- many cases, and the team -------------------------------------------------------------------------------
 
@@ -330,10 +373,14 @@ class CasePage:
 class BulkPage:
     frame: Frame
     view: View
-    found: int
+    scope: tuple[tuple[str, str], ...]  # which predictions these are, in words
+    decided: int  # cases of this scope that are not open, and will be left alone
     open: int
+    lines: tuple[QueuedCase, ...]  # the first of the open ones
+    never: int  # open cases that have no groups of their own
+    expected: str  # names exactly the open cases
+    chosen: bool  # these were ticked in the queue
     groups: tuple[str, ...]
-    told: tuple[tuple[str, str], ...]  # the filters in words
     draft: Mapping[str, Any]
     template: str = "bulk.html"
 
@@ -355,21 +402,33 @@ class TeamPage:
     waiting: int  # second reviews asked for and not yet given
     eligible: int  # cases that one reviewer decided
     recent: tuple[TeamLine, ...]
+    bulks: tuple[Bulk, ...]
     store: str
     template: str = "team.html"
 
 
-def view_in_words(view: View) -> tuple[tuple[str, str], ...]:
-    """Return the filters of a view, for a confirmation."""
-    budgets = {"all": "all confident cases", "policy": "the review policy",
-               "time": f"{view.hours:g} hours at {view.rate:g} cases an hour"}  # fmt: skip
-    told = [("queue", budgets.get(view.budget, f"top {view.budget}% by {view.by}"))]
-    told += [("search", view.search)] if view.search else []
-    told += [("predicted", view.label)] if view.label else []
-    told += [("flips", {"none": "never", "4": "after 4 or more groups"}.get(view.k, f"after {view.k} group(s)"))
-             ] if view.k else []  # fmt: skip
-    told += [("flipped by", view.group)] if view.group else []
-    told += [(name, value) for name, value in view.where]
+def view_in_words(view: View, predictions: int, fields: Sequence[tuple[str, str]] = ()) -> tuple[tuple[str, str], ...]:
+    """Return which predictions a view is about; ``fields`` are the conditions on fields, in words."""
+    told = [("among", f"all {predictions:,} predictions"), ("id contains", f"“{view.search}”")]
+    if not view.search:
+        told = [("among", _budget_in_words(view))]
+    told += [("predicted", view.label)] if view.label is not None else []
+    told += [("flips", FLIP_WORDS[view.k])] if view.k else []
+    told += [("flipped by", view.group)] if view.group is not None else []
+    told += fields
     told += [("status", WORDS[view.status])] if view.status else []
-    told += [("reviewer", view.reviewer)] if view.reviewer else []
+    told += [("reviewer", view.reviewer)] if view.reviewer is not None else []
     return tuple(told)
+
+
+def _budget_in_words(view: View) -> str:
+    """Return which predictions are in the budget; a policy has a confidence of its own."""
+    if view.budget == "policy":
+        return "what the review policy sends to review"
+    confident = f"predictions at least {100 * view.confident:g}% confident"
+    if view.budget == "all":
+        return f"all {confident}"
+    if view.budget == "time":
+        time = f"{view.hours:g} h at {view.rate:g} an hour"
+        return f"the top {view.cases_in_time:,} by {RANKING_WORDS[view.by]} ({time}) of the {confident}"
+    return f"the top {view.budget}% by {RANKING_WORDS[view.by]} of the {confident}"

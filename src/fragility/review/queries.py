@@ -28,15 +28,18 @@ from fragility.certificates import read_manifest, read_protocol
 from fragility.errors import CertificateError, DataError
 from fragility.policy import PREDICTED, ReviewPolicy
 from fragility.protocol import Protocol
+from fragility.review.filters import Interval, Wanted, read_numbers, read_values
 from fragility.review.history import Case, CaseState
 from fragility.review.store import Store
-from fragility.review.views import PAGE_ROWS, SHARES, View, ViewError, wanted_value
+from fragility.review.views import PAGE_ROWS, SHARES, View, ViewError
 
 MEMORY = "128MB"  # that DuckDB may hold; beyond it, it writes to its temporary folder
 THREADS = 2
 CHUNK = 1 << 20
 SORTED_BY = {"exposure": "exposure", "fds": "fds", "confidence": "confidence", "k": "flip_budget", "id": "place"}
 SIMILAR = 8
+EXAMPLES = 8  # values named in an error
+MOST_VALUES = 500  # values that a filter offers
 REMEMBERED = 1000  # answers
 CANDIDATES = 64  # cases looked at when the next one is given out
 REPLACED = "the audit was replaced while it was being reviewed; start the workbench anew"
@@ -91,6 +94,15 @@ class QueuePage:
     @property
     def pages(self) -> int:
         return max(1, math.ceil(self.found / PAGE_ROWS))
+
+
+@dataclass(frozen=True)
+class FieldValues:
+    """What a field holds: the range of its numbers, or its values."""
+
+    low: float | None = None
+    high: float | None = None
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -288,36 +300,53 @@ class CaseIndex:
     def _where(self, view: View, viewer: str) -> Where:
         """Return the condition of a view; someone who looks for an id looks among all predictions."""
         where = Where("contains(c.name, ?)", (view.search,)) if view.search else self._budget(view)
-        if view.label:
+        if view.label is not None:
             where &= Where("c.label = ?", (view.label,))
         if view.k:
             where &= _flip_condition(view.k)
-        if view.group:
+        if view.group is not None:
             where &= Where("list_contains(c.failing, ?)", (view.group,))
         for name, text in view.where:
-            where &= self._field_condition(name, text)
+            where &= _field_condition(f"f.{self._column(name)[0]}", self.wanted(name, text))
         if view.status:
             where &= _status_condition(view.status, viewer)
-        if view.reviewer:
+        if view.reviewer is not None:
             where &= Where(f"list_contains(s.reviewers, ?) AND NOT {HIDDEN}", (view.reviewer, viewer))
         return where
 
-    def _field_condition(self, name: str, text: str) -> Where:
+    def _column(self, name: str) -> tuple[str, bool]:
+        """Return the column of a field, and whether it holds numbers."""
         if name not in self._field_columns:
             known = ", ".join(self._field_columns) or "none, because the rows were not given with --data"
             raise ViewError(f"the rows have no field {name[:60]!r}; known are {known}")
-        column, number = self._field_columns[name]
-        wanted = wanted_value(text)
-        if not number:
-            return Where(f"f.{column} = ?", (wanted.text,))
-        if not wanted.is_range:
-            return Where(f"f.{column} = TRY_CAST(? AS DOUBLE)", (wanted.text,))
-        low = -math.inf if wanted.low is None else wanted.low
-        high = math.inf if wanted.high is None else wanted.high
-        return Where(f"f.{column} BETWEEN ? AND ?", (low, high))
+        return self._field_columns[name]
+
+    def wanted(self, name: str, text: str) -> Wanted:
+        """Read what was typed for a field."""
+        column, numbers = self._column(name)
+        if numbers:
+            return read_numbers(name, text)
+        has = f"SELECT 1 FROM fields WHERE {column} = ? LIMIT 1"
+        return read_values(name, text, lambda value: bool(self._ask_once(has, [value])), lambda: self._values(column))
+
+    def _values(self, column: str, most: int = EXAMPLES) -> list[str]:
+        """Return the values of a column of text, the most frequent first."""
+        found = self._ask_once(
+            f"SELECT {column} FROM fields WHERE {column} IS NOT NULL GROUP BY {column} "
+            f"ORDER BY count(*) DESC, {column} LIMIT {most}"
+        )
+        return [value for (value,) in found]
+
+    def field_values(self, name: str) -> FieldValues:
+        """Return what a filter on a field may ask for."""
+        column, numbers = self._column(name)
+        if not numbers:
+            return FieldValues(values=tuple(self._values(column, MOST_VALUES)))
+        low, high = self._ask_once(f"SELECT min({column}), max({column}) FROM fields")[0]
+        return FieldValues(low=low, high=high)
 
     def _from(self, view: View) -> str:
-        decided = " LEFT JOIN states s ON s.place = c.place" if view.status or view.reviewer else ""
+        decided = " LEFT JOIN states s ON s.place = c.place" if view.status or view.reviewer is not None else ""
         given = " JOIN fields f ON f.place = c.place" if view.where else ""
         return f"FROM cases c{decided}{given}"
 
@@ -340,7 +369,7 @@ class CaseIndex:
         )
 
     def _count(self, view: View, where: Where) -> int:
-        ask = self._ask if view.status or view.reviewer else self._ask_once
+        ask = self._ask if view.status or view.reviewer is not None else self._ask_once
         return int(ask(f"SELECT count(*) {self._from(view)} WHERE {where.sql}", where.values)[0][0])
 
     def _done(self, budget: Where, viewer: str) -> dict[str, int]:
@@ -416,19 +445,19 @@ class CaseIndex:
         rest = f"{self._from(replace(view, status=wanted))} WHERE {where.sql} ORDER BY {order}"
         return tuple(queued.case for queued in self._list(f"{rest} LIMIT {CANDIDATES} OFFSET {after}", where.values))
 
-    def open_cases(self, view: View, viewer: str) -> tuple[Case, ...]:
-        """Return every open case of a view, for an action on all of them."""
-        rest, values = self._open(view, viewer)
-        rows = self._ask(f"SELECT c.digest, c.place, c.name {rest} ORDER BY c.place", values)
-        return tuple(Case(digest, self.audit, place, name) for digest, place, name in rows)
-
-    def count_open(self, view: View, viewer: str) -> int:
-        rest, values = self._open(view, viewer)
-        return int(self._ask(f"SELECT count(*) {rest}", values)[0][0])
-
-    def _open(self, view: View, viewer: str) -> tuple[str, tuple[Any, ...]]:
+    def open_cases(self, view: View, viewer: str) -> tuple[tuple[Case, tuple[str, ...]], ...]:
+        """Return every open case of a view in its order, each with the groups that flip it."""
         where = self._where(view, viewer) & _status_condition("open", viewer)
-        return f"{self._from(replace(view, status='open'))} WHERE {where.sql}", where.values
+        rows = self._ask(
+            f"SELECT c.digest, c.place, c.name, c.failing {self._from(replace(view, status='open'))} "
+            f"WHERE {where.sql} ORDER BY c.{SORTED_BY[view.order]} {_direction(view)}, c.place",
+            where.values,
+        )
+        return tuple((Case(digest, self.audit, place, name), tuple(failing)) for digest, place, name, failing in rows)
+
+    def count(self, view: View, viewer: str) -> int:
+        """Return how many cases a view has."""
+        return self._count(view, self._where(view, viewer))
 
     def similar(self, here: QueuedCase) -> tuple[tuple[QueuedCase, ...], int]:
         """Return the most exposed other cases of the same class that the same groups flip, and how many there are."""
@@ -464,6 +493,19 @@ def _flip_condition(k: str) -> Where:
     return (
         Where("c.flipped AND c.flip_budget >= 4") if k == "4" else Where("c.flipped AND c.flip_budget = ?", (int(k),))
     )
+
+
+def _field_condition(column: str, wanted: Wanted) -> Where:
+    """Return the condition that a column is any of what is wanted."""
+    parts = [_interval_condition(column, interval) for interval in wanted.intervals]
+    parts += [Where(f"{column} = ?", (value,)) for value in wanted.values]
+    parts += [Where(f"{column} IS NULL")] if wanted.missing else []
+    return Where(" OR ".join(f"({part.sql})" for part in parts), tuple(v for part in parts for v in part.values))
+
+
+def _interval_condition(column: str, interval: Interval) -> Where:
+    low, high = ">=" if interval.low_included else ">", "<=" if interval.high_included else "<"
+    return Where(f"{column} {low} ? AND {column} {high} ?", (interval.low, interval.high))
 
 
 def _status_condition(status: str, viewer: str) -> Where:

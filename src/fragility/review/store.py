@@ -15,6 +15,7 @@ import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -79,6 +80,15 @@ class ConflictError(RefusedError):
     def __init__(self, newer: Sequence[Entry]) -> None:
         self.newer = tuple(newer)
         super().__init__("someone else decided about this case meanwhile; look at it again")
+
+
+@dataclass(frozen=True)
+class Bulk:
+    """One action on many cases."""
+
+    first: Entry  # of the decisions; all have its action, note and reviewer
+    count: int
+    standing: int  # that were not undone
 
 
 def reviewer_name(text: str) -> str:
@@ -194,6 +204,22 @@ class Store:
         """Return everyone who ever wrote an entry."""
         return tuple(name for (name,) in self._read("SELECT DISTINCT reviewer FROM entries ORDER BY reviewer"))
 
+    def bulks(self, count: int) -> list[Bulk]:
+        """Return the newest actions on many cases, newest first."""
+        rows = self._read(
+            "SELECT min(seq) AS first, count(*) FROM entries WHERE bulk IS NOT NULL GROUP BY bulk "
+            "ORDER BY first DESC LIMIT ?",
+            [count],
+        )
+        undone = dict(
+            self._read(
+                "SELECT e.bulk, count(*) FROM entries u CROSS JOIN entries e ON e.seq = u.undoes "
+                "WHERE u.undoes IS NOT NULL AND e.bulk IS NOT NULL GROUP BY e.bulk"
+            )
+        )
+        firsts = [(self._written(first), total) for first, total in rows]
+        return [Bulk(first, total, total - undone.get(first.bulk, 0)) for first, total in firsts]
+
     def standing_of(self, bulk: str, reviewer: str) -> int:
         """Return how many decisions of a bulk action were not undone."""
         sql = "SELECT count(*) FROM entries e WHERE bulk = ? AND reviewer = ? AND action <> 'undo'"
@@ -259,17 +285,22 @@ class Store:
         return len(chosen)
 
     def decide_all(
-        self, cases: Sequence[Case], reviewer: str, action: str, groups: Sequence[str] = (), note: str = ""
-    ) -> tuple[str, int]:
-        """Write one decision for many cases, all or none, leaving alone those decided by now; return (name, count)."""
-        _check_decision(action, groups, note)
+        self, cases: Sequence[tuple[Case, Sequence[str]]], reviewer: str, action: str, note: str = ""
+    ) -> str:
+        """Write a decision for each of these cases, with groups of its own, all or none; return the action's name.
+
+        A case that someone decided meanwhile is a conflict.
+        """
+        for groups in {tuple(groups) for _, groups in cases}:
+            _check_decision(action, groups, note)
         bulk = secrets.token_hex(8)
         with self._writing() as connection:
-            states = self.states_of([case.digest for case in cases])
-            chosen = [case for case in cases if not (state := states.get(case.digest)) or not state.standing]
-            for case in chosen:
+            states = self.states_of([case.digest for case, _ in cases])
+            if newer := [entry for state in states.values() for entry in state.standing]:
+                raise ConflictError(newer)
+            for case, groups in cases:
                 _insert(connection, case, reviewer, action, groups, note, bulk=bulk)
-        return bulk, len(chosen)
+        return bulk
 
     def undo_all(self, bulk: str, reviewer: str) -> int:
         """Write that every decision of a bulk action no longer holds; return how many did."""

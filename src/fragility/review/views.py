@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -10,6 +11,7 @@ from urllib.parse import parse_qs, urlencode
 
 from fragility.certificates import CONFIDENT
 from fragility.errors import FragilityError
+from fragility.text import CONTROL
 
 RANKINGS = ("exposure", "fds")
 SHARES = {"5": 0.05, "10": 0.10, "20": 0.20}
@@ -18,8 +20,14 @@ STATUSES = ("open", "accept", "escalate", "reacquire", "conflict", "second")
 SORTS = ("exposure", "fds", "confidence", "k", "id")
 FLIPS = ("1", "2", "3", "4", "none")  # k*; "4" stands for four groups and more, "none" for a path without a flip
 PAGE_ROWS = 50
-LONGEST_TEXT = 200
+LONGEST_TEXT = 2000
 MOST_FIELDS = 8
+
+
+NAMES = ("label", "group", "reviewer")  # which may hold any characters
+ESCAPED = re.compile(r"\\(\\|e|x[0-9a-f]{2}|u[0-9a-f]{4})")
+# What a form changes on its way, what reorders text, and our own escape.
+UNSAFE = re.compile(rf"[\t\n\\]|{CONTROL.pattern}")
 
 
 class ViewError(FragilityError):
@@ -35,12 +43,12 @@ class View:
     hours: float = 1.0  # with rate, for the budget "time"
     rate: float = 20.0
     confident: float = CONFIDENT
-    label: str = ""
+    label: str | None = None
     k: str = ""
-    group: str = ""
-    where: tuple[tuple[str, str], ...] = ()  # fields of the row, and what each must be
+    group: str | None = None
+    where: tuple[tuple[str, str], ...] = ()  # fields of the row, and what was typed for each
     status: str = ""
-    reviewer: str = ""
+    reviewer: str | None = None
     search: str = ""
     sort: str = ""  # empty: by the ranking
     up: bool = False  # smallest first
@@ -61,13 +69,13 @@ class View:
             hours=_number(given, "hours", 1.0, 0.0, 10_000.0),
             rate=_number(given, "rate", 20.0, 0.0, 100_000.0),
             confident=_number(given, "confident", CONFIDENT, 0.0, 1.0),
-            label=_text(given, "label"),
+            label=_name(given, "label"),
             k=_one_of(given, "k", FLIPS, ""),
-            group=_text(given, "group"),
+            group=_name(given, "group"),
             where=_pairs(words.get("field", []), words.get("value", [])),
             status=_one_of(given, "status", STATUSES, ""),
-            reviewer=_text(given, "reviewer"),
-            search=_text(given, "search"),
+            reviewer=_name(given, "reviewer"),
+            search=_short(given.get("search", "").strip(), "search"),
             sort=_one_of(given, "sort", SORTS, ""),
             up=_one_of(given, "up", ("1",), "") == "1",
             page=int(_number(given, "page", 1.0, 1.0, 10.0**9)),
@@ -76,18 +84,24 @@ class View:
 
     def address(self, **changes: Any) -> str:
         """Return the query string of this view, or of one that differs from it in ``changes``."""
+        return urlencode(self.words(**changes))
+
+    def words(self, **changes: Any) -> list[tuple[str, str]]:
+        """Return the names and values of that query string."""
         view = replace(self, **changes)
         plain = View()
         words: list[tuple[str, str]] = []
         for each in fields(view):
             value = getattr(view, each.name)
             if each.name == "where":
-                words += [pair for name, wanted in value for pair in (("field", name), ("value", wanted))]
+                words += [pair for name, wanted in value for pair in (("field", write_name(name)), ("value", wanted))]
+            elif each.name in NAMES and value is not None:
+                words.append((each.name, write_name(value)))
             elif (
                 value != getattr(plain, each.name) or each.name == "budget"
             ):  # whose default is not the same everywhere
                 words.append((each.name, _written(value)))
-        return urlencode(words)
+        return words
 
     def with_default_budget(self, query: str, budget: str) -> View:
         """Return the view with this budget if its address names none."""
@@ -125,15 +139,21 @@ def _number(given: Mapping[str, str], name: str, default: float, least: float, m
     return value
 
 
-def _text(given: Mapping[str, str], name: str) -> str:
-    return given.get(name, "").strip()[:LONGEST_TEXT]
+def _short(text: str, name: str) -> str:
+    if len(text) > LONGEST_TEXT:
+        raise ViewError(f"{name} in the address has more than {LONGEST_TEXT} characters")
+    return text
+
+
+def _name(given: Mapping[str, str], name: str) -> str | None:
+    return read_name(_short(given[name], name)) if name in given else None
 
 
 def _pairs(names: Sequence[str], values: Sequence[str]) -> tuple[tuple[str, str], ...]:
     if len(names) != len(values) or len(names) > MOST_FIELDS:
         raise ViewError(f"the address must name at most {MOST_FIELDS} fields, each with one value")
-    pairs = [(name, value.strip()[:LONGEST_TEXT]) for name, value in zip(names, values, strict=True)]
-    return tuple(pair for pair in pairs if all(pair))
+    pairs = zip(names, values, strict=True)
+    return tuple((read_name(_short(name, "field")), _short(value, "value")) for name, value in pairs if name and value)
 
 
 def _as_number(text: str, kind: Callable[[str], float]) -> float | None:
@@ -144,31 +164,24 @@ def _as_number(text: str, kind: Callable[[str], float]) -> float | None:
     return value if math.isfinite(value) else None
 
 
-# --- what a field must be -----------------------------------------------------------------------------------
+# --- names in addresses and forms -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What a field's value must be: a text, or between two numbers."""
-
-    text: str
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def is_range(self) -> bool:
-        return self.low is not None or self.high is not None
+def write_name(name: str) -> str:
+    """Return a name of a class, group, field or reviewer as an address or form holds it; it is never empty."""
+    return UNSAFE.sub(_escape, name) or "\\e"
 
 
-def wanted_value(text: str) -> Wanted:
-    """Return what was typed for a field: ``12..36``, ``>=12``, ``<=36``, or the value itself."""
-    stripped = text.strip()
-    if stripped.startswith((">=", "<=")):
-        bound = _as_number(stripped[2:], float)
-        if bound is not None:
-            return Wanted(stripped, *((bound, None) if stripped[0] == ">" else (None, bound)))
-    low, dots, high = stripped.partition("..")
-    ends = _as_number(low, float), _as_number(high, float)
-    if dots and None not in ends:
-        return Wanted(stripped, *ends)
-    return Wanted(stripped)
+def read_name(text: str) -> str:
+    """Return the name that was written."""
+    return ESCAPED.sub(_unescape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return "\\\\" if found[0] == "\\" else f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+
+
+def _unescape(found: re.Match[str]) -> str:
+    kind = found[1]
+    return kind if kind == "\\" else "" if kind == "e" else chr(int(kind[1:], 16))

@@ -3,6 +3,13 @@
 
 const byId = (id) => document.getElementById(id);
 
+// Control characters of names are written out, as the pages do.
+const CONTROL = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+const visible = (text) => text.replace(CONTROL, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
+// A page that the browser kept may tell of decisions that were undone since.
+addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+
 // --- keys ---------------------------------------------------------------------------------------------------
 
 const KEYS_OFF = "fragility-keys-off";
@@ -75,6 +82,37 @@ if (budget) {
   if (matchMedia("(max-width: 700px)").matches) document.querySelector(".filters").open = false;
 }
 
+for (const field of document.querySelectorAll("select[name=field]")) {
+  const value = field.parentElement.querySelector("input[name=value]");
+  const offer = async () => {
+    value.list.replaceChildren();
+    value.placeholder = "12, <12, 12-36, missing";
+    if (!field.value) return;
+    const reply = await fetch(`/values?field=${encodeURIComponent(field.value)}`);
+    if (!reply.ok) return;
+    const found = await reply.json();
+    value.list.replaceChildren(...[...found.values, "missing"].map((each) => new Option(each, each)));
+    if (found.low !== null) value.placeholder = `${found.low} to ${found.high}; <12, 12-36, missing`;
+    else if (found.values.length) value.placeholder = `${found.values[0]}, or missing`;
+  };
+  field.addEventListener("change", () => { value.value = ""; offer(); });
+  offer();
+}
+
+const ticked = byId("ticked");
+if (ticked) {
+  const boxes = [...document.querySelectorAll("[data-tick]")];
+  const button = ticked.querySelector("button");
+  const count = () => {
+    const number = boxes.filter((box) => box.checked).length;
+    button.disabled = number === 0;
+    button.textContent = number ? `Decide about the ${number} ticked…` : "Decide about the ticked…";
+  };
+  for (const box of boxes) box.addEventListener("change", count);
+  addEventListener("pageshow", count); // a browser may bring ticks back
+  count();
+}
+
 // --- re-acquire: the first press shows the groups, the second one sends ------------------------------------------
 
 const reacquire = byId("reacquire");
@@ -118,10 +156,10 @@ if (whatIf) {
       const found = await reply.json();
       if (number !== asked) return; // a later question is on its way
       if (!reply.ok) throw new Error(found.error);
-      byId("wi-class").textContent = found.predicted;
+      byId("wi-class").textContent = visible(found.predicted);
       byId("wi-confidence").textContent = `${(100 * found.confidence).toFixed(1)}%`;
       byId("wi-margin").textContent = (found.margin < 0 ? "" : "+") + found.margin.toFixed(3);
-      byId("wi-verdict").textContent = found.flipped ? `flips to ${found.predicted}` : chosen.length ? "holds" : "";
+      byId("wi-verdict").textContent = found.flipped ? `flips to \u2068${visible(found.predicted)}\u2069` : chosen.length ? "holds" : "";
       answer.classList.toggle("flipped", found.flipped);
     } catch (error) {
       if (number === asked) byId("wi-verdict").textContent = `no answer: ${error.message}`;
@@ -166,7 +204,7 @@ if (here) {
       const found = await reply.json();
       if (reply.ok && found.last > Number(here.dataset.seen)) {
         const word = byId("meanwhile");
-        word.textContent = `${found.by} wrote about this case meanwhile. Reload to see it.`;
+        word.textContent = `\u2068${visible(found.by)}\u2069 wrote about this case meanwhile. Reload to see it.`;
         word.hidden = false;
       }
     } catch {
