@@ -291,8 +291,8 @@ class Store:
 
         A case that someone decided meanwhile is a conflict.
         """
-        for groups in {tuple(groups) for _, groups in cases}:
-            _check_decision(action, groups, note)
+        for distinct in {tuple(groups) for _, groups in cases}:
+            _check_decision(action, distinct, note)
         bulk = secrets.token_hex(8)
         with self._writing() as connection:
             states = self.states_of([case.digest for case, _ in cases])
