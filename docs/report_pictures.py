@@ -1,4 +1,4 @@
-"""Take the guide's pictures of the report anew, from the demo's report, with the system's Chromium.
+"""Take the guide's pictures of the report anew, from the demo's audit, with the system's Chromium.
 
 python docs/report_pictures.py
 """
@@ -8,13 +8,20 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pandas as pd
 from PIL import Image
 from selenium import webdriver
 
+import fragility as fg
 from fragility.demo import run_demo
 
 IMAGES = Path(__file__).resolve().parent / "images"
-SHOTS = {"report-desktop": ("finding", 1040, 1500, 1.25), "report-phone": ("finding", 390, 1180, 1.5)}
+# The first screens as a window and a phone show them, and one section: (section, width, height, scale)
+SHOTS = {
+    "report-desktop": (None, 1280, 900, 1.0),
+    "report-phone": (None, 390, 844, 1.5),
+    "report-by": ("by-1", 1040, 540, 1.0),
+}
 
 
 def browser() -> webdriver.Chrome:
@@ -26,18 +33,37 @@ def browser() -> webdriver.Chrome:
     return webdriver.Chrome(options=options, service=webdriver.ChromeService(str(shutil.which("chromedriver"))))
 
 
-def take(driver: webdriver.Chrome, page: Path, section: str, width: int, height: int, scale: float) -> Image.Image:
-    """Return a picture of the page from a section on."""
+def take(
+    driver: webdriver.Chrome, page: Path, section: str | None, width: int, height: int, scale: float
+) -> Image.Image:
+    """Return a picture of the page from its top, or from a section on."""
     size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 600}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     driver.get(page.as_uri())
-    driver.execute_script(f"window.scrollTo(0, document.getElementById('{section}').offsetTop)")
+    if section is not None:
+        driver.execute_script(f"window.scrollTo(0, document.getElementById('{section}').offsetTop)")
     return Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB")
+
+
+def write_report(folder: Path) -> Path:
+    """Return the report on the demo's audit, as a validator would ask for it."""
+    run_demo(folder)
+    rows = pd.read_parquet(folder / "test.parquet")
+    report = fg.open_audit(folder).report(
+        name="credit model",
+        labels=rows["class"].to_dict(),
+        rows=rows,
+        by=["age:25,40,60", "purpose"],
+        author="M. Okafor, model validation",
+        purpose="annual review",
+        date="2026-11-16",
+    )
+    return Path(report.save(folder / "report.html"))
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        page = run_demo(Path(folder) / "demo-audit").page
+        page = write_report(Path(folder) / "demo-audit")
         driver = browser()
         try:
             for name, shot in SHOTS.items():

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,7 @@ WHOLE = 10**9  # exposures are added up as whole billionths, so that no sum depe
 ByColumn: TypeAlias = str | Sequence[str] | Mapping[str, Sequence[float] | int | None]
 
 
+@runtime_checkable
 class RowValues(Protocol):
     """Rows whose columns can be read part by part."""
 

@@ -51,13 +51,18 @@ def escaped(text: object) -> str:
 
 
 def readable(text: object) -> str:
-    """Return text without characters that no document may hold (control characters, lone surrogates)."""
+    """Return text without characters that no document may hold: control characters, lone surrogates, and marks that
+    turn the direction of what follows them.
+    """
     return "".join(char if _allowed(char) else "\ufffd" for char in str(text))
+
+
+FORBIDDEN = ((0x00, 0x1F), (0x7F, 0x9F), (0xD800, 0xDFFF), (0x202A, 0x202E), (0x2066, 0x2069))
 
 
 def _allowed(char: str) -> bool:
     code = ord(char)
-    return char in "\t\n" or (code >= 0x20 and not 0x7F <= code < 0xA0 and not 0xD800 <= code <= 0xDFFF)
+    return char in "\t\n" or not any(low <= code <= high for low, high in FORBIDDEN)
 
 
 def shortened(text: object, limit: int) -> str:

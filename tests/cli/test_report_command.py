@@ -47,8 +47,80 @@ def test_several_audits_need_a_file_of_their_own(made, tmp_path) -> None:
     assert run(*audit_words(made), "--depth", "3", "--out", words[1]).code == 0
     assert "belongs to none of their folders; name its file with --out" in refuse("report", *words)
     assert run("report", *words, "--out", tmp_path / "both.md").code == 0
-    assert "## Models side by side" in (tmp_path / "both.md").read_text(encoding="utf-8")
+    assert "## The comparison" in (tmp_path / "both.md").read_text(encoding="utf-8")
     assert "an audit is named twice" in refuse("report", words[0], words[0], "--out", tmp_path / "x.html")
+
+
+def test_shares_by_a_column_stand_in_the_report_and_on_the_terminal(made, tmp_path) -> None:
+    given = ["--by", "age:25,40", "--by", "purpose"]
+    done = run(*audit_words(made), *given, "--out", tmp_path / "audit")
+    assert done.code == 0 and "under 25" in done.out and "25 to under 40" in done.out and "radio/tv" in done.out
+    assert "flip early" in done.out and "95% interval" in done.out
+    page = (tmp_path / "audit" / "report.html").read_text(encoding="utf-8")
+    assert "<h2>By age</h2>" in page and "<h2>By purpose</h2>" in page
+    for data in ("test.parquet", "test.csv", "test.arrow"):
+        words = ["--data", made / data, *COLUMNS, *given, "--model", made / "model.skops"]
+        assert run("report", tmp_path / "audit", *words, "--out", tmp_path / f"{data}.json").code == 0
+    first, *others = (json.loads((tmp_path / f"test.{kind}.json").read_text()) for kind in ("parquet", "csv", "arrow"))
+    assert first == others[0] == others[1]
+    found = first["audits"][0]
+    assert [one["column"] for one in found["segments"]] == ["age", "purpose"]
+    assert found["accuracy"]["right"]["rows"] == 60  # the rows hold the labels, too
+    case = found["confident"]["cases"][0] if found["confident"]["cases"] else found["everything"]["cases"][0]
+    values = {one["field"]: one for group in case["values"] for one in group}
+    assert set(values) == {"duration", "credit_amount", "age", "checking_status", "savings_status", "purpose"}
+    assert values["checking_status"]["becomes"] in ("no checking", "0<=X<200", "<0", ">=200")
+    written = json.dumps(case["values"][0][0]["value"]).strip('"')
+    assert html.escape(written) in page  # an audit's own report shows the values as well
+
+
+def test_compare_by_a_column_prints_paired_differences(made, tmp_path) -> None:
+    assert run(*audit_words(made), "--baseline", "zero", "--out", tmp_path / "zero").code == 0
+    words = ["compare", made / "audit", tmp_path / "zero", "--min-confidence", "0.7"]
+    done = run(*words, "--data", made / "test.parquet", "--id", "loan", "--by", "age:30,50")
+    assert done.code == 0 and "confident predictions that flip early, on" in done.out
+    assert "30 to under 50" in done.out and "points" in done.out and "rows confident in both" in done.out
+    assert "--by cuts rows by a column of theirs; name the audited rows with --data" in refuse(*words, "--by", "age")
+    assert "--data is for --by, the column to compare by" in refuse(*words, "--data", made / "test.parquet")
+
+
+def test_columns_and_rows_that_do_not_fit_are_refused(made, table, tmp_path) -> None:
+    audit, out = made / "audit", ["--out", tmp_path / "x.html"]
+    data = ["--data", made / "test.parquet", *COLUMNS]
+    assert "name the audited rows with --data" in refuse("report", audit, "--by", "age", *out)
+    assert "by names the column 'height', but the rows have" in refuse("report", audit, *data, "--by", "height", *out)
+    assert "bands are for numbers" in refuse("report", audit, *data, "--by", "purpose:1,2", *out)
+    assert "by names the column 'height'" in refuse(*audit_words(made), "--by", "height", "--out", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    other = tmp_path / "other.parquet"
+    table[700:760].assign(age=1).to_parquet(other)
+    foreign = refuse("report", audit, "--data", other, "--id", "loan", *out)
+    assert "the rows given are not the ones that were audited" in foreign
+    assert "--id names the column 'lone', which is not in" in refuse(
+        "report", audit, "--data", other, "--id", "lone", *out
+    )
+    assert "'x', which the rows of --data do not have" in refuse(
+        "report", audit, "--data", made / "test.parquet", "--id", "loan", "--target", "x", *out
+    )
+    assert "name the audited rows with --data" in refuse("report", audit, "--model", made / "model.skops", *out)
+    assert "--trust speaks of the model" in refuse("report", audit, *data, "--trust", *out)
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_who_made_it_what_for_and_who_signed_it_are_options(made, tmp_path) -> None:
+    pytest.importorskip("securesystemslib")
+    audit = fg.Certificates.load(made / "audit").save(tmp_path / "audit")
+    key, out = fg.generate_key(tmp_path / "key"), tmp_path / "report.md"
+    said = ["--author", "M. Okafor", "--purpose", "annual review", "--date", "2026-11-16"]
+    signed = ["--public-key", key]
+    assert "the signature of" in refuse("report", audit, *signed, "--out", out) and not out.exists()
+    fg.sign(audit, tmp_path / "key")
+    assert run("report", audit, *said, *signed, "--out", out).code == 0
+    told = out.read_text(encoding="utf-8")
+    assert "By M. Okafor · Purpose: annual review · 2026-11-16 · Signature of key " in told and "verified" in told
+    (audit / "signature.dsse.json").unlink()
+    refused = refuse("report", audit, *signed, "--out", out)
+    assert "does not hold (signature: there is no signature" in refused
 
 
 def test_stress_labels_add_what_a_review_would_find(made, tmp_path) -> None:

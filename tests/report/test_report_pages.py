@@ -6,6 +6,8 @@ of the report that is meant; look at the difference before committing it.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import re
@@ -23,6 +25,7 @@ from small_audits import CLASSES, declared_model, small_audit, small_labels, who
 import fragility as fg
 from fragility.errors import DataError
 from fragility.report import is_report, save_beside, verify_command
+from fragility.report.glossary import GLOSSARY
 from fragility.report.markdown import paragraph, plain
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -40,6 +43,7 @@ HEADINGS = (
     "Right and wrong",
     "Limits",
     "How to verify",
+    "What the words mean",
 )
 VOID = {"meta", "br", "img", "hr", "link", "input"}
 
@@ -114,7 +118,7 @@ def test_sections_come_in_the_declared_order(golden) -> None:
     page, several = Page(golden.html), Page(two.html)
     told = [text for level, text in page.headings if level == 2]
     assert told == [HEADINGS[0], "Contents", *HEADINGS[1:]]
-    compared = ["The comparison", "Contents", "The audits side by side", "a", "b", *HEADINGS[-2:]]
+    compared = ["The comparison", "Contents", "The audits side by side", "a", "b", *HEADINGS[-3:]]
     assert [text for level, text in several.headings if level == 2] == compared
     within = [text for level, text in several.headings if level == 3]
     assert within == [h for h in HEADINGS[:9] if h != "What a review would find"] * 2
@@ -126,10 +130,14 @@ def test_sections_come_in_the_declared_order(golden) -> None:
     assert marks == list(HEADINGS)
 
 
-def test_the_page_opens_offline_and_runs_nothing(golden) -> None:
+def test_the_page_opens_offline_and_runs_its_own_script_only(golden) -> None:
     page = Page(golden.html)
-    names = {tag for tag, _ in page.tags}
-    assert not names & {"script", "iframe", "link", "object", "embed", "form", "img"}
+    names = [tag for tag, _ in page.tags]
+    assert not set(names) & {"iframe", "link", "object", "embed", "form", "img"} and names.count("script") == 1
+    script = files("fragility.report").joinpath("templates", "report.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"<script>{script}</script>" in golden.html and f"script-src 'sha256-{digest}'" in golden.html
+    assert "<script" not in golden._repr_html_()
     addresses = [value for _, given in page.tags for name, value in given.items() if name in ("href", "src", "action")]
     assert addresses and all(str(address).startswith("#") for address in addresses)
     identifiers = {given["id"] for _, given in page.tags if "id" in given}
@@ -147,7 +155,9 @@ def test_pictures_have_words(golden) -> None:
         assert given.get("aria-hidden") == "true" or (given["role"] == "img" and len(str(given["aria-label"])) > 20)
 
 
-HOSTILE = "</svg></table></style><script>alert(1)</script>\"'&`|*_<img src=x onerror=alert(2)>\x00\x07\ud800"
+HOSTILE = (
+    "</svg></table></style><script>alert(1)</script>\"'&`|*_<img src=x onerror=alert(2)>\x00\x07\ud800\u202e\u2066"
+)
 
 
 def hostile_report() -> fg.Report:
@@ -165,10 +175,11 @@ def hostile_report() -> fg.Report:
 def test_everything_from_data_is_text(tmp_path) -> None:
     report = hostile_report()
     page = Page(report.html)
-    assert not {tag for tag, _ in page.tags} & {"script", "img", "b>", "i"}
+    assert not {tag for tag, _ in page.tags} & {"img", "b>", "i"}
+    assert [tag for tag, _ in page.tags].count("script") == 1
     assert not any(name.startswith("on") for _, given in page.tags for name in given)
     assert "<script>alert('a')</script>&" in page.words and "</svg></table>" in page.words
-    assert "\x00" not in report.html and "\x07" not in report.html
+    assert not {"\x00", "\x07", "\u202e", "\u2066"} & set(report.html)
     report.html.encode("utf-8")  # no lone surrogate is left
     Page(report._repr_html_())
     for line in report.markdown.splitlines():
@@ -215,6 +226,16 @@ def test_many_groups_and_classes_are_folded() -> None:
     certs = fg.audit(model, rows.to_numpy(), fg.Protocol.fit(model, rows.to_numpy(), depth=400), progress=False)
     page = certs.report().html
     assert len(page) < 2_000_000 and "and 340 more" in page and "10+" in page
+
+
+def test_the_guides_glossary_has_every_word_of_the_report(golden) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guide" / "glossary.md").read_text(encoding="utf-8")
+    for word in GLOSSARY:
+        assert f"**{word}**".replace("k*", r"k\*").replace("lambda*", r"lambda\*") in guide, word
+        assert f"<dt>{word}</dt>" in golden.html
+    words = Page(golden.html).words
+    for score in ("FDS", "exposure", "RCMA", "k*", "lambda*", "confident", "flips early", "brittle"):
+        assert score in GLOSSARY and score in words
 
 
 # --- colours ------------------------------------------------------------------------------------------------

@@ -45,7 +45,17 @@ from fragility.cli.options import (
 from fragility.cli.outputs import plan_folder
 from fragility.cli.reliability import declared_rates, log_of
 from fragility.cli.report import save_after_audit
-from fragility.cli.tables import CsvFormat, check_many, csv_format, labels_of, many_rows, read_training, row_range
+from fragility.cli.segments import ByColumns, segment_table
+from fragility.cli.tables import (
+    CsvFormat,
+    check_many,
+    csv_format,
+    labels_of,
+    many_rows,
+    must_be_read_whole,
+    read_training,
+    row_range,
+)
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 from fragility.cli.wording import in_options
 from fragility.errors import ClusterError, FragilityError, ProtocolError, VerificationError
@@ -54,6 +64,7 @@ from fragility.words import artificial_in_words
 if TYPE_CHECKING:
     from fragility import fitting, scores
     from fragility.certificates import AuditSummary, Extent
+    from fragility.report import GivenRows
     from fragility.scale.making import Workers
     from fragility.scale.source import RowSource
 
@@ -161,6 +172,7 @@ def audit(
     positive: Positive = None,
     lattice: Lattice = False,
     rates: FailureRates = None,
+    by: ByColumns = None,
     engine: Engine = "auto",
     rows: RowRange = None,
     claims: ClaimsExtent = "full",
@@ -189,6 +201,8 @@ def audit(
 
       fragility audit model.skops test.parquet --train train.parquet --target class --rates 0.05 --out audit/
 
+      fragility audit model.skops test.parquet --train train.parquet --target class --by age:25,40,60 --out audit/
+
       fragility audit model.skops 'rows/2026-*.parquet' --protocol protocol.json --out audit/ --resume
 
       fragility audit model.skops rows/ --protocol protocol.json --out audit/ --on ray --workers 2
@@ -199,6 +213,7 @@ def audit(
     plan_folder(out_dir)
     cluster = _workers(on, workers)
     from fragility.certificates import PART_ROWS
+    from fragility.segments import read_by
 
     log = None if rates is None else log_of(rates)
     form = csv_format(separator, encoding, decimal, data, train, log)
@@ -216,6 +231,7 @@ def audit(
         )  # fmt: skip
     source = many_rows(data, declared, target=target, id_column=id_column, rows=rows, form=form)
     _note_unlabelled(source, data)
+    read_by(by or (), source.column_names)
     certs = fg.audit_files(
         loaded,
         data,
@@ -235,8 +251,21 @@ def audit(
         workers=cluster,
     )
     words = _verify_words(model, data, target, id_column, rows, separator, encoding, decimal, classes, trust)
-    save_after_audit(certs, out_dir, labels_of(source, len(certs), certs.classes), words)
+    labels = labels_of(source, len(certs), certs.classes)
+    report = save_after_audit(certs, out_dir, labels, words, _given_rows(source, loaded, len(certs), by), by or ())
     _print_summary(certs, out_dir, time.perf_counter() - started)
+    for shares in report.summary.audits[0].segments:
+        out().print(segment_table(shares))
+
+
+def _given_rows(source: RowSource, model: fg.Model, count: int, by: list[str] | None) -> GivenRows | None:
+    """Return the rows for the report; None where they must be read whole to find twenty of them."""
+    from fragility.report import GivenRows
+
+    if not by and must_be_read_whole(source):
+        note("the report was written without the values of its cases; fragility report --data adds them")
+        return None
+    return GivenRows(source, model, just_audited=True)
 
 
 def _workers(on: str | None, count: int | None) -> Workers | None:

@@ -25,6 +25,7 @@ from fragility.cli.options import (
     refuse_declared,
 )
 from fragility.cli.outputs import plan_files
+from fragility.cli.segments import AuditedRows, ByColumns, compared_tables, open_rows
 from fragility.cli.tables import CsvFormat, csv_format, read_rows
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
@@ -35,6 +36,7 @@ from fragility.text import visible
 if TYPE_CHECKING:
     from fragility.certificates import AuditSummary
     from fragility.certificates.changes import AuditChanges
+    from fragility.scale.source import RowSource
 
 Row = Annotated[str, typer.Option("--row", metavar="ID", help="The id of the row.", show_default=False)]
 By = Annotated[
@@ -172,6 +174,8 @@ def compare(
     min_confidence: MinConfidence = 0.9,
     labels: Labels = None,
     changes: Changes = None,
+    data: AuditedRows = None,
+    by: ByColumns = None,
     target: Target = None,
     id_column: Id = None,
     separator: Separator = None,
@@ -190,6 +194,8 @@ def compare(
       fragility compare audit/ audit-hardened/ --changes changes.csv
 
       fragility compare audit-logistic/ audit-boosting/ --labels test.parquet --target class
+
+      fragility compare audit-logistic/ audit-boosting/ --data test.parquet --by age:25,40,60
     """
     from fragility.certificates.changes import changes_between
 
@@ -197,9 +203,11 @@ def compare(
         checked_suffix(changes, (".csv",))
     if len(directories) < 2:
         raise DataError(f"compare needs two folders or more, got {len(directories)}")
+    if data is not None and not by:
+        raise DataError("--data is for --by, the column to compare by; name one, or leave out --data")
     if labels is None:
-        refuse_without_labels(context)
-    form = csv_format(separator, encoding, decimal, labels)
+        refuse_without_labels(context, ids_too=data is None)
+    form = csv_format(separator, encoding, decimal, labels, data)
     plan_files({"--changes": changes}, {"--labels": labels})
     audits = [fg.open_audit(directory) for directory in directories]
     truth = read_labels(labels, target, id_column, form)
@@ -211,8 +219,27 @@ def compare(
     _note_differences(audits)
     for directory, change in zip(directories[1:], found, strict=True):
         out().print(escape(f"\n{directory} against {directories[0]}: {change.to_text(truth)}"))
+    _print_by(by or [], open_rows(data, by, audits[0].protocol, id_column, form), audits, directories, min_confidence)
     if changes is not None:
         _write_changes(changes, directories[1:], found)
+
+
+def _print_by(
+    by: list[str], rows: RowSource | None, audits: list[fg.StoredAudit], directories: list[Path], min_confidence: float
+) -> None:
+    """Print how often confident predictions flip early in each audit, segment by segment."""
+    from fragility.report.comparison import paired_audits
+    from fragility.segments import read_by, segment_rows
+
+    if rows is None:
+        return
+    coded = segment_rows(rows, read_by(by, rows.column_names), audits)
+    named = [(str(directory), certs) for directory, certs in zip(directories, audits, strict=True)]
+    for pair in paired_audits(named, min_confidence, coded):
+        paired = f"{pair.both_confident} rows confident in both" if pair.shared else "their own rows, none in common"
+        out().print(escape(f"\n{pair.second} against {pair.first}: confident predictions that flip early, on {paired}"))
+        for table in compared_tables(pair):
+            out().print(table)
 
 
 def _write_changes(path: Path, directories: list[Path], found: list[AuditChanges]) -> None:
@@ -224,9 +251,9 @@ def _write_changes(path: Path, directories: list[Path], found: list[AuditChanges
     note(f"written to {path}")
 
 
-def refuse_without_labels(context: typer.Context) -> None:
-    """Refuse options that speak of a table of labels where none is named."""
-    for name, option in (("target", "--target"), ("id_column", "--id")):
+def refuse_without_labels(context: typer.Context, *, ids_too: bool = True) -> None:
+    """Refuse options that speak of a table of labels where none is named; ids may be of another table."""
+    for name, option in (("target", "--target"), *([("id_column", "--id")] if ids_too else [])):
         if is_given(context, name):
             raise DataError(
                 f"{option} speaks of the table of true classes; name it with --labels, or leave out {option}"

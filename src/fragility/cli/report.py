@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,16 +11,32 @@ import typer
 
 import fragility as fg
 from fragility.cli.group import READ
-from fragility.cli.options import Decimal, Encoding, Id, MinConfidence, Separator, Target
+from fragility.cli.options import (
+    MODEL_HELP,
+    Classes,
+    Decimal,
+    Encoding,
+    Id,
+    MinConfidence,
+    Separator,
+    Target,
+    Trust,
+    is_given,
+    parse_classes,
+)
 from fragility.cli.outputs import plan_files
 from fragility.cli.reading import read_labels, refuse_without_labels
+from fragility.cli.segments import AuditedRows, ByColumns, open_rows
 from fragility.cli.tables import csv_format, read_stress_labels
 from fragility.cli.terminal import note
-from fragility.errors import DataError
+from fragility.errors import DataError, VerificationError
 from fragility.saving import checked_suffix
 
 if TYPE_CHECKING:
-    from fragility.report import Audit
+    from fragility.report import GivenRows, Report
+    from fragility.scale.source import RowSource
+
+PART_ROWS = 100_000  # of which labels are read at a time
 
 Directories = Annotated[
     list[Path],
@@ -40,6 +57,19 @@ Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="FILE", help="What to write: .html, .md or .json. (default DIR/report.html)"),
 ]
+ReportModel = Annotated[
+    str | None,
+    typer.Option("--model", metavar="MODEL", help=f"The audited model, to tell what replaces a value. {MODEL_HELP}"),
+]
+Author = Annotated[str | None, typer.Option("--author", metavar="NAME", help="Who makes the report.")]
+Purpose = Annotated[str | None, typer.Option("--purpose", metavar="TEXT", help="What the report is made for.")]
+Date = Annotated[
+    str | None, typer.Option("--date", metavar="DATE", help="The date to state; none is looked up, so bytes repeat.")
+]
+SignerKey = Annotated[
+    Path | None,
+    typer.Option("--public-key", metavar="PUB", help="Verify the signature of each audit with this key, and state it."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -49,16 +79,25 @@ def register(app: typer.Typer) -> None:
 def report(
     context: typer.Context,
     directories: Directories,
+    data: AuditedRows = None,
+    by: ByColumns = None,
     labels: Labels = None,
     target: Target = None,
     id_column: Id = None,
     stress: StressLabels = None,
     min_confidence: MinConfidence = 0.9,
     risk: Risk = 0.02,
+    model: ReportModel = None,
+    author: Author = None,
+    purpose: Purpose = None,
+    date: Date = None,
+    public_key: SignerKey = None,
     out_file: Out = None,
     separator: Separator = None,
     encoding: Encoding = None,
     decimal: Decimal = None,
+    classes: Classes = None,
+    trust: Trust = False,
 ) -> None:
     """Write a report about one audit or several: what predictions rest on, who is exposed, which cases to look at.
 
@@ -70,26 +109,76 @@ def report(
 
       fragility report audit/ --labels test.parquet --target class --out report.html
 
+      fragility report audit/ --data test.parquet --by age:25,40,60 --by sex --model model.skops
+
+      fragility report audit/ --author "M. Okafor" --purpose "annual review" --date 2026-11-16 --public-key audit.pub
+
       fragility report audit-logistic/ audit-boosting/ --out models.md
     """
     from fragility.report import REPORT_FILE, SUFFIXES, Report, is_report
 
-    if labels is None:
+    if labels is None and data is None:
         refuse_without_labels(context)
+    _refuse_without_model(context, model, data)
     audits = {str(directory): fg.open_audit(directory) for directory in directories}
     if len(audits) < len(directories):
         raise DataError("an audit is named twice; name each folder once")
     target_file = out_file if out_file is not None else _default_out(directories, REPORT_FILE)
     checked_suffix(target_file, SUFFIXES)
-    plan_files({"--out": target_file}, {"--labels": labels, "--stress": stress})
+    inputs = {"--labels": labels, "--stress": stress, "--data": data, "--model": model, "--public-key": public_key}
+    plan_files({"--out": target_file}, inputs)
     if out_file is None and target_file.exists() and not is_report(target_file):
         raise DataError(f"{target_file} exists and is not a report of fragility's; choose another name with --out")
-    form = csv_format(separator, encoding, decimal, labels, stress)
-    truth = read_labels(labels, target, id_column, form)
-    brittle = None if stress is None else read_stress_labels(stress, "--stress", form)
-    made = Report.of(audits, labels=truth, brittle=brittle, min_confidence=min_confidence, risk=risk)
+    form = csv_format(separator, encoding, decimal, labels, stress, data)
+    rows = open_rows(data, by, next(iter(audits.values())).protocol, id_column, form)
+    made = Report.of(
+        audits,
+        labels=read_labels(labels, target, id_column, form) if rows is None or labels else _labels(rows, target),
+        brittle=None if stress is None else read_stress_labels(stress, "--stress", form),
+        min_confidence=min_confidence,
+        risk=risk,
+        rows=rows,
+        by=by or (),
+        model=None if model is None else fg.load_model(model, trust=trust, classes=parse_classes(classes)),
+        author=author,
+        purpose=purpose,
+        date=date,
+        signed_by=None if public_key is None else [_signer(folder, public_key) for folder in directories],
+    )
     made.save(target_file)
     note(f"written to {target_file}")
+
+
+def _refuse_without_model(context: typer.Context, model: str | None, data: str | None) -> None:
+    """Refuse options that would have no effect."""
+    if model is not None and data is None:
+        raise DataError("--model tells what replaces the values of cases; name the audited rows with --data")
+    for name in ("classes", "trust"):
+        if model is None and is_given(context, name):
+            raise DataError(f"--{name} speaks of the model; name it with --model, or leave out --{name}")
+
+
+def _labels(rows: RowSource, target: str | None) -> dict[Any, Any] | None:
+    """Return the true classes that the audited rows hold; None where no column of them is named."""
+    if target is None:
+        return None
+    if target not in rows.column_names:
+        raise DataError(f"--target names the column {target!r}, which the rows of --data do not have")
+    found: dict[Any, Any] = {}
+    for ids, values in replace(rows, target=target).labels(PART_ROWS):
+        found.update(zip(ids, values.tolist(), strict=True))
+    return found
+
+
+def _signer(folder: Path, public_key: Path) -> str:
+    """Return the key that signed an audit; an audit that it did not sign is refused."""
+    from fragility.trust.keys import load_public_key
+
+    outcome = fg.verify_signature(folder, public_key)
+    if not outcome:
+        failed = next(check for check in outcome.checks if not check.passed)
+        raise VerificationError(f"the signature of {folder} does not hold ({failed.name}: {failed.detail})")
+    return str(load_public_key(public_key).keyid[:16])
 
 
 def _default_out(directories: list[Path], name: str) -> Path:
@@ -98,12 +187,17 @@ def _default_out(directories: list[Path], name: str) -> Path:
     return directories[0] / name
 
 
-def save_after_audit(certs: Audit, folder: Path, labels: Mapping[Any, Any] | None, words: list[str]) -> None:
+def save_after_audit(
+    certs: fg.StoredAudit, folder: Path, labels: Mapping[Any, Any] | None, words: list[str], given: GivenRows | None,
+    by: Sequence[str],
+) -> Report:  # fmt: skip
     """Write DIR/report.html after an audit; `words` say how to verify it. A file of somebody else's stays."""
     from fragility.report import REPORT_FILE, Report, save_beside, verify_command
 
-    made = Report.of(certs, name=str(folder), labels=labels, verify=verify_command(folder, *words))
+    verify = verify_command(folder, *words)
+    made = Report.of(certs, name=str(folder), labels=labels, verify=verify, rows=given, by=by)
     if save_beside(made, folder) is None:
         note(
             f"{folder / REPORT_FILE} is not a report of fragility's and was left alone; write one with fragility report"
         )
+    return made

@@ -308,8 +308,7 @@ def labels_of(source: RowSource, count: int, classes: Sequence[object]) -> dict[
     """
     if source.target is None or source.target not in source.column_names:
         return None
-    whole = source.kind != "parquet" and sum(file.size for file in source.files) > MOST_READ_AGAIN
-    if count > MOST_LABELLED or whole:
+    if count > MOST_LABELLED or must_be_read_whole(source):
         note("the report was written without the labels of so many rows; fragility report --labels adds them")
         return None
     known = {str(label) for label in classes}
@@ -319,6 +318,11 @@ def labels_of(source: RowSource, count: int, classes: Sequence[object]) -> dict[
             return None
         labels.update(zip(ids, values.tolist(), strict=True))
     return labels
+
+
+def must_be_read_whole(source: RowSource) -> bool:
+    """Whether the files are large and of a kind that has to be read whole to find some of its rows or columns."""
+    return source.kind != "parquet" and sum(file.size for file in source.files) > MOST_READ_AGAIN
 
 
 def note_unlabelled(rows: AuditRows, target: str | None, path: Path) -> None:

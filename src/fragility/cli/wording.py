@@ -49,6 +49,7 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     (r"\bresume=True", "--resume"),
     (r"^rows (\S*) selects none", r"--rows \1 selects none"),
     (r"the id column ('[^']*') is not in", r"--id names the column \1, which is not in"),
+    (r"^by (names the column|must be a column)", r"--by \1"),
     (r"\bbaseline_units='(\w+)'", r"--baseline-units \1"),
     (rf"\b({'|'.join(SAME_NAME)})='([\w-]+)'", r"--\1 \2"),
 )  # fmt: skip

@@ -2,6 +2,17 @@
 
 from fragility.report.document import REPORT_FILE, SUFFIXES, Report, is_report, save_beside, verify_command
 from fragility.report.pieces import Audit
+from fragility.report.rows import GivenRows
 from fragility.report.summary import ReportSummary
 
-__all__ = ["REPORT_FILE", "SUFFIXES", "Audit", "Report", "ReportSummary", "is_report", "save_beside", "verify_command"]
+__all__ = [
+    "REPORT_FILE",
+    "SUFFIXES",
+    "Audit",
+    "GivenRows",
+    "Report",
+    "ReportSummary",
+    "is_report",
+    "save_beside",
+    "verify_command",
+]

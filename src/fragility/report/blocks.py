@@ -53,13 +53,29 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Link:
+    """A cell that leads to another place of the report."""
+
+    text: str
+    key: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+TableCell: TypeAlias = str | Cell | Link
+
+
+@dataclass(frozen=True)
 class Table:
     """A table; the first column names the row, the others are numbers."""
 
     caption: str
     head: Sequence[str]
-    rows: Sequence[Sequence[str | Cell]]
+    rows: Sequence[Sequence[TableCell]]
     folded: bool = False
+    sortable: bool = False
+    wrapped: bool = False  # its cells may take several lines
     kind: str = "table"
 
 
@@ -103,13 +119,24 @@ class Cases:
 class CaseView:
     """One case in words, with its small curve."""
 
+    key: str
     heading: str
     sentence: str
     facts: str
-    path: Sequence[tuple[str, str]]  # (group, whether its loss comes before the flip, is the flip, or comes after)
-    flip: str
+    path: Sequence[PathStep]
     smallest: str | None
     curve: str
+    command: str | None  # that opens it in the workbench
+
+
+@dataclass(frozen=True)
+class PathStep:
+    """A group of a case's path."""
+
+    group: str
+    place: str  # before the flip, the flip, or after it
+    values: str  # what its fields hold and become; empty where rows were not given
+    flip: str  # what the prediction flips to here, else empty
 
 
 @dataclass(frozen=True)

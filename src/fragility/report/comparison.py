@@ -14,23 +14,27 @@ from fragility.comparability import differences_between
 from fragility.intervals import difference_of, paired_difference, share_of
 from fragility.protocol import Protocol
 from fragility.report.pieces import Audit, coded
-from fragility.report.summary import Compared, PairedAudits
+from fragility.report.summary import Compared, ComparedSegments, PairedAudits
 from fragility.scores import EARLY
+from fragility.segments import Coded
 
 COLUMNS = ("id", "predicted", "confidence", "exposure", "flip_budget", "flipped")
 
 
-def paired_audits(audits: Sequence[tuple[str, Audit]], min_confidence: float) -> tuple[PairedAudits, ...]:
-    """Compare every audit with the first."""
-    tables = [_by_id(audit, min_confidence) for _, audit in audits]
+def paired_audits(
+    audits: Sequence[tuple[str, Audit]], min_confidence: float, coded: Sequence[Sequence[Coded]] | None = None
+) -> tuple[PairedAudits, ...]:
+    """Compare every audit with the first; ``coded`` are the segments of each audit's rows."""
+    codes: Sequence[Sequence[Coded]] = coded or [()] * len(audits)
+    tables = [_by_id(audit, min_confidence, own) for (_, audit), own in zip(audits, codes, strict=True)]
     (first, one), before = audits[0], tables[0]
     return tuple(
-        _paired(first, second, before, after, one.protocol, other.protocol)
+        _paired(first, second, before, after, one.protocol, other.protocol, codes[0])
         for (second, other), after in zip(audits[1:], tables[1:], strict=True)
     )
 
 
-def _by_id(audit: Audit, min_confidence: float) -> pd.DataFrame:
+def _by_id(audit: Audit, min_confidence: float, segments: Sequence[Coded]) -> pd.DataFrame:
     parts = []
     labels = np.array([str(label) for label in audit.classes], dtype=object)
     for table in audit.batches(COLUMNS):
@@ -45,12 +49,14 @@ def _by_id(audit: Audit, min_confidence: float) -> pd.DataFrame:
             "early": flipped & (budget <= EARLY),
         }
         parts.append(pd.DataFrame(columns).set_index("id"))
-    return pd.concat(parts)
+    table = pd.concat(parts)
+    return table.assign(**{f"segment_{place}": own.codes for place, own in enumerate(segments)})
 
 
 def _paired(
-    first: str, second: str, before: pd.DataFrame, after: pd.DataFrame, one: Protocol, other: Protocol
-) -> PairedAudits:
+    first: str, second: str, before: pd.DataFrame, after: pd.DataFrame, one: Protocol, other: Protocol,
+    coded: Sequence[Coded],
+) -> PairedAudits:  # fmt: skip
     both = before.add_suffix("_first").join(after.add_suffix("_second"), how="inner")
     confident = both[both["confident_first"] & both["confident_second"]]
     early_before, early_after = confident["early_first"], confident["early_second"]
@@ -65,6 +71,9 @@ def _paired(
         flip_in_first_only=int((early_before & ~early_after).sum()),
         flip_in_second_only=int((~early_before & early_after).sum()),
         compared=_compared_rows(both, confident) if len(both) else _compared_apart(before, after),
+        segments=tuple(
+            _segments(own, place, confident, before, after, bool(len(both))) for place, own in enumerate(coded)
+        ),
         rank_correlation=_rank_correlation(both["exposure_first"], both["exposure_second"]),
     )
 
@@ -101,6 +110,24 @@ def _compared_apart(before: pd.DataFrame, after: pd.DataFrame) -> tuple[Compared
         "confident": [share_of(len(part), len(table)) for part, table in zip(sure, (before, after), strict=True)],
     }
     return tuple(Compared(name, one, two, difference_of(two, one)) for name, (one, two) in shares.items())
+
+
+def _segments(
+    coded: Coded, place: int, both: pd.DataFrame, before: pd.DataFrame, after: pd.DataFrame, shared: bool
+) -> ComparedSegments:
+    """Compare the confident predictions of each segment: on the same rows where audits share some."""
+    found = []
+    for code, name in enumerate(coded.names):
+        if shared:
+            mine = both[both[f"segment_{place}_first"] == code]
+            found.append((name, _compared("early", mine["early_first"], mine["early_second"])))
+        else:
+            one, other = (
+                table[table["confident"] & (table[f"segment_{place}"] == code)]["early"] for table in (before, after)
+            )
+            shares = share_of(int(one.sum()), len(one)), share_of(int(other.sum()), len(other))
+            found.append((name, Compared("early", *shares, difference_of(shares[1], shares[0]))))
+    return ComparedSegments(coded.column, tuple(found))
 
 
 def _rank_correlation(one: pd.Series, other: pd.Series) -> float | None:

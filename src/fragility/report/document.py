@@ -18,8 +18,10 @@ from fragility.report.gathering import Asked, Settings, summarise
 from fragility.report.markdown import markdown_page
 from fragility.report.page import MARKER, html_fragment, html_page
 from fragility.report.pieces import Audit
-from fragility.report.summary import ReportSummary
+from fragility.report.rows import GivenRows
+from fragility.report.summary import Byline, ReportSummary
 from fragility.saving import checked_suffix
+from fragility.segments import ByColumn
 from fragility.stress import BrittleLabels
 from fragility.svg import readable
 
@@ -59,6 +61,14 @@ class Report:
         min_confidence: float = CONFIDENT,
         risk: float = RISK,
         verify: str | Sequence[str] | None = None,
+        rows: Any = None,
+        ids: Any = None,
+        by: ByColumn = (),
+        model: Any = None,
+        author: str | None = None,
+        purpose: str | None = None,
+        date: str | None = None,
+        signed_by: str | Sequence[str | None] | None = None,
     ) -> Report:
         """Summarise one audit, or several by name.
 
@@ -78,6 +88,23 @@ class Report:
             The rate that the review policy is to keep to among unreviewed predictions.
         verify : str or sequence of str, optional
             The command that verifies each audit; by default one with the model and the rows left to fill in.
+        rows : table or array of shape (n, d), optional
+            The rows that were audited, in any order, to show the values of the cases and for ``by``; they may have
+            columns that the model does not see. Their digest is compared with the audit's.
+        ids : sequence, optional
+            One id per row, as in :func:`audit`; by default the index of a pandas table, else 0, 1, ...
+        by : str, sequence of str, or mapping, default=()
+            Columns of ``rows`` to cut predictions by, as in :func:`share_by`.
+        model : estimator, pipeline, booster or Model, optional
+            The audited model, to tell what replaces a value where its preprocessing makes other columns of it.
+        author : str, optional
+            Who made the report.
+        purpose : str, optional
+            What it was made for.
+        date : str, optional
+            Its date. Nothing is looked up, so that the same input gives the same bytes.
+        signed_by : str or sequence of str, optional
+            The key of each audit's signature, once verified with :func:`verify_signature`.
 
         Returns
         -------
@@ -91,13 +118,17 @@ class Report:
         """
         named = audits if isinstance(audits, Mapping) else {name: audits}
         commands = [verify] if isinstance(verify, str) else verify or [verify_command(each) for each in named]
-        if len(commands) != len(named):
-            raise DataError(f"one command to verify each of {len(named)} audits was expected, got {len(commands)}")
+        keys = [signed_by] if isinstance(signed_by, str) else signed_by or [None for _ in named]
+        for given, what in ((commands, "command to verify"), (keys, "signing key of")):
+            if len(given) != len(named):
+                raise DataError(f"one {what} each of {len(named)} audits was expected, got {len(given)}")
         asked = [
-            Asked(readable(each), audit, readable(command))
-            for (each, audit), command in zip(named.items(), commands, strict=True)
+            Asked(readable(each), audit, readable(command), key)
+            for (each, audit), command, key in zip(named.items(), commands, keys, strict=True)
         ]
-        return cls(summarise(asked, Settings(labels, brittle, min_confidence, risk)))
+        shown = None if rows is None else GivenRows.of(rows, ids, model)
+        byline = Byline(author, purpose, date)
+        return cls(summarise(asked, Settings(labels, brittle, min_confidence, risk, shown, by, byline)))
 
     @property
     def html(self) -> str:

@@ -64,6 +64,27 @@ def share_chart(entries: Sequence[tuple[str, Share]], verb: str) -> str:
     return picture(WIDTH, bottom + 16, f"Share that {verb}. {told}", marks)
 
 
+def paired_chart(entries: Sequence[tuple[str, tuple[Share, Share]]], names: tuple[str, str]) -> str:
+    """Return two shares per entry with their intervals, one audit above the other."""
+    left, right, top, step = 128.0, 424.0, 44.0, 34.0
+    bottom = top + step * len(entries)
+    uppers = [share.upper for _, both in entries for share in both if share.rows]
+    x = Scale(0.0, min(1.0, 1.05 * max(0.1, *uppers, 0.1)), left, right)
+    ticks = [tick for tick in tidy_ticks(0.0, x.high) if tick <= 1.0]
+    marks = [line((x(tick), top - 4), (x(tick), bottom - 6)) for tick in ticks]
+    marks += place_axis(x, [(tick, percent(tick)) for tick in ticks], bottom - 6)
+    for place, (name, both) in enumerate(entries):
+        y = top + step * (place + 0.5) - 4
+        marks.append(words((left - 10, y + 4), shortened(name, 20), anchor="end"))
+        for offset, share, colour in zip((-6, 6), both, (QUIET, ACCENT), strict=True):
+            if share.rows:
+                ends = (x(share.lower), y + offset), (x(share.upper), y + offset)
+                marks += [line(*ends, colour=colour, width=2.4), dot((x(share.value), y + offset), 4, colour=colour)]
+    marks += _legend([(shortened(names[0], 24), QUIET, False), (shortened(names[1], 24), ACCENT, False)])
+    told = "; ".join(f"{name}: {percent(one.value)} against {percent(two.value)}" for name, (one, two) in entries)
+    return picture(WIDTH, bottom + 16, f"Share that flips early, {names[0]} against {names[1]}. {told}", marks)
+
+
 # --- k* -----------------------------------------------------------------------------------------------------
 
 
@@ -330,5 +351,5 @@ def case_curve(case: Case) -> str:
 
 __all__ = [
     "budget_chart", "capture_chart", "case_curve", "class_curve", "collapse_chart", "density_chart", "fifths_chart",
-    "folded_budgets", "loss_chart", "share_bar", "share_chart",
+    "folded_budgets", "loss_chart", "paired_chart", "share_bar", "share_chart",
 ]  # fmt: skip

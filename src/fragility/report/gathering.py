@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,11 @@ from fragility.report.comparison import paired_audits
 from fragility.report.headline import Segmentation, find_worst
 from fragility.report.labels import LabelTally, brittle_labels, class_labels
 from fragility.report.pieces import Audit, Piece, columns_of, failure_condition, is_detailed, pieces_of
+from fragility.report.rows import GivenRows, lacking_field, with_values
 from fragility.report.summary import (
     AuditFacts,
     AuditNumbers,
+    Byline,
     Case,
     DensityMap,
     GroupFacts,
@@ -27,6 +29,7 @@ from fragility.report.summary import (
     SmallestSet,
 )
 from fragility.report.tally import Row, SetTally
+from fragility.segments import ByColumn, Coded, SegmentShares, SegmentTally, read_by, segment_rows
 from fragility.stress import BrittleLabels
 
 EXPOSED_SHARE = 0.2  # the exposed corner: the most exposed fifth of the confident predictions
@@ -40,6 +43,7 @@ class Asked:
     name: str
     audit: Audit
     verify: str
+    signed_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -50,15 +54,43 @@ class Settings:
     brittle: BrittleLabels | pa.Table | None
     min_confidence: float
     risk: float
+    rows: GivenRows | None = None
+    by: ByColumn = ()
+    byline: Byline = field(default_factory=Byline)
 
 
 def summarise(asked: Sequence[Asked], settings: Settings) -> ReportSummary:
     """Return the summary that every rendering of a report reads."""
     _check(asked, settings)
     truth = None if settings.labels is None else class_labels(settings.labels)
-    audits = tuple(_numbers(one, settings, truth) for one in asked)
-    paired = paired_audits([(one.name, one.audit) for one in asked], settings.min_confidence) if len(asked) > 1 else ()
-    return ReportSummary(audits, paired)
+    coded = _segmented(asked, settings)
+    audits = tuple(_numbers(one, settings, truth, own) for one, own in zip(asked, coded, strict=True))
+    if settings.rows is not None:
+        given = settings.rows
+        audits = tuple(_with_values(numbers, one.audit, given) for numbers, one in zip(audits, asked, strict=True))
+    named = [(one.name, one.audit) for one in asked]
+    paired = paired_audits(named, settings.min_confidence, coded) if len(asked) > 1 else ()
+    return ReportSummary(audits, paired, settings.byline)
+
+
+def _segmented(asked: Sequence[Asked], settings: Settings) -> list[list[Coded]]:
+    """Return the segments of every audit's rows, by each column asked for."""
+    if not settings.by:
+        return [[] for _ in asked]
+    if settings.rows is None:
+        raise DataError("by cuts rows by a column of theirs; give the rows that were audited too")
+    columns = read_by(settings.by, settings.rows.values.column_names)
+    return segment_rows(settings.rows.values, columns, [one.audit for one in asked])
+
+
+def _with_values(numbers: AuditNumbers, audit: Audit, given: GivenRows) -> AuditNumbers:
+    lacking = lacking_field(given, audit)
+    if lacking is not None:
+        return replace(numbers, lacks_field=lacking)
+    shown = with_values(numbers.focus.cases, given, audit)
+    if numbers.confident.rows:
+        return replace(numbers, confident=replace(numbers.confident, cases=shown))
+    return replace(numbers, everything=replace(numbers.everything, cases=shown))
 
 
 def _check(asked: Sequence[Asked], settings: Settings) -> None:
@@ -75,29 +107,34 @@ def _check(asked: Sequence[Asked], settings: Settings) -> None:
         raise DataError("held-out stress labels belong to one model; report on its audit alone")
 
 
-def _numbers(one: Asked, settings: Settings, truth: dict[str, str] | None) -> AuditNumbers:
+def _numbers(one: Asked, settings: Settings, truth: dict[str, str] | None, coded: Sequence[Coded]) -> AuditNumbers:
     audit, protocol = one.audit, one.audit.protocol
     detailed, least = is_detailed(audit), settings.min_confidence
     everything, confident = (SetTally(protocol, audit.classes, detailed) for _ in range(2))
     tallies = _label_tallies(settings, truth, protocol)
     density = np.zeros((MAP_COLUMNS, MAP_LINES), dtype=np.int64)
+    segments = [SegmentTally(own, protocol.depth, least) for own in coded]
     for piece in pieces_of(audit, columns_of(audit)):
         everything.add(piece, np.ones(len(piece), dtype=bool))
         confident.add(piece, piece.confidence >= least)
         density += _density(piece)
+        for segment in segments:
+            segment.add(piece.start, everything.budget(piece), piece.confidence, piece.exposure)
         for tally in tallies:
             tally.add(piece, audit.classes)
     by_class = {tally.sought: tally for tally in tallies}
     condition = failure_condition(audit.manifest.get("lattice") or {})
     every = everything.numbers(_cases(everything, protocol) if not confident.rows else (), condition)
     sure = confident.numbers(_cases(confident, protocol), condition)
+    focus, shares = sure if sure.rows else every, tuple(segment.shares() for segment in segments)
     return AuditNumbers(
         facts=_facts(one),
         protocol=_protocol_facts(protocol),
         min_confidence=least,
         everything=every,
         confident=sure,
-        worst=find_worst([_by_class(sure if sure.rows else every)]),
+        worst=find_worst([_by_class(focus), *(_by_column(each, bool(sure.rows)) for each in shares)]),
+        segments=shares,
         density=_density_map(density, confident if confident.rows else everything),
         accuracy=by_class["wrong"].accuracy() if "wrong" in by_class else None,
         reviews=tuple(tally.review(settings.risk) for tally in tallies),
@@ -107,6 +144,11 @@ def _numbers(one: Asked, settings: Settings, truth: dict[str, str] | None) -> Au
 
 def _by_class(numbers: SetNumbers) -> Segmentation:
     return Segmentation(None, [(one.predicted, one.flips_early) for one in numbers.class_losses])
+
+
+def _by_column(shares: SegmentShares, confident: bool) -> Segmentation:
+    segments = [(one.name, (one.confident if confident else one.everything).flips_early) for one in shares.segments]
+    return Segmentation(shares.column, segments)
 
 
 def _label_tallies(settings: Settings, truth: dict[str, str] | None, protocol: Protocol) -> list[LabelTally]:
@@ -155,6 +197,8 @@ def _facts(one: Asked) -> AuditFacts:
         versions=dict(manifest["versions"]),
         limits=str(manifest["limits"]),
         verify=one.verify,
+        folder=None if (folder := getattr(one.audit, "folder", None)) is None else str(folder),
+        signed_by=one.signed_by,
     )
 
 

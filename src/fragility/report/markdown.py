@@ -21,7 +21,7 @@ from fragility.report.blocks import (
 )
 from fragility.report.sections import sections_of
 from fragility.report.summary import ReportSummary
-from fragility.report.words import title
+from fragility.report.words import byline, title
 from fragility.svg import readable
 
 # An underscore inside a word is no emphasis, and names of fields are full of them.
@@ -31,7 +31,7 @@ LINE_START = re.compile(r"^([-+#]|\d+(?=[.)]\s))")
 
 def markdown_page(summary: ReportSummary) -> str:
     """Return the report as Markdown (CommonMark with tables)."""
-    lines = [f"# {plain(title(summary))}", ""]
+    lines = [f"# {plain(title(summary))}", "", paragraph(byline(summary)), ""]
     for section in sections_of(summary):
         lines += _section(section)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
@@ -98,7 +98,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _case(case: CaseView, level: int) -> list[str]:
-    path = " > ".join(plain(group) for group, _ in case.path)
+    path = " > ".join(plain(f"{step.group} ({step.values})" if step.values else step.group) for step in case.path)
     lines = [
         f"{'#' * level} {plain(case.heading)}",
         "",
@@ -109,7 +109,9 @@ def _case(case: CaseView, level: int) -> list[str]:
         f"Path: {path}",
         "",
     ]
-    return lines if case.smallest is None else [*lines, plain(case.smallest), ""]
+    if case.smallest is not None:
+        lines += [plain(case.smallest), ""]
+    return lines if case.command is None else [*lines, *_command(Command(case.command)), ""]
 
 
 def _command(block: Command) -> list[str]:

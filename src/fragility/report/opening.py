@@ -89,13 +89,14 @@ def comparison(summary: ReportSummary) -> Section:
 
 
 def _difference_table(pair: PairedAudits) -> Table:
-    rows = [_difference_row(one) for one in pair.compared]
+    rows = [(words.COMPARED[one.measure], *difference_cells(one)) for one in pair.compared]
     caption = f"{named(pair.second)} against {named(pair.first)}: {words.pairing(pair)}"
     head = ("share", named(pair.first), named(pair.second), "difference", "95% interval")
     return Table(caption, head, rows)
 
 
-def _difference_row(one: Compared) -> tuple[str, ...]:
+def difference_cells(one: Compared) -> tuple[str, ...]:
+    """Return both shares, their difference and its interval."""
     shares = (f"{share.count:,} of {share.rows:,} ({percent(share.value)})" for share in (one.first, one.second))
     difference = one.difference
-    return words.COMPARED[one.measure], *shares, words.points(difference.value), words.points_interval(difference)
+    return *shares, words.points(difference.value), words.points_interval(difference)

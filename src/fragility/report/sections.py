@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import fragility.report.figures as figures
 import fragility.report.words as words
 from fragility.intervals import Share
-from fragility.report.blocks import Block, Cases, CaseView, Cell, Command, Facts, Figure, Section, Table, Text
-from fragility.report.opening import finding, opening_of
-from fragility.report.summary import AuditNumbers, Case, GroupRole, PairedAudits, ReportSummary, ReviewView
+from fragility.report.blocks import (
+    Block,
+    Cases,
+    CaseView,
+    Cell,
+    Command,
+    Facts,
+    Figure,
+    Link,
+    PathStep,
+    Section,
+    Table,
+    TableCell,
+    Text,
+)
+from fragility.report.glossary import GLOSSARY
+from fragility.report.opening import difference_cells, finding, opening_of
+from fragility.report.summary import (
+    AuditNumbers,
+    Case,
+    ComparedSegments,
+    GroupRole,
+    PairedAudits,
+    ReportSummary,
+    ReviewView,
+)
 from fragility.report.words import counted, named, of, percent
+from fragility.segments import SegmentShares
 
 SHOWN_GROUPS = 12
 LISTED_GROUPS = 60
@@ -27,22 +51,25 @@ def sections_of(summary: ReportSummary) -> list[Section]:
         sections.append(_side_by_side(summary))
     for number, audit in enumerate(summary.audits, start=1):
         sections += _audit(audit, number, several)
-    return [*sections, *_accuracy(summary.audits), *_limits(summary.audits)]
+    return [*sections, *_accuracy(summary.audits), *_limits(summary.audits), _glossary()]
 
 
 def _audit(audit: AuditNumbers, number: int, several: bool) -> list[Section]:
     level, prefix = (3, f"audit-{number}-") if several else (2, "")
-    makers: list[Callable[[AuditNumbers], Part]] = [
-        *([_finding] if several else []),  # a single audit's finding opens the report
-        _audited, _budgets, _collapse, _losses, _groups, _map,
-        *([_reviews] if audit.reviews else []), _cases,
-    ]  # fmt: skip
-    made = [Section(prefix + key, heading, level, blocks) for key, heading, blocks in (make(audit) for make in makers)]
+    parts: list[Part] = [
+        *([("finding", "The finding", finding(audit))] if several else []),  # a single audit's opens the report
+        _audited(audit),
+        *(_segments(audit, shares, place) for place, shares in enumerate(audit.segments, start=1)),
+        _budgets(audit),
+        _collapse(audit),
+        _losses(audit),
+        _groups(audit),
+        _map(audit),
+        *([_reviews(audit)] if audit.reviews else []),
+        _cases(audit, prefix),
+    ]
+    made = [Section(prefix + key, heading, level, blocks) for key, heading, blocks in parts]
     return [Section(f"audit-{number}", named(audit.facts.name), 2), *made] if several else made
-
-
-def _finding(audit: AuditNumbers) -> Part:
-    return "finding", "The finding", finding(audit)
 
 
 Part: TypeAlias = tuple[str, str, Sequence[Block]]
@@ -56,9 +83,37 @@ def _audited(audit: AuditNumbers) -> Part:
     rows = [(named(group.name), f"{group.columns:,}") for group in groups[:LISTED_GROUPS]]
     if len(groups) > LISTED_GROUPS:
         rows.append((f"and {len(groups) - LISTED_GROUPS:,} more", ""))
-    table = Table(f"The {counted(len(groups), 'evidence group')}", ("group", "columns"), rows, folded=True)
+    table = Table(
+        f"The {counted(len(groups), 'evidence group')}", ("group", "columns"), rows, folded=True, sortable=True
+    )
     blocks: list[Block] = [Text([words.audited(audit)]), Facts(words.protocol_words(audit)), table]
     return "audited", "What was audited", blocks
+
+
+# --- segments -----------------------------------------------------------------------------------------------
+
+
+def _segments(audit: AuditNumbers, shares: SegmentShares, place: int) -> Part:
+    numbers = [(one.name, one.confident if audit.confident.rows else one.everything) for one in shares.segments]
+    rows: list[Sequence[TableCell]] = [
+        (
+            named(name), f"{every.rows:,}", f"{own.rows:,}", _share_cell(own.flips_early),
+            words.interval(own.flips_early) if own.rows else "none", words.median_budget(own), words.mean(own),
+        )
+        for (name, own), every in zip(numbers, (one.everything for one in shares.segments), strict=True)
+    ]  # fmt: skip
+    noun = words.focus_noun(audit)
+    head = (named(shares.column), "rows", noun, "flip early", "95% interval", "median k*", "mean exposure")
+    caption = f"Share of {noun} that flip early, by {named(shares.column)}; lines are 95% intervals."
+    entries = [(words.all_of(audit), audit.focus.flips_early)]
+    entries += [(named(name), own.flips_early) for name, own in numbers]
+    table = Table(f"{noun.capitalize()} by {named(shares.column)}", head, rows, sortable=True)
+    figure = Figure([figures.share_chart(entries, "flip early")], caption)
+    return f"by-{place}", f"By {named(shares.column)}", [Text([words.segments_words(audit, shares)]), figure, table]
+
+
+def _share_cell(share: Share) -> TableCell:
+    return Cell(of(share.count, share.rows), share.value) if share.rows else "none"
 
 
 # --- k* and collapse ----------------------------------------------------------------------------------------
@@ -67,7 +122,7 @@ def _audited(audit: AuditNumbers) -> Part:
 def _budgets(audit: AuditNumbers) -> Part:
     everything = figures.folded_budgets(audit.everything)
     confident = figures.folded_budgets(audit.confident)
-    rows: list[Sequence[str | Cell]] = []
+    rows: list[Sequence[TableCell]] = []
     for (label, every), (_, sure) in zip(everything, confident, strict=True):
         name = {"none": "does not flip", "1": "1 group"}.get(label, f"{label} groups")
         rows.append((name, of(sure, audit.confident.rows), of(every, audit.everything.rows)))
@@ -147,7 +202,7 @@ def _class_losses(audit: AuditNumbers) -> Table:
         )
         for one in focus.class_losses[: 2 * SHOWN_CLASSES]
     ]  # fmt: skip
-    return Table(f"Who is exposed to which: {words.focus_noun(audit)} by predicted class", head, rows)
+    return Table(f"Who is exposed to which: {words.focus_noun(audit)} by predicted class", head, rows, sortable=True)
 
 
 def _degradations(audit: AuditNumbers) -> Table:
@@ -189,12 +244,12 @@ def _role_table(caption: str, roles: Sequence[GroupRole], audit: AuditNumbers, *
     rows_of = audit.focus.rows
     head = ["group", "among the failing groups", "flips alone", "strongest evidence"]
     carried = audit.focus.collapse is not None
-    rows: list[Sequence[str | Cell]] = []
+    rows: list[Sequence[TableCell]] = []
     for role in roles:
-        row: list[str | Cell] = [named(role.name), Cell(of(role.in_set, rows_of), role.in_set / rows_of)]
+        row: list[TableCell] = [named(role.name), Cell(of(role.in_set, rows_of), role.in_set / rows_of)]
         row += [f"{role.alone:,}", of(role.first, rows_of)]
         rows.append([*row, percent(role.carried or 0.0)] if carried else row)
-    return Table(caption, [*head, "mean share of margin"] if carried else head, rows, folded=folded)
+    return Table(caption, [*head, "mean share of margin"] if carried else head, rows, folded=folded, sortable=True)
 
 
 def _pair_table(audit: AuditNumbers) -> Table:
@@ -206,7 +261,7 @@ def _pair_table(audit: AuditNumbers) -> Table:
     ]
     shown = "" if focus.distinct_pairs <= len(rows) else f"; the {len(rows)} most frequent of {focus.distinct_pairs:,}"
     caption = f"Pairs that flip what the stronger of them alone does not{shown}"
-    return Table(caption, ("pair", f"of {total:,} that flip after two"), rows)
+    return Table(caption, ("pair", f"of {total:,} that flip after two"), rows, sortable=True)
 
 
 # --- confidence, review, cases ------------------------------------------------------------------------------
@@ -241,28 +296,48 @@ def _review_table(view: ReviewView) -> Table:
     return Table(f"{view.sought.capitalize()} predictions found", ("reviewed", "by exposure", "by confidence"), rows)
 
 
-def _cases(audit: AuditNumbers) -> Part:
+def _cases(audit: AuditNumbers, prefix: str) -> Part:
     cases, searched = audit.focus.cases, audit.focus.lattice
     condition = None if searched is None else searched.condition
+    keys = [f"{prefix}case-{number}" for number in range(1, len(cases) + 1)]
     told = f"The {counted(len(cases), words.focus_noun(audit)[:-1])} with the largest exposure, most exposed first."
     if not audit.confident.rows:
         told = f"No prediction is {words.confident_words(audit)}. {told}"
     heading = "The most fragile confident cases" if audit.confident.rows else "The most fragile cases"
-    return "cases", heading, [Text([told]), Cases([_case(case, condition) for case in cases])]
+    views = [_case(case, key, condition, audit) for case, key in zip(cases, keys, strict=True)]
+    blocks: list[Block] = [Text([told, *words.values_words(audit)]), Facts(words.SCORES)]
+    return "cases", heading, [*blocks, _case_table(cases, keys), Cases(views)]
 
 
-def _case(case: Case, condition: str | None) -> CaseView:
-    budget = f"k* {case.flip_budget}" if case.flipped else "no flip"
-    facts = f"confidence {case.confidence:.1%} · exposure {case.exposure:.3f} · FDS {case.fds:.3f} · {budget}"
-    path = [(named(name), _place(case, step)) for step, name in enumerate(case.path, start=1)]
+def _case_table(cases: Sequence[Case], keys: Sequence[str]) -> Table:
+    rows = [
+        (
+            Link(named(case.id), key), named(case.predicted), f"{case.confidence:.1%}", f"{case.exposure:.3f}",
+            f"{case.fds:.3f}", words.budget(case),
+        )
+        for case, key in zip(cases, keys, strict=True)
+    ]  # fmt: skip
+    head = ("row", "predicts", "confidence", "exposure", "FDS", "k*")
+    return Table("The cases at a glance", head, rows, sortable=True)
+
+
+def _case(case: Case, key: str, condition: str | None, audit: AuditNumbers) -> CaseView:
+    scores = f"exposure {case.exposure:.3f} · FDS {case.fds:.3f}"
+    flip = "flips" if case.flips_to is None else f"flips to {named(case.flips_to)!r}"
+    path = []
+    for step, name in enumerate(case.path, start=1):
+        place = _place(case, step)
+        values = "" if case.values is None else words.replaced_words(name, case.values[step - 1])
+        path.append(PathStep(named(name), place, values, flip if place == "flip" else ""))
     return CaseView(
+        key=key,
         heading=f"Row {named(case.id)}",
         sentence=f"{words.case_sentence(case)}.",
-        facts=facts,
+        facts=f"confidence {case.confidence:.1%} · {scores} · k* {words.budget(case)}",
         path=path,
-        flip="flips" if case.flips_to is None else f"flips to {named(case.flips_to)!r}",
         smallest=words.smallest_words(case, condition),
         curve=figures.case_curve(case),
+        command=words.review_command(audit, case),
     )
 
 
@@ -279,8 +354,24 @@ def _side_by_side(summary: ReportSummary) -> Section:
     audits = summary.audits
     notes = [words.paired_words(pair) for pair in summary.paired]
     head = ("", *(named(audit.facts.name) for audit in audits))
-    table = Table("The audits in numbers", head, [(name, *map(measure, audits)) for name, measure in MEASURES])
-    return Section("side-by-side", "The audits side by side", 2, [table, *_shared_table(summary.paired), Text(notes)])
+    rows = [(name, *map(measure, audits)) for name, measure in MEASURES]
+    table = Table("The audits in numbers", head, rows, wrapped=True)
+    blocks: list[Block] = [table, *_shared_table(summary.paired), Text(notes)]
+    for pair in summary.paired:
+        for one in pair.segments:
+            blocks += _compared_segments(pair, one)
+    return Section("side-by-side", "The audits side by side", 2, blocks)
+
+
+def _compared_segments(pair: PairedAudits, compared: ComparedSegments) -> list[Block]:
+    """Return how often two audits flip early, segment by segment."""
+    rows = [(named(name), *difference_cells(one)) for name, one in compared.segments]
+    head = (named(compared.column), named(pair.first), named(pair.second), "difference", "95% interval")
+    caption = f"Confident predictions that flip early, by {named(compared.column)}"
+    pairs = [(named(name), (one.first, one.second)) for name, one in compared.segments]
+    chart = figures.paired_chart(pairs, (named(pair.first), named(pair.second)))
+    table = Table(f"{caption}: {words.pairing(pair)}", head, rows, sortable=True)
+    return [Figure([chart], f"{caption}; lines are 95% intervals."), table]
 
 
 def _right(audit: AuditNumbers) -> str:
@@ -369,6 +460,10 @@ def _limits(audits: Sequence[AuditNumbers]) -> list[Section]:
         *(_digests(audit, len(audits) > 1) for audit in audits),
     ]
     return [Section("limits", "Limits", 2, blocks), Section("verify", "How to verify", 2, verify)]
+
+
+def _glossary() -> Section:
+    return Section("glossary", "What the words mean", 2, [Facts(list(GLOSSARY.items()))])
 
 
 def _digests(audit: AuditNumbers, several: bool) -> Table:

@@ -13,6 +13,7 @@ from typing import Any
 from fragility.comparability import SettingDifference
 from fragility.intervals import Difference, Share
 from fragility.saving import without_nan
+from fragility.segments import SegmentShares
 
 FORMAT = "fragility-report/1"
 WAYS = ("targeted", "independent", "common")
@@ -67,6 +68,8 @@ class AuditFacts:
     versions: Mapping[str, str]
     limits: str
     verify: str  # the command that recomputes every claim
+    folder: str | None  # where it lies; None in memory
+    signed_by: str | None  # the key whose signature was verified; None: nobody asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,15 @@ class DensityMap:
 
 
 @dataclass(frozen=True, slots=True)
+class FieldValue:
+    """A field of a row: its value, and what it becomes when it is lost, as texts."""
+
+    field: str
+    value: str
+    becomes: str
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """One of the most fragile predictions."""
 
@@ -175,6 +187,7 @@ class Case:
     flips_to: str | None
     thresholds: Mapping[str, float | None]
     smallest: SmallestSet | None
+    values: tuple[tuple[FieldValue, ...], ...] | None = None  # of each group of the path; None without rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +280,12 @@ class AuditNumbers:
     everything: SetNumbers
     confident: SetNumbers
     worst: WorstSegment | None
+    segments: tuple[SegmentShares, ...]  # by each column asked for
     density: DensityMap
     accuracy: Accuracy | None
     reviews: tuple[ReviewView, ...]
     detailed: bool  # False where the audit holds summary claims only
+    lacks_field: str | None = None  # a field that the rows given lack, so that no case shows its values
 
     @property
     def focus(self) -> SetNumbers:
@@ -301,6 +316,14 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
+class ComparedSegments:
+    """The confident predictions that flip early in two audits, segment by segment of one column."""
+
+    column: str
+    segments: tuple[tuple[str, Compared], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PairedAudits:
     """Two audits over the rows they share, matched by id; where they share none, over all rows of each."""
 
@@ -314,7 +337,17 @@ class PairedAudits:
     flip_in_first_only: int
     flip_in_second_only: int
     compared: tuple[Compared, ...]
+    segments: tuple[ComparedSegments, ...]
     rank_correlation: float | None  # Spearman, of exposure over the shared rows
+
+
+@dataclass(frozen=True, slots=True)
+class Byline:
+    """Who made the report, what for and when, as far as it was said; nothing here is looked up."""
+
+    author: str | None = None
+    purpose: str | None = None
+    date: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +356,7 @@ class ReportSummary:
 
     audits: tuple[AuditNumbers, ...]
     paired: tuple[PairedAudits, ...]  # each audit after the first, against the first
+    byline: Byline
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; what is undefined is null."""

@@ -81,7 +81,7 @@ class SetTally:
         self.rows += len(places)
         self.confidence += _whole_sum(piece.confidence[places])
         predicted, exposure = piece.predicted[places], piece.exposure[places]
-        np.add.at(self.budgets, (predicted, self._budget(piece)[places]), 1)
+        np.add.at(self.budgets, (predicted, self.budget(piece)[places]), 1)
         self.exposures += np.bincount(_steps(exposure, EXPOSURE_STEPS), minlength=EXPOSURE_STEPS + 1)
         for code in np.unique(predicted):
             self.exposure_sums[code] += _whole_sum(exposure[predicted == code])
@@ -92,7 +92,8 @@ class SetTally:
         self.searched.add(piece, places)
         self._add_worst(piece, places)
 
-    def _budget(self, piece: Piece) -> Integers:
+    def budget(self, piece: Piece) -> Integers:
+        """Return k* of each row of a piece; depth + 1 where a prediction never flips."""
         return np.where(piece.flipped, piece.flip_budget, self.protocol.depth + 1)
 
     def _add_losses(self, losses: Floats, predicted: Integers) -> None:

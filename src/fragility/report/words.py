@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 
 from fragility.comparability import list_differences
 from fragility.intervals import Difference, Share
+from fragility.report.glossary import GLOSSARY
 from fragility.report.summary import (
     Accuracy,
     AuditNumbers,
     Case,
+    FieldValue,
     GroupRole,
     PairedAudits,
     ProtocolFacts,
@@ -20,6 +23,7 @@ from fragility.report.summary import (
     SmallestSet,
     WorstSegment,
 )
+from fragility.segments import SegmentNumbers, SegmentShares
 from fragility.svg import shortened
 from fragility.words import artificial_in_words
 
@@ -120,6 +124,25 @@ def confident_words(audit: AuditNumbers) -> str:
 def title(summary: ReportSummary) -> str:
     """Return the report's name."""
     return f"Fragility report: {listed([audit.facts.name for audit in summary.audits], 4)}"
+
+
+def byline(summary: ReportSummary) -> str:
+    """Return who made the report, what for and when, as far as it was said."""
+    said = summary.byline
+    parts = [
+        "" if said.author is None else f"By {said.author}",
+        "" if said.purpose is None else f"Purpose: {said.purpose}",
+        said.date or "",
+        *(_signed(audit, len(summary.audits) > 1) for audit in summary.audits),
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _signed(audit: AuditNumbers, several: bool) -> str:
+    if audit.facts.signed_by is None:
+        return ""
+    which = f"{brief(audit.facts.name)}: s" if several else "S"
+    return f"{which}ignature of key {audit.facts.signed_by} verified"
 
 
 def audited(audit: AuditNumbers) -> str:
@@ -242,7 +265,8 @@ def _where(audit: AuditNumbers) -> str | None:
     if worst is not None:
         early = worst.flips_early
         some = f"{early.count:,} of {early.rows:,} {_segment(worst, audit)}"
-        return f"{some} flip early, {with_interval(early)}; of {_rest(worst)} {with_interval(worst.rest)} do."
+        rest = f"{percent(worst.rest.value)} ({interval(worst.rest)}) of {_rest(worst)}"
+        return f"{some} flip early, {with_interval(early)}, against {rest}."
     if len(audit.focus.class_losses) < 2 or not audit.focus.flips_early.count:
         return None
     return "No predicted class flips early clearly more often than the others."
@@ -475,6 +499,40 @@ def points_interval(difference: Difference) -> str:
     return f"{100 * difference.lower:+.1f} to {100 * difference.upper:+.1f}"
 
 
+SCORES = [(word, GLOSSARY[word]) for word in ("exposure", "FDS", "k*")]
+SHOWN_FIELDS = 4  # of a group of many fields
+
+
+def budget(case: Case) -> str:
+    """Return a case's k*."""
+    return str(case.flip_budget) if case.flipped else "no flip"
+
+
+def values_words(audit: AuditNumbers) -> list[str]:
+    """Return how to read the values of cases, or why there are none."""
+    if audit.lacks_field is not None:
+        return [f"Their values are not shown: the rows given lack the field {brief(audit.lacks_field)}."]
+    if any(case.values is not None for case in audit.focus.cases):
+        return ["Each group of the path shows the row's own value and, after the arrow, what replaces it when lost."]
+    return []
+
+
+def replaced_words(group: str, values: Sequence[FieldValue]) -> str:
+    """Return what the fields of a group hold and become."""
+    told = [
+        f"{'' if one.field == group else brief(one.field) + ' '}{brief(one.value)} → {brief(one.becomes)}"
+        for one in values[:SHOWN_FIELDS]
+    ]
+    more = [f"{len(values) - SHOWN_FIELDS} more fields"] if len(values) > SHOWN_FIELDS else []
+    return ", ".join([*told, *more])
+
+
+def review_command(audit: AuditNumbers, case: Case) -> str | None:
+    """Return the command that opens a case in the workbench; None for an audit that lies in no folder."""
+    folder = audit.facts.folder
+    return None if folder is None else f"fragility review {shlex.quote(folder)} --row {shlex.quote(case.id)}"
+
+
 def case_sentence(case: Case) -> str:
     """Return one sentence for someone who decides about a case."""
     opening = f"{brief(case.predicted)!r} at {percent(case.confidence)}"
@@ -573,6 +631,32 @@ def protocols_differ(pair: PairedAudits) -> str | None:
     if any(one.scales_scores for one in pair.differences):
         return f"{told} RCMA, FDS and exposure are not on the same scale; flips compare."
     return told
+
+
+def segments_words(audit: AuditNumbers, shares: SegmentShares) -> str:
+    """Return which segment of a column flips early most often, and which least."""
+    numbers = [(one.name, one.confident if audit.confident.rows else one.everything) for one in shares.segments]
+    known = [(name, own.flips_early) for name, own in numbers if own.rows]
+    if len(known) < 2:
+        return f"All {focus_noun(audit)} are in one segment of {brief(shares.column)}."
+    most, least = (pick(known, key=lambda entry: entry[1].value) for pick in (max, min))
+    return (
+        f"Most often where {brief(shares.column)} is {brief(most[0])}: {most[1].count:,} of {most[1].rows:,} flip "
+        f"early, {with_interval(most[1])}. Least often where it is {brief(least[0])}: {least[1].count:,} of "
+        f"{least[1].rows:,}, {with_interval(least[1])}."
+    )
+
+
+def median_budget(numbers: SegmentNumbers) -> str:
+    """Return the median k* of a segment."""
+    if not numbers.rows:
+        return "none"
+    return "no flip" if numbers.median_flip_budget is None else str(numbers.median_flip_budget)
+
+
+def mean(numbers: SegmentNumbers) -> str:
+    """Return the mean exposure of a segment."""
+    return f"{numbers.mean_exposure:.2f}" if numbers.rows else "none"
 
 
 def paired_words(pair: PairedAudits) -> str:
