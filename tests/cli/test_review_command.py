@@ -55,6 +55,7 @@ def test_what_cannot_be_exported(store, tmp_path):
         (["--policy", "absent.json"], "cannot read the policy"),
         (["--store", "no/such/folder.sqlite"], "choose another place with --store"),
         (["--port", "0"], "--port"),
+        (["--row", "L9999"], "this audit has no row 'L9999'; ids run like ['L0700', 'L0701', 'L0702']"),
         (["--separator", ";"], "is for CSV files"),
     ],
     ids=str,

@@ -8,10 +8,13 @@ from collections import Counter
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from workbench import keys, reviewer, workbench
+from workbench import ADDRESS, HOST, PORT, keys, reviewer, stranger, workbench
 
+from fragility.errors import CertificateError
 from fragility.review.exporting import for_spreadsheets
 from fragility.review.pages import render, story_of
+from fragility.review.serving import open_workbench
+from fragility.review.sessions import Sessions
 
 
 def first_case(client, **words) -> str:
@@ -384,3 +387,23 @@ def test_what_cannot_be_done_is_one_sentence(ana):
         assert answer.status_code == status and "<h1>Not possible</h1>" in answer.text
     assert ana.post(f"{first_case(ana)}/undo", data={"entry": "77", "view": ""}).status_code == 422
     assert ana.post("/who", data={"name": " "}).status_code == 422
+
+
+def test_the_first_address_may_lead_to_the_case_of_a_row(audited, bench, tmp_path):
+    """As the report's commands ask: fragility review DIR --row ID."""
+    opened = open_workbench(audited.folder, store=tmp_path / "other.sqlite", policy=None, given=None, row="L0703")
+    try:
+        assert opened.first_page == f"/case/{opened.cases.find_row('L0703').key}"
+        assert opened.cases.find(opened.first_page.rpartition("/")[2]).case.row_id == "L0703"
+        sessions = Sessions(HOST, PORT)
+        client = stranger(opened, sessions, origin=ADDRESS)
+        address = sessions.new_address(opened.first_page)
+        assert f"{opened.first_page}?token=" in address
+        welcome = client.get(address)
+        assert welcome.status_code == 200 and opened.first_page in welcome.text and "token" not in welcome.text
+    finally:
+        opened.store.close()
+        opened.cases.close()
+    with pytest.raises(CertificateError, match=r"this audit has no row 'L9'; ids run like \['L0700'"):
+        open_workbench(audited.folder, store=tmp_path / "third.sqlite", policy=None, given=None, row="L9")
+    assert not (tmp_path / "third.sqlite").exists()

@@ -51,6 +51,7 @@ StoreToRead = Annotated[
 Port = Annotated[
     int | None, typer.Option("--port", metavar="N", min=1, max=65535, help="The port to listen on. (default 8808)")
 ]
+FirstRow = Annotated[str | None, typer.Option("--row", metavar="ID", help="Begin with the case of this row.")]
 NoOpen = Annotated[bool, typer.Option("--no-open", help="Print the address, but do not open the browser.")]
 PlainAddress = Annotated[
     bool, typer.Option("--plain-address", help="Serve under 127.0.0.1, for browsers that do not find .localhost names.")
@@ -78,6 +79,7 @@ def review(
     target: Target = None,
     id_column: Id = None,
     policy: Policy = None,
+    row: FirstRow = None,
     store: StoreOption = None,
     port: Port = None,
     no_open: NoOpen = False,
@@ -96,6 +98,8 @@ def review(
 
       fragility review audit/ --model model.skops --data test.parquet --target class --id loan_id
 
+      fragility review audit/ --row L0703
+
       fragility review audit/ --policy policy.json --store decisions.sqlite --no-open
     """
     _refuse_without(context, model, data)
@@ -106,7 +110,7 @@ def review(
     given = _read_given(model, data, target, id_column, form, classes, trust)
     chosen = None if policy is None else fg.ReviewPolicy.load(policy)
     listening = listen(port)
-    bench = open_workbench(directory, store=store, policy=chosen, given=given)
+    bench = open_workbench(directory, store=store, policy=chosen, given=given, row=row)
 
     def announce(address: str) -> None:
         out().print(address, soft_wrap=True)

@@ -61,6 +61,7 @@ class Workbench:
     store: Store
     rows: GivenRows | None = None
     whatif: WhatIf | None = None
+    first_page: str = "/"  # where the first address leads
 
     @property
     def default_budget(self) -> str:

@@ -398,6 +398,13 @@ class CaseIndex:
                 return found
         raise CertificateError(f"this audit has no case {key[:60]!r}; it may have been replaced by another")
 
+    def find_row(self, name: str) -> QueuedCase:
+        """Return the case of the row with this id; CertificateError if there is none."""
+        found = self._list("FROM cases c WHERE c.name = ?", [name])
+        if not found:
+            raise CertificateError(f"this audit has no row {name[:60]!r}; ids run like {self.names()[:3]}")
+        return found[0]
+
     def certificate_row(self, queued: QueuedCase) -> dict[str, Any]:
         """Return the case's row of the certificate table, as it was written."""
         part = self._parts[bisect_right([part.first for part in self._parts], queued.case.place) - 1]

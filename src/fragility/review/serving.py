@@ -56,8 +56,10 @@ class Given:
     model: Model | None = None
 
 
-def open_workbench(folder: Path, *, store: Path | None, policy: ReviewPolicy | None, given: Given | None) -> Workbench:
-    """Open an audit for review; everything that can be wrong with what was given is found here."""
+def open_workbench(
+    folder: Path, *, store: Path | None, policy: ReviewPolicy | None, given: Given | None, row: str | None = None
+) -> Workbench:
+    """Open an audit for review, at a row of it if one is named; what can be wrong with what was given is found here."""
     cases = CaseIndex.open(folder, policy)
     try:
         rows = whatif = None
@@ -66,7 +68,8 @@ def open_workbench(folder: Path, *, store: Path | None, policy: ReviewPolicy | N
             cases.add_fields(rows.to_arrow())
             if given.model is not None:
                 whatif = WhatIf.of(given.model, cases.protocol, rows, cases.manifest)
-        return Workbench(cases, Store.open(store or folder / STORE_FILE), rows, whatif)
+        first_page = "/" if row is None else f"/case/{cases.find_row(row).key}"
+        return Workbench(cases, Store.open(store or folder / STORE_FILE), rows, whatif, first_page)
     except BaseException:
         cases.close()
         raise
@@ -161,7 +164,7 @@ def serve(
         sessions = Sessions(host, port, on_entry=redirect.remove)
         for each in listening:
             each.listen()  # whoever is told the address may come at once
-        address = sessions.new_address()
+        address = sessions.new_address(bench.first_page)
         announce(address)
         if browser:
             redirect.open(address)

@@ -41,12 +41,12 @@ class Sessions:
         self._browsers: dict[bytes, Session] = {}
         self._lock = threading.Lock()
 
-    def new_address(self) -> str:
-        """Return an address that lets one browser in, once."""
+    def new_address(self, path: str = "/") -> str:
+        """Return an address that lets one browser in, once, and leads to a page."""
         token = secrets.token_urlsafe(32)
         with self._lock:
             self._tokens.add(_hashed(token))
-        return f"http://{self.authority}/?token={token}"
+        return f"http://{self.authority}{path}?token={token}"
 
     def admit(self, token: str) -> str | None:
         """Use up a token; return the secret for the browser's cookie, or None if the token is not valid (any more)."""
