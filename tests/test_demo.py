@@ -60,12 +60,12 @@ def test_a_demo_interrupted_between_its_files_can_be_run_again(made, tmp_path, m
     target = Certificates.load(made).save(tmp_path / "audit")
     write, left = demo.write_bytes, 0
 
-    def interrupted(path, data):
+    def interrupted(path, data, own=None):
         nonlocal left
         left -= 1
         if left < 0:
             raise KeyboardInterrupt
-        write(path, data)
+        write(path, data, own=own)
 
     monkeypatch.setattr(demo, "write_bytes", interrupted)
     for turn in range(2):

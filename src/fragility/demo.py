@@ -97,7 +97,7 @@ def run_demo(folder: Path) -> Demo:
         HARDENED: _skops_bytes(hardened),
         "train.parquet": _parquet_bytes(X_train.assign(**{TARGET: y_train})),
         "test.parquet": _parquet_bytes(X_test.assign(**{TARGET: y_test})),
-        made.page.name: _report(made, y_test.to_dict()).html.encode("utf-8"),
+        made.page.name: _report(made, model, X_test, y_test.to_dict()).html.encode("utf-8"),
     }
     # Everything is ready before anything is written, so that an interrupted demo leaves nothing behind.
     certs.save(folder)
@@ -105,10 +105,11 @@ def run_demo(folder: Path) -> Demo:
     return made
 
 
-def _report(made: Demo, labels: Mapping[object, object]) -> Report:
+def _report(made: Demo, model: Pipeline, rows: pd.DataFrame, labels: Mapping[object, object]) -> Report:
     folder = made.folder
     words = ("--model", folder / "model.skops", "--trust", "--data", folder / "test.parquet", "--target", TARGET)
-    return Report.of(made.certs, name=str(folder), labels=labels, verify=verify_command(folder, *words))
+    verify = verify_command(folder, *words)
+    return Report.of(made.certs, name=str(folder), labels=labels, verify=verify, rows=rows, model=model)
 
 
 def _skops_bytes(model: Pipeline) -> bytes:
