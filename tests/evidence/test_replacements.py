@@ -102,7 +102,8 @@ def test_a_missing_baseline_is_called_missing(data) -> None:
 
     X, y = data
     model = HistGradientBoostingClassifier(max_iter=5).fit(X[NUMBERS], y)
-    protocol = fg.Protocol.fit(model, X[NUMBERS], baseline="missing")
+    with pytest.warns(UserWarning, match="had no missing value in training"):
+        protocol = fg.Protocol.fit(model, X[NUMBERS], baseline="missing")
     assert {str(one) for one in find_replacements(protocol.evidence).values()} == {"missing"}
 
 
