@@ -206,6 +206,7 @@ class _Column:
 
     def coded(self) -> Coded:
         values = np.concatenate(self.parts) if self.parts else np.empty(0)
+        self.parts = []  # of many rows, what is held twice is missed
         if self.by.cuts is not None or self.by.bands is not None:
             return self._banded(values)
         if self.numeric:

@@ -203,7 +203,7 @@ def test_markdown_and_page_say_the_same_numbers(golden) -> None:
             assert cell.startswith("---") or " ".join(cell.split()) in words, cell
     document = golden.to_dict()["audits"][0]
     rows = document["confident"]["rows"]
-    assert f"**{rows / 60:.0%}** are at least 90% confident ({rows})" in golden.markdown
+    assert f"**{rows / 60:.0%}** are at least 90% confident ({rows}; 38% to 62%)" in golden.markdown
     for case in document["confident"]["cases"]:
         assert f"### Row {case['id']}" in golden.markdown and f"exposure {case['exposure']:.3f}" in words
 

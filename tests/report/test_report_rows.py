@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
@@ -16,6 +19,7 @@ from small_audits import FIELDS, InParts, declared_model, small_audit, whole_num
 import fragility as fg
 from fragility.errors import DataError
 from fragility.intervals import paired_difference
+from fragility.report import GivenRows
 
 ROWS = 300
 
@@ -188,3 +192,53 @@ def test_small_audits_of_arrays_take_their_rows_too() -> None:
     values = whole_numbers(60, 1).to_numpy()
     case = certs.report(rows=values, by="x0").summary.audits[0].focus.cases[0]
     assert case.values is not None and case.values[0][0].field == case.path[0]
+
+
+@dataclass(frozen=True)
+class Many:
+    """As many rows as asked for, made as they are read: 2,000 certificates over and over, each time with new ids."""
+
+    certs: fg.Certificates
+    rows: pd.DataFrame
+    count: int
+    column_names = (*FIELDS, "shop", "years")
+
+    protocol = property(lambda self: self.certs.protocol)
+    manifest = property(lambda self: self.certs.manifest)
+    classes = property(lambda self: self.certs.classes)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def batches(self, columns=None):
+        table = self.certs.table if columns is None else self.certs.table.select(list(columns))
+        for start in range(0, self.count, len(table)):
+            part = table
+            if "id" in table.column_names:
+                ids = pa.array(range(start, start + len(table)), type=pa.int64())
+                part = table.set_column(table.column_names.index("id"), "id", ids)
+            yield part
+
+    def values(self, names, rows):
+        for start in range(0, self.count, len(self.rows)):
+            yield list(range(start, start + len(self.rows))), self.rows[list(names)]
+
+
+@pytest.mark.slow
+def test_a_million_rows_are_reported_in_little_memory() -> None:
+    model, training, rows = declared_model(), whole_numbers(50, 0), whole_numbers(2000, 1)
+    model.feature_names_in_ = np.array(FIELDS, dtype=object)
+    certs = fg.audit(model, rows, fg.Protocol.fit(model, training), progress=False)
+    rng = np.random.default_rng(0)
+    rows["shop"], rows["years"] = rng.choice(["a", "b"], 2000), rng.integers(18, 90, 2000)
+    peaks = []
+    for count in (100_000, 1_000_000):
+        many = Many(certs, rows, count)
+        tracemalloc.start()
+        try:
+            report = fg.Report.of(many, rows=GivenRows(many, just_audited=True), by=["shop", "years:q5"])
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+        assert report.summary.audits[0].everything.rows == count and len(report.html) < 1_000_000
+    assert peaks[1] < 100 * 2**20 and peaks[1] - peaks[0] < 64 * 900_000

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import fragility.report.figures as figures
 import fragility.report.words as words
-from fragility.intervals import Share
+from fragility.intervals import Share, share_of
 from fragility.report.blocks import Block, Figure, Lead, Notice, Numbers, Section, Table, Text
 from fragility.report.summary import AuditNumbers, Compared, PairedAudits, ReportSummary
 from fragility.report.words import named, of, percent
@@ -55,10 +55,13 @@ def _share_table(entries: Sequence[tuple[str, Share]]) -> Table:
 
 def _large_numbers(audit: AuditNumbers) -> list[tuple[str, str]]:
     focus, rows = audit.focus, audit.facts.rows
-    those = "of those" if audit.confident.rows else "of all"
+    those, sure = "of those" if audit.confident.rows else "of all", share_of(audit.confident.rows, rows)
     numbers = [
         (f"{rows:,}", "predictions audited" if rows != 1 else "prediction audited"),
-        (percent(audit.confident.rows / rows), f"are {words.confident_words(audit)} ({audit.confident.rows:,})"),
+        (
+            percent(audit.confident.rows / rows),
+            f"are {words.confident_words(audit)} ({audit.confident.rows:,}; {words.interval(sure)})",
+        ),
         (
             percent(focus.flips_after_one.value),
             f"{those} flip when one group is lost ({words.interval(focus.flips_after_one)})",
