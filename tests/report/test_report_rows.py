@@ -95,12 +95,18 @@ def test_a_pipeline_needs_its_model_to_tell_what_replaces_a_value() -> None:
     pipeline = make_pipeline(shared, LogisticRegression()).fit(X, y)
     protocol = fg.Protocol.fit(pipeline, X, groups={"who": ["age"], "loan": ["duration", *names]})
     certs = fg.audit(pipeline, X[:200], protocol, progress=False)
-    told = certs.report(rows=X[:200], model=pipeline, min_confidence=0.8).summary.audits[0].focus.cases[0]
+    report = certs.report(rows=X[:200], model=pipeline, min_confidence=0.8)
+    told = report.summary.audits[0].focus.cases[0]
     found = {one.field: (one.value, one.becomes) for values in told.values for one in values}
     own = X.loc[int(told.id)]
     assert found["age"] == (str(own["age"]), f"{X['age'].mean():.6g}")
     assert found["checking_status"] == (own["checking_status"], X["checking_status"].mode()[0])
+    groups = {group.name: dict(group.becomes) for group in report.summary.audits[0].protocol.groups}
+    assert groups["who"] == {"age": f"{X['age'].mean():.6g}"} and set(groups["loan"]) == {"duration", *names}
+    assert "becomes when lost" in report.markdown
     alone = certs.report(rows=X[:200], min_confidence=0.8)
+    assert not any(group.becomes for group in alone.summary.audits[0].protocol.groups)
+    assert "becomes when lost" not in alone.markdown
     assert all(not values for values in alone.summary.audits[0].focus.cases[0].values)
 
 

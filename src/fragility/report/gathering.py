@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fragility.errors import DataError
+from fragility.evidence.replacements import Replacement, fields_of_groups, find_replacements
+from fragility.models import Model
 from fragility.protocol import Protocol
 from fragility.report.comparison import paired_audits
 from fragility.report.headline import Segmentation, find_worst
@@ -87,7 +89,8 @@ def _with_values(numbers: AuditNumbers, audit: Audit, given: GivenRows) -> Audit
     lacking = lacking_field(given, audit)
     if lacking is not None:
         return replace(numbers, lacks_field=lacking)
-    shown = with_values(numbers.focus.cases, given, audit)
+    shown, becomes = with_values(numbers.focus.cases, given, audit)
+    numbers = replace(numbers, protocol=_protocol_facts(audit.protocol, becomes, given.model))
     if numbers.confident.rows:
         return replace(numbers, confident=replace(numbers.confident, cases=shown))
     return replace(numbers, everything=replace(numbers.everything, cases=shown))
@@ -129,7 +132,7 @@ def _numbers(one: Asked, settings: Settings, truth: dict[str, str] | None, coded
     focus, shares = sure if sure.rows else every, tuple(segment.shares() for segment in segments)
     return AuditNumbers(
         facts=_facts(one),
-        protocol=_protocol_facts(protocol),
+        protocol=_protocol_facts(protocol, find_replacements(protocol.evidence)),
         min_confidence=least,
         everything=every,
         confident=sure,
@@ -202,11 +205,22 @@ def _facts(one: Asked) -> AuditFacts:
     )
 
 
-def _protocol_facts(protocol: Protocol) -> ProtocolFacts:
+def _protocol_facts(
+    protocol: Protocol, becomes: Mapping[str, Replacement], model: Model | None = None
+) -> ProtocolFacts:
+    fields = fields_of_groups(protocol.evidence, model)
+    known = {name: str(one) for name, one in becomes.items() if one.state != "unknown"}
     return ProtocolFacts(
         space=protocol.space,
         grouping=protocol.grouping,
-        groups=tuple(GroupFacts(group.name, len(group.columns)) for group in protocol.groups),
+        groups=tuple(
+            GroupFacts(
+                group.name,
+                len(group.columns),
+                tuple((name, known[name]) for name in fields[group.name] if name in known),
+            )
+            for group in protocol.groups
+        ),
         fields=len(protocol.fields),
         columns=len(protocol.columns),
         baseline=protocol.baseline,

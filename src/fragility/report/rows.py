@@ -54,8 +54,10 @@ def lacking_field(given: GivenRows, audit: Audit) -> str | None:
     return next((field.name for field in audit.protocol.fields if field.name not in names), None)
 
 
-def with_values(cases: Sequence[Case], given: GivenRows, audit: Audit) -> tuple[Case, ...]:
-    """Return the cases with the values of their rows; the rows must be those audited."""
+def with_values(
+    cases: Sequence[Case], given: GivenRows, audit: Audit
+) -> tuple[tuple[Case, ...], dict[str, Replacement]]:
+    """Return the cases with the values of their rows, and what replaces each field; the rows must be those audited."""
     evidence = audit.protocol.evidence
     found, sample = _read(given, audit, {case.id for case in cases})
     absent = next((case.id for case in cases if case.id not in found), None)
@@ -65,7 +67,8 @@ def with_values(cases: Sequence[Case], given: GivenRows, audit: Audit) -> tuple[
         )
     becomes = find_replacements(evidence, given.model, sample)
     fields = fields_of_groups(evidence, given.model)
-    return tuple(replace(case, values=_along_path(case, fields, found[case.id], becomes)) for case in cases)
+    shown = tuple(replace(case, values=_along_path(case, fields, found[case.id], becomes)) for case in cases)
+    return shown, becomes
 
 
 def _along_path(

@@ -80,12 +80,12 @@ Part: TypeAlias = tuple[str, str, Sequence[Block]]
 
 def _audited(audit: AuditNumbers) -> Part:
     groups = audit.protocol.groups
-    rows = [(named(group.name), f"{group.columns:,}") for group in groups[:LISTED_GROUPS]]
+    width = 3 if any(group.becomes for group in groups) else 2
+    lines = [(named(group.name), f"{group.columns:,}", words.becomes_words(group)) for group in groups[:LISTED_GROUPS]]
     if len(groups) > LISTED_GROUPS:
-        rows.append((f"and {len(groups) - LISTED_GROUPS:,} more", ""))
-    table = Table(
-        f"The {counted(len(groups), 'evidence group')}", ("group", "columns"), rows, folded=True, sortable=True
-    )
+        lines.append((f"and {len(groups) - LISTED_GROUPS:,} more", "", ""))
+    head, rows = ("group", "columns", "becomes when lost")[:width], [line[:width] for line in lines]
+    table = Table(f"The {counted(len(groups), 'evidence group')}", head, rows, folded=True, sortable=True)
     blocks: list[Block] = [Text([words.audited(audit)]), Facts(words.protocol_words(audit)), table]
     return "audited", "What was audited", blocks
 

@@ -25,6 +25,7 @@ class GroupFacts:
 
     name: str
     columns: int
+    becomes: tuple[tuple[str, str], ...]  # (field, what it becomes when it is lost), as far as it is known
 
 
 @dataclass(frozen=True, slots=True)

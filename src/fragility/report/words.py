@@ -14,6 +14,7 @@ from fragility.report.summary import (
     AuditNumbers,
     Case,
     FieldValue,
+    GroupFacts,
     GroupRole,
     PairedAudits,
     ProtocolFacts,
@@ -524,6 +525,14 @@ def replaced_words(group: str, values: Sequence[FieldValue]) -> str:
         for one in values[:SHOWN_FIELDS]
     ]
     more = [f"{len(values) - SHOWN_FIELDS} more fields"] if len(values) > SHOWN_FIELDS else []
+    return ", ".join([*told, *more])
+
+
+def becomes_words(group: GroupFacts) -> str:
+    """Return what the fields of a group become when they are lost."""
+    shown = group.becomes[:SHOWN_FIELDS]
+    told = [f"{'' if name == group.name else brief(name) + ' '}{brief(value)}" for name, value in shown]
+    more = [f"{len(group.becomes) - SHOWN_FIELDS} more fields"] if len(group.becomes) > SHOWN_FIELDS else []
     return ", ".join([*told, *more])
 
 
