@@ -15,13 +15,13 @@ from fragility_paper.models import MODELS
 from fragility_paper.plan import PROFILES, Unit, profile_named, unit_config, units_of
 from fragility_paper.results import StudyResults, collect, load_results, save_results
 from fragility_paper.tables import all_tables, tables_of
-from fragility_paper.tables.hardening import BRITTLE, STRESSES, Pair, pair, promise
+from fragility_paper.tables.hardening import BRITTLE, STRESSES, Pair, pair, promise, toward_mean
 from fragility_paper.training import train, train_hardened
 from fragility_paper.unit import forests
 from fragility_paper.unit.fitted import fit_unit
-from fragility_paper.unit.forests import masked_auroc, smoothed, thinned
+from fragility_paper.unit.forests import thinned
 
-SMALL = replace(PROFILES["harden-smoke"], models=("lightgbm", "rf"), rcma_rows=40, extra_rows=20, calibration_rows=30)
+SMALL = replace(PROFILES["harden-smoke"], models=("lightgbm", "rf"), rcma_rows=40, calibration_rows=30)
 COMMITTED = RESULTS / "hardening"
 
 
@@ -41,6 +41,11 @@ def test_the_declared_settings_are_in_every_configuration():
     assert config["model"] == unit_config(Unit("adult", "mlp", 0), profile_named("paper"))["model"]
 
 
+def test_training_and_labels_replace_by_the_default_baseline():
+    profile = profile_named("harden")
+    assert profile.baseline == "typical" and profile.smoothing is None
+
+
 def test_models_are_not_kept_by_a_hardening_run(tmp_path):
     with pytest.raises(DataError, match="keeps no models"):
         run.run_study(SMALL, tmp_path, keep_models=True)
@@ -52,6 +57,8 @@ def test_both_trainings_are_measured_on_the_same_rows(small_run):
     assert results.study == "hardening" and results.labelled is None
     table = results.pick("hardening", metric="brittle_share")
     assert set(table["variant"]) == set(STRESSES)
+    early = results.pick("hardening", metric="flips_early", rows="confident")
+    assert set(early["training"]) == {"plain", "hardened"} and early["value"].between(0, 1).all()
     counts = table[table["rows"] == "any"].groupby(["model", "variant"])["count"].nunique()
     assert (counts == 1).all()
     both = table[table["rows"] == "both"].groupby(["model", "variant"])["count"].nunique()
@@ -64,8 +71,8 @@ def test_both_trainings_are_measured_on_the_same_rows(small_run):
 def test_the_forest_grid_runs_on_validation_rows_of_forests_alone(small_run):
     lines = collect(small_run).pick("forest")
     assert set(lines["model"]) == {"rf"} and set(lines["rows"]) == {"validation"}
-    cells = lines[["variant", "severity", "depth"]].drop_duplicates()
-    assert len(cells) == len(forests.LIMITS) * len(forests.SETTINGS)
+    cells = lines[["variant", "severity"]].drop_duplicates()
+    assert len(cells) == len(forests.LIMITS) * len(forests.RATES)
     assert (lines.loc[lines["metric"] == "leaves", "value"] > 1).all()
 
 
@@ -126,15 +133,20 @@ def test_a_pair_leaves_out_units_where_either_is_undefined():
     assert next(iter(tables_of(results))) == "summary"
 
 
-def test_masked_auroc_turns_the_margin_toward_the_second_class():
-    y = np.array([0, 0, 1, 1])
-    assert masked_auroc(np.array([2.0, -1.0, 3.0, 0.5]), np.array([0, 1, 1, 1]), y) == 1.0
-    assert masked_auroc(np.array([2.0, 1.0, 3.0, 0.5]), np.array([1, 1, 0, 0]), y) == 0.0
+def test_the_table_of_the_mean_sets_the_first_run_beside_the_present_one():
+    def lines(values: dict[str, tuple[float, float]]) -> StudyResults:
+        names = ["dataset", "model", "seed", "analysis", "metric", "rows", "variant", "training", "value"]
+        rows = [
+            ("adult", "xgboost", 0, "hardening", "brittle_share", "confident", variant, training, value)
+            for variant, pair_of in values.items()
+            for training, value in zip(("plain", "hardened"), pair_of, strict=True)
+        ]
+        return StudyResults(pd.DataFrame(rows, columns=names), pd.DataFrame(), pd.DataFrame())
 
-
-def test_a_vote_for_each_class_takes_certainty_away():
-    margins = np.array([np.log(0.75 / 0.25), 27.6, 0.0])
-    assert np.allclose(smoothed(margins, 100), [np.log(76 / 26), np.log(101), 0.0])
+    earlier = lines({"default": (0.6, 0.1), "baseline mode": (0.2, 0.19)})
+    results = replace(lines({"default": (0.2, 0.15)}), under_mean=earlier)
+    assert toward_mean(results).rows[0] == ("Adult", "0.600", "0.100", "0.200", "0.190", "0.200", "0.150")
+    assert toward_mean(replace(results, under_mean=None)).note == "Not in these results."
 
 
 def test_thinned_training_rows_are_some_of_the_training_rows():

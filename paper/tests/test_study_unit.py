@@ -156,4 +156,5 @@ def test_the_tidy_table_refuses_unknown_settings_and_keeps_undefined_values():
 def test_the_declared_protocol_is_cached_by_split(credit_g):
     parts = split(credit_g.y, 0)
     model = fit_unit(LOGREG, credit_g, TINY).model
-    assert declared_protocol(LOGREG, credit_g, parts, model) is declared_protocol(LOGREG, credit_g, parts, model)
+    first, second = (declared_protocol(LOGREG, credit_g, parts, model, "mean", 0.0) for _ in range(2))
+    assert first is second

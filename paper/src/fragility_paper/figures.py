@@ -12,8 +12,10 @@ import numpy as np
 from fragility_paper import paper_values as paper
 from fragility_paper.data import DATASETS
 from fragility_paper.models import MODELS
+from fragility_paper.plan import Study
 from fragility_paper.results import StudyResults
 from fragility_paper.table import mean
+from fragility_paper.tables.baselines import CROSSED, LABELS, crossed_auroc, label_kinds, score_baselines
 from fragility_paper.tables.hardening import AUROC, BRITTLE, Pair, pair
 from fragility_paper.tables.labels import grid_point
 from fragility_paper.tables.quantities import (
@@ -89,6 +91,23 @@ def heatmap(results: StudyResults) -> Figure:
         axis.set_yticks(range(len(models)), [MODELS[name].title for name in models])
         axis.set_xlabel("data set")
     axes[0, 0].set_ylabel("model")
+    figure.colorbar(image, ax=axes[0].tolist(), label="brittle-case AUROC")
+    return figure
+
+
+def crossed(results: StudyResults) -> Figure:
+    """AUROC of exposure, FDS and random order for every baseline of the scores and every kind of labels."""
+    baselines, labels = score_baselines(results), label_kinds(results)
+    figure, axes = _canvas(len(CROSSED), width=4.6 * len(CROSSED), height=3.2)
+    for axis, (score, title) in zip(axes[0], CROSSED.items(), strict=True):
+        grid = np.array([[mean(crossed_auroc(results, score, b, kind)) for kind in labels] for b in baselines])
+        image = axis.imshow(grid, vmin=0.3, vmax=1.0, cmap="RdYlBu_r", aspect="auto")
+        _write_cells(axis, grid)
+        axis.set_title(title, fontsize=10)
+        axis.set_xticks(range(len(labels)), [LABELS[kind].strip("`") for kind in labels], rotation=35, ha="right")
+        axis.set_yticks(range(len(baselines)), baselines)
+        axis.set_xlabel("labels")
+    axes[0, 0].set_ylabel("scores under")
     figure.colorbar(image, ax=axes[0].tolist(), label="brittle-case AUROC")
     return figure
 
@@ -261,7 +280,7 @@ def _draw_hardened(axis: Any, brittle: Pair, area: Pair, models: Sequence[str]) 
 
 
 Draw = Callable[[StudyResults], "Figure"]
-FIGURES: Mapping[str, Draw] = {
+RANKING_FIGURES: Mapping[str, Draw] = {
     "overview": overview,
     "heatmap": heatmap,
     "degradation": degradation,
@@ -269,7 +288,11 @@ FIGURES: Mapping[str, Draw] = {
     "mitigation": mitigation,
     "ranking-comparison": ranking_comparison,
 }
-HARDENING_FIGURES: Mapping[str, Draw] = {"hardening": hardening}
+FIGURES: Mapping[Study, Mapping[str, Draw]] = {
+    "ranking": RANKING_FIGURES,
+    "baselines": {"crossed": crossed},
+    "hardening": {"hardening": hardening},
+}
 
 
 def write_figures(results: StudyResults, folder: str | Path) -> list[Path]:
@@ -277,7 +300,7 @@ def write_figures(results: StudyResults, folder: str | Path) -> list[Path]:
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, draw in (HARDENING_FIGURES if results.study == "hardening" else FIGURES).items():
+    for name, draw in FIGURES[results.study].items():
         path = place / f"{name}.png"
         draw(results).savefig(path, metadata={"Software": None}, bbox_inches="tight")
         written.append(path)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from functools import partial
 from importlib.resources import files
 from string import Template
 
+from fragility_paper.plan import HARDENING_RATE
 from fragility_paper.results import StudyResults
 from fragility_paper.table import mean, number, signed_interval
 from fragility_paper.tables.hardening import (
     AUROC,
     BOOSTED,
     BRITTLE,
+    DONORS,
+    EARLY,
     FOREST_LIMITS,
     FORESTS,
     HARDENING_TABLES,
+    NOISE,
     STRESSES,
     TOLERANCE,
     Pair,
+    Where,
+    forest_values,
     pair,
     promise,
     training_seconds,
@@ -34,11 +39,17 @@ def hardening_document(results: StudyResults) -> str:
     }
     known = {
         "units": str(len(results.units)),
-        "in_short": _bullets(_boosted(results), _everyone(results), _composition(results), _forests_hurt(results)),
+        "in_short": _bullets(
+            _changes(results, "Boosted trees", BOOSTED),
+            _changes(results, "Full-depth forests", FORESTS),
+            _changes(results, "All nine families"),
+            _composition(results),
+        ),
         "stress_text": _stress(results),
         "networks_text": _networks(results),
         "time_text": _time(results),
         "forest_text": _limits(results),
+        "mean_text": _mean(results),
     }
     return Template(text).substitute({**known, **tables})
 
@@ -51,25 +62,32 @@ def _share(part: int, whole: int) -> str:
     return f"{part} of {whole} ({100 * part / whole:.0f}%)" if whole else "none"
 
 
-def _promised(words: str, brittle: Pair, area: Pair) -> str:
-    before, after = mean(brittle.plain), mean(brittle.hardened)
-    held = promise(brittle, area)
-    halved = after <= before / 2 and mean(area.plain) - mean(area.hardened) <= TOLERANCE
-    return (
-        f"**{words}**: brittle share of confident rows {number(before)} → {number(after)} "
-        f"({signed_interval(brittle.difference)}), AUROC {signed_interval(area.difference)}. Halved at a cost of at "
-        f"most {TOLERANCE}: {'yes' if halved else 'no'} on average; not so, among units with something to halve, in "
-        f"{_share(held['not'], held['halved'] + held['not'])}."
+CHANGES = (
+    ("flip early", EARLY),
+    ("brittle", BRITTLE),
+    ("brittle under values of other rows", DONORS),
+    ("brittle under noise", NOISE),
+)
+
+
+def _changes(results: StudyResults, words: str, models: tuple[str, ...] = ()) -> str:
+    """What hardening changes for some models, and what it costs."""
+
+    def found(where: Where) -> Pair:
+        both = pair(results, where)
+        return both.of("model", models) if models else both
+
+    shares = "; ".join(
+        f"{name} {number(mean(both.plain))} → {number(mean(both.hardened))} ({signed_interval(both.difference)})"
+        for name, both in ((name, found(where)) for name, where in CHANGES)
     )
-
-
-def _boosted(results: StudyResults) -> str:
-    brittle, area = (pair(results, where).of("model", BOOSTED) for where in (BRITTLE, AUROC))
-    return _promised("Boosted trees, mean over the data sets", brittle, area)
-
-
-def _everyone(results: StudyResults) -> str:
-    return _promised("All nine families", pair(results, BRITTLE), pair(results, AUROC))
+    accuracy = found({"metric": "accuracy", "rows": "test"})
+    held = promise(found(BRITTLE), found(AUROC))
+    return (
+        f"**{words}**, shares of confident predictions: {shares}. AUROC {signed_interval(found(AUROC).difference)}, "
+        f"accuracy {signed_interval(accuracy.difference)}. The brittle share is halved at a cost of at most "
+        f"{TOLERANCE} of AUROC in {_share(held['halved'], held['halved'] + held['not'])} units with brittle rows."
+    )
 
 
 def _composition(results: StudyResults) -> str:
@@ -82,13 +100,6 @@ def _composition(results: StudyResults) -> str:
         f"are confident from {number(mean(both.plain))} to {number(mean(both.hardened))} "
         f"({signed_interval(both.difference)})."
     )
-
-
-def _forests_hurt(results: StudyResults) -> str:
-    brittle, area = (pair(results, where).of("model", FORESTS) for where in (BRITTLE, AUROC))
-    worse = int((brittle.hardened > brittle.plain).sum())
-    rises = f"The share rises in {_share(worse, len(brittle.plain))}."
-    return f"{_promised('Full-depth forests', brittle, area)} {rises}"
 
 
 def _stress(results: StudyResults) -> str:
@@ -131,37 +142,32 @@ def _time(results: StudyResults) -> str:
 def _limits(results: StudyResults) -> str:
     if results.pick("forest").empty:
         return "These results have no forests of the extra seeds."
-    changed = partial(_forest_change, results)
     parts = [
-        f"with {limit if limit != 'none' else 'no limit'} {changed('brittle_share_of_confident', limit)}"
+        f"{'no limit' if limit == 'none' else limit}: {_forest_change(results, 'brittle_share_of_confident', limit)}"
         for limit in FOREST_LIMITS
     ]
-    return _bullets(
-        "**Where all trees agree, the probability is 1** and the margin stands at its clip: one vote lost takes most "
-        "of it, and the row counts as brittle although its class never flips. Of confident rows, plain → hardened, "
-        f"{changed('certain_share_of_confident')} have such a probability, {changed('flip_share_of_confident')} flip, "
-        f"and {changed('brittle_share_of_confident')} are brittle. Two classes, had each of them one vote more: "
-        f"{changed('smoothed_brittle_share')}.",
-        "**A leaf may remember a single degraded copy**, and then votes as that one row does. Trees grow from "
-        f"{_leaves(results, 0.0)} to {_leaves(results, 0.2)} leaves, and the probability that confident rows lose "
-        f"under stress, {changed('probability_drop')} on average (two classes), rises with hardening for "
-        f"{_share(*_losing_more(results))} forests, by data set as below.",
-        f"**What helps** is a limit. Brittle share of confident rows, plain → hardened at 0.2: {'; '.join(parts)}.",
+    return (
+        f"Brittle share of confident rows, plain → hardened: {'; '.join(parts)}. Without a limit trees grow from "
+        f"{_forest_change(results, 'leaves', 'none', 0)} leaves."
     )
 
 
-def _leaves(results: StudyResults, rate: float) -> str:
-    lines = results.pick("forest", metric="leaves", variant="none", severity=rate, depth=1.0)
-    return f"{mean(lines['value']):,.0f}"
+def _forest_change(results: StudyResults, metric: str, limit: str, digits: int = 3) -> str:
+    means = [mean(forest_values(results, metric, limit, rate)) for rate in (0.0, HARDENING_RATE)]
+    return " → ".join(number(value, digits) for value in means)
 
 
-def _losing_more(results: StudyResults) -> tuple[int, int]:
-    """In how many forests without limits stress takes more probability after hardening than before, and of how many."""
-    lines = results.pick("forest", metric="probability_drop", variant="none", depth=1.0)
-    values = lines.pivot(index=["dataset", "model"], columns="severity", values="value")
-    return int((values[0.2] > values[0.0]).sum()), len(values)
-
-
-def _forest_change(results: StudyResults, metric: str, limit: str = "none") -> str:
-    lines = results.pick("forest", metric=metric, variant=limit, depth=1.0)
-    return " → ".join(number(mean(lines[lines["severity"] == rate]["value"])) for rate in (0.0, 0.2))
+def _mean(results: StudyResults) -> str:
+    """What the study first said, and what it was."""
+    earlier = results.under_mean
+    if earlier is None:
+        return "These results come without those of the mean."
+    boosted = {
+        variant: pair(earlier, {**BRITTLE, "variant": variant}).of("model", BOOSTED)
+        for variant in ("default", "baseline mode")
+    }
+    own, typical = (f"{number(mean(both.plain))} → {number(mean(both.hardened))}" for both in boosted.values())
+    return (
+        f"For boosted trees the brittle share of confident rows went {own} by labels of the same mean. Judged by "
+        f"labels of existing values, the same models went {typical}."
+    )

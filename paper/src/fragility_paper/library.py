@@ -46,6 +46,7 @@ from fragility.ranking.bootstrap import quantile_interval
 from fragility.ranking.predictive import brier_score, expected_calibration_error, negative_log_likelihood
 from fragility.resmlp import Device
 from fragility.scores import (
+    EARLY,
     clipped_probabilities,
     collapse,
     common_loss,
@@ -65,6 +66,7 @@ __all__ = [
     "BLACKBOX",
     "CERTIFICATE_SCORES",
     "DEFAULT_BYTE_BUDGET",
+    "EARLY",
     "MOST_DONORS",
     "STARTS",
     "Auditor",

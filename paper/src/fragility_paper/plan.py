@@ -19,11 +19,13 @@ from fragility_paper.data import DATASETS, dataset_spec
 from fragility_paper.library import Device
 from fragility_paper.models import MODELS, model_spec
 
-FORMAT = "fragility-study/3"
+FORMAT = "fragility-study/4"
 
 FAILURE_RATES = (0.05, 0.1, 0.3)  # at which groups fail, for P_flip as a ranking score; the last is the mask stressor's
 
-Study = Literal["ranking", "hardening"]
+# Whether scores rank brittle rows, all analyses of the paper; the same alone, with scores and labels of several
+# baselines; or what training on degraded copies does.
+Study = Literal["ranking", "baselines", "hardening"]
 HARDENING_RATE, HARDENING_COPIES = 0.2, 1  # groups masked in degraded copies; declared before any test result
 
 # Cheap first, so that an interrupted run still covers every data set.
@@ -43,10 +45,14 @@ class Profile:
     rcma_rows: int  # test rows of any confidence, for the mean RCMA of a model; those that hardening is judged on
     validation_rows: int  # high-confidence validation rows that decide the orientation of a baseline score
     calibration_rows: int  # validation rows of any confidence, for the temperature, or for the ablation of forests
-    study: Study = "ranking"  # whether scores rank brittle rows, or what training on degraded copies does
+    study: Study = "ranking"
+    baseline: str = "mean"  # what replaces lost evidence; the paper's choice
+    smoothing: float | None = 0.0  # of margins; None for the default of `Protocol.fit`, which depends on the model
+    other_severities: tuple[float, ...] = (0.1, 0.5)  # at which labels are made again
     draws: int = 16
     extra_seeds: tuple[int, ...] = (0,)  # seeds that run the extras below
-    extra_rows: int = 512  # high-confidence rows for baseline, grouping, depth, temperature and threshold extras
+    extra_rows: int = 512  # high-confidence rows for baseline, grouping, depth, temperature and threshold extras, and
+    # for the scores and labels of several baselines
     shap_rows: int = 256
     search_rows: int = 43  # high-confidence rows for exact and beam search; 9 models make 387 a data set
     search_evaluations: int = 4_100  # states an exact search may cost a row before it is called unaffordable
@@ -103,8 +109,43 @@ PROFILES: Mapping[str, Profile] = {
             shap_rows=256,
         ),
         Profile(
+            name="typical-smoke",
+            study="baselines",
+            baseline="typical",
+            smoothing=None,
+            other_severities=(),
+            datasets=("credit_g",),
+            models=("logreg", "rf", "mlp"),
+            seeds=(0,),
+            audited_rows=40,
+            rcma_rows=0,
+            validation_rows=40,
+            calibration_rows=60,
+            draws=8,
+            extra_rows=30,
+            random_orders=2,
+        ),
+        Profile(
+            name="typical",
+            study="baselines",
+            baseline="typical",
+            smoothing=None,
+            other_severities=(),
+            datasets=tuple(DATASETS),
+            models=tuple(MODELS),
+            seeds=(0, 1, 2),
+            audited_rows=2_000,
+            rcma_rows=0,
+            validation_rows=500,
+            calibration_rows=1_000,
+            extra_rows=500,
+        ),
+        Profile(
             name="harden-smoke",
             study="hardening",
+            baseline="typical",
+            smoothing=None,
+            other_severities=(),
             datasets=("credit_g",),
             models=("logreg", "lightgbm", "rf", "mlp"),
             seeds=(0,),
@@ -113,20 +154,21 @@ PROFILES: Mapping[str, Profile] = {
             validation_rows=0,
             calibration_rows=60,
             draws=8,
-            extra_rows=40,
             train_cap=300,
         ),
         Profile(
             name="harden",
             study="hardening",
+            baseline="typical",
+            smoothing=None,
+            other_severities=(),
             datasets=tuple(DATASETS),
             models=tuple(MODELS),
             seeds=(0, 1, 2),
             audited_rows=0,
-            rcma_rows=2_000,
+            rcma_rows=1_000,
             validation_rows=0,
             calibration_rows=500,
-            extra_rows=1_000,
         ),
         Profile(
             name="paper",
@@ -185,7 +227,7 @@ def unit_config(unit: Unit, profile: Profile) -> dict[str, Any]:
     data = dataset_spec(unit.dataset)
     no_setting = ("name", "datasets", "models", "seeds", "device")
     analyses = {key: value for key, value in asdict(profile).items() if key not in no_setting}
-    analyses["extra_seeds"] = list(profile.extra_seeds)
+    analyses |= {"extra_seeds": list(profile.extra_seeds), "other_severities": list(profile.other_severities)}
     if profile.study == "hardening":
         analyses["hardening"] = {"kind": "mask", "rate": HARDENING_RATE, "copies": HARDENING_COPIES}
     return {

@@ -11,25 +11,16 @@ import numpy as np
 from fragility_paper import paper_values as paper
 from fragility_paper.data import DATASETS
 from fragility_paper.findings import sorted_statements
-from fragility_paper.library import PairedDifference, bootstrap_mean
+from fragility_paper.library import PairedDifference
 from fragility_paper.models import MODELS
 from fragility_paper.plan import PROFILES
 from fragility_paper.results import StudyResults, Values
-from fragility_paper.table import interval, mean, number, signed, signed_interval
+from fragility_paper.table import mean, number, signed, signed_interval
 from fragility_paper.tables import all_tables
 from fragility_paper.tables.exposure import (
     ABSENT,
-    STRONGEST,
-    STRONGEST_TITLES,
-    VARIANT_TITLES,
-    VARIANTS,
-    excludes_zero,
+    exposure_findings,
     has_exposure,
-    passes_ceiling,
-    stress_difference,
-    stress_values,
-    tally,
-    units_that_lose,
 )
 from fragility_paper.tables.lattice import (
     SMALLEST,
@@ -155,52 +146,8 @@ def _exposure(results: StudyResults) -> dict[str, str]:
             "exposure_text": f"Exposure is {ABSENT}: they were made before it was recorded.",
         }
     ours = mean(ranking_values(results, "cfc_exposure"))
-    sentences = (*_exposure_ahead(results), *_exposure_loses(results), _exposure_ceiling(results))
+    sentences = exposure_findings(results)
     return {"exposure_auroc": number(ours), "exposure_text": "\n".join(f"- {text}" for text in sentences)}
-
-
-def _exposure_ahead(results: StudyResults) -> list[str]:
-    """Mean AUROC, and its difference to FDS and to the strongest baseline of each unit."""
-    ours = bootstrap_mean(ranking_values(results, "cfc_exposure").to_numpy())
-    found = [
-        f"Mean AUROC {interval(ours)} over {ours.units} units; FDS {number(mean(ranking_values(results, 'cfc_fds')))}."
-    ]
-    for name, words in (("cfc_fds", "FDS"), *STRONGEST_TITLES.items()):
-        difference = stress_difference(results, "default", name)
-        zero = "which excludes 0" if excludes_zero(difference) else "which includes 0"
-        found.append(
-            f"Difference to {words}: {signed_interval(difference)}, {zero}; "
-            f"higher in {100 * difference.win_rate:.0f}% of units."
-        )
-    return found
-
-
-def _exposure_loses(results: StudyResults) -> list[str]:
-    """Where it is significantly worse, by default and under other stress."""
-    counted = tally(results, "default", STRONGEST)
-    lost = units_that_lose(results)
-    names = f": {'; '.join(lost)}" if lost else ""
-    found = [
-        f"Within units, against the strongest baseline chosen on the judged rows: better in {counted.better}, "
-        f"not distinguishable in {counted.even}, worse in {counted.worse} ({100 * counted.worse_share:.1f}% of "
-        f"{counted.judged} judged){names}."
-    ]
-    there = set(results.pick("stress", metric="auroc")["variant"])
-    other = [name for name in VARIANTS if name in there and name != "default"]
-    behind = [VARIANT_TITLES[name] for name in other if not stress_difference(results, name, STRONGEST).low > 0]
-    below = [VARIANT_TITLES[name] for name in other if not stress_difference(results, name, "cfc_fds").low > 0]
-    for words, names_of in (("FDS", below), ("the strongest baseline", behind)):
-        where = f"except: {'; '.join(names_of)}" if names_of else "without exception"
-        found.append(
-            f"Above {words} by an interval without 0 under each of the {len(other)} other kinds of stress, {where}."
-        )
-    return found
-
-
-def _exposure_ceiling(results: StudyResults) -> str:
-    passed, judged = passes_ceiling(results, "default")
-    ceiling = number(mean(stress_values(results, "default", "ceiling")))
-    return f"The label-noise ceiling is {ceiling} on average; exposure is at or above it in {passed} of {judged} units."
 
 
 def _lattice(results: StudyResults) -> dict[str, str]:

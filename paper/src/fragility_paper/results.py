@@ -21,6 +21,7 @@ from fragility_paper.folders import CONFIG, DONE, LABELLED, RESULTS, STUDY, TIMI
 from fragility_paper.plan import Study
 
 TIMINGS_FILE, VERSIONS_FILE, REPEATED_FILE = "timings.parquet", "versions.parquet", "repeated.parquet"
+UNDER_MEAN = "mean"
 UNIT = ["dataset", "model", "seed"]
 
 Values = pd.Series  # one value a unit, indexed by data set, model and seed
@@ -35,6 +36,7 @@ class StudyResults:
     versions: pd.DataFrame
     repeated: pd.DataFrame | None = None  # tidy results of units that were run again on another machine
     labelled: pd.DataFrame | None = None  # scores and labels of confident rows, for review policies
+    under_mean: StudyResults | None = None  # the same study where lost evidence takes the training mean
 
     @property
     def units(self) -> pd.DataFrame:
@@ -42,6 +44,8 @@ class StudyResults:
 
     @property
     def study(self) -> Study:
+        if "crossed" in self._analyses:
+            return "baselines"
         return "hardening" if "hardening" in self._analyses else "ranking"
 
     @cached_property
@@ -164,4 +168,5 @@ def load_results(folder: str | Path) -> StudyResults:
     repeated, labelled = (
         pd.read_parquet(place / name) if (place / name).is_file() else None for name in (REPEATED_FILE, LABELLED)
     )
-    return StudyResults(table, timings, versions, repeated, labelled)
+    under_mean = load_results(place / UNDER_MEAN) if (place / UNDER_MEAN).is_dir() else None
+    return StudyResults(table, timings, versions, repeated, labelled, under_mean)

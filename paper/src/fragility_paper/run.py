@@ -45,7 +45,7 @@ from fragility_paper.folders import (
 )
 from fragility_paper.models import model_spec
 from fragility_paper.plan import Profile, Unit, unit_config, units_of
-from fragility_paper.unit import UnitResult, fit_unit, measure, measure_hardening
+from fragility_paper.unit import UnitResult, fit_unit, measure, measure_baselines, measure_hardening
 
 _ONE_THREAD = (
     "OMP_NUM_THREADS",
@@ -107,8 +107,9 @@ def work_on(unit: Unit, job: Job) -> float:
     """Train or measure one unit and write what is kept; returns the seconds it took."""
     start = time.perf_counter()
     dataset = _dataset(unit.dataset, job.data)
-    if job.profile.study == "hardening":
-        _write_unit(unit, job, measure_hardening(unit, dataset, job.profile))
+    if job.profile.study != "ranking":
+        alone = measure_hardening if job.profile.study == "hardening" else measure_baselines
+        _write_unit(unit, job, alone(unit, dataset, job.profile))
         return time.perf_counter() - start
     place = model_path(unit, job.profile, job.folder)
     pipeline = stored_model(place)
@@ -186,8 +187,10 @@ def run_study(
     """
     if jobs < 1:
         raise DataError(f"jobs must be at least 1, got {jobs}")
-    if profile.study == "hardening" and (keep_models or models_only or engine != "auto"):
-        raise DataError("a study of hardening keeps no models and takes the fastest engine; leave those options out")
+    if profile.study != "ranking" and (keep_models or models_only or engine != "auto"):
+        raise DataError(
+            f"a study of {profile.study} keeps no models and takes the fastest engine; leave those options out"
+        )
     job = Job(profile, Path(out), None if data is None else str(data), keep_models, models_only, engine)
     claim_folder(job.folder, profile)
     expected = expected_seconds(units_of(profile), timings)

@@ -28,7 +28,7 @@ TEXT = (
     "orientation",
     "metric",
 )
-NUMBERS = ("depth", "tau_p", "tau_kappa", "severity", "step")
+NUMBERS = ("depth", "tau_p", "tau_kappa", "severity", "step", "smoothing")
 COLUMNS = (*KEYS, *TEXT[:1], "metric", "value", "count", "state", *TEXT[1:-1], *NUMBERS)
 
 

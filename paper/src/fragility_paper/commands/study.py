@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +11,12 @@ import typer
 
 from fragility.cli.terminal import err, out
 from fragility.errors import DataError
+from fragility_paper.baseline_page import baseline_document
 from fragility_paper.figures import write_figures
 from fragility_paper.folders import Status, saved_profile, study_status
 from fragility_paper.hardening_page import hardening_document
 from fragility_paper.library import Device, write_text
-from fragility_paper.plan import PROFILES, profile_named
+from fragility_paper.plan import PROFILES, Study, profile_named
 from fragility_paper.reproduction import reproduction_document
 from fragility_paper.results import TIMINGS_FILE, StudyResults, read_study, save_results
 from fragility_paper.run import Event, run_study
@@ -27,6 +29,11 @@ app = typer.Typer(
     help="Reproduce the paper's study: run, status, tables, figures.",
 )
 
+PAGES: dict[Study, Callable[[StudyResults], str]] = {
+    "ranking": reproduction_document,
+    "baselines": baseline_document,
+    "hardening": hardening_document,
+}
 COMMITTED = Path("paper/results")
 TIMINGS = COMMITTED / TIMINGS_FILE
 RunFolder = Annotated[
@@ -158,7 +165,7 @@ def tables(
 
 
 def _page(found: StudyResults) -> str:
-    return hardening_document(found) if found.study == "hardening" else reproduction_document(found)
+    return PAGES[found.study](found)
 
 
 @app.command()

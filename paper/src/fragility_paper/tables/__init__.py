@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from fragility_paper.plan import Study
 from fragility_paper.results import StudyResults
 from fragility_paper.table import Table
+from fragility_paper.tables.baselines import BASELINE_TABLES
 from fragility_paper.tables.design import (
     baseline_sensitivity,
     component_ablation,
@@ -47,7 +49,7 @@ from fragility_paper.tables.ranking import (
 from fragility_paper.tables.running import computational_cost, environments, repeats
 from fragility_paper.tables.uses import bats, mitigation
 
-TABLES: Mapping[str, Callable[[StudyResults], Table]] = {
+RANKING_TABLES: Mapping[str, Callable[[StudyResults], Table]] = {
     "main-auroc": main_auroc,
     "main-rcma": main_rcma,
     "readings": readings,
@@ -89,9 +91,16 @@ TABLES: Mapping[str, Callable[[StudyResults], Table]] = {
 }
 
 
+TABLES: Mapping[Study, Mapping[str, Callable[[StudyResults], Table]]] = {
+    "ranking": RANKING_TABLES,
+    "baselines": BASELINE_TABLES,
+    "hardening": HARDENING_TABLES,
+}
+
+
 def tables_of(results: StudyResults) -> Mapping[str, Callable[[StudyResults], Table]]:
     """The tables of the study that these results are of, by short name."""
-    return HARDENING_TABLES if results.study == "hardening" else TABLES
+    return TABLES[results.study]
 
 
 def all_tables(results: StudyResults) -> dict[str, Table]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -13,6 +12,7 @@ import pandas as pd
 from fragility_paper.data import DATASETS
 from fragility_paper.library import PairedDifference, paired_bootstrap
 from fragility_paper.models import MODELS
+from fragility_paper.plan import HARDENING_RATE
 from fragility_paper.results import StudyResults, Values
 from fragility_paper.table import NOTHING, Table, mean, number, signed_interval
 from fragility_paper.tables.quantities import at_level, datasets_of, models_of
@@ -24,6 +24,9 @@ Where = Mapping[str, Any]
 
 BRITTLE: Where = {"metric": "brittle_share", "rows": "confident", "variant": "default"}
 AUROC: Where = {"metric": "auroc", "rows": "test"}
+EARLY: Where = {"metric": "flips_early", "rows": "confident"}
+DONORS: Where = {**BRITTLE, "variant": "donor"}
+NOISE: Where = {**BRITTLE, "variant": "noise"}
 QUANTITIES: tuple[tuple[str, Where], ...] = (
     ("AUROC", AUROC),
     ("accuracy", {"metric": "accuracy", "rows": "test"}),
@@ -32,24 +35,25 @@ QUANTITIES: tuple[tuple[str, Where], ...] = (
     ("confident share", {"metric": "confident_share", "rows": "test"}),
     ("error among confident", {"metric": "confident_error", "rows": "test"}),
     ("brittle share of confident rows", BRITTLE),
+    ("brittle share under values of other rows", DONORS),
+    ("brittle share under noise", NOISE),
     ("brittle share of all rows", {**BRITTLE, "rows": "any"}),
     ("brittle share of rows that both are confident of", {**BRITTLE, "rows": "both"}),
     ("exposure, all rows", {"metric": "exposure", "rows": "any"}),
     ("exposure, confident rows", {"metric": "exposure", "rows": "confident"}),
+    ("flips early, confident rows", EARLY),
     ("k*, all rows", {"metric": "flip_budget", "rows": "any"}),
     ("k*, confident rows", {"metric": "flip_budget", "rows": "confident"}),
     ("one group flips, confident rows", {"metric": "one_group_flips", "rows": "confident"}),
 )
 STRESSES = {
-    "default": "all three at 0.3, toward the mean",
+    "default": "all three at 0.3, toward `typical`",
     "mask": "groups masked, alone (seen in training, at 0.2)",
     "dropout": "columns dropped, alone",
     "noise": "noise, alone",
-    "severity 0.1": "all three at 0.1",
-    "severity 0.5": "all three at 0.5",
-    "baseline median": "all three, toward the median",
-    "baseline zero": "all three, toward zero",
-    "baseline mode": "all three, toward the mode",
+    "baseline mean": "all three, toward `mean`",
+    "baseline median": "all three, toward `median`",
+    "baseline missing": "all three, toward `missing`",
     "naturalistic": "naturalistic outages",
     "donor": "groups from another training row",
 }
@@ -93,7 +97,7 @@ def summary(results: StudyResults, models: tuple[str, ...] = (), key: str = "sum
     header = ("Quantity", "plain", "hardened", "difference [95%]", "units")
     note = (
         "Means over units where both are defined, paired bootstrap over units. Test rows; certificates and stress on "
-        "the first 2,000 of a permutation that looks at no model. A row counts as brittle only where its model is "
+        "the first 1,000 of a permutation that looks at no model. A row counts as brittle only where its model is "
         "confident."
     )
     return Table(key, f"{of}: hardened against plain", header, tuple(rows), note)
@@ -184,10 +188,7 @@ def by_stress(
         "of all rows, plain", "hardened", "difference [95%]",
         "any row flips, plain", "hardened", "difference [95%]",
     )  # fmt: skip
-    note = (
-        "Training saw groups replaced by their training mean at a rate of 0.2, and nothing else. Other severities, "
-        "baselines, outages and donors on the first 1,000 rows."
-    )
+    note = "Training saw groups replaced by their typical values at a rate of 0.2, and nothing else."
     return Table(key, f"Under stress, {of}", header, tuple(rows), note)
 
 
@@ -249,73 +250,66 @@ def training_seconds(results: StudyResults, models: tuple[str, ...] = ()) -> pd.
 # ------------------------------------------------------------------ forests, on validation rows
 
 FOREST_LIMITS = ("none", "leaves of 5", "leaves of 20", "depth 12")
-FOREST_CASES = tuple(
-    (limit, rate, copies)
-    for limit in FOREST_LIMITS
-    for rate, copies in ((0.0, 1), (0.1, 1), (0.2, 1), (0.3, 1), (0.2, 4))
-)
 FOREST_METRICS = (
-    "auroc", "nll", "auroc_masked", "confident_share", "brittle_share_of_confident", "flip_share_of_confident",
-    "certain_share_of_confident", "smoothed_brittle_share", "probability_drop", "brittle_share_of_all", "exposure",
-    "leaves",
+    "auroc", "nll", "confident_share", "brittle_share_of_confident", "flip_share_of_confident", "brittle_share_of_all",
+    "exposure", "leaves",
 )  # fmt: skip
 
 
 def forests(results: StudyResults) -> Table:
-    """What limits, rate and copies do to hardened forests; validation rows."""
+    """What limits do to plain and hardened forests; validation rows."""
     header = (
-        "Limit", "rate", "copies", "AUROC", "NLL", "AUROC, groups masked at 0.3", "confident share",
-        "brittle share of confident", "flips", "all trees agreed", "brittle with a vote added", "probability lost",
-        "brittle share of all", "exposure", "leaves a tree",
+        "Limit", "training", "AUROC", "NLL", "confident share", "brittle share of confident", "flips",
+        "brittle share of all", "exposure", "leaves per tree",
     )  # fmt: skip
     lines = results.pick("forest")
     if lines.empty:
         return Table("forests", "Forests", header, ((NOTHING,) * len(header),), "Not in these results.")
-    rows = tuple(_forest_row(results, *case) for case in FOREST_CASES)
+    rows = tuple(_forest_row(results, limit, rate) for limit in FOREST_LIMITS for rate in (0.0, HARDENING_RATE))
     units = len(lines[["dataset", "model"]].drop_duplicates())
     note = (
         f"Means over {units} forests (RandomForest and ExtraTrees, seed 0), trained on at most 6,000 training rows and "
-        "judged on validation rows; no test row was looked at. Shares from flips to probability lost are of confident "
-        "rows. Two classes only: AUROC with groups masked (one draw), brittle with one vote added to each class, and "
-        "the mean loss of probability under stress."
+        "judged on validation rows; no test row was looked at. Flips: of confident rows, under stress."
     )
-    return Table("forests", "Forests: depth, leaves, rate and copies, on validation rows", header, rows, note)
+    return Table("forests", "Forests: limits on depth and leaves, on validation rows", header, rows, note)
 
 
-def _forest_row(results: StudyResults, limit: str, rate: float, copies: int) -> tuple[str, ...]:
-    where = {"variant": limit, "severity": rate, "depth": float(copies)}
-    values = [mean(results.pick("forest", metric=name, **where)["value"]) for name in FOREST_METRICS]
+def _forest_row(results: StudyResults, limit: str, rate: float) -> tuple[str, ...]:
+    values = [mean(forest_values(results, name, limit, rate)) for name in FOREST_METRICS]
     cells = [number(v, 0 if name == "leaves" else 3) for name, v in zip(FOREST_METRICS, values, strict=True)]
-    return (limit, f"{rate:g}" if rate else "plain", f"{copies}" if rate else NOTHING, *cells)
+    return (limit, "hardened" if rate else "plain", *cells)
 
 
-def forests_by_dataset(results: StudyResults) -> Table:
-    """The declared setting with and without a limit on leaves, by data set and forest; validation rows."""
-    cases = (("none", 0.0), ("none", 0.2), ("leaves of 5", 0.0), ("leaves of 5", 0.2))
-    whole = (("certain_share_of_confident", "all trees agreed"), ("probability_drop", "probability lost"))
+def forest_values(results: StudyResults, metric: str, limit: str, rate: float) -> Values:
+    """A quantity of every forest with one limit, plain (rate 0) or hardened."""
+    return results.per_unit("forest", metric=metric, variant=limit, severity=rate)
+
+
+# ------------------------------------------------------------------ toward the mean, as the study was first run
+
+
+def toward_mean(results: StudyResults) -> Table:
+    """Boosted trees hardened toward the mean, judged under `mean` and under `typical`, beside the present ones."""
     header = (
-        "Forest",
-        *(f"limit {limit}, {'plain' if rate == 0 else 'hardened'}" for limit, rate in cases),
-        *(f"{words}, no limit: plain → hardened" for _, words in whole),
+        "Data set", "toward `mean`: brittle under `mean`, plain", "hardened", "brittle under `typical`, plain",
+        "hardened", "toward `typical`: brittle under `typical`, plain", "hardened",
+    )  # fmt: skip
+    earlier = results.under_mean
+    if earlier is None:
+        return Table("mean", "Toward the mean", header, ((NOTHING,) * len(header),), "Not in these results.")
+    columns = ((earlier, "default"), (earlier, "baseline mode"), (results, "default"))
+    pairs = [pair(found, {**BRITTLE, "variant": variant}).of("model", BOOSTED) for found, variant in columns]
+    titles = {name: (name,) for name in datasets_of(results)}
+    rows = [
+        (DATASETS[name].title, *(cell for found in pairs for cell in found.of("dataset", one).cells()[:2]))
+        for name, one in titles.items()
+    ]
+    rows.append(("Mean", *(cell for found in pairs for cell in found.cells()[:2])))
+    note = (
+        "Brittle share of confident rows. The first four columns are from the study as it was first run, with training "
+        "and labels toward the mean; `typical` was called the mode there, and judged on 1,000 rows."
     )
-    rows = []
-    units = results.pick("forest")[["dataset", "model"]].drop_duplicates().sort_values(["dataset", "model"])
-    for dataset, model in units.itertuples(index=False, name=None):
-        brittle = partial(_forest_value, results, dataset, model, "brittle_share_of_confident")
-        other = [
-            " → ".join(number(_forest_value(results, dataset, model, metric, "none", rate)) for rate in (0.0, 0.2))
-            for metric, _ in whole
-        ]
-        forest = f"{DATASETS[dataset].title}, {MODELS[model].title}"
-        rows.append((forest, *(number(brittle(limit, rate)) for limit, rate in cases), *other))
-    rows = rows or [(NOTHING,) * len(header)]
-    title = "Forests by data set: brittle share of confident validation rows"
-    return Table("forests-dataset", title, header, tuple(rows))
-
-
-def _forest_value(results: StudyResults, dataset: str, model: str, metric: str, limit: str, rate: float) -> float:
-    where = {"dataset": dataset, "model": model, "variant": limit, "severity": rate, "depth": 1.0}
-    return mean(results.pick("forest", metric=metric, **where)["value"])
+    return Table("mean", "Boosted trees, hardened toward the mean and toward typical values", header, tuple(rows), note)
 
 
 HARDENING_TABLES: Mapping[str, Callable[[StudyResults], Table]] = {
@@ -329,5 +323,5 @@ HARDENING_TABLES: Mapping[str, Callable[[StudyResults], Table]] = {
     "networks": networks,
     "time": training_time,
     "forests": forests,
-    "forests-dataset": forests_by_dataset,
+    "mean": toward_mean,
 }

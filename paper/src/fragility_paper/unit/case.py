@@ -60,15 +60,21 @@ class Case:
         self.work.record.add(analysis, "auroc", auroc(values, brittle), **where)
 
 
-def judge(work: Work, test: AuditedPart, current: fg.Certificates, validation: AuditedPart) -> Case:
-    """Score the confident rows, label them, and orient the scores on confident validation rows."""
+def judge(work: Work, test: AuditedPart, validation: AuditedPart, current: fg.Certificates | None = None) -> Case:
+    """Score the confident rows, label them, and orient the scores on confident validation rows.
+
+    Without the certificates of the reading ``current``, its scores and those of the lattice are left out.
+    """
     rows, held_rows = test.select("confident"), validation.select("confident")
     with work.clock.stage("scores"):
         order = importance_order(work, validation.select("anyone"))
-        scores = {**scores_on(work, rows, order), **current_scores(current.take(test.places("confident")))}
+        scores = scores_on(work, rows, order)
         held_scores = scores_on(work, held_rows, order) if len(held_rows) else {}
-    with work.clock.stage("lattice"):
-        lattice = lattice_of(work, rows)
+    lattice = None
+    if current is not None:
+        scores |= current_scores(current.take(test.places("confident")))
+        with work.clock.stage("lattice"):
+            lattice = lattice_of(work, rows)
         if lattice is not None:
             protocol = work.fitted.protocol
             scores |= lattice.scores(rows.certs.claims, protocol.depth, protocol.weights)

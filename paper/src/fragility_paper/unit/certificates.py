@@ -10,12 +10,17 @@ import pandas as pd
 
 import fragility as fg
 from fragility_paper.arrays import Array, Floats
-from fragility_paper.library import Claims, collapse, predictive_metrics, rcma
+from fragility_paper.library import EARLY, Claims, collapse, predictive_metrics, rcma
 from fragility_paper.unit.rows import HIGH_CONFIDENCE, AuditedPart, AuditedRows, Kind
 from fragility_paper.unit.work import Work, mean_of, median_of
 
 SATURATED = 27.6  # probabilities are clipped at 1e-12, so no margin exceeds log(1e12) = 27.63
 ROWS: tuple[tuple[str, Kind], ...] = (("any", "anyone"), ("confident", "confident"))
+
+
+def flips_early(claims: Claims) -> Array:
+    """Which predictions flip within two groups."""
+    return np.asarray(claims.flipped & (claims.flip_budget <= EARLY))
 
 
 def record_predictive(work: Work, p: Floats, y: Array) -> None:
@@ -40,8 +45,8 @@ def record_certificates(work: Work, test: AuditedPart, current: fg.Certificates)
         support = test.select(kind).certs.claims
         literal = current.take(test.places(kind)).claims
         _record_rcma(work, rows, support, literal)
-        _record_claims(work, rows, "support", support)
-        _record_claims(work, rows, "current", literal)
+        record_claims(work, rows, "support", support)
+        record_claims(work, rows, "current", literal)
         _record_path(work, rows, support)
 
 
@@ -53,7 +58,8 @@ def _record_rcma(work: Work, rows: str, support: Claims, literal: Claims) -> Non
         work.record.add("certificate", "rcma_median", median_of(values), **setting)
 
 
-def _record_claims(work: Work, rows: str, reading: str, claims: Claims) -> None:
+def record_claims(work: Work, rows: str, reading: str, claims: Claims) -> None:
+    """Means of what the certificates of some rows claim."""
     record = work.record
     setting: dict[str, Any] = {"rows": rows, "reading": reading, "count": len(claims)}
     record.add("certificate", "flip_budget", mean_of(claims.flip_budget), **setting)
@@ -61,6 +67,7 @@ def _record_claims(work: Work, rows: str, reading: str, claims: Claims) -> None:
     for name in ("fds", "exposure", "independent_loss", "common_loss"):
         record.add("certificate", name, mean_of(getattr(claims, name)), **setting)
     record.add("certificate", "one_group_flips", mean_of(claims.flip_budget == 1), **setting)
+    record.add("certificate", "flips_early", mean_of(flips_early(claims)), **setting)
     for place, name in enumerate(("attenuate_all", "attenuate_top1")):
         record.add("certificate", f"flips_{name}", mean_of(np.isfinite(claims.thresholds[:, place])), **setting)
 

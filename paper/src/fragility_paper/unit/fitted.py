@@ -10,6 +10,7 @@ import pandas as pd
 from sklearn.pipeline import Pipeline
 
 import fragility as fg
+from fragility.errors import FragilityError
 from fragility_paper.arrays import Array
 from fragility_paper.data import Dataset, Split, split
 from fragility_paper.library import BLACKBOX, EvidenceRows, bind, merged_fields, prepared
@@ -36,9 +37,21 @@ class FittedUnit:
     def rows(self, positions: Array) -> pd.DataFrame:
         return self.data.X.iloc[positions]
 
-    def variant(self, *, baseline: str = "mean", grouping: str = "raw-origin") -> fg.Protocol:
-        """The protocol fitted on the training rows with another baseline or grouping."""
-        return declared_protocol(self.unit, self.data, self.split, self.model, baseline, grouping)
+    def variant(self, *, baseline: str | None = None, grouping: str = "raw-origin") -> fg.Protocol:
+        """The protocol fitted on the training rows with another baseline or grouping, and the same smoothing."""
+        own = self.protocol
+        return declared_protocol(
+            self.unit, self.data, self.split, self.model, baseline or own.baseline, own.smoothing, grouping
+        )
+
+    def admitted(self, baseline: str) -> fg.Protocol | None:
+        """The protocol with another baseline; None if the model cannot answer for evidence that is lost that way."""
+        if baseline == self.protocol.baseline:
+            return self.protocol
+        try:
+            return self.variant(baseline=baseline)
+        except FragilityError:
+            return None
 
     def probabilities(self, positions: Array) -> Array:
         return self.model.probabilities(self.rows(positions))
@@ -81,26 +94,35 @@ def fit_unit(
     if pipeline is None:
         pipeline = train(model_spec(unit.model), data, parts, device=profile.device)
     model = fg.Model.wrap(pipeline)
-    protocol = declared_protocol(unit, data, parts, model)
+    protocol = declared_protocol(unit, data, parts, model, profile.baseline, profile.smoothing)
     return FittedUnit(unit, data, parts, pipeline, model, protocol, engine)
 
 
-# A protocol is decided by the training rows and the preprocessing, which all models of a split share: fitted once.
-_PROTOCOLS: dict[tuple[str, int, int, str, str], fg.Protocol] = {}
+# A protocol is decided by the training rows and the preprocessing, which all models of a split share, and by the votes
+# that a model averages, where the default smoothing is asked for: fitted once.
+_PROTOCOLS: dict[tuple[object, ...], fg.Protocol] = {}
 
 
 def declared_protocol(
-    unit: Unit, data: Dataset, parts: Split, model: fg.Model, baseline: str = "mean", grouping: str = "raw-origin"
+    unit: Unit,
+    data: Dataset,
+    parts: Split,
+    model: fg.Model,
+    baseline: str,
+    smoothing: float | None,
+    grouping: str = "raw-origin",
 ) -> fg.Protocol:
     """The protocol of a split; ``grouping`` is raw-origin, domain or merged."""
-    key = (unit.dataset, unit.seed, len(parts.train), baseline, grouping)
+    votes = model.votes if smoothing is None else None
+    key = (unit.dataset, unit.seed, len(parts.train), baseline, smoothing, votes, grouping)
     if key not in _PROTOCOLS:
-        groups = _groups(grouping, data, parts)
-        # What the paper calls the mode, the library calls typical.
-        name = "typical" if baseline == "mode" else baseline
-        rows = data.X.iloc[parts.train]
-        # One smoothing for all models, none, as in the paper: the default would depend on the model.
-        _PROTOCOLS[key] = fg.Protocol.fit(model, rows, baseline=name, groups=groups, smoothing=0.0)
+        _PROTOCOLS[key] = fg.Protocol.fit(
+            model,
+            data.X.iloc[parts.train],
+            baseline="typical" if baseline == "mode" else baseline,  # `mode` is what the paper calls it
+            groups=_groups(grouping, data, parts),
+            smoothing=smoothing,
+        )
     return _PROTOCOLS[key]
 
 

@@ -1,7 +1,7 @@
 """Hardened against plain: one unit trained twice, and both judged on the same test rows under the same draws.
 
-Training sees one kind of failure: groups replaced by their training mean. The stress it did not see is noise, single
-columns dropped, other rows' values, recorded outages, other severities and other baselines.
+Training sees one kind of failure: groups replaced by their baseline. The stress it did not see is noise, single columns
+dropped, other rows' values, recorded outages and other baselines.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 import fragility as fg
-from fragility_paper.arrays import Array, Floats
+from fragility_paper.arrays import Floats
 from fragility_paper.data import Dataset, split
 from fragility_paper.library import BrittleLabels, predictive_metrics
 from fragility_paper.models import model_spec
 from fragility_paper.plan import HARDENING_COPIES, HARDENING_RATE, Profile, Unit
 from fragility_paper.tidy import Recorder
 from fragility_paper.training import train, train_hardened
+from fragility_paper.unit.certificates import flips_early
 from fragility_paper.unit.fitted import FittedUnit, fit_unit
 from fragility_paper.unit.forests import record_forests
 from fragility_paper.unit.labels import donor_labels, label, naturalistic_labels
@@ -27,8 +28,7 @@ from fragility_paper.unit.rows import HIGH_CONFIDENCE, AuditedRows, select_rows
 from fragility_paper.unit.work import Clock, UnitResult, Work, mean_of
 
 TRAININGS = ("plain", "hardened")
-OTHER_SEVERITIES = (0.1, 0.5)
-OTHER_BASELINES = ("median", "zero", "mode")
+OTHER_BASELINES = ("mean", "median", "missing")
 Labels = Mapping[str, BrittleLabels]  # by training
 
 
@@ -42,14 +42,6 @@ class Twins:
     @property
     def record(self) -> Recorder:
         return self.works["plain"].record
-
-    def first(self, count: int) -> Array:
-        """Places of the first rows of the seeded permutation, the same for both."""
-        seed, n = self.works["plain"].fitted.unit.seed, len(self.rows["plain"])
-        return np.sort(np.random.default_rng([seed, 1]).permutation(n)[:count])
-
-    def take(self, places: Array) -> Twins:
-        return Twins(self.works, {name: rows.take(places) for name, rows in self.rows.items()})
 
 
 def measure_hardening(unit: Unit, data: Dataset, profile: Profile) -> UnitResult:
@@ -120,6 +112,7 @@ def _record_certificates(twins: Twins) -> None:
         claims = rows.certs.claims
         values = {m: getattr(claims, m) for m in ("exposure", "rcma", "fds", "flip_budget")}
         values |= {"flip_share": claims.flipped, "one_group_flips": claims.flip_budget == 1}
+        values["flips_early"] = flips_early(claims)
         for kind, kept in (("any", np.ones(len(both), dtype=bool)), ("confident", confident[name]), ("both", both)):
             for metric, value in values.items():
                 where: dict[str, Any] = {"rows": kind, "training": name, "count": int(kept.sum())}
@@ -130,21 +123,22 @@ def _record_certificates(twins: Twins) -> None:
 
 
 def _stresses(twins: Twins) -> Iterator[tuple[str, Labels]]:
-    """Labels of both models by every kind of stress; on fewer rows where training saw nothing like it."""
+    """Labels of both models by every kind of stress."""
     default = _labels(twins)
     yield "default", default
     for place, stressor in enumerate(default["plain"].stress.stressors):
         yield stressor.kind, {name: _alone(labels, place) for name, labels in default.items()}
-    few = twins.take(twins.first(twins.works["plain"].profile.extra_rows))
-    for severity in OTHER_SEVERITIES:
-        yield f"severity {severity:g}", _labels(few, severity=severity)
+    for severity in twins.works["plain"].profile.other_severities:
+        yield f"severity {severity:g}", _labels(twins, severity=severity)
     for baseline in OTHER_BASELINES:
-        yield f"baseline {baseline}", _toward(few, baseline)
-    natural = {name: naturalistic_labels(few.works[name], rows) for name, rows in few.rows.items()}
+        labels = _toward(twins, baseline)
+        if labels is not None:
+            yield f"baseline {baseline}", labels
+    natural = {name: naturalistic_labels(twins.works[name], rows) for name, rows in twins.rows.items()}
     known = {name: labels for name, labels in natural.items() if labels is not None}
     if len(known) == len(TRAININGS):
         yield "naturalistic", known
-    yield "donor", {name: donor_labels(few.works[name], rows, (0,))[0] for name, rows in few.rows.items()}
+    yield "donor", {name: donor_labels(twins.works[name], rows, (0,))[0] for name, rows in twins.rows.items()}
 
 
 def _labels(twins: Twins, **setting: Any) -> Labels:
@@ -160,12 +154,14 @@ def _alone(labels: BrittleLabels, place: int) -> BrittleLabels:
     )
 
 
-def _toward(twins: Twins, baseline: str) -> Labels:
-    """Labels where groups and columns fail toward another baseline than in training."""
+def _toward(twins: Twins, baseline: str) -> Labels | None:
+    """Labels where groups and columns fail toward another baseline than in training; None if a model admits none."""
     found = {}
     for name, rows in twins.rows.items():
         fitted = twins.works[name].fitted
-        protocol = fitted.variant(baseline=baseline)
+        protocol = fitted.admitted(baseline)
+        if protocol is None:
+            return None
         found[name] = label(twins.works[name], fitted.bound(rows.positions, protocol), protocol=protocol)
     return found
 

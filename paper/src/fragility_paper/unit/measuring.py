@@ -51,7 +51,7 @@ def measure(
     with clock.stage("train"):
         fitted = fit_unit(unit, data, profile, pipeline, engine)
     work = Work(fitted, profile, record, clock, unit.seed if label_seed is None else label_seed)
-    test, validation = _audited_parts(work)
+    test, validation = audited_parts(work, nearly=profile.extra_rows)
     with clock.stage("certificates"):
         current = fitted.certify(test.rows.positions, replace(fitted.protocol, reading="current"))
     record_certificates(work, test, current)
@@ -62,7 +62,7 @@ def measure(
     return UnitResult(record.frame(), dict(clock.seconds), test.rows.certs, rows, labelled)
 
 
-def _audited_parts(work: Work) -> tuple[AuditedPart, AuditedPart]:
+def audited_parts(work: Work, *, nearly: int) -> tuple[AuditedPart, AuditedPart]:
     """Test and validation rows, chosen by confidence and a seeded permutation, certified."""
     fitted, profile, seed, parts = work.fitted, work.profile, work.fitted.unit.seed, work.fitted.split
     with work.clock.stage("predict"):
@@ -72,7 +72,7 @@ def _audited_parts(work: Work) -> tuple[AuditedPart, AuditedPart]:
         p_test.max(axis=1),
         seed,
         confident=profile.audited_rows,
-        nearly=profile.extra_rows,
+        nearly=nearly,
         anyone=profile.rcma_rows,
     )
     held = select_rows(
@@ -90,7 +90,7 @@ def measure_confident(
     if not len(test.selection.confident):
         record_no_confident_rows(work)
         return pd.DataFrame(), pd.DataFrame()
-    case = judge(work, test, current, validation)
+    case = judge(work, test, validation, current)
     record_rankings(case)
     with work.clock.stage("stresses"):
         record_stresses(case)

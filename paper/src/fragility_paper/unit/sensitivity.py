@@ -74,8 +74,8 @@ def record_baselines(case: Case) -> None:
 
 
 def _toward(case: Case, baseline: str, fixed: BrittleLabels) -> tuple[Claims, BrittleLabels]:
-    """Claims and labels toward one baseline; those toward the mean are there already."""
-    if baseline == "mean":
+    """Claims and labels toward one baseline; those toward the unit's own are there already."""
+    if baseline == case.work.fitted.protocol.baseline:
         return case.rows.take(case.sample).certs.claims, fixed
     fitted, positions = case.work.fitted, case.rows.positions[case.sample]
     protocol = fitted.variant(baseline=baseline)

@@ -24,7 +24,6 @@ from fragility_paper.unit.lattice import LATTICE_SCORES
 from fragility_paper.unit.work import mean_of
 
 DEFAULT = "default"
-OTHER_SEVERITIES = (0.1, 0.5)
 RANKED = ("cfc_exposure", "cfc_fds", "cfc_rcma", "independent_loss", "common_loss", *LATTICE_SCORES)
 COMPARED = ("cfc_exposure", "cfc_fds", "cfc_rcma")
 # Perturbation first: where validation rows cannot tell, the strongest is the first.
@@ -63,7 +62,7 @@ def variants(case: Case) -> Iterator[Variant]:
     yield _variant(DEFAULT, case.labels, case.independent)
     yield from _each_stressor(case)
     yield _variant("any", case.labels.relabel(rule="any"), case.independent.relabel(rule="any"))
-    for severity in OTHER_SEVERITIES:
+    for severity in case.work.profile.other_severities:
         drawn = [label(case.work, case.rows.evidence, severity=severity, seed_offset=o) for o in (0, INDEPENDENT)]
         yield _variant(f"severity {severity:g}", *drawn)
     if case.natural is not None:
