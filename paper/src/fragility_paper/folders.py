@@ -2,7 +2,7 @@
 
     OUT/study.json                the profile this folder belongs to
     OUT/units/<unit>/             config.json, results.parquet, rows.parquet, labelled.parquet, certificates/,
-                                  timing.json, DONE; a study of hardening keeps no rows and no certificates
+                                  timing.json, DONE; only a study of rankings keeps rows and certificates
     OUT/failed/<unit>.txt         what went wrong, for a unit that could not be finished
     OUT/models/<unit>.joblib      trained models, where they are kept
 

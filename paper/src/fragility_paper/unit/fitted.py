@@ -98,8 +98,8 @@ def fit_unit(
     return FittedUnit(unit, data, parts, pipeline, model, protocol, engine)
 
 
-# A protocol is decided by the training rows and the preprocessing, which all models of a split share, and by the votes
-# that a model averages, where the default smoothing is asked for: fitted once.
+# A protocol is decided by the training rows and the preprocessing, which all models of a split share: fitted once. The
+# default smoothing depends on the votes that a model averages, and some models cannot answer for missing values.
 _PROTOCOLS: dict[tuple[object, ...], fg.Protocol] = {}
 
 
@@ -113,8 +113,8 @@ def declared_protocol(
     grouping: str = "raw-origin",
 ) -> fg.Protocol:
     """The protocol of a split; ``grouping`` is raw-origin, domain or merged."""
-    votes = model.votes if smoothing is None else None
-    key = (unit.dataset, unit.seed, len(parts.train), baseline, smoothing, votes, grouping)
+    own = (model.votes if smoothing is None else None, unit.model if baseline == "missing" else None)
+    key = (unit.dataset, unit.seed, len(parts.train), baseline, smoothing, grouping, *own)
     if key not in _PROTOCOLS:
         _PROTOCOLS[key] = fg.Protocol.fit(
             model,
