@@ -10,7 +10,6 @@ import pandas as pd
 from sklearn.pipeline import Pipeline
 
 import fragility as fg
-from fragility.errors import FragilityError
 from fragility_paper.arrays import Array
 from fragility_paper.data import Dataset, Split, split
 from fragility_paper.library import BLACKBOX, EvidenceRows, bind, merged_fields, prepared
@@ -46,12 +45,8 @@ class FittedUnit:
 
     def admitted(self, baseline: str) -> fg.Protocol | None:
         """The protocol with another baseline; None if the model cannot answer for evidence that is lost that way."""
-        if baseline == self.protocol.baseline:
-            return self.protocol
-        try:
-            return self.variant(baseline=baseline)
-        except FragilityError:
-            return None
+        known = (self.protocol.baseline, *self.protocol.alternatives)
+        return self.protocol.with_baseline(baseline) if baseline in known else None
 
     def probabilities(self, positions: Array) -> Array:
         return self.model.probabilities(self.rows(positions))
@@ -98,8 +93,8 @@ def fit_unit(
     return FittedUnit(unit, data, parts, pipeline, model, protocol, engine)
 
 
-# A protocol is decided by the training rows and the preprocessing, which all models of a split share: fitted once. The
-# default smoothing depends on the votes that a model averages, and some models cannot answer for missing values.
+# A protocol is decided by the training rows and the preprocessing, which all models of a split share, and by the votes
+# that a model averages, where the default smoothing is asked for: fitted once.
 _PROTOCOLS: dict[tuple[object, ...], fg.Protocol] = {}
 
 
@@ -113,8 +108,8 @@ def declared_protocol(
     grouping: str = "raw-origin",
 ) -> fg.Protocol:
     """The protocol of a split; ``grouping`` is raw-origin, domain or merged."""
-    own = (model.votes if smoothing is None else None, unit.model if baseline == "missing" else None)
-    key = (unit.dataset, unit.seed, len(parts.train), baseline, smoothing, grouping, *own)
+    votes = model.votes if smoothing is None else None
+    key = (unit.dataset, unit.seed, len(parts.train), baseline, smoothing, votes, grouping)
     if key not in _PROTOCOLS:
         _PROTOCOLS[key] = fg.Protocol.fit(
             model,
