@@ -92,7 +92,9 @@ def test_a_cell_of_the_table_is_what_the_public_functions_give(small_run, credit
     chosen = rows[np.sort(np.random.default_rng([0, 1]).permutation(len(rows))[: SMALL.extra_rows])]
     X, train = credit_g.X.iloc[chosen], credit_g.X.iloc[fitted.split.train]
     protocols = {
-        name: fg.Protocol.fit(fitted.pipeline, train, baseline=name, space="raw" if name == "missing" else "transformed")
+        name: fg.Protocol.fit(
+            fitted.pipeline, train, baseline=name, space="raw" if name == "missing" else "transformed"
+        )
         for name in (scored, labelled)
     }
     exposure = fg.audit(fitted.pipeline, X, protocols[scored], progress=False).claims.exposure

@@ -145,7 +145,7 @@ def test_the_table_of_the_mean_sets_the_first_run_beside_the_present_one():
 
     earlier = lines({"default": (0.6, 0.1), "baseline mode": (0.2, 0.19)})
     results = replace(lines({"default": (0.2, 0.15)}), under_mean=earlier)
-    assert toward_mean(results).rows[0] == ("Adult", "0.600", "0.100", "0.200", "0.190", "0.200", "0.150")
+    assert toward_mean(results).rows[0] == ("Adult, XGBoost", "0.600", "0.100", "0.200", "0.190", "0.200", "0.150")
     assert toward_mean(replace(results, under_mean=None)).note == "Not in these results."
 
 

@@ -162,12 +162,15 @@ def _mean(results: StudyResults) -> str:
     earlier = results.under_mean
     if earlier is None:
         return "These results come without those of the mean."
-    boosted = {
-        variant: pair(earlier, {**BRITTLE, "variant": variant}).of("model", BOOSTED)
-        for variant in ("default", "baseline mode")
-    }
-    own, typical = (f"{number(mean(both.plain))} → {number(mean(both.hardened))}" for both in boosted.values())
+    boosted = [
+        pair(earlier, {**BRITTLE, "variant": variant}).of("model", BOOSTED) for variant in ("default", "baseline mode")
+    ]
+    worst = [both.of("model", ("lightgbm",)).of("dataset", ("bank_marketing",)) for both in boosted]
+    own, typical, worst_own, worst_typical = (
+        f"{number(mean(both.plain))} → {number(mean(both.hardened))}" for both in (*boosted, *worst)
+    )
     return (
         f"For boosted trees the brittle share of confident rows went {own} by labels of the same mean. Judged by "
-        f"labels of existing values, the same models went {typical}."
+        f"labels of values that exist, the same models went {typical}. The difference is largest for LightGBM on Bank, "
+        f"{worst_own} against {worst_typical}; where fields are numeric there is hardly any."
     )

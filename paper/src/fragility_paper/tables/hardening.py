@@ -291,7 +291,7 @@ def forest_values(results: StudyResults, metric: str, limit: str, rate: float) -
 def toward_mean(results: StudyResults) -> Table:
     """Boosted trees hardened toward the mean, judged under `mean` and under `typical`, beside the present ones."""
     header = (
-        "Data set", "toward `mean`: brittle under `mean`, plain", "hardened", "brittle under `typical`, plain",
+        "Units", "toward `mean`: brittle under `mean`, plain", "hardened", "brittle under `typical`, plain",
         "hardened", "toward `typical`: brittle under `typical`, plain", "hardened",
     )  # fmt: skip
     earlier = results.under_mean
@@ -299,10 +299,13 @@ def toward_mean(results: StudyResults) -> Table:
         return Table("mean", "Toward the mean", header, ((NOTHING,) * len(header),), "Not in these results.")
     columns = ((earlier, "default"), (earlier, "baseline mode"), (results, "default"))
     pairs = [pair(found, {**BRITTLE, "variant": variant}).of("model", BOOSTED) for found, variant in columns]
-    titles = {name: (name,) for name in datasets_of(results)}
     rows = [
-        (DATASETS[name].title, *(cell for found in pairs for cell in found.of("dataset", one).cells()[:2]))
-        for name, one in titles.items()
+        (
+            f"{DATASETS[name].title}, {MODELS[model].title}",
+            *(cell for found in pairs for cell in found.of("dataset", (name,)).of("model", (model,)).cells()[:2]),
+        )
+        for name in datasets_of(results)
+        for model in BOOSTED
     ]
     rows.append(("Mean", *(cell for found in pairs for cell in found.cells()[:2])))
     note = (
