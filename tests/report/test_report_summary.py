@@ -240,7 +240,8 @@ def test_several_audits_are_matched_by_id() -> None:
     one, other = small_audit(200), small_audit(150, depth=2)
     report = fg.Report.of({"first": one, "second": other})
     (pair,) = report.summary.paired
-    assert [one.setting for one in pair.differences] == ["depth"] and pair.shared == 150 == pair.same_class
+    assert [one.setting for one in pair.differences] == ["depth"] and pair.comparable
+    assert pair.shared == 150 == pair.same_class
     both = [(a, other.by_id(a.id)) for a in one if a.id in range(150)]
     sure = [(a, b) for a, b in both if a.confidence >= 0.9 and b.confidence >= 0.9]
     flips = [(a.flipped and a.flip_budget <= 2, b.flipped and b.flip_budget <= 2) for a, b in sure]
@@ -250,6 +251,13 @@ def test_several_audits_are_matched_by_id() -> None:
     assert "second has another protocol than first: depth (6 against 2). RCMA, FDS" in report.markdown
     apart = fg.Report.of({"first": one, "second": replace_ids(other)})
     assert apart.summary.paired[0].shared == 0 and "share no row" in apart.markdown
+
+
+def test_one_model_under_two_baselines_is_not_told_as_two_models() -> None:
+    report = fg.Report.of({"first": small_audit(200), "second": small_audit(200, baseline="zero")})
+    assert "second and first do not compare: their protocols differ" in report.markdown
+    assert "flips early less" not in report.markdown and "flips early more" not in report.markdown
+    assert "Not comparable: second has another protocol" in report.markdown and " against zero)" in report.markdown
 
 
 def replace_ids(certs: fg.Certificates) -> fg.Certificates:

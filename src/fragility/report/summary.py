@@ -341,6 +341,11 @@ class PairedAudits:
     segments: tuple[ComparedSegments, ...]
     rank_correlation: float | None  # Spearman, of exposure over the shared rows
 
+    @property
+    def comparable(self) -> bool:
+        """Whether both audits ask the same question, so that a difference in flips is the models'."""
+        return not any(one.decides_flips for one in self.differences)
+
 
 @dataclass(frozen=True, slots=True)
 class Byline:

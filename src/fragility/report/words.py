@@ -622,6 +622,8 @@ def compared_headline(pair: PairedAudits) -> str:
     rows = f"Of {counted(pair.both_confident, 'row')} confident in both" if pair.shared else "Of their confident rows"
     shares = f"{percent(early.second.value)} against {percent(early.first.value)} flip early"
     told = f"{rows}, {shares}: {difference_told(early.difference)}"
+    if not pair.comparable:
+        return f"{brief(pair.second)} and {brief(pair.first)} do not compare: their protocols differ. {told}."
     names = f"{brief(pair.second)} flips early {{}} often than {brief(pair.first)}."
     if early.difference.lower > 0:
         return f"{names.format('more')} {told}."
@@ -635,7 +637,7 @@ def protocols_differ(pair: PairedAudits) -> str | None:
     if not pair.differences:
         return None
     told = f"{brief(pair.second)} has another protocol than {brief(pair.first)}: {list_differences(pair.differences)}."
-    if any(one.decides_flips for one in pair.differences):
+    if not pair.comparable:
         return f"Not comparable: {told} What differs below may come from the protocol, not from the model."
     if any(one.scales_scores for one in pair.differences):
         return f"{told} RCMA, FDS and exposure are not on the same scale; flips compare."
