@@ -66,6 +66,8 @@ def test_the_model_it_writes_is_the_one_harden_makes(folder, tmp_path):
         "exposure",
         "k*",
         "hold of a group",
+        "values of other rows",
+        "confident predictions break",
         "700 degraded copies",
     ):
         assert word in done.out, word

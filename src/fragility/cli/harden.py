@@ -259,16 +259,20 @@ class _Plan:
 
 
 def _print(plan: _Plan, hardened: Any, compared: AuditRows, seconds: float) -> None:
-    from fragility.hardening import Mending, protocol_for, standing
+    from fragility.hardening import Mending, protocol_for, standing, transfer_of
 
     def stands(model: Any, pi: fg.Protocol) -> Any:
         labels = None if compared.labels is None else compared.labels.to_numpy()
         return standing(model, compared.X, pi, labels, ids=compared.ids, engine=plan.engine, progress=None)
 
     after = protocol_for(hardened, plan.rows.X, plan.protocol)
-    mending = Mending(stands(plan.model, plan.protocol), stands(hardened, after))
+    transfer = transfer_of(
+        plan.model, hardened, compared.X, plan.rows.X, (plan.protocol, after), ids=compared.ids, engine=plan.engine
+    )
+    mending = Mending(stands(plan.model, plan.protocol), stands(hardened, after), transfer.lines())
     console = out()
     console.print(f"{plan.model.kind}, {mending.before.rows} rows:")
     console.print(escape(mending.to_text()))
+    console.print(escape(transfer.sentence()))
     rows = len(plan.rows.X)
     console.print(f"trained on {rows} rows and {rows * plan.how['copies']} degraded copies in {seconds:.1f} s")

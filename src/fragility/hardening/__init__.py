@@ -9,6 +9,7 @@ epochs       a network stopped by validation rows of ours
 training     `harden`
 classifier   the same as a meta-estimator
 standing     what a model's predictions rest on, before and after
+transfer     whether a gain carries over to failures that training did not use
 choice       the rate by what it costs
 """
 
@@ -17,6 +18,7 @@ from fragility.hardening.classifier import HardenedClassifier
 from fragility.hardening.spaces import protocol_for
 from fragility.hardening.standing import Mending, Standing, standing
 from fragility.hardening.training import harden
+from fragility.hardening.transfer import Transfer, transfer_of
 
 __all__ = [
     "HardenedClassifier",
@@ -24,8 +26,10 @@ __all__ = [
     "RateChoice",
     "RateOutcome",
     "Standing",
+    "Transfer",
     "choose_rate",
     "harden",
     "protocol_for",
     "standing",
+    "transfer_of",
 ]

@@ -11,7 +11,7 @@ the terms of the independent loss (SPEC section 6b), group by group; unbounded, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,7 @@ class Mending:
 
     before: Standing
     after: Standing
+    further: Sequence[tuple[str, str, str, str]] = ()  # lines of the table that others bring
 
     @property
     def lost_holds(self) -> list[tuple[str, float, float]]:
@@ -107,11 +108,11 @@ class Mending:
 
     def to_text(self) -> str:
         """Return a table: what each model predicts, what it rests on, and which groups lost their hold."""
-        lines = [("", "before", "after", "change"), *self._quality_lines(), *self._evidence_lines()]
+        lines = [("", "before", "after", "change"), *self._quality_lines(), *self._evidence_lines(), *self.further]
         shown = self.lost_holds[:GROUPS_SHOWN]
         if shown:
             lines.append(("hold of a group on its own (mean share of the margin)", "", "", ""))
-            lines += [_line(f"  {name}", before, after) for name, before, after in shown]
+            lines += [line_of(f"  {name}", before, after) for name, before, after in shown]
         return "\n".join(aligned(lines))
 
     def _quality_lines(self) -> list[tuple[str, str, str, str]]:
@@ -119,7 +120,7 @@ class Mending:
         if before is None or after is None:
             return []
         words = (("accuracy", "accuracy"), ("AUROC", "auroc"), ("NLL", "nll"), ("calibration error (ECE)", "ece"))
-        return [_line(word, getattr(before, name), getattr(after, name), 4) for word, name in words]
+        return [line_of(word, getattr(before, name), getattr(after, name), 4) for word, name in words]
 
     def _evidence_lines(self) -> list[tuple[str, str, str, str]]:
         words = (
@@ -131,9 +132,10 @@ class Mending:
             ("mean exposure of all", "exposure"),
             ("mean flip budget k*", "flip_budget"),
         )
-        return [_line(word, getattr(self.before, name), getattr(self.after, name)) for word, name in words]
+        return [line_of(word, getattr(self.before, name), getattr(self.after, name)) for word, name in words]
 
 
-def _line(word: str, before: float, after: float, digits: int = 3) -> tuple[str, str, str, str]:
+def line_of(word: str, before: float, after: float, digits: int = 3) -> tuple[str, str, str, str]:
+    """Return a row of the table: what it is, before, after and the change."""
     change = after - before
     return word, number(before, digits), number(after, digits), "-" if math.isnan(change) else f"{change:+.{digits}f}"

@@ -1,0 +1,63 @@
+"""Whether what hardening gained carries over to failures that training did not use."""
+
+import math
+
+import numpy as np
+import pytest
+from small_audits import declared_model, whole_numbers
+
+import fragility as fg
+from fragility.hardening import Transfer, transfer_of
+from fragility.hardening.transfer import Judged
+
+TRAINED = Judged("baseline mean (as in training)", 0.593, 0.009)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "gained"),
+    [(0.593, 0.009, True), (0.012, 0.010, False), (0.30, 0.28, False), (0.30, 0.26, True), (0.02, 0.0, True)],
+)
+def test_a_trifle_is_no_gain(before, after, gained):
+    assert Judged("noise", before, after).gained is gained
+
+
+def test_no_confident_prediction_is_no_gain():
+    assert not Judged("noise", math.nan, 0.0).gained and not Judged("noise", 0.5, math.nan).gained
+
+
+def test_a_gain_under_the_trained_baseline_alone_is_said_to_be_that():
+    found = Transfer(TRAINED, (Judged("values of other rows", 0.008, 0.007), Judged("noise", 0.002, 0.001)))
+    assert found.only_as_trained
+    assert found.sentence() == (
+        "Fewer confident predictions break: baseline mean (as in training) 0.593 -> 0.009. The gain appears only under "
+        "the baseline that the model was trained with, not under values of other rows 0.008 -> 0.007 and noise 0.002 -> "
+        "0.001: do not count on it."
+    )
+
+
+def test_a_gain_that_carries_over_says_where_to():
+    found = Transfer(TRAINED, (Judged("values of other rows", 0.172, 0.148), Judged("noise", 0.02, 0.02)))
+    assert not found.only_as_trained
+    assert found.sentence().endswith(
+        "The gain carries over to values of other rows 0.172 -> 0.148, not to noise 0.020 -> 0.020."
+    )
+
+
+def test_without_a_gain_nothing_is_claimed():
+    found = Transfer(Judged("baseline typical (as in training)", 0.1, 0.1), (Judged("noise", 0.3, 0.1),))
+    assert not found.only_as_trained and found.sentence().startswith("Hardly fewer confident predictions break")
+
+
+def test_each_judge_is_its_own_held_out_stress():
+    model, X_train, X = declared_model(), whole_numbers(80, 0).to_numpy(), whole_numbers(150, 1).to_numpy()
+    milder = declared_model()
+    milder.coef_ = model.coef_ / 2
+    protocol = fg.Protocol.fit(model, X_train)
+    found = transfer_of(model, milder, X, X_train, (protocol, protocol))
+    for judged, stressors in zip(
+        (found.trained, *found.others), ((fg.Mask(), fg.Dropout()), (fg.Donor(),), (fg.Noise(),)), strict=True
+    ):
+        for share, one in ((judged.before, model), (judged.after, milder)):
+            labels = fg.label_brittle(one, X, protocol, fg.Stress(stressors), donors=X_train)
+            assert share == pytest.approx(np.mean(labels.brittle[labels.high_confidence]))
+    assert found.lines()[1][0].strip() == found.trained.by == f"baseline {protocol.baseline} (as in training)"
