@@ -30,8 +30,8 @@ def test_a_gain_under_the_trained_baseline_alone_is_said_to_be_that():
     assert found.only_as_trained
     assert found.sentence() == (
         "Fewer confident predictions break: baseline mean (as in training) 0.593 -> 0.009. The gain appears only under "
-        "the baseline that the model was trained with, not under values of other rows 0.008 -> 0.007 and noise 0.002 -> "
-        "0.001: do not count on it."
+        "the baseline that the model was trained with, not under values of other rows 0.008 -> 0.007 and noise 0.002 "
+        "-> 0.001: do not count on it."
     )
 
 
