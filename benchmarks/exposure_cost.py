@@ -55,7 +55,7 @@ def cost(dataset: str, model: str, bench: Bench, repeats: int) -> dict[str, Any]
     p = np.random.default_rng(0).dirichlet(np.ones(len(bench.rows.model.classes)), size=(n, grid))
     seconds = measure(
         {
-            "audit": lambda: fg.audit(bench.model, bench.test, protocol, progress=False),
+            "audit": lambda: fg.audit(bench.model, bench.test, protocol, progress=False, lattice=False),
             "derived": lambda: derive(claims, protocol),
             "margins": lambda: support_margin(p, claims.predicted[:, None]),
             "finish": lambda: finish(claims, bench),

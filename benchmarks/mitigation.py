@@ -125,7 +125,7 @@ def _predictive(model: Pipeline, X: Any, y: np.ndarray) -> dict[str, float]:
 
 
 def _fragility(model: Pipeline, X: Any, protocol: Protocol) -> dict[str, float]:
-    claims = audit(model, X, protocol, progress=False).claims
+    claims = audit(model, X, protocol, progress=False, lattice=False).claims
     labels = label_brittle(model, X, protocol)
     sure = int(labels.high_confidence.sum())
     return {

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fragility._lattice import declare_lattice, lattice_of_rows
+from fragility._lattice import declare_lattice, lattice_of_rows, search_most_exposed
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.canonical import Texts, combine_digests, row_digests
 from fragility.certificates import (
@@ -27,6 +27,7 @@ from fragility.certificates import (
     context_digest,
     declared_tolerance,
     derived_claims,
+    most_exposed,
     table_of,
 )
 from fragility.certificates import row_digests as claim_digests
@@ -57,7 +58,7 @@ def audit(
     engine: str = "auto",
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     progress: bool | Progress | None = None,
-    lattice: bool = False,
+    lattice: bool | None = None,
     rates: Any = None,
 ) -> Certificates:
     """Return one certificate for each row of ``X`` under ``protocol``.
@@ -78,9 +79,11 @@ def audit(
         Bound on the stressed rows held in memory at a time; it changes nothing in the result.
     progress : bool or callable, optional
         A bar on the terminal (the default if there is one), or a function (rows done, rows in all).
-    lattice : bool, default=False
-        Also search each row's smallest failing set, as :func:`find_failing_sets` does: exactly for tree ensembles and
-        linear models, elsewhere by asking the model for up to 10,000 states a row.
+    lattice : bool, optional
+        Whose smallest failing set to search, as :func:`find_failing_sets` does: True for every row, exactly for tree
+        ensembles and linear models, elsewhere by asking the model for up to 10,000 states per row; False for none. By
+        default the 1,000 most exposed confident rows of tree ensembles and linear models are searched, and the others
+        say ``not searched``.
     rates : float, mapping or Outages, optional
         How often evidence fails, as in :func:`failure_probability`: also say how likely each decision is lost. Implies
         ``lattice``.
@@ -120,10 +123,14 @@ def audit(
     auditor = Auditor.of(rows, protocol, engine, byte_budget)
     with progress_bar("auditing", progress) as report:
         certs = _certified_in_parts(auditor, rows, report)
-    if not lattice and rates is None:
+    declared = declare_lattice(rows, protocol, engine, rates, lattice)
+    if declared is None:
         return certs
-    declared = declare_lattice(rows, protocol, engine, rates)
-    return certs.with_lattice(lattice_of_rows(rows, protocol, declared, byte_budget, progress), declared)
+    if declared.most_exposed is None:
+        return certs.with_lattice(lattice_of_rows(rows, protocol, declared, byte_budget, progress), declared)
+    chosen = rows.take(most_exposed(certs.table, declared.most_exposed).tolist())
+    found = search_most_exposed(chosen, protocol, declared, byte_budget, progress)
+    return certs if found is None else certs.with_lattice(found, declared)
 
 
 def _certified_in_parts(auditor: Auditor, rows: EvidenceRows, report: Progress | None) -> Certificates:

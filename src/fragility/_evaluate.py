@@ -242,7 +242,13 @@ class _Work:
         """Certify, score and label validation rows, bound once."""
         bound = bind(model, X, certs.protocol)
         held = audit(
-            model, bound, certs.protocol, engine=self.engine, byte_budget=self.byte_budget, progress=self.progress
+            model,
+            bound,
+            certs.protocol,
+            engine=self.engine,
+            byte_budget=self.byte_budget,
+            progress=self.progress,
+            lattice=False,
         )
         rows, order = prepared(bound, self.engine), None
         if y is not None:

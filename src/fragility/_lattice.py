@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -12,7 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats
-from fragility.certificates import BEAM_WIDTH, LEAST_DRAWS, SEARCH_STATES, LatticeClaims, LatticeDeclaration, seed_of
+from fragility.certificates import (
+    BEAM_WIDTH,
+    LEAST_DRAWS,
+    MOST_EXPOSED,
+    SEARCH_STATES,
+    LatticeClaims,
+    LatticeDeclaration,
+    seed_of,
+)
 from fragility.engines.choice import refusal
 from fragility.engines.lattice.rule import FlipRule
 from fragility.engines.lattice.whole import MOST_LIVE, never_searches, row_blocks, whole_lattice
@@ -62,14 +71,26 @@ def largest_size(protocol: Protocol) -> int:
     return min(len(protocol.groups), MOST_LIVE)
 
 
-def declare_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, rates: Any) -> LatticeDeclaration:
-    """Return what a block of these rows will be made with; rates as in ``failure_probability``, or None."""
+def declare_lattice(
+    rows: EvidenceRows, protocol: Protocol, engine: str, rates: Any = None, wanted: bool | None = True
+) -> LatticeDeclaration | None:
+    """Return what a block of these rows will be made with; None where there will be none.
+
+    rates: as in ``failure_probability``; they are of every row.
+    wanted: True for every row, False for none; None for the most exposed rows, where an engine can read the model.
+    """
+    if wanted is False and rates is None:
+        return None
     lattice = None if engine == "neural" else whole_lattice(rows, protocol, engine, DEFAULT_BYTE_BUDGET)
+    partial = wanted is None and rates is None
+    if partial and lattice is None:
+        return None
     declared = LatticeDeclaration(
         engine=BLACKBOX if lattice is None else lattice.model.name,
         max_size=largest_size(protocol),
         budget=SEARCH_STATES,
         width=BEAM_WIDTH,
+        most_exposed=MOST_EXPOSED if partial else None,
     )
     if rates is None:
         return declared
@@ -100,6 +121,8 @@ def lattice_of_rows(
     progress: bool | Report | None = False,
 ) -> LatticeClaims:
     """Return the block of some rows: each row's depends on the declaration and on nothing else here."""
+    if not len(rows):
+        return _no_rows(len(protocol.groups))
     found = find_failing_sets(
         rows.model,
         rows,
@@ -118,6 +141,26 @@ def lattice_of_rows(
     with progress_bar("failure probabilities", progress) as report:
         chances = failure_of_rows(rows, protocol, failures, draws, seed, declared.engine, byte_budget, report)
     return _with_chances(block, chances)
+
+
+def search_most_exposed(
+    rows: EvidenceRows,
+    protocol: Protocol,
+    declared: LatticeDeclaration,
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    progress: bool | Report | None = False,
+) -> LatticeClaims | None:
+    """Return the block of rows that nobody asked to be searched; None, with a warning, where the engine gives up."""
+    try:
+        return lattice_of_rows(rows, protocol, declared, byte_budget, progress)
+    except EngineError as error:
+        warnings.warn(f"smallest failing sets were not searched: {error}", stacklevel=4)
+        return None
+
+
+def _no_rows(n_groups: int) -> LatticeClaims:
+    none = np.empty(0, dtype=np.int64)
+    return LatticeClaims((), none, none, np.empty((0, n_groups), dtype=bool), none)
 
 
 def _sets_of(found: FailingSets, declared: LatticeDeclaration) -> LatticeClaims:

@@ -421,7 +421,7 @@ class FragilityCalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ig
         Certificates
             One a row.
         """
-        return audit(self.model, X, self.protocol, engine=self.engine, progress=False)
+        return audit(self.model, X, self.protocol, engine=self.engine, progress=False, lattice=False)
 
     def fragility(self, X: Any) -> Floats:
         """Return the FDS of the rows.

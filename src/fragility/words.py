@@ -8,6 +8,7 @@ MINIMUM = "minimum"
 UPPER_BOUND = "upper bound"
 NONE_AT_ALL = "none at all, proved"
 UNDECIDED = "not decided"
+NOT_SEARCHED = "not searched"
 RARE = 1e-4
 SHOWN = 3  # names of a list in the middle of a sentence
 

@@ -20,6 +20,7 @@ from fragility.certificates.folder import (
 from fragility.certificates.lattice import (
     BEAM_WIDTH,
     LEAST_DRAWS,
+    MOST_EXPOSED,
     SEARCH_STATES,
     LatticeClaims,
     LatticeDeclaration,
@@ -44,6 +45,7 @@ from fragility.certificates.manifest import (
     manifest_text,
 )
 from fragility.certificates.parts import PART_ROWS, encoded_part, part_name
+from fragility.certificates.searched import RANKED, most_exposed
 from fragility.certificates.stored import StoredAudit, open_audit
 from fragility.certificates.summary import CONFIDENT, AuditSummary
 from fragility.certificates.table import claims_of, schema_of, table_of
@@ -58,8 +60,10 @@ __all__ = [
     "LIMITS",
     "MANIFEST_FILE",
     "MEASURED",
+    "MOST_EXPOSED",
     "PART_ROWS",
     "PER_STEP",
+    "RANKED",
     "RANKED_BY",
     "SEARCH_STATES",
     "WORK_FOLDER",
@@ -95,6 +99,7 @@ __all__ = [
     "lattice_digests",
     "manifest_bytes",
     "manifest_text",
+    "most_exposed",
     "open_audit",
     "part_name",
     "read_folder",

@@ -36,6 +36,7 @@ from fragility.certificates.lattice import (
 from fragility.certificates.manifest import check_manifest
 from fragility.certificates.parts import PART_ROWS, cut
 from fragility.certificates.pictures import collapse_curve, plain_table, side_by_side
+from fragility.certificates.searched import join_block, most_exposed, split_block
 from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
 from fragility.certificates.table import check_schema, claims_of, table_of
 from fragility.errors import CertificateError
@@ -115,7 +116,8 @@ class Certificates:
         Parameters
         ----------
         block : LatticeClaims
-            Smallest failing sets and failure probabilities of the same rows, in the same order.
+            Smallest failing sets and failure probabilities of the same rows, in the same order; where the declaration
+            says so, of the most exposed rows, most exposed first.
         declaration : LatticeDeclaration
             What they were searched with.
 
@@ -124,11 +126,16 @@ class Certificates:
         Certificates
             With the block's row digests and root digest.
         """
-        if block.ids != tuple(self.table.column("id").to_pylist()):
-            raise CertificateError("the lattice block is of other rows than the certificates")
         own = self.table.select(self.table.column_names[: self.table.column_names.index("digest") + 1])
+        count = declaration.most_exposed
+        covered = own.select(["id"]) if count is None else own.select(["id"]).take(pa.array(most_exposed(own, count)))
+        if block.ids != tuple(covered.column("id").to_pylist()):
+            raise CertificateError("the lattice block is of other rows than the certificates")
         context = lattice_context(self.manifest, declaration)
-        table, digests = with_block(own, block, declaration, context, self.protocol)
+        base = own if count is None else covered
+        table, digests = with_block(base, block, declaration, context, self.protocol)
+        if count is not None:
+            table = join_block(own, table, declaration)
         declared = {**declaration.to_dict(), "root_digest": combine_digests(digests)}
         return Certificates(table, self.protocol, {**self.manifest, "lattice": declared}, self.protocol_signature)
 
@@ -301,7 +308,8 @@ class Certificates:
         root = combine_digests(digest_from_text(text) for text in table.column("digest").to_pylist())
         derived: dict[str, Any] = {"rows": len(table), "root_digest": root}
         if self.manifest["lattice"] is not None:
-            roots = combine_digests(digest_from_text(text) for text in table.column("lattice_digest").to_pylist())
+            texts = table.column("lattice_digest").drop_null().to_pylist()  # null: not searched
+            roots = combine_digests(digest_from_text(text) for text in texts)
             derived["lattice"] = {**self.manifest["lattice"], "root_digest": roots}
         return Certificates(table, self.protocol, {**self.manifest, **derived}, self.protocol_signature)
 
@@ -478,7 +486,10 @@ class Certificates:
         """
         check_manifest(self.manifest, saved=False)
         check_schema(self.table, self.protocol, self.classes, self._block_columns, extent=self.extent)
-        return write_folder(folder, cut(self.table), self.protocol, self.manifest, self.protocol_signature)
+        table, beside, declared = self.table, dict[str, pa.Table](), self.lattice_declaration
+        if declared is not None and declared.is_partial:
+            table, beside["searched"] = split_block(table, declared)
+        return write_folder(folder, cut(table), self.protocol, self.manifest, self.protocol_signature, beside)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Certificates:

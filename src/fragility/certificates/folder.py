@@ -13,14 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from fragility.canonical import digest_bytes
 from fragility.certificates.digests import FORMAT
+from fragility.certificates.lattice import LatticeDeclaration, declaration_in
 from fragility.certificates.manifest import SAVED_FIELDS, check_manifest, digest_in_name, kind_of, manifest_text
 from fragility.certificates.parts import (
+    beside_name,
     decoded_part,
     encoded_part,
     part_name,
@@ -28,6 +31,7 @@ from fragility.certificates.parts import (
     short_digest,
     signature_name,
 )
+from fragility.certificates.searched import check_block_table, join_block
 from fragility.envelopes import signed_protocol
 from fragility.errors import CertificateError
 from fragility.files import (
@@ -111,11 +115,12 @@ def write_folder(
     protocol: Protocol,
     manifest: Mapping[str, Any],
     protocol_signature: bytes | None = None,
+    beside: Mapping[str, pa.Table] = MappingProxyType({}),
 ) -> Path:
     """Write an audit; after any interruption, even a kill, the folder holds the old audit or the new one, whole."""
     with writing_into(folder) as (target, alone):
         try:
-            commit(target, placed_parts(target, parts), protocol, manifest, protocol_signature)
+            commit(target, placed_parts(target, parts), protocol, manifest, protocol_signature, beside)
         finally:
             if alone:
                 remove_unnamed(target)
@@ -159,12 +164,17 @@ def commit(
     protocol: Protocol,
     manifest: Mapping[str, Any],
     protocol_signature: bytes | None = None,
+    beside: Mapping[str, pa.Table] = MappingProxyType({}),
 ) -> None:
-    """Make an audit the one that is there; ``placed`` puts its parts in place, one by one, and names them."""
+    """Make an audit the one that is there; ``placed`` puts its parts in place, one by one, and names them.
+
+    beside: tables that lie beside the parts, by kind, in the order of ``tables_beside``.
+    """
     sweep_parts(target)
     files = dict(placed)
+    tables = [(kind, encoded_part(table)) for kind, table in beside.items()]
     declared = protocol.to_json().encode()
-    documents = {protocol_name(declared): declared}
+    documents = {**{beside_name(kind, data): data for kind, data in tables}, protocol_name(declared): declared}
     if protocol_signature is not None:
         documents[signature_name(protocol_signature)] = protocol_signature
     for name, data in documents.items():
@@ -228,11 +238,28 @@ def read_folder(folder: Path) -> AuditFolder:
             for name in part_names(manifest)
         ]
         try:
-            return AuditFolder(manifest, protocol, pa.concat_tables(tables), signature)
+            table = pa.concat_tables(tables)
         except pa.ArrowException as error:
             raise CertificateError(f"the certificate files of {folder} do not have the same columns") from error
+        searched = read_searched(folder, manifest, protocol)
+        if searched is not None:
+            table = join_block(table, *searched)
+        return AuditFolder(manifest, protocol, table, signature)
 
     return _read_steady(folder, read)
+
+
+def read_searched(
+    folder: Path, manifest: Mapping[str, Any], protocol: Protocol
+) -> tuple[pa.Table, LatticeDeclaration] | None:
+    """Return the table of searched rows and its declaration; None where every row was searched, or none was."""
+    declared = declaration_in(manifest)
+    if declared is None or not declared.is_partial:
+        return None
+    (name,) = _named_as("searched", manifest)
+    block = decoded_part(content_of(folder, manifest, name), str(folder / name), protocol)
+    check_block_table(block, declared)
+    return block, declared
 
 
 def read_declarations(folder: Path) -> tuple[dict[str, Any], Protocol, bytes | None]:

@@ -3,6 +3,8 @@
 The block is optional. It has columns of its own behind the row digest, a digest of its own for each row, a root of its
 own, and a declaration in the manifest from which anybody can search again: how far, with how many states, at which
 rates. Whatever engine searched is named, but takes no part in the digests: what is decided is the same for all.
+
+A block may cover the most exposed rows only (`certificates.searched`); the others then say that they were not searched.
 """
 
 from __future__ import annotations
@@ -24,15 +26,26 @@ from fragility.certificates.digests import FORMAT, PROBABILITY_UNIT, _bytes_of, 
 from fragility.certificates.table import _floats, _indices, _list_of, _nullable, _whole
 from fragility.errors import CertificateError
 from fragility.protocol import Protocol
-from fragility.words import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, events_in_words, none_up_to, rates_in_words
+from fragility.words import (
+    MINIMUM,
+    NONE_AT_ALL,
+    NOT_SEARCHED,
+    UNDECIDED,
+    UPPER_BOUND,
+    events_in_words,
+    none_up_to,
+    rates_in_words,
+)
 
 FOUND = (MINIMUM, UPPER_BOUND)
 ABSENT = -1  # a size or count that is null
 # How a model is searched that can only be asked. Nobody chooses these, or an author could search as little as he likes.
 SEARCH_STATES, BEAM_WIDTH = 10_000, 8
 LEAST_DRAWS, MOST_DRAWS = 2**12, 2**20
+MOST_EXPOSED = 1000  # rows that are searched where nobody asked for every row
 PROBABILITY_NOISE = 1e-9  # sums of the same terms in another order
-DECLARED = ("engine", "max_size", "budget", "width", "rates", "draws", "seed", "events")
+DECLARED = ("engine", "most_exposed", "max_size", "budget", "width", "rates", "draws", "seed", "events")
+OUTSIDE_THE_CONTEXT = ("engine", "most_exposed")  # who searched, and which other rows: no part of a row's digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,7 @@ class LatticeDeclaration:
     draws: int | None = None
     seed: int | None = None
     events: list[dict[str, Any]] | None = None  # {"groups": [...], "count": n}
+    most_exposed: int | None = None  # how many of the confident rows were searched at most; None: every row
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> LatticeDeclaration:
@@ -59,6 +73,11 @@ class LatticeDeclaration:
     def has_failures(self) -> bool:
         return self.rates is not None or self.events is not None
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether only the most exposed rows were searched."""
+        return self.most_exposed is not None
+
     def condition(self, protocol: Protocol) -> str:
         """How evidence fails, in words."""
         if self.rates is not None:
@@ -66,8 +85,9 @@ class LatticeDeclaration:
         return events_in_words(sum(event["count"] for event in self.events or ()))
 
     def states(self) -> tuple[str, ...]:
-        """The words a row's search may end with; their positions are what is hashed."""
-        return (MINIMUM, UPPER_BOUND, none_up_to(self.max_size), NONE_AT_ALL, UNDECIDED)
+        """The words a row's search may end with; their positions are what is hashed. The last is no search at all."""
+        searched = (MINIMUM, UPPER_BOUND, none_up_to(self.max_size), NONE_AT_ALL, UNDECIDED)
+        return (*searched, NOT_SEARCHED) if self.is_partial else searched
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +114,11 @@ class LatticeClaims:
         arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "ids"}
         taken: dict[str, Any] = {name: None if values is None else values[chosen] for name, values in arrays.items()}
         return LatticeClaims(ids=tuple(self.ids[i] for i in chosen), **taken)
+
+    def searched(self, declaration: LatticeDeclaration) -> Booleans:
+        """(n,) the rows that were searched."""
+        words = declaration.states()
+        return self.smallest_state != words.index(NOT_SEARCHED) if declaration.is_partial else np.ones(len(self), bool)
 
 
 def declaration_in(manifest: Mapping[str, Any]) -> LatticeDeclaration | None:
@@ -230,8 +255,7 @@ def lattice_digests(claims: LatticeClaims, context: bytes) -> list[bytes]:
 
 def lattice_context(manifest: Mapping[str, Any], declaration: LatticeDeclaration) -> bytes:
     """Return what binds a row's block to its protocol, its model and what was declared; not to an engine."""
-    declared = declaration.to_dict()
-    del declared["engine"]
+    declared = {name: value for name, value in declaration.to_dict().items() if name not in OUTSIDE_THE_CONTEXT}
     model = manifest["model"]
     document = {
         "format": FORMAT,
@@ -265,6 +289,10 @@ def check_declaration(manifest: Mapping[str, Any], protocol: Protocol, engines: 
         whole_numbers["draws"] = (declared.draws, LEAST_DRAWS, MOST_DRAWS)
     elif declared.draws is not None or declared.seed is not None:
         raise CertificateError("lattice in the manifest declares draws or a seed, but no rates")
+    if declared.is_partial:
+        whole_numbers["most_exposed"] = declared.most_exposed, MOST_EXPOSED, MOST_EXPOSED
+        if declared.has_failures:
+            raise CertificateError("lattice in the manifest declares failures of some rows only; they are of every row")
     for name, (value, low, high) in whole_numbers.items():
         if type(value) is not int or not low <= value <= high:
             wanted = f"{low}" if low == high else f"a whole number from {low} to {high}"

@@ -28,6 +28,7 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # A part of the certificates has its place in the input before that, counted from 00000.
 CONTENT_NAME = re.compile(
     r"(?P<kind>certificates)-(?P<place>\d{5,})-(?P<part>[0-9a-f]{16})\.parquet"
+    r"|(?P<beside>searched)-(?P<table>[0-9a-f]{16})\.parquet"
     r"|(?P<document>protocol|protocol-signature)-(?P<digest>[0-9a-f]{16})\.json"
 )
 VERSION = re.compile(r"[\w.+!-]{1,64}")
@@ -84,7 +85,7 @@ def check_manifest(manifest: Mapping[str, Any], *, saved: bool) -> None:
     signature = manifest["protocol_signature"]
     _require(("protocol_signature",), "null or a digest", signature, signature is None or _is_digest(signature))
     if saved:
-        _check_files(manifest["files"], signature)
+        _check_files(manifest["files"], [*tables_beside(manifest), "protocol"], signature)
 
 
 def check_words(manifest: Mapping[str, Any], protocol: Protocol, engines: Sequence[str]) -> None:
@@ -172,25 +173,32 @@ def _check_versions(versions: Any) -> None:
 
 
 def kind_of(name: str) -> str:
-    """Return what a data file holds, by its name: certificates, protocol or protocol-signature."""
+    """Return what a data file holds, by its name: certificates, searched, protocol or protocol-signature."""
     match = CONTENT_NAME.fullmatch(name)
-    return "" if match is None else match["kind"] or match["document"]
+    return "" if match is None else match["kind"] or match["beside"] or match["document"]
 
 
-def _check_files(files: Any, signature: str | None) -> None:
+def tables_beside(manifest: Mapping[str, Any]) -> list[str]:
+    """Return the kinds of tables that lie beside the parts, in the order in which the manifest names them."""
+    lattice = manifest["lattice"]
+    return ["searched"] if lattice is not None and lattice["most_exposed"] is not None else []
+
+
+def _check_files(files: Any, others: list[str], signature: str | None) -> None:
     named = isinstance(files, Mapping) and all(
         _is_digest(digest) and isinstance(name, str) and digest[7:23] == digest_in_name(name)
         for name, digest in files.items()
     )
     _require(("files",), "file names that begin their own digests", files, bool(named))
-    documents = ["protocol"] if signature is None else ["protocol", "protocol-signature"]
+    documents = others if signature is None else [*others, "protocol-signature"]
     parts = len(files) - len(documents)
     named_as = [(match["place"], kind_of(name)) for name in files if (match := CONTENT_NAME.fullmatch(name))]
     expected = [*((place_text(i), "certificates") for i in range(parts)), *((None, kind) for kind in documents)]
     if parts < 1 or named_as != expected:
         raise CertificateError(
-            "files in the manifest must name the parts of the certificates in order, from 00000, then one protocol, "
-            f"then the envelope of protocol_signature if there is one, got {list(files)[:4]}"
+            "files in the manifest must name the parts of the certificates in order, from 00000, then the table of "
+            "searched rows if only some were, then one protocol, then the envelope of protocol_signature if there is "
+            f"one, got {list(files)[:4]}"
         )
     if signature is not None and list(files.values())[-1] != signature:
         raise CertificateError("files in the manifest must name the envelope of protocol_signature, and no other")
@@ -199,7 +207,7 @@ def _check_files(files: Any, signature: str | None) -> None:
 def digest_in_name(name: str) -> str | None:
     """Return the digits of the digest that a data file's name holds; None for any other name."""
     match = CONTENT_NAME.fullmatch(name)
-    return None if match is None else match["part"] or match["digest"]
+    return None if match is None else match["part"] or match["table"] or match["digest"]
 
 
 def place_text(place: int) -> str:

@@ -108,6 +108,11 @@ def part_name(place: int, data: bytes) -> str:
     return f"certificates-{place_text(place)}-{short_digest(data)}.parquet"
 
 
+def beside_name(kind: str, data: bytes) -> str:
+    """Return the file name of a table that lies beside the parts."""
+    return f"{kind}-{short_digest(data)}.parquet"
+
+
 def protocol_name(data: bytes) -> str:
     """Return the file name of a protocol."""
     return f"protocol-{short_digest(data)}.json"

@@ -17,9 +17,17 @@ import pyarrow.compute as pc
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import Extent
 from fragility.certificates.collection import Certificates, as_int, check_ranked_by, report_on
-from fragility.certificates.folder import content_of, part_names, read_declarations, read_manifest, without_files
+from fragility.certificates.folder import (
+    content_of,
+    part_names,
+    read_declarations,
+    read_manifest,
+    read_searched,
+    without_files,
+)
 from fragility.certificates.lattice import LatticeDeclaration, declaration_in, lattice_columns
 from fragility.certificates.parts import decoded_part, rows_of_part
+from fragility.certificates.searched import join_block
 from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
 from fragility.certificates.table import check_schema
 from fragility.errors import CertificateError
@@ -123,15 +131,40 @@ class StoredAudit:
             The part is missing, unreadable, or not the one the manifest names.
         """
         name = self.part_names[place]
+        beside = self._block_beside(columns)
+        stored = columns if columns is None or beside is None else ["id", *(c for c in columns if c not in beside[0])]
         try:
             data = content_of(self.folder, self._saved, name)
         except FileNotFoundError as error:
             raise self._lost(name) from error
-        table = decoded_part(data, str(self.folder / name), self.protocol, columns)
-        if columns is None:
-            block = lattice_columns(self.lattice_declaration)
-            check_schema(table, self.protocol, self.classes, block, extent=self.extent)
+        table = decoded_part(data, str(self.folder / name), self.protocol, stored)
+        if beside is not None:
+            table = join_block(table, *beside[1])
+        if columns is not None:
+            return table.select(list(columns))
+        check_schema(
+            table, self.protocol, self.classes, lattice_columns(self.lattice_declaration), extent=self.extent
+        )
         return table
+
+    def _block_beside(
+        self, columns: Sequence[str] | None
+    ) -> tuple[frozenset[str], tuple[pa.Table, LatticeDeclaration]] | None:
+        """Return the names of the block's columns and the block, where it lies beside the parts and is asked for."""
+        declared = self.lattice_declaration
+        if declared is None or not declared.is_partial:
+            return None
+        names = frozenset(name for name, _ in lattice_columns(declared))
+        return None if columns is not None and not names.intersection(columns) else (names, self._searched)
+
+    @cached_property
+    def _searched(self) -> tuple[pa.Table, LatticeDeclaration]:
+        try:
+            found = read_searched(self.folder, self._saved, self.protocol)
+        except FileNotFoundError as error:
+            raise self._lost(Path(error.filename).name) from error
+        assert found is not None
+        return found
 
     def _lost(self, name: str) -> CertificateError:
         if read_manifest(self.folder) == self._saved:

@@ -61,7 +61,7 @@ def standing(
 ) -> Standing:
     """Audit and stress the predictions of a model on some rows."""
     rows = bind(model, X, protocol, ids)
-    certs = audit(model, rows, protocol, engine=engine, progress=progress)
+    certs = audit(model, rows, protocol, engine=engine, progress=progress, lattice=False)
     labels = label_brittle(model, rows, protocol, stress, engine=engine, progress=progress)
     summary, confident = certs.summary(), int(labels.high_confidence.sum())
     return Standing(

@@ -175,7 +175,7 @@ class Bench:
         return claims_from(trace_blackbox(self.rows, self.protocol), self.rows, self.protocol)
 
     def end_to_end(self) -> object:
-        return fg.audit(self.model, self.test, self.protocol, progress=False)
+        return fg.audit(self.model, self.test, self.protocol, progress=False, lattice=False)
 
     @property
     def engine(self) -> str:

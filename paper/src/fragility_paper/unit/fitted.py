@@ -78,6 +78,7 @@ class FittedUnit:
             ids=positions.tolist(),
             engine=self.engine,
             progress=False,
+            lattice=False,
         )
 
 
