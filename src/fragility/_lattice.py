@@ -122,7 +122,7 @@ def lattice_of_rows(
 ) -> LatticeClaims:
     """Return the block of some rows: each row's depends on the declaration and on nothing else here."""
     if not len(rows):
-        return _no_rows(len(protocol.groups))
+        return no_lattice(protocol)
     found = find_failing_sets(
         rows.model,
         rows,
@@ -158,9 +158,10 @@ def search_most_exposed(
         return None
 
 
-def _no_rows(n_groups: int) -> LatticeClaims:
+def no_lattice(protocol: Protocol) -> LatticeClaims:
+    """Return the block of no rows."""
     none = np.empty(0, dtype=np.int64)
-    return LatticeClaims((), none, none, np.empty((0, n_groups), dtype=bool), none)
+    return LatticeClaims((), none, none, np.empty((0, len(protocol.groups)), dtype=bool), none)
 
 
 def _sets_of(found: FailingSets, declared: LatticeDeclaration) -> LatticeClaims:

@@ -25,7 +25,7 @@ UNSEARCHED = {"smallest_state": NOT_SEARCHED, "smallest_set": []}  # of a row wi
 def most_exposed(table: pa.Table, count: int) -> Integers:
     """Return the positions of the confident rows with the largest exposure, most exposed first.
 
-    Equal exposures are ordered by row digest, so the choice depends neither on the order of the rows nor on their parts.
+    Equal exposures are ordered by row digest, so that the choice depends neither on the rows' order nor on their parts.
     """
     confident = np.flatnonzero(table.column("confidence").to_numpy() >= CONFIDENT)
     if len(confident) > count:

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 from fragility._audit import Auditor, certified, input_row_digests
-from fragility._lattice import declare_lattice, lattice_of_rows
+from fragility._lattice import declare_lattice, lattice_of_rows, no_lattice, search_most_exposed
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.certificates import (
     EXTENTS,
@@ -23,6 +23,7 @@ from fragility.certificates import (
     LatticeClaims,
     LatticeDeclaration,
     lattice_context,
+    most_exposed,
     with_block,
 )
 from fragility.engines.trace import Trace
@@ -30,6 +31,7 @@ from fragility.errors import DataError
 from fragility.evidence import EvidenceRows
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
+from fragility.scale.keeping import Choice, Keeper
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,14 @@ class AuditedBatch:
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
+
+
+@dataclass(frozen=True, eq=False)
+class FoundBlock:
+    """The block of the most exposed rows, most exposed first."""
+
+    table: pa.Table  # ids, and the block's columns
+    digests: bytes  # 32 bytes per row
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,17 +96,46 @@ class BatchAuditor:
         return TracedBatch(rows, self.auditor.trace(rows), self._block(rows))
 
     def _block(self, rows: EvidenceRows) -> LatticeClaims | None:
-        if self.lattice is None:
+        if self.lattice is None or self.lattice.is_partial:
             return None
         return lattice_of_rows(rows, self.protocol, self.lattice, self.auditor.byte_budget)
+
+    @property
+    def choice(self) -> Choice:
+        """The rows to keep for the end of the audit."""
+        return Choice(None if self.lattice is None else self.lattice.most_exposed)
+
+    def search_kept(self, keeper: Keeper) -> FoundBlock | None:
+        """Return the block of the most exposed rows, the most exposed first; None where there is none."""
+        declared = self.lattice
+        if declared is None or declared.most_exposed is None:
+            return None
+        tables, digests, claims = list[pa.Table](), list[bytes](), list[pa.Table]()
+        for rows in keeper.alike():
+            found: LatticeClaims | None = no_lattice(self.protocol)
+            if len(rows):
+                bound = self.auditor.bind(frame_of(rows.frame), rows.ids)
+                found = search_most_exposed(bound, self.protocol, declared, self.auditor.byte_budget)
+            if found is None:
+                return None
+            table, own = self._with_block(rows.claims.select(["id"]), found, declared)
+            tables.append(table)
+            digests += own
+            claims.append(rows.claims)
+        order = most_exposed(pa.concat_tables(claims), declared.most_exposed)
+        return FoundBlock(pa.concat_tables(tables).take(pa.array(order)), b"".join(digests[i] for i in order))
+
+    def _with_block(
+        self, table: pa.Table, block: LatticeClaims, declared: LatticeDeclaration
+    ) -> tuple[pa.Table, list[bytes]]:
+        return with_block(table, block, declared, lattice_context(self._bound_to(), declared), self.protocol)
 
     def certify(self, traced: TracedBatch) -> AuditedBatch:
         """Return the certificates of traced rows: the second half, which can run beside the next batch's first."""
         part = certified(traced.trace, traced.rows, self.protocol, self.context, self.extent)
         table, block_digests = part.table, list[bytes]()
         if traced.block is not None and self.lattice is not None:
-            context = lattice_context(self._bound_to(), self.lattice)
-            table, block_digests = with_block(table, traced.block, self.lattice, context, self.protocol)
+            table, block_digests = self._with_block(table, traced.block, self.lattice)
         return AuditedBatch(
             table=table,
             digests=b"".join(part.digests),
@@ -120,7 +159,7 @@ def prepare(
     engine: str = "auto",
     claims: Extent = "full",
     byte_budget: int = DEFAULT_BYTE_BUDGET,
-    lattice: bool = False,
+    lattice: bool | None = None,
     rates: Any = None,
 ) -> BatchAuditor:
     """Return an auditor of batches, made ready on ``X``, the first rows to audit.
@@ -132,8 +171,7 @@ def prepare(
         raise DataError(f"claims must be one of {', '.join(EXTENTS)}, got {claims!r}")
     rows = bind(Model.wrap(model), frame_of(X), protocol, ids)
     ready = Auditor.of(rows, protocol, engine, byte_budget)
-    declared = declare_lattice(rows, protocol, engine, rates) if lattice or rates is not None else None
-    return BatchAuditor(ready, ready.context, claims, declared)
+    return BatchAuditor(ready, ready.context, claims, declare_lattice(rows, protocol, engine, rates, lattice))
 
 
 def frame_of(X: Any) -> Any:

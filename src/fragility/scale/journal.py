@@ -15,11 +15,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from fragility.canonical import digest_bytes
 from fragility.certificates import WORK_FOLDER, encoded_part, part_name
@@ -184,6 +187,10 @@ class Journal:
     def data(self, record: PartRecord) -> bytes:
         """Return the bytes of a finished part."""
         return self._part_path(record).read_bytes()
+
+    def claims(self, record: PartRecord, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of a finished part."""
+        return pq.read_table(pa.BufferReader(self.data(record)), columns=list(columns))
 
     def roots(self, records: list[PartRecord]) -> list[str]:
         """Return the root digests over all parts: of claims, of input, and of the lattice block if there is one."""

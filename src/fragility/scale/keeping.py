@@ -62,11 +62,13 @@ class Keeper:
 
     choice: Choice
     parts: dict[int, KeptRows] = field(default_factory=dict)  # by the place of the part
+    none: KeptRows | None = None  # no rows, of the types that all have
 
     def add(self, place: int, rows: KeptRows | None) -> None:
         """Take the rows of another part, and let go of those that are not wanted any more."""
-        if rows is None or not len(rows):
+        if rows is None:
             return
+        self.none = self.none or rows.take([])
         self.parts[place] = rows
         wanted = self.choice.of(pa.concat_tables([part.claims for part in self.parts.values()]))
         start, left = 0, dict[int, KeptRows]()
@@ -78,12 +80,12 @@ class Keeper:
         self.parts = left
 
     def alike(self) -> list[KeptRows]:
-        """Return the rows of all parts; parts whose fields have the same types are put together."""
+        """Return the rows of all parts, at least one piece; parts whose fields have the same types are together."""
         found: dict[tuple[Any, ...], list[KeptRows]] = {}
         for place in sorted(self.parts):
             part = self.parts[place]
-            found.setdefault(tuple(map(str, part.frame.dtypes)) + tuple(part.frame.columns), []).append(part)
-        return [_together(parts) for parts in found.values()]
+            found.setdefault((*part.frame.columns, *part.frame.dtypes), []).append(part)
+        return [_together(parts) for parts in found.values()] or ([] if self.none is None else [self.none])
 
 
 def _together(parts: list[KeptRows]) -> KeptRows:

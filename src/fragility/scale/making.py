@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol as Interface
 
 import numpy as np
-import pyarrow.parquet as pq
-from pyarrow import BufferReader
+import pyarrow as pa
 from threadpoolctl import threadpool_limits
 
 from fragility._audit import input_row_digests, manifest_of
@@ -28,6 +27,7 @@ from fragility.progress import Report
 from fragility.protocol import Protocol
 from fragility.scale.batch import BatchAuditor, TracedBatch
 from fragility.scale.journal import EncodedPart, Journal, PartRecord, packed_digest
+from fragility.scale.keeping import Keeper, KeptRows
 from fragility.scale.source import RawPart, RowSource
 
 FIRST_ROWS = 1024  # on which model and engine are made ready, whatever the size of the parts
@@ -72,6 +72,7 @@ class Task:
     place: int
     rows: RowsToRead
     known: PartRecord | None = None
+    known_claims: pa.Table | None = None  # of the finished part: those by which rows are kept for the end
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +84,7 @@ class MadePart:
     known: PartRecord | None
     encoded: EncodedPart | None  # None: it was finished before
     input_digest: str
+    kept: KeptRows | None  # rows that may be wanted at the end of the audit
     id_keys: bytes  # 16 bytes a row; none where the ids are the rows' numbers
 
 
@@ -109,12 +111,21 @@ class PartMaker:
 
     def _made(self, task: Task) -> MadePart:
         part = task.rows.read(self.source)
-        encoded = None
+        encoded, claims = None, task.known_claims
         if task.known is None:
-            encoded = EncodedPart.of(self.auditor.certify(traced_part(self.auditor, part, self.source)))
+            batch = self.auditor.certify(traced_part(self.auditor, part, self.source))
+            encoded, claims = EncodedPart.of(batch), batch.table
         digest = input_digest_of(self.auditor, part) if encoded is None else encoded.input_digest
+        kept = rows_to_keep(self.auditor, part, claims)
         keys = b"" if part.numbered else id_keys(part.ids).tobytes()
-        return MadePart(task.place, part.start, task.known, encoded, digest, keys)
+        return MadePart(task.place, part.start, task.known, encoded, digest, kept, keys)
+
+
+def rows_to_keep(auditor: BatchAuditor, part: RawPart, certificates: pa.Table | None) -> KeptRows | None:
+    """Return the rows of a part that may be wanted at the end of the audit; None where none will be."""
+    if not auditor.choice or certificates is None:
+        return None
+    return auditor.choice.among(part.frame, part.ids, certificates)
 
 
 def traced_part(auditor: BatchAuditor, part: RawPart, source: RowSource | None = None) -> TracedBatch:
@@ -181,6 +192,7 @@ class Collector:
     journal: Journal
     total: int  # rows, as far as known; 0 where not
     report: Report | None
+    keeper: Keeper
     records: dict[int, PartRecord] = field(default_factory=dict)
     seen: SeenIds = field(default_factory=SeenIds)
     rows_done: int = 0
@@ -199,6 +211,7 @@ class Collector:
             check_unchanged(made.known, made.input_digest, made.start, self.journal)
         record = made.known or self.journal.write(made.place, _present(made.encoded))
         self._check_distinct(made, record)
+        self.keeper.add(made.place, made.kept)
         self.records[made.place] = record
         self.rows_done += record.rows
         if self.report is not None:
@@ -209,8 +222,7 @@ class Collector:
             return
         twice = self.seen.add_keys(np.frombuffer(made.id_keys, dtype=f"S{KEY_BYTES}"))
         if twice is not None:
-            data = self.journal.data(record)
-            own_id = pq.read_table(BufferReader(data), columns=["id"]).column("id")[twice].as_py()
+            own_id = self.journal.claims(record, ["id"]).column("id")[twice].as_py()
             raise DataError(f"ids must be distinct, {own_id!r} appears twice")
 
     def in_order(self) -> list[PartRecord]:
@@ -234,13 +246,24 @@ def check_unchanged(known: PartRecord, digest: str, start: int, journal: Journal
 
 
 def finish_audit(
-    journal: Journal, auditor: BatchAuditor, records: list[PartRecord], alone: bool, envelope: bytes | None = None
+    journal: Journal,
+    auditor: BatchAuditor,
+    records: list[PartRecord],
+    keeper: Keeper,
+    alone: bool,
+    envelope: bytes | None = None,
 ) -> None:
-    """Bind the parts together and make them the folder's audit; an envelope is the signature of its protocol."""
+    """Search the rows that were kept, bind the parts together and make them the folder's audit.
+
+    An envelope is the signature of its protocol.
+    """
     root, input_digest, *lattice_root = journal.roots(records)
+    declared, found = auditor.lattice, auditor.search_kept(keeper)
+    if declared is not None and declared.is_partial:
+        declared = None if found is None else declared
+        lattice_root = [] if found is None else [packed_digest(bytearray(found.digests))]
     rows, evaluations = sum(record.rows for record in records), sum(record.evaluations for record in records)
     manifest = manifest_of(auditor.model, auditor.protocol, auditor.engine, evaluations, input_digest, rows)
-    declared = auditor.lattice
     whole = completed(
         manifest,
         rows,
@@ -249,7 +272,8 @@ def finish_audit(
         lattice=None if declared is None else {**declared.to_dict(), "root_digest": lattice_root[0]},
         protocol_signature=None if envelope is None else digest_bytes(envelope),
     )
-    commit(journal.target, journal.placed(records), auditor.protocol, whole, envelope)
+    beside = {} if found is None else {"searched": found.table}
+    commit(journal.target, journal.placed(records), auditor.protocol, whole, envelope, beside)
     journal.discard()
     if alone:
         remove_unnamed(journal.target)

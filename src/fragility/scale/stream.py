@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 from pyarrow import fs as arrow_fs
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
@@ -25,6 +26,7 @@ from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
 from fragility.scale.batch import BatchAuditor, TracedBatch, prepare
 from fragility.scale.journal import EncodedPart, Journal, PartRecord
+from fragility.scale.keeping import KEPT_CLAIMS, Keeper, KeptRows
 from fragility.scale.making import (
     FIRST_ROWS,
     Collector,
@@ -37,6 +39,7 @@ from fragility.scale.making import (
     finish_audit,
     input_digest_of,
     placing_errors,
+    rows_to_keep,
     traced_part,
 )
 from fragility.scale.source import CsvFormat, RawPart, RowSource, open_source
@@ -56,7 +59,7 @@ def audit_files(
     engine: str = "auto",
     part_rows: int = PART_ROWS,
     byte_budget: int = DEFAULT_BYTE_BUDGET,
-    lattice: bool = False,
+    lattice: bool | None = None,
     rates: Any = None,
     protocol_signature: str | os.PathLike[str] | None = None,
     csv: CsvFormat | None = None,
@@ -98,8 +101,9 @@ def audit_files(
         Rows of a part, which is what is held in memory at a time and what an interruption can lose.
     byte_budget : int, default=256 MiB
         As in :func:`audit`.
-    lattice : bool, default=False
-        As in :func:`audit`: also search each row's smallest failing set.
+    lattice : bool, optional
+        As in :func:`audit`: whose smallest failing set to search; by default that of the 1,000 most exposed confident
+        rows, where an engine can read the model.
     rates : float, mapping or Outages, optional
         As in :func:`audit`: how often evidence fails; also say how likely each decision is lost.
     protocol_signature : path, optional
@@ -180,7 +184,7 @@ def audit_files(
             else:
                 run.work_on(workers)
             run.seen = SeenIds()  # no longer needed, and the digests are
-            finish_audit(run.journal, ready, run.records, alone, envelope)
+            finish_audit(run.journal, ready, run.records, run.keeper, alone, envelope)
         except (OSError, FragilityError) as error:
             raise _with_hint(error, run) from error
         finally:
@@ -221,6 +225,9 @@ class _Run:
     seen: SeenIds = field(default_factory=SeenIds)
     rows_done: int = 0
 
+    def __post_init__(self) -> None:
+        self.keeper = Keeper(self.auditor.choice)
+
     def key(self) -> dict[str, Any]:
         """Return what must be the same in a run that goes on with the parts of this one."""
         source, model = self.source, self.auditor.model
@@ -248,7 +255,7 @@ class _Run:
         with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as finisher:
             parts = self._known_rows()
             upcoming: Future[Any] = reader.submit(next, parts, None)
-            finishing: Future[PartRecord] | None = None
+            finishing: Future[tuple[PartRecord, KeptRows | None]] | None = None
             place = 0
             while (given := upcoming.result()) is not None:
                 upcoming = reader.submit(next, parts, None)
@@ -256,11 +263,11 @@ class _Run:
                 if known is not None:
                     self._wait(finishing)
                     finishing = None
-                    self._note(known)
+                    self._note(known, rows_to_keep(self.auditor, part, self._claims_of(known)))
                 else:
                     traced = traced_part(self.auditor, part, self.source)
                     self._wait(finishing)
-                    finishing = finisher.submit(self._finish_part, place, traced)
+                    finishing = finisher.submit(self._finish_part, place, traced, part)
                     del traced  # whoever finishes it lets go of it before the next one is made
                 place += 1
             self._wait(finishing)
@@ -282,14 +289,19 @@ class _Run:
                 f"ids must be distinct, {twice!r} appears twice among the first {part.start + len(part)} rows"
             )
 
-    def _finish_part(self, place: int, traced: TracedBatch) -> PartRecord:
-        return self.journal.write(place, EncodedPart.of(self.auditor.certify(traced)))
+    def _claims_of(self, known: PartRecord) -> pa.Table | None:
+        return self.journal.claims(known, KEPT_CLAIMS) if self.auditor.choice else None
 
-    def _wait(self, finishing: Future[PartRecord] | None) -> None:
+    def _finish_part(self, place: int, traced: TracedBatch, part: RawPart) -> tuple[PartRecord, KeptRows | None]:
+        batch = self.auditor.certify(traced)
+        return self.journal.write(place, EncodedPart.of(batch)), rows_to_keep(self.auditor, part, batch.table)
+
+    def _wait(self, finishing: Future[tuple[PartRecord, KeptRows | None]] | None) -> None:
         if finishing is not None:
-            self._note(finishing.result())
+            self._note(*finishing.result())
 
-    def _note(self, record: PartRecord) -> None:
+    def _note(self, record: PartRecord, kept: KeptRows | None) -> None:
+        self.keeper.add(len(self.records), kept)
         self.records.append(record)
         self.rows_done += record.rows
         if self.report is not None:
@@ -299,7 +311,7 @@ class _Run:
 
     def work_on(self, workers: Workers) -> None:
         """Have workers make every part that is not finished yet."""
-        collector = Collector(self.auditor, self.journal, self.source.count or 0, self.report)
+        collector = Collector(self.auditor, self.journal, self.source.count or 0, self.report, self.keeper)
         collector.take_all(workers.made(PartMaker(self.auditor, self.source), self._tasks()))
         self.records = collector.in_order()
 
@@ -312,4 +324,5 @@ class _Run:
         else:
             rows = (Span(start, min(size, total - start)) for start in range(0, total, size))
         for place, own in enumerate(rows):
-            yield Task(place, own, self.journal.record(place))
+            known = self.journal.record(place)
+            yield Task(place, own, known, None if known is None else self._claims_of(known))

@@ -22,6 +22,7 @@ from fragility.progress import progress_bar
 from fragility.protocol import Protocol
 from fragility.scale.batch import BatchAuditor, prepare
 from fragility.scale.journal import Journal
+from fragility.scale.keeping import Keeper
 from fragility.scale.making import Collector, Failure, MadePart, finish_audit
 from fragility.scale.source import RawPart
 
@@ -75,12 +76,22 @@ def prepare_table(
     engine: str,
     claims: Extent,
     byte_budget: int = DEFAULT_BYTE_BUDGET,
+    lattice: bool | None = None,
 ) -> TableAuditor:
-    """Return the function, made ready on the first rows."""
+    """Return the function, made ready on the first rows; lattice as in ``audit``."""
     if not first.num_rows:
         raise DataError("there are no rows to audit; at least one was expected")
     part = columns.part(first)
-    ready = prepare(model, part.frame, protocol, ids=part.ids, engine=engine, claims=claims, byte_budget=byte_budget)
+    ready = prepare(
+        model,
+        part.frame,
+        protocol,
+        ids=part.ids,
+        engine=engine,
+        claims=claims,
+        byte_budget=byte_budget,
+        lattice=lattice,
+    )
     return TableAuditor(ready, columns)
 
 
@@ -111,9 +122,9 @@ def collect(
         journal = Journal(target)
         journal.begin({}, resume=False)
         try:
-            collector = Collector(auditor, journal, total, report)
+            collector = Collector(auditor, journal, total, report, Keeper(auditor.choice))
             collector.take_all(parts)
-            finish_audit(journal, auditor, collector.in_order(), alone)
+            finish_audit(journal, auditor, collector.in_order(), collector.keeper, alone)
         except BaseException:
             journal.discard()  # nobody could go on with it: what the cluster held is gone
             raise
