@@ -38,6 +38,7 @@ from fragility.arrays import Booleans, Floats, Integers
 from fragility.certificates import (
     PART_ROWS,
     PER_STEP,
+    RANKED,
     Certificates,
     Claims,
     LatticeClaims,
@@ -58,6 +59,7 @@ from fragility.certificates import (
     lattice_context,
     lattice_contradictions,
     lattice_digests,
+    most_exposed,
     open_audit,
     row_digests,
 )
@@ -382,6 +384,7 @@ def _checked_rows(audit: Audit) -> _Loaded:
     keys: list[npt.NDArray[np.bytes_]] = []
     digests, block_digests, wrong_digests, wrong = bytearray(), bytearray(), list[Difference](), list[str]()
     declared, count = audit.lattice_declaration, 0
+    ranked: pa.Table | None = None
     for table in audit.batches():
         claims = _claims_in(table, audit)
         bad = contradictions(claims, audit.protocol, audit.extent)
@@ -391,6 +394,7 @@ def _checked_rows(audit: Audit) -> _Loaded:
             own, differing = _lattice_digests_of(table, block, audit)
             block_digests += own
             wrong_digests += differing[: MAX_KEPT - len(wrong_digests)]
+            ranked = _searchable(table, block, audit, ranked)
         count += len(bad)
         wrong += [f"{name} of row {claims.ids[i]}" for i, name in bad[: 5 - len(wrong)]]
         keys.append(id_keys(claims.ids))
@@ -400,7 +404,37 @@ def _checked_rows(audit: Audit) -> _Loaded:
     _check_counts(audit, np.concatenate(keys) if keys else np.empty(0, dtype="S16"))
     if count:
         raise CertificateError(f"{count} claims contradict the other claims of their rows: {', '.join(wrong)}")
+    _check_searched(audit, ranked)
     return _Loaded(audit, np.concatenate(keys), digests, tuple(wrong_digests), block_digests)
+
+
+def _searchable(table: pa.Table, block: LatticeClaims, audit: Audit, before: pa.Table | None) -> pa.Table | None:
+    """Return the rows that must have been searched, given those of earlier parts; None where all or none were."""
+    declared = audit.lattice_declaration
+    if declared is None or declared.most_exposed is None:
+        return None
+    rows = table.select(["id", *RANKED])
+    if _is_selection(audit):  # which rows were more exposed than these is not known any more
+        rows = rows.filter(pa.array(block.searched(declared)))
+    rows = rows if before is None else pa.concat_tables([before, rows])
+    return rows.take(pa.array(most_exposed(rows, declared.most_exposed)))
+
+
+def _check_searched(audit: Audit, expected: pa.Table | None) -> None:
+    """Refuse an audit that searched other rows than the most exposed ones."""
+    if expected is None:
+        return
+    searched, wanted = audit.searched_ids, expected.column("id").to_pylist()
+    if searched != wanted:
+        missing = next((own for own in wanted if own not in set(searched)), None)
+        told = "in another order" if missing is None and len(searched) == len(wanted) else f"without row {missing!r}"
+        told = f"with {len(searched)} rows instead of {len(wanted)}" if len(searched) > len(wanted) else told
+        raise CertificateError(f"the rows searched are not the most exposed confident ones of this audit: {told}")
+
+
+def _is_selection(audit: Audit) -> bool:
+    """Whether these are some of the certificates of an audit, such as the most fragile."""
+    return bool(audit.manifest["input"]["rows"] != audit.manifest["rows"])
 
 
 def _claims_in(table: pa.Table, audit: Audit) -> Claims:
@@ -453,9 +487,13 @@ def _lattice_digests_of(table: pa.Table, block: LatticeClaims, audit: Audit) -> 
     """Return the digests of some rows' blocks, and where those stated are others."""
     declared = audit.lattice_declaration
     assert declared is not None
-    digests = lattice_digests(block, lattice_context(audit.manifest, declared))
-    stated = table.column("lattice_digest").to_pylist()
-    return b"".join(digests), _stated_otherwise("lattice_digest", block.ids, stated, digests)
+    searched = block.searched(declared)
+    mine, stated = block.take(np.flatnonzero(searched).tolist()), table.column("lattice_digest")
+    digests = lattice_digests(mine, lattice_context(audit.manifest, declared))
+    wrong = _stated_otherwise("lattice_digest", mine.ids, stated.filter(pa.array(searched)).to_pylist(), digests)
+    for place in np.flatnonzero(~searched & np.asarray(stated.is_valid())):
+        wrong.append(Difference(block.ids[place], "lattice_digest", stated[int(place)].as_py(), "none: not searched"))
+    return b"".join(digests), wrong
 
 
 # --- digests, protocol, model, input ------------------------------------------------------------------------
@@ -608,8 +646,10 @@ class _Recomputed:
     bad_rows: int = 0
     differences: list[Difference] = field(default_factory=list)
     impossible: str | None = None  # why the engine that the manifest names can never have read the model
-    # Of the lattice block: rows for which the model itself was asked about every smaller set, rows with a claim that
-    # was not recomputed, why the declared engine can never have searched them or cannot here, rows that do not hold.
+    # Of the lattice block: rows that have one, rows for which the model itself was asked about every smaller set, rows
+    # with a claim that was not recomputed, why the declared engine can never have searched them or cannot here, and
+    # rows that do not hold.
+    searched: int = 0
     asked: int = 0
     unsearched: int = 0
     never: str | None = None
@@ -712,6 +752,12 @@ def _confirm_block(table: pa.Table, rows: EvidenceRows, audit: Audit, found: _Re
         return
     tolerance = declared_tolerance(audit.protocol)["margin"]
     claimed = lattice_claims_of(table, declared, audit.protocol)
+    if declared.is_partial:
+        searched = np.flatnonzero(claimed.searched(declared)).tolist()
+        claimed, rows = claimed.take(searched), rows.take(searched)
+    if not len(rows):
+        return
+    found.searched += len(rows)
     confirmed = confirm_lattice(claimed, rows, audit.protocol, declared, tolerance, False)
     found.asked += confirmed.asked
     found.unsearched += len(rows) - int(confirmed.searched.sum())
@@ -742,13 +788,11 @@ def _how_searched(declared: LatticeDeclaration, found: _Recomputed) -> str:
     if found.unread is not None:
         return (
             f"the {declared.engine} engine cannot read the model here ({found.unread}): {found.unsearched} of "
-            f"{found.recomputed} rows were not searched again"
+            f"{found.searched} rows were not searched again"
         )
     if declared.engine == BLACKBOX:
-        return f"{found.recomputed} rows searched again by asking the model"
-    return (
-        f"{found.recomputed} rows searched again; for {found.asked} the model itself was asked about every smaller set"
-    )
+        return f"{found.searched} rows searched again by asking the model"
+    return f"{found.searched} rows searched again; for {found.asked} the model itself was asked about every smaller set"
 
 
 def compare_claims(

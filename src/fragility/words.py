@@ -22,6 +22,40 @@ def and_words(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+ONE_WAY = "the path is only one way to lose it"
+
+
+def flips_in_words(
+    path: Sequence[str],
+    flip_budget: int | None,
+    flips_to: str | None,
+    smallest: Sequence[str],
+    state: str | None,
+    weakest: float | None,
+) -> str:
+    """Return what it takes to flip a prediction, to follow on what was predicted.
+
+    path: the groups in order of removal; the first ``flip_budget`` of them flip it, None: all of them do not.
+    smallest, state: the smallest failing set known and how far it is proved; empty and None where nothing was searched.
+    weakest: the mildest weakening of evidence that flips it; None: none does.
+    """
+    removals = f"the path of {len(path)} removals" if len(path) != 1 else "its one removal"
+    fewer = smallest if smallest and (flip_budget is None or len(smallest) < flip_budget) else ()
+    unsearched = state is None or state == NOT_SEARCHED
+    if flip_budget is not None:
+        told = f", but without {and_words(path[:flip_budget])} it flips{'' if flips_to is None else f' to {flips_to}'}"
+        if fewer:
+            return f"{told}; the loss of {and_words(fewer)} is enough"
+        return f"{told}; {ONE_WAY}, and fewer groups may do" if unsearched and flip_budget > 1 else told
+    if fewer:
+        return f", but without {and_words(fewer)} it flips, which {removals} does not show"
+    weakened = "" if weakest is None else f", but evidence weakened by {weakest:.0%} does"
+    if state == NONE_AT_ALL:
+        return f", and no loss of whole groups flips it{weakened}"
+    told = f", and {removals} does not flip it{weakened}"
+    return f"{told}; {ONE_WAY}" if unsearched else told
+
+
 def artificial_in_words(baseline: str, fields: Sequence[str]) -> str:
     """`for 9 nominal fields (job, marital, ...) the baseline mean is a value that no training row has`."""
     shown = f"{', '.join(fields[:SHOWN])}{', ...' if len(fields) > SHOWN else ''}"

@@ -14,6 +14,7 @@ from fragility.certificates.folder import (
     read_manifest,
     read_protocol,
     read_protocol_signature,
+    read_searched,
     remove_unnamed,
     writing_into,
 )
@@ -45,7 +46,7 @@ from fragility.certificates.manifest import (
     manifest_text,
 )
 from fragility.certificates.parts import PART_ROWS, encoded_part, part_name
-from fragility.certificates.searched import RANKED, most_exposed
+from fragility.certificates.searched import RANKED, join_block, most_exposed
 from fragility.certificates.stored import StoredAudit, open_audit
 from fragility.certificates.summary import CONFIDENT, AuditSummary
 from fragility.certificates.table import claims_of, schema_of, table_of
@@ -92,6 +93,7 @@ __all__ = [
     "digest_text",
     "encoded_part",
     "identical",
+    "join_block",
     "lattice_claims_of",
     "lattice_columns",
     "lattice_context",
@@ -106,6 +108,7 @@ __all__ = [
     "read_manifest",
     "read_protocol",
     "read_protocol_signature",
+    "read_searched",
     "remove_unnamed",
     "row_digests",
     "schema_of",

@@ -9,7 +9,7 @@ from fragility.certificates.pictures import collapse_curve, plain_table, side_by
 from fragility.models import ClassLabel
 from fragility.svg import escaped
 from fragility.text import visible
-from fragility.words import MINIMUM, NONE_AT_ALL, and_words, chance_in_words
+from fragility.words import MINIMUM, and_words, chance_in_words, flips_in_words
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ class Certificate:
         Of this row's claims.
     smallest_state : str or None
         How far the search for the smallest failing set got: ``minimum``, ``upper bound``, ``none up to K, proved``,
-        ``none at all, proved`` or ``not decided``. This and what follows is None without a lattice block.
+        ``none at all, proved``, ``not decided`` or ``not searched``. This and what follows is None without a lattice
+        block.
     smallest_size : int or None
         How many groups the smallest set found has; None where none was found.
     smallest_set : tuple of str or None
@@ -149,21 +150,15 @@ class Certificate:
         return self._path_sentence() + ("" if chance is None else f"; {chance}")
 
     def _path_sentence(self) -> str:
-        opening = f"{self.predicted!r} at {self.confidence:.0%}"
-        fewer = and_words(self.smallest_set) if self.fewer_suffice and self.smallest_set else None
-        if self.flipped:
-            becomes = f" to {self.flips_to!r}" if self.path_predicted else ""
-            told = f"{opening}, but without {and_words(self.failing_groups)} it flips{becomes}"
-            return told if fewer is None else f"{told}; the loss of {fewer} is enough"
-        if fewer is not None:
-            return f"{opening}, but without {fewer} it flips, which the path of {len(self.path)} removals does not show"
-        if self.smallest_state == NONE_AT_ALL:
-            return f"{opening}, and no loss of whole groups flips it"
-        weakest = min((v for v in self.thresholds.values() if v is not None), default=None)
-        if weakest is not None:
-            return f"{opening}; no {len(self.path)} removals change it, but evidence weakened by {weakest:.0%} does"
-        left = f" ({self._margin_left()})" if self.path_margin else ""
-        return f"{opening}, and it holds without its {len(self.path)} strongest groups{left}"
+        what = flips_in_words(
+            self.path,
+            self.flip_budget if self.flipped else None,
+            repr(self.flips_to) if self.flipped and self.path_predicted else None,
+            self.smallest_set or (),
+            self.smallest_state,
+            min((value for value in self.thresholds.values() if value is not None), default=None),
+        )
+        return f"{self.predicted!r} at {self.confidence:.0%}{what}"
 
     def chance(self) -> str | None:
         """Return how likely the decision is lost, in words; None where the audit was given no rates.
@@ -198,12 +193,6 @@ class Certificate:
         if self.fewer_suffice:
             words.append(f"the path takes {self.flip_budget}" if self.flipped else "the path finds none")
         return "; ".join(words)
-
-    def _margin_left(self) -> str:
-        if self.path_margin[-1] >= self.margin:
-            return "its margin does not shrink"
-        share = self.path_margin[-1] / self.margin if self.margin > 0 else 0.0
-        return f"{max(share, 0.0):.0%} of its margin left"
 
     def story(self) -> str:
         """Return the removal path in lines: what went, what margin was left, where it flipped.

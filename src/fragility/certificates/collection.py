@@ -171,6 +171,15 @@ class Certificates:
         return None if declared is None else lattice_claims_of(self.table, declared, self.protocol)
 
     @property
+    def searched_ids(self) -> list[Hashable]:
+        """Ids of the rows whose smallest failing set was searched; the most exposed first where only some were."""
+        declared = self.lattice_declaration
+        if declared is None:
+            return []
+        searched = split_block(self.table, declared)[1] if declared.is_partial else self.table
+        return list(searched.column("id").to_pylist())
+
+    @property
     def _block_columns(self) -> list[tuple[str, pa.DataType]]:
         return lattice_columns(self.lattice_declaration)
 

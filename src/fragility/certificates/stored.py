@@ -89,6 +89,15 @@ class StoredAudit:
         """What the lattice block was searched with; None without a block."""
         return declaration_in(self.manifest)
 
+    @property
+    def searched_ids(self) -> list[Hashable]:
+        """Ids of the rows whose smallest failing set was searched; the most exposed first where only some were."""
+        declared = self.lattice_declaration
+        if declared is None:
+            return []
+        tables = [self._searched[0]] if declared.is_partial else self.batches(["id"])
+        return [own_id for table in tables for own_id in table.column("id").to_pylist()]
+
     def __len__(self) -> int:
         return int(self.manifest["rows"])
 
@@ -142,9 +151,7 @@ class StoredAudit:
             table = join_block(table, *beside[1])
         if columns is not None:
             return table.select(list(columns))
-        check_schema(
-            table, self.protocol, self.classes, lattice_columns(self.lattice_declaration), extent=self.extent
-        )
+        check_schema(table, self.protocol, self.classes, lattice_columns(self.lattice_declaration), extent=self.extent)
         return table
 
     def _block_beside(

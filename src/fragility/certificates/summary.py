@@ -14,7 +14,7 @@ import pyarrow as pa
 from fragility.equality import NanEqual
 from fragility.errors import DataError
 from fragility.scores import EARLY
-from fragility.words import NONE_AT_ALL, UNDECIDED, UPPER_BOUND
+from fragility.words import NONE_AT_ALL, NOT_SEARCHED, UNDECIDED, UPPER_BOUND
 
 CONFIDENT = 0.9
 
@@ -47,6 +47,7 @@ class AuditSummary(NanEqual):
     no_flip_under: Mapping[str, float]
     accuracy: float | None = None
     confident_accuracy: float | None = None
+    searched: int | None = None  # rows whose smallest failing set was searched
     fewer_suffice: int | None = None  # rows whose path flips, but with more groups than need be
     path_missed: int | None = None  # rows whose path never flips, though a set of groups does
     never_fails: int | None = None  # rows that no loss of whole groups flips, proved
@@ -141,6 +142,7 @@ def _lattice_tallied(table: pd.DataFrame) -> dict[str, float]:
     size, state = table["smallest_size"], table["smallest_state"]
     failures = {"decisions_lost": _sum(table["failure_probability"])} if "failure_probability" in table else {}
     return {
+        "searched": _sum(state != NOT_SEARCHED),
         "fewer_suffice": _sum(table["flipped"] & (size < table["flip_budget"])),
         "path_missed": _sum(~table["flipped"] & size.notna()),
         "never_fails": _sum(state == NONE_AT_ALL),
@@ -155,7 +157,7 @@ def _lattice_figures(total: Mapping[str, float]) -> dict[str, Any]:
     """Return the figures of the lattice block, none without one."""
     if "fewer_suffice" not in total:
         return {}
-    counts = ("fewer_suffice", "path_missed", "never_fails", "unsettled")
+    counts = ("searched", "fewer_suffice", "path_missed", "never_fails", "unsettled")
     figures: dict[str, Any] = {name: int(total[name]) for name in counts}
     figures["mean_smallest_size"] = _share(total["sizes"], int(total["with_a_set"]))
     if "decisions_lost" in total:

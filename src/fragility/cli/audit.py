@@ -58,7 +58,7 @@ from fragility.cli.tables import (
 )
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 from fragility.cli.wording import in_options
-from fragility.errors import ClusterError, FragilityError, ProtocolError, VerificationError
+from fragility.errors import ClusterError, DataError, FragilityError, ProtocolError, VerificationError
 from fragility.words import artificial_in_words
 
 if TYPE_CHECKING:
@@ -127,8 +127,13 @@ Sample = Annotated[
     int | None, typer.Option("--sample", metavar="N", min=1, help="Recompute only N rows, chosen at random.")
 ]
 Lattice = Annotated[
-    bool,
-    typer.Option("--lattice", help="Also find the smallest set of groups whose loss flips each prediction."),
+    bool | None,
+    typer.Option(
+        "--lattice/--no-lattice",
+        help="Find the smallest set of groups whose loss flips each prediction, or none of these sets. Without either, "
+        "those of the 1,000 most exposed confident predictions of tree ensembles and linear models.",
+        show_default=False,
+    ),
 ]
 FailureRates = Annotated[
     str | None,
@@ -170,7 +175,7 @@ def audit(
     space: Space = None,
     threshold: Threshold = None,
     positive: Positive = None,
-    lattice: Lattice = False,
+    lattice: Lattice = None,
     rates: FailureRates = None,
     by: ByColumns = None,
     engine: Engine = "auto",
@@ -209,6 +214,8 @@ def audit(
     """
     if protocol is not None:
         refuse_declared(context, "--protocol", DECLARED_BY_PROTOCOL)
+    if rates is not None and lattice is False:
+        raise DataError("--rates needs the search that --no-lattice leaves out; leave out one of the two")
     signature = _protocol_signature(protocol, protocol_signature)
     plan_folder(out_dir)
     cluster = _workers(on, workers)
@@ -374,11 +381,14 @@ def lattice_lines(certs: fg.Certificates | fg.StoredAudit, summary: AuditSummary
     declared = certs.lattice_declaration
     if declared is None:
         return []
-    fewer = f"in {summary.fewer_suffice} rows fewer groups suffice than the path found"
-    missed = f"in {summary.path_missed} the path finds none though some do" if summary.path_missed else ""
-    never = f"{summary.never_fails} predictions hold whatever groups are lost"
-    open_rows = f"{summary.unsettled} smallest sets are not settled" if summary.unsettled else ""
-    lines = ["; ".join(part for part in (fewer, missed, never, open_rows) if part)]
+    which = f"{summary.searched} most exposed confident predictions" if declared.is_partial else "predictions"
+    counts = (
+        f"for {summary.fewer_suffice} a smaller failing set exists than the path found",
+        f"for {summary.path_missed} the path found none, but a failing set exists" if summary.path_missed else "",
+        f"{summary.never_fails} hold whatever groups are lost",
+        f"{summary.unsettled} are not settled" if summary.unsettled else "",
+    )
+    lines = [f"smallest failing sets of the {which}: {'; '.join(filter(None, counts))}"] if summary.searched else []
     if summary.decisions_lost is not None:
         share = summary.decisions_lost / max(summary.rows, 1)
         condition = declared.condition(certs.protocol)

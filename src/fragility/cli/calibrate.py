@@ -128,9 +128,7 @@ class _Known:
     engine: str
 
     def probabilities_and_fds(self, rows: AuditRows) -> tuple[Floats, Floats]:
-        certificates = fg.audit(
-            self.model, rows.X, self.protocol, ids=rows.ids, engine=self.engine, lattice=False
-        )
+        certificates = fg.audit(self.model, rows.X, self.protocol, ids=rows.ids, engine=self.engine, lattice=False)
         order = [str(name) for name in (self.model.columns or [field.name for field in self.protocol.fields])]
         return self.model.probabilities(rows.X[order]), certificates.claims.fds
 

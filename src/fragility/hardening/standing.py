@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,7 @@ class Mending:
 
     before: Standing
     after: Standing
-    further: Sequence[tuple[str, str, str, str]] = ()  # lines of the table that others bring
+    further: Sequence[tuple[str, str, str, str]] = field(default=(), kw_only=True)  # lines that others bring
 
     @property
     def lost_holds(self) -> list[tuple[str, float, float]]:

@@ -195,7 +195,7 @@ class Case:
 class SmallestSet:
     """What the search over all subsets found for one prediction."""
 
-    state: str  # minimum, upper bound, none ... proved, or not decided
+    state: str  # minimum, upper bound, none ... proved, not decided, or not searched
     size: int | None  # None: none was found
     groups: tuple[str, ...]
     count: int | None  # how many sets of that size
@@ -208,6 +208,7 @@ class LatticeNumbers:
     """What the search over all subsets says of a set of predictions."""
 
     condition: str | None  # how evidence fails, in words; None where no failures were declared
+    searched: int  # predictions that were searched; all other counts are of these
     fewer: int  # predictions that fewer groups flip than the path needs, or that the path does not flip at all
     minimum: int  # predictions whose smallest failing set is proved
     by_size: tuple[tuple[int, int], ...]  # (groups, predictions whose smallest set found has so many)

@@ -32,6 +32,7 @@ from fragility.report.summary import (
     SetNumbers,
 )
 from fragility.scores import EARLY, EPSILON
+from fragility.words import MINIMUM, NOT_SEARCHED
 
 HALF = 0.5
 SHOWN_CASES = 20
@@ -41,7 +42,6 @@ EXPOSURE_STEPS = 10_000
 LOSS_STEPS = 1000
 LOSS_BINS = 20
 LOSS_TOP = {"targeted": 1.0, "independent": 4.0, "common": 1.0}
-MINIMUM = "minimum"  # the state of a search that proved its set to be smallest
 WHOLE = 10**9  # sums are taken of billionths, as whole numbers
 
 Counts = npt.NDArray[np.int64]
@@ -242,7 +242,7 @@ class LatticeTally:
 
     def __init__(self) -> None:
         self.seen = False
-        self.fewer = self.minimum = self.none = self.lost = 0
+        self.searched = self.fewer = self.minimum = self.none = self.lost = 0
         self.sizes: Counter[int] = Counter()
 
     def add(self, piece: Piece, places: Integers) -> None:
@@ -254,8 +254,11 @@ class LatticeTally:
         size = np.nan_to_num(np.asarray(table.column("smallest_size").to_numpy(), dtype=np.float64)).astype(np.int64)
         known, flipped = size > 0, piece.flipped[places]
         self.fewer += int((known & (~flipped | (size < piece.flip_budget[places]))).sum())
-        self.minimum += table.column("smallest_state").to_pylist().count(MINIMUM)
-        self.none += int((~known).sum())
+        states = table.column("smallest_state").to_pylist()
+        searched = len(states) - states.count(NOT_SEARCHED)
+        self.searched += searched
+        self.minimum += states.count(MINIMUM)
+        self.none += searched - int(known.sum())
         self.sizes.update(size[known].tolist())
         if "failure_probability" in table.column_names:
             self.lost += _whole_sum(np.asarray(table.column("failure_probability").to_numpy(), dtype=np.float64))
@@ -265,7 +268,8 @@ class LatticeTally:
         if not self.seen:
             return None
         lost = None if condition is None else self.lost / WHOLE
-        return LatticeNumbers(condition, self.fewer, self.minimum, tuple(sorted(self.sizes.items())), self.none, lost)
+        sizes = tuple(sorted(self.sizes.items()))
+        return LatticeNumbers(condition, self.searched, self.fewer, self.minimum, sizes, self.none, lost)
 
 
 def _steps(values: Floats, steps: int) -> Integers:

@@ -16,6 +16,7 @@ from fragility.report.summary import (
     FieldValue,
     GroupFacts,
     GroupRole,
+    LatticeNumbers,
     PairedAudits,
     ProtocolFacts,
     ReportSummary,
@@ -26,7 +27,7 @@ from fragility.report.summary import (
 )
 from fragility.segments import SegmentNumbers, SegmentShares
 from fragility.svg import shortened
-from fragility.words import artificial_in_words
+from fragility.words import artificial_in_words, flips_in_words
 
 LONGEST_NAME = 80
 LONGEST_IN_SENTENCE = 60
@@ -544,15 +545,16 @@ def review_command(audit: AuditNumbers, case: Case) -> str | None:
 
 def case_sentence(case: Case) -> str:
     """Return one sentence for someone who decides about a case."""
-    opening = f"{brief(case.predicted)!r} at {percent(case.confidence)}"
-    if case.flipped:
-        flipped = "it flips" if case.flips_to is None else f"it flips to {brief(case.flips_to)!r}"
-        return f"{opening}, but without {listed([brief(name) for name in case.path[: case.flip_budget]])} {flipped}"
-    weakest = min((value for value in case.thresholds.values() if value is not None), default=None)
-    if weakest is not None:
-        held = counted(len(case.path), "removal")
-        return f"{opening}; {held} do not change it, but evidence weakened by {weakest:.0%} does"
-    return f"{opening}, and it holds without its {counted(len(case.path), 'strongest group')}"
+    found = case.smallest
+    what = flips_in_words(
+        [brief(name) for name in case.path],
+        case.flip_budget if case.flipped else None,
+        None if case.flips_to is None else repr(brief(case.flips_to)),
+        [] if found is None else [brief(name) for name in found.groups],
+        None if found is None else found.state,
+        min((value for value in case.thresholds.values() if value is not None), default=None),
+    )
+    return f"{brief(case.predicted)!r} at {percent(case.confidence)}{what}"
 
 
 def smallest_words(case: Case, condition: str | None) -> str | None:
@@ -591,12 +593,17 @@ def lattice_words(audit: AuditNumbers) -> str | None:
     if found is None:
         return None
     told = (
-        f"A search over all subsets flips {of(found.fewer, focus.rows)} of them with fewer groups than their path "
-        f"names, and proves the smallest set of {of(found.minimum, focus.rows)}."
+        f"A search over all subsets of {'their groups' if found.searched == focus.rows else _searched_rows(found)} "
+        f"flips {of(found.fewer, found.searched)} of them with fewer groups than their path names, and proves the "
+        f"smallest set of {of(found.minimum, found.searched)}."
     )
     if found.expected_lost is None or found.condition is None:
         return told
     return f"{told} {found.condition.capitalize()}, about {found.expected_lost:,.1f} of {focus.rows:,} are lost."
+
+
+def _searched_rows(found: LatticeNumbers) -> str:
+    return f"the {counted(found.searched, 'most exposed one', 'most exposed')}"
 
 
 COMPARED = {

@@ -24,6 +24,7 @@ from fragility.review.rows import value_text
 from fragility.review.store import Bulk
 from fragility.review.views import BUDGETS, FLIPS, STATUSES, View, write_name
 from fragility.text import visible
+from fragility.words import flips_in_words
 
 STEPS = ("path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "one_step_confidence_drop")
 
@@ -248,7 +249,7 @@ def story_of(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, man
     flip = queued.flip_budget if queued.flipped else None
     path = tuple(str(name) for name in row["path"])
     return Story(
-        sentence=_sentence(cert) if cert else _short_sentence(queued),
+        sentence=_sentence(cert) if cert else _short_sentence(queued, row),
         curve=margin_curve(cert.path_margin, path, flip, queued.flips_to) if cert else None,
         steps=_steps(cert) if cert else (),
         drops=_drops(cert) if cert else (),
@@ -266,11 +267,18 @@ def _sentence(cert: Certificate) -> str:
     return f"Predicted {text}."
 
 
-def _short_sentence(queued: QueuedCase) -> str:
-    opening = f"Predicted {queued.label!r} at {queued.confidence:.0%}"
-    if not queued.flipped:
-        return f"{opening}; no removal on the path flips it."
-    return f"{opening}, but it flips without {', '.join(queued.failing)}."
+def _short_sentence(queued: QueuedCase, row: Mapping[str, Any]) -> str:
+    """Say what flips a prediction whose certificate was written without its steps."""
+    weakened = [value for name, value in row.items() if name.startswith("lambda_") and value is not None]
+    what = flips_in_words(
+        row["path"],
+        queued.flip_budget if queued.flipped else None,
+        None if queued.flips_to is None else repr(queued.flips_to),
+        row.get("smallest_set") or (),
+        row.get("smallest_state"),
+        min(weakened, default=None),
+    )
+    return f"Predicted {queued.label!r} at {queued.confidence:.0%}{what}."
 
 
 def _steps(cert: Certificate) -> tuple[Step, ...]:

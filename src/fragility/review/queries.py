@@ -24,7 +24,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fragility.certificates import read_manifest, read_protocol
+from fragility.certificates import join_block, read_manifest, read_protocol, read_searched
 from fragility.errors import CertificateError, DataError
 from fragility.policy import PREDICTED, ReviewPolicy
 from fragility.protocol import Protocol
@@ -125,6 +125,7 @@ class CaseIndex:
     ) -> None:  # fmt: skip
         self.folder, self.manifest, self.protocol, self.policy = folder, dict(manifest), protocol, policy
         self._parts = tuple(parts)
+        self._searched = read_searched(folder, manifest, protocol)
         self._schema = pq.read_schema(parts[0].path)
         self._scratch = tempfile.TemporaryDirectory(prefix="fragility-review-", ignore_cleanup_errors=True)
         settings: dict[str, str | bool | int | float | list[str]] = {
@@ -406,7 +407,7 @@ class CaseIndex:
         return found[0]
 
     def certificate_row(self, queued: QueuedCase) -> dict[str, Any]:
-        """Return the case's row of the certificate table, as it was written."""
+        """Return the case's row of the certificate table, with what a search of the most exposed rows found."""
         part = self._parts[bisect_right([part.first for part in self._parts], queued.case.place) - 1]
         with self._database.cursor() as cursor:
             try:
@@ -421,7 +422,10 @@ class CaseIndex:
             row = dict(zip(self.columns, values or (), strict=False))
         if row.get("digest") != queued.case.digest:
             raise CertificateError(REPLACED)
-        return row
+        if self._searched is None:
+            return row
+        block: dict[str, Any] = join_block(pa.table({"id": [row["id"]]}), *self._searched).to_pylist()[0]
+        return {**row, **block}
 
     def neighbours(self, view: View, viewer: str, here: QueuedCase) -> tuple[QueuedCase | None, QueuedCase | None]:
         """Return the cases before and after this one in a view, whether or not it is in the view itself."""
