@@ -113,7 +113,7 @@ def test_a_row_s_block_depends_on_no_other_row(seed, family, data):
 def test_the_block_changes_nothing_else():
     case, protocol = small("lightgbm")
     X = case.X_test[:10]
-    plain, with_block = fg.audit(case.model, X, protocol), fg.audit(case.model, X, protocol, lattice=True)
+    plain, with_block = (fg.audit(case.model, X, protocol, lattice=lattice) for lattice in (False, True))
     assert plain.manifest["lattice"] is None and plain.lattice is None
     assert with_block.table.select(plain.table.column_names) == plain.table
     assert with_block.manifest["root_digest"] == plain.manifest["root_digest"]
@@ -249,7 +249,7 @@ def test_the_summary_counts_what_the_path_does_not_show(certs):
     assert summary.unsettled == 0
     assert summary.decisions_lost == pytest.approx(sum(c.failure_probability for c in listed))
     case, protocol = small("lightgbm")
-    plain = fg.audit(case.model, case.X_test[:3], protocol).summary()
+    plain = fg.audit(case.model, case.X_test[:3], protocol, lattice=False).summary()
     assert plain.fewer_suffice is None and plain.decisions_lost is None
 
 

@@ -79,6 +79,7 @@ def test_what_was_audited_is_verified(family: str, reading: str, space: str, tmp
         "model",
         "input",
         "recomputation",
+        *(["lattice"] if certificates.lattice is not None else []),
     ]
     assert str(result).splitlines()[-1] == "verified: every claim of all 6 certificates holds" == result.verdict
     assert result.complete and "margins within 1e-06" in str(result)

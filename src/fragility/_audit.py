@@ -129,7 +129,7 @@ def audit(
     if declared.most_exposed is None:
         return certs.with_lattice(lattice_of_rows(rows, protocol, declared, byte_budget, progress), declared)
     chosen = rows.take(most_exposed(certs.table, declared.most_exposed).tolist())
-    found = search_most_exposed(chosen, protocol, declared, byte_budget, progress)
+    found = search_most_exposed(chosen, protocol, declared, byte_budget)
     return certs if found is None else certs.with_lattice(found, declared)
 
 

@@ -148,11 +148,10 @@ def search_most_exposed(
     protocol: Protocol,
     declared: LatticeDeclaration,
     byte_budget: int = DEFAULT_BYTE_BUDGET,
-    progress: bool | Report | None = False,
 ) -> LatticeClaims | None:
     """Return the block of rows that nobody asked to be searched; None, with a warning, where the engine gives up."""
     try:
-        return lattice_of_rows(rows, protocol, declared, byte_budget, progress)
+        return lattice_of_rows(rows, protocol, declared, byte_budget)
     except EngineError as error:
         warnings.warn(f"smallest failing sets were not searched: {error}", stacklevel=4)
         return None

@@ -790,6 +790,8 @@ def _how_searched(declared: LatticeDeclaration, found: _Recomputed) -> str:
             f"the {declared.engine} engine cannot read the model here ({found.unread}): {found.unsearched} of "
             f"{found.searched} rows were not searched again"
         )
+    if not found.searched:
+        return "none of these rows was searched"
     if declared.engine == BLACKBOX:
         return f"{found.searched} rows searched again by asking the model"
     return f"{found.searched} rows searched again; for {found.asked} the model itself was asked about every smaller set"

@@ -139,14 +139,6 @@ def test_slices_give_certificates_and_other_things_a_sentence(certs: Certificate
         certs.take([0.5])
 
 
-def test_a_margin_that_grows_is_not_called_left(certs: Certificates) -> None:
-    holds = next(cert for cert in certs if not cert.flipped and not any(cert.thresholds.values()))
-    grown = replace(holds, path_margin=(*holds.path_margin[:-1], 4.27 * holds.margin))
-    assert "its margin does not shrink" in grown.sentence() and "%" not in grown.sentence().split(", and")[1]
-    shrunk = replace(holds, path_margin=(*holds.path_margin[:-1], 0.25 * holds.margin))
-    assert "25% of its margin left" in shrunk.sentence()
-
-
 def test_a_notebook_shows_the_most_fragile_and_a_curve(certs: Certificates) -> None:
     shown = certs._repr_html_()
     assert shown.count("<tr") == 1 + len(certs.most_fragile(10)) and "rest on least" in shown

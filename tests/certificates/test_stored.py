@@ -11,6 +11,7 @@ import fragility as fg
 from fragility.certificates import Certificates, StoredAudit
 from fragility.certificates.folder import write_folder
 from fragility.certificates.parts import cut
+from fragility.certificates.searched import split_block
 from fragility.errors import CertificateError
 
 
@@ -22,7 +23,10 @@ def certs() -> Certificates:
 
 @pytest.fixture
 def stored(certs: Certificates, tmp_path) -> StoredAudit:
-    return fg.open_audit(write_folder(tmp_path / "a", cut(certs.table, 25), certs.protocol, certs.manifest))
+    table, searched = split_block(certs.table, certs.lattice_declaration)
+    beside = {"searched": searched}
+    folder = write_folder(tmp_path / "a", cut(table, 25), certs.protocol, certs.manifest, beside=beside)
+    return fg.open_audit(folder)
 
 
 def test_it_is_the_same_audit(certs: Certificates, stored: StoredAudit) -> None:

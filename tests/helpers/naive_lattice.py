@@ -74,3 +74,10 @@ class Enumerated:
 
     def expected_margin(self, rates):
         return math.fsum(self.weight(s, rates) * m for s, m in self.margins.items())
+
+
+def most_exposed(rows, count, confident=0.9):
+    """Ids of the rows searched by default: confident ones, by falling exposure and then by digest; rows are dicts."""
+    sure = [row for row in rows if row["confidence"] >= confident]
+    ordered = sorted(sure, key=lambda row: (-row["exposure"], row["digest"]))
+    return [row["id"] for row in ordered[:count]]

@@ -38,7 +38,7 @@ def small_audit(rows: int = 120, classes: int = 2, *, seed: int = 1, **declared:
     """Certificates of the declared model."""
     model = declared_model(classes)
     protocol = fg.Protocol.fit(model, whole_numbers(50, 0).to_numpy(), **declared)
-    return fg.audit(model, whole_numbers(rows, seed).to_numpy(), protocol, progress=False)
+    return fg.audit(model, whole_numbers(rows, seed).to_numpy(), protocol, progress=False, lattice=False)
 
 
 def small_labels(certs: fg.Certificates, every: int = 7) -> dict[object, str]:
