@@ -141,7 +141,9 @@ class StoredAudit:
         """
         name = self.part_names[place]
         beside = self._block_beside(columns)
-        stored = columns if columns is None or beside is None else ["id", *(c for c in columns if c not in beside[0])]
+        stored = columns
+        if columns is not None and beside is not None:  # the block is joined by id
+            stored = list(dict.fromkeys(["id", *(name for name in columns if name not in beside[0])]))
         try:
             data = content_of(self.folder, self._saved, name)
         except FileNotFoundError as error:
