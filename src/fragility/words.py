@@ -46,7 +46,8 @@ def flips_in_words(
         told = f", but without {and_words(path[:flip_budget])} it flips{'' if flips_to is None else f' to {flips_to}'}"
         if fewer:
             return f"{told}; the loss of {and_words(fewer)} is enough"
-        return f"{told}; {ONE_WAY}, and fewer groups may do" if unsearched and flip_budget > 1 else told
+        # Each group was removed alone, so where two flip it no single one does.
+        return f"{told}; {ONE_WAY}, and fewer groups may do" if unsearched and flip_budget > 2 else told
     if fewer:
         return f", but without {and_words(fewer)} it flips, which {removals} does not show"
     weakened = "" if weakest is None else f", but evidence weakened by {weakest:.0%} does"

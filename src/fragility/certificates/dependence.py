@@ -1,0 +1,311 @@
+"""How much a finding depends on the baseline: the same confident rows under every baseline that the model admits.
+
+Of n rows, let c_b be those that flip within two groups under baseline b, and c those under the declared one. The finding
+is stable across baselines if for every other baseline b
+
+    c / 2 <= c_b <= 2 c     or     |c_b - c| <= 0.02 n,
+
+else it depends on the baseline (SPEC section 16). The rows are the confident ones with the smallest row digests, which
+is as good as drawn at random, and does not depend on the order of the rows or on their parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fragility.arrays import Floats, Integers
+from fragility.certificates.summary import CONFIDENT
+from fragility.certificates.table import ID_TYPES, _floats, _whole
+from fragility.errors import CertificateError
+from fragility.scores import EARLY
+from fragility.text import aligned
+from fragility.words import and_words
+
+COMPARED_ROWS = 500
+FACTOR, POINTS = 2, 50  # the share may change by a factor of 2, or by 1/50 of the rows
+STABLE, DEPENDS = "stable", "depends"
+SHOWN_EXPOSED = 10
+SHOWN_IDS = 10
+
+
+def smallest_digests(table: pa.Table, count: int) -> Integers:
+    """Return the positions of the confident rows with the smallest digests, in the order of these."""
+    confident = np.flatnonzero(table.column("confidence").to_numpy() >= CONFIDENT)
+    digests = table.column("digest").take(pa.array(confident)).to_numpy(zero_copy_only=False).astype("S")
+    return np.asarray(confident[np.argsort(digests, kind="stable")][:count], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineFigures:
+    """The headline figures of an audit under one baseline.
+
+    Attributes
+    ----------
+    baseline : str
+        Its name.
+    flip_within_one : int
+        Rows that flip when one group is lost.
+    flip_within_two : int
+        Rows that flip within two groups.
+    never_flip : int
+        Rows that the path never flips.
+    median_flip_budget : float
+        The median k*; depth + 1 stands for rows that never flip.
+    most_exposed : tuple of int or str
+        Ids of the ten most exposed rows, the most exposed first.
+    """
+
+    baseline: str
+    flip_within_one: int
+    flip_within_two: int
+    never_flip: int
+    median_flip_budget: float
+    most_exposed: tuple[Hashable, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class BaselineComparison:
+    """The same confident rows under every baseline that a model admits; :func:`compare_baselines` makes one.
+
+    Attributes
+    ----------
+    table : pyarrow.Table
+        One row per prediction: ``id``, and for each baseline ``flip_budget_<baseline>`` and ``exposure_<baseline>``.
+    baselines : tuple of str
+        The declared baseline, then the others.
+    depth : int
+        Of the protocol: a flip budget of depth + 1 means that the path does not flip the prediction.
+
+    See Also
+    --------
+    compare_baselines : Makes one.
+    """
+
+    table: pa.Table
+    baselines: tuple[str, ...]
+    depth: int
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def flip_budgets(self, baseline: str) -> Integers:
+        """Return k* under one baseline.
+
+        Parameters
+        ----------
+        baseline : str
+            One of ``baselines``.
+
+        Returns
+        -------
+        array of shape (n,)
+            In the order of the table.
+        """
+        return np.asarray(_whole(self.table, f"flip_budget_{baseline}").to_numpy(), dtype=np.int64)
+
+    def exposures(self, baseline: str) -> Floats:
+        """Return the exposure under one baseline.
+
+        Parameters
+        ----------
+        baseline : str
+            One of ``baselines``.
+
+        Returns
+        -------
+        array of shape (n,)
+            In the order of the table.
+        """
+        return _floats(self.table, f"exposure_{baseline}")
+
+    @cached_property
+    def figures(self) -> tuple[BaselineFigures, ...]:
+        """The headline figures under each baseline, the declared one first."""
+        return tuple(map(self._figures_under, self.baselines))
+
+    def _figures_under(self, baseline: str) -> BaselineFigures:
+        budgets = self.flip_budgets(baseline)
+        order = np.argsort(-self.exposures(baseline), kind="stable")[:SHOWN_EXPOSED]
+        return BaselineFigures(
+            baseline=baseline,
+            flip_within_one=int((budgets <= min(1, self.depth)).sum()),
+            flip_within_two=int(self._early(baseline).sum()),
+            never_flip=int((budgets > self.depth).sum()),
+            median_flip_budget=float(np.median(budgets)),
+            most_exposed=tuple(self.ids[i] for i in order),
+        )
+
+    def _early(self, baseline: str) -> Any:
+        return self.flip_budgets(baseline) <= min(EARLY, self.depth)
+
+    @cached_property
+    def ids(self) -> tuple[Hashable, ...]:
+        """Ids of the rows."""
+        return tuple(self.table.column("id").to_pylist())
+
+    @cached_property
+    def flips_under(self) -> Integers:
+        """Under how many baselines each row flips within two groups."""
+        return np.asarray(sum(self._early(name).astype(np.int64) for name in self.baselines), dtype=np.int64)
+
+    @property
+    def under_all(self) -> tuple[Hashable, ...]:
+        """Ids of the rows that flip within two groups under every baseline."""
+        return self._ids_where(self.flips_under == len(self.baselines))
+
+    def under_only(self, baseline: str) -> tuple[Hashable, ...]:
+        """Return the rows that flip within two groups under one baseline and under no other.
+
+        Parameters
+        ----------
+        baseline : str
+            One of ``baselines``.
+
+        Returns
+        -------
+        tuple of int or str
+            Their ids.
+        """
+        return self._ids_where((self.flips_under == 1) & self._early(baseline))
+
+    def _ids_where(self, chosen: Any) -> tuple[Hashable, ...]:
+        return tuple(self.ids[i] for i in np.flatnonzero(chosen))
+
+    @property
+    def disagreeing(self) -> tuple[str, ...]:
+        """The baselines under which the share of early flips is too far from that under the declared one."""
+        own, *others = self.figures
+        return tuple(
+            other.baseline for other in others if not _is_alike(own.flip_within_two, other.flip_within_two, len(self))
+        )
+
+    @property
+    def verdict(self) -> str:
+        """``stable`` or ``depends``."""
+        return DEPENDS if self.disagreeing else STABLE
+
+    def section(self) -> dict[str, Any]:
+        """Return what the manifest of an audit says of the comparison.
+
+        Returns
+        -------
+        dict
+            The figures under each baseline, how many rows flip early under how many of them, and the verdict.
+        """
+        counts = np.bincount(self.flips_under, minlength=len(self.baselines) + 1)
+        figures = [{**asdict(one), "most_exposed": list(one.most_exposed)} for one in self.figures]
+        return {
+            "rows": len(self),
+            "figures": figures,
+            "rows_by_baselines": counts.tolist(),
+            "verdict": self.verdict,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values.
+
+        Returns
+        -------
+        dict
+            ``section()``, and the ids of the rows that flip early under all baselines and under only one.
+        """
+        only = {name: list(self.under_only(name)) for name in self.baselines}
+        return {**self.section(), "under_all": list(self.under_all), "under_only": only}
+
+    def to_pandas(self) -> Any:
+        """Return the table for pandas.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per prediction.
+        """
+        return self.table.to_pandas()
+
+    def sentence(self) -> str:
+        """Say whether the finding depends on the baseline.
+
+        Returns
+        -------
+        str
+            One sentence.
+        """
+        own, *others = self.figures
+        said = f"{self._share(own.flip_within_two)} of {len(self)} confident predictions flip early under {own.baseline}"
+        if self.verdict == STABLE:
+            compared = ", ".join(f"{self._share(one.flip_within_two)} under {one.baseline}" for one in others)
+            return f"stable across baselines: {said}, {compared}"
+        apart = [one for one in others if one.baseline in self.disagreeing]
+        against = and_words([f"{self._share(one.flip_within_two)} under {one.baseline}" for one in apart])
+        return f"depends on the baseline: {said}, but {against}"
+
+    def rows_sentence(self) -> str:
+        """Say which rows flip early whatever the baseline, and how many under only one.
+
+        Returns
+        -------
+        str
+            One sentence.
+        """
+        every = self.under_all
+        shown = ", ".join(str(own) for own in every[:SHOWN_IDS]) + (", ..." if len(every) > SHOWN_IDS else "")
+        named = f" (rows {shown})" if every else ""
+        only = [f"{len(self.under_only(name))} under {name} alone" for name in self.baselines if self.under_only(name)]
+        also = f"; {', '.join(only)}" if only else ""
+        return f"{len(every)} flip early under all {len(self.baselines)} baselines{named}{also}"
+
+    def _share(self, count: int) -> str:
+        return f"{count / len(self):.1%}" if len(self) else "none"
+
+    def __str__(self) -> str:
+        lines = [("baseline", "flip within one", "within two", "never", "median k*")]
+        for place, one in enumerate(self.figures):
+            name = f"{one.baseline} (declared)" if place == 0 else one.baseline
+            counts = (one.flip_within_one, one.flip_within_two, one.never_flip)
+            lines.append((name, *(f"{count} ({self._share(count)})" for count in counts), f"{one.median_flip_budget:g}"))
+        return "\n".join([*aligned(lines), self.sentence(), self.rows_sentence()])
+
+    __repr__ = __str__
+
+
+def _is_alike(own: int, other: int, rows: int) -> bool:
+    """Whether two counts are within a factor of 2, or within 2% of the rows."""
+    return POINTS * abs(other - own) <= rows or (other <= FACTOR * own and own <= FACTOR * other)
+
+
+# --- table --------------------------------------------------------------------------------------------------
+
+
+def comparison_table(ids: pa.Array, claims: Sequence[tuple[str, Integers, Floats]]) -> pa.Table:
+    """Return the table of a comparison; claims: of each baseline its name, flip budgets and exposures."""
+    columns: dict[str, Any] = {"id": ids}
+    for name, budgets, exposures in claims:
+        columns[f"flip_budget_{name}"] = pa.array(budgets, type=pa.int32())
+        columns[f"exposure_{name}"] = pa.array(exposures, type=pa.float64())
+    return pa.table(columns)
+
+
+def check_comparison_table(table: pa.Table, baselines: Sequence[str], depth: int) -> None:
+    """Refuse a table that is not written as the format says."""
+    columns = [
+        column
+        for name in baselines
+        for column in ((f"flip_budget_{name}", pa.int32()), (f"exposure_{name}", pa.float64()))
+    ]
+    expected = [pa.schema([("id", kind), *columns]) for kind in ID_TYPES]
+    if not any(table.schema.equals(schema, check_metadata=True) for schema in expected):
+        names = ", ".join(name for name, _ in columns)
+        raise CertificateError(f"the table of baselines must have the columns id, {names}, of the format's types")
+    if any(column.null_count for column in table.columns):
+        raise CertificateError("the table of baselines holds nulls")
+    comparison = BaselineComparison(table, tuple(baselines), depth)
+    for name in baselines:
+        budgets, exposures = comparison.flip_budgets(name), comparison.exposures(name)
+        if not ((budgets >= 1) & (budgets <= depth + 1)).all() or not ((exposures >= 0) & (exposures <= 1)).all():
+            raise CertificateError(f"the table of baselines holds a flip budget or an exposure under {name} that none is")
