@@ -154,6 +154,23 @@ def test_compare_warns_about_scales_and_rows_that_differ(made, tmp_path):
     assert "not on the same scale" in done.err and "different rows" in done.err
 
 
+@pytest.mark.parametrize(("words", "searched"), [([], None), (["--lattice"], 60), (["--no-lattice"], 0)])
+def test_the_most_exposed_rows_are_searched_unless_said_otherwise(made, tmp_path, words, searched):
+    done = run(*audit_words(made), *words, "--out", tmp_path / "a")
+    assert done.code == 0, done.err
+    certs = fg.Certificates.load(tmp_path / "a")
+    confident = int((certs.claims.confidence >= 0.9).sum())
+    assert len(certs.searched_ids) == (confident if searched is None else searched)
+    which = "the predictions" if words else f"the {confident} most exposed confident predictions"
+    assert (f"smallest failing sets of {which}: for " in done.out) == (words != ["--no-lattice"])
+    assert ("smallest failing set" in run("show", tmp_path / "a", "--row", certs[0].id).out) == bool(certs.searched_ids)
+
+
+def test_rates_need_the_search(made, tmp_path):
+    said = refuse(*audit_words(made), "--rates", "0.05", "--no-lattice", "--out", tmp_path / "a")
+    assert "--rates needs the search that --no-lattice leaves out" in said
+
+
 def test_verify_exits_0_when_every_claim_holds(made):
     assert run(*verify_words(made)).code == 0
     assert run(*verify_words(made), "--sample", "5").code == 0

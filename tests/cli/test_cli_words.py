@@ -51,7 +51,7 @@ MODULES = [p for p in sorted(SOURCE.rglob("*.py")) if p.name not in PYTHON_ONLY 
 
 
 def all_options(command) -> set[str]:
-    own = {option for parameter in command.params for option in parameter.opts}
+    own = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     return own.union(*(all_options(child) for child in getattr(command, "commands", {}).values()))
 
 

@@ -377,7 +377,7 @@ def test_an_audit_with_more_or_fewer_columns_is_still_read(bench, ana):
     )
     fewer = {name: value for name, value in row.items() if name not in steps}
     story = story_of(fewer, queued, bench.cases.protocol, bench.cases.manifest)
-    assert story.curve is None and len(story.losses) == 3 and "flips without" in story.sentence
+    assert story.curve is None and len(story.losses) == 3 and "it flips to" in story.sentence
     assert callable(render)
 
 

@@ -125,10 +125,10 @@ def test_an_interrupted_block_goes_on_to_the_same_bytes_and_to_no_others(trees, 
     whole = fg.audit_files(*given, tmp_path / "whole", rates=0.05, part_rows=PART)
     finish = stream_module._Run._finish_part
 
-    def fail_at_last(run, place, traced):
+    def fail_at_last(run, place, *given):
         if place == 2:
             raise OSError(28, "No space left on device")
-        return finish(run, place, traced)
+        return finish(run, place, *given)
 
     monkeypatch.setattr(stream_module._Run, "_finish_part", fail_at_last)
     with pytest.raises(CertificateError, match="2 finished parts are kept"):
