@@ -403,9 +403,7 @@ def test_an_audit_in_several_parts_is_read_as_one(certs: Certificates, tmp_path)
     files = list(document["files"].items())
     for wrong in ([files[1], files[0], *files[2:]], [files[0], *files[2:]], files[:-1], files[-1:]):
         (target / "manifest.json").write_text(manifest_text({**document, "files": dict(wrong)}))
-        with pytest.raises(
-            CertificateError, match=r"parts of the certificates in order, from 00000, then the table"
-        ):
+        with pytest.raises(CertificateError, match=r"parts of the certificates in order, from 00000, then the table"):
             Certificates.load(target)
 
 

@@ -1,7 +1,7 @@
 """How much a finding depends on the baseline: the same confident rows under every baseline that the model admits.
 
-Of n rows, let c_b be those that flip within two groups under baseline b, and c those under the declared one. The finding
-is stable across baselines if for every other baseline b
+Of n rows, let c_b be those that flip within two groups under baseline b, and c those under the declared one. The
+finding is stable across baselines if for every other baseline b
 
     c / 2 <= c_b <= 2 c     or     |c_b - c| <= 0.02 n,
 
@@ -237,7 +237,8 @@ class BaselineComparison:
             One sentence.
         """
         own, *others = self.figures
-        said = f"{self._share(own.flip_within_two)} of {len(self)} confident predictions flip early under {own.baseline}"
+        rows = f"{len(self)} confident predictions"
+        said = f"{self._share(own.flip_within_two)} of {rows} flip early under {own.baseline}"
         if self.verdict == STABLE:
             compared = ", ".join(f"{self._share(one.flip_within_two)} under {one.baseline}" for one in others)
             return f"stable across baselines: {said}, {compared}"
@@ -264,11 +265,12 @@ class BaselineComparison:
         return f"{count / len(self):.1%}" if len(self) else "none"
 
     def __str__(self) -> str:
-        lines = [("baseline", "flip within one", "within two", "never", "median k*")]
+        lines: list[tuple[str, ...]] = [("baseline", "flip within one", "within two", "never", "median k*")]
         for place, one in enumerate(self.figures):
             name = f"{one.baseline} (declared)" if place == 0 else one.baseline
             counts = (one.flip_within_one, one.flip_within_two, one.never_flip)
-            lines.append((name, *(f"{count} ({self._share(count)})" for count in counts), f"{one.median_flip_budget:g}"))
+            told = [f"{count} ({self._share(count)})" for count in counts]
+            lines.append((name, *told, f"{one.median_flip_budget:g}"))
         return "\n".join([*aligned(lines), self.sentence(), self.rows_sentence()])
 
     __repr__ = __str__
@@ -308,4 +310,4 @@ def check_comparison_table(table: pa.Table, baselines: Sequence[str], depth: int
     for name in baselines:
         budgets, exposures = comparison.flip_budgets(name), comparison.exposures(name)
         if not ((budgets >= 1) & (budgets <= depth + 1)).all() or not ((exposures >= 0) & (exposures <= 1)).all():
-            raise CertificateError(f"the table of baselines holds a flip budget or an exposure under {name} that none is")
+            raise CertificateError(f"the table of baselines holds an impossible flip budget or exposure under {name}")

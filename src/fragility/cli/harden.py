@@ -269,7 +269,7 @@ def _print(plan: _Plan, hardened: Any, compared: AuditRows, seconds: float) -> N
     transfer = transfer_of(
         plan.model, hardened, compared.X, plan.rows.X, (plan.protocol, after), ids=compared.ids, engine=plan.engine
     )
-    mending = Mending(stands(plan.model, plan.protocol), stands(hardened, after), transfer.lines())
+    mending = Mending(stands(plan.model, plan.protocol), stands(hardened, after), further=transfer.lines())
     console = out()
     console.print(f"{plan.model.kind}, {mending.before.rows} rows:")
     console.print(escape(mending.to_text()))
