@@ -28,7 +28,6 @@ def test_equal_protocols_do_not_differ():
     [
         ("baseline", "mean against zero", {"baseline": "zero"}),
         ("reading", "support against current", {"reading": "current"}),
-        ("smoothing", "0 against 0.01", {"smoothing": 0.01}),
         ("decision", "the larger probability against", {"decision": 0.3}),
         ("groups", "6, raw-origin against 2, declared", {"groups": {f"x{i}": "ab"[i % 2] for i in range(6)}}),
     ],

@@ -83,7 +83,6 @@ def _settings(first: Protocol, second: Protocol) -> list[Setting]:
         ("baseline", lambda p: p.baseline, True),
         ("decision", lambda p: str(p.decision or "the larger probability"), True),
         ("reading", lambda p: p.reading, True),
-        ("smoothing", lambda p: f"{p.smoothing:g}", True),
         ("evidence space", lambda p: p.space, not alike),
         ("depth", lambda p: str(p.depth), min(first.depth, second.depth) < EARLY),
         ("operators", lambda p: _listed(p.operators), False),
