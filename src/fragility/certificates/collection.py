@@ -462,7 +462,7 @@ class Certificates:
         Parameters
         ----------
         **given : Any
-            What :meth:`Report.of` takes: ``name``, ``labels``, ``brittle``, ``min_confidence``, ``risk``, ``verify``.
+            What :meth:`Report.of` takes: ``name``, ``labels``, ``rows``, ``by`` ...
 
         Returns
         -------

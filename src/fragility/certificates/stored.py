@@ -316,7 +316,7 @@ class StoredAudit:
         Parameters
         ----------
         **given : Any
-            What :meth:`Report.of` takes: ``name``, ``labels``, ``brittle``, ``min_confidence``, ``risk``, ``verify``.
+            What :meth:`Report.of` takes: ``name``, ``labels``, ``rows``, ``by`` ...
 
         Returns
         -------

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from fragility.certificates.pictures import collapse_curve
 from fragility.intervals import Share
+from fragility.report.case_words import case_sentence
+from fragility.report.phrases import percent
 from fragility.report.summary import AuditNumbers, Case, Loss, Quartiles, ReviewView, SetNumbers
-from fragility.report.words import case_sentence, percent
 from fragility.svg import (
     ACCENT,
     FLIP,

@@ -1,6 +1,6 @@
 """Labels: how often predictions are right, whether fragile ones are wrong more often, and what a review would find.
 
-Labels are one value a row, so this part of the report holds a few bytes for every labelled row.
+Labels are one value per row, so this part of the report holds a few bytes for every labelled row.
 """
 
 from __future__ import annotations

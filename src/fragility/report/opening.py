@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import fragility.report.comparison_words as comparison_words
 import fragility.report.figures as figures
+import fragility.report.phrases as phrases
 import fragility.report.words as words
 from fragility.intervals import Share, share_of
 from fragility.report.blocks import Block, Figure, Lead, Notice, Numbers, Section, Table, Text
+from fragility.report.phrases import named, of, percent
 from fragility.report.summary import AuditNumbers, Compared, PairedAudits, ReportSummary
-from fragility.report.words import named, of, percent
 
 SHOWN_IN_PICTURE = 4
 
@@ -49,7 +51,7 @@ def _picked_segments(audit: AuditNumbers) -> list[tuple[str, Share]]:
 
 
 def _share_table(entries: Sequence[tuple[str, Share]]) -> Table:
-    rows = [(name, of(share.count, share.rows), words.interval(share)) for name, share in entries]
+    rows = [(name, of(share.count, share.rows), phrases.interval(share)) for name, share in entries]
     return Table("The picture in numbers", ("", "flip early", "95% interval"), rows, folded=True)
 
 
@@ -60,20 +62,20 @@ def _large_numbers(audit: AuditNumbers) -> list[tuple[str, str]]:
         (f"{rows:,}", "predictions audited" if rows != 1 else "prediction audited"),
         (
             percent(audit.confident.rows / rows),
-            f"are {words.confident_words(audit)} ({audit.confident.rows:,}; {words.interval(sure)})",
+            f"are {words.confident_words(audit)} ({audit.confident.rows:,}; {phrases.interval(sure)})",
         ),
         (
             percent(focus.flips_after_one.value),
-            f"{those} flip when one group is lost ({words.interval(focus.flips_after_one)})",
+            f"{those} flip when one group is lost ({phrases.interval(focus.flips_after_one)})",
         ),
         (
             percent(focus.flips_early.value),
-            f"{those} flip early, within two groups ({words.interval(focus.flips_early)})",
+            f"{those} flip early, within two groups ({phrases.interval(focus.flips_early)})",
         ),
     ]
     if audit.accuracy is not None:
         right = audit.accuracy.right
-        numbers.insert(1, (percent(right.value), f"are right ({words.interval(right)})"))
+        numbers.insert(1, (percent(right.value), f"are right ({phrases.interval(right)})"))
     return numbers
 
 
@@ -85,15 +87,15 @@ def comparison(summary: ReportSummary) -> Section:
     entries = [(named(audit.facts.name), audit.focus.flips_early) for audit in summary.audits]
     caption = "Share of each audit's confident predictions that flip early; lines are 95% intervals."
     figure = Figure([figures.share_chart(entries, "flip early")], caption, _share_table(entries))
-    notices = [Notice(told) for pair in summary.paired if (told := words.protocols_differ(pair)) is not None]
-    lead = Lead([words.compared_headline(pair) for pair in summary.paired], figure)
+    notices = [Notice(told) for pair in summary.paired if (told := comparison_words.protocols_differ(pair)) is not None]
+    lead = Lead([comparison_words.compared_headline(pair) for pair in summary.paired], figure)
     tables = [_difference_table(pair) for pair in summary.paired]
     return Section("comparison", "The comparison", 2, [*notices, lead, *tables])
 
 
 def _difference_table(pair: PairedAudits) -> Table:
-    rows = [(words.COMPARED[one.measure], *difference_cells(one)) for one in pair.compared]
-    caption = f"{named(pair.second)} against {named(pair.first)}: {words.pairing(pair)}"
+    rows = [(comparison_words.COMPARED[one.measure], *difference_cells(one)) for one in pair.compared]
+    caption = f"{named(pair.second)} against {named(pair.first)}: {comparison_words.pairing(pair)}"
     head = ("share", named(pair.first), named(pair.second), "difference", "95% interval")
     return Table(caption, head, rows)
 
@@ -102,4 +104,4 @@ def difference_cells(one: Compared) -> tuple[str, ...]:
     """Return both shares, their difference and its interval."""
     shares = (f"{share.count:,} of {share.rows:,} ({percent(share.value)})" for share in (one.first, one.second))
     difference = one.difference
-    return *shares, words.points(difference.value), words.points_interval(difference)
+    return *shares, phrases.points(difference.value), phrases.points_interval(difference)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import fragility.report.case_words as case_words
+import fragility.report.comparison_words as comparison_words
 import fragility.report.figures as figures
+import fragility.report.phrases as phrases
 import fragility.report.words as words
 from fragility.intervals import Share
 from fragility.report.blocks import (
@@ -25,6 +28,7 @@ from fragility.report.blocks import (
 )
 from fragility.report.glossary import GLOSSARY
 from fragility.report.opening import difference_cells, finding, opening_of
+from fragility.report.phrases import counted, named, of, percent
 from fragility.report.summary import (
     AuditNumbers,
     Case,
@@ -34,7 +38,6 @@ from fragility.report.summary import (
     ReportSummary,
     ReviewView,
 )
-from fragility.report.words import counted, named, of, percent
 from fragility.segments import SegmentShares
 
 SHOWN_GROUPS = 12
@@ -81,7 +84,9 @@ Part: TypeAlias = tuple[str, str, Sequence[Block]]
 def _audited(audit: AuditNumbers) -> Part:
     groups = audit.protocol.groups
     width = 3 if any(group.becomes for group in groups) else 2
-    lines = [(named(group.name), f"{group.columns:,}", words.becomes_words(group)) for group in groups[:LISTED_GROUPS]]
+    lines = [
+        (named(group.name), f"{group.columns:,}", case_words.becomes_words(group)) for group in groups[:LISTED_GROUPS]
+    ]
     if len(groups) > LISTED_GROUPS:
         lines.append((f"and {len(groups) - LISTED_GROUPS:,} more", "", ""))
     head, rows = ("group", "columns", "becomes when lost")[:width], [line[:width] for line in lines]
@@ -98,7 +103,7 @@ def _segments(audit: AuditNumbers, shares: SegmentShares, place: int) -> Part:
     rows: list[Sequence[TableCell]] = [
         (
             named(name), f"{every.rows:,}", f"{own.rows:,}", _share_cell(own.flips_early),
-            words.interval(own.flips_early) if own.rows else "none", words.median_budget(own), words.mean(own),
+            phrases.interval(own.flips_early) if own.rows else "none", words.median_budget(own), words.mean(own),
         )
         for (name, own), every in zip(numbers, (one.everything for one in shares.segments), strict=True)
     ]  # fmt: skip
@@ -197,7 +202,7 @@ def _class_losses(audit: AuditNumbers) -> Table:
     rows = [
         (
             named(one.predicted), f"{one.rows:,}", percent(one.flips_after_one.value),
-            percent(one.flips_early.value), words.interval(one.flips_early), f"{one.mean_exposure:.2f}",
+            percent(one.flips_early.value), phrases.interval(one.flips_early), f"{one.mean_exposure:.2f}",
             *(percent(n / one.rows) for n in one.half),
         )
         for one in focus.class_losses[: 2 * SHOWN_CLASSES]
@@ -305,7 +310,7 @@ def _cases(audit: AuditNumbers, prefix: str) -> Part:
         told = f"No prediction is {words.confident_words(audit)}. {told}"
     heading = "The most fragile confident cases" if audit.confident.rows else "The most fragile cases"
     views = [_case(case, key, condition, audit) for case, key in zip(cases, keys, strict=True)]
-    blocks: list[Block] = [Text([told, *words.values_words(audit)]), Facts(words.SCORES)]
+    blocks: list[Block] = [Text([told, *case_words.values_words(audit)]), Facts(case_words.SCORES)]
     return "cases", heading, [*blocks, _case_table(cases, keys), Cases(views)]
 
 
@@ -313,7 +318,7 @@ def _case_table(cases: Sequence[Case], keys: Sequence[str]) -> Table:
     rows = [
         (
             Link(named(case.id), key), named(case.predicted), f"{case.confidence:.1%}", f"{case.exposure:.3f}",
-            f"{case.fds:.3f}", words.budget(case),
+            f"{case.fds:.3f}", case_words.budget(case),
         )
         for case, key in zip(cases, keys, strict=True)
     ]  # fmt: skip
@@ -327,17 +332,17 @@ def _case(case: Case, key: str, condition: str | None, audit: AuditNumbers) -> C
     path = []
     for step, name in enumerate(case.path, start=1):
         place = _place(case, step)
-        values = "" if case.values is None else words.replaced_words(name, case.values[step - 1])
+        values = "" if case.values is None else case_words.replaced_words(name, case.values[step - 1])
         path.append(PathStep(named(name), place, values, flip if place == "flip" else ""))
     return CaseView(
         key=key,
         heading=f"Row {named(case.id)}",
-        sentence=f"{words.case_sentence(case)}.",
-        facts=f"confidence {case.confidence:.1%} · {scores} · k* {words.budget(case)}",
+        sentence=f"{case_words.case_sentence(case)}.",
+        facts=f"confidence {case.confidence:.1%} · {scores} · k* {case_words.budget(case)}",
         path=path,
-        smallest=words.smallest_words(case, condition),
+        smallest=case_words.smallest_words(case, condition),
         curve=figures.case_curve(case),
-        command=words.review_command(audit, case),
+        command=case_words.review_command(audit, case),
     )
 
 
@@ -352,7 +357,7 @@ def _place(case: Case, step: int) -> str:
 
 def _side_by_side(summary: ReportSummary) -> Section:
     audits = summary.audits
-    notes = [words.paired_words(pair) for pair in summary.paired]
+    notes = [comparison_words.paired_words(pair) for pair in summary.paired]
     head = ("", *(named(audit.facts.name) for audit in audits))
     rows = [(name, *map(measure, audits)) for name, measure in MEASURES]
     table = Table("The audits in numbers", head, rows, wrapped=True)
@@ -370,16 +375,16 @@ def _compared_segments(pair: PairedAudits, compared: ComparedSegments) -> list[B
     caption = f"Confident predictions that flip early, by {named(compared.column)}"
     pairs = [(named(name), (one.first, one.second)) for name, one in compared.segments]
     chart = figures.paired_chart(pairs, (named(pair.first), named(pair.second)))
-    table = Table(f"{caption}: {words.pairing(pair)}", head, rows, sortable=True)
+    table = Table(f"{caption}: {comparison_words.pairing(pair)}", head, rows, sortable=True)
     return [Figure([chart], f"{caption}; lines are 95% intervals."), table]
 
 
 def _right(audit: AuditNumbers) -> str:
-    return "no labels" if audit.accuracy is None else words.with_interval(audit.accuracy.right)
+    return "no labels" if audit.accuracy is None else phrases.with_interval(audit.accuracy.right)
 
 
 def _flipping(share: Share) -> str:
-    return f"{share.count:,} of {share.rows:,}: {words.with_interval(share)}"
+    return f"{share.count:,} of {share.rows:,}: {phrases.with_interval(share)}"
 
 
 def _median(audit: AuditNumbers) -> str:
@@ -439,7 +444,7 @@ def _fifths(audit: AuditNumbers) -> Block:
     fifths = audit.accuracy.wrong_by_fifth
     names = ("least exposed fifth", "second", "third", "fourth", "most exposed fifth")
     rows = [
-        (name, of(one.count, one.rows), words.interval(one))
+        (name, of(one.count, one.rows), phrases.interval(one))
         for name, one in zip(names, fifths, strict=True)
         if one.rows
     ]
@@ -452,7 +457,7 @@ def _limits(audits: Sequence[AuditNumbers]) -> list[Section]:
     blocks: list[Block] = [Text(list(words.LIMITS))]
     for audit in audits:
         if audit.facts.partial:
-            unseen = words.listed([named(reason) for reason in audit.facts.partial])
+            unseen = phrases.listed([named(reason) for reason in audit.facts.partial])
             blocks.append(Text([f"The fingerprint of {audit.facts.name} could not see everything: {unseen}."]))
     verify: list[Block] = [
         Text(["Every claim can be recomputed from the model, the rows and the folder of the audit. The command:"]),

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-import math
-import shlex
 from collections.abc import Mapping, Sequence
 
-from fragility.comparability import list_differences
-from fragility.intervals import Difference, Share
-from fragility.report.glossary import GLOSSARY
+from fragility.report.case_words import case_sentence
+from fragility.report.phrases import (
+    brief,
+    counted,
+    difference_told,
+    interval,
+    listed,
+    named,
+    of,
+    percent,
+    with_interval,
+)
 from fragility.report.summary import (
     Accuracy,
     AuditNumbers,
-    Case,
-    FieldValue,
-    GroupFacts,
     GroupRole,
     LatticeNumbers,
-    PairedAudits,
     ProtocolFacts,
     ReportSummary,
     ReviewView,
     SetNumbers,
-    SmallestSet,
     WorstSegment,
 )
 from fragility.segments import SegmentNumbers, SegmentShares
-from fragility.svg import shortened
-from fragility.words import artificial_in_words, flips_in_words
+from fragility.words import artificial_in_words
 
-LONGEST_NAME = 80
-LONGEST_IN_SENTENCE = 60
 FEWEST_IN_A_FIFTH = 5
 FEW = 30  # fewer wrong or brittle rows than this do not tell two orders apart
 BASELINES = {
@@ -61,53 +60,6 @@ WAY_WORDS = {
     "independent": "each group fails on its own: the shares of the margin so lost, added up (may exceed 100%)",
     "common": "all evidence fades together: the mean share of the margin lost over the severities",
 }
-
-
-# --- numbers ------------------------------------------------------------------------------------------------
-
-
-def percent(share: float) -> str:
-    """Return a share as a person would say it: a decimal only where it is small."""
-    if math.isnan(share):
-        return "none"
-    return (f"{share:.1%}" if 0 < abs(share) < 0.0995 else f"{share:.0%}").replace(".0%", "%")
-
-
-def of(count: int, rows: int) -> str:
-    """Return a count with its share."""
-    return f"{count:,} ({percent(count / rows)})" if rows else f"{count:,}"
-
-
-def interval(share: Share) -> str:
-    """Return the ends of a share's interval."""
-    return f"{percent(share.lower)} to {percent(share.upper)}"
-
-
-def with_interval(share: Share) -> str:
-    """Return a share with its interval."""
-    return f"{percent(share.value)} (95% interval {interval(share)})" if share.rows else "no rows"
-
-
-def counted(count: int, thing: str, things: str | None = None) -> str:
-    """Return a number with its noun."""
-    return f"{count:,} {thing if count == 1 else things or thing + 's'}"
-
-
-def listed(names: Sequence[str], most: int = 12) -> str:
-    """Return names in a sentence, those beyond `most` counted."""
-    if len(names) > most:
-        return f"{', '.join(names[:most])} and {len(names) - most} more"
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def named(text: str) -> str:
-    """Return a name from data, cut where it would fill a page."""
-    return shortened(text, LONGEST_NAME)
-
-
-def brief(name: str) -> str:
-    """Return a name from data, cut where it would burst a sentence; tables show more of it."""
-    return shortened(name, LONGEST_IN_SENTENCE)
 
 
 def focus_noun(audit: AuditNumbers) -> str:
@@ -486,107 +438,6 @@ def _wrong_more_often(found: Accuracy, noun: str) -> str:
     return f"{rates}: {told}; these labels do not settle whether fragile predictions are wrong more often."
 
 
-def points(difference: float) -> str:
-    """Return a difference of shares in percentage points."""
-    return "none" if math.isnan(difference) else f"{100 * difference:+.1f} points"
-
-
-def difference_told(difference: Difference) -> str:
-    """Return a difference with its interval."""
-    return f"{points(difference.value)} (95% interval {points_interval(difference)})"
-
-
-def points_interval(difference: Difference) -> str:
-    """Return the ends of a difference's interval in percentage points."""
-    return f"{100 * difference.lower:+.1f} to {100 * difference.upper:+.1f}"
-
-
-SCORES = [(word, GLOSSARY[word]) for word in ("exposure", "FDS", "k*")]
-SHOWN_FIELDS = 4  # of a group of many fields
-
-
-def budget(case: Case) -> str:
-    """Return a case's k*."""
-    return str(case.flip_budget) if case.flipped else "no flip"
-
-
-def values_words(audit: AuditNumbers) -> list[str]:
-    """Return how to read the values of cases, or why there are none."""
-    if audit.lacks_field is not None:
-        return [f"Their values are not shown: the rows given lack the field {brief(audit.lacks_field)}."]
-    if any(case.values is not None for case in audit.focus.cases):
-        return ["Each group of the path shows the row's own value and, after the arrow, what replaces it when lost."]
-    return []
-
-
-def replaced_words(group: str, values: Sequence[FieldValue]) -> str:
-    """Return what the fields of a group hold and become."""
-    told = [
-        f"{'' if one.field == group else brief(one.field) + ' '}{brief(one.value)} → {brief(one.becomes)}"
-        for one in values[:SHOWN_FIELDS]
-    ]
-    more = [f"{len(values) - SHOWN_FIELDS} more fields"] if len(values) > SHOWN_FIELDS else []
-    return ", ".join([*told, *more])
-
-
-def becomes_words(group: GroupFacts) -> str:
-    """Return what the fields of a group become when they are lost."""
-    shown = group.becomes[:SHOWN_FIELDS]
-    told = [f"{'' if name == group.name else brief(name) + ' '}{brief(value)}" for name, value in shown]
-    more = [f"{len(group.becomes) - SHOWN_FIELDS} more fields"] if len(group.becomes) > SHOWN_FIELDS else []
-    return ", ".join([*told, *more])
-
-
-def review_command(audit: AuditNumbers, case: Case) -> str | None:
-    """Return the command that opens a case in the workbench; None for an audit that lies in no folder."""
-    folder = audit.facts.folder
-    return None if folder is None else f"fragility review {shlex.quote(folder)} --row {shlex.quote(case.id)}"
-
-
-def case_sentence(case: Case) -> str:
-    """Return one sentence for someone who decides about a case."""
-    found = case.smallest
-    what = flips_in_words(
-        [brief(name) for name in case.path],
-        case.flip_budget if case.flipped else None,
-        None if case.flips_to is None else repr(brief(case.flips_to)),
-        [] if found is None else [brief(name) for name in found.groups],
-        None if found is None else found.state,
-        min((value for value in case.thresholds.values() if value is not None), default=None),
-    )
-    return f"{brief(case.predicted)!r} at {percent(case.confidence)}{what}"
-
-
-def smallest_words(case: Case, condition: str | None) -> str | None:
-    """Return what the search over all subsets adds to the path; None where there was none."""
-    found = case.smallest
-    if found is None:
-        return None
-    told = _smallest_set(case, found)
-    if found.failure_probability is None or condition is None:
-        return told
-    low, high = found.failure_interval or (0.0, 0.0)
-    interval = "" if found.failure_interval is None else f" (between {percent(low)} and {percent(high)})"
-    lost = f"it is lost with probability {percent(found.failure_probability)}{_odds(found.failure_probability)}"
-    return f"{told} {condition.capitalize()}, {lost}{interval}."
-
-
-def _odds(probability: float) -> str:
-    """Return a small probability as one in so many, which people weigh better than a percentage."""
-    return f", one case in {round(1 / probability):,}" if 1e-9 < probability < 0.35 else ""
-
-
-def _smallest_set(case: Case, found: SmallestSet) -> str:
-    if found.size is None:
-        return f"Smallest failing set: {found.state}."
-    proved = "no smaller set flips it" if found.state == "minimum" else "whether fewer do is not settled"
-    if case.flipped and found.size >= case.flip_budget:
-        return f"The path is as short as any set found; {proved}."
-    count = "" if found.count is None or found.count == 1 else f", one of {found.count:,} such sets"
-    size = "A single group flips it" if found.size == 1 else f"{found.size} groups are enough"
-    return f"{size}: {listed([brief(name) for name in found.groups])}{count}; {proved}."
-
-
 def lattice_words(audit: AuditNumbers) -> str | None:
     """Return what the search over all subsets says of the predictions together; None where there was none."""
     found, focus = audit.focus.lattice, audit.focus
@@ -604,51 +455,6 @@ def lattice_words(audit: AuditNumbers) -> str | None:
 
 def _searched_rows(found: LatticeNumbers) -> str:
     return f"the {counted(found.searched, 'most exposed one', 'most exposed')}"
-
-
-COMPARED = {
-    "early": "confident predictions that flip early",
-    "after_one": "confident predictions that flip after one group",
-    "confident_early": "predictions that are confident and flip early",
-    "confident": "predictions that are confident",
-}
-
-
-def pairing(pair: PairedAudits) -> str:
-    """Return which rows two audits are compared on."""
-    if not pair.shared:
-        return "no row in common, so each audit's own rows (Newcombe's interval)"
-    return f"{counted(pair.shared, 'shared row')}, {pair.both_confident:,} confident in both (Tango's paired interval)"
-
-
-def compared_headline(pair: PairedAudits) -> str:
-    """Return which of two audits flips early more often, with the difference."""
-    early = next(one for one in pair.compared if one.measure == "early")
-    if not early.first.rows or not early.second.rows:
-        return f"{brief(pair.second)} and {brief(pair.first)} have no confident predictions to compare."
-    rows = f"Of {counted(pair.both_confident, 'row')} confident in both" if pair.shared else "Of their confident rows"
-    shares = f"{percent(early.second.value)} against {percent(early.first.value)} flip early"
-    told = f"{rows}, {shares}: {difference_told(early.difference)}"
-    if not pair.comparable:
-        return f"{brief(pair.second)} and {brief(pair.first)} do not compare: their protocols differ. {told}."
-    names = f"{brief(pair.second)} flips early {{}} often than {brief(pair.first)}."
-    if early.difference.lower > 0:
-        return f"{names.format('more')} {told}."
-    if early.difference.upper < 0:
-        return f"{names.format('less')} {told}."
-    return f"{brief(pair.second)} and {brief(pair.first)} do not clearly differ. {told}."
-
-
-def protocols_differ(pair: PairedAudits) -> str | None:
-    """Return a warning where two audits were made under different protocols; None where they were not."""
-    if not pair.differences:
-        return None
-    told = f"{brief(pair.second)} has another protocol than {brief(pair.first)}: {list_differences(pair.differences)}."
-    if not pair.comparable:
-        return f"Not comparable: {told} What differs below may come from the protocol, not from the model."
-    if any(one.scales_scores for one in pair.differences):
-        return f"{told} RCMA, FDS and exposure are not on the same scale; flips compare."
-    return told
 
 
 def segments_words(audit: AuditNumbers, shares: SegmentShares) -> str:
@@ -675,23 +481,6 @@ def median_budget(numbers: SegmentNumbers) -> str:
 def mean(numbers: SegmentNumbers) -> str:
     """Return the mean exposure of a segment."""
     return f"{numbers.mean_exposure:.2f}" if numbers.rows else "none"
-
-
-def paired_words(pair: PairedAudits) -> str:
-    """Return what two audits say about the rows they share."""
-    if not pair.shared:
-        return f"{pair.first} and {pair.second} share no row, so only their totals can be compared."
-    ranks = (
-        ""
-        if pair.rank_correlation is None
-        else f" Their exposures rank rows alike to {pair.rank_correlation:.2f} (Spearman)."
-    )
-    return (
-        f"{pair.first} and {pair.second} share {counted(pair.shared, 'row')} and predict the same class on "
-        f"{of(pair.same_class, pair.shared)}. {counted(pair.both_confident, 'row is', 'rows are')} confident in both: "
-        f"{pair.flip_in_both:,} flip early in both, {pair.flip_in_first_only:,} only in {pair.first}, "
-        f"{pair.flip_in_second_only:,} only in {pair.second}.{ranks}"
-    )
 
 
 LIMITS = (
