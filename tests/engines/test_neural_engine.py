@@ -247,7 +247,7 @@ def test_float32_rows_of_a_residual_network():
 def test_refusals():
     case = fitted("credit_g", "mlp", "transformed")
     protocol = Protocol.fit(case.model, case.X_train, space="raw")
-    assert "preprocessing or categories" in neural.refusal(bind(case.model, case.X_test[:5], protocol))
+    assert "preprocessing stands between" in neural.refusal(bind(case.model, case.X_test[:5], protocol))
     logistic = fitted("credit_g", "logistic", "transformed")
     protocol = Protocol.fit(logistic.model, logistic.X_train)
     rows = bind(logistic.model, logistic.X_test[:5], protocol)

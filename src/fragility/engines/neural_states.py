@@ -32,12 +32,13 @@ from torch.nn import functional as F
 
 LOG_CLIP = math.log(1e-12)  # as scores.CLIP
 SUM_TOLERANCE = 1e-4  # as models.SUM_TOLERANCE
-CPU_BATCH, CUDA_BATCH = 4096, 65536  # states handed to the network at a time
+CPU_BATCH, CUDA_BATCH = 4096, 262144  # states made at a time
 # A product of float32 matrices rounds by its shape: such a network is always handed as many rows, padded if need be, so
 # that a row's answer depends neither on how many there are nor on how they were cut.
-CPU_SHAPE, CUDA_SHAPE = 512, 8192
+# On a GPU the call must also be long enough to hide the time it takes to start its kernels.
+CPU_SHAPE, CUDA_SHAPE = 512, 16384
 CPU_BYTES = 256 * 2**20
-MOST_ROWS = 32768
+MOST_ROWS = 131072  # where early stopping asks which rows are left, the GPU waits: once for so many rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,7 +331,10 @@ class _Evaluator:
     batch: int
     offset: Tensor | None = None  # (C,) of the declared decision, for whoever scores the answers
     evaluations: int = 0
-    bad: Tensor | None = field(default=None)
+    bad: Tensor = field(init=False)  # whether any answer so far was no probability
+
+    def __post_init__(self) -> None:
+        self.bad = torch.zeros((), dtype=torch.bool, device=self.network.device)
 
     def __call__(self, states: Tensor) -> Tensor:
         """Return log probabilities (..., C) of states (..., units)."""
@@ -338,8 +342,7 @@ class _Evaluator:
         size = self.batch if self.shape is None else self.shape
         raw = [self._answer(flat[start : start + size]) for start in range(0, len(flat), size)]
         log_p = log_probabilities(raw[0] if len(raw) == 1 else torch.cat(raw), self.network.output, self.n_classes)
-        bad = torch.isnan(log_p).any()
-        self.bad = bad if self.bad is None else self.bad | bad
+        self.bad = self.bad | torch.isnan(log_p).any()
         self.evaluations += len(flat)
         return log_p.reshape(*states.shape[:-1], -1)
 
@@ -511,22 +514,27 @@ def trace_states(
     sizes = sizes or Sizes.fitting(network, plan)
     offset = None if plan.offset is None else torch.as_tensor(plan.offset, device=network.device)
     ask = _Evaluator(network, sizes.batch, offset)
-    results: dict[str, np.ndarray] = {}
+    results = _HostArrays(n, network.device)
     with steady_arithmetic(network.device):
         space_of = _space_maker(network, plan, round_to)
         one = torch.as_tensor(plan.baseline, device=network.device, dtype=torch.float64)[None]
         at_baseline = ask(space_of(one).origin())
         for start in range(0, n, sizes.rows):
             stop = min(start + sizes.rows, n)
-            x = torch.as_tensor(cells(start, stop)).to(network.device)
+            x = _on_device(cells(start, stop), network.device)
             own = None if decided is None else torch.as_tensor(decided[start:stop], device=network.device)
             found = _trace_chunk(space_of(x), plan, ask, at_baseline, own)
-            if ask.bad is not None and bool(ask.bad):
-                raise FloatingPointError(f"rows {start} to {stop}: the network's output is no probability")
-            _collect(results, found, start, n)
+            results.take({**found, "bad": ask.bad}, start)
             if progress is not None:
                 progress(stop, n)
-    return results, ask.evaluations
+        results.finish()
+    return results.arrays, ask.evaluations
+
+
+def _on_device(cells: np.ndarray | Tensor, device: torch.device) -> Tensor:
+    """Return rows on the device; to a GPU they travel while it works on the chunk before."""
+    x = torch.as_tensor(cells)
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and not x.is_cuda else x.to(device)
 
 
 def _space_maker(network: SplitNetwork, plan: StatePlan, round_to: torch.dtype | None) -> Callable[[Tensor], Space]:
@@ -536,10 +544,50 @@ def _space_maker(network: SplitNetwork, plan: StatePlan, round_to: torch.dtype |
     return lambda x: HiddenSpace(x, layer)
 
 
-def _collect(results: dict[str, np.ndarray], found: dict[str, Tensor], start: int, n: int) -> None:
-    """Copy a chunk's tensors into whole arrays on the host."""
-    for name, tensor in found.items():
-        if name not in results:
-            kind = np.float64 if tensor.is_floating_point() else np.int64
-            results[name] = np.empty((n, *tensor.shape[1:]), dtype=kind)
-        torch.from_numpy(results[name][start : start + len(tensor)]).copy_(tensor)
+class _HostArrays:
+    """Whole arrays on the host, filled chunk by chunk; from a GPU the copies run beside the next chunk's work."""
+
+    def __init__(self, n: int, device: torch.device) -> None:
+        self.arrays: dict[str, np.ndarray] = {}
+        self.n = n
+        self.device = device
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.waiting: tuple[torch.cuda.Event, dict[str, Tensor], int] | None = None
+
+    def take(self, found: dict[str, Tensor], start: int) -> None:
+        """Take the tensors of the chunk that begins at row ``start``."""
+        # Classes and groups are small numbers: half the bytes cross from the device.
+        found = {name: t if t.is_floating_point() else t.to(torch.int32) for name, t in found.items()}
+        if self.stream is None:
+            self._place(found, start)
+            return
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
+            carried = {name: self._pinned(tensor) for name, tensor in found.items()}
+            event = self.stream.record_event()
+        self.finish()
+        self.waiting = event, carried, start
+
+    def _pinned(self, tensor: Tensor) -> Tensor:
+        """Return a copy on the host that is whole once the stream has come so far."""
+        tensor.record_stream(self.stream)  # its memory is not given to the next chunk before it is copied
+        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+
+    def finish(self) -> None:
+        """Place the chunk that is still on its way, if there is one."""
+        if self.waiting is not None:
+            event, carried, start = self.waiting
+            self.waiting = None
+            event.synchronize()
+            self._place(carried, start)
+
+    def _place(self, found: dict[str, Tensor], start: int) -> None:
+        bad = found.pop("bad")
+        rows = len(found["margin"])
+        if bool(bad):
+            raise FloatingPointError(f"rows {start} to {start + rows}: the network's output is no probability")
+        for name, tensor in found.items():
+            if name not in self.arrays:
+                kind = np.float64 if tensor.is_floating_point() else np.int64
+                self.arrays[name] = np.empty((self.n, *tensor.shape[1:]), dtype=kind)
+            torch.from_numpy(self.arrays[name][start : start + rows]).copy_(tensor)
