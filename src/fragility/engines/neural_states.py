@@ -551,7 +551,7 @@ class _HostArrays:
         self.arrays: dict[str, np.ndarray] = {}
         self.n = n
         self.device = device
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self.waiting: tuple[torch.cuda.Event, dict[str, Tensor], int] | None = None
 
     def take(self, found: dict[str, Tensor], start: int) -> None:
