@@ -8,6 +8,7 @@ of a table does not depend on row order, column order or the way it was split.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -171,7 +172,15 @@ def _scalar_bytes(value: Any) -> bytes:
         return hashlib.sha256(b"integer:" + str(int(value)).encode()).digest()
     if isinstance(value, (bool, int, float, np.bool_, np.number)):
         return _number_cell(float(value))
+    if isinstance(value, (dt.date, np.datetime64)):
+        value = _date_text(value)
     return hashlib.sha256(b"text:" + str(value).encode()).digest()
+
+
+def _date_text(value: Any) -> str:
+    """Return a date's text: the same for a day held as a date, or as a timestamp of any unit, or written out."""
+    text = str(pd.Timestamp(value))
+    return text.removesuffix(" 00:00:00")
 
 
 def _number_cell(value: float) -> bytes:

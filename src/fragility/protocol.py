@@ -33,6 +33,7 @@ from fragility.evidence.alternatives import (
 )
 from fragility.evidence.baselines import Units, fit_baseline
 from fragility.evidence.binding import bind_rows, check_baseline_accepted, check_decision
+from fragility.evidence.dates import is_date_dtype, read_date
 from fragility.evidence.fields import FIELD_TYPES, Field
 from fragility.evidence.fitting import GroupMap, groups_for, training_evidence
 from fragility.evidence.rows import read_rows
@@ -150,6 +151,11 @@ class Protocol:
             _check_choice(f"kind of {name!r}", kind, ("numeric", "nominal"))
         for f in self.fields:
             _check_choice(f"type of {f.name!r}", f.type, FIELD_TYPES)
+            if f.dtype is not None and not (f.type == "date" and is_date_dtype(f.dtype)):
+                raise ProtocolError(
+                    f"dtype of {f.name!r} must be null or that of timestamps in a known time zone, such as "
+                    f"'datetime64[us, UTC]', got {f.dtype!r:.80}"
+                )
         _check_partition(self.groups, [column.name for column in self.columns])
         _check_depth(self.depth, len(self.groups))
         _check_severities(self.severities)
@@ -169,6 +175,7 @@ class Protocol:
         for operator in self.operators:
             operator_width(operator, len(self.groups))
         _check_alternatives(self)
+        _check_dates(self)
         if self.fading is None and not sum(self.exposure_weights[:2]) > 0:
             raise ProtocolError(
                 "exposure_weights put all weight on the common loss, which needs the operator attenuate_all; "
@@ -465,7 +472,8 @@ class Protocol:
             "format": FORMAT,
             "space": self.space,
             "fields": [
-                {"name": f.name, "kind": f.kind, "type": f.type, "categorical": f.categorical} for f in self.fields
+                {"name": f.name, "kind": f.kind, "type": f.type, "categorical": f.categorical, "dtype": f.dtype}
+                for f in self.fields
             ],
             "columns": [
                 {"name": c.name, "kind": c.kind, "baseline": c.baseline, "spread": c.spread} for c in self.columns
@@ -685,6 +693,18 @@ def _check_missing(missing: Alternative, protocol: Protocol) -> None:
             )
 
 
+def _check_dates(protocol: Protocol) -> None:
+    dates = {f.name for f in protocol.fields if f.type == "date"} if protocol.space == "raw" else set()
+    for j, column in enumerate(protocol.columns):
+        if column.name not in dates:
+            continue
+        for value in (column.baseline, *(other.values[j] for other in protocol.stored if other.values is not None)):
+            if value is not None and read_date(value) is None:
+                raise ProtocolError(
+                    f"the baseline of {column.name!r} must be a date in ISO form (2020-05-17), got {value!r:.60}"
+                )
+
+
 def _check_depth(depth: object, n_groups: int) -> None:
     if isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or not 1 <= depth <= n_groups:
         raise ProtocolError(
@@ -748,7 +768,7 @@ def _one_vote(model: Model) -> float:
 def _field_from(document: Mapping[str, Any]) -> Field:
     if not isinstance(document["categorical"], bool):
         raise ProtocolError(f"categorical must be true or false, got {document['categorical']!r}")
-    return Field(str(document["name"]), document["kind"], document["type"], document["categorical"])
+    return Field(str(document["name"]), document["kind"], document["type"], document["categorical"], document["dtype"])
 
 
 def _groups_to_list(groups: Sequence[Group]) -> list[dict[str, Any]]:

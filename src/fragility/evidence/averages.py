@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from fragility.arrays import Floats
+from fragility.arrays import Booleans, Floats
+from fragility.evidence.dates import middle_date, value_like
 from fragility.evidence.fields import Field
 from fragility.evidence.fitting import TrainingEvidence
 from fragility.evidence.handover import dense
@@ -60,14 +61,15 @@ def _with_typical_categories(numbers: Floats, evidence: TrainingEvidence) -> Flo
 
 def _typical_row(fields: tuple[str, ...], evidence: TrainingEvidence) -> int | None:
     """Return a training row that has the most frequent category of a nominal field; None if there is no such field."""
-    if len(fields) != 1 or evidence.frame is None or evidence.field_kinds[fields[0]] != "nominal":
+    field = next(field for field in evidence.fields if field.name == fields[0])
+    if len(fields) != 1 or evidence.frame is None or field.kind != "nominal":
         return None
-    column = evidence.frame[fields[0]]
+    column = evidence.frame[field.name]
     known = column.dropna()
     if known.empty:
         return 0  # missing is the only value it has
     try:
-        return int(np.argmax((column == _most_frequent(known)).to_numpy(dtype=bool, na_value=False)))
+        return int(np.argmax(_equal_to(_typical_value(known, field), column, field)))
     except TypeError:  # cells that have no hash, such as lists, cannot be counted
         return None
 
@@ -87,7 +89,7 @@ def artificial_fields(values: Sequence[Scalar], evidence: TrainingEvidence) -> t
         return tuple(
             field.name
             for field, value in zip(evidence.fields, values, strict=True)
-            if field.kind == "nominal" and not _occurs(value, evidence.frame[field.name])  # type: ignore[index]
+            if field.kind == "nominal" and not _equal_to(value, evidence.frame[field.name], field).any()  # type: ignore[index]
         )
     numbers = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
     by_column = evidence.matrix.tocsc() if sp.issparse(evidence.matrix) else evidence.matrix
@@ -106,8 +108,12 @@ def fields_without_gaps(evidence: TrainingEvidence) -> tuple[str, ...]:
     return tuple(field.name for field in evidence.fields if frame is None or not frame[field.name].isna().any())
 
 
-def _occurs(value: Scalar, column: pd.Series) -> bool:
-    return bool((column.isna() if value is None else column == value).any())
+def _equal_to(value: Scalar, column: pd.Series, field: Field) -> Booleans:
+    """Return which cells of a raw column have a value of the protocol."""
+    if value is None:
+        return column.isna().to_numpy(dtype=bool)
+    own = value_like(value, column) if field.type == "date" and isinstance(value, str) else value
+    return np.asarray((column == own).to_numpy(dtype=bool, na_value=False))
 
 
 def _occur_together(values: Floats, by_column: Any, columns: Sequence[int]) -> bool:
@@ -127,7 +133,7 @@ def field_baseline(kind: str, column: pd.Series, field: Field) -> Scalar:
     """
     known = column.dropna()
     if field.kind == "nominal":
-        return None if known.empty else _most_frequent(known)
+        return None if known.empty else _typical_value(known, field)
     if kind == "zero":
         return 0.0
     if known.empty:
@@ -136,6 +142,11 @@ def field_baseline(kind: str, column: pd.Series, field: Field) -> Scalar:
     number = float(np.median(values)) if kind == "median" else mean_and_spread(values)[0]
     whole = field.type == "integer" or (kind == "typical" and are_whole(values))
     return float(round(number)) if whole else number
+
+
+def _typical_value(known: pd.Series, field: Field) -> Scalar:
+    """Return the most frequent value of a nominal field, and of dates, which seldom repeat, the one in the middle."""
+    return middle_date(known) if field.type == "date" else _most_frequent(known)
 
 
 def _most_frequent(known: pd.Series) -> Scalar:

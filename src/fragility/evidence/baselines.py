@@ -20,7 +20,8 @@ from fragility.evidence.averages import (
     fields_without_gaps,
     matrix_baseline,
 )
-from fragility.evidence.fields import Field, conformed, kind_of
+from fragility.evidence.dates import as_trained, date_text, value_like
+from fragility.evidence.fields import Field, conformed, kind_of, type_of
 from fragility.evidence.fitting import TrainingEvidence
 from fragility.evidence.handover import dense, transform
 from fragility.evidence.rows import Rows, Scalar, native_like, read_rows
@@ -172,6 +173,8 @@ def _explicit_value(field: Field, value: Any, space: Space) -> Any:
     """Return one raw value as the field's own type."""
     if is_missing(value):
         return None
+    if field.type == "date" and not field.categorical:
+        return _explicit_date(field, value)
     plain = value.item() if isinstance(value, np.generic) else value
     if field.kind == "numeric":
         number = _explicit_number(field.name, plain)
@@ -190,6 +193,15 @@ def _explicit_value(field: Field, value: Any, space: Space) -> Any:
     assert fitting is not None
     fit = fitting[field.name].iloc[0]
     return fit.item() if isinstance(fit, np.generic) else fit
+
+
+def _explicit_date(field: Field, value: Any) -> str:
+    column = pd.Series([value], name=field.name, dtype=object if isinstance(value, str) else None)
+    fitting = as_trained(column, field.dtype)
+    if fitting is None:
+        zone = "" if field.dtype is None else f" as in training ({field.dtype})"
+        raise EvidenceError(f"the baseline of column {field.name!r} must be a date{zone}, got {value!r}")
+    return date_text(fitting.iloc[0])
 
 
 def _explicit_number(name: str, value: Any) -> float | None:
@@ -216,6 +228,8 @@ def _row_of(values: Mapping[str, Any], rows: Rows) -> Rows:
 def _cell_like(value: Any, column: pd.Series) -> pd.Series:
     if value is None:
         return _gap_like(column).reset_index(drop=True)
+    if isinstance(value, str) and type_of(column) == "date":
+        return pd.Series([value_like(value, column)], dtype=column.dtype)
     if isinstance(value, float) and pd.api.types.is_integer_dtype(column.dtype) and value != round(value):
         return pd.Series([value])  # a mean of whole numbers is what was asked for; preprocessing takes it as it is
     return pd.Series([value], dtype=column.dtype)

@@ -18,6 +18,7 @@ import pandas as pd
 from fragility.arrays import Floats
 from fragility.canonical import WHOLE_BITS, beyond_doubles, is_missing
 from fragility.errors import DataError, EvidenceError
+from fragility.evidence.dates import value_like
 from fragility.evidence.fields import Field, is_categorical, kind_of, type_of
 from fragility.evidence.forms import CellForm
 from fragility.evidence.rows import Rows, Scalar, native_like
@@ -34,6 +35,7 @@ class RawCodec:
     whole: tuple[bool, ...]  # fields of whole numbers
     dtypes: tuple[Any, ...]  # what each column is handed over as
     gaps: tuple[Any, ...]  # what stands for a missing value in each
+    dates: tuple[bool, ...]  # fields of dates, which a protocol has as text
 
     @classmethod
     def fit(
@@ -48,6 +50,11 @@ class RawCodec:
         by_name = {field.name: field for field in fields}
         ordered = [by_name[name] for name in rows.names]
         columns = [rows.frame[name] for name in rows.names]
+        dates = tuple(f.type == "date" for f in ordered)
+        baseline = {
+            name: _value_of(baseline[name], is_date, rows.frame[name])
+            for name, is_date in zip(rows.names, dates, strict=True)
+        }
         tables = tuple(
             None if _is_its_number(column, field, baseline[field.name]) else _value_table(column, baseline[field.name])
             for column, field in zip(columns, ordered, strict=True)
@@ -63,6 +70,7 @@ class RawCodec:
                 for column, field, table in zip(columns, ordered, tables, strict=True)
             ),
             gaps=tuple(_missing_marker(column) for column in columns),
+            dates=dates,
         )
 
     @property
@@ -93,7 +101,7 @@ class RawCodec:
         """Return one row, e.g. the baseline, as a (d,) vector."""
         out = np.empty(len(self.tables))
         for j, (name, table) in enumerate(zip(self.rows.names, self.tables, strict=True)):
-            value = values[name]
+            value = _value_of(values[name], self.dates[j], self.rows.frame[name])  # type: ignore[index]
             out[j] = (np.nan if value is None else float(value)) if table is None else table.index(value)
         return out
 
@@ -161,6 +169,11 @@ def _value_table(column: pd.Series, baseline: Scalar) -> Table:
     return tuple(dict.fromkeys([*values, baseline]))
 
 
+def _value_of(value: Scalar, is_date: bool, column: pd.Series) -> Any:
+    """Return a value of the protocol as the column holds it."""
+    return value_like(value, column) if is_date and isinstance(value, str) else value
+
+
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
@@ -182,7 +195,7 @@ def _table_dtype(column: pd.Series, table: Table, flags_as_numbers: bool) -> Any
         return pd.CategoricalDtype([*dtype.categories, *new], dtype.ordered)
     if type_of(column) == "empty":
         return np.dtype(object)
-    plain = isinstance(dtype, np.dtype) and dtype != np.dtype(object)
+    plain = isinstance(dtype, np.dtype) and dtype != np.dtype(object) and dtype.kind != "M"  # NaT is a timestamp
     if plain and None in table and not np.issubdtype(dtype, np.floating):
         return _dtype_with_gaps(column, flags_as_numbers)
     return dtype
@@ -215,4 +228,6 @@ def _picked(table: Table, places: npt.NDArray[np.int64], dtype: Any, missing: An
         return pd.Categorical.from_codes(codes[places], dtype=dtype)
     values = np.empty(len(table), dtype=object)
     values[:] = [missing if value is None else value for value in table]
+    if pd.api.types.is_datetime64_any_dtype(dtype):  # slow to make of objects, so once for each value
+        return pd.Series(values, dtype=dtype).take(places).reset_index(drop=True)
     return pd.Series(values[places], dtype=dtype)

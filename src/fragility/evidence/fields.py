@@ -16,6 +16,7 @@ import pandas as pd
 
 from fragility.canonical import is_missing
 from fragility.errors import DataError
+from fragility.evidence.dates import as_trained, dtype_of_dates, zone_mismatch
 from fragility.evidence.rows import Kind, Rows
 
 FieldType: TypeAlias = Literal["integer", "number", "boolean", "text", "date", "duration", "mixed", "empty"]
@@ -30,6 +31,7 @@ class Field:
     kind: Kind
     type: FieldType  # of its values; empty: training had none
     categorical: bool = False  # held as a categorical column, whose list of categories is part of the data
+    dtype: str | None = None  # of a column of timestamps: its unit and time zone
 
 
 def kind_of(column: pd.Series) -> Kind:
@@ -78,8 +80,10 @@ def fields_of(rows: Rows, kinds: dict[str, Kind]) -> tuple[Field, ...]:
     """Return the raw fields of training rows; the cells of a sparse matrix are numbers."""
     if rows.frame is None:
         return tuple(Field(name, kinds[name], "number") for name in rows.names)
+    columns = [(name, rows.frame[name]) for name in rows.names]
     return tuple(
-        Field(name, kinds[name], type_of(rows.frame[name]), is_categorical(rows.frame[name])) for name in rows.names
+        Field(name, kinds[name], type_of(column), is_categorical(column), dtype_of_dates(column))
+        for name, column in columns
     )
 
 
@@ -128,12 +132,21 @@ def _conformed_column(column: pd.Series, field: Field, needs_categories: bool, w
             f"column {field.name!r} was categorical in the training data, now it is plain {_words(came)}; give it the "
             f"training categories: pd.Categorical(X[{field.name!r}], categories=X_train[{field.name!r}].cat.categories)"
         )
+    if field.type == "date" and not field.categorical:
+        return _conformed_dates(plain, field, came)
     if came == field.type:
         return plain
     fitting = None if is_categorical(plain) else _CONVERSIONS.get((field.type, came), _impossible)(plain, whole)
     if fitting is None:
         raise DataError(_mismatch(field, came, plain))
     return fitting
+
+
+def _conformed_dates(column: pd.Series, field: Field, came: str) -> pd.Series:
+    fitting = as_trained(column, field.dtype) if came in ("date", "text") else None
+    if fitting is None:
+        raise zone_mismatch(field.name, column, field.dtype) or DataError(_mismatch(field, came, column))
+    return column if fitting.dtype == column.dtype else fitting
 
 
 def _without_categories(column: pd.Series) -> pd.Series:
@@ -147,6 +160,8 @@ def _empty_column(column: pd.Series, field: Field) -> pd.Series:
     """Return a column of missing values in the form that a column of this field has."""
     if field.categorical:
         return column if is_categorical(column) else column.astype("category")
+    if field.dtype is not None:
+        return column if str(column.dtype) == field.dtype else pd.Series(pd.NaT, column.index, field.dtype, column.name)
     numeric = pd.api.types.is_numeric_dtype(column.dtype)
     if field.type in ("integer", "number"):
         return column if numeric else _to_number(column, False)

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from fragility.arrays import Floats
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError
-from fragility.evidence.rows import Rows
+from fragility.evidence.rows import Rows, named
 from fragility.models.adapter import Model
 from fragility.models.links import LINK_TOLERANCE
 
@@ -113,12 +113,17 @@ def guarded(call: Callable[[], T], rows: Rows) -> T:
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if re.search(r"\bnan\b|missing value", reason.lower()):
-            holder = None
-            if rows.frame is not None:
-                holder = next((name for name in rows.names if rows.frame[name].isna().any()), None)
-            place = f"column {holder!r} holds missing values and " if holder is not None else ""
+            place = _columns_with_gaps(rows)
             raise DataError(f"{place}the model refuses missing values ({reason}); impute them in a pipeline") from error
         raise ModelError(f"the model failed on these rows: {type(error).__name__}: {reason}") from error
+
+
+def _columns_with_gaps(rows: Rows) -> str:
+    """Name all columns that hold missing values: which of them the model refuses, its own sentence may say."""
+    names = [] if rows.frame is None else [name for name in rows.names if rows.frame[name].isna().any()]
+    if not names:
+        return ""
+    return f"{named('column', names)} {'holds' if len(names) == 1 else 'hold'} missing values and "
 
 
 def part_of(native: Any, start: int, stop: int) -> Any:

@@ -179,20 +179,21 @@ def _matched_columns(given: list[str], expected: Sequence[str] | None, n_expecte
     extra = [name for name in given if name not in set(expected)]
     if missing and extra:
         raise DataError(
-            f"the model expects {_some('column', missing)}, which the data lack; the data have "
-            f"{_some('column', extra)}, which the model does not know: rename or drop"
+            f"the model expects {named('column', missing)}, which the data lack; the data have "
+            f"{named('column', extra)}, which the model does not know: rename or drop"
         )
     if missing:
-        raise DataError(f"the model expects {_some('column', missing)}, which the data lack")
+        raise DataError(f"the model expects {named('column', missing)}, which the data lack")
     if extra:
         raise DataError(
-            f"the data have {_some('column', extra)}, which the model does not know; drop them "
+            f"the data have {named('column', extra)}, which the model does not know; drop them "
             "(on the command line name the label with --target and the row id with --id)"
         )
     return list(expected)
 
 
-def _some(noun: str, names: Sequence[str], limit: int = 5) -> str:
+def named(noun: str, names: Sequence[str], limit: int = 5) -> str:
+    """`column 'a'`; `columns 'a', 'b' and 3 more`."""
     shown = ", ".join(repr(name) for name in names[:limit])
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return f"{noun}{'s' if len(names) > 1 else ''} {shown}{more}"

@@ -428,7 +428,7 @@ class RowSource:
             with self.filesystem.open_input_stream(file.path) as stream:
                 check_csv_lines(stream, file.name, self.csv)
             self._lines_checked.add(file.path)
-        texts = [own.name for own in self.fields if own.type == "text"]
+        texts = [own.name for own in self.fields if own.type in ("text", "date")]
         types = {**dict.fromkeys(texts, "text"), **self._csv_types}
         texts = [name for name, type_ in types.items() if type_ == "text"]
         with self._csv_reader(file, rows, texts, self.only) as reader:
