@@ -296,16 +296,15 @@ def test_a_raw_protocol_serves_any_model_of_the_same_fields() -> None:
     np.testing.assert_allclose(rows.predict(rows.dense()), two.model.predict_proba(two.X_test[:4]), atol=1e-12)
 
 
-def test_dates_as_raw_evidence_are_refused_by_name() -> None:
+def test_durations_as_raw_evidence_are_refused_by_name() -> None:
     data = split("credit_g")
-    X = pd.DataFrame({"age": data.X_train["age"], "day": pd.to_datetime("2020-01-01")})
-    X["day"] += pd.to_timedelta(data.X_train["duration"] % 5, unit="D")
+    X = pd.DataFrame({"age": data.X_train["age"], "wait": pd.to_timedelta(data.X_train["duration"] % 5, unit="D")})
     pipeline = make_pipeline(
-        make_column_transformer((OneHotEncoder(), ["day"]), remainder="passthrough"), LogisticRegression(max_iter=500)
+        make_column_transformer((OneHotEncoder(), ["wait"]), remainder="passthrough"), LogisticRegression(max_iter=500)
     ).fit(X, data.y_train)
-    with pytest.raises(EvidenceError, match=r"the baseline of column 'day' would be Timestamp.*numbers or text"):
+    with pytest.raises(EvidenceError, match=r"the baseline of column 'wait' would be Timedelta.*numbers or text"):
         Protocol.fit(pipeline, X, space="raw")
-    assert Protocol.fit(pipeline, X).group_names == ("day", "age")
+    assert Protocol.fit(pipeline, X).group_names == ("wait", "age")
 
 
 # --- faults of the model --------------------------------------------------------------------------------------
