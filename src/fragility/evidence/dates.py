@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fragility.canonical import is_missing
 from fragility.errors import DataError
 
 DTYPE = re.compile(r"datetime64\[(s|ms|us|ns)(, [^\[\]]+)?\]")
@@ -53,7 +54,7 @@ def read_date(text: Any) -> pd.Timestamp | None:
         stamp = pd.Timestamp(text)
     except ValueError:
         return None
-    return None if stamp is pd.NaT or date_text(stamp) != text else stamp
+    return None if is_missing(stamp) or date_text(stamp) != text else stamp
 
 
 def value_like(text: str, column: pd.Series) -> Any:
