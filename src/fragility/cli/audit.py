@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -259,13 +260,11 @@ def audit(
     )
     words = _verify_words(model, data, target, id_column, rows, separator, encoding, decimal, classes, trust)
     labels = labels_of(source, len(certs), certs.classes)
-    report = save_after_audit(certs, out_dir, labels, words, _given_rows(source, loaded, len(certs), by), by or ())
-    _print_summary(certs, out_dir, time.perf_counter() - started)
-    for shares in report.summary.audits[0].segments:
-        out().print(segment_table(shares))
+    report = save_after_audit(certs, out_dir, labels, words, _given_rows(source, loaded, by), by or ())
+    _print_summary(certs, out_dir, time.perf_counter() - started, report.summary.audits[0].segments)
 
 
-def _given_rows(source: RowSource, model: fg.Model, count: int, by: list[str] | None) -> GivenRows | None:
+def _given_rows(source: RowSource, model: fg.Model, by: list[str] | None) -> GivenRows | None:
     """Return the rows for the report; None where they must be read whole to find twenty of them."""
     from fragility.report import GivenRows
 
@@ -354,7 +353,7 @@ def _fit_protocol(
         )
 
 
-def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float) -> None:
+def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float, segments: Sequence[fg.SegmentShares]) -> None:
     summary = certs.summary()
     flipping = round(summary.confident * summary.confident_flips_within_two) if summary.confident else 0
     console = out()
@@ -367,6 +366,8 @@ def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float) -> None:
         console.print(escape(artificial_line(certs.protocol)))
     for line in lattice_lines(certs, summary):
         console.print(escape(line))
+    for shares in segments:
+        console.print(segment_table(shares))
     note(f"next: fragility top {folder}, or open {folder / 'report.html'}")
 
 

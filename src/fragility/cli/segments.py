@@ -65,7 +65,7 @@ def segment_table(shares: SegmentShares) -> Table:
         if not own.rows:
             table.add_row(escape(one.name), *counts, "-", "-", "-", "-")
             continue
-        median = "none" if own.median_flip_budget is None else str(own.median_flip_budget)
+        median = "no flip" if own.median_flip_budget is None else str(own.median_flip_budget)
         table.add_row(escape(one.name), *counts, *_told(own.flips_early), median, f"{own.mean_exposure:.3f}")
     return table
 
