@@ -178,6 +178,21 @@ def test_rows_in_files_give_the_same_segments(certs, rows, tmp_path, suffix: str
     assert {len(ids) for ids, _ in source.values(["shop"], 100)} == {100} and PART_ROWS > ROWS
 
 
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_dates_are_cut_into_bands_of_about_equally_many_rows(certs, rows, zone) -> None:
+    days = pd.Series(pd.date_range("2020-01-01", periods=ROWS, tz=zone)).where(lambda column: column.index % 50 > 0)
+    found = fg.share_by(certs, rows.assign(since=days), by="since")
+    names = [one.name for one in found.segments]
+    assert len(names) == 5 and names[-1] == MISSING and names[0].startswith("under 2020-0")
+    assert not any(":" in name for name in names)
+    sizes = [one.everything.rows for one in found.segments]
+    assert sizes[-1] == 6 and max(sizes[:-1]) - min(sizes[:-1]) <= 2
+    few = fg.share_by(certs, rows.assign(since=pd.Timestamp("2026-11-16", tz=zone)), by="since")
+    assert len(few.segments) == 1
+    with pytest.raises(DataError, match=r"holds dates, whose bands cannot be declared by numbers; .* since:q4"):
+        fg.share_by(certs, rows.assign(since=days), by="since:1,2")
+
+
 def test_a_table_for_pandas(certs, rows) -> None:
     table = fg.share_by(certs, rows, by="shop", min_confidence=0.999999).to_pandas()
     assert list(table.columns) == [
@@ -201,7 +216,7 @@ def test_a_column_may_have_a_colon_in_its_name() -> None:
         ("years:40,25", r"the bands of 'years' must be declared by rising numbers, got \[40.0, 25.0\]"),
         ("years:nan", r"the bands of 'years' must be declared by rising numbers"),
         ("years:q1", r"a column is cut into 2 to 20 bands, got 1 for 'years'"),
-        ("shop:1,2", r"bands are for numbers, and the column 'shop' holds '"),
+        ("shop:1,2", r"bands are for numbers and dates, and the column 'shop' holds '"),
         (["years", "years:30"], r"by names the column 'years' twice"),
         (["years", "shop"], r"share_by takes one column at a time, got 2"),
     ],

@@ -1,8 +1,8 @@
 """Segments: audited rows cut by a column of theirs, and how many of each segment flip early.
 
 A column of text, or of few distinct numbers, is cut by its values: the most frequent ones, and the others together. A
-column of numbers is cut into bands, between declared values or at its quantiles. Rows without a value are a segment of
-their own. Columns need not be fields of the model.
+column of numbers is cut into bands, between declared values or at its quantiles; one of dates at its quantiles. Rows
+without a value are a segment of their own. Columns need not be fields of the model.
 
 Rows are read part by part. Of each column asked about, one number per row is held.
 """
@@ -26,6 +26,7 @@ from fragility.canonical import is_missing
 from fragility.certificates import CONFIDENT
 from fragility.errors import DataError
 from fragility.evidence.fields import kind_of
+from fragility.evidence.replacements import value_text
 from fragility.evidence.rows import read_rows
 from fragility.ids import id_keys
 from fragility.intervals import Share, share_of
@@ -172,24 +173,26 @@ class Coded:
 
 
 class _Column:
-    """The values of one column, part after part: numbers as they are, everything else as codes of its texts."""
+    """The values of one column, part after part: numbers as they are, dates as nanoseconds, all else as text codes."""
 
     def __init__(self, by: By) -> None:
         self.by = by
-        self.numeric: bool | None = None  # None: no value was seen yet
+        self.kind: str | None = None  # numbers, dates or text; None: no value was seen yet
         self.parts: list[Any] = []
         self.texts: dict[str, int] = {}
 
     def add(self, column: pd.Series) -> None:
-        known = column.dropna()
-        if known.empty:
+        """Take the values of the next rows."""
+        if bool(column.isna().all()):
             self.parts.append(np.full(len(column), np.nan))
             return
-        numeric = kind_of(column) == "numeric"
-        if self.numeric not in (None, numeric):
-            raise DataError(f"the column {self.by.column!r} holds numbers in some parts of the rows and text in others")
-        self.numeric = numeric
-        self.parts.append(column.to_numpy(dtype=np.float64, na_value=np.nan) if numeric else self._text_codes(column))
+        kind = _kind(column)
+        if self.kind not in (None, kind):
+            raise DataError(
+                f"the column {self.by.column!r} holds {self.kind} in some parts of the rows, {kind} in others"
+            )
+        self.kind = kind
+        self.parts.append(self._text_codes(column) if kind == "text" else _measured(column))
 
     def _text_codes(self, column: pd.Series) -> Floats:
         try:
@@ -205,25 +208,49 @@ class _Column:
         return np.where(codes < 0, np.nan, np.append(places, np.nan)[codes])
 
     def coded(self) -> Coded:
+        """Return the segment of every row."""
         values = np.concatenate(self.parts) if self.parts else np.empty(0)
         self.parts = []  # of many rows, what is held twice is missed
         if self.by.cuts is not None or self.by.bands is not None:
             return self._banded(values)
-        if self.numeric:
+        if self.kind in ("numbers", "dates"):
             distinct = np.unique(values[~np.isnan(values)])
             if len(distinct) > SHOWN_VALUES:
                 return self._banded(values)
-            return _by_value(self.by.column, values, {value: _number(value) for value in distinct}, rising=True)
+            return _by_value(self.by.column, values, {value: self._name(value) for value in distinct}, rising=True)
         return _by_value(self.by.column, values, {float(code): text for text, code in self.texts.items()})
 
     def _banded(self, values: Floats) -> Coded:
-        if self.numeric is False:
+        if self.kind == "text":
             some = next(iter(self.texts))
-            raise DataError(f"bands are for numbers, and the column {self.by.column!r} holds {some!r}")
+            raise DataError(f"bands are for numbers and dates, and the column {self.by.column!r} holds {some!r}")
+        if self.kind == "dates" and self.by.cuts is not None:
+            raise DataError(
+                f"the column {self.by.column!r} holds dates, whose bands cannot be declared by numbers; ask for a "
+                f"number of bands: {self.by.column}:q4"
+            )
         known = values[~np.isnan(values)]
         cuts = _quantiles(known, self.by.bands or BANDS) if self.by.cuts is None else np.array(self.by.cuts)
         codes = np.where(np.isnan(values), len(cuts) + 1, np.searchsorted(cuts, values, side="right"))
-        return _without_empty(self.by.column, [*_band_names(cuts), MISSING], codes)
+        return _without_empty(self.by.column, [*_band_names([self._name(cut) for cut in cuts]), MISSING], codes)
+
+    def _name(self, value: float) -> str:
+        return value_text(pd.Timestamp(int(value))) if self.kind == "dates" else _number(value)
+
+
+def _kind(column: pd.Series) -> str:
+    if pd.api.types.is_datetime64_any_dtype(column.dtype):
+        return "dates"
+    return "numbers" if kind_of(column) == "numeric" else "text"
+
+
+def _measured(column: pd.Series) -> Floats:
+    if not pd.api.types.is_datetime64_any_dtype(column.dtype):
+        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    instants = pd.DatetimeIndex(column)
+    instants = instants.tz_localize(None)  # the day as its own clock has it
+    whole = instants.as_unit("ns").asi8.astype(np.float64)
+    return np.where(instants.isna(), np.nan, whole)
 
 
 def _text(value: Any) -> str:
@@ -243,8 +270,7 @@ def _quantiles(known: Floats, bands: int) -> Floats:
     return np.asarray(cuts[cuts > known.min()])
 
 
-def _band_names(cuts: Floats) -> list[str]:
-    ends = [_number(cut) for cut in cuts]
+def _band_names(ends: Sequence[str]) -> list[str]:
     if not ends:
         return ["all values"]
     between = [f"{low} to under {high}" for low, high in pairwise(ends)]

@@ -89,7 +89,7 @@ def test_columns_and_rows_that_do_not_fit_are_refused(made, table, tmp_path) -> 
     data = ["--data", made / "test.parquet", *COLUMNS]
     assert "name the audited rows with --data" in refuse("report", audit, "--by", "age", *out)
     assert "by names the column 'height', but the rows have" in refuse("report", audit, *data, "--by", "height", *out)
-    assert "bands are for numbers" in refuse("report", audit, *data, "--by", "purpose:1,2", *out)
+    assert "bands are for numbers and dates" in refuse("report", audit, *data, "--by", "purpose:1,2", *out)
     assert "by names the column 'height'" in refuse(*audit_words(made), "--by", "height", "--out", tmp_path / "new")
     assert not (tmp_path / "new").exists()
     other = tmp_path / "other.parquet"

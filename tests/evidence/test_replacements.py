@@ -111,3 +111,7 @@ def test_values_are_written_as_people_write_them() -> None:
     assert [value_text(value) for value in (3.0, 20.903, np.float64(2.5), None, np.nan, "a b", True)] == [
         "3", "20.903", "2.5", "missing", "missing", "a b", "True",
     ]  # fmt: skip
+    day = pd.Timestamp("2026-11-16", tz="Europe/Berlin")
+    assert [value_text(value) for value in (day, day + pd.Timedelta(hours=9), pd.NaT)] == [
+        "2026-11-16", "2026-11-16 09:00", "missing",
+    ]  # fmt: skip

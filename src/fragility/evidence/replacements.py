@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, time
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ import pandas as pd
 from fragility.arrays import Floats
 from fragility.canonical import is_missing
 from fragility.errors import FragilityError
-from fragility.evidence.fields import kind_of
+from fragility.evidence.fields import Field, kind_of
 from fragility.evidence.handover import dense, transform
 from fragility.evidence.rows import Rows, read_rows
 from fragility.evidence.space import EvidenceSpace
@@ -61,6 +62,8 @@ def value_text(value: Any) -> str:
         return "missing"
     if isinstance(value, (float, np.floating)):
         return f"{value:.6g}"
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d}" if value.time() == time() else f"{value:%Y-%m-%d %H:%M}"
     return str(value)
 
 
@@ -91,7 +94,7 @@ def find_replacements(
     fields = [field.name for field in evidence.fields]
     baseline = {column.name: column.baseline for column in evidence.columns}
     if all(name in baseline for name in fields) and not _is_preprocessed(evidence, model):
-        return {name: _of(baseline[name]) for name in fields}
+        return {field.name: _of(_as_held(baseline[field.name], field)) for field in evidence.fields}
     if frame is None or not _is_preprocessed(evidence, model):
         return {name: Replacement("unknown") for name in fields}
     assert model is not None
@@ -99,6 +102,11 @@ def find_replacements(
         return _sought(evidence, model, read_rows(frame[fields].iloc[:SAMPLE], model.columns, model.n_columns))
     except FragilityError:  # rows that the model does not take are refused where they are audited, not here
         return {name: Replacement("unknown") for name in fields}
+
+
+def _as_held(value: Any, field: Field) -> Any:
+    """Return a baseline as the rows hold it: a protocol writes dates as text."""
+    return pd.Timestamp(value) if field.type == "date" and not is_missing(value) else value
 
 
 def _of(value: Any) -> Replacement:
