@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 
 import numpy as np
 import pytest
@@ -488,6 +489,49 @@ def test_rounding_of_a_float32_network_passes_with_a_warning_above_the_resolutio
         certified(model, X_train, X[:31])
     protocol = Protocol.fit(model, X_train, resolution=1e-4)
     assert len(fg.audit(model, X[:31], protocol)) == 31
+
+
+@pytest.mark.parametrize(
+    ("score", "moved", "outcome"),
+    [
+        (0.0, 3e-4, "refused"),  # more than single precision rounds a margin by
+        (0.0, 5e-5, "warned"),
+        (-12.0, 0.3, "warned"),  # of a small probability, 2e-6 of it: its logarithm is steep
+        (-18.0, 0.3, "warned"),  # 5e-9
+        (-21.0, 0.3, "silent"),  # 3e-10, as double precision rounds
+    ],
+)
+def test_how_far_answers_may_depend_on_the_batch(score: float, moved: float, outcome: str) -> None:
+    X_train, _, X = numbers()
+    model = Model.wrap(lambda rows: sigmoid(np.full(len(rows), score + moved * (len(rows) % 2))), classes=[0, 1])
+    protocol = Protocol.fit(model, X_train)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        if outcome == "refused":
+            with pytest.raises(fg.ModelError, match="depends on the other rows of its batch"):
+                bind(model, X[:32], protocol)
+            return
+        bind(model, X[:32], protocol)
+    assert any("rounds margins by about" in str(warning.message) for warning in told) == (outcome == "warned")
+
+
+@pytest.mark.parametrize(("lag", "refused"), [(5e-5, False), (3e-4, True)])
+def test_a_label_may_lag_behind_by_rounding_and_no_more(lag: float, refused: bool) -> None:
+    class Lagging(GaussianNB):
+        def predict_proba(self, X):
+            return sigmoid(np.full(len(X), -lag))
+
+        def predict(self, X):
+            return np.full(len(X), self.classes_[1])
+
+    X_train, y, X = numbers()
+    model = Lagging().fit(X_train, y)
+    if refused:
+        with pytest.raises(fg.ModelError, match="differs from what its probabilities say in 20 of 20 rows"):
+            certified(model, X_train, X[:20])
+        return
+    certs = certified(model, X_train, X[:20])
+    assert set(named(certs)) == {"good"} and certs.claims.margin == pytest.approx(-lag)
 
 
 def test_tables_with_any_index_are_probed_by_position() -> None:

@@ -98,6 +98,26 @@ def test_it_selects_the_confident_rows_above_the_threshold(labelled):
     assert "Holds for rows drawn like the labelled ones" in str(policy)
 
 
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+@pytest.mark.parametrize("segments", [None, "predicted"])
+def test_every_walk_is_tested_at_its_own_level(labelled, segments, confidence):
+    """1 - confidence is split over the five starts, and over segments: threshold and bound are those of that level."""
+    _, _, certs, labels = labelled
+    policy = ReviewPolicy.fit(certs, labels, risk=0.3, confidence=confidence, segments=segments)
+    table = certs.to_pandas()
+    for rule, curve in zip(policy.rules, policy.curves, strict=True):
+        mine = labels.high_confidence & ((table["predicted"] == rule.segment) | (rule.segment is None)).to_numpy()
+        scores, brittle = table["exposure"].to_numpy()[mine], labels.brittle[mine]
+        expected = naive_policy.policy(scores.tolist(), brittle.tolist(), 0.3, confidence, len(policy.rules))
+        if expected is None:
+            assert rule.state == "not attainable"
+        else:
+            assert (rule.threshold, rule.bound) == pytest.approx(expected, abs=1e-9)
+        level = 1 - (1 - confidence) / len(policy.rules) / 5
+        unreviewed, broken = (int((values < curve.threshold[-2]).sum()) for values in (scores, scores[brittle]))
+        assert curve.bound[-2] == pytest.approx(naive_policy.upper_limit(broken, unreviewed, level), abs=1e-9)
+
+
 def test_a_policy_that_cannot_be_had_reviews_everything(labelled):
     _, _, certs, labels = labelled
     policy = ReviewPolicy.fit(certs, labels, risk=0.0001)

@@ -6,11 +6,13 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from naive import (
     naive_collapse,
+    naive_common_loss,
     naive_current_margin,
+    naive_exposure,
     naive_fds,
     naive_order,
     naive_predicted_class,
@@ -116,6 +118,35 @@ def test_collapse_equals_the_slow_twin_and_is_bounded(margin: float, path: list[
     assert area >= 0.0
     if reading in ("support", "current"):
         assert area <= 1.0
+
+
+@given(st.floats(-1e-6, 30), st.lists(st.floats(-30, 60), min_size=1, max_size=10), st.data())
+@example(2.0, [3.0, 1.0], None)
+@settings(max_examples=300, deadline=None)
+def test_losses_equal_the_slow_twins(margin: float, values: list[float], data: st.DataObject | None) -> None:
+    """Margins that grow when evidence fades, or goes, lose nothing: not less than nothing."""
+    drops = [margin - value for value in values]
+    independent = math.fsum(max(0.0, drop) for drop in drops) / (abs(margin) + 1e-8)
+    assert scores.independent_loss(np.array([margin]), np.array([drops]))[0] == pytest.approx(independent, rel=1e-9)
+    flips_at = len(values) if data is None else data.draw(st.integers(0, len(values)))
+    grid = np.arange(1, len(values) + 1) / len(values)
+    threshold = grid[flips_at] if flips_at < len(values) else math.inf
+    fading = np.where(np.arange(len(values)) < flips_at, values, math.nan)
+    found = scores.common_loss(np.array([margin]), fading[None], np.array([threshold]), grid)[0]
+    assert found == pytest.approx(naive_common_loss(margin, values[:flips_at], len(values)), rel=1e-9, abs=1e-12)
+
+
+@given(
+    st.floats(0, 1),
+    st.floats(0, 20),
+    st.one_of(st.none(), st.floats(0, 1)),
+    st.tuples(st.floats(0.01, 1), st.floats(0.01, 1), st.floats(0, 1)),
+)
+@settings(max_examples=200, deadline=None)
+def test_exposure_equals_the_slow_twin(targeted, independent, common, weights) -> None:
+    known = math.nan if common is None else common
+    found = scores.exposure(np.array([targeted]), np.array([independent]), np.array([known]), weights)[0]
+    assert found == pytest.approx(naive_exposure(targeted, independent, common, weights), rel=1e-9, abs=1e-15)
 
 
 def test_rows_whose_margin_is_zero_have_finite_collapse() -> None:

@@ -1,5 +1,6 @@
 """The whole lattice against enumeration: every subset of groups, through the model itself."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive_lattice import Enumerated
+from scipy.stats import binom
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import (
     ExtraTreesClassifier,
@@ -25,6 +27,7 @@ from fragility.engines.lattice.rule import FlipRule
 from fragility.errors import DataError, EngineError
 from fragility.protocol import bind
 from fragility.search import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, none_up_to
+from fragility.search.found import NOT_COUNTED
 
 pytest.importorskip("numba")
 lightgbm = pytest.importorskip("lightgbm")
@@ -276,6 +279,37 @@ def test_groups_that_never_fail_need_no_place_in_the_table():
         assert found.exact[i] and found.p_flip[i] == pytest.approx(truth.probability([*rates[:9], 0.0]), abs=1e-9)
         assert found.importance[i, :9] == pytest.approx(truth.importance([*rates[:9], 0.0])[:9], abs=1e-9)
     assert np.isnan(found.importance[:, 9:]).any() and (found.kept[:, 9:] == 0.0).all()
+
+
+def equal_groups(n_groups):
+    """A linear model to which all groups mean the same: a row of ones flips when four of them are removed."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2, (60, n_groups)).astype(float)
+    model = LogisticRegression().fit(X, X[:, 0])
+    model.coef_, model.intercept_ = np.ones((1, n_groups)), np.array([3.5 - n_groups])
+    return model, fg.Protocol.fit(model, X, baseline="zero"), np.ones((1, n_groups))
+
+
+@pytest.mark.parametrize("n_groups", [24, 25])
+def test_twenty_four_live_groups_are_tabulated_and_no_more(n_groups):
+    model, protocol, X = equal_groups(n_groups)
+    (found,) = fg.find_failing_sets(model, X, protocol).count
+    chances = fg.failure_probability(model, X, protocol, 0.1)
+    truth = float(binom.sf(3, n_groups, 0.1))
+    if n_groups == 24:
+        assert found == math.comb(24, 4)
+        assert chances.method == ("lattice",) and chances.p_flip[0] == pytest.approx(truth, abs=1e-12)
+    else:
+        assert found == NOT_COUNTED
+        assert chances.method == ("quasi-random",) and chances.low[0] <= truth <= chances.high[0]
+
+
+def test_what_a_group_that_never_fails_would_do_is_known_where_all_groups_have_their_place():
+    model, protocol, X = equal_groups(24)
+    rates = dict.fromkeys(protocol.group_names[:23], 0.1)
+    found = fg.failure_probability(model, X, protocol, rates)
+    truth = float(binom.sf(2, 23, 0.1) - binom.sf(3, 23, 0.1))
+    assert found.importance[0, 23] == pytest.approx(truth, abs=1e-12)
 
 
 def test_wide_rows_have_an_interval_that_holds_the_truth(monkeypatch):
