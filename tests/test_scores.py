@@ -17,6 +17,7 @@ from naive import (
     naive_order,
     naive_predicted_class,
     naive_pseudo_logits,
+    naive_smoothed,
     naive_state_prediction,
     naive_support_margin,
 )
@@ -47,6 +48,16 @@ def test_margins_and_predictions_equal_the_slow_twins(p: np.ndarray, data: st.Da
     if min(gaps) > 1e-12:  # at the edge of the resolution itself rounding may decide
         assert scores.predicted_class(p, RESOLUTION) == naive_predicted_class(p, RESOLUTION)
         assert scores.state_prediction(p, original, RESOLUTION) == naive_state_prediction(p, original, RESOLUTION)
+
+
+@given(probability_vectors(), st.floats(0, 1))
+@settings(max_examples=100, deadline=None)
+def test_clipped_and_smoothed_probabilities_sum_to_one(p: np.ndarray, smoothing: float) -> None:
+    clipped = scores.clipped_probabilities(p)
+    assert clipped.sum() == pytest.approx(1.0) and clipped.min() >= 1e-12 * (1 - 1e-9)
+    smoothed = scores.smoothed_probabilities(p, smoothing)
+    np.testing.assert_allclose(smoothed, naive_smoothed(p, smoothing), rtol=1e-12)
+    assert smoothed.sum() == pytest.approx(1.0)
 
 
 @given(probability_vectors())

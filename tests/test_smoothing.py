@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pipelines
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from naive import naive_brittle, naive_certificate, naive_margin, naive_support_margin
 from sklearn.ensemble import (
@@ -51,6 +51,7 @@ VOTES = st.integers(1, 500)
     st.floats(1e-3, 1.0),
     st.one_of(st.none(), st.floats(0.01, 0.99)),
 )
+@settings(deadline=None)
 def test_it_is_the_slow_twins(votes, reading, smoothing, threshold):
     p = np.array(votes) / sum(votes)
     decision, offset = None, None
@@ -64,6 +65,7 @@ def test_it_is_the_slow_twins(votes, reading, smoothing, threshold):
 @given(VOTES, VOTES, st.floats(1e-3, 1.0), st.one_of(st.none(), st.floats(0.001, 0.999)))
 @example(0, 7, 1.0, None)
 @example(3, 7, 0.5, 0.3)
+@settings(deadline=None)
 def test_it_keeps_the_side_of_every_decision(mine, others, smoothing, threshold):
     """A smoothed margin is negative exactly where the unsmoothed one is, also at a declared threshold."""
     p = np.array([mine, others]) / (mine + others)
@@ -78,6 +80,7 @@ def test_it_keeps_the_side_of_every_decision(mine, others, smoothing, threshold)
 
 
 @given(st.integers(1, 1000))
+@settings(deadline=None)
 def test_of_full_agreement_it_is_what_the_votes_say(trees):
     """All of T trees for one class: log((T + 1) / 1), and without smoothing the clip."""
     assert reading_margin([1.0, 0.0], 0, "support", None, 1 / trees) == pytest.approx(np.log(trees + 1))
