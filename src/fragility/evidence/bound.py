@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,13 @@ def blend(x: Floats, baseline: Floats, severity: npt.ArrayLike, stepwise: Boolea
     return np.where(s >= 1.0, baseline, np.where(s <= 0.0, x, moved))
 
 
+class OwnRows(NamedTuple):
+    """Rows that an engine's answers are not believed for."""
+
+    are: Callable[[Floats], Booleans]  # rows (m, d) -> (m,) which are of them
+    predict: Callable[[Floats], Floats]  # the model itself
+
+
 @dataclass(frozen=True, eq=False)
 class EvidenceRows:
     """Rows to audit as a float64 matrix in the declared evidence space, with all that a state needs."""
@@ -58,6 +65,7 @@ class EvidenceRows:
     decided: Integers | None = None  # (n,) class at x by the model's own predict; None: the decision rule says it
     # an engine's answers to the states of some rows (m, d), None where it cannot give them; None: there is no engine
     answer_states: Callable[[Floats, RowStates], Floats | None] | None = None
+    asked_itself: OwnRows | None = None  # rows that the model is asked about although there is an engine
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -74,6 +82,16 @@ class EvidenceRows:
     def predict(self, matrix: Floats) -> Floats:
         """Return (m, C) probabilities for any stressed matrix of this space."""
         return self.predict_matrix(matrix)
+
+    def predict_copies(self, x: Floats, copies: Floats) -> Floats:
+        """Return (m k, C) probabilities of k changed copies (m, k, d) of each of the rows x (m, d)."""
+        m, k, d = copies.shape
+        p = self.predict(copies.reshape(m * k, d))
+        own = None if self.asked_itself is None else self.asked_itself.are(x)
+        if self.asked_itself is not None and own is not None and own.any():
+            p = p.copy()
+            p[np.repeat(own, k)] = self.asked_itself.predict(copies[own].reshape(-1, d))
+        return p
 
     def answers(self, x: Floats, states: RowStates, byte_budget: int = DEFAULT_BYTE_BUDGET) -> Floats:
         """Return (q, C) probabilities of q states of rows x (m, d).
