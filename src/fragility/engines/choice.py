@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
+from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.comparison import disagreement
-from fragility.engines.doubts import BATCH_ROWS, contradicted_answers, differing_answers, with_own_answers
+from fragility.engines.doubts import contradicted_answers, differing_answers, with_own_answers
 from fragility.engines.trace import Progress, Trace
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
@@ -34,6 +34,7 @@ class NativeEngine:
     needs: tuple[str, ...]  # importable libraries without which it is not available
     tolerance: float  # largest difference of margins from the black box that is rounding
     rounding: float = 0.0  # by which margins of the model itself differ from batch to batch
+    bounded: bool = False  # its ``doubts`` bound the rounding of every state of a row
     families: tuple[str, ...] = ()  # of models that it reads, where it cannot be loaded without its libraries
 
     def refusal(self, rows: EvidenceRows) -> str | None:
@@ -58,7 +59,7 @@ class NativeEngine:
     def doubtful(self, rows: EvidenceRows) -> Booleans:
         """Return (n,) the rows that this engine may read otherwise than the model, as far as it knows itself."""
         doubts = self.doubts(rows)
-        step = rows_within(DEFAULT_BYTE_BUDGET, rows.width, copies=4, most=BATCH_ROWS)
+        step = rows_within(MEBIBYTE, rows.width, least=64)  # so that what is made of the cells stays in cache
         return np.concatenate([doubts(rows.dense(start, start + step)) for start in range(0, len(rows), step)])
 
     def doubts(self, rows: EvidenceRows) -> Callable[[Floats], Booleans]:
@@ -88,10 +89,10 @@ class NativeEngine:
 
 
 NATIVE = (
-    NativeEngine("linear", "fragility.engines.linear.engine", (), 1e-6),
+    NativeEngine("linear", "fragility.engines.linear.engine", (), 1e-6, bounded=True),
     NativeEngine("trees", "fragility.engines.trees.engine", ("numba",), 1e-6),
     # A float32 network rounds by the shape of its batch, in the black box as in the engine.
-    NativeEngine("neural", "fragility.engines.neural", ("torch",), 1e-4, 1e-4, ("sklearn.MLPClassifier",)),
+    NativeEngine("neural", "fragility.engines.neural", ("torch",), 1e-4, 1e-4, families=("sklearn.MLPClassifier",)),
 )
 ENGINES = ("auto", BLACKBOX, *(engine.name for engine in NATIVE))
 

@@ -24,10 +24,10 @@ from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, ro
 from fragility.engines.blackbox import multipliers, trace_blackbox
 from fragility.engines.states import StatesAsked
 from fragility.engines.trace import CONTRADICTED, UNPROMISED, Progress, Trace, original_confidence
-from fragility.evidence import EvidenceRows, OwnRows, RowStates
+from fragility.evidence import EvidenceRows, OwnRows, RowStates, blend
 from fragility.ids import id_keys
 from fragility.protocol import Protocol
-from fragility.scores import pseudo_logits, reading_margin, support_margin
+from fragility.scores import pseudo_logits, support_margin
 
 BATCH_ROWS = 16384
 COPIES = 8  # of the cells of a batch: x, its stressed copy and what is needed to make it
@@ -43,7 +43,7 @@ def trace_checked(
     if len(told):
         own = rows if len(told) == len(rows) else rows.take(told.tolist())
         trace = native.trace(own, protocol, progress)
-        wrong = _contradicted(trace, own, protocol, native.allowed(protocol.resolution))
+        wrong = _contradicted(trace, own, protocol, native)
         if not wrong.any() and len(told) == len(rows):
             return trace
         doubt[told[wrong]] = CONTRADICTED
@@ -60,27 +60,25 @@ def trace_checked(
 # --- an engine's trace --------------------------------------------------------------------------------------
 
 
-def _contradicted(trace: Trace, rows: EvidenceRows, protocol: Protocol, tolerance: float) -> Booleans:
+def _contradicted(trace: Trace, rows: EvidenceRows, protocol: Protocol, native: Any) -> Booleans:
     """Return (n,) the rows whose margins the model's own answers deny, at x or at one other state."""
+    asked, tolerance = StatesAsked.of(protocol, rows.n_groups), native.allowed(protocol.resolution)
     wrong = np.zeros(len(rows), dtype=bool)
     step = rows_within(DEFAULT_BYTE_BUDGET, rows.width, copies=COPIES, most=BATCH_ROWS)
     for start in range(0, len(rows), step):
         part = slice(start, min(start + step, len(rows)))
         seen, x = trace.rows(part), rows.dense(part.start, part.stop)
-        p = rows.predict(x)
-        wrong[part] = _far(_margin(p, seen, rows, protocol), seen.margin, tolerance)
+        p = rows.own_probabilities(start, x)
+        wrong[part] = _far(asked.margins(p, seen.predicted, rows.offset), seen.margin, tolerance)
         wrong[part] |= _far(original_confidence(p, seen.predicted), seen.confidence, tolerance)
-        states, claimed = _one_state(seen, rows.ids[part], protocol, rows.n_groups)
-        q = rows.predict(rows.stressed(x, states))
-        support = support_margin(q, seen.predicted, rows.offset)
-        stands = support >= -protocol.resolution + 2 * tolerance  # though the trace says that it flips
-        differs = _far(_margin(q, seen, rows, protocol), claimed, tolerance)
+        if native.bounded:
+            continue  # its rounding is known for every row: no other state says more
+        cells, claimed = _one_state(seen, x, rows, protocol, rows.ids[part])
+        q = rows.predict(cells)
+        stands = support_margin(q, seen.predicted, rows.offset) >= -protocol.resolution + 2 * tolerance
+        differs = _far(asked.margins(q, seen.predicted, rows.offset), claimed, tolerance)
         wrong[part] |= np.where(np.isnan(claimed), stands, differs)
     return wrong
-
-
-def _margin(p: Floats, seen: Trace, rows: EvidenceRows, protocol: Protocol) -> Floats:
-    return reading_margin(p, seen.predicted, protocol.reading, rows.offset)
 
 
 def _far(own: Floats, claimed: Floats, tolerance: float) -> Booleans:
@@ -88,25 +86,28 @@ def _far(own: Floats, claimed: Floats, tolerance: float) -> Booleans:
     return np.asarray(~(np.abs(own - claimed) <= tolerance * (1.0 + 1e-3 * np.abs(own))))
 
 
-def _one_state(seen: Trace, ids: Sequence[Hashable], protocol: Protocol, n_groups: int) -> tuple[RowStates, Floats]:
+def _one_state(
+    seen: Trace, x: Floats, rows: EvidenceRows, protocol: Protocol, ids: Sequence[Hashable]
+) -> tuple[Floats, Floats]:
     """Return one state per row, a step of its path or a severity at which all fades, and the margin claimed there.
 
-    NaN: the trace claims that the prediction has flipped there.
+    The state is returned as cells (m, d). A claim of NaN says that the prediction has flipped there.
     """
-    m, depth = len(ids), protocol.depth
+    depth, everyone = protocol.depth, np.arange(len(x))
     choice = _draws(ids) % (depth + seen.fade_margin.shape[1])
     step = np.minimum(choice, depth - 1) + 1
-    moved, severity = _ranks(seen.order, n_groups) < step[:, None], np.ones(m)
-    claimed = seen.path_margin[np.arange(m), step]
+    claimed = seen.path_margin[everyone, step]
+    gone = _ranks(seen.order, rows.n_groups) < step[:, None]
+    cells = np.where(gone[:, rows.column_group], rows.baseline, x)
     fading = np.flatnonzero(choice >= depth)
     if len(fading) and protocol.fading is not None:
         at = choice[fading] - depth
-        margin = seen.fade_margin[fading, at]
-        flips = seen.threshold[fading, protocol.fading]
-        moved[fading] = True
-        severity[fading] = np.where(np.isnan(margin), flips, np.array(protocol.severities)[at])
-        claimed[fading] = margin
-    return RowStates(np.arange(m), moved, severity), claimed
+        claimed[fading] = seen.fade_margin[fading, at]
+        severity = np.where(
+            np.isnan(claimed[fading]), seen.threshold[fading, protocol.fading], np.array(protocol.severities)[at]
+        )
+        cells[fading] = blend(x[fading], rows.baseline, severity[:, None], rows.stepwise)
+    return cells, claimed
 
 
 def _ranks(order: Integers, n_groups: int) -> Integers:
@@ -139,7 +140,7 @@ def contradicted_answers(
         some = places[start : start + step]
         part = rows.take(some.tolist()) if len(places) < len(rows) else rows.between(start, start + step)
         x = part.dense()
-        wrong[some] = differing_answers(ready, rows, x, part.ids, rows.predict(x), tolerance)
+        wrong[some] = differing_answers(ready, rows, x, part.ids, part.own_probabilities(0, x), tolerance)
     return wrong
 
 

@@ -63,6 +63,7 @@ class EvidenceRows:
     forms: tuple[CellForm, ...] | None = None  # (d,) raw cells on their way to the estimator; None: not known
     offset: Floats | None = None  # (C,) added to log-probabilities by the declared decision
     decided: Integers | None = None  # (n,) class at x by the model's own predict; None: the decision rule says it
+    own: Floats | None = None  # (n, C) the model's probabilities of the rows as they stand, where they are known
     # an engine's answers to the states of some rows (m, d), None where it cannot give them; None: there is no engine
     answer_states: Callable[[Floats, RowStates], Floats | None] | None = None
     asked_itself: OwnRows | None = None  # rows that the model is asked about although there is an engine
@@ -82,6 +83,10 @@ class EvidenceRows:
     def predict(self, matrix: Floats) -> Floats:
         """Return (m, C) probabilities for any stressed matrix of this space."""
         return self.predict_matrix(matrix)
+
+    def own_probabilities(self, start: int, x: Floats) -> Floats:
+        """Return (m, C) the model's probabilities of the rows from ``start`` on, whose cells are x (m, d)."""
+        return self.predict(x) if self.own is None else self.own[start : start + len(x)]
 
     def predict_copies(self, x: Floats, copies: Floats) -> Floats:
         """Return (m k, C) probabilities of k changed copies (m, k, d) of each of the rows x (m, d)."""
@@ -126,6 +131,7 @@ class EvidenceRows:
             ids=self.ids[start:stop],
             source=self.source.between(start, stop),
             decided=None if self.decided is None else self.decided[start:stop],
+            own=None if self.own is None else self.own[start:stop],
         )
 
     def take(self, positions: Sequence[int]) -> EvidenceRows:
@@ -137,6 +143,7 @@ class EvidenceRows:
             ids=tuple(self.ids[i] for i in chosen),
             source=self.source.take(chosen),
             decided=None if self.decided is None else self.decided[chosen],
+            own=None if self.own is None else self.own[chosen],
         )
 
     def with_decided(self, decided: Integers | None) -> EvidenceRows:

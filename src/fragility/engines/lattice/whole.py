@@ -325,7 +325,7 @@ def _answered_blocks(rows: EvidenceRows, rule: FlipRule) -> Iterator[tuple[int, 
     """Yield the same with the model's probabilities (m, C) before the classes."""
     for start in range(0, len(rows), BLOCK_ROWS):
         x = rows.dense(start, start + BLOCK_ROWS)
-        p = rows.predict(x)
+        p = rows.own_probabilities(start, x)
         yield start, x, p, original_class(rows, p, rule.resolution, slice(start, start + len(x)))
 
 
