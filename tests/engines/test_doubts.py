@@ -180,7 +180,7 @@ CATEGORICAL: dict[str, Any] = {
 }
 ASCII, BEYOND = [f"city{i}" for i in range(10, 30)], [f"niño{i}" for i in range(10, 60)]
 APART = ["Köln", "Århus", "Zürich", "niño", "漢字", "Ω", "Paris"]
-COINCIDING = ["é", "a", "é1", "b", "c", "d"]  # cut at the places of characters, two pieces of the joined bytes are equal
+COINCIDING = ["é", "a", "é1", "b", "c", "d"]  # two of the pieces that XGBoost cuts are equal
 
 
 @lru_cache

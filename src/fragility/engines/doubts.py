@@ -42,7 +42,7 @@ def trace_checked(
     parts: list[tuple[Integers, Trace]] = []
     if len(told):
         own = rows if len(told) == len(rows) else rows.take(told.tolist())
-        trace = native.trace(own, protocol, progress)
+        trace: Trace = native.trace(own, protocol, progress)
         wrong = _contradicted(trace, own, protocol, native)
         if not wrong.any() and len(told) == len(rows):
             return trace

@@ -104,7 +104,7 @@ def doubts(rows: EvidenceRows) -> Callable[[Floats], Booleans]:
 
     def doubtful(cells: Floats) -> Booleans:
         with np.errstate(over="ignore", invalid="ignore"):
-            return ~((np.abs(cells) @ weights + at_baseline).max(axis=1) <= MOST_SUM)
+            return np.asarray(~((np.abs(cells) @ weights + at_baseline).max(axis=1) <= MOST_SUM))
 
     return doubtful
 

@@ -78,7 +78,7 @@ class GroupScores:
     def _largest_weights(self) -> Floats:
         """(d,): what a cell counts at most in the difference of two scores."""
         weights = np.abs(self.coefficients)
-        return weights.max(axis=0) if len(weights) == 1 else np.sort(weights, axis=0)[-2:].sum(axis=0)
+        return np.asarray(weights.max(axis=0) if len(weights) == 1 else np.sort(weights, axis=0)[-2:].sum(axis=0))
 
     def rounding(self, cells: Any) -> Floats:
         """Return (m,) how far sums over these cells (m, d), dense or CSR, may be from exact ones, here or in the model.
