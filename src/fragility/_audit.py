@@ -34,10 +34,10 @@ from fragility.certificates import row_digests as claim_digests
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import NativeEngine, choose_native
-from fragility.engines.trace import Progress, Trace
+from fragility.engines.doubts import trace_checked
+from fragility.engines.trace import HandedOver, Progress, Trace
 from fragility.errors import EngineError, ModelError
 from fragility.evidence import EvidenceRows
-from fragility.evidence.agreement import refuse_contradictions
 from fragility.evidence.rows import Rows
 from fragility.libraries import library_versions
 from fragility.merkle import hashed_leaves
@@ -181,7 +181,11 @@ def _bound_together(made: Sequence[tuple[CertifiedPart, bytes]], auditor: Audito
     table = pa.concat_tables([part.table for part in parts])
     root, n = combine_digests(chain.from_iterable(part.digests for part in parts), leaves), len(table)
     evaluations = sum(part.evaluations for part in parts)
-    manifest = manifest_of(auditor.model, auditor.protocol, auditor.engine, evaluations, input_digest, n)
+    handed_over = HandedOver.joined(part.handed_over for part in parts)
+    handed_over.warn(auditor.engine, n)
+    manifest = manifest_of(
+        auditor.model, auditor.protocol, auditor.engine, evaluations, handed_over.rows, input_digest, n
+    )
     return Certificates(table, auditor.protocol, completed(manifest, n, root, "full"))
 
 
@@ -239,13 +243,10 @@ class Auditor:
         return rows
 
     def trace(self, rows: EvidenceRows, progress: Progress | None = None) -> Trace:
-        """Return the trace of rows bound to this model and protocol; refuse a model whose own labels contradict it."""
+        """Return the trace of rows bound to this model and protocol; a native engine is believed row by row."""
         if self.native is None:
             return trace_blackbox(rows, self.protocol, byte_budget=self.byte_budget, progress=progress)
-        trace = self.native.trace(rows, self.protocol, progress)
-        if rows.decided is not None and (trace.path_predicted[:, 0] != trace.predicted).any():
-            refuse_contradictions(rows, self.protocol.resolution)
-        return trace
+        return trace_checked(self.native, rows, self.protocol, self.byte_budget, progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,6 +256,7 @@ class CertifiedPart:
     table: pa.Table  # in the format's columns, digests included
     digests: list[bytes]  # of each row's claims
     evaluations: int
+    handed_over: HandedOver
 
 
 def certified(
@@ -264,7 +266,7 @@ def certified(
     claims = claims_from(trace, rows, protocol)
     digests = claim_digests(claims, context, protocol.resolution)
     table = table_of(claims, digests, protocol, rows.model.classes, extent=extent)
-    return CertifiedPart(table, digests, trace.evaluations)
+    return CertifiedPart(table, digests, trace.evaluations, HandedOver.of(trace, rows.ids))
 
 
 def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
@@ -291,9 +293,12 @@ def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
 
 
 def manifest_of(
-    model: Model, protocol: Protocol, engine: str, evaluations: int, input_digest: str, rows: int
+    model: Model, protocol: Protocol, engine: str, evaluations: int, handed_over: int, input_digest: str, rows: int
 ) -> dict[str, Any]:
-    """Return the manifest of an audit, without the fields that follow from its certificates."""
+    """Return the manifest of an audit, without the fields that follow from its certificates.
+
+    handed_over: rows for which the model was asked instead of a native engine.
+    """
     return {
         "format": FORMAT,
         "claim": CLAIM,
@@ -312,6 +317,7 @@ def manifest_of(
             "name": engine,
             "evaluations": evaluations,
             "paper_evaluations": rows * protocol.states_per_row,
+            "blackbox_rows": rows if engine == BLACKBOX else handed_over,
         },
         "tolerance": declared_tolerance(protocol),
         "versions": library_versions(),

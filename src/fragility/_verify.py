@@ -835,6 +835,10 @@ def _tolerances(fresh: Claims, protocol: Protocol, tolerance: float) -> dict[str
     # a sum over groups of drops, each of two margins, over |m|
     own = margin * (2.0 * len(protocol.groups) + fresh.independent_loss) / (np.abs(fresh.margin) + EPSILON)
     v1, v2, v3 = protocol.exposure_weights
+    # without attenuate_all the other two share its weight
+    summed = ratio * (v1 + v3) + own * v2
+    if protocol.fading is None:
+        summed = (ratio * v1 + own * v2) * (v1 + v2 + v3) / (v1 + v2)
     return {
         "confidence": margin,
         "margin": margin,
@@ -847,7 +851,7 @@ def _tolerances(fresh: Claims, protocol: Protocol, tolerance: float) -> dict[str
         "fade_margin": margin,
         "independent_loss": own + 1e-12,
         "common_loss": np.minimum(ratio, 1.0) + 1e-12,
-        "exposure": np.minimum(ratio * (v1 + v3) + own * v2, 1.0) + 1e-12,
+        "exposure": np.minimum(summed, 1.0) + 1e-12,
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import fields
 
 import numpy as np
 import pandas as pd
@@ -23,7 +22,7 @@ from fragility.models import Model
 from fragility.protocol import Protocol, bind
 
 EXACT = ("predicted", "order", "path_predicted", "threshold")
-ARRAYS = [f.name for f in fields(Trace) if f.name not in ("evaluations", "engine")]
+ARRAYS = Trace.arrays()
 
 
 def assert_same(a: Trace, b: Trace, *, bitwise: bool) -> None:

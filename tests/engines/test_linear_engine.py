@@ -240,7 +240,7 @@ def test_refusals():
         return linear.refusal(bind(model, data.X_test[:5], protocol))
 
     assert "not a linear classifier" in reason(forest)
-    assert "preprocessing or categories" in reason(case.model, space="raw")
+    assert "preprocessing stands between" in reason(case.model, space="raw")
     with pytest.raises(EngineError, match="does not know"):
         protocol = Protocol.fit(forest, data.X_train)
         linear.trace(bind(forest, data.X_test[:5], protocol), protocol)

@@ -135,7 +135,7 @@ def test_tables_name_the_groups(setting, tmp_path):
 
 def test_an_unaffordable_row_says_how_far_it_was_searched():
     case = pipelines.fitted("credit_g", "logistic", "transformed")
-    protocol = Protocol.fit(case.model, case.X_train)
+    protocol = Protocol.fit(case.model, case.X_train, baseline="mean")
     found = find_failing_sets(
         case.model, case.X_test.iloc[:30], protocol, method="exact", budget=250, engine="blackbox"
     )

@@ -42,10 +42,13 @@ LATTICE = (*DECLARED, "root_digest")
 PARTS = {
     "model": ("kind", "fingerprint", "classes", "probabilities", "partial"),
     "input": ("digest", "rows"),
-    "engine": ("name", "evaluations", "paper_evaluations"),
+    "engine": ("name", "evaluations", "paper_evaluations", "blackbox_rows"),
     "tolerance": ("margin", "probability"),
 }
-COUNTS = (("rows",), ("input", "rows"), ("engine", "evaluations"), ("engine", "paper_evaluations"))
+COUNTS = (
+    *(("rows",), ("input", "rows")),
+    *(("engine", "evaluations"), ("engine", "paper_evaluations"), ("engine", "blackbox_rows")),
+)
 DIGESTS = (("protocol_digest",), ("root_digest",), ("input", "digest"))
 TEXTS = (
     *(("training_digest",), ("engine", "name")),
@@ -106,6 +109,11 @@ def check_words(manifest: Mapping[str, Any], protocol: Protocol, engines: Sequen
             )
     if manifest["engine"]["name"] not in engines:
         raise CertificateError(f"the manifest names the engine {manifest['engine']['name']!r}, which does not exist")
+    engine, asked = manifest["engine"]["name"], manifest["engine"]["blackbox_rows"]
+    if asked > audited or (engine == "blackbox" and asked != audited):
+        raise CertificateError(
+            f"the manifest states engine.blackbox_rows {asked} of {audited} audited rows, by the engine {engine!r}"
+        )
     if audited < manifest["rows"]:
         raise CertificateError(f"the manifest declares {manifest['rows']} certificates of {audited} audited rows")
 

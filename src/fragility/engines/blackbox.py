@@ -68,7 +68,7 @@ def _distinct_rows(matrix: Any, decided: Integers | None) -> tuple[Integers, Int
     if sp.issparse(matrix):
         return everyone, everyone
     bits = np.ascontiguousarray(matrix, dtype=np.float64).view(np.uint64)
-    keys = bits @ _multipliers(matrix.shape[1])  # wrapping arithmetic: equal rows have equal keys
+    keys = bits @ multipliers(matrix.shape[1])  # wrapping arithmetic: equal rows have equal keys
     _, first, copy_of = np.unique(keys, return_index=True, return_inverse=True)
     if len(first) == n or not (bits == bits[first][copy_of]).all():  # nothing to gain, or (never seen) a clash
         return everyone, everyone
@@ -80,7 +80,7 @@ def _distinct_rows(matrix: Any, decided: Integers | None) -> tuple[Integers, Int
     return first[by_position], rank[copy_of]
 
 
-def _multipliers(d: int) -> npt.NDArray[np.uint64]:
+def multipliers(d: int) -> npt.NDArray[np.uint64]:
     """Return d fixed odd numbers; a row's key is the wrapping sum of its cells' bits times these."""
     return np.random.default_rng(0).integers(1, 2**63, size=d, dtype=np.uint64) | np.uint64(1)
 
@@ -250,10 +250,10 @@ def _meeting_states(chunk: _Chunk, order: Integers, new: Booleans) -> tuple[Plac
 def _path_keys(chunk: _Chunk, order: Integers) -> npt.NDArray[np.uint64]:
     """Return (m, K) keys: a key is a sum over groups, so each step of a path changes it by one group's difference."""
     bits, base = chunk.x.view(np.uint64), chunk.rows.baseline.view(np.uint64)
-    multipliers = _multipliers(chunk.rows.width)
-    change = np.stack([(base[c] - bits[:, c]) @ multipliers[c] for c in chunk.rows.group_columns()], axis=1)
+    factor = multipliers(chunk.rows.width)
+    change = np.stack([(base[c] - bits[:, c]) @ factor[c] for c in chunk.rows.group_columns()], axis=1)
     steps = np.cumsum(np.take_along_axis(change, order, axis=1), axis=1, dtype=np.uint64)
-    return np.asarray((bits @ multipliers)[:, None] + steps)
+    return np.asarray((bits @ factor)[:, None] + steps)
 
 
 def _equal_states(chunk: _Chunk, some: Places, others: Places) -> Booleans:

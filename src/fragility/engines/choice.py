@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fragility.arrays import Floats
+from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.comparison import disagreement
+from fragility.engines.doubts import contradicted_answers, differing_answers, with_own_answers
 from fragility.engines.trace import Progress, Trace
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
@@ -32,6 +33,8 @@ class NativeEngine:
     module: str  # offers refusal(rows), never_reads(rows) -> reason or None, trace(rows, protocol, progress) -> Trace
     needs: tuple[str, ...]  # importable libraries without which it is not available
     tolerance: float  # largest difference of margins from the black box that is rounding
+    rounding: float = 0.0  # by which margins of the model itself differ from batch to batch
+    bounded: bool = False  # its ``doubts`` bound the rounding of every state of a row
     families: tuple[str, ...] = ()  # of models that it reads, where it cannot be loaded without its libraries
 
     def refusal(self, rows: EvidenceRows) -> str | None:
@@ -53,6 +56,21 @@ class NativeEngine:
             known = not self.families or family_of(rows.model.head) in self.families
             return None if known else f"the {self.name} engine does not know it"
 
+    def doubtful(self, rows: EvidenceRows) -> Booleans:
+        """Return (n,) the rows that this engine may read otherwise than the model, as far as it knows itself."""
+        doubts = self.doubts(rows)
+        step = rows_within(MEBIBYTE, rows.width, least=64)  # so that what is made of the cells stays in cache
+        return np.concatenate([doubts(rows.dense(start, start + step)) for start in range(0, len(rows), step)])
+
+    def doubts(self, rows: EvidenceRows) -> Callable[[Floats], Booleans]:
+        """Return the same for any cells (m, d) of these columns; an engine that offers no such function doubts none."""
+        offered = getattr(self._loaded(), "doubts", None)
+        return (lambda cells: np.zeros(len(cells), dtype=bool)) if offered is None else offered(rows)
+
+    def allowed(self, resolution: float) -> float:
+        """Return how far a margin may be from the model's own: no further than the protocol lets a verifier find it."""
+        return min(self.tolerance, max(resolution, self.rounding))
+
     def trace(self, rows: EvidenceRows, protocol: Protocol, progress: Progress | None) -> Trace:
         return self._loaded().trace(rows, protocol, progress)  # type: ignore[no-any-return]
 
@@ -71,10 +89,10 @@ class NativeEngine:
 
 
 NATIVE = (
-    NativeEngine("linear", "fragility.engines.linear.engine", (), 1e-6),
+    NativeEngine("linear", "fragility.engines.linear.engine", (), 1e-6, bounded=True),
     NativeEngine("trees", "fragility.engines.trees.engine", ("numba",), 1e-6),
     # A float32 network rounds by the shape of its batch, in the black box as in the engine.
-    NativeEngine("neural", "fragility.engines.neural", ("torch",), 1e-4, ("sklearn.MLPClassifier",)),
+    NativeEngine("neural", "fragility.engines.neural", ("torch",), 1e-4, 1e-4, families=("sklearn.MLPClassifier",)),
 )
 ENGINES = ("auto", BLACKBOX, *(engine.name for engine in NATIVE))
 
@@ -92,17 +110,37 @@ def prepared(rows: EvidenceRows, engine: str = "auto") -> EvidenceRows:
     if predictor is None and answers is None:
         return rows
     ready = replace(rows, predict_matrix=predictor or rows.predict_matrix, answer_states=answers)
-    gap = _largest_gap(ready, rows)
+    doubtful = native.doubtful(rows)
+    gap = _largest_gap(ready, rows, np.flatnonzero(~doubtful)[:SELF_CHECK_ROWS])
     differs = f"differs from {rows.model.kind}'s own probabilities by {gap:.3g}"
-    accepted = _accepted(None if gap <= native.tolerance else differs, native, required=engine != "auto")
-    return ready if accepted else rows
+    if not _accepted(None if gap <= native.tolerance else differs, native, required=engine != "auto"):
+        return rows
+    doubtful |= contradicted_answers(ready, rows, native.tolerance, doubtful)
+    return with_own_answers(ready, rows, doubtful, native.doubts(rows))
 
 
-def _largest_gap(ready: EvidenceRows, rows: EvidenceRows) -> float:
+class RowDoubter:
+    """Which rows an engine may read otherwise than the model, some rows at a time."""
+
+    def __init__(self, native: NativeEngine, rows: EvidenceRows) -> None:
+        self.rows, self.tolerance, self.doubts = rows, native.tolerance, native.doubts(rows)
+        self.ready = replace(rows, answer_states=native.state_answers(rows))
+
+    def __call__(self, start: int, x: Floats, p: Floats) -> Booleans:
+        """Return (m,) for rows from ``start`` on: cells x (m, d), probabilities by the model itself p (m, C)."""
+        doubted = self.doubts(x)
+        sure = np.flatnonzero(~doubted)
+        if len(sure):
+            ids = [self.rows.ids[start + i] for i in sure]
+            doubted[sure] = differing_answers(self.ready, self.rows, x[sure], ids, p[sure], self.tolerance)
+        return doubted
+
+
+def _largest_gap(ready: EvidenceRows, rows: EvidenceRows, places: Integers) -> float:
     """Return how far an engine's answers are from the model's own on a few states of a few rows."""
-    x = rows.dense(0, SELF_CHECK_ROWS)
+    x = rows.take(places.tolist()).dense()
     gap = 0.0
-    for states in _sample_states(rows, len(x)):
+    for states in _sample_states(rows, len(x)) if len(x) else ():
         cells = rows.stressed(x, states)
         own = rows.predict(cells)
         gap = max(
@@ -156,7 +194,10 @@ def never_reads(engine: str, rows: EvidenceRows) -> str | None:
 
 def _agrees(native: NativeEngine, rows: EvidenceRows, protocol: Protocol, byte_budget: int, required: bool) -> bool:
     """Compare a native engine with the black box on a few rows, over all their states."""
-    few = rows.take(range(min(SELF_CHECK_ROWS, len(rows))))
+    few = rows.between(0, SELF_CHECK_ROWS)
+    few = few.take(np.flatnonzero(~native.doubtful(few)).tolist())
+    if not len(few):
+        return True  # each row will be looked at when it is traced
     claimed = native.trace(few, protocol, None)
     # All severities in one call: for so few rows a call costs more than the states that a flip would spare.
     asked = trace_blackbox(few, protocol, byte_budget=byte_budget, severities_at_once=len(protocol.severities))

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fragility.arrays import Booleans, Floats
 from fragility.engines.neural_states import Sizes, SplitNetwork, StatePlan, split_module, trace_states
 from fragility.engines.states import StatesAsked
 from fragility.engines.trace import Progress, Trace
@@ -34,6 +35,7 @@ from fragility.models.links import PREDICT_PROBA
 from fragility.protocol import Protocol
 
 ENGINE = "neural"
+MOST_SUM = 1e5  # of a unit behind the first layer: rounded to about 1e-11, which leaves digits to the layers behind it
 TORCH_LINK = " of a torch module, link in float64"
 OUTPUTS = ("logits", "binary_logit", "probabilities", "log_probabilities")
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -90,6 +92,21 @@ def trace(
         except FloatingPointError as error:
             _refuse_rows(rows, error)
     return Trace(**arrays, evaluations=evaluations, engine=ENGINE)
+
+
+def doubts(rows: EvidenceRows) -> Callable[[Floats], Booleans]:
+    """Return the function cells (m, d) -> (m,) rows whose sums behind the first layer may have lost digits."""
+    first = _network(rows).first
+    if first is None:
+        return lambda cells: np.zeros(len(cells), dtype=bool)
+    weights = first.weight.detach().abs().double().cpu().numpy().T  # (d, H)
+    at_baseline = np.abs(rows.baseline) @ weights
+
+    def doubtful(cells: Floats) -> Booleans:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(~((np.abs(cells) @ weights + at_baseline).max(axis=1) <= MOST_SUM))
+
+    return doubtful
 
 
 def _plan(rows: EvidenceRows, protocol: Protocol) -> StatePlan:

@@ -71,6 +71,11 @@ class StatesAsked:
         return [severity for severity in self.severities if severity < 1.0 or not known]
 
     @property
+    def per_row(self) -> int:
+        """How many states are evaluated for each row by an engine that spares none."""
+        return 1 + self.n_groups + self.depth - 1 + len(self.grid) * len(self.widths)
+
+    @property
     def longest(self) -> int:
         """How far down the order of removal any state goes, states that cover every group aside."""
         return max([self.depth, *(width for width in self.widths if width < self.n_groups)])

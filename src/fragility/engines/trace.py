@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from fragility.arrays import Floats, Integers
 
 Progress: TypeAlias = Callable[[int, int], None]  # (rows done, rows in all)
+
+UNPROMISED, CONTRADICTED = 1, 2
+DOUBTS = {
+    UNPROMISED: "it holds a value that the engine may read otherwise than the model",
+    CONTRADICTED: "the engine contradicts the model's own answer",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +42,20 @@ class Trace:
     )
     evaluations: int  # model evaluations made (rows handed to the model)
     engine: str
+    doubt: npt.NDArray[np.uint8] | None = None  # (n,) why the model was asked instead of the engine; 0: it was not
 
     @classmethod
     def joined(cls, parts: Sequence[Trace]) -> Trace:
         """Return the trace of several pieces of rows, one after the other."""
         arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.arrays()}
         return cls(**arrays, evaluations=sum(part.evaluations for part in parts), engine=parts[0].engine)
+
+    @classmethod
+    def merged(cls, parts: Sequence[tuple[Integers, Trace]], engine: str) -> Trace:
+        """Return the trace of rows of which some were traced in one way and some in another: (their places, trace)."""
+        place = np.argsort(np.concatenate([places for places, _ in parts]))
+        whole = cls.joined([trace for _, trace in parts])
+        return replace(whole.rows(place), engine=engine)
 
     def rows(self, chosen: slice | Integers) -> Trace:
         """Return some rows; for a slice, as views into this trace."""
@@ -48,7 +64,37 @@ class Trace:
     @classmethod
     def arrays(cls) -> list[str]:
         """Return the names of the arrays, which all have one entry a row."""
-        return [f.name for f in fields(cls) if f.name not in ("evaluations", "engine")]
+        return [f.name for f in fields(cls) if f.name not in ("evaluations", "engine", "doubt")]
+
+
+class HandedOver(NamedTuple):
+    """Rows of an audit for which the model was asked instead of the engine."""
+
+    rows: int = 0
+    first: Hashable = None  # id of the first of them
+    reason: str = ""
+
+    @classmethod
+    def of(cls, trace: Trace, ids: Sequence[Hashable]) -> HandedOver:
+        if trace.doubt is None or not trace.doubt.any():
+            return cls()
+        first = int(np.flatnonzero(trace.doubt)[0])
+        return cls(int((trace.doubt > 0).sum()), ids[first], DOUBTS[int(trace.doubt[first])])
+
+    @classmethod
+    def joined(cls, parts: Iterable[HandedOver]) -> HandedOver:
+        """Return those of several parts of the rows, in their order."""
+        some = [part for part in parts if part.rows]
+        return cls(sum(part.rows for part in some), *some[0][1:]) if some else cls()
+
+    def warn(self, engine: str, total: int) -> None:
+        """Say so, where there are any."""
+        if self.rows:
+            warnings.warn(
+                f"{self.rows} of {total} rows were audited by asking the model instead of the {engine} engine (first: "
+                f"row {self.first!r}, {self.reason})",
+                stacklevel=3,
+            )
 
 
 def original_confidence(p: Floats, original: Integers) -> Floats:

@@ -19,8 +19,8 @@ agreement   does the model agree with itself on these rows?
 binding     an evidence space applied to a model and rows
 """
 
-from fragility.evidence.bound import STEP, EvidenceRows, blend
+from fragility.evidence.bound import STEP, EvidenceRows, OwnRows, blend
 from fragility.evidence.forms import CellForm
 from fragility.evidence.row_states import RowStates
 
-__all__ = ["STEP", "CellForm", "EvidenceRows", "RowStates", "blend"]
+__all__ = ["STEP", "CellForm", "EvidenceRows", "OwnRows", "RowStates", "blend"]

@@ -24,6 +24,7 @@ from fragility.models.adapter import Model
 from fragility.scores import support_margin
 
 CONFIRM_ROWS = 64  # rows on which a known link is compared with the model's own predict_proba
+CLOSE = 1e-3  # a margin below which rounding might have a say in what a model predicts
 
 
 def bind_rows(model: Any, X: Any, space: EvidenceSpace, ids: Any = None) -> EvidenceRows:
@@ -107,29 +108,58 @@ def check_decision(model: Model, space: EvidenceSpace) -> None:
         )
 
 
-def _own_labels(
-    model: Model, rows: Rows, space: EvidenceSpace, handed_over: Callable[[int, int], Any] | None
-) -> Integers | None:
-    """Return (n,) class indices by the model's own predict; None if it has none, or the protocol another rule.
+def _own_answers(
+    model: Model, rows: Rows, space: EvidenceSpace, handed_over: Callable[[Any], Any] | None
+) -> tuple[Integers | None, Floats | None]:
+    """Return class indices (n,) by the model's own predict, and its probabilities (n, C) where they were asked for.
 
-    handed_over(start, stop): rows as the final estimator takes them; None: rows are labelled as they came.
+    No classes if the model has no labels, or the protocol another rule. handed_over(places): some rows as the final
+    estimator takes them; None: rows are asked about as they came.
     """
     if space.decision is not None and model.decision is None:
-        return None
+        return None, None
+    as_they_came = handed_over is None or model.decider is None
 
-    def labels(start: int, stop: int) -> Integers | None:
-        if handed_over is None or model.decider is None:
-            return model.own_labels(part_of(rows.native, start, stop), handed_over=False)
-        return model.own_labels(handed_over(start, stop), handed_over=True)
+    def given(places: slice | Integers) -> Any:
+        if handed_over is not None and not as_they_came:
+            return handed_over(places)
+        if isinstance(places, slice):
+            return part_of(rows.native, places.start, places.stop)
+        return rows.take(places.tolist()).native
+
+    def labels(places: slice | Integers) -> Integers | None:
+        return model.own_labels(given(places), handed_over=not as_they_came)
 
     found: list[Integers] = []
+    known: list[Floats] = []
     for start in range(0, len(rows), BATCH_ROWS):
-        stop = min(start + BATCH_ROWS, len(rows))
-        part = guarded(lambda: labels(start, stop), rows)  # noqa: B023
-        if part is None:
-            return None
-        found.append(part)
-    return np.concatenate(found)
+        part = slice(start, min(start + BATCH_ROWS, len(rows)))
+        if model.labels_follow:
+            ask = model.probabilities if as_they_came else model.head_probabilities
+            p = guarded(lambda: ask(given(part)), rows)  # noqa: B023
+            known.append(p)
+            found.append(guarded(lambda: _labels_from(p, labels, start), rows))  # noqa: B023
+            continue
+        told = guarded(lambda: labels(part), rows)  # noqa: B023
+        if told is None:
+            return None, None
+        found.append(told)
+    return np.concatenate(found), np.concatenate(known) if known else None
+
+
+def _labels_from(p: Floats, labels: Callable[[Integers], Integers | None], start: int) -> Integers:
+    """Return (m,) the most probable classes of rows from ``start`` on; where two are close, what predict says.
+
+    It is asked about the first rows of all, whatever their probabilities: most contradictions are seen there.
+    """
+    top = p.argmax(axis=1)
+    close = support_margin(p, top) < CLOSE
+    close[: max(CONFIRM_ROWS - start, 0)] = True
+    places = np.flatnonzero(close)
+    told = labels(start + places) if len(places) else None
+    if told is not None:
+        top[places] = told
+    return np.asarray(top, dtype=np.int64)
 
 
 def _decided_by_threshold(bound: EvidenceRows, space: EvidenceSpace) -> EvidenceRows:
@@ -137,12 +167,11 @@ def _decided_by_threshold(bound: EvidenceRows, space: EvidenceSpace) -> Evidence
     if space.decision is None or bound.decided is not None:
         return bound
     positive = space.decision.index(bound.model.classes)
-    reached = [
-        support_margin(bound.predict(bound.dense(start, start + BATCH_ROWS)), positive, bound.offset)
-        for start in range(0, len(bound), BATCH_ROWS)
-    ]
-    holds = np.concatenate(reached) >= -space.resolution
-    return bound.with_decided(np.where(holds, positive, 1 - positive))
+    p = np.concatenate(
+        [bound.predict(bound.dense(start, start + BATCH_ROWS)) for start in range(0, len(bound), BATCH_ROWS)]
+    )
+    holds = support_margin(p, positive, bound.offset) >= -space.resolution
+    return replace(bound.with_decided(np.where(holds, positive, 1 - positive)), own=p)
 
 
 class _Handed(NamedTuple):
@@ -153,7 +182,7 @@ class _Handed(NamedTuple):
     stepwise: Booleans  # (d,)
     model: Model  # as confirmed on these rows
     predict: Callable[[Floats], Floats]
-    decided: Integers | None
+    answers: tuple[Integers | None, Floats | None]  # classes and probabilities of the rows as they stand
     cell_dtype: Any
     native_matrix: bool
     forms: tuple[CellForm, ...] | None = None
@@ -174,7 +203,8 @@ def bound_rows(model: Model, rows: Rows, space: EvidenceSpace) -> EvidenceRows:
         model=handed.model,
         source=rows,
         offset=space.decision_offset(model.classes),
-        decided=handed.decided,
+        decided=handed.answers[0],
+        own=handed.answers[1],
         cell_dtype=handed.cell_dtype,
         native_matrix=handed.native_matrix,
         forms=handed.forms,
@@ -204,7 +234,7 @@ def _handed_raw(model: Model, rows: Rows, space: EvidenceSpace) -> _Handed:
         stepwise=np.array([c.kind == "nominal" for c in space.columns]) | np.isnan(baseline),
         model=confirmed,
         predict=predict,
-        decided=_own_labels(confirmed, rows, space, None),
+        answers=_own_answers(confirmed, rows, space, None),
         cell_dtype=codec.cell_dtype or np.float64,
         native_matrix=as_they_are,
         forms=codec.forms if in_order and kept_as_they_are(model.transformer, rows) else None,
@@ -251,7 +281,7 @@ def _handed_transformed(model: Model, rows: Rows, space: EvidenceSpace) -> _Hand
         stepwise=np.isnan(baseline),
         model=confirmed,
         predict=predict,
-        decided=_own_labels(confirmed, rows, space, lambda a, b: restore(dense(matrix[a:b]))),
+        answers=_own_answers(confirmed, rows, space, lambda places: restore(dense(matrix[places]))),
         cell_dtype=np.float32 if matrix.dtype == np.float32 else np.float64,
         native_matrix=True,
     )

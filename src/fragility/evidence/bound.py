@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,13 @@ def blend(x: Floats, baseline: Floats, severity: npt.ArrayLike, stepwise: Boolea
     return np.where(s >= 1.0, baseline, np.where(s <= 0.0, x, moved))
 
 
+class OwnRows(NamedTuple):
+    """Rows that an engine's answers are not believed for."""
+
+    are: Callable[[Floats], Booleans]  # rows (m, d) -> (m,) which are of them
+    predict: Callable[[Floats], Floats]  # the model itself
+
+
 @dataclass(frozen=True, eq=False)
 class EvidenceRows:
     """Rows to audit as a float64 matrix in the declared evidence space, with all that a state needs."""
@@ -56,8 +63,10 @@ class EvidenceRows:
     forms: tuple[CellForm, ...] | None = None  # (d,) raw cells on their way to the estimator; None: not known
     offset: Floats | None = None  # (C,) added to log-probabilities by the declared decision
     decided: Integers | None = None  # (n,) class at x by the model's own predict; None: the decision rule says it
+    own: Floats | None = None  # (n, C) the model's probabilities of the rows as they stand, where they are known
     # an engine's answers to the states of some rows (m, d), None where it cannot give them; None: there is no engine
     answer_states: Callable[[Floats, RowStates], Floats | None] | None = None
+    asked_itself: OwnRows | None = None  # rows that the model is asked about although there is an engine
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -74,6 +83,20 @@ class EvidenceRows:
     def predict(self, matrix: Floats) -> Floats:
         """Return (m, C) probabilities for any stressed matrix of this space."""
         return self.predict_matrix(matrix)
+
+    def own_probabilities(self, start: int, x: Floats) -> Floats:
+        """Return (m, C) the model's probabilities of the rows from ``start`` on, whose cells are x (m, d)."""
+        return self.predict(x) if self.own is None else self.own[start : start + len(x)]
+
+    def predict_copies(self, x: Floats, copies: Floats) -> Floats:
+        """Return (m k, C) probabilities of k changed copies (m, k, d) of each of the rows x (m, d)."""
+        m, k, d = copies.shape
+        p = self.predict(copies.reshape(m * k, d))
+        own = None if self.asked_itself is None else self.asked_itself.are(x)
+        if self.asked_itself is not None and own is not None and own.any():
+            p = p.copy()
+            p[np.repeat(own, k)] = self.asked_itself.predict(copies[own].reshape(-1, d))
+        return p
 
     def answers(self, x: Floats, states: RowStates, byte_budget: int = DEFAULT_BYTE_BUDGET) -> Floats:
         """Return (q, C) probabilities of q states of rows x (m, d).
@@ -108,6 +131,7 @@ class EvidenceRows:
             ids=self.ids[start:stop],
             source=self.source.between(start, stop),
             decided=None if self.decided is None else self.decided[start:stop],
+            own=None if self.own is None else self.own[start:stop],
         )
 
     def take(self, positions: Sequence[int]) -> EvidenceRows:
@@ -119,6 +143,7 @@ class EvidenceRows:
             ids=tuple(self.ids[i] for i in chosen),
             source=self.source.take(chosen),
             decided=None if self.decided is None else self.decided[chosen],
+            own=None if self.own is None else self.own[chosen],
         )
 
     def with_decided(self, decided: Integers | None) -> EvidenceRows:

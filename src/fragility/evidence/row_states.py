@@ -47,6 +47,11 @@ class RowStates:
         severity = None if self.severity is None else self.severity[start:stop]
         return RowStates(self.owner[start:stop], self.moved[start:stop], severity, self.by_column)
 
+    def some(self, chosen: Booleans) -> RowStates:
+        """Return the states that are marked (q,)."""
+        severity = None if self.severity is None else self.severity[chosen]
+        return RowStates(self.owner[chosen], self.moved[chosen], severity, self.by_column)
+
     def unit_of(self, column_group: Integers) -> Integers:
         """Return (d,) the unit of each column."""
         return np.arange(len(column_group)) if self.by_column else column_group

@@ -36,6 +36,14 @@ from fragility.models.wrappers import look_through, members
 VOTE_AVERAGING = ("ForestClassifier", "BaggingClassifier")  # bases of scikit-learn's, also of imbalanced-learn's
 
 
+# Classes whose ``predict`` names the most probable class, by their library's code; only those that are slow to ask.
+MOST_PROBABLE = (
+    *("sklearn.RandomForestClassifier", "sklearn.ExtraTreesClassifier"),
+    *("sklearn.GradientBoostingClassifier", "sklearn.HistGradientBoostingClassifier"),
+    *("lightgbm.LGBMClassifier", "xgboost.XGBClassifier", "xgboost.XGBRFClassifier"),
+)
+
+
 @dataclass(frozen=True, eq=False)
 class Model:
     """A fitted classifier with declared classes; :meth:`Model.wrap` makes one.
@@ -225,6 +233,13 @@ class Model:
             In the order of ``classes``.
         """
         return checked_probabilities(self.head_link.apply(self.head, matrix), len_of(matrix), self.classes)
+
+    @property
+    def labels_follow(self) -> bool:
+        """Whether ``predict`` is known to name the class with the largest probability, wherever that is clear."""
+        head, estimator = self.head, self.estimator
+        known = family_of(head) in MOST_PROBABLE and "predict" not in vars(head)
+        return known and self.decider is head and (estimator is head or type(estimator) is Pipeline)
 
     def own_labels(self, rows: Any, *, handed_over: bool) -> Integers | None:
         """Return class indices by the model's own ``predict``.

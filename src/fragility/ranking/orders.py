@@ -87,5 +87,7 @@ def permutation_importance_order(rows: EvidenceRows, y: npt.ArrayLike, *, repeat
             columns = np.flatnonzero(np.asarray(rows.column_group) == group)
             permuted = x.copy()
             permuted[:, columns] = x[np.ix_(shuffle, columns)]
-            increase[group] += (negative_log_likelihood(rows.predict(permuted), code) - base) / repeats
+            increase[group] += (
+                negative_log_likelihood(rows.predict_copies(x, permuted[:, None]), code) - base
+            ) / repeats
     return np.argsort(-increase, kind="stable")

@@ -156,7 +156,7 @@ class _Work:
             self._wide(lattice, block, drawn)
             expected = lattice.model.expected_margin(block.x, block.original, rates, lattice.workers(0))
             if expected is not None:
-                self.margin[block.start : block.start + len(block.x)] = expected
+                self.margin[block.start : block.start + len(block.x)] = np.where(block.doubted, np.nan, expected)
             if report is not None:
                 report(block.start + len(block.x), len(self.rows))
 
@@ -173,7 +173,7 @@ class _Work:
 
     def _wide(self, lattice: WholeLattice, block: Block, drawn: DrawnSubsets) -> None:
         """Rows with too many live groups: some cannot be lost at all, the others are sampled."""
-        wide = np.setdiff1d(np.arange(len(block.x)), block.narrow)
+        wide = block.wide
         if lattice.model.name == "trees":
             bounded = [
                 BoundedRow(self.rows, self.rule, lattice.model, block.x[i], int(block.original[i])).hopeless
@@ -182,9 +182,11 @@ class _Work:
             safe = np.asarray(bounded, dtype=bool)
             self._certain(block.start + wide[safe], BOUNDS)
             wide = wide[~safe]
-        ask = prepared(self.rows, self.engine) if len(wide) else self.rows
+        ask = prepared(self.rows.take((block.start + wide).tolist()), self.engine) if len(wide) else self.rows
         for i in wide:
             self._ask(ask, block.start + int(i), block.x[i : i + 1], block.original[i : i + 1], drawn)
+        for i in np.flatnonzero(block.doubted):
+            self._ask(self.rows, block.start + int(i), block.x[i : i + 1], block.original[i : i + 1], drawn)
 
     def _certain(self, at: Integers, method: str) -> None:
         self.low[at] = self.high[at] = self.p[at]
@@ -192,13 +194,15 @@ class _Work:
 
     def _sample_everyone(self, rates: Floats, drawn: DrawnSubsets, report: Report | None) -> None:
         ask = prepared(self.rows, self.engine)
-        sums = linear_sums(self.rows, self.protocol, self.engine)
+        found = linear_sums(self.rows, self.protocol, self.engine)
         for start, x, original in row_blocks(self.rows, self.rule):
             self._note_originals(start, x, original)
-            if sums is not None and self.rule.n_classes == 2:
+            if found is not None and self.rule.n_classes == 2:
+                sums, doubter = found
                 total, removed, _ = sums.of_rows(start, start + len(x))
                 score = total[1] - rates @ removed[:, 1] + self.rule.offset[1] - self.rule.offset[0]
-                self.margin[start : start + len(x)] = np.where(original == 1, score, -score)
+                doubted = doubter(start, x, self.rows.predict(x))
+                self.margin[start : start + len(x)] = np.where(doubted, np.nan, np.where(original == 1, score, -score))
             for i in range(len(x)):
                 self._ask(ask, start + i, x[i : i + 1], original[i : i + 1], drawn)
                 if report is not None:

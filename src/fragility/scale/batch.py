@@ -26,7 +26,7 @@ from fragility.certificates import (
     most_exposed,
     with_block,
 )
-from fragility.engines.trace import Trace
+from fragility.engines.trace import HandedOver, Trace
 from fragility.errors import DataError
 from fragility.evidence import EvidenceRows
 from fragility.models import Model
@@ -51,6 +51,7 @@ class AuditedBatch:
     digests: bytes  # 32 bytes a row, one after the other: of its claims
     input_digests: bytes  # the same: of its id and raw fields
     evaluations: int
+    handed_over: HandedOver
     lattice_digests: bytes = b""  # the same: of its lattice block, where there is one
 
     def __len__(self) -> int:
@@ -141,6 +142,7 @@ class BatchAuditor:
             digests=b"".join(part.digests),
             input_digests=b"".join(input_row_digests(traced.rows)),
             evaluations=part.evaluations,
+            handed_over=part.handed_over,
             lattice_digests=b"".join(block_digests),
         )
 

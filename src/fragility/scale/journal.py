@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from fragility.canonical import digest_bytes
 from fragility.certificates import WORK_FOLDER, encoded_part, part_name
 from fragility.certificates.manifest import place_text
+from fragility.engines.trace import HandedOver
 from fragility.errors import CertificateError, DataError
 from fragility.files import AUDIT_FILE, force_to_disk, parse_json, sweep_parts, write_bytes
 from fragility.merkle import DIGEST_BYTES, packed_root
@@ -55,6 +56,7 @@ class PartRecord:
     digest: str  # of its file
     rows: int
     evaluations: int
+    handed_over: HandedOver
     input_digest: str  # of its rows, ids included
     digests_each: int  # per row: 2, or 3 with the lattice block
     digests_digest: str  # of the file of its digests
@@ -70,6 +72,7 @@ class EncodedPart:
     lattice_digests: bytes  # the same: of its lattice block; empty without one
     input_digest: str  # over all of its input digests
     evaluations: int
+    handed_over: HandedOver
 
     @classmethod
     def of(cls, batch: AuditedBatch) -> EncodedPart:
@@ -81,6 +84,7 @@ class EncodedPart:
             lattice_digests=batch.lattice_digests,
             input_digest=packed_digest(bytearray(batch.input_digests)),
             evaluations=batch.evaluations,
+            handed_over=batch.handed_over,
         )
 
     @property
@@ -147,8 +151,8 @@ class Journal:
         if document is None:
             return None
         try:
-            record = PartRecord(**document)
-        except TypeError:
+            record = PartRecord(**{**document, "handed_over": HandedOver(*document["handed_over"])})
+        except (KeyError, TypeError):
             return None
         return record if self._is_whole(place, record) else None
 
@@ -175,6 +179,7 @@ class Journal:
             digest=digest_bytes(part.data),
             rows=part.rows,
             evaluations=part.evaluations,
+            handed_over=part.handed_over,
             input_digest=part.input_digest,
             digests_each=3 if part.lattice_digests else 2,
             digests_digest=digest_bytes(digests),

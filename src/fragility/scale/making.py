@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 from fragility._audit import input_row_digests, manifest_of
 from fragility.canonical import digest_bytes
 from fragility.certificates import commit, completed, remove_unnamed
+from fragility.engines.trace import HandedOver
 from fragility.errors import DataError, FragilityError
 from fragility.evidence.rows import read_rows
 from fragility.ids import KEY_BYTES, SeenIds, id_keys
@@ -263,7 +264,11 @@ def finish_audit(
         declared = None if found is None else declared
         lattice_root = [] if found is None else [packed_digest(bytearray(found.digests))]
     rows, evaluations = sum(record.rows for record in records), sum(record.evaluations for record in records)
-    manifest = manifest_of(auditor.model, auditor.protocol, auditor.engine, evaluations, input_digest, rows)
+    handed_over = HandedOver.joined(record.handed_over for record in records)
+    handed_over.warn(auditor.engine, rows)
+    manifest = manifest_of(
+        auditor.model, auditor.protocol, auditor.engine, evaluations, handed_over.rows, input_digest, rows
+    )
     whole = completed(
         manifest,
         rows,

@@ -76,10 +76,13 @@ def search_by_asking(
     byte_budget: int,
     report: Report | None,
 ) -> None:
-    """Fill the answers of some rows: a beam, all subsets by size, or (auto) the beam's answer proved by size."""
+    """Fill the answers at some places: a beam, all subsets by size, or (auto) the beam's answer proved by size.
+
+    rows: those at these places.
+    """
     if len(places) == 0:
         return
-    search = _Search(rows.take(places.tolist()), protocol, answers.max_size, byte_budget, report)
+    search = _Search(rows, protocol, answers.max_size, byte_budget, report)
     if method != "exact":
         search.run_beam(width)
     if method != "beam":

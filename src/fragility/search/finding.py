@@ -114,29 +114,29 @@ class _Finding:
         """Search what an additive model allows; return the rows that are left."""
         lattice = whole_lattice(self.rows, self.protocol, self.engine, self.byte_budget)
         if lattice is None:
-            return self._closed_form() if linear_sums(self.rows, self.protocol, self.engine) else self._everyone
+            return self._closed_form()
         undecided = []
         for block in lattice.blocks():
             search_lattice(self.answers, lattice, block, self.protocol.group_names, report)
-            undecided.append(self._wide_rows(lattice, block, budget))
+            undecided += [self._wide_rows(lattice, block, budget), block.start + np.flatnonzero(block.doubted)]
             if report is not None:
                 report(block.start + len(block.x), len(self.rows))
         return np.concatenate(undecided)
 
-    @property
-    def _everyone(self) -> Integers:
-        return np.arange(len(self.rows))
-
     def _closed_form(self) -> Integers:
-        sums = linear_sums(self.rows, self.protocol, self.engine)
-        assert sums is not None
+        found = linear_sums(self.rows, self.protocol, self.engine)
+        if found is None:
+            return np.arange(len(self.rows))
+        (sums, doubter), left = found, list[Integers]()
         for start, x, original in row_blocks(self.rows, self.rule):
-            search_linear(self.answers, self.rows, sums, start, np.arange(len(x)), x, original)
-        return np.zeros(0, dtype=np.int64)
+            doubted = doubter(start, x, self.rows.predict(x))
+            search_linear(self.answers, self.rows, sums, start, np.flatnonzero(~doubted), x, original)
+            left.append(start + np.flatnonzero(doubted))
+        return np.concatenate(left)
 
     def _wide_rows(self, lattice: WholeLattice, block: Any, budget: int) -> Integers:
         """Search the rows of a block with too many live groups for a table; return those left open."""
-        wide = np.setdiff1d(np.arange(len(block.x)), block.narrow)
+        wide = block.wide
         if lattice.model.name == "linear":
             sums = lattice.model.lattice
             search_linear(self.answers, self.rows, sums, block.start, wide, block.x, block.original)
@@ -152,14 +152,18 @@ class _Finding:
 
     def by_asking(self, places: Integers, method: str, width: int, budget: int, report: Report | None) -> None:
         """Ask the model about the rows that are left; what branch and bound proved of them stays proved."""
+        if not len(places):
+            return
         answers = self.answers
         proved, spent = answers.searched[places].copy(), answers.evaluations[places].copy()
         tried = answers.method[places] != ""
-        ask = prepared(self.rows, self.engine)
-        new, known = places[~tried], places[tried]
-        search_by_asking(answers, ask, self.protocol, new, method, width, budget, self.byte_budget, report)
-        if method == "auto":  # an upper bound at least
-            search_by_asking(answers, ask, self.protocol, known, "beam", width, budget, self.byte_budget, report)
+        ask = prepared(self.rows.take(places.tolist()), self.engine)
+        for those, how in ((~tried, method), (tried, "beam")):
+            if how == method or method == "auto":  # an upper bound at least
+                some = ask.take(np.flatnonzero(those).tolist())
+                search_by_asking(
+                    answers, some, self.protocol, places[those], how, width, budget, self.byte_budget, report
+                )
         answers.searched[places] = np.maximum(answers.searched[places], proved)
         answers.evaluations[places] = np.maximum(answers.evaluations[places], spent)
         if answers.minimal is not None:
@@ -177,7 +181,8 @@ class _Finding:
         asked = np.isin(self.answers.method[denied], (BEAM, BY_SIZE))
         if not asked.all():
             raise EngineError("a set was found that does not flip the model itself; use engine='blackbox'")
-        search_by_asking(self.answers, self.rows, self.protocol, denied, "auto", width, budget, self.byte_budget, None)
+        those = self.rows.take(denied.tolist())
+        search_by_asking(self.answers, those, self.protocol, denied, "auto", width, budget, self.byte_budget, None)
 
     def _denied(self) -> Integers:
         """Fill in the margins of the sets found; return the rows whose set does not fail.

@@ -149,7 +149,7 @@ def _asked(
 ) -> Floats:
     """Return (m draws, C) probabilities of rows x (m, d) under a stressor, draw by draw of each row."""
     if isinstance(stressor, Noise | Donor):  # values of their own, not the baseline's
-        return rows.predict(stressor.stressed(x, keys, draws, layout).reshape(-1, x.shape[1]))
+        return rows.predict_copies(x, stressor.stressed(x, keys, draws, layout))
     return rows.answers(x, stressor.states(keys, draws, layout), byte_budget)
 
 

@@ -2,9 +2,8 @@
 
     E_c(S) = s_o - s_c + lead_oc - sum_{g in S} d_gc,      d_gc = t_go - t_gc
 
-with s the raw scores of x and t_g what the removal of group g takes from them (`engines.linear.sums`). The sums run
-over d columns in float64; with u = 2^-53 they are within 2 (d + 3) u sum_j |w_j| (|x_j| + |xbar_j|) of exact ones, here
-and in the model.
+with s the raw scores of x and t_g what the removal of group g takes from them (`engines.linear.sums`, which also bounds
+the rounding of these sums).
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.engines.lattice.rule import FlipRule
@@ -39,8 +37,6 @@ class LinearLattice:
     def __init__(self, rows: EvidenceRows, rule: FlipRule) -> None:
         self.rows, self.rule = rows, rule
         self.scores = GroupScores.of(rows)
-        weights = np.abs(self.scores.coefficients)
-        self._weights = weights.max(axis=0) if len(weights) == 1 else np.sort(weights, axis=0)[-2:].sum(axis=0)
 
     def of_rows(self, start: int, stop: int) -> tuple[Floats, Floats, Floats]:
         """Return s (C, m), t (G, C, m) and the bound on rounding (m,) of some rows; two classes have scores 0 and s."""
@@ -48,13 +44,7 @@ class LinearLattice:
         if len(total) == 1:
             total = np.concatenate([np.zeros_like(total), total])
             removed = np.concatenate([np.zeros_like(removed), removed], axis=1)
-        return total, removed, self._rounding(start, stop)
-
-    def _rounding(self, start: int, stop: int) -> Floats:
-        part = abs(self.rows.matrix[start:stop])
-        cells = np.asarray(part @ self._weights).ravel() if sp.issparse(part) else np.asarray(part) @ self._weights
-        cells = cells + float(np.abs(self.scores.baseline) @ self._weights) + float(np.abs(self.scores.intercept).max())
-        return np.asarray(2.0 * (self.rows.width + 3) * 2.0**-53 * cells + LINK_ROUNDING)
+        return total, removed, self.scores.rounding(self.rows.matrix[start:stop]) + LINK_ROUNDING
 
     def inequality(self, total: Floats, removed: Floats, original: Integers, rival: int) -> tuple[Floats, Floats]:
         """Return E (m,) at x and d (m, G) for one rival; E is infinite where the rival is the original class itself."""

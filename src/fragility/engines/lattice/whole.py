@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers
 from fragility.engines.blackbox import ENGINE as BLACKBOX
-from fragility.engines.choice import native_for, never_reads
+from fragility.engines.choice import NativeEngine, RowDoubter, native_for, never_reads
 from fragility.engines.lattice.linear import LinearLattice, LinearMarks, additive
 from fragility.engines.lattice.rule import FlipRule
 from fragility.errors import EngineError
@@ -76,6 +76,7 @@ class Block:
     x: Floats  # (m, d)
     original: Integers  # (m,)
     live: Booleans  # (m, G)
+    doubted: Booleans  # (m,) rows that the engine may read otherwise than the model: they are left to the model
 
     def among(self, groups: Booleans) -> Block:
         """The same rows, where too many groups are live, with only some of them free to fail; groups (G,)."""
@@ -85,7 +86,12 @@ class Block:
     @property
     def narrow(self) -> Integers:
         """The rows whose subsets can be tabulated."""
-        return np.flatnonzero(self.live.sum(axis=1) <= MOST_LIVE)
+        return np.flatnonzero((self.live.sum(axis=1) <= MOST_LIVE) & ~self.doubted)
+
+    @property
+    def wide(self) -> Integers:
+        """The rows with too many live groups for a table."""
+        return np.flatnonzero((self.live.sum(axis=1) > MOST_LIVE) & ~self.doubted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,15 +160,15 @@ class Subsets:
 class WholeLattice:
     """An additive model bound to rows; `blocks` and `subsets` answer for all of them."""
 
-    def __init__(self, rows: EvidenceRows, rule: FlipRule, model: Any, byte_budget: int) -> None:
-        self.rows, self.rule, self.model = rows, rule, model
+    def __init__(self, rows: EvidenceRows, rule: FlipRule, native: NativeEngine, model: Any, byte_budget: int) -> None:
+        self.rows, self.rule, self.native, self.model = rows, rule, native, model
         self.byte_budget = byte_budget
 
     def blocks(self) -> Iterator[Block]:
-        run = Workers(_cores())
-        for start, x, original in row_blocks(self.rows, self.rule):
+        run, doubter = Workers(_cores()), RowDoubter(self.native, self.rows)
+        for start, x, p, original in _answered_blocks(self.rows, self.rule):
             self.model.begin(start, start + len(x))
-            yield Block(start, x, original, self.model.live(x, run))
+            yield Block(start, x, original, self.model.live(x, run), doubter(start, x, p))
 
     def subsets(self, block: Block, settle: Callable[[Integers], Integers] | None = None) -> Iterator[Subsets]:
         """Yield the tabulated rows of a block, in chunks.
@@ -284,7 +290,7 @@ def whole_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budg
     model = _additive(native.name, rows, protocol, rule)
     if model is None:
         return None
-    lattice = WholeLattice(rows, rule, model, byte_budget)
+    lattice = WholeLattice(rows, rule, native, model, byte_budget)
     return lattice if _agrees(lattice, required=engine != "auto") else None
 
 
@@ -298,19 +304,29 @@ def never_searches(engine: str, rows: EvidenceRows, protocol: Protocol) -> str |
     return "its decisions are no differences of its scores" if engine == "linear" and not additive(rows) else None
 
 
-def linear_sums(rows: EvidenceRows, protocol: Protocol, engine: str) -> LinearLattice | None:
-    """Return a linear model's sums over groups where its decisions are differences of them, else None."""
+def linear_sums(rows: EvidenceRows, protocol: Protocol, engine: str) -> tuple[LinearLattice, RowDoubter] | None:
+    """Return a linear model's sums over groups where its decisions are differences of them, else None.
+
+    With them comes the function (first row, cells, probabilities) -> (m,) rows that are left to the model.
+    """
     native, rule = native_for(rows, engine), FlipRule.of(rows, protocol)
     if native is None or native.name != "linear" or rule.clip_matters or not additive(rows):
         return None
-    return LinearLattice(rows, rule)
+    return LinearLattice(rows, rule), RowDoubter(native, rows)
 
 
 def row_blocks(rows: EvidenceRows, rule: FlipRule) -> Iterator[tuple[int, Floats, Integers]]:
     """Yield (first row, cells (m, d), original classes (m,)) of some rows at a time."""
+    for start, x, _, original in _answered_blocks(rows, rule):
+        yield start, x, original
+
+
+def _answered_blocks(rows: EvidenceRows, rule: FlipRule) -> Iterator[tuple[int, Floats, Floats, Integers]]:
+    """Yield the same with the model's probabilities (m, C) before the classes."""
     for start in range(0, len(rows), BLOCK_ROWS):
         x = rows.dense(start, start + BLOCK_ROWS)
-        yield start, x, original_class(rows, rows.predict(x), rule.resolution, slice(start, start + len(x)))
+        p = rows.own_probabilities(start, x)
+        yield start, x, p, original_class(rows, p, rule.resolution, slice(start, start + len(x)))
 
 
 def _additive(name: str, rows: EvidenceRows, protocol: Protocol, rule: FlipRule) -> Any:
@@ -324,7 +340,7 @@ def _additive(name: str, rows: EvidenceRows, protocol: Protocol, rule: FlipRule)
 def _agrees(lattice: WholeLattice, required: bool) -> bool:
     """Compare the marks of a few rows with the model itself, on states spread over all sizes."""
     few = lattice.rows.take(range(min(CHECK_ROWS, len(lattice.rows))))
-    small = WholeLattice(few, lattice.rule, _rebound(lattice.model, few), lattice.byte_budget)
+    small = WholeLattice(few, lattice.rule, lattice.native, _rebound(lattice.model, few), lattice.byte_budget)
     draws = np.random.default_rng(0)
     for block in small.blocks():
         for found in small.subsets(block):

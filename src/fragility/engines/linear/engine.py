@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from fragility.arrays import MEBIBYTE, Floats, rows_within
+from fragility.arrays import MEBIBYTE, Booleans, Floats, rows_within
 from fragility.engines.linear.asking import answers_of
 from fragility.engines.linear.fillings import Rule, filling
 from fragility.engines.linear.links import link_for
@@ -20,6 +21,7 @@ from fragility.protocol import Protocol
 ENGINE = "linear"
 PIECE_BYTES = 2 * MEBIBYTE  # an array of a piece of rows should stay in cache
 LEAST_ROWS = 16
+MOST_ROUNDING = 1e-9  # of a margin
 
 
 def never_reads(rows: EvidenceRows) -> str | None:
@@ -69,6 +71,15 @@ def state_answers(rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | 
     if link is None:
         raise EngineError(f"the linear engine does not know {rows.model.kind}; use engine='auto'")
     return answers_of(GroupScores.of(rows), link)
+
+
+def doubts(rows: EvidenceRows) -> Callable[[Any], Booleans]:
+    """Return the function cells (m, d), dense or CSR, -> (m,) rows whose sums may have lost digits that matter.
+
+    A state is the score of x less what is removed: where a cell is large, both are, and their difference is rounded.
+    """
+    scores = GroupScores.of(rows)
+    return lambda cells: ~(scores.rounding(cells) <= MOST_ROUNDING)  # NaN: such rows are the model's to refuse
 
 
 def _widest(outputs: int, asked: StatesAsked) -> int:

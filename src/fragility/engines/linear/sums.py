@@ -74,14 +74,30 @@ class GroupScores:
         weights[group, :, np.arange(len(group))] = self.coefficients[:, self.by_group][:, columns].T
         return weights.reshape(-1, len(group))
 
+    @cached_property
+    def _largest_weights(self) -> Floats:
+        """(d,): what a cell counts at most in the difference of two scores."""
+        weights = np.abs(self.coefficients)
+        return np.asarray(weights.max(axis=0) if len(weights) == 1 else np.sort(weights, axis=0)[-2:].sum(axis=0))
+
+    def rounding(self, cells: Any) -> Floats:
+        """Return (m,) how far sums over these cells (m, d), dense or CSR, may be from exact ones, here or in the model.
+
+        With u = 2^-53: 2 (d + 3) u sum_j |w_j| (|x_j| + |xbar_j|).
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = np.asarray(abs(cells) @ self._largest_weights).ravel()
+        sums += float(np.abs(self.baseline) @ self._largest_weights) + float(np.abs(self.intercept).max())
+        return np.asarray(2.0 * (len(self.baseline) + 3) * 2.0**-53 * sums)
+
     def of_piece(self, rows: EvidenceRows, piece: slice) -> tuple[Floats, Floats]:
         """Return s (O, m) and t (G, O, m) of some rows; rows come last, so that every sum runs over whole vectors."""
-        u = self._sparse_sums(rows.matrix, piece) if sp.issparse(rows.matrix) else self.dense_sums(rows.matrix[piece])
-        total = u.sum(axis=0)
-        total += self.intercept[:, None]
-        if not np.isfinite(total).all():
-            _refuse_rows(rows, piece)
-        u -= self.at_baseline[:, :, None]
+        with np.errstate(over="ignore", invalid="ignore"):  # of rows that are left to the model
+            part = rows.matrix[piece]
+            u = self._sparse_sums(rows.matrix, piece) if sp.issparse(rows.matrix) else self.dense_sums(part)
+            total = u.sum(axis=0)
+            total += self.intercept[:, None]
+            u -= self.at_baseline[:, :, None]
         return total, u
 
     def dense_sums(self, part: Floats) -> Floats:
@@ -103,9 +119,3 @@ class GroupScores:
         sums = [np.bincount(place, values * w.take(columns), self.n_groups * m) for w in self.coefficients]
         # without any stored cell, bincount counts in whole numbers
         return np.stack([part.reshape(self.n_groups, m) for part in sums], axis=1).astype(np.float64, copy=False)
-
-
-def _refuse_rows(rows: EvidenceRows, piece: slice) -> None:
-    """Raise the model's own complaint about missing or infinite cells."""
-    rows.predict(rows.dense(piece.start, piece.stop))
-    raise EngineError("the linear engine met scores that are not finite; use engine='blackbox'")

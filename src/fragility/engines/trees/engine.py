@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import scipy.sparse as sp
 
-from fragility.arrays import MEBIBYTE, Floats, Integers, rows_within
+from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
 from fragility.engines.states import StatesAsked
 from fragility.engines.trace import Progress, Trace
 from fragility.engines.trees.asking import sides_of, state_scorer
@@ -161,6 +161,21 @@ def state_answers(rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | 
     return answer
 
 
+def doubts(rows: EvidenceRows) -> Callable[[Floats], Booleans]:
+    """Return the function cells (m, d) -> (m,) rows that the trees may be handed otherwise than is known here."""
+    ensemble = ensemble_of(rows.model)
+    recoding = recoding_of(ensemble, rows)
+
+    def doubtful(cells: Floats) -> Booleans:
+        found = np.isinf(cells).any(axis=1) | recoding.unlisted(cells)  # moved toward a baseline, infinity is NaN
+        if ensemble.least:
+            size = np.abs(cells)
+            found |= ((size > 0.0) & (size < ensemble.least)).any(axis=1)
+        return np.asarray(found)
+
+    return doubtful
+
+
 _ENSEMBLES: weakref.WeakKeyDictionary[Model, Ensemble] = weakref.WeakKeyDictionary()
 
 
@@ -217,5 +232,4 @@ def _trace_chunk(cells: Floats, decided: Integers | None, scorer: _Scorer) -> Tr
     for start in range(0, n, scorer.block):
         block = slice(start, start + scorer.block)
         scorer.fill(x[block], out.rows(block), order[block])
-    per_row = 1 + asked.n_groups + asked.depth - 1 + len(asked.grid) * len(asked.widths)
-    return Trace(**out._asdict(), order=order[:, : asked.depth], evaluations=n * per_row, engine=ENGINE)
+    return Trace(**out._asdict(), order=order[:, : asked.depth], evaluations=n * asked.per_row, engine=ENGINE)

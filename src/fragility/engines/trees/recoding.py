@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fragility.arrays import Floats
+from fragility.arrays import Booleans, Floats
 from fragility.engines.trees.encoding import NARROW, WHOLE
 from fragility.engines.trees.forest import Flags, Forest
 from fragility.errors import EngineError
@@ -30,6 +30,7 @@ class Vocabulary(NamedTuple):
     cut: Mapping[int, tuple[bytes, ...]] = {}  # by column: texts as ``cut_texts`` has them, in the order of their codes
     coded: Callable[[Sequence[CellForm]], Mapping[int, Mapping[Any, int]]] | None = None  # asks the library itself
     own_codes: bool = False  # a column of categories that is not listed is read by the codes it is handed over with
+    closed: bool = False  # what the library makes of a category that is not listed is not known
 
 
 class Ensemble(NamedTuple):
@@ -37,6 +38,7 @@ class Ensemble(NamedTuple):
 
     forest: Forest
     vocabulary: Vocabulary = Vocabulary()
+    least: float = 0.0  # a cell nearer to 0 than this, 0 itself aside, may be compared as 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +48,18 @@ class Recoding:
     tables: Mapping[int, Floats]  # by column: the code of each place of its table of values
     listed: Mapping[int, tuple[Floats, Floats]]  # by column of numbers: those listed, rising, and their codes
     rounding: Flags  # (d,) of a cell once it is stressed; see ``encoding``
+    unknown: Mapping[int, Booleans] = field(default_factory=dict)  # by column: places whose code is only a guess
+    closed: bool = False  # the same for numbers that are not listed
+
+    def unlisted(self, cells: Floats) -> Booleans:
+        """Return (m,) the rows of cells (m, d) with a category that the library may read otherwise than as missing."""
+        found = np.zeros(len(cells), dtype=bool)
+        for column, places in self.unknown.items():
+            found |= places[cells[:, column].astype(np.int64)]
+        if self.closed:
+            for column, (numbers, _) in self.listed.items():
+                found |= ~np.isin(cells[:, column], numbers) & ~np.isnan(cells[:, column])
+        return found
 
     def recoded(self, matrix: Floats) -> Floats:
         """Return rows (m, d), or one (d,), with categories as the library codes them; other cells as they are."""
@@ -80,14 +94,22 @@ def recoding_of(ensemble: Ensemble, rows: EvidenceRows) -> Recoding:
         if ensemble.vocabulary.coded is not None:
             raise EngineError("its categories are texts, the rows are a matrix of numbers")
         rounding = np.full(rows.width, NARROW if everywhere else 0, dtype=np.uint8)
-        return Recoding({}, _listed_numbers(ensemble.vocabulary, rows, [None] * rows.width), rounding)
+        listed = _listed_numbers(ensemble.vocabulary, rows, [None] * rows.width)
+        return Recoding({}, listed, rounding, closed=ensemble.vocabulary.closed)
     _check_codes_whole(rows, forms)
     mappings = _mappings(ensemble.vocabulary, forms)
     tables = {j: _codes(form, mappings.get(j), j) for j, form in enumerate(forms) if form.values is not None}
     if tables and type(rows.source.native).__module__.split(".")[0] != "pandas":
         raise EngineError("values that are not numbers are read from a pandas table only")
     rounding = np.array([_rounding(form) | (NARROW if everywhere else 0) for form in forms], dtype=np.uint8)
-    return Recoding(tables, _listed_numbers(ensemble.vocabulary, rows, forms), rounding)
+    vocabulary, unknown = ensemble.vocabulary, dict[int, Booleans]()
+    if vocabulary.closed:
+        known = {j: [value is None for value in form.values or ()] for j, form in enumerate(forms)}
+        unknown = {j: np.isnan(codes) & ~np.array(known[j]) for j, codes in tables.items()}
+    listed = _listed_numbers(vocabulary, rows, forms)
+    return Recoding(
+        tables, listed, rounding, {j: places for j, places in unknown.items() if places.any()}, vocabulary.closed
+    )
 
 
 def _mappings(vocabulary: Vocabulary, forms: Sequence[CellForm]) -> dict[int, Mapping[Any, int]]:
@@ -98,6 +120,8 @@ def _mappings(vocabulary: Vocabulary, forms: Sequence[CellForm]) -> dict[int, Ma
         if len(categorical) != len(vocabulary.in_order):
             raise EngineError(f"{len(categorical)} columns are categories, {len(vocabulary.in_order)} were in training")
         found |= dict(zip(categorical, vocabulary.in_order, strict=True))
+    if vocabulary.closed:
+        _refuse_cut(vocabulary, forms)
     for j, texts in vocabulary.cut.items():
         categories = forms[j].categories
         if categories is None or cut_texts(categories) != texts:
@@ -109,6 +133,19 @@ def _mappings(vocabulary: Vocabulary, forms: Sequence[CellForm]) -> dict[int, Ma
         for j in categorical:
             found.setdefault(j, {category: code for code, category in enumerate(forms[j].categories or ())})
     return found
+
+
+def _refuse_cut(vocabulary: Vocabulary, forms: Sequence[CellForm]) -> None:
+    """Refuse categories that XGBoost cuts into pieces of which it cannot tell two apart, or cuts unlike in training."""
+    for j, texts in vocabulary.cut.items():
+        if len(set(texts)) < len(texts):
+            raise EngineError(f"column {j} holds categories beyond ASCII that XGBoost cannot tell apart")
+    for j, form in enumerate(forms):
+        beyond = [text for text in form.categories or () if isinstance(text, str) and not text.isascii()]
+        if beyond and j in vocabulary.listed:
+            raise EngineError(
+                f"column {j} may hold {beyond[0]!r}, which shifts the categories that XGBoost reads after it"
+            )
 
 
 def cut_texts(texts: Sequence[Any]) -> tuple[bytes, ...]:

@@ -52,6 +52,8 @@ def goes_right(v: float, threshold: float, flags: int, set_start: Any, set_words
         return (flags & NAN_RIGHT) != 0
     if kind < CATEGORY:
         return v > threshold
+    if kind == CATEGORY and v < 0.0:  # XGBoost knows no category below 0; others cut -0.5 to 0
+        return False
     return in_set(v, np.int64(threshold), set_start, set_words) != (kind == CATEGORY_INVERTED)
 
 

@@ -29,9 +29,12 @@ NUMBERS = {
     "leaf_value": np.float64,
 }
 NAN_IS_ZERO, ZERO_IS_MISSING = 0, 1  # and 2: NaN alone is missing
+TINY = 1e-30  # cells within float32(1e-35) of 0 are compared as 0 in dense rows, as they are in sparse ones
 
 
 def read_classifier(head: Any) -> Ensemble:
+    if head.get_params().get("pred_early_stop") not in (None, False):
+        raise EngineError("LightGBM stops adding trees to confident rows (pred_early_stop)")
     return read_booster(head.booster_)
 
 
@@ -50,7 +53,8 @@ def read_booster(booster: Any) -> Ensemble:
     scale = float(next((word.split(":")[1] for word in objective if word.startswith("sigmoid:")), 1.0))
     convention = Convention(np.zeros(n_outputs), SIGMOID if n_outputs == 1 else SOFTMAX, scale=scale)
     forest = assemble(trees, convention, int(settings["max_feature_idx"]) + 1, sets)
-    return Ensemble(forest, Vocabulary(in_order=[_numbered(kept) for kept in booster.pandas_categorical or ()]))
+    vocabulary = Vocabulary(in_order=[_numbered(kept) for kept in booster.pandas_categorical or ()])
+    return Ensemble(forest, vocabulary, least=TINY)
 
 
 def _numbered(categories: Sequence[Any]) -> dict[Any, int]:

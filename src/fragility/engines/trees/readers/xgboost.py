@@ -63,7 +63,9 @@ def _vocabulary(kept: list[dict[str, Any]]) -> Vocabulary:
             listed[column] = {category: code for code, category in enumerate(decoded)}
         else:
             cut[column] = texts
-    return Vocabulary(listed={column: codes for column, codes in listed.items() if codes}, cut=cut, own_codes=True)
+    listed = {column: codes for column, codes in listed.items() if codes}
+    # A category that training did not have is taken for its neighbour in order, or refused: it is not missing.
+    return Vocabulary(listed=listed, cut=cut, own_codes=True, closed=True)
 
 
 def _texts(kept: dict[str, Any]) -> tuple[bytes, ...]:
