@@ -26,10 +26,11 @@ from fragility.cli.options import (
 )
 from fragility.cli.outputs import plan_files
 from fragility.cli.segments import AuditedRows, ByColumns, compared_tables, open_rows
-from fragility.cli.tables import CsvFormat, csv_format, read_rows
+from fragility.cli.tables import Columns, CsvFormat, csv_format, read_rows
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
 from fragility.files import replacing
+from fragility.ids import IdSpan, say_other_rows
 from fragility.saving import checked_suffix
 from fragility.text import visible
 
@@ -162,7 +163,8 @@ def certified(audit: fg.StoredAudit, ids: Sequence[Any] | None) -> fg.Certificat
         return audit.take(range(len(audit)))
     certs = audit.of_rows(ids)
     if not len(certs):
-        raise DataError(f"none of the {len(ids)} rows given is among the {len(audit)} audited ones; give the same ids")
+        audited, first = IdSpan.of_tables(audit.batches(["id"])), audit.take([0]).claims.ids[0]
+        raise DataError(say_other_rows(len(audit), len(audit), first, audited, IdSpan(ids)))
     if len(certs) < len(audit):
         note(f"{len(certs)} of the {len(audit)} audited rows are among those given, and they alone are used")
     return certs
@@ -268,11 +270,11 @@ def read_labels(
         return None
     if target is None:
         raise DataError("--labels needs --target, the column with the true class")
-    given = read_rows(path, "--labels", target=target, id_column=id_column, form=form)
+    given = read_rows(path, "--labels", Columns(target, id_column), form=form)
     if given.labels is None:
         raise DataError(f"--target names the column {target!r}, but {path} has none of that name")
-    ids = given.ids if given.ids is not None else given.labels.index.tolist()
-    return dict(zip(ids, given.labels.tolist(), strict=True))
+    assert given.ids is not None
+    return dict(zip(given.ids, given.labels.tolist(), strict=True))
 
 
 def _share(value: float) -> str:
