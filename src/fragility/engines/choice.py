@@ -35,7 +35,7 @@ class NativeEngine:
 
     def refusal(self, rows: EvidenceRows) -> str | None:
         """Return why this engine cannot audit these rows, or None if it can."""
-        return self.lacking() or self._loaded().refusal(rows)  # type: ignore[no-any-return]
+        return self.lacking() or self._loaded().refusal(rows)
 
     def lacking(self) -> str | None:
         """Return the sentence that names the extra without which this engine is not available; None if it is."""
