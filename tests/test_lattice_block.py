@@ -219,7 +219,7 @@ def test_saved_sliced_and_taken_blocks_verify(certs, case_and_protocol, rows, tm
 def test_a_certificate_says_its_block_in_words(certs):
     fewer = next(cert for cert in certs if cert.flipped and cert.fewer_suffice)
     assert f"; the loss of {' and '.join(fewer.smallest_set[-2:])}"[-20:] in fewer.sentence()
-    assert f"the path takes {fewer.flip_budget}" in fewer.story()
+    assert f"the path needs {fewer.flip_budget}" in fewer.story()
     assert "if each group of fields is missing 5% of the time" in fewer.sentence()
     never = next(cert for cert in certs if cert.smallest_state == NONE_AT_ALL)
     assert "no loss of whole groups flips it; never lost if each" in never.sentence()
@@ -227,7 +227,7 @@ def test_a_certificate_says_its_block_in_words(certs):
     missed = replace(fewer, flipped=False)
     assert f"which the path of {len(missed.path)} removals does not show" in missed.sentence()
     bound = replace(fewer, smallest_state=UPPER_BOUND, smallest_count=None)
-    assert "whether fewer do is not settled" in bound.smallest()
+    assert "whether a smaller set flips it is not settled" in bound.smallest()
 
 
 def test_rankings_by_failure_probability(certs, case_and_protocol):

@@ -71,7 +71,8 @@ Markers = Annotated[
     typer.Option(
         "--markers",
         metavar="A,B",
-        help="Values of the --outages rows that mean 'unavailable' (null: missing), or a JSON file {field: [values]}.",
+        help="Values of the --outages rows that mean 'unavailable' (null: missing), or a JSON file "
+        "{field: \\[values]}.",
     ),
 ]
 LabelsOut = Annotated[
@@ -191,10 +192,10 @@ def evaluate(
     classes: Classes = None,
     trust: Trust = False,
 ) -> None:
-    """Does FDS find the brittle cases of this model better than its confidence does?
+    """Does exposure find the predictions that break under stress better than the model's confidence does?
 
-    The audited rows are stressed at random, which no certificate has seen, and every score is judged by how well it
-    finds the confident predictions that break.
+    The audited rows are put under held-out stress, which no certificate has seen. Every score is judged by how well it
+    finds the confident predictions that break; --by fds judges the paper's score instead of exposure.
 
     [bold]Examples[/bold]
 

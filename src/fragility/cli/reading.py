@@ -294,7 +294,8 @@ MEASURES: tuple[tuple[str, Callable[[AuditSummary], str]], ...] = (
     ("mean FDS", lambda s: _number(s.mean_fds)),
     ("mean exposure", lambda s: _number(s.mean_exposure)),
     ("  targeted (RCMA)", lambda s: _number(s.mean_rcma)),
-    ("  independent loss", lambda s: _number(s.mean_independent_loss)),
+    ("  independent loss, median", lambda s: _number(s.median_independent_loss)),
+    ("  independent loss, mean", lambda s: _number(s.mean_independent_loss)),
     ("  common loss", lambda s: "-" if s.mean_common_loss != s.mean_common_loss else _number(s.mean_common_loss)),
     ("confident predictions", lambda s: f"{s.confident} ({s.confident / s.rows:.1%})"),
     ("  flip after one group", lambda s: _share(s.confident_flips_after_one)),
@@ -304,8 +305,8 @@ MEASURES: tuple[tuple[str, Callable[[AuditSummary], str]], ...] = (
 )
 
 BLOCK_MEASURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("fewer groups suffice than the path found", "fewer_suffice", lambda value: f"{value}"),
-    ("the path misses a set that flips", "path_missed", lambda value: f"{value}"),
+    ("a smaller failing set than the path found", "fewer_suffice", lambda value: f"{value}"),
+    ("the path found none, a failing set exists", "path_missed", lambda value: f"{value}"),
     ("no loss of groups flips it", "never_fails", lambda value: f"{value}"),
     ("smallest set not settled", "unsettled", lambda value: f"{value}"),
     ("mean smallest set", "mean_smallest_size", lambda value: _number(value) if value == value else "-"),

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import fragility as fg
-from fragility.cli.evaluate import Markers, ProtocolArgument, parse_markers
+from fragility.cli.evaluate import ProtocolArgument, parse_markers
 from fragility.cli.group import JUDGE
 from fragility.cli.options import (
     Classes,
@@ -52,6 +52,15 @@ Observations = Annotated[
         metavar="N",
         min=1,
         help="Take fields to fail independently, as often as the log says of N observations.",
+    ),
+]
+Markers = Annotated[
+    str | None,
+    typer.Option(
+        "--markers",
+        metavar="A,B",
+        help="Values in the rows of the --rates log that mean 'unavailable' (null: missing), or a JSON file "
+        "{field: \\[values]}.",
     ),
 ]
 Draws = Annotated[
