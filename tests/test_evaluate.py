@@ -230,7 +230,7 @@ def test_wrong_requests_are_refused(case, certs):
     other = pipelines.fitted("credit_g", "logistic", "transformed").model
     with pytest.raises(ModelError, match="give the model that was audited"):
         evaluate(certs, other, case.X_test)
-    with pytest.raises(DataError, match="190 of the 200 certified rows are not among the 10 rows given"):
+    with pytest.raises(DataError, match="190 of the 200 audited rows are not among them"):
         evaluate(certs, case.model, case.X_test.iloc[:10])
     with pytest.raises(DataError, match="one label for each of the 400 rows given, got 3"):
         evaluate(certs, case.model, case.X_test, y=["good", "bad", "good"])

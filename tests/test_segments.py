@@ -227,7 +227,7 @@ def test_what_cannot_be_cut_is_refused(certs, rows, by, told: str) -> None:
 
 
 def test_rows_that_were_not_audited_are_refused(certs, rows, tmp_path) -> None:
-    with pytest.raises(DataError, match=r"the rows given lack audited ones, for example 0; give the rows that were"):
+    with pytest.raises(DataError, match=r"audited rows are not among them \(first: 0; ids of the audit: "):
         fg.share_by(certs, rows.set_axis(range(1, ROWS + 1)), by="shop")
     with pytest.raises(DataError, match=r"segments need rows with named columns, got a sparse matrix"):
         from scipy.sparse import csr_matrix

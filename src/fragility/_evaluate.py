@@ -21,7 +21,7 @@ from fragility.certificates import Certificates
 from fragility.engines.choice import prepared
 from fragility.errors import DataError, ModelError
 from fragility.evidence import EvidenceRows
-from fragility.ids import places_by_id
+from fragility.ids import IdSpan, check_same_rows, places_by_id, say_other_rows
 from fragility.models import Model
 from fragility.progress import Report
 from fragility.protocol import bind
@@ -211,7 +211,9 @@ def evaluate(
     work = _Work(stress or Stress(), baselines or Baselines(), by, seed, engine, byte_budget, progress)
     truth = None if y is None else class_codes(_labels_at(y, places, len(bound)), wrapped.classes)
     held = None if validation is None else work.judge_validation(wrapped, certs, *validation)
-    judged = work.judge(prepared(bound.take(places.tolist()), engine), certs, None if held is None else held.order)
+    certified = bound.take(places.tolist())
+    check_same_rows(certs.claims.ids, certs.claims.confidence, _confidence(certified, certs))
+    judged = work.judge(prepared(certified, engine), certs, None if held is None else held.order)
     return work.evaluation(certs, judged, held, truth)
 
 
@@ -321,10 +323,14 @@ def _certified_places(certs: Certificates, bound: EvidenceRows) -> Integers:
     places, missing = places_by_id(certs.claims.ids, bound.ids)
     if missing:
         raise DataError(
-            f"{len(missing)} of the {len(certs)} certified rows are not among the {len(bound)} rows given, "
-            f"e.g. id {missing[0]!r}; give the rows that were audited, with the same ids"
+            say_other_rows(len(missing), len(certs), missing[0], IdSpan(certs.claims.ids), IdSpan(bound.ids))
         )
     return places
+
+
+def _confidence(rows: EvidenceRows, certs: Certificates) -> Floats:
+    """The probability of the certified class, by the model as it is here."""
+    return np.asarray(predictions_of(rows)[np.arange(len(rows)), certs.claims.predicted])
 
 
 def _labels_at(y: Any, places: Integers, count: int) -> Any:

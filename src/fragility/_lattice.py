@@ -27,6 +27,7 @@ from fragility.engines.lattice.rule import FlipRule
 from fragility.engines.lattice.whole import MOST_LIVE, never_searches, row_blocks, whole_lattice
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
+from fragility.libraries import say_lacking
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
 from fragility.reliability.events import EventSets
@@ -258,7 +259,7 @@ def _searched_again(
         if declared.engine != BLACKBOX:
             reason = refusal(declared.engine, rows)
             if reason is None and whole_lattice(rows, protocol, declared.engine, DEFAULT_BYTE_BUDGET) is None:
-                reason = "numba is not installed"
+                reason = say_lacking("the exact search of failing sets", "numba") or "its subsets cannot be tabulated"
             if reason is not None:
                 return None, reason
         return lattice_of_rows(rows, protocol, declared, progress=progress), None

@@ -70,7 +70,7 @@ from fragility.errors import CertificateError, FragilityError, ProtocolError, Ve
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import with_ties_settled
 from fragility.evidence.averages import BASELINES
-from fragility.ids import id_keys
+from fragility.ids import IdSpan, id_keys, say_other_rows
 from fragility.libraries import VERSIONED
 from fragility.merkle import packed_root
 from fragility.models import Model
@@ -291,6 +291,8 @@ def verify(
     except FragilityError as error:
         raise VerificationError(f"the rows cannot be audited: {error}") from error
     checks += [_check_model(loaded, given.model, found.impossible)]
+    if all(check.passed for check in checks) and not found.matched.all():
+        raise VerificationError(_say_other_rows(loaded, found))
     checks += [_check_input(loaded, found), _check_recomputation(loaded, found)]
     checks += _check_lattice(loaded, found)
     counts |= {"rows_given": found.rows_given, "rows_recomputed": found.recomputed}
@@ -600,6 +602,20 @@ def _check_input(loaded: _Loaded, found: _Recomputed) -> Check:
     return _equality("input", "the data", {"digest": (claimed, digest)})
 
 
+def _say_other_rows(loaded: _Loaded, found: _Recomputed) -> str:
+    """Return the sentence about audited rows that are not among those given."""
+    first, start, span = int(np.argmin(found.matched)), 0, IdSpan()
+    name: object = None
+    for batch in loaded.audit.batches(["id"]):
+        ids = batch.column("id").to_pylist()
+        span.add(ids)
+        if start <= first < start + len(ids):
+            name = ids[first - start]
+        start += len(ids)
+    lacking = len(loaded) - int(found.matched.sum())
+    return say_other_rows(lacking, len(loaded), name, span, found.ids_given)
+
+
 # --- recomputation ------------------------------------------------------------------------------------------
 
 
@@ -640,6 +656,7 @@ class _Recomputed:
     """What came of recomputing, row by row."""
 
     matched: Booleans  # (n,) certificates whose row is among those given
+    ids_given: IdSpan = field(default_factory=IdSpan)
     input_digests: bytearray = field(default_factory=bytearray)
     rows_given: int = 0
     recomputed: int = 0
@@ -677,6 +694,7 @@ def _recomputed(loaded: _Loaded, given: _Given, chosen: Booleans, report: Report
         found.impossible = found.impossible or never_reads(loaded.manifest["engine"]["name"], rows)
         positions = loaded.positions(rows.ids)
         known = positions >= 0
+        found.ids_given.add(rows.ids)
         if found.matched[positions[known]].any():
             raise VerificationError("the rows given name an id twice; every row needs its own")
         found.matched[positions[known]] = True

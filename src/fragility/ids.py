@@ -7,10 +7,13 @@ by 16 bytes of a digest of that text.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from fragility.errors import DataError
 
 
 def id_text(own_id: object) -> str:
@@ -24,6 +27,66 @@ def places_by_id(wanted: Sequence[object], given: Sequence[object]) -> tuple[npt
     missing = [own_id for own_id in wanted if id_text(own_id) not in place]
     found = [place[id_text(own_id)] for own_id in wanted if id_text(own_id) in place]
     return np.asarray(found, dtype=np.int64), missing
+
+
+class IdSpan:
+    """The smallest and the largest of some ids, which may come part by part: whole numbers by size, others as text."""
+
+    def __init__(self, ids: Iterable[object] = ()) -> None:
+        self._ends: list[str] = []
+        self._numbers = True
+        self.add(ids)
+
+    @classmethod
+    def of_tables(cls, tables: Iterable[Any]) -> IdSpan:
+        """Return the span of the ids in tables that come one after the other."""
+        span = cls()
+        for table in tables:
+            span.add(table.column("id").to_pylist())
+        return span
+
+    def add(self, ids: Iterable[object]) -> None:
+        """Take in the ids of a part."""
+        found = [*self._ends, *map(str, ids)]
+        self._numbers = all(len(own_id) < 20 and own_id.removeprefix("-").isdecimal() for own_id in found)
+        if found:
+            self._ends = [choose(found, key=int if self._numbers else str) for choose in (min, max)]
+
+    def __str__(self) -> str:
+        return " to ".join(end if self._numbers else repr(end) for end in self._ends) or "none"
+
+
+def say_other_rows(lacking: int, count: int, first: object, audited: IdSpan, given: IdSpan) -> str:
+    """Return the sentence about rows and an audit that do not belong together."""
+    return (
+        f"the rows are not the ones that were audited: {lacking} of the {count} audited rows are not among them "
+        f"(first: {first!r}; ids of the audit: {audited}; ids of the rows: {given}); give the audited rows with the "
+        "ids of the audit"
+    )
+
+
+def say_unlabelled(lacking: int, count: int, first: object, audited: IdSpan, labelled: IdSpan) -> str:
+    """Return the sentence about labels that do not cover the rows of an audit."""
+    return (
+        f"{lacking} of the {count} audited rows have no label (first: {first!r}; ids of the audit: {audited}; ids of "
+        f"the labels: {labelled}); label every row, and name the column with the ids the audit was made with"
+    )
+
+
+SAME_CONFIDENCE = 1e-3  # engines and single precision round by less
+
+
+def check_same_rows(ids: Sequence[object], audited: npt.ArrayLike, given: npt.ArrayLike) -> None:
+    """Refuse rows that share ids with audited ones but not the model's confidence: the ids are of other rows."""
+    there, here = np.asarray(audited), np.asarray(given)
+    other = np.flatnonzero(np.abs(there - here) > SAME_CONFIDENCE)
+    if len(other):
+        i = int(other[0])
+        raise DataError(
+            f"the ids are those of other rows: {len(other)} of {len(ids)} have another confidence than in the audit "
+            f"(first: row {ids[i]!r}, {there[i]:.4g} in the audit, here {here[i]:.4g}); give the audited rows with the "
+            "ids of the audit"
+        )
 
 
 KEY_BYTES = 16

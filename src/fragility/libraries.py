@@ -1,11 +1,16 @@
-"""Which library a model comes from, and which versions had a part in a result; no library is imported to find out."""
+"""Which library a model comes from, which versions had a part in a result, and which optional ones are not installed.
+
+No library is imported to find out.
+"""
 
 from __future__ import annotations
 
 import platform
 import sys
+import warnings
 from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from typing import Any
 
 # Distributions that can change a prediction, and the module each is imported as.
@@ -53,3 +58,36 @@ def _version(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+# --- libraries that a plain install does not have --------------------------------------------------------------
+
+EXTRA_OF = {
+    "polars": "polars",
+    "torch": "torch",
+    "safetensors": "torch",
+    "numba": "trees",
+    "shap": "shap",
+    "securesystemslib": "sign",
+    "cryptography": "sign",
+    "duckdb": "review",
+    "fastapi": "review",
+    "uvicorn": "review",
+    "ray": "ray",
+    "pyspark": "spark",
+}
+
+
+def say_lacking(purpose: str, *libraries: str) -> str | None:
+    """Return the sentence that names the extra of this package which ``purpose`` needs; None where it is installed."""
+    absent = [library for library in libraries if find_spec(library) is None]
+    if not absent:
+        return None
+    extra = EXTRA_OF[absent[0]]
+    return f"{purpose} needs {' and '.join(absent)}; install it with: pip install 'fragility[{extra}]'"
+
+
+@cache
+def suggest_extra(sentence: str) -> None:
+    """Say once what an extra would bring."""
+    warnings.warn(sentence, stacklevel=2)

@@ -33,7 +33,7 @@ from fragility.certificates import Certificates
 from fragility.comparability import differences_in_stress, list_differences
 from fragility.errors import DataError, ProtocolError
 from fragility.files import parse_json, read_json, write_text
-from fragility.ids import places_by_id
+from fragility.ids import IdSpan, check_same_rows, places_by_id, say_unlabelled
 from fragility.protocol import Protocol
 from fragility.stress import BrittleLabels
 from fragility.stress.labels import PROTOCOL_KEY, STRESS_KEY
@@ -54,6 +54,7 @@ class LabelledRows:
     """What a policy needs of held-out labels, wherever they come from."""
 
     ids: tuple[Hashable, ...]
+    confidence: Floats  # (n,)
     high_confidence: Booleans  # (n,)
     brittle: Booleans  # (n,)
     min_confidence: float
@@ -76,7 +77,8 @@ class LabelledRows:
             ids = tuple(np.asarray(labels.id).tolist())
             stress = labels.stress
             made_by = stress.to_dict(), labels.run.protocol
-            return cls(ids, labels.high_confidence, labels.brittle, stress.tau_confidence, *made_by)
+            found = labels.confidence, labels.high_confidence, labels.brittle
+            return cls(ids, *found, stress.tau_confidence, *made_by)
         for name in ("id", "confidence", "high_confidence", "brittle"):
             if name not in labels.column_names:
                 raise DataError(
@@ -92,11 +94,13 @@ class LabelledRows:
             np.asarray(labels.column(name).to_numpy(zero_copy_only=False), dtype=bool)
             for name in ("high_confidence", "brittle")
         )
-        if (confident != (labels.column("confidence").to_numpy() >= least)).any():
+        confidence = np.asarray(labels.column("confidence").to_numpy(zero_copy_only=False), dtype=np.float64)
+        if (confident != (confidence >= least)).any():
             raise DataError(
                 f"the labels call other rows confident than those of at least {least:g}; say min_confidence"
             )
-        return cls(tuple(labels.column("id").to_pylist()), confident, brittle, least, stress_dict, protocol)
+        ids = tuple(labels.column("id").to_pylist())
+        return cls(ids, confidence, confident, brittle, least, stress_dict, protocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,9 +536,9 @@ def _places(certs: Certificates, labels: LabelledRows) -> Integers:
     places, missing = places_by_id(certs.claims.ids, labels.ids)
     if missing:
         raise DataError(
-            f"labels lack {len(missing)} of the {len(certs)} certified rows, for example row {missing[0]!r}; "
-            "label the same rows with the same ids"
+            say_unlabelled(len(missing), len(certs), missing[0], IdSpan(certs.claims.ids), IdSpan(labels.ids))
         )
+    check_same_rows(certs.claims.ids, certs.claims.confidence, labels.confidence[places])
     return places
 
 

@@ -28,7 +28,7 @@ from fragility.errors import DataError
 from fragility.evidence.fields import kind_of
 from fragility.evidence.replacements import value_text
 from fragility.evidence.rows import read_rows
-from fragility.ids import id_keys
+from fragility.ids import IdSpan, id_keys, say_other_rows
 from fragility.intervals import Share, share_of
 from fragility.scores import EARLY
 
@@ -340,26 +340,29 @@ def segment_rows(source: RowValues, by: Sequence[By], audits: Sequence[Audited])
     coded = [column.coded() for column in columns]
     if all(step.finish() for step in steps):
         return [coded for _ in audits]
-    keys = np.concatenate([id_keys(ids) for ids, _ in source.values(names, PART_ROWS)])
-    return [_in_order(coded, places_of(audit, keys)) for audit in audits]
+    given, keys = IdSpan(), list[npt.NDArray[np.bytes_]]()
+    for ids, _ in source.values(names, PART_ROWS):
+        given.add(ids)
+        keys.append(id_keys(ids))
+    return [_in_order(coded, places_of(audit, np.concatenate(keys), given)) for audit in audits]
 
 
-def places_of(audit: Audited, keys: npt.NDArray[np.bytes_]) -> Integers:
+def places_of(audit: Audited, keys: npt.NDArray[np.bytes_], given: IdSpan) -> Integers:
     """Return where the row of each certificate stands among rows with these id keys."""
     order = np.argsort(keys, kind="stable")
     known, found = keys[order], []
+    audited, lacking = IdSpan(), list[object]()
     for batch in audit.batches(["id"]):
         ids = batch.column("id").to_pylist()
         wanted = id_keys(ids)
         at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-        absent = np.flatnonzero(known[at] != wanted)
-        if len(absent):
-            raise DataError(
-                f"the rows given lack audited ones, for example {ids[int(absent[0])]!r}; give the rows that were "
-                "audited, with the same ids"
-            )
+        audited.add(ids)
+        lacking += [ids[i] for i in np.flatnonzero(known[at] != wanted)]
         found.append(order[at])
-    return np.concatenate(found)
+    places = np.concatenate(found)
+    if lacking:
+        raise DataError(say_other_rows(len(lacking), len(places), lacking[0], audited, given))
+    return places
 
 
 def _in_order(coded: Sequence[Coded], places: Integers) -> list[Coded]:

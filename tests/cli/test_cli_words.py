@@ -14,6 +14,7 @@ import pytest
 import typer.main
 from command_line import COLUMNS, NOMINAL, NUMERIC, audit_words, refuse, replaced, run, verify_words
 from places import SOURCE
+from rich.text import Text
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -368,3 +369,61 @@ def test_a_pickle_finds_its_classes_beside_it(made, tmp_path, monkeypatch):
     )
     assert done.returncode == 0, done.stderr
     assert "3 certificates in audit" in done.stdout
+
+
+# --- help texts ---------------------------------------------------------------------------------------------------
+
+
+def all_commands(command, words=()):
+    children = getattr(command, "commands", {})
+    if not children:
+        yield " ".join(words), command
+    for name, child in children.items():
+        yield from all_commands(child, (*words, name))
+
+
+COMMANDS = dict(all_commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_bracket_of_a_help_text_is_taken_for_markup(name):
+    """`{field: [values]}` once read `{field: }`: square brackets are markup unless they are escaped."""
+    command = COMMANDS[name]
+    for parameter in command.params:
+        told = getattr(parameter, "help", None) or ""
+        assert Text.from_markup(told).plain == told.replace("\\[", "["), (name, parameter.name)
+    tags = set(re.findall(r"(?<!\\)\[[^\]]*\]", command.help or ""))
+    assert tags <= {"[bold]", "[/bold]"}, name
+
+
+def test_markers_speak_of_the_log_that_the_command_takes():
+    shown = {name: " ".join(run(*name.split(), "--help").out.split()) for name in ("stress", "reliability", "harden")}
+    assert all("{field: [values]}" in re.sub(r"[│ ]+", " ", text) for text in shown.values())
+    told = {name: next(p.help for p in COMMANDS[name].params if p.name == "markers") for name in shown}
+    assert "--outages" in told["stress"] and "--outages" in told["harden"]
+    assert "--rates" in told["reliability"] and "--outages" not in told["reliability"]
+    options = {option for p in COMMANDS["reliability"].params for option in p.opts}
+    assert "--outages" not in options
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_help_text_names_only_options_of_its_command(name):
+    command = COMMANDS[name]
+    own = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+    elsewhere = {"stress --out"}  # named with its command
+    for parameter in command.params:
+        told = getattr(parameter, "help", None) or ""
+        for phrase in elsewhere:
+            told = told.replace(phrase, "")
+        assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", told)) <= own, (name, parameter.name)
+
+
+def test_evaluate_asks_about_the_score_that_it_judges():
+    command = COMMANDS["evaluate"]
+    by = next(p for p in command.params if p.name == "by")
+    assert by.default in command.help.splitlines()[0]
+
+
+def test_the_id_option_names_the_stored_index_in_every_command():
+    told = {p.help for command in COMMANDS.values() for p in command.params if p.name == "id_column"}
+    assert told == {"The column with row ids. (default: the index that pandas stored, else row numbers)"}

@@ -154,10 +154,13 @@ def test_labels_that_do_not_fit_are_refused_in_one_sentence(made, labels, table,
     assert "--target names the column 'x'" in unknown
     # row numbers are not the ids the audit was made with
     foreign = refuse("report", audit, "--labels", made / "test.parquet", "--target", "risk", *out)
-    assert "no label for row 'L0700'" in foreign and "--id" in foreign
+    assert "60 of the 60 audited rows have no label (first: 'L0700'; ids of the audit: 'L0700' to 'L0759'; " in foreign
+    assert "ids of the labels: 0 to 59)" in foreign and "--id" in foreign
     part = tmp_path / "part.parquet"
     table[700:730].to_parquet(part)
-    assert "no label for row 'L0730'" in refuse("report", audit, "--labels", part, *COLUMNS, *out)
+    assert "30 of the 60 audited rows have no label (first: 'L0730'" in refuse(
+        "report", audit, "--labels", part, *COLUMNS, *out
+    )
     other = ["--labels", made / "test.parquet", "--target", "purpose", "--id", "loan"]
     assert "no label is one of the model's classes" in refuse("report", audit, *other, *out)
     assert not Path(tmp_path / "x.html").exists()

@@ -68,8 +68,7 @@ def test_what_cannot_be_reviewed(made, words, sentence):
 def test_another_folder_other_rows_and_another_model_are_refused(made, tmp_path):
     assert "is not an audit folder" in refuse("review", tmp_path, "--no-open")
     given = ["--data", made / "train.parquet", *COLUMNS, "--no-open"]
-    assert "audited ones" in refuse("review", made / "audit", *given)
-    assert "name their ids with --id" in refuse(
-        "review", made / "audit", "--data", made / "test.csv", "--target", "risk"
-    )
+    assert "60 of the 60 audited rows are not among them" in refuse("review", made / "audit", *given)
+    said = refuse("review", made / "audit", "--data", made / "test.csv", "--target", "risk")
+    assert "ids of the audit: 'L0700' to 'L0759'; ids of the rows: 0 to 59" in said and "--id" in said
     assert not (made / "audit" / "review.sqlite").exists()

@@ -592,17 +592,32 @@ def test_group_map_from_a_file(mixed, tmp_path) -> None:
     ("change", "message"),
     [
         ({"loan": [*BLOCKS["loan"], "age"]}, "puts 'age' into both 'loan' and 'person'"),
-        ({"loan": ["duration", "purpose"]}, "leaves out 'credit_amount'; every field belongs to exactly one group"),
+        (
+            {"loan": ["duration", "purpose"], "person": ["age"], "credit_amount": ["foreign_worker"]},
+            "has a group 'credit_amount', but does not say where the field 'credit_amount' belongs",
+        ),
         ({"loan": [*BLOCKS["loan"], "salary"]}, "names 'salary', which is not among the fields 'duration'"),
         ({"loan": 3}, "'loan'"),
     ],
-    ids=["overlap", "left out", "unknown", "not a list"],
+    ids=["overlap", "a group named like a field", "unknown", "not a list"],
 )
 @pytest.mark.parametrize("space", ["transformed", "raw"])
 def test_group_maps_that_are_no_partition_are_refused(mixed, change: dict, message: str, space: str) -> None:
     pipeline, X = mixed
     with pytest.raises(EvidenceError, match=message):
         Protocol.fit(pipeline, X, groups={**BLOCKS, **change}, space=space)
+
+
+@pytest.mark.parametrize("space", ["transformed", "raw"])
+def test_fields_that_a_group_map_does_not_list_are_groups_of_their_own(mixed, space: str) -> None:
+    pipeline, X = mixed
+    some = Protocol.fit(pipeline, X, groups={"loan": ["duration", "purpose"]}, space=space)
+    alone = {name: name for name in ("credit_amount", "age", "checking_status", "foreign_worker")}
+    every = Protocol.fit(pipeline, X, groups={"duration": "loan", "purpose": "loan", **alone}, space=space)
+    assert {group.name: group.columns for group in some.groups} == {group.name: group.columns for group in every.groups}
+    assert some.groups[0].name == "loan" and len(some.groups) == 5
+    columns = [column for group in some.groups for column in group.columns]
+    assert sorted(columns) == sorted(column.name for column in some.columns)  # none left out, none twice
 
 
 def test_merged_groups_join_what_goes_together(mixed) -> None:

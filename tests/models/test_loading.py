@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ import skops.io
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
+import fragility as fg
 from fragility.errors import ModelError
 from fragility.models.loading import load_model
 
@@ -127,3 +129,79 @@ def test_a_skops_file_that_inflates_absurdly_is_refused_before_it_is_unpacked(tm
         archive.writestr("schema.json", "{}")
     with pytest.raises(ModelError, match=r"bomb\.skops declares 300 MiB of content in a file of \d+ KiB"):
         load_model(tmp_path / "bomb.skops")
+
+
+# --- messages that say what a file is -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fitted_boosters() -> dict[str, object]:
+    catboost, lightgbm = pytest.importorskip("catboost"), pytest.importorskip("lightgbm")
+    X = np.random.default_rng(0).normal(size=(80, 3))
+    y = (X[:, 0] > 0).astype(int)
+    cat = catboost.CatBoostClassifier(iterations=3, verbose=0, allow_writing_files=False).fit(X, y)
+    return {"catboost": cat, "lightgbm": lightgbm.LGBMClassifier(n_estimators=3, verbose=-1).fit(X, y)}
+
+
+def test_json_of_another_booster_is_named(fitted_boosters, tmp_path) -> None:
+    fitted_boosters["catboost"].save_model(str(tmp_path / "cat.json"), format="json")
+    with pytest.raises(ModelError, match=r"^cat\.json is a CatBoost model in JSON; save it as \.cbm"):
+        load_model(tmp_path / "cat.json")
+    (tmp_path / "dump.json").write_text(json.dumps(fitted_boosters["lightgbm"].booster_.dump_model()))
+    with pytest.raises(ModelError, match=r"^dump\.json is a dump of a LightGBM model.* save it as \.txt"):
+        load_model(tmp_path / "dump.json")
+
+
+@pytest.mark.parametrize(
+    ("inside", "sentence"),
+    [
+        (
+            {"MLmodel": "", "model.pkl": ""},
+            r"is an MLflow model folder; give the model file in it, .*pkl' with trust=True$",
+        ),
+        ({"MLmodel": "", "model.cbm": ""}, r"is an MLflow model folder; give the model file in it, '.*model\.cbm'$"),
+        (
+            {"MLmodel": "", "model.xgb": ""},
+            r"is an MLflow model folder without a model file of a known kind; load it in",
+        ),
+        ({"manifest.json": "{}"}, r"is the folder of an audit; give the model that was audited"),
+        ({}, r"is a folder; a model is one of: \.skops"),
+    ],
+)
+def test_a_folder_is_named_for_what_it_is(tmp_path, inside: dict[str, str], sentence: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name, text in inside.items():
+        (folder / name).write_text(text)
+    with pytest.raises(ModelError, match=sentence):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("net.pt", "a PyTorch"), ("net.onnx", "an ONNX"), ("net.keras", "a Keras")])
+def test_files_of_other_kinds_are_named(tmp_path, name: str, kind: str) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(ModelError, match=rf"is {kind} file, .*; load it in Python, wrap it with Model\.wrap"):
+        load_model(tmp_path / name)
+    (tmp_path / "model.xyz").write_bytes(b"x")
+    with pytest.raises(ModelError, match=r"model\.xyz' is of no known kind; a model is one of"):
+        load_model(tmp_path / "model.xyz")
+
+
+def test_no_sentence_promises_that_skops_needs_no_trust(fitted_boosters, tmp_path) -> None:
+    """A pipeline with LightGBM in a .skops file needs trust as well."""
+    skops.io.dump(fitted_boosters["lightgbm"], tmp_path / "model.skops")
+    with pytest.raises(ModelError, match=r"trust=True"):
+        load_model(tmp_path / "model.skops")
+    joblib.dump(fitted_boosters["lightgbm"], tmp_path / "model.joblib")
+    with pytest.raises(ModelError, match=r"trust=True$"):
+        load_model(tmp_path / "model.joblib")
+
+
+def test_a_bare_torch_module_is_told_to_be_wrapped() -> None:
+    torch = pytest.importorskip("torch")
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    told = r"Linear does not say which classes .*: Model\.wrap\(model, classes=\[\.\.\.\], output='logits'\)$"
+    with pytest.raises(ModelError, match=told):
+        fg.Protocol.fit(torch.nn.Linear(3, 2), X)
+    with pytest.raises(ModelError, match=r": Model\.wrap\(model, classes=\[\.\.\.\]\)$"):
+        fg.Protocol.fit(lambda rows: np.full((len(rows), 2), 0.5), X)

@@ -121,7 +121,9 @@ def test_rows_that_were_not_audited_are_refused(certs, rows) -> None:
     assert certs.report(rows=more, by="shop").to_dict() == certs.report(rows=rows, by="shop").to_dict()
     selection = certs.take(range(20))
     assert selection.report(rows=rows).summary.audits[0].focus.cases[0].values is not None
-    with pytest.raises(DataError, match=r"the rows given lack the audited row '\d+'; give the rows that were audited"):
+    with pytest.raises(
+        DataError, match=r"the rows given lack the audited row '\d+'; give the audited rows with the ids"
+    ):
         selection.report(rows=rows.iloc[200:])
 
 

@@ -68,8 +68,8 @@ def test_the_command_says_what_is_missing(small, tmp_path, monkeypatch):
     words = ["audit", "no-model.skops", small.file, "--out", tmp_path / "out", "--protocol", "no.json"]
     assert "--on must be ray or spark, got 'dask'" in refuse(*words, "--on", "dask")
     assert "name the cluster with --on" in refuse(*words, "--workers", 2)
-    monkeypatch.setattr("fragility.scale.ray.find_spec", lambda name: None)
-    assert "pip install fragility[ray]" in refuse(*words, "--on", "ray")
+    monkeypatch.setattr("fragility.libraries.find_spec", lambda name: None)
+    assert "pip install 'fragility[ray]'" in refuse(*words, "--on", "ray")
     assert not (tmp_path / "out").exists()
 
 

@@ -80,8 +80,8 @@ def test_the_command_says_what_is_missing(small, tmp_path, monkeypatch):
     words = ["audit", "no-model.skops", small.file, "--out", tmp_path / "out", "--protocol", "no.json", "--on", "spark"]
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert "Spark needs Java 17 or later" in refuse(*words)
-    monkeypatch.setattr("fragility.scale.spark.find_spec", lambda name: None)
-    assert "pip install fragility[spark]" in refuse(*words)
+    monkeypatch.setattr("fragility.libraries.find_spec", lambda name: None)
+    assert "pip install 'fragility[spark]'" in refuse(*words)
 
 
 def test_java_that_is_too_old_or_absent_is_named(tmp_path, monkeypatch):

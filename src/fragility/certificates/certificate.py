@@ -180,18 +180,20 @@ class Certificate:
         Returns
         -------
         str or None
-            ``duration and purpose; no smaller set flips it; 1 of 3 sets of 2``.
+            ``duration and purpose; no smaller set flips it; 3 sets of 2 groups flip it``.
         """
         if self.smallest_state is None:
             return None
         if not self.smallest_set:
             return self.smallest_state
-        proved = "no smaller set flips it" if self.smallest_state == MINIMUM else "whether fewer do is not settled"
+        minimal = self.smallest_state == MINIMUM
+        proved = "no smaller set flips it" if minimal else "whether a smaller set flips it is not settled"
         words = [and_words(self.smallest_set), proved]
         if self.smallest_count is not None and self.smallest_count > 1:
-            words.append(f"the first of {self.smallest_count:,} sets of {self.smallest_size}")
+            sets = "single groups" if self.smallest_size == 1 else f"sets of {self.smallest_size} groups"
+            words.append(f"{self.smallest_count:,} {sets} flip it")
         if self.fewer_suffice:
-            words.append(f"the path takes {self.flip_budget}" if self.flipped else "the path finds none")
+            words.append(f"the path needs {self.flip_budget}" if self.flipped else "the path found none")
         return "; ".join(words)
 
     def story(self) -> str:
@@ -240,7 +242,11 @@ class Certificate:
         """
         ways = [
             ("what goes first", f"{self.rcma:.0%} of the margin lost along the path, on average"),
-            ("each on its own", f"{_of_margin(self.independent_loss)}, all groups added up; most by {self.path[0]}"),
+            (
+                "each on its own",
+                f"losing one group at a time costs {_of_margin(self.independent_loss)} in total; {self.path[0]} costs "
+                "the most",
+            ),
         ]
         if self.common_loss is not None:
             ways.append(

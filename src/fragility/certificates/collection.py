@@ -40,6 +40,7 @@ from fragility.certificates.searched import join_block, most_exposed, split_bloc
 from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
 from fragility.certificates.table import check_schema, claims_of, table_of
 from fragility.errors import CertificateError
+from fragility.libraries import say_lacking
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
 from fragility.svg import escaped
@@ -410,6 +411,8 @@ class Certificates:
         polars.DataFrame
             One row a prediction.
         """
+        if lacking := say_lacking("to_polars", "polars"):
+            raise CertificateError(lacking)
         import polars
 
         return polars.from_arrow(self._public_table())

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from fragility.equality import NanEqual
 from fragility.errors import DataError
+from fragility.ids import IdSpan, say_unlabelled
 from fragility.scores import EARLY
 from fragility.words import NONE_AT_ALL, NOT_SEARCHED, UNDECIDED, UPPER_BOUND
 
@@ -38,6 +39,7 @@ class AuditSummary(NanEqual):
     mean_fds: float
     mean_exposure: float
     mean_independent_loss: float
+    median_independent_loss: float  # a few rows near the edge lose many times their margin, and carry the mean
     mean_common_loss: float  # NaN where the protocol has no attenuate_all
     confident: int
     confident_flips_after_one: float
@@ -80,6 +82,10 @@ def summarise(
     audit: Summarised, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None
 ) -> AuditSummary:
     """Summarise certificates piece by piece; `labels` maps row ids to true classes and must cover every row."""
+    if labels is not None:
+        # Ids read from a file may be 1 where the certificate says "1"; the words are what must agree.
+        labels = {str(own_id): label for own_id, label in labels.items()}
+        _check_labelled(audit, labels)
     thresholds = [f"lambda_{operator}" for operator in audit.protocol.operators]
     words = _block_columns(audit.manifest["lattice"]) + ([] if labels is None else ["id", "predicted"])
     pieces = [
@@ -93,6 +99,7 @@ def summarise(
         rows=rows,
         min_confidence=min_confidence,
         **means,
+        median_independent_loss=_median(audit, "independent_loss"),
         share_never_flips=_share(total["never_flips"], rows),
         confident=confident,
         confident_flips_after_one=_share(total["after_one"], confident),
@@ -104,6 +111,11 @@ def summarise(
         confident_accuracy=None if labels is None else _share(total["confident_right"], confident),
         **_lattice_figures(total),
     )
+
+
+def _median(audit: Summarised, name: str) -> float:
+    """Return the median of a column, of which 8 bytes per row are held."""
+    return float(np.median(np.concatenate([batch.column(name).to_numpy() for batch in audit.batches([name])])))
 
 
 def _block_columns(declared: Mapping[str, Any] | None) -> list[str]:
@@ -174,10 +186,18 @@ def _share(total: float, count: int) -> float:
     return total / count if count else float("nan")
 
 
-def _right(table: pd.DataFrame, labels: Mapping[Any, Any]) -> pd.Series:
-    missing = [row for row in table["id"] if row not in labels]
+def _check_labelled(audit: Summarised, labels: Mapping[str, Any]) -> None:
+    span, rows = IdSpan(), 0
+    missing: list[object] = []
+    for batch in audit.batches(["id"]):
+        ids = batch.column("id").to_pylist()
+        span.add(ids)
+        missing += [own_id for own_id in ids if str(own_id) not in labels]
+        rows += len(ids)
     if missing:
-        raise DataError(f"no label for row {missing[0]!r} and {len(missing) - 1} more of {len(table)} audited rows")
-    truth = table["id"].map(labels)
-    # Labels read from a file may be 1 where the certificate says "1"; the words are what must agree.
+        raise DataError(say_unlabelled(len(missing), rows, missing[0], span, IdSpan(labels)))
+
+
+def _right(table: pd.DataFrame, labels: Mapping[Any, Any]) -> pd.Series:
+    truth = table["id"].map(str).map(labels)
     return truth.astype(str) == table["predicted"].astype(str)

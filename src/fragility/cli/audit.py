@@ -22,10 +22,12 @@ from fragility.cli.options import (
     Decimal,
     Depth,
     DirArgument,
+    Drop,
     Encoding,
     Engine,
     Groups,
     Id,
+    IgnoreExtra,
     ModelArgument,
     Positive,
     Reading,
@@ -48,9 +50,11 @@ from fragility.cli.reliability import declared_rates, log_of
 from fragility.cli.report import save_after_audit
 from fragility.cli.segments import ByColumns, segment_table
 from fragility.cli.tables import (
+    Columns,
     CsvFormat,
     check_many,
     csv_format,
+    field_names,
     labels_of,
     many_rows,
     must_be_read_whole,
@@ -165,6 +169,8 @@ def audit(
     train: Train = None,
     target: Target = None,
     id_column: Id = None,
+    drop: Drop = None,
+    ignore_extra: IgnoreExtra = False,
     groups: Groups = "raw-origin",
     protocol: ProtocolFile = None,
     protocol_signature: ProtocolSignature = None,
@@ -229,15 +235,18 @@ def audit(
     started = time.perf_counter()
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
     check_many(data, form, id_column=id_column, rows=rows)
-    if protocol is not None:
-        declared = load_protocol(protocol)
+    finished = None if protocol is None else load_protocol(protocol)
+    columns = Columns.declare(field_names(loaded, finished), target, id_column, drop, ignore_extra)
+    if finished is not None:
+        declared = finished
     else:
         decision = parse_decision(threshold, positive, loaded.classes)
         declared = _fit_protocol(
-            loaded, train, target, id_column, form, groups, baseline, baseline_units, depth, reading, smoothing, space,
-            decision,
-        )  # fmt: skip
-    source = many_rows(data, declared, target=target, id_column=id_column, rows=rows, form=form)
+            loaded, train, columns, form, groups, baseline, baseline_units, depth, reading, smoothing, space, decision
+        )
+    source = many_rows(data, declared, columns, rows=rows, form=form)
+    left_out = columns.to_leave_out(source.column_names, data)
+    columns.check_dropped()
     _note_unlabelled(source, data)
     read_by(by or (), source.column_names)
     certs = fg.audit_files(
@@ -247,6 +256,7 @@ def audit(
         out_dir,
         id_column=id_column,
         target=target,
+        drop=left_out,
         rows=None if rows is None else row_range(rows),
         resume=resume,
         claims=cast("Extent", claims),  # the library checks the word and names the choices
@@ -328,7 +338,7 @@ def _protocol_signature(protocol: Path | None, given: Path | None) -> Path | Non
 
 
 def _fit_protocol(
-    model: fg.Model, train: Path | None, target: str | None, id_column: str | None, form: CsvFormat,
+    model: fg.Model, train: Path | None, columns: Columns, form: CsvFormat,
     groups: str, baseline: str, baseline_units: str, depth: int | None, reading: str,
     smoothing: float | None, space: str | None, decision: Any,
 ) -> fg.Protocol:  # fmt: skip
@@ -336,7 +346,7 @@ def _fit_protocol(
         raise ProtocolError(
             "a protocol is fitted on training rows: name them with --train, or a finished protocol with --protocol"
         )
-    X_train = read_training(train, target=target, id_column=id_column, form=form)
+    X_train = read_training(train, columns, form)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* had no missing value in training")  # the summary says it
         return fg.Protocol.fit(
@@ -441,7 +451,8 @@ def verify(
         loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
         check_many(data, form, id_column=id_column, rows=rows)
         protocol = _protocol_of(directory)
-        source = many_rows(data, protocol, target=target, id_column=id_column, rows=rows, form=form)
+        columns = Columns.declare(field_names(loaded, protocol), target, id_column)
+        source = many_rows(data, protocol, columns, rows=rows, form=form)
         _note_unlabelled(source, data)
         outcome = fg.verify(directory, loaded, source, sample=sample)
         outcome = _with_signature(outcome, directory, public_key, protocol_key)

@@ -13,9 +13,11 @@ from fragility.cli.group import JUDGE
 from fragility.cli.options import (
     Classes,
     Decimal,
+    Drop,
     Encoding,
     Engine,
     Id,
+    IgnoreExtra,
     ModelArgument,
     Separator,
     Trust,
@@ -23,7 +25,7 @@ from fragility.cli.options import (
     parse_classes,
 )
 from fragility.cli.outputs import plan_files
-from fragility.cli.tables import AuditRows, CsvFormat, csv_format, read_rows
+from fragility.cli.tables import AuditRows, Columns, CsvFormat, csv_format, field_names, read_rows
 from fragility.cli.terminal import note, say
 from fragility.errors import DataError
 from fragility.files import replacing
@@ -71,6 +73,8 @@ def calibrate(
     target: TargetOption,
     out: Out,
     id_column: Id = None,
+    drop: Drop = None,
+    ignore_extra: IgnoreExtra = False,
     test: Test = None,
     picture: Picture = None,
     apply: Apply = None,
@@ -99,17 +103,20 @@ def calibrate(
     form = csv_format(separator, encoding, decimal, validation, test, apply)
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
     known = _Known(loaded, load_protocol(protocol), engine)
-    given, labels = _labelled(validation, "VALIDATION", target, id_column, form)
+    columns = Columns.declare(field_names(loaded, known.protocol), target, id_column, drop, ignore_extra)
+    given, labels = _labelled(validation, "VALIDATION", columns, form)
+    tested = None if test is None else _labelled(test, "--test", columns, form)
+    # A label of the rows to correct, if there is one, is set aside.
+    new = None if apply is None else read_rows(apply, "--apply", columns, form=form)
+    columns.check_dropped()
     p, fds = known.probabilities_and_fds(given)
     fitted = fg.FragilityTemperature(classes=loaded.classes).fit(p, labels, fds)
     fitted.save(out)
     _print_fit(fitted, out)
-    if test is not None:
-        _report(fitted, known, _labelled(test, "--test", target, id_column, form), picture)
-    if apply is not None and probabilities is not None:
-        # a label, if there is one, is set aside
-        rows = read_rows(apply, "--apply", target=target, id_column=id_column, form=form)
-        _apply(fitted, known, rows, probabilities)
+    if tested is not None:
+        _report(fitted, known, tested, picture)
+    if new is not None and probabilities is not None:
+        _apply(fitted, known, new, probabilities)
 
 
 def _check_pairs(test: Path | None, picture: Path | None, apply: Path | None, probabilities: Path | None) -> None:
@@ -128,17 +135,18 @@ class _Known:
     engine: str
 
     def probabilities_and_fds(self, rows: AuditRows) -> tuple[Floats, Floats]:
-        certificates = fg.audit(self.model, rows.X, self.protocol, ids=rows.ids, engine=self.engine, lattice=False)
+        ids = range(len(rows.X)) if rows.ids is None else rows.ids
+        certificates = fg.audit(self.model, rows.X, self.protocol, ids=ids, engine=self.engine, lattice=False)
         order = [str(name) for name in (self.model.columns or [field.name for field in self.protocol.fields])]
         return self.model.probabilities(rows.X[order]), certificates.claims.fds
 
 
-def _labelled(
-    path: Path, role: str, target: str, id_column: str | None, form: CsvFormat
-) -> tuple[AuditRows, pd.Series]:
-    rows = read_rows(path, role, target=target, id_column=id_column, form=form)
+def _labelled(path: Path, role: str, columns: Columns, form: CsvFormat) -> tuple[AuditRows, pd.Series]:
+    rows = read_rows(path, role, columns, form=form, ids=False)
     if rows.labels is None:
-        raise DataError(f"{role} {path} must hold the label column {target!r}; it has {list(rows.X.columns)[:8]}")
+        raise DataError(
+            f"{role} {path} must hold the label column {columns.target!r}; it has {list(rows.X.columns)[:8]}"
+        )
     return rows, rows.labels
 
 
@@ -175,7 +183,7 @@ def _apply(fitted: fg.FragilityTemperature, known: _Known, rows: AuditRows, path
     p, fds = known.probabilities_and_fds(rows)
     corrected = fitted.transform(p, fds)
     frame = pd.DataFrame(corrected, columns=[f"probability_{label}" for label in known.model.classes])
-    frame.insert(0, "id", rows.ids if rows.ids is not None else range(len(frame)))
+    frame.insert(0, "id", rows.ids)
     frame["fds"] = fds
     with replacing(path) as temporary:
         frame.to_csv(temporary, index=False)

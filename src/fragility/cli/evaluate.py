@@ -16,9 +16,11 @@ from fragility.cli.options import (
     DataOption,
     Decimal,
     DirArgument,
+    Drop,
     Encoding,
     Engine,
     Id,
+    IgnoreExtra,
     ModelOption,
     RowRange,
     Separator,
@@ -31,7 +33,7 @@ from fragility.cli.options import (
 )
 from fragility.cli.outputs import plan_files
 from fragility.cli.reading import certified
-from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows, read_table
+from fragility.cli.tables import Columns, CsvFormat, csv_format, field_names, note_unlabelled, read_rows, read_table
 from fragility.cli.terminal import err, note, say
 from fragility.errors import DataError
 from fragility.saving import TABLE_SUFFIXES, checked_suffix
@@ -69,7 +71,8 @@ Markers = Annotated[
     typer.Option(
         "--markers",
         metavar="A,B",
-        help="Values of the --outages rows that mean 'unavailable' (null: missing), or a JSON file {field: [values]}.",
+        help="Values of the --outages rows that mean 'unavailable' (null: missing), or a JSON file "
+        "{field: \\[values]}.",
     ),
 ]
 LabelsOut = Annotated[
@@ -111,6 +114,8 @@ def stress(
     seed: Seed = 0,
     target: Target = None,
     id_column: Id = None,
+    drop: Drop = None,
+    ignore_extra: IgnoreExtra = False,
     rows: RowRange = None,
     separator: Separator = None,
     encoding: Encoding = None,
@@ -139,8 +144,10 @@ def stress(
     form = csv_format(separator, encoding, decimal, data, outages)
     declared = _stress(outages, markers, form, severity, draws, rule, tau_confidence, tau_collapse, seed)
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-    given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows, form=form)
     pi = load_protocol(protocol)
+    columns = Columns.declare(field_names(loaded, pi), target, id_column, drop, ignore_extra)
+    given = read_rows(data, "DATA", columns, rows=rows, form=form)
+    columns.check_dropped()
     note_unlabelled(given, target, data)
     with _working("stressing"):
         labels = fg.label_brittle(loaded, given.X, pi, declared, ids=given.ids)
@@ -163,6 +170,8 @@ def evaluate(
     validation: Validation = None,
     target: Target = None,
     id_column: Id = None,
+    drop: Drop = None,
+    ignore_extra: IgnoreExtra = False,
     shap: ShapRows = 0,
     by: By = "exposure",
     random_orders: RandomOrders = 5,
@@ -183,10 +192,10 @@ def evaluate(
     classes: Classes = None,
     trust: Trust = False,
 ) -> None:
-    """Does FDS find the brittle cases of this model better than its confidence does?
+    """Does exposure find the predictions that break under stress better than the model's confidence does?
 
-    The audited rows are stressed at random, which no certificate has seen, and every score is judged by how well it
-    finds the confident predictions that break.
+    The audited rows are put under held-out stress, which no certificate has seen. Every score is judged by how well it
+    finds the confident predictions that break; --by fds judges the paper's score instead of exposure.
 
     [bold]Examples[/bold]
 
@@ -206,9 +215,11 @@ def evaluate(
     declared = _stress(outages, markers, form, severity, draws, rule, tau_confidence, tau_collapse, seed)
     audit = fg.open_audit(directory)
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-    given = read_rows(data, "DATA", target=target, id_column=id_column, form=form)
-    certs = certified(audit, given.ids if given.ids is not None else given.X.index.tolist())
-    held = _held_out(validation, target, id_column, form)
+    columns = Columns.declare(field_names(loaded, audit.protocol), target, id_column, drop, ignore_extra)
+    given = read_rows(data, "DATA", columns, form=form)
+    certs = certified(audit, given.ids)
+    held = _held_out(validation, columns, form)
+    columns.check_dropped()
     note_unlabelled(given, target, data)
     with _working("evaluating"):
         found = fg.evaluate(
@@ -229,10 +240,10 @@ def evaluate(
     _write(csv_file, found.save)
 
 
-def _held_out(validation: Path | None, target: str | None, id_column: str | None, form: CsvFormat) -> Any:
+def _held_out(validation: Path | None, columns: Columns, form: CsvFormat) -> Any:
     if validation is None:
         return None
-    held = read_rows(validation, "--validation", target=target, id_column=id_column, form=form)
+    held = read_rows(validation, "--validation", columns, form=form, ids=False)
     return held.X, held.labels
 
 

@@ -18,10 +18,12 @@ from fragility.cli.options import (
     Baseline,
     BaselineUnits,
     Decimal,
+    Drop,
     Encoding,
     Engine,
     Groups,
     Id,
+    IgnoreExtra,
     ModelArgument,
     Separator,
     Space,
@@ -32,7 +34,16 @@ from fragility.cli.options import (
     refuse_declared,
 )
 from fragility.cli.outputs import plan_files
-from fragility.cli.tables import AuditRows, CsvFormat, csv_format, note_unlabelled, read_rows, read_table
+from fragility.cli.tables import (
+    AuditRows,
+    Columns,
+    CsvFormat,
+    csv_format,
+    field_names,
+    note_unlabelled,
+    read_rows,
+    read_table,
+)
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
 from fragility.files import MODEL
@@ -119,6 +130,8 @@ def harden(
     seed: Seed = 0,
     engine: Engine = "auto",
     id_column: Id = None,
+    drop: Drop = None,
+    ignore_extra: IgnoreExtra = False,
     separator: Separator = None,
     encoding: Encoding = None,
     decimal: Decimal = None,
@@ -146,10 +159,14 @@ def harden(
     form = csv_format(separator, encoding, decimal, train, test, outages)
     loaded = fg.load_model(model, trust=trust)
     check_storable(accepted(loaded), out_file)
-    rows = _labelled(train, target, id_column, form)
+    finished = None if protocol is None else load_protocol(protocol)
+    columns = Columns.declare(field_names(loaded, finished), target, id_column, drop, ignore_extra)
+    rows = _labelled(train, columns, form)
+    tested = None if test is None else _labelled_or_not(test, columns, form)
+    columns.check_dropped()
     declared = (
-        load_protocol(protocol)
-        if protocol is not None
+        finished
+        if finished is not None
         else fg.Protocol.fit(
             loaded,
             rows.X,
@@ -166,8 +183,7 @@ def harden(
     started = time.perf_counter()
     hardened = plan.hardened(chosen)
     seconds = time.perf_counter() - started
-    compared = _labelled_or_not(test, target, id_column, form) if test is not None else plan.some_rows()
-    _print(plan, hardened, compared, seconds)
+    _print(plan, hardened, plan.some_rows() if tested is None else tested, seconds)
     save_model(hardened, out_file)
     note(f"written to {out_file}")
     note(f"next: fragility audit {out_file} DATA --train {train} --target {target} --out audit-hardened/")
@@ -188,17 +204,17 @@ def _check_options(context: typer.Context, kind: str, has_log: bool) -> None:
         raise DataError("--markers is about a log of outages; name one with --outages")
 
 
-def _labelled(path: Path, target: str, id_column: str | None, form: CsvFormat) -> AuditRows:
-    rows = read_rows(path, "--train", target=target, id_column=id_column, form=form)
+def _labelled(path: Path, columns: Columns, form: CsvFormat) -> AuditRows:
+    rows = read_rows(path, "--train", columns, form=form, ids=False)
     if rows.labels is None:
         names = ", ".join(map(str, rows.X.columns))
-        raise DataError(f"--target names the column {target!r}, but {path} has {names}")
+        raise DataError(f"--target names the column {columns.target!r}, but {path} has {names}")
     return rows
 
 
-def _labelled_or_not(path: Path, target: str, id_column: str | None, form: CsvFormat) -> AuditRows:
-    rows = read_rows(path, "--test", target=target, id_column=id_column, form=form)
-    note_unlabelled(rows, target, path)
+def _labelled_or_not(path: Path, columns: Columns, form: CsvFormat) -> AuditRows:
+    rows = read_rows(path, "--test", columns, form=form)
+    note_unlabelled(rows, columns.target, path)
     return rows
 
 

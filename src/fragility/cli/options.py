@@ -33,7 +33,17 @@ Target = Annotated[
     str | None, typer.Option("--target", metavar="COL", help="The label column, kept away from the model.")
 ]
 Id = Annotated[
-    str | None, typer.Option("--id", metavar="COL", help="The column with row ids; the row number if absent.")
+    str | None,
+    typer.Option(
+        "--id", metavar="COL", help="The column with row ids. (default: the index that pandas stored, else row numbers)"
+    ),
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option("--drop", metavar="COL", help="A column to leave out of the tables; the option may be repeated."),
+]
+IgnoreExtra = Annotated[
+    bool, typer.Option("--ignore-extra", help="Leave out all columns that the model does not know, and say which.")
 ]
 RowRange = Annotated[
     str | None,

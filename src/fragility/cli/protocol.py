@@ -18,9 +18,11 @@ from fragility.cli.options import (
     DataOption,
     Decimal,
     Depth,
+    Drop,
     Encoding,
     Groups,
     Id,
+    IgnoreExtra,
     ModelOption,
     Positive,
     Reading,
@@ -39,7 +41,7 @@ from fragility.cli.options import (
     refuse_declared,
 )
 from fragility.cli.outputs import plan_files
-from fragility.cli.tables import csv_format, note_unlabelled, read_rows, read_training
+from fragility.cli.tables import Columns, csv_format, field_names, note_unlabelled, read_rows, read_training
 from fragility.cli.terminal import out
 from fragility.errors import ProtocolError
 
@@ -91,6 +93,8 @@ def write(
     train: TrainOption,
     target: Target = None,
     id_column: Id = None,
+    drop: Drop = None,
+    ignore_extra: IgnoreExtra = False,
     groups: Groups = "raw-origin",
     baseline: Baseline = "typical",
     baseline_units: BaselineUnits = "raw",
@@ -138,7 +142,9 @@ def write(
     settings: dict[str, Any] = {} if paper else {name: value for name, value in declared.items() if value is not None}
     settings |= {"groups": groups, "space": space, "resolution": resolution, "merge_threshold": merge_threshold}
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-    X_train = read_training(train, target=target, id_column=id_column, form=form)
+    columns = Columns.declare(loaded.columns, target, id_column, drop, ignore_extra)
+    X_train = read_training(train, columns, form)
+    columns.check_dropped()
     settings["decision"] = parse_decision(threshold, positive, loaded.classes)
     protocol = (fg.Protocol.paper if paper else fg.Protocol.fit)(loaded, X_train, **settings)
     protocol.save(file)
@@ -211,6 +217,8 @@ def check(
     data: DataOption,
     target: Target = None,
     id_column: Id = None,
+    drop: Drop = None,
+    ignore_extra: IgnoreExtra = False,
     separator: Separator = None,
     encoding: Encoding = None,
     decimal: Decimal = None,
@@ -228,7 +236,9 @@ def check(
     form = csv_format(separator, encoding, decimal, data)
     protocol = load_protocol(file)
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-    given = read_rows(data, "DATA", target=target, id_column=id_column, form=form)
+    columns = Columns.declare(field_names(loaded, protocol), target, id_column, drop, ignore_extra)
+    given = read_rows(data, "DATA", columns, form=form)
+    columns.check_dropped()
     note_unlabelled(given, target, data)
     rows = bind(loaded, given.X, protocol, ids=given.ids)
     out().print(f"{file} fits: {len(rows.ids)} rows, {len(protocol.columns)} columns, {len(protocol.groups)} groups")

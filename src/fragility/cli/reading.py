@@ -26,10 +26,11 @@ from fragility.cli.options import (
 )
 from fragility.cli.outputs import plan_files
 from fragility.cli.segments import AuditedRows, ByColumns, compared_tables, open_rows
-from fragility.cli.tables import CsvFormat, csv_format, read_rows
+from fragility.cli.tables import Columns, CsvFormat, csv_format, read_rows
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
 from fragility.files import replacing
+from fragility.ids import IdSpan, say_other_rows
 from fragility.saving import checked_suffix
 from fragility.text import visible
 
@@ -162,7 +163,8 @@ def certified(audit: fg.StoredAudit, ids: Sequence[Any] | None) -> fg.Certificat
         return audit.take(range(len(audit)))
     certs = audit.of_rows(ids)
     if not len(certs):
-        raise DataError(f"none of the {len(ids)} rows given is among the {len(audit)} audited ones; give the same ids")
+        audited, first = IdSpan.of_tables(audit.batches(["id"])), audit.take([0]).claims.ids[0]
+        raise DataError(say_other_rows(len(audit), len(audit), first, audited, IdSpan(ids)))
     if len(certs) < len(audit):
         note(f"{len(certs)} of the {len(audit)} audited rows are among those given, and they alone are used")
     return certs
@@ -268,11 +270,11 @@ def read_labels(
         return None
     if target is None:
         raise DataError("--labels needs --target, the column with the true class")
-    given = read_rows(path, "--labels", target=target, id_column=id_column, form=form)
+    given = read_rows(path, "--labels", Columns(target, id_column), form=form)
     if given.labels is None:
         raise DataError(f"--target names the column {target!r}, but {path} has none of that name")
-    ids = given.ids if given.ids is not None else given.labels.index.tolist()
-    return dict(zip(ids, given.labels.tolist(), strict=True))
+    assert given.ids is not None
+    return dict(zip(given.ids, given.labels.tolist(), strict=True))
 
 
 def _share(value: float) -> str:
@@ -292,7 +294,8 @@ MEASURES: tuple[tuple[str, Callable[[AuditSummary], str]], ...] = (
     ("mean FDS", lambda s: _number(s.mean_fds)),
     ("mean exposure", lambda s: _number(s.mean_exposure)),
     ("  targeted (RCMA)", lambda s: _number(s.mean_rcma)),
-    ("  independent loss", lambda s: _number(s.mean_independent_loss)),
+    ("  independent loss, median", lambda s: _number(s.median_independent_loss)),
+    ("  independent loss, mean", lambda s: _number(s.mean_independent_loss)),
     ("  common loss", lambda s: "-" if s.mean_common_loss != s.mean_common_loss else _number(s.mean_common_loss)),
     ("confident predictions", lambda s: f"{s.confident} ({s.confident / s.rows:.1%})"),
     ("  flip after one group", lambda s: _share(s.confident_flips_after_one)),
@@ -302,8 +305,8 @@ MEASURES: tuple[tuple[str, Callable[[AuditSummary], str]], ...] = (
 )
 
 BLOCK_MEASURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("fewer groups suffice than the path found", "fewer_suffice", lambda value: f"{value}"),
-    ("the path misses a set that flips", "path_missed", lambda value: f"{value}"),
+    ("a smaller failing set than the path found", "fewer_suffice", lambda value: f"{value}"),
+    ("the path found none, a failing set exists", "path_missed", lambda value: f"{value}"),
     ("no loss of groups flips it", "never_fails", lambda value: f"{value}"),
     ("smallest set not settled", "unsettled", lambda value: f"{value}"),
     ("mean smallest set", "mean_smallest_size", lambda value: _number(value) if value == value else "-"),

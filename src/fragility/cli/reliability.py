@@ -8,15 +8,17 @@ from typing import Annotated, Any
 import typer
 
 import fragility as fg
-from fragility.cli.evaluate import Markers, ProtocolArgument, parse_markers
+from fragility.cli.evaluate import ProtocolArgument, parse_markers
 from fragility.cli.group import JUDGE
 from fragility.cli.options import (
     Classes,
     DataOption,
     Decimal,
+    Drop,
     Encoding,
     Engine,
     Id,
+    IgnoreExtra,
     ModelOption,
     RowRange,
     Separator,
@@ -28,7 +30,7 @@ from fragility.cli.options import (
     parse_classes,
 )
 from fragility.cli.outputs import plan_files
-from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows, read_table
+from fragility.cli.tables import Columns, CsvFormat, csv_format, field_names, note_unlabelled, read_rows, read_table
 from fragility.cli.terminal import note, say
 from fragility.errors import DataError
 from fragility.files import replacing
@@ -50,6 +52,15 @@ Observations = Annotated[
         metavar="N",
         min=1,
         help="Take fields to fail independently, as often as the log says of N observations.",
+    ),
+]
+Markers = Annotated[
+    str | None,
+    typer.Option(
+        "--markers",
+        metavar="A,B",
+        help="Values in the rows of the --rates log that mean 'unavailable' (null: missing), or a JSON file "
+        "{field: \\[values]}.",
     ),
 ]
 Draws = Annotated[
@@ -85,6 +96,8 @@ def reliability(
     picture: Picture = None,
     target: Target = None,
     id_column: Id = None,
+    drop: Drop = None,
+    ignore_extra: IgnoreExtra = False,
     rows: RowRange = None,
     engine: Engine = "auto",
     separator: Separator = None,
@@ -118,8 +131,10 @@ def reliability(
     form = csv_format(separator, encoding, decimal, data, log)
     declared = declared_rates(rates, log, markers, observations, form)
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-    given = read_rows(data, "DATA", target=target, id_column=id_column, rows=rows, form=form)
     pi = load_protocol(protocol)
+    columns = Columns.declare(field_names(loaded, pi), target, id_column, drop, ignore_extra)
+    given = read_rows(data, "DATA", columns, rows=rows, form=form)
+    columns.check_dropped()
     note_unlabelled(given, target, data)
     found = fg.failure_probability(loaded, given.X, pi, declared, ids=given.ids, engine=engine, draws=draws, seed=seed)
     say(found.to_text(top))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,17 +20,17 @@ from fragility.cli.options import (
     Target,
     Trust,
     is_given,
+    load_protocol,
     parse_classes,
 )
 from fragility.cli.outputs import plan_files
-from fragility.cli.tables import CsvFormat, csv_format, note_unlabelled, read_rows
+from fragility.cli.tables import Columns, CsvFormat, csv_format, field_names, note_unlabelled, read_rows
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError, FragilityError
+from fragility.libraries import say_lacking
 
 if TYPE_CHECKING:
     from fragility.review.serving import Given
-
-NEEDED = ("duckdb", "fastapi", "uvicorn")
 
 Model = Annotated[
     str | None, typer.Option("--model", metavar="MODEL", help=f"The audited model, for what-if. {MODEL_HELP}")
@@ -103,11 +102,12 @@ def review(
       fragility review audit/ --policy policy.json --store decisions.sqlite --no-open
     """
     _refuse_without(context, model, data)
-    _check_installed()
+    if lacking := say_lacking("the review workbench", "duckdb", "fastapi", "uvicorn"):
+        raise MissingExtraError(lacking)
     from fragility.review.serving import listen, open_workbench, serve
 
     form = csv_format(separator, encoding, decimal, data)
-    given = _read_given(model, data, target, id_column, form, classes, trust)
+    given = _read_given(directory, model, data, target, id_column, form, classes, trust)
     chosen = None if policy is None else fg.ReviewPolicy.load(policy)
     listening = listen(port)
     bench = open_workbench(directory, store=store, policy=chosen, given=given, row=row)
@@ -122,14 +122,15 @@ def review(
 
 
 def _read_given(
-    model: str | None, data: Path | None, target: str | None, id_column: str | None, form: CsvFormat,
+    directory: Path, model: str | None, data: Path | None, target: str | None, id_column: str | None, form: CsvFormat,
     classes: str | None, trust: bool,
 ) -> Given | None:  # fmt: skip
     from fragility.review.serving import Given
 
     if data is None:
         return None
-    rows = read_rows(data, "DATA", target=target, id_column=id_column, form=form)
+    columns = Columns.declare(field_names(None, load_protocol(directory)), target, id_column)
+    rows = read_rows(data, "DATA", columns, form=form)
     note_unlabelled(rows, target, data)
     loaded = None if model is None else fg.load_model(model, trust=trust, classes=parse_classes(classes))
     return Given(rows.X, rows.ids, loaded)
@@ -145,14 +146,6 @@ def _refuse_without(context: typer.Context, model: str | None, data: Path | None
         for name, option in (("trust", "--trust"), ("classes", "--classes")):
             if is_given(context, name):
                 raise DataError(f"{option} speaks of the model; name it with --model, or leave out {option}")
-
-
-def _check_installed() -> None:
-    absent = [name for name in NEEDED if find_spec(name) is None]
-    if absent:
-        raise MissingExtraError(
-            f"the review workbench needs {', '.join(absent)}; install it with `pip install 'fragility[review]'`"
-        )
 
 
 def export(store: StoreToRead, out_file: ExportFile, history: History = False) -> None:

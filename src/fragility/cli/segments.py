@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fragility.cli.tables import CsvFormat, many_rows
+from fragility.cli.tables import Columns, CsvFormat, field_names, many_rows
 from fragility.errors import DataError
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ def open_rows(
         if by:
             raise DataError("--by cuts rows by a column of theirs; name the audited rows with --data")
         return None
-    source = many_rows(data, protocol, target=None, id_column=id_column, rows=None, form=form)
+    columns = Columns.declare(field_names(None, protocol), None, id_column)
+    source = many_rows(data, protocol, columns, rows=None, form=form)
     if id_column is not None:
         source.check_has(id_column)
     read_by(by or (), source.column_names)

@@ -6,9 +6,9 @@ import codecs
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+    import fragility as fg
     from fragility.scale.source import RowSource
 
 TAB = "\t"
@@ -235,7 +236,7 @@ def read_stress_labels(path: Path, role: str, form: CsvFormat = PLAIN) -> pa.Tab
 
 def check_many(data: str, form: CsvFormat, *, id_column: str | None, rows: str | None) -> None:
     """Find out before the work that DATA names tables with rows, and that the first lines of CSV files make sense."""
-    source = many_rows(data, None, target=None, id_column=None, rows=rows, form=form)
+    source = many_rows(data, None, Columns(), rows=rows, form=form)
     if source.kind == "csv" and source.filesystem.type_name == "local":
         _check_first_lines(Path(source.files[0].path), "DATA", form)
     source.head(1)
@@ -243,9 +244,7 @@ def check_many(data: str, form: CsvFormat, *, id_column: str | None, rows: str |
         source.check_has(id_column)
 
 
-def many_rows(
-    data: str, protocol: Any, *, target: str | None, id_column: str | None, rows: str | None, form: CsvFormat
-) -> RowSource:
+def many_rows(data: str, protocol: Any, columns: Columns, *, rows: str | None, form: CsvFormat) -> RowSource:
     """Return rows to be read part by part."""
     from fragility.scale.source import CsvFormat as Form
     from fragility.scale.source import open_source
@@ -253,8 +252,8 @@ def many_rows(
     return open_source(
         data,
         fields=() if protocol is None else protocol.fields,
-        id_column=id_column,
-        target=target,
+        id_column=columns.id_column,
+        target=columns.target,
         rows=slice(None) if rows is None else row_range(rows),
         csv=Form(form.separator, form.encoding, form.decimal),
     )
@@ -264,40 +263,96 @@ def many_rows(
 
 
 @dataclass(frozen=True)
+class Columns:
+    """Which columns of a command's tables the model sees: not the labels and ids, nor what is to be left out."""
+
+    target: str | None = None
+    id_column: str | None = None
+    drop: tuple[str, ...] = ()
+    fields: tuple[str, ...] | None = None  # the model's own; None where it does not know their names
+    ignore_extra: bool = False
+    dropped: set[str] = field(default_factory=set)  # those of `drop` that some table had
+
+    @classmethod
+    def declare(
+        cls, fields: tuple[str, ...] | None, target: str | None, id_column: str | None,
+        drop: Sequence[str] | None = None, ignore_extra: bool = False,
+    ) -> Columns:  # fmt: skip
+        """Return what the options say of the columns; refuse options that take a field away from the model."""
+        for option, name in [("--target", target), ("--id", id_column), *(("--drop", name) for name in drop or ())]:
+            if fields is not None and name in fields:
+                raise DataError(
+                    f"{option} names the column {name!r}, which is a field of the model; name a column that the model "
+                    f"does not take, or leave out {option}"
+                )
+        if ignore_extra and fields is None:
+            raise DataError(
+                "--ignore-extra needs a model that knows its columns by name, which this one does not; name the "
+                "columns to leave out with --drop"
+            )
+        return cls(target, id_column, tuple(drop or ()), fields, ignore_extra)
+
+    def to_leave_out(self, names: Iterable[str], path: str | Path) -> list[str]:
+        """Return the columns of a table to leave out, beside labels and ids; say which ones nobody named."""
+        given = [str(name) for name in names]
+        named = [name for name in given if name in self.drop]
+        self.dropped.update(named)
+        known = {*(self.fields or ()), *named, self.target, self.id_column}
+        extra = [name for name in given if name not in known] if self.ignore_extra else []
+        if extra:
+            more = f" and {len(extra) - 5} more" if len(extra) > 5 else ""
+            note(f"left out of {path}, because the model does not know them: {', '.join(extra[:5])}{more}")
+        return [*named, *extra]
+
+    def check_dropped(self) -> None:
+        """Refuse a --drop that no table of the command had a column for: a typing error would have no effect."""
+        for name in self.drop:
+            if name not in self.dropped:
+                raise DataError(f"--drop names the column {name!r}, which no table has; leave it out or correct it")
+
+
+def field_names(model: fg.Model | None, protocol: fg.Protocol | None) -> tuple[str, ...] | None:
+    """Return the names of the model's fields; None where neither model nor protocol knows them."""
+    if protocol is not None:
+        return tuple(own.name for own in protocol.fields)
+    return None if model is None else model.columns
+
+
+@dataclass(frozen=True)
 class AuditRows:
     """Rows for a model: the fields it sees, and beside them the ids and labels it must not see."""
 
     X: pd.DataFrame
-    ids: list[object] | None
+    ids: tuple[Hashable, ...] | None  # None where nothing asks for them
     labels: pd.Series | None
 
 
 def read_rows(
-    path: Path,
-    role: str,
-    *,
-    target: str | None = None,
-    id_column: str | None = None,
-    rows: str | None = None,
-    form: CsvFormat = PLAIN,
+    path: Path, role: str, columns: Columns, *, rows: str | None = None, form: CsvFormat = PLAIN, ids: bool = True
 ) -> AuditRows:
-    """Read a table and take its id and label columns out; `rows` is `N` or `START:STOP`.
+    """Read a table and take its ids and labels out; `rows` is `N` or `START:STOP`.
 
-    The label column may be absent, since rows to audit are often not labelled yet; the id column may not.
+    Ids are the column that --id names, else the index that pandas stored, else row numbers. The label column may be
+    absent, since rows to audit are often not labelled yet; the id column may not, unless `ids` are not asked for.
     """
+    from fragility.evidence.rows import row_ids
+
     table = read_table(path, role, form)
     if rows is not None:
         table = table.iloc[parse_rows(rows, len(table), path)]
-    ids = None
-    if id_column is not None:
-        ids = _column(table, id_column, "--id", path).tolist()
-        table = table.drop(columns=id_column)
-    labels = None
-    if target is not None and target in table.columns:
-        labels, table = table[target], table.drop(columns=target)
+    found = None
+    if ids:
+        own = None if columns.id_column is None else _column(table, columns.id_column, "--id", path).tolist()
+        found = row_ids(own, table.index, len(table))
+    labels = table[columns.target] if columns.target in table.columns else None
+    table = _without(table, [columns.id_column, columns.target, *columns.to_leave_out(table.columns, path)])
     if table.shape[1] == 0:
         raise DataError(f"{role} {path} has no field left besides the id and target columns")
-    return AuditRows(table, ids, labels)
+    return AuditRows(table, found, labels)
+
+
+def _without(table: pd.DataFrame, names: Sequence[str | None]) -> pd.DataFrame:
+    return table.loc[:, [str(name) not in names for name in table.columns]]
 
 
 def labels_of(source: RowSource, count: int, classes: Sequence[object]) -> dict[Any, Any] | None:
@@ -331,13 +386,12 @@ def note_unlabelled(rows: AuditRows, target: str | None, path: Path) -> None:
         note(f"{path} has no column {target!r}, so --target has no effect on it")
 
 
-def read_training(path: Path, *, target: str | None, id_column: str | None, form: CsvFormat = PLAIN) -> pd.DataFrame:
+def read_training(path: Path, columns: Columns, form: CsvFormat = PLAIN) -> pd.DataFrame:
     """Read the training rows; here the target, if named, must be present, because a typing error would leak it."""
     table = read_table(path, "--train", form)
-    if target is not None:
-        _column(table, target, "--target", path)
-    dropped = [name for name in (target, id_column) if name is not None and name in table.columns]
-    return table.drop(columns=dropped)
+    if columns.target is not None:
+        _column(table, columns.target, "--target", path)
+    return _without(table, [columns.target, columns.id_column, *columns.to_leave_out(table.columns, path)])
 
 
 def _column(table: pd.DataFrame, name: str, option: str, path: Path) -> pd.Series:

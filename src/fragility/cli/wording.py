@@ -16,7 +16,9 @@ PYTHON_OBJECT = "name it as package.module:attribute"
 _PHRASES: tuple[tuple[str, str], ...] = (
     (r"pass ids=, or reset the index", "name a column with distinct ids by --id"),
     (r"pass the ids as text", "store them as text"),
-    (r"drop them \(on the command line (name the label [^)]*)\)", r"drop them, or \1"),
+    (r"which the model does not know; drop them",
+     "which the model does not know; leave them out with --drop COL (or all such columns with --ignore-extra), name "
+     "the label with --target and the row id with --id"),
     (r"\btrust=True", "--trust"),
     (r"give root='sha256:\.\.\.', or public_key=\.\.\. and signature=\.\.\.",
      "give --root DIGEST, or --public-key PUB and --signature FILE"),
@@ -43,6 +45,8 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     (r"give training rows with donors=X_train", "give training rows, in Python"),
     (r"audit with rates=\.\.\. to have it", "audit with --rates to have it"),
     (r"; say min_confidence$", "; say it with --min-confidence"),
+    (r"give the audited rows with the ids of the audit",
+     "give the audited rows, and name the column with the audit's ids by --id"),
     (r"name the column with the ids the audit was made with", "name the column with the audit's ids by --id"),
     (r"name the column with the true classes$", "name the column with the true classes by --target"),
     (r"give csv=CsvFormat\(encoding='([^']*)'\)", r"add --encoding \1"),

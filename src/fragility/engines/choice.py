@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from fragility.engines.doubts import contradicted_answers, differing_answers, wi
 from fragility.engines.trace import Progress, Trace
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
-from fragility.libraries import family_of
+from fragility.libraries import family_of, say_lacking, suggest_extra
 from fragility.protocol import Protocol
 
 SELF_CHECK_ROWS = 16
@@ -39,10 +38,18 @@ class NativeEngine:
 
     def refusal(self, rows: EvidenceRows) -> str | None:
         """Return why this engine cannot audit these rows, or None if it can."""
-        absent = [library for library in self.needs if importlib.util.find_spec(library) is None]
-        if absent:
-            return f"{', '.join(absent)} is not installed"
-        return self._loaded().refusal(rows)  # type: ignore[no-any-return]
+        return self.lacking() or self._loaded().refusal(rows)
+
+    def lacking(self) -> str | None:
+        """Return the sentence that names the extra without which this engine is not available; None if it is."""
+        return say_lacking(f"the {self.name} engine", *self.needs)
+
+    def takes(self, rows: EvidenceRows) -> bool:
+        """Return whether this engine would audit these rows if its libraries were installed."""
+        try:
+            return self._loaded().refusal(rows) is None
+        except ImportError:
+            return self._reads_family_of(rows)
 
     def never_reads(self, rows: EvidenceRows) -> str | None:
         """Return why this engine can never have audited this model under this protocol, wherever it ran.
@@ -53,8 +60,11 @@ class NativeEngine:
             reason: str | None = self._loaded().never_reads(rows)
             return reason
         except ImportError:
-            known = not self.families or family_of(rows.model.head) in self.families
-            return None if known else f"the {self.name} engine does not know it"
+            return None if self._reads_family_of(rows) else f"the {self.name} engine does not know it"
+
+    def _reads_family_of(self, rows: EvidenceRows) -> bool:
+        """Return whether it was a model of the engine's that could not be read; one without families says no first."""
+        return not self.families or family_of(rows.model.head) in self.families
 
     def doubtful(self, rows: EvidenceRows) -> Booleans:
         """Return (n,) the rows that this engine may read otherwise than the model, as far as it knows itself."""
@@ -174,12 +184,24 @@ def native_for(rows: EvidenceRows, engine: str) -> NativeEngine | None:
     if engine == BLACKBOX:
         return None
     if engine == "auto":
-        return next((native for native in NATIVE if native.refusal(rows) is None), None)
+        return next((native for native in NATIVE if _is_available(native, rows)), None)
     native = next(native for native in NATIVE if native.name == engine)
+    if lacking := native.lacking():
+        raise EngineError(lacking)
     reason = native.refusal(rows)
     if reason is not None:
         raise EngineError(f"the {engine} engine cannot audit {rows.model.kind}: {reason}; use engine='auto'")
     return native
+
+
+def _is_available(native: NativeEngine, rows: EvidenceRows) -> bool:
+    """Return whether an engine can audit these rows; say once what it lacks if that is all."""
+    lacking = native.lacking()
+    if lacking is None:
+        return native.refusal(rows) is None
+    if native.takes(rows):
+        suggest_extra(f"{rows.model.kind} is asked as a black box, which is slower: {lacking}")
+    return False
 
 
 def refusal(engine: str, rows: EvidenceRows) -> str | None:

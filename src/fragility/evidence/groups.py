@@ -40,7 +40,8 @@ def declared_groups(
 ) -> dict[str, list[str]]:
     """Return block -> columns for a declared map: field -> block, or block -> fields.
 
-    The map may name raw fields or, instead, the evidence columns themselves. It must cover all of them, once each.
+    The map may name raw fields or, instead, the evidence columns themselves, each once. One that it does not name is a
+    group of its own.
     """
     block_of = _blocks_by_member(declared)
     fields = list(dict.fromkeys(field for origin in origins for field in origin.fields))
@@ -49,9 +50,15 @@ def declared_groups(
     unknown = [name for name in block_of if name not in set(known)]
     if unknown:
         raise EvidenceError(f"the group map names {_names(unknown)}, which is not among the fields {_names(known, 30)}")
-    left_out = [name for name in known if name not in block_of]
-    if left_out:
-        raise EvidenceError(f"the group map leaves out {_names(left_out)}; every field belongs to exactly one group")
+    alone = [name for name in known if name not in block_of]
+    taken = set(block_of.values()).intersection(alone)
+    if taken:
+        name = min(taken)
+        raise EvidenceError(
+            f"the group map has a group {name!r}, but does not say where the field {name!r} belongs; name the group "
+            "otherwise, or put the field into one"
+        )
+    block_of |= {name: name for name in alone}
     members = [(column,) if by_column else origin.fields for column, origin in zip(columns, origins, strict=True)]
     groups: dict[str, list[str]] = {block: [] for block in dict.fromkeys(block_of.values())}
     for column, names in zip(columns, members, strict=True):

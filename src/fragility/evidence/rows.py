@@ -86,7 +86,7 @@ def read_rows(X: Any, expected: Sequence[str] | None = None, n_expected: int | N
     index = X.index if isinstance(X, pd.DataFrame) else None
     if not isinstance(native, pd.DataFrame) and not _is_polars(native):
         native = pandas_frame  # Arrow tables are not model input; pandas is
-    return Rows(native, pandas_frame, tuple(names), _row_ids(ids, index, len(pandas_frame)))
+    return Rows(native, pandas_frame, tuple(names), row_ids(ids, index, len(pandas_frame)))
 
 
 def _check_distinct_names(X: Any) -> None:
@@ -158,11 +158,11 @@ def _read_array(X: Any, expected: Sequence[str] | None, n_expected: int | None, 
     if sp.issparse(array):
         if not np.isfinite(array.data).all():
             raise DataError("the sparse matrix holds an infinite or missing value; remove or replace it")
-        return Rows(sp.csr_matrix(array), None, names, _row_ids(ids, None, array.shape[0]))
+        return Rows(sp.csr_matrix(array), None, names, row_ids(ids, None, array.shape[0]))
     # An array of mixed values has no types; each of its columns may have one.
     frame = pd.DataFrame(array, columns=list(names)).infer_objects()
     _check_finite(frame)
-    return Rows(array, frame, names, _row_ids(ids, None, len(frame)))
+    return Rows(array, frame, names, row_ids(ids, None, len(frame)))
 
 
 def _check_not_empty(n: int, d: int) -> None:
@@ -185,10 +185,7 @@ def _matched_columns(given: list[str], expected: Sequence[str] | None, n_expecte
     if missing:
         raise DataError(f"the model expects {named('column', missing)}, which the data lack")
     if extra:
-        raise DataError(
-            f"the data have {named('column', extra)}, which the model does not know; drop them "
-            "(on the command line name the label with --target and the row id with --id)"
-        )
+        raise DataError(f"the data have {named('column', extra)}, which the model does not know; drop them")
     return list(expected)
 
 
@@ -212,16 +209,23 @@ def _check_finite(frame: pd.DataFrame) -> None:
                 )
 
 
-def _row_ids(ids: Any, index: Any, n: int) -> tuple[Hashable, ...]:
+def index_ids(index: pd.Index) -> list[Any]:
+    """Return a stored index as ids; the levels of one with several are joined."""
+    if isinstance(index, pd.MultiIndex):
+        return ["/".join(str(level) for level in key) for key in index]
+    return list(index.tolist())
+
+
+def row_ids(ids: Any, index: pd.Index | None, n: int) -> tuple[Hashable, ...]:
+    """Return one distinct id for each of ``n`` rows: the ids given, else the index of their table, else 0, 1, ..."""
     source = ids if ids is not None else index
     if source is None:
         return tuple(range(n))
     if isinstance(source, pd.RangeIndex) and len(source) == n:
         return tuple(source)  # whole numbers, each once
-    if isinstance(source, pd.MultiIndex):
-        values: list[Any] = ["/".join(str(part) for part in key) for key in source]
-    else:
-        values = [value.item() if isinstance(value, np.generic) else value for value in list(source)]
+    if isinstance(source, pd.Index):
+        source = index_ids(source)
+    values = [value.item() if isinstance(value, np.generic) else value for value in list(source)]
     if len(values) != n:
         raise DataError(f"one id a row is needed: {n} rows, {len(values)} ids")
     if any(isinstance(value, (np.ndarray, list, dict, set)) for value in values):

@@ -30,6 +30,21 @@ KINDS = (
     "or package.module:attribute"
 )
 
+PICKLES = (".joblib", ".pkl", ".pickle")
+OTHER_KINDS = {
+    ".pt": "a PyTorch",
+    ".pth": "a PyTorch",
+    ".ckpt": "a PyTorch",
+    ".onnx": "an ONNX",
+    ".pmml": "a PMML",
+    ".h5": "a Keras",
+    ".keras": "a Keras",
+}
+IN_PYTHON = "load it in Python, wrap it with Model.wrap and name the result as package.module:attribute"
+# The first keys of JSON files that other boosters write.
+CATBOOST_KEYS = ("ctr_data", "features_info", "model_info", "oblivious_trees", "scale_and_bias", "trees")
+LIGHTGBM_KEYS = ("name", "tree_info")
+
 # A booster file is tried in a process of its own, within these bounds.
 TRIAL_SECONDS = 60.0
 TRIAL_BYTES_A_SECOND = 2**20
@@ -75,11 +90,15 @@ def load_model(
     path = Path(text)
     if not path.exists() and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text):
         return Model.wrap(_imported(text), classes=classes)
+    if path.is_dir():
+        raise ModelError(f"{text!r} {_say_folder(path)}")
     if not path.is_file():
         raise ModelError(f"there is no model file {text!r}; a model is one of: {KINDS}")
     load = _LOADERS.get(path.suffix.lower())
     if load is None:
-        raise ModelError(f"cannot tell what kind of model {text!r} is; a model is one of: {KINDS}")
+        raise ModelError(f"{text!r} {_say_unknown(path)}")
+    if path.suffix.lower() == ".json":
+        _check_is_xgboost(path)
     if path.suffix.lower() in TRIALS:
         _stand_trial(path)
     try:
@@ -92,6 +111,40 @@ def load_model(
     except Exception as error:  # each library raises its own; a user needs the one sentence
         raise ModelError(f"cannot load the model {text!r}: {_reason(error)}") from error
     return model
+
+
+def _say_folder(path: Path) -> str:
+    """Say what a folder is that was given for a model file, and what to give instead."""
+    if (path / "MLmodel").is_file():
+        inside = [each for each in sorted(path.glob("model.*")) if each.suffix.lower() in _LOADERS]
+        if not inside:
+            return f"is an MLflow model folder without a model file of a known kind; {IN_PYTHON}"
+        trust = " with trust=True" if inside[0].suffix.lower() in PICKLES else ""
+        return f"is an MLflow model folder; give the model file in it, {str(inside[0])!r}{trust}"
+    if (path / "manifest.json").is_file():
+        return "is the folder of an audit; give the model that was audited"
+    return f"is a folder; a model is one of: {KINDS}"
+
+
+def _say_unknown(path: Path) -> str:
+    kind = OTHER_KINDS.get(path.suffix.lower())
+    if kind is None:
+        return f"is of no known kind; a model is one of: {KINDS}"
+    return f"is {kind} file, which says neither its classes nor what it returns; {IN_PYTHON}"
+
+
+def _check_is_xgboost(path: Path) -> None:
+    """Refuse the JSON files of other boosters, which XGBoost's parser would blame for what they are not."""
+    with path.open("rb") as stream:
+        found = re.match(rb'\s*\{\s*"(\w+)"', stream.read(1000))
+    first = found[1].decode() if found else ""
+    if first in CATBOOST_KEYS:
+        raise ModelError(f"{path.name} is a CatBoost model in JSON; save it as .cbm, with save_model('model.cbm')")
+    if first in LIGHTGBM_KEYS:
+        raise ModelError(
+            f"{path.name} is a dump of a LightGBM model, which LightGBM itself cannot load; save it as .txt, with "
+            "booster_.save_model('model.txt')"
+        )
 
 
 def _stand_trial(path: Path) -> None:
@@ -216,7 +269,7 @@ def _load_pickle(path: Path, trust: bool) -> Any:
     if not trust:
         raise ModelError(
             f"{path.name} is a pickle, and loading one runs whatever it contains; if you know where it comes from, "
-            "load it with trust=True (a .skops file needs no trust)"
+            "load it with trust=True"
         )
     import joblib
 

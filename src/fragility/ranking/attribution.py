@@ -13,6 +13,7 @@ from fragility.arrays import Floats, Integers
 from fragility.errors import DataError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
+from fragility.libraries import say_lacking
 from fragility.protocol import Protocol
 from fragility.scores import pseudo_logits
 
@@ -98,7 +99,7 @@ def _import_shap() -> Any:
     try:
         import shap
     except ImportError as error:
-        raise DataError("group-SHAP needs the package 'shap': pip install 'fragility[shap]'") from error
+        raise DataError(say_lacking("group-SHAP", "shap") or f"group-SHAP cannot load shap: {error}") from error
     return shap
 
 

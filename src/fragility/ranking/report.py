@@ -156,7 +156,7 @@ class RankingReport:
 def render_report(report: RankingReport) -> str:
     """The report as plain text: counts, ceiling, one line a score."""
     lines = [_counts_line(report), _ceiling_line(report), ""]
-    header = ("score", "as paper", "oriented", "turned", "@5%", "@10%", "@20%", "wrong@20%", "AURC", "note")
+    header = ("score", "as paper", "oriented", "reversed", "@5%", "@10%", "@20%", "wrong@20%", "AURC", "note")
     body = [_score_cells(report, name) for name in dict.fromkeys(line.score for line in report.results)]
     lines += aligned([header, *body])
     lines += ["", f"Orientation chosen on {report.orientation_source}; captures and AURC use the oriented score."]

@@ -254,13 +254,13 @@ class FailureProbability:
 
     def _group_lines(self, top: int) -> list[str]:
         table = self.groups().head(top)
-        cells = [("kept if it never failed", "decisions", "of those lost")]
+        cells = [("group", "decisions kept if it never failed", "share of those lost")]
         for name, kept, share in zip(table["group"], table["decisions_kept"], table["share_of_lost"], strict=True):
             cells.append((str(name), f"{kept:.2f}", f"{share:.0%}"))
         return aligned(cells)
 
     def _row_lines(self, top: int) -> list[str]:
-        cells = [("most likely lost", "decision", "confidence", "lost with")]
+        cells = [("row", "decision", "confidence", "probability of loss")]
         for i in self.order()[:top]:
             cells.append(
                 (str(self.id[i]), str(self.predicted[i]), f"{self.confidence[i]:.3f}", f"{self.p_flip[i]:.4f}")

@@ -88,7 +88,8 @@ def _odds(probability: float) -> str:
 def _smallest_set(case: Case, found: SmallestSet) -> str:
     if found.size is None:
         return f"Smallest failing set: {found.state}."
-    proved = "no smaller set flips it" if found.state == "minimum" else "whether fewer do is not settled"
+    minimal = found.state == "minimum"
+    proved = "no smaller set flips it" if minimal else "whether a smaller set flips it is not settled"
     if case.flipped and found.size >= case.flip_budget:
         return f"The path is as short as any set found; {proved}."
     count = "" if found.count is None or found.count == 1 else f", one of {found.count:,} such sets"

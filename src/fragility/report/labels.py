@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats
 from fragility.errors import DataError
+from fragility.ids import IdSpan, check_same_rows, say_unlabelled
 from fragility.intervals import Share, difference_of, share_of
 from fragility.policy import STARTS, LabelledRows, fit_rule
 from fragility.protocol import Protocol
@@ -28,11 +29,22 @@ SHARES = tuple(step / 100 for step in range(101))
 
 
 class LabelTally:
-    """What labels say of an audit's rows, gathered piece by piece. `labels` maps ids to the answer sought."""
+    """What labels say of an audit's rows, gathered piece by piece.
 
-    def __init__(self, sought: str, labels: Mapping[str, str], min_confidence: float) -> None:
+    `labels` maps ids to the answer sought, `confidence` to the model's confidence where the labels know it.
+    """
+
+    def __init__(
+        self,
+        sought: str,
+        labels: Mapping[str, str],
+        min_confidence: float,
+        confidence: Mapping[str, float] | None = None,
+    ) -> None:
         self.sought, self.labels, self.min_confidence = sought, labels, min_confidence
+        self.confidence = confidence
         self.missing: list[object] = []
+        self.ids = IdSpan()
         self.rows = 0
         self.known = sought != "wrong"  # whether any label is a class of the model
         self.parts: list[tuple[Floats, Floats, Booleans]] = []
@@ -42,7 +54,10 @@ class LabelTally:
         ids = piece.table.column("id").to_pylist()
         found = [self.labels.get(str(own_id)) for own_id in ids]
         self.rows += len(ids)
-        self.missing += [own_id for own_id, label in zip(ids, found, strict=True) if label is None][:1]
+        self.missing += [own_id for own_id, label in zip(ids, found, strict=True) if label is None]
+        self.ids.add(ids)
+        if self.confidence is not None and None not in found:
+            check_same_rows(ids, piece.confidence, [self.confidence[str(own_id)] for own_id in ids])
         if self.sought == "wrong":
             names = np.array([label_text(label) for label in classes], dtype=object)
             self.known |= any(label in names for label in set(found))
@@ -54,10 +69,8 @@ class LabelTally:
     def gathered(self) -> tuple[Floats, Floats, Booleans]:
         """Return exposure, confidence and what was sought, of all rows; refuse rows without a label."""
         if self.missing:
-            example = next(iter(self.labels), None)
             raise DataError(
-                f"no label for row {self.missing[0]!r}; labels must cover every audited row, and theirs run like "
-                f"{example!r}: name the column with the ids the audit was made with"
+                say_unlabelled(len(self.missing), self.rows, self.missing[0], self.ids, IdSpan(self.labels))
             )
         if not self.known:
             raise DataError(
@@ -139,8 +152,10 @@ def _absent(label: object) -> bool:
 
 def brittle_labels(
     labels: BrittleLabels | pa.Table, min_confidence: float, protocol: Protocol
-) -> tuple[dict[str, str], float]:
-    """Return which rows break under the held-out stress, by id, and the confidence from which they were judged."""
+) -> tuple[dict[str, str], float, dict[str, float]]:
+    """Return which rows break under the held-out stress, from which confidence, and the confidence of each, by id."""
     rows = LabelledRows.of(labels, min_confidence)
     rows.check_made_under(protocol)
-    return dict(zip(map(str, rows.ids), map(str, rows.brittle.tolist()), strict=True)), rows.min_confidence
+    ids = [str(own_id) for own_id in rows.ids]
+    answers, confidence = map(str, rows.brittle.tolist()), rows.confidence.tolist()
+    return dict(zip(ids, answers, strict=True)), rows.min_confidence, dict(zip(ids, confidence, strict=True))

@@ -63,7 +63,7 @@ def with_values(
     absent = next((case.id for case in cases if case.id not in found), None)
     if absent is not None:
         raise DataError(
-            f"the rows given lack the audited row {absent!r}; give the rows that were audited, with the same ids"
+            f"the rows given lack the audited row {absent!r}; give the audited rows with the ids of the audit"
         )
     becomes = find_replacements(evidence, given.model, sample)
     fields = fields_of_groups(evidence, given.model)

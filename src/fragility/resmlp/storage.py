@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from fragility.canonical import digest_of
 from fragility.errors import ModelError
 from fragility.files import MODEL, parse_json, replacing
+from fragility.libraries import say_lacking
 
 FORMAT = "fragility-resmlp/1"
 SUFFIX = ".safetensors"
@@ -31,7 +32,7 @@ def torch_part(name: str) -> Any:
     try:
         return importlib.import_module(f"fragility.resmlp.{name}")
     except ImportError as error:
-        raise ModelError("ResMLPClassifier needs PyTorch; install it with: pip install 'fragility[torch]'") from error
+        raise ModelError(say_lacking("ResMLPClassifier", "torch") or f"cannot load torch: {error}") from error
 
 
 def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], weights: Mapping[str, NDArray[Any]]) -> None:
@@ -39,6 +40,7 @@ def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], weights
     target = Path(path)
     if target.suffix != SUFFIX:
         raise ModelError(f"the file name must end in {SUFFIX}, got {target.name!r}")
+    _check_safetensors()
     from safetensors.numpy import save
 
     text = json.dumps({"format": FORMAT, **header}, ensure_ascii=False, allow_nan=False, sort_keys=True)
@@ -49,9 +51,15 @@ def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], weights
         raise ModelError(f"cannot write the model to {target}: {error.strerror or error}") from error
 
 
+def _check_safetensors() -> None:
+    if lacking := say_lacking("a .safetensors file", "safetensors"):
+        raise ModelError(lacking)
+
+
 def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return the header and the arrays of a file that `write_model` wrote."""
     torch_part("network")  # says what to install before the file's own library is missed
+    _check_safetensors()
     text, arrays = _file_content(path)
     try:
         header = parse_json(text or "null")

@@ -14,6 +14,7 @@ from fragility.canonical import combine_digests, is_missing, row_digests
 from fragility.errors import DataError
 from fragility.evidence.rows import read_rows
 from fragility.evidence.tracing import trace_columns
+from fragility.ids import IdSpan, say_other_rows
 from fragility.models import Model
 from fragility.protocol import Protocol
 
@@ -53,10 +54,7 @@ def given_rows(
     place_of = {str(own_id): i for i, own_id in enumerate(rows.ids)}
     absent = [name for name in names if name not in place_of]
     if absent:
-        raise DataError(
-            f"the rows lack {len(absent)} of the {len(names)} audited ones, for example {absent[0]!r}; give the rows "
-            "that were audited, and name their ids with --id"
-        )
+        raise DataError(say_other_rows(len(absent), len(names), absent[0], IdSpan(names), IdSpan(rows.ids)))
     chosen = [place_of[name] for name in names]
     assert rows.frame is not None
     frame = rows.frame.iloc[chosen]

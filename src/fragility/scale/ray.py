@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from itertools import accumulate
 from typing import Any
 
@@ -22,6 +21,7 @@ from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.certificates import PART_ROWS, Extent
 from fragility.engines.trace import Progress
 from fragility.errors import ClusterError
+from fragility.libraries import say_lacking
 from fragility.protocol import Protocol
 from fragility.scale.addresses import check_answers
 from fragility.scale.making import FIRST_ROWS, Failure, MadePart, PartMaker, Task, limit_threads
@@ -29,7 +29,6 @@ from fragility.scale.source import RawPart, RowSource
 from fragility.scale.tables import Columns, check_ascending, check_part_rows, collect, prepare_table
 
 ATTEMPTS = 4  # at a part whose worker dies
-MISSING = "Ray is not installed; install it with `pip install fragility[ray]`"
 QUEUED = 2  # parts a worker has been given, so that it need not wait for the next
 
 
@@ -284,8 +283,8 @@ def _connected(count: int | None) -> Iterator[Any]:
 
 def check_installed() -> None:
     """Refuse to begin without Ray."""
-    if find_spec("ray") is None:
-        raise ClusterError(MISSING)
+    if lacking := say_lacking("an audit on Ray", "ray"):
+        raise ClusterError(lacking)
 
 
 def _library() -> Any:
@@ -295,7 +294,7 @@ def _library() -> Any:
         import ray
         import ray.data
     except ImportError as error:
-        raise ClusterError(MISSING) from error
+        raise ClusterError(say_lacking("an audit on Ray", "ray") or f"cannot load ray: {error}") from error
     return ray
 
 

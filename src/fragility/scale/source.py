@@ -29,6 +29,7 @@ from pyarrow import fs as arrow_fs
 
 from fragility.errors import DataError
 from fragility.evidence.fields import Field
+from fragility.evidence.rows import index_ids
 
 WILD = "*?["
 READ_BYTES = 1 << 20  # of a column at a time, so that a row group larger than memory can be read
@@ -179,6 +180,7 @@ class RowSource:
     target: str | None = None
     chosen: slice = field(default_factory=lambda: slice(None))  # of all rows; no negative bounds, no step
     csv: CsvFormat = field(default_factory=CsvFormat)
+    drop: tuple[str, ...] = ()  # columns to leave out, where they are there
     only: frozenset[str] | None = None  # columns to read, beside a stored index; None: all
 
     @property
@@ -304,8 +306,8 @@ class RowSource:
             frame = frame.drop(columns=self.id_column)
         else:
             ids = self._index_ids(frame, start)
-        if self.target is not None and self.target in frame.columns:
-            frame = frame.drop(columns=self.target)
+        gone = [name for name in (self.target, *self.drop) if name is not None and name in frame.columns]
+        frame = frame.drop(columns=gone)
         if frame.shape[1] == 0:
             raise DataError(f"{file.name} has no field left besides the id and target columns")
         numbered = self.id_column is None and isinstance(frame.index, pd.RangeIndex)
@@ -317,9 +319,7 @@ class RowSource:
         if isinstance(index, pd.RangeIndex):
             base, step = (index.start, index.step) if len(self.files) == 1 else (start, 1)
             return list(range(base, base + step * len(frame), step))
-        if isinstance(index, pd.MultiIndex):
-            return ["/".join(str(level) for level in key) for key in index]
-        return list(index.tolist())
+        return index_ids(index)
 
     def _pieces(self, file: SourceFile, rows: int) -> Iterator[pd.DataFrame]:
         """Return a file's rows in order, about ``rows`` at a time, in the types of the whole input."""
@@ -489,10 +489,11 @@ def open_source(
     rows: slice = slice(None),
     csv: CsvFormat | None = None,
     filesystem: arrow_fs.FileSystem | None = None,
+    drop: Sequence[str] = (),
 ) -> RowSource:
     """Return the rows that ``source`` names; nothing is read yet."""
     where, files = find_files(source, filesystem)
-    return RowSource(where, files, tuple(fields), id_column, target, rows, csv or CsvFormat())
+    return RowSource(where, files, tuple(fields), id_column, target, rows, csv or CsvFormat(), tuple(drop))
 
 
 def check_csv_lines(stream: pa.NativeFile, name: str, form: CsvFormat) -> None:

@@ -20,7 +20,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -31,13 +30,13 @@ from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.certificates import PART_ROWS, Extent
 from fragility.engines.trace import Progress
 from fragility.errors import ClusterError, DataError
+from fragility.libraries import say_lacking
 from fragility.protocol import Protocol
 from fragility.scale.addresses import check_answers
 from fragility.scale.making import FIRST_ROWS, Failure, InHand, MadePart, PartMaker, Task, limit_threads
 from fragility.scale.tables import Columns, TableAuditor, check_ascending, check_part_rows, collect, prepare_table
 
 ATTEMPTS = 4  # at a task whose process dies, where Spark is started here; elsewhere Spark's own setting holds
-MISSING = "Spark is not installed; install it with `pip install fragility[spark]`"
 JAVA = 17
 PLACE, NUMBER = "_fragility_place", "_fragility_number"  # of a row's part, and of the row among all
 
@@ -313,8 +312,8 @@ def _session(given: Any, count: int | None) -> Iterator[Any]:
 
 def check_ready() -> None:
     """Refuse to begin without Spark, or without the Java it needs."""
-    if find_spec("pyspark") is None:
-        raise ClusterError(MISSING)
+    if lacking := say_lacking("an audit on Spark", "pyspark"):
+        raise ClusterError(lacking)
     check_java()
 
 
@@ -322,7 +321,7 @@ def _library() -> Any:
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise ClusterError(MISSING) from error
+        raise ClusterError(say_lacking("an audit on Spark", "pyspark") or f"cannot load pyspark: {error}") from error
     return SparkSession
 
 

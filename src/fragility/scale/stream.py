@@ -8,7 +8,7 @@ the audit of the folder.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,6 +53,7 @@ def audit_files(
     *,
     id_column: str | None = None,
     target: str | None = None,
+    drop: Sequence[str] = (),
     rows: slice | None = None,
     resume: bool = False,
     claims: Extent = "full",
@@ -88,6 +89,8 @@ def audit_files(
         The column with a distinct id for each row; by default the index that pandas stored, else the row's number.
     target : str, optional
         A column of labels, kept away from the model; it need not be there.
+    drop : sequence of str, optional
+        Further columns that are kept away from the model; they need not be there.
     rows : slice, optional
         Only these rows, counted over all files.
     resume : bool, default=False
@@ -161,6 +164,7 @@ def audit_files(
         rows=_forward(rows),
         csv=csv,
         filesystem=filesystem,
+        drop=drop,
     )
     first = found.head(FIRST_ROWS)
     with placing_errors(found, first, protocol):
@@ -243,7 +247,7 @@ class _Run:
             "lattice": None if self.auditor.lattice is None else self.auditor.lattice.to_dict(),
             "columns": [
                 *(source.id_column, source.target, source.chosen.start, source.chosen.stop),
-                *(csv.separator, csv.encoding, csv.decimal),
+                *(csv.separator, csv.encoding, csv.decimal, *source.drop),
             ],
             "input": [[file.name, file.size] for file in source.files],
         }

@@ -13,6 +13,7 @@ from typing import Any
 from fragility.envelopes import Envelope, Signature
 from fragility.errors import VerificationError
 from fragility.files import read_bounded
+from fragility.libraries import say_lacking
 
 KEY_LIMIT = 2**20
 PUBLIC_SUFFIX = ".pub"
@@ -26,7 +27,7 @@ def _libraries() -> tuple[Any, Any, Any]:
         from securesystemslib import dsse, signer
     except ImportError as error:
         raise VerificationError(
-            "signatures need securesystemslib; install it with: pip install 'fragility[sign]'"
+            say_lacking("a signature", "securesystemslib", "cryptography") or f"cannot load its library: {error}"
         ) from error
     return signer, dsse, serialization
 

@@ -9,7 +9,7 @@ States near the edge are asked of the model itself, in one batch a chunk.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import queue
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,6 +29,7 @@ from fragility.engines.lattice.rule import FlipRule
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
+from fragility.libraries import say_lacking, suggest_extra
 from fragility.protocol import Protocol
 
 MOST_LIVE = 24  # groups whose subsets are tabulated
@@ -285,7 +286,10 @@ def whole_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budg
     """Return the lattice of an additive model, once it agreed with the model on a few states; None for any other."""
     native = native_for(rows, engine)
     rule = FlipRule.of(rows, protocol)
-    if native is None or importlib.util.find_spec("numba") is None or rule.clip_matters:
+    if native is None or rule.clip_matters:
+        return None
+    if lacking := say_lacking("the exact search of failing sets", "numba"):
+        suggest_extra(lacking)
         return None
     model = _additive(native.name, rows, protocol, rule)
     if model is None:
