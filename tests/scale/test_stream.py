@@ -240,6 +240,8 @@ import fragility.engines.linear.engine
 source, home = Path(sys.argv[1]), Path(sys.argv[2])
 model, protocol = pickle.loads((home / "model.pkl").read_bytes())
 seeds = [int(word) for word in sys.argv[3:]]
+# Load and compile here what all children need: they are to be killed at their own files.
+audit_files(model, source, protocol, home / "first", id_column="loan", rows=slice(0, 20))
 
 def child(target, resume, die_at=None):
     pid = os.fork()

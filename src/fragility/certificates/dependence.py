@@ -260,8 +260,8 @@ class BaselineComparison:
         every = self.under_all
         shown = ", ".join(str(own) for own in every[:SHOWN_IDS]) + (", ..." if len(every) > SHOWN_IDS else "")
         named = f" (rows {shown})" if every else ""
-        only = [f"{len(self.under_only(name))} under {name} alone" for name in self.baselines if self.under_only(name)]
-        also = f"; {', '.join(only)}" if only else ""
+        only = [f"{len(self.under_only(name))} under {name}" for name in self.baselines if self.under_only(name)]
+        also = f"; under one only: {', '.join(only)}" if only else ""
         return f"{len(every)} flip early under all {len(self.baselines)} baselines{named}{also}"
 
     def _share(self, count: int) -> str:
