@@ -399,8 +399,8 @@ def render_evaluation(evaluation: Evaluation) -> str:
         f"collapse from {rule.tau_collapse:g}, seed {rule.seed}."
     )
     parts.append(
-        f"Scores and labels share the baseline {evaluation.baseline}: how the ranking does where lost evidence takes other "
-        "values is not judged here."
+        f"Scores and labels share the baseline {evaluation.baseline}: how the ranking does where lost evidence takes "
+        "other values is not judged here."
     )
     if evaluation.predictive is not None:
         parts.append(_quality_line(evaluation.predictive))

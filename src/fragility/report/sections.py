@@ -104,7 +104,7 @@ def _baselines(found: Dependence) -> Part:
     entries = [(f"{one.name}{' (declared)' if place == 0 else ''}", one) for place, one in enumerate(found.baselines)]
     rows: list[Sequence[TableCell]] = [
         (
-            name, _share_cell(one.flips_after_one), _share_cell(one.flips_early), words.interval(one.flips_early),
+            name, _share_cell(one.flips_after_one), _share_cell(one.flips_early), phrases.interval(one.flips_early),
             _share_cell(one.never_flips), f"{one.median_budget:g}",
         )
         for name, one in entries
