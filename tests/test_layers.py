@@ -30,6 +30,7 @@ LAYERS: list[set[str]] = [  # lowest first
     {"reliability"},
     {"_lattice"},
     {"_audit"},
+    {"_dependence"},
     {"_verify"},
     {"ranking"},
     {"calibration", "resmlp"},

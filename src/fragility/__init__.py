@@ -12,11 +12,12 @@ from fragility.version import __version__
 
 if TYPE_CHECKING:
     from fragility._audit import audit
+    from fragility._dependence import compare_baselines
     from fragility._evaluate import Baselines, evaluate
     from fragility._verify import Verification, verify
     from fragility.bundled import load_credit_g
     from fragility.calibration import FragilityCalibratedClassifier, FragilityTemperature
-    from fragility.certificates import Certificate, Certificates, StoredAudit, open_audit
+    from fragility.certificates import BaselineComparison, Certificate, Certificates, StoredAudit, open_audit
     from fragility.display import CollapseDisplay, FragileCalibrationDisplay, FragilityMapDisplay, ReviewPolicyDisplay
     from fragility.errors import (
         CertificateError,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 # Public name -> its module, which is imported when the name is first used: pandas, scikit-learn and the rest take over
 # a second, and whoever asks for the version or mistypes an option should not wait for them.
 _HOME = {
+    "BaselineComparison": "certificates",
     "Baselines": "_evaluate",
     "Certificate": "certificates",
     "CertificateError": "errors",
@@ -91,6 +93,7 @@ _HOME = {
     "audit_files": "scale.stream",
     "choose_rate": "hardening",
     "check_proof": "trust",
+    "compare_baselines": "_dependence",
     "compare_scores": "ranking",
     "compare_searches": "search",
     "evaluate": "_evaluate",
@@ -110,6 +113,7 @@ _HOME = {
 }
 
 __all__ = [
+    "BaselineComparison",
     "Baselines",
     "Certificate",
     "CertificateError",
@@ -154,6 +158,7 @@ __all__ = [
     "audit_files",
     "check_proof",
     "choose_rate",
+    "compare_baselines",
     "compare_scores",
     "compare_searches",
     "evaluate",

@@ -76,6 +76,7 @@ class Evaluation:
     predictive: PredictiveMetrics | None  # None when the truth was not given
     model: str
     protocol_digest: str
+    baseline: str  # that scores and labels share
 
     def to_dict(self) -> dict[str, Any]:
         """Plain form; NaN as None."""
@@ -88,6 +89,7 @@ class Evaluation:
             "predictive": None if self.predictive is None else asdict(self.predictive),
             "model": self.model,
             "protocol_digest": self.protocol_digest,
+            "baseline": self.baseline,
         }
         plain: dict[str, Any] = without_nan(document)
         return plain
@@ -306,6 +308,7 @@ class _Work:
             predictive=None if truth is None else predictive_metrics(judged.probabilities, truth),
             model=judged.rows.model.kind,
             protocol_digest=certs.protocol.digest,
+            baseline=certs.protocol.baseline,
         )
 
 
@@ -400,6 +403,10 @@ def render_evaluation(evaluation: Evaluation) -> str:
     parts.append(
         f"Rule {rule.rule!r} over {rule.draws} draws, high confidence from {rule.tau_confidence:g}, "
         f"collapse from {rule.tau_collapse:g}, seed {rule.seed}."
+    )
+    parts.append(
+        f"Scores and labels share the baseline {evaluation.baseline}: how the ranking does where lost evidence takes "
+        "other values is not judged here."
     )
     if evaluation.predictive is not None:
         parts.append(_quality_line(evaluation.predictive))

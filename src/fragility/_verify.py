@@ -11,6 +11,7 @@ Checks, in this order, each reported whether or not an earlier one failed:
 6. recomputation every claim, or those of a random sample of rows, recomputed through the black-box engine
 7. lattice       where there is a lattice block: the same rows searched again as it declares, every set put to the
                  model, and the model asked about smaller sets as far as that is affordable
+8. baselines     where the finding was computed again under other baselines: the same, row by row
 
 Integers and names must be equal; floats may differ by the tolerance that follows from the protocol.
 """
@@ -33,9 +34,11 @@ import pandas as pd
 import pyarrow as pa
 
 from fragility._audit import Auditor, claims_from, input_row_digests
+from fragility._dependence import bound_under
 from fragility._lattice import LATTICE_ENGINES, confirm_lattice, largest_size
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.certificates import (
+    COMPARED_CLAIMS,
     PART_ROWS,
     PER_STEP,
     RANKED,
@@ -44,6 +47,7 @@ from fragility.certificates import (
     LatticeClaims,
     LatticeDeclaration,
     StoredAudit,
+    check_comparison,
     check_declaration,
     check_manifest,
     check_words,
@@ -62,6 +66,7 @@ from fragility.certificates import (
     most_exposed,
     open_audit,
     row_digests,
+    rows_to_compare,
 )
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
@@ -78,6 +83,7 @@ from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.scores import EPSILON
 from fragility.text import visible
+from fragility.words import and_words
 
 MAX_LISTED = 20
 MAX_KEPT = 10_000  # differences; what is wrong in more rows than this is counted only
@@ -294,7 +300,7 @@ def verify(
     if all(check.passed for check in checks) and not found.matched.all():
         raise VerificationError(_say_other_rows(loaded, found))
     checks += [_check_input(loaded, found), _check_recomputation(loaded, found)]
-    checks += _check_lattice(loaded, found)
+    checks += [*_check_lattice(loaded, found), *_check_baselines(loaded, found)]
     counts |= {"rows_given": found.rows_given, "rows_recomputed": found.recomputed}
     return Verification(tuple(checks), **counts, rows_unsearched=found.unsearched)
 
@@ -387,6 +393,7 @@ def _checked_rows(audit: Audit) -> _Loaded:
     digests, block_digests, wrong_digests, wrong = bytearray(), bytearray(), list[Difference](), list[str]()
     declared, count = audit.lattice_declaration, 0
     ranked: pa.Table | None = None
+    compared: pa.Table | None = None
     for table in audit.batches():
         claims = _claims_in(table, audit)
         bad = contradictions(claims, audit.protocol, audit.extent)
@@ -397,6 +404,7 @@ def _checked_rows(audit: Audit) -> _Loaded:
             block_digests += own
             wrong_digests += differing[: MAX_KEPT - len(wrong_digests)]
             ranked = _searchable(table, block, audit, ranked)
+        compared = _comparable(table, audit, compared)
         count += len(bad)
         wrong += [f"{name} of row {claims.ids[i]}" for i, name in bad[: 5 - len(wrong)]]
         keys.append(id_keys(claims.ids))
@@ -407,6 +415,7 @@ def _checked_rows(audit: Audit) -> _Loaded:
     if count:
         raise CertificateError(f"{count} claims contradict the other claims of their rows: {', '.join(wrong)}")
     _check_searched(audit, ranked)
+    _check_comparison(audit, compared)
     return _Loaded(audit, np.concatenate(keys), digests, tuple(wrong_digests), block_digests)
 
 
@@ -432,6 +441,34 @@ def _check_searched(audit: Audit, expected: pa.Table | None) -> None:
         told = "in another order" if missing is None and len(searched) == len(wanted) else f"without row {missing!r}"
         told = f"with {len(searched)} rows instead of {len(wanted)}" if len(searched) > len(wanted) else told
         raise CertificateError(f"the rows searched are not the most exposed confident ones of this audit: {told}")
+
+
+def _comparable(table: pa.Table, audit: Audit, before: pa.Table | None) -> pa.Table | None:
+    """Return the rows that must have been compared under other baselines, given those of earlier parts."""
+    if audit.manifest["baselines"] is None:
+        return None
+    rows = table.select(list(COMPARED_CLAIMS))
+    rows = rows if before is None else pa.concat_tables([before, rows])
+    chosen = rows_to_compare(rows.column("id").to_pylist(), rows.column("confidence").to_numpy())
+    return rows.take(pa.array(chosen))
+
+
+def _check_comparison(audit: Audit, expected: pa.Table | None) -> None:
+    """Refuse a comparison of baselines that is not that of these rows, or whose figures are not those of its table."""
+    if expected is None:
+        return
+    if _is_selection(audit):
+        raise CertificateError("the manifest compares the baselines of an audit, of which only a selection is here")
+    found = audit.baselines
+    if found is None:
+        raise CertificateError("the manifest speaks of other baselines, but their comparison is not here")
+    check_comparison(found, expected, audit.protocol)
+    stated, actual = audit.manifest["baselines"], found.section()
+    for name, value in actual.items():
+        if not identical(stated[name], value):
+            raise CertificateError(
+                f"the manifest states baselines.{name} {stated[name]!r:.200}, its table gives {value!r:.200}"
+            )
 
 
 def _is_selection(audit: Audit) -> bool:
@@ -673,6 +710,10 @@ class _Recomputed:
     unread: str | None = None
     bad_blocks: int = 0
     disputed: list[Difference] = field(default_factory=list)
+    # Of the comparison of baselines: rows recomputed, and those that do not hold.
+    compared: int = 0
+    bad_compared: int = 0
+    miscompared: list[Difference] = field(default_factory=list)
 
 
 def _chosen(n: int, sample: int | None, seed: int | None) -> Booleans:
@@ -733,6 +774,7 @@ def _recompute(loaded: _Loaded, place: int, rows: EvidenceRows, positions: Integ
     found.bad_rows += len({difference.row for difference in differences})
     found.differences += differences[: MAX_KEPT - len(found.differences)]
     _confirm_block(table, mine, audit, found)
+    _confirm_baselines(claims, mine, audit, found)
 
 
 def _digest_differences(table: pa.Table, rows: EvidenceRows, fresh: Claims, audit: Audit) -> list[Difference]:
@@ -783,6 +825,47 @@ def _confirm_block(table: pa.Table, rows: EvidenceRows, audit: Audit, found: _Re
     found.bad_blocks += len({dispute.row for dispute in confirmed.disputed})
     disputed = confirmed.disputed[: MAX_KEPT - len(found.disputed)]
     found.disputed += [Difference(*dispute) for dispute in disputed]
+
+
+def _confirm_baselines(claims: Claims, rows: EvidenceRows, audit: Audit, found: _Recomputed) -> None:
+    """Recompute the rows that were compared under other baselines, where they were."""
+    comparison = audit.baselines
+    if comparison is None:
+        return
+    place_of = {own_id: place for place, own_id in enumerate(comparison.ids)}
+    mine = [i for i, own_id in enumerate(claims.ids) if own_id in place_of]
+    if not mine:
+        return
+    places, few = [place_of[claims.ids[i]] for i in mine], rows.take(mine)
+    differences: list[Difference] = []
+    for name in comparison.baselines[1:]:
+        protocol = audit.protocol.with_baseline(name)
+        other = with_ties_settled(bound_under(few, protocol), claims.predicted[mine], protocol.resolution)
+        fresh = claims_from(trace_blackbox(other, protocol), other, protocol)
+        tolerance = _tolerances(fresh, protocol, declared_tolerance(protocol)["margin"])["exposure"]
+        budgets, exposures = comparison.flip_budgets(name)[places], comparison.exposures(name)[places]
+        pairs = {
+            f"flip_budget_{name}": (budgets, fresh.flip_budget, budgets != fresh.flip_budget),
+            f"exposure_{name}": (exposures, fresh.exposure, np.abs(exposures - fresh.exposure) > tolerance),
+        }
+        for column, (claimed, own, differs) in pairs.items():
+            wrong = np.flatnonzero(differs)
+            differences += [Difference(few.ids[i], column, claimed[i].item(), own[i].item()) for i in wrong]
+    found.compared += len(mine)
+    found.bad_compared += len({difference.row for difference in differences})
+    found.miscompared += differences[: MAX_KEPT - len(found.miscompared)]
+
+
+def _check_baselines(loaded: _Loaded, found: _Recomputed) -> list[Check]:
+    """Return the check of the comparison of baselines, if there is one."""
+    comparison = loaded.audit.baselines
+    if comparison is None or not found.recomputed:
+        return []
+    told = f"{found.bad_compared} rows do not hold" if found.bad_compared else "every claim holds"
+    others = and_words(list(comparison.baselines[1:]))
+    detail = f"{found.compared} of {len(comparison)} rows recomputed under {others}, {told}"
+    tolerance = declared_tolerance(loaded.protocol)["margin"]
+    return [Check("baselines", not found.bad_compared, detail, tolerance, tuple(found.miscompared))]
 
 
 def _check_lattice(loaded: _Loaded, found: _Recomputed) -> list[Check]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from fragility.certificates.parts import beside_name, encoded_part
 from fragility.errors import CertificateError, EngineError
 from fragility.words import NOT_SEARCHED, ONE_WAY
 
+audit_files = partial(fg.audit_files, other_baselines=False)  # their tests are in test_dependence
 pytest.importorskip("numba")
 FEW = 7
 
@@ -107,7 +109,7 @@ def test_without_confident_rows_nothing_is_searched(case, protocol, rows, tmp_pa
     certs = fg.audit(case.model, rows[unsure], protocol)
     assert certs.searched_ids == [] and certs.manifest["lattice"]["most_exposed"] == 1000
     rows[unsure].to_parquet(tmp_path / "rows.parquet")
-    stored = fg.audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "stored", part_rows=10)
+    stored = audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "stored", part_rows=10)
     assert stored.manifest["lattice"] == certs.manifest["lattice"]
     result = fg.verify(tmp_path / "stored", case.model, rows[unsure])
     assert result.complete and "none of these rows was searched" in str(result)
@@ -138,7 +140,7 @@ def test_parts_and_resumed_parts_give_the_bytes_of_an_audit_in_memory(
     certs = fg.audit(case.model, rows, protocol)
     expected = next(d for name, d in files_of(certs.save(tmp_path / "a")).items() if name.startswith("searched-"))
     for part_rows in (1, 13, 90):
-        stored = fg.audit_files(case.model, data, protocol, tmp_path / f"b{part_rows}", part_rows=part_rows)
+        stored = audit_files(case.model, data, protocol, tmp_path / f"b{part_rows}", part_rows=part_rows)
         assert stored.manifest == certs.manifest and stored.searched_ids == certs.searched_ids
         assert expected in files_of(tmp_path / f"b{part_rows}").values()
     assert files_of(tmp_path / "b90") == files_of(tmp_path / "a")
@@ -154,10 +156,10 @@ def test_parts_and_resumed_parts_give_the_bytes_of_an_audit_in_memory(
 
     monkeypatch.setattr(stream, "traced_part", stops)
     with pytest.raises(KeyboardInterrupt):
-        fg.audit_files(case.model, data, protocol, tmp_path / "c", part_rows=20)
+        audit_files(case.model, data, protocol, tmp_path / "c", part_rows=20)
     monkeypatch.setattr(stream, "traced_part", whole)
-    fg.audit_files(case.model, data, protocol, tmp_path / "c", part_rows=20, resume=True)
-    plain = fg.audit_files(case.model, data, protocol, tmp_path / "d", part_rows=20)
+    audit_files(case.model, data, protocol, tmp_path / "c", part_rows=20, resume=True)
+    plain = audit_files(case.model, data, protocol, tmp_path / "d", part_rows=20)
     assert files_of(tmp_path / "c") == files_of(tmp_path / "d") and plain.searched_ids == certs.searched_ids
 
 
@@ -184,7 +186,7 @@ def test_a_selection_keeps_what_was_searched_of_it(case, protocol, rows, few, tm
 
 def test_summaries_have_it_too(case, protocol, rows, few, tmp_path):
     rows.to_parquet(tmp_path / "rows.parquet")
-    stored = fg.audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "s", claims="summary")
+    stored = audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "s", claims="summary")
     certs = fg.audit(case.model, rows, protocol)
     assert stored.manifest["lattice"] == certs.manifest["lattice"]
     assert fg.verify(tmp_path / "s", case.model, rows).complete

@@ -166,6 +166,27 @@ def test_the_most_exposed_rows_are_searched_unless_said_otherwise(made, tmp_path
     assert ("smallest failing set" in run("show", tmp_path / "a", "--row", certs[0].id).out) == bool(certs.searched_ids)
 
 
+def test_the_finding_is_computed_under_other_baselines_unless_said_otherwise(made, tmp_path):
+    done = run(*audit_words(made), "--out", tmp_path / "a")
+    assert done.code == 0, done.err
+    certs = fg.Certificates.load(tmp_path / "a")
+    assert certs.baselines.baselines == ("typical", *certs.protocol.alternatives)
+    assert str(certs.baselines) in done.out and "model evaluations" not in done.err  # a linear model is read
+    assert "Does the finding depend on the baseline?" in (tmp_path / "a" / "report.html").read_text(encoding="utf-8")
+    off = run(*audit_words(made), "--other-baselines", "none", "--out", tmp_path / "b")
+    assert "(declared)" not in off.out and fg.open_audit(tmp_path / "b").baselines is None
+    assert "--other-baselines must be all or none, got 'some'" in refuse(
+        *audit_words(made), "--other-baselines", "some", "--out", tmp_path / "c"
+    )
+
+
+def test_what_other_baselines_cost_a_black_box_is_said_first(made, tmp_path):
+    done = run(*audit_words(made), "--engine", "blackbox", "--out", tmp_path / "a")
+    protocol = fg.open_audit(tmp_path / "a").protocol
+    most = 500 * protocol.states_per_row * len(protocol.alternatives)
+    assert f"on at most 500 confident rows: up to {most:,} model evaluations; --other-baselines none" in done.err
+
+
 def test_rates_need_the_search(made, tmp_path):
     said = refuse(*audit_words(made), "--rates", "0.05", "--no-lattice", "--out", tmp_path / "a")
     assert "--rates needs the search that --no-lattice leaves out" in said

@@ -54,10 +54,14 @@ def test_each_judge_is_its_own_held_out_stress():
     milder.coef_ = model.coef_ / 2
     protocol = fg.Protocol.fit(model, X_train)
     found = transfer_of(model, milder, X, X_train, (protocol, protocol))
-    for judged, stressors in zip(
-        (found.trained, *found.others), ((fg.Mask(), fg.Dropout()), (fg.Donor(),), (fg.Noise(),)), strict=True
-    ):
+    lost = (fg.Mask(), fg.Dropout())
+    judges = {found.trained.by: (protocol, lost)}
+    judges |= {f"baseline {name}": (protocol.with_baseline(name), lost) for name in protocol.alternatives}
+    judges |= {"values of other rows": (protocol, (fg.Donor(),)), "noise": (protocol, (fg.Noise(),))}
+    assert [judged.by for judged in (found.trained, *found.others)] == list(judges) and protocol.alternatives
+    for judged in (found.trained, *found.others):
+        declared, stressors = judges[judged.by]
         for share, one in ((judged.before, model), (judged.after, milder)):
-            labels = fg.label_brittle(one, X, protocol, fg.Stress(stressors), donors=X_train)
+            labels = fg.label_brittle(one, X, declared, fg.Stress(stressors), donors=X_train)
             assert share == pytest.approx(np.mean(labels.brittle[labels.high_confidence]))
     assert found.lines()[1][0].strip() == found.trained.by == f"baseline {protocol.baseline} (as in training)"

@@ -73,6 +73,10 @@ class InParts:
     def classes(self) -> tuple[object, ...]:
         return self.certs.classes
 
+    @property
+    def baselines(self) -> fg.BaselineComparison | None:
+        return self.certs.baselines
+
     def __len__(self) -> int:
         return len(self.certs)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from small_audits import InParts, small_audit, small_labels
+from small_audits import InParts, declared_model, small_audit, small_labels, whole_numbers
 
 import fragility as fg
 from fragility.errors import DataError
@@ -231,6 +231,44 @@ def test_labels_must_cover_the_rows_and_be_classes(certs) -> None:
         certs.report(labels={own: 17 for own in labels})
     as_text = {str(own): label for own, label in labels.items()}
     assert certs.report(labels=as_text).to_dict() == certs.report(labels=labels).to_dict()
+
+
+# --- other baselines ----------------------------------------------------------------------------------------
+
+
+def with_baselines(early: dict[str, int], rows: int = 100) -> fg.Certificates:
+    """A small audit and a comparison in which so many rows flip early under each other baseline."""
+    certs = small_audit(rows)
+    model, X = declared_model(), whole_numbers(rows, 1).to_numpy()
+    found = fg.compare_baselines(model, X, certs.protocol, certificates=certs)
+    table = found.table
+    for name, count in early.items():
+        budgets = np.where(np.arange(len(table)) < count, 2, found.depth + 1)
+        column = f"flip_budget_{name}"
+        place = table.column_names.index(column)
+        table = table.set_column(place, column, pa.array(budgets, type=pa.int32()))
+    return certs.with_baselines(fg.BaselineComparison(table, found.baselines, found.depth))
+
+
+def test_the_finding_under_other_baselines_is_told() -> None:
+    plain = small_audit(100)
+    assert "depend on the baseline?" not in plain.report().markdown
+    assert plain.report().summary.audits[0].dependence is None
+    own = fg.compare_baselines(declared_model(), whole_numbers(100, 1).to_numpy(), plain.protocol).figures[0]
+    alike = with_baselines({"median": own.flip_within_two, "mean": own.flip_within_two})
+    told = alike.report().markdown
+    assert (
+        "## Does the finding depend on the baseline?" in told and "The finding is stable across baselines: of" in told
+    )
+    other = with_baselines({"mean": 0})
+    report = other.report()
+    assert "This depends on the baseline: of" in report.markdown and "but 0% under mean" in report.markdown
+    assert "| typical (declared) |" in report.markdown and 'id="baselines"' in report.html
+    dependence = report.summary.audits[0].dependence
+    assert not dependence.stable and dependence.disagreeing == ("mean",)
+    assert dependence.under_all == () and report.to_dict()["audits"][0]["dependence"]["rows"] == dependence.rows
+    headline = report.markdown.split("## ")[1]
+    assert "depends on the baseline" in headline
 
 
 # --- several audits -----------------------------------------------------------------------------------------

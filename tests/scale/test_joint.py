@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import joblib
@@ -22,6 +23,7 @@ from fragility.errors import CertificateError, DataError
 from fragility.report import verify_command
 from fragility.scale import stream as stream_module
 
+audit_files = partial(fg.audit_files, other_baselines=False)  # their tests are in test_dependence
 pytest.importorskip("numba")
 ROWS, PART = 90, 40
 WAYS = {"lattice": {"lattice": True}, "rates": {"rates": 0.05}}
@@ -60,9 +62,9 @@ def test_the_block_of_files_is_the_block_in_memory_byte_for_byte(case, tmp_path,
     protocol, source = declared(case), tmp_path / "rows.parquet"
     rows = rows_of(case, source)
     whole = fg.audit(case.model, rows, protocol, **WAYS[way])
-    stored = fg.audit_files(case.model, source, protocol, tmp_path / "files", **WAYS[way])
+    stored = audit_files(case.model, source, protocol, tmp_path / "files", **WAYS[way])
     assert content(stored.folder) == content(whole.save(tmp_path / "memory"))
-    parts = fg.audit_files(case.model, source, protocol, tmp_path / "parts", part_rows=PART, **WAYS[way])
+    parts = audit_files(case.model, source, protocol, tmp_path / "parts", part_rows=PART, **WAYS[way])
     assert len(parts.part_names) == 3
     assert parts.manifest["lattice"] == whole.manifest["lattice"]
     found = fg.Certificates.load(parts.folder).table
@@ -77,7 +79,7 @@ def test_the_block_of_files_is_the_block_in_memory_byte_for_byte(case, tmp_path,
 def test_a_stored_audit_with_the_block_is_verified_part_by_part(case, tmp_path, claims) -> None:
     protocol, source = declared(case), tmp_path / "rows.parquet"
     rows = rows_of(case, source)
-    stored = fg.audit_files(case.model, source, protocol, tmp_path / "files", rates=0.05, claims=claims, part_rows=PART)
+    stored = audit_files(case.model, source, protocol, tmp_path / "files", rates=0.05, claims=claims, part_rows=PART)
     found = fg.verify(stored.folder, case.model, rows)
     assert found.complete and [check.name for check in found.checks][-1] == "lattice"
     assert "90 rows searched again" in found.checks[-1].detail
@@ -102,7 +104,7 @@ def test_a_block_forged_in_a_later_part_is_found(trees, tmp_path) -> None:
 def test_a_stored_audit_tells_the_block_as_its_certificates_do(trees, tmp_path) -> None:
     source = tmp_path / "rows.parquet"
     rows_of(trees, source)
-    stored = fg.audit_files(trees.model, source, declared(trees), tmp_path / "files", rates=0.05, part_rows=PART)
+    stored = audit_files(trees.model, source, declared(trees), tmp_path / "files", rates=0.05, part_rows=PART)
     certs = fg.Certificates.load(stored.folder)
     assert stored.lattice_declaration == certs.lattice_declaration is not None
     assert stored.by_id(57) == certs.by_id(57) and stored.by_id(57).failure_probability is not None
@@ -112,7 +114,7 @@ def test_a_stored_audit_tells_the_block_as_its_certificates_do(trees, tmp_path) 
     assert ours.fewer_suffice == theirs.fewer_suffice and ours.never_fails == theirs.never_fails
     assert ours.decisions_lost == pytest.approx(theirs.decisions_lost) and ours.decisions_lost > 0.0
     assert ours.mean_smallest_size == pytest.approx(theirs.mean_smallest_size)
-    plain = fg.audit_files(trees.model, source, declared(trees), tmp_path / "plain")
+    plain = audit_files(trees.model, source, declared(trees), tmp_path / "plain")
     with pytest.raises(CertificateError, match="have no failure_probability: audit with rates"):
         plain.most_fragile(by="failure_probability")
     assert not len(changes_between(plain, stored, 0.9).began)
@@ -122,7 +124,7 @@ def test_an_interrupted_block_goes_on_to_the_same_bytes_and_to_no_others(trees, 
     protocol, source = declared(trees), tmp_path / "rows.parquet"
     rows_of(trees, source)
     given = (trees.model, source, protocol)
-    whole = fg.audit_files(*given, tmp_path / "whole", rates=0.05, part_rows=PART)
+    whole = audit_files(*given, tmp_path / "whole", rates=0.05, part_rows=PART)
     finish = stream_module._Run._finish_part
 
     def fail_at_last(run, place, *given):
@@ -132,12 +134,12 @@ def test_an_interrupted_block_goes_on_to_the_same_bytes_and_to_no_others(trees, 
 
     monkeypatch.setattr(stream_module._Run, "_finish_part", fail_at_last)
     with pytest.raises(CertificateError, match="2 finished parts are kept"):
-        fg.audit_files(*given, tmp_path / "cut", rates=0.05, part_rows=PART)
+        audit_files(*given, tmp_path / "cut", rates=0.05, part_rows=PART)
     monkeypatch.undo()
     for others in ({"rates": 0.06}, {"lattice": True}, {}):
         with pytest.raises(DataError, match="another lattice block, or other rates of failure"):
-            fg.audit_files(*given, tmp_path / "cut", part_rows=PART, resume=True, **others)
-    again = fg.audit_files(*given, tmp_path / "cut", rates=0.05, part_rows=PART, resume=True)
+            audit_files(*given, tmp_path / "cut", part_rows=PART, resume=True, **others)
+    again = audit_files(*given, tmp_path / "cut", rates=0.05, part_rows=PART, resume=True)
     assert content(again.folder) == content(whole.folder)
 
 
@@ -152,7 +154,7 @@ def test_the_protocols_signature_goes_with_files_as_in_memory(trees, tmp_path) -
     public = fg.generate_key(tmp_path / "key")
     envelope = fg.sign(tmp_path / "protocol.json", tmp_path / "key")
     certs = fg.audit(trees.model, rows, protocol).with_protocol_signature(envelope)
-    stored = fg.audit_files(trees.model, source, protocol, tmp_path / "files", protocol_signature=envelope)
+    stored = audit_files(trees.model, source, protocol, tmp_path / "files", protocol_signature=envelope)
     assert content(stored.folder) == content(certs.save(tmp_path / "memory"))
     assert stored.protocol_signature == envelope.read_bytes()
     assert stored.take([3]).save(tmp_path / "few").is_dir()
@@ -161,14 +163,14 @@ def test_the_protocols_signature_goes_with_files_as_in_memory(trees, tmp_path) -
     assert list(stored.manifest)[-4:] == ["root_digest", "claims", "lattice", "protocol_signature"]
     with pytest.raises(CertificateError, match="signs the protocol"):
         other = fg.Protocol.fit(trees.model, trees.X_train, depth=2)
-        fg.audit_files(trees.model, source, other, tmp_path / "other", protocol_signature=envelope)
+        audit_files(trees.model, source, other, tmp_path / "other", protocol_signature=envelope)
 
 
 @pytest.mark.parametrize("given", [{}, {"rates": 0.05}, {"claims": "summary"}])
 def test_the_report_of_a_stored_audit_is_that_of_its_certificates(trees, tmp_path, given) -> None:
     source = tmp_path / "rows.parquet"
     rows_of(trees, source)
-    stored = fg.audit_files(trees.model, source, declared(trees), tmp_path / "files", part_rows=PART, **given)
+    stored = audit_files(trees.model, source, declared(trees), tmp_path / "files", part_rows=PART, **given)
     certs = fg.Certificates.load(stored.folder)
     labels = dict(enumerate(trees.model.predict(trees.X_test[:ROWS])))
     for words in ({}, {"labels": labels}):

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ from fragility.scale import journal as journal_module
 from fragility.scale import stream as stream_module
 from fragility.scale.batch import prepare
 
+audit_files = partial(fg.audit_files, other_baselines=False)  # their tests are in test_dependence
 KINDS = ("parquet", "csv", "csv.gz", "feather", "stream.arrow")
 
 
@@ -89,7 +91,7 @@ def saved(certs: fg.Certificates, folder: Path) -> Path:
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_of_every_kind_give_the_bytes_of_an_audit_in_memory(case, rows, protocol, certs, tmp_path, kind) -> None:
     source = write(rows, tmp_path / f"rows.{kind}")
-    stored = fg.audit_files(case.model, source, protocol, tmp_path / "files")
+    stored = audit_files(case.model, source, protocol, tmp_path / "files")
     assert content(tmp_path / "files") == content(saved(certs, tmp_path / "memory"))
     assert len(stored) == len(certs) and stored.engine == certs.engine == "trees"
 
@@ -103,9 +105,9 @@ def test_every_engine_gives_the_same_rows_in_parts(family, space, tmp_path) -> N
     X.to_parquet(tmp_path / "rows.parquet")
     whole = fg.audit(case.model, X, protocol)
     assert content(whole.save(tmp_path / "memory")) == content(
-        fg.audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "one").folder
+        audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "one").folder
     )
-    parts = fg.audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "many", part_rows=47)
+    parts = audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "many", part_rows=47)
     assert len(parts.part_names) == 4 and parts.engine == whole.engine
     assert parts.manifest["root_digest"] == whole.manifest["root_digest"]
     assert parts.manifest["input"] == whole.manifest["input"]
@@ -123,7 +125,7 @@ def test_the_size_of_the_parts_changes_nothing_but_the_files(
         few.to_parquet(folder / "rows.parquet", row_group_size=row_group)
     else:
         few.to_csv(folder / "rows.csv", index=False)
-    stored = fg.audit_files(case.model, folder / f"rows.{kind}", protocol, folder / "audit", part_rows=part_rows)
+    stored = audit_files(case.model, folder / f"rows.{kind}", protocol, folder / "audit", part_rows=part_rows)
     assert len(stored.part_names) == -(-len(few) // part_rows)
     assert stored.manifest["root_digest"] == whole.manifest["root_digest"]
     assert stored.manifest["input"] == whole.manifest["input"]
@@ -141,7 +143,7 @@ def test_folders_patterns_and_other_file_systems(case, rows, protocol, certs, tm
     sources = [(tmp_path / "rows", None), (home / "*.parquet", None), (f"file://{home}", None)]
     sources += [("rows/2026", local), ("rows/*/0?.parquet", local)]
     for k, (source, filesystem) in enumerate(sources):
-        stored = fg.audit_files(case.model, source, protocol, tmp_path / f"{k}", filesystem=filesystem)
+        stored = audit_files(case.model, source, protocol, tmp_path / f"{k}", filesystem=filesystem)
         assert content(stored.folder) == content(saved(certs, tmp_path / "memory")), source
 
 
@@ -151,15 +153,15 @@ def test_ids_labels_and_row_ranges(case, rows, protocol, tmp_path) -> None:
     for kind in ("parquet", "csv"):
         source = write(labelled, tmp_path / f"rows.{kind}")
         options = {"id_column": "loan", "target": "risk", "rows": slice(100, 250)}
-        stored = fg.audit_files(case.model, source, protocol, tmp_path / kind, part_rows=64, **options)
+        stored = audit_files(case.model, source, protocol, tmp_path / kind, part_rows=64, **options)
         expected = fg.audit(case.model, rows[100:250], protocol, ids=loans[100:250])
         assert pa.concat_tables(stored.batches()).equals(expected.table)
     indexed = rows.set_axis(pd.Index(loans, name="loan"))
     indexed.to_parquet(tmp_path / "indexed.parquet")
-    stored = fg.audit_files(case.model, tmp_path / "indexed.parquet", protocol, tmp_path / "indexed", part_rows=64)
+    stored = audit_files(case.model, tmp_path / "indexed.parquet", protocol, tmp_path / "indexed", part_rows=64)
     assert pa.concat_tables(stored.batches()).equals(fg.audit(case.model, indexed, protocol).table)
     rows[50:].to_parquet(tmp_path / "offset.parquet")
-    stored = fg.audit_files(case.model, tmp_path / "offset.parquet", protocol, tmp_path / "offset", part_rows=64)
+    stored = audit_files(case.model, tmp_path / "offset.parquet", protocol, tmp_path / "offset", part_rows=64)
     assert stored.take([0, 100])[1].id == 150
 
 
@@ -167,12 +169,10 @@ def test_numbers_as_ids_are_decided_over_the_whole_file(case, rows, protocol, tm
     """A part whose ids look like numbers does not make the ids of a table of texts numbers, nor lose their zeros."""
     texts = [f"{i:04d}" for i in range(399)] + ["last"]
     write(rows.assign(loan=texts), tmp_path / "rows.csv")
-    stored = fg.audit_files(
-        case.model, tmp_path / "rows.csv", protocol, tmp_path / "a", id_column="loan", part_rows=100
-    )
+    stored = audit_files(case.model, tmp_path / "rows.csv", protocol, tmp_path / "a", id_column="loan", part_rows=100)
     assert pa.concat_tables(stored.batches(["id"])).column("id").to_pylist() == texts
     write(rows.assign(loan=[*texts[:399], "0399"]), tmp_path / "rows.csv")
-    stored = fg.audit_files(case.model, tmp_path / "rows.csv", protocol, tmp_path / "b", id_column="loan")
+    stored = audit_files(case.model, tmp_path / "rows.csv", protocol, tmp_path / "b", id_column="loan")
     assert stored.by_id("7").id == 7
 
 
@@ -185,7 +185,7 @@ def test_columns_of_csv_files_have_the_types_of_training(tmp_path) -> None:
     protocol = fg.Protocol.fit(model, X, depth=3)
     X_test.to_csv(tmp_path / "rows.csv", index=False)
     whole = fg.audit(model, X_test, protocol)
-    stored = fg.audit_files(model, tmp_path / "rows.csv", protocol, tmp_path / "a", part_rows=90)
+    stored = audit_files(model, tmp_path / "rows.csv", protocol, tmp_path / "a", part_rows=90)
     assert stored.manifest["root_digest"] == whole.manifest["root_digest"]
     assert stored.manifest["input"] == whole.manifest["input"]
     spoiled = X_test.astype({"age": object})
@@ -194,7 +194,7 @@ def test_columns_of_csv_files_have_the_types_of_training(tmp_path) -> None:
     with pytest.raises(
         DataError, match=r"rows\.csv, line 379: column 'age' held numbers in the training data, 'old' is none"
     ):
-        fg.audit_files(model, tmp_path / "rows.csv", protocol, tmp_path / "b", part_rows=90)
+        audit_files(model, tmp_path / "rows.csv", protocol, tmp_path / "b", part_rows=90)
 
 
 def test_categories_are_those_of_the_whole_input(tmp_path) -> None:
@@ -204,14 +204,14 @@ def test_categories_are_those_of_the_whole_input(tmp_path) -> None:
     assert any(isinstance(dtype, pd.CategoricalDtype) for dtype in X.dtypes)
     X.to_parquet(tmp_path / "rows.parquet", row_group_size=50)
     whole = fg.audit(case.model, pd.read_parquet(tmp_path / "rows.parquet"), protocol)
-    stored = fg.audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "a", part_rows=60)
+    stored = audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "a", part_rows=60)
     assert pa.concat_tables(stored.batches()).equals(whole.table)
     for i in range(0, 400, 80):
         part = X[i : i + 80].reset_index(drop=True)
         nominal = part.select_dtypes("category").columns
         part = part.assign(**{name: part[name].cat.remove_unused_categories() for name in nominal})
         part.to_parquet(tmp_path / f"part{i:03d}.parquet")
-    stored = fg.audit_files(case.model, tmp_path / "part*.parquet", protocol, tmp_path / "b")
+    stored = audit_files(case.model, tmp_path / "part*.parquet", protocol, tmp_path / "b")
     assert stored.manifest["root_digest"] == whole.manifest["root_digest"]
 
 
@@ -240,6 +240,8 @@ import fragility.engines.linear.engine
 source, home = Path(sys.argv[1]), Path(sys.argv[2])
 model, protocol = pickle.loads((home / "model.pkl").read_bytes())
 seeds = [int(word) for word in sys.argv[3:]]
+# Load and compile here what all children need: they are to be killed at their own files.
+audit_files(model, source, protocol, home / "first", id_column="loan", rows=slice(0, 20))
 
 def child(target, resume, die_at=None):
     pid = os.fork()
@@ -294,7 +296,7 @@ def killed(tmp_path: Path, seeds: list[int]) -> None:
     kills = [int(line.split()[1]) for line in done.stdout.splitlines()]
     assert len(kills) == len(seeds) and sum(kills) >= len(seeds) // 2
     expected = content(tmp_path / "whole")
-    assert len(expected) == 18
+    assert len(expected) == 20
     for seed in seeds:
         assert content(tmp_path / f"killed{seed}") == expected, seed
 
@@ -332,13 +334,13 @@ def test_what_is_finished_is_kept_and_an_old_audit_stays_until_the_end(
     with monkeypatch.context() as patch:
         interrupted_after(4, patch)
         with pytest.raises(KeyboardInterrupt):
-            fg.audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50)
+            audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50)
     assert len(fg.open_audit(tmp_path / "a")) == 3
     assert _files(tmp_path / "a") == before
     with pytest.raises(CertificateError, match=r"interrupted audit with 4 finished parts; continue it with resume=Tru"):
-        fg.audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50)
-    stored = fg.audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50, resume=True)
-    fg.audit_files(case.model, table, protocol, tmp_path / "b", part_rows=50)
+        audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50)
+    stored = audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50, resume=True)
+    audit_files(case.model, table, protocol, tmp_path / "b", part_rows=50)
     assert content(tmp_path / "a") == content(tmp_path / "b") and len(stored) == 400
 
 
@@ -350,7 +352,7 @@ def test_only_what_is_missing_is_made_again(case, protocol, table, tmp_path, mon
     with monkeypatch.context() as patch:
         interrupted_after(5, patch)
         with pytest.raises(KeyboardInterrupt):
-            fg.audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50)
+            audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50)
     work = tmp_path / "a" / WORK_FOLDER
     damaged = next(work.glob("certificates-00002-*"))
     damaged.write_bytes(damaged.read_bytes()[:-1])
@@ -363,9 +365,9 @@ def test_only_what_is_missing_is_made_again(case, protocol, table, tmp_path, mon
     monkeypatch.setattr(
         journal_module.Journal, "write", lambda self, place, batch: made.append(place) or write_part(self, place, batch)
     )
-    fg.audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50, resume=True)
+    audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50, resume=True)
     assert made == [1, 2, 3, 4, 5, 6, 7]
-    fg.audit_files(case.model, table, protocol, tmp_path / "b", part_rows=50)
+    audit_files(case.model, table, protocol, tmp_path / "b", part_rows=50)
     assert content(tmp_path / "a") == content(tmp_path / "b")
 
 
@@ -373,10 +375,10 @@ def test_a_run_is_resumed_only_with_what_it_was_begun_with(case, rows, protocol,
     with monkeypatch.context() as patch:
         interrupted_after(2, patch)
         with pytest.raises(KeyboardInterrupt):
-            fg.audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50)
+            audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50)
 
     def resumed(model=case.model, protocol=protocol, source=table, **options):
-        return fg.audit_files(model, source, protocol, tmp_path / "a", **{"part_rows": 50, "resume": True, **options})
+        return audit_files(model, source, protocol, tmp_path / "a", **{"part_rows": 50, "resume": True, **options})
 
     other = fitted("credit_g", "logistic", "transformed").model
     deeper = fg.Protocol.fit(case.model, case.X_train, depth=3)
@@ -401,15 +403,15 @@ def test_an_input_that_changed_is_refused_though_its_size_has_not(case, rows, pr
     with monkeypatch.context() as patch:
         interrupted_after(3, patch)
         with pytest.raises(KeyboardInterrupt):
-            fg.audit_files(case.model, source, protocol, tmp_path / "a", part_rows=50)
+            audit_files(case.model, source, protocol, tmp_path / "a", part_rows=50)
     size, age = source.stat().st_size, rows.loc[60, "age"]
     other = 33 if age != 33 else 34
     write(rows.assign(age=rows["age"].where(rows.index != 60, other)), source)
     assert source.stat().st_size == size
     with pytest.raises(DataError, match=r"input has changed since the audit was interrupted: its rows 50 to 99 "):
-        fg.audit_files(case.model, source, protocol, tmp_path / "a", part_rows=50, resume=True)
+        audit_files(case.model, source, protocol, tmp_path / "a", part_rows=50, resume=True)
     write(rows, source)
-    assert len(fg.audit_files(case.model, source, protocol, tmp_path / "a", part_rows=50, resume=True)) == 400
+    assert len(audit_files(case.model, source, protocol, tmp_path / "a", part_rows=50, resume=True)) == 400
 
 
 def test_a_full_disk_costs_no_finished_part(case, protocol, table, tmp_path, monkeypatch) -> None:
@@ -417,7 +419,7 @@ def test_a_full_disk_costs_no_finished_part(case, protocol, table, tmp_path, mon
     with monkeypatch.context() as patch:
         interrupted_after(3, patch, full)
         with pytest.raises(CertificateError, match=r"No space left on device \(3 finished parts are kept; go on "):
-            fg.audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50)
+            audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50)
     with monkeypatch.context() as patch:  # the last step of all: the parts are in their places, the manifest is not
         replace = os.replace
 
@@ -428,11 +430,11 @@ def test_a_full_disk_costs_no_finished_part(case, protocol, table, tmp_path, mon
 
         patch.setattr(os, "replace", no_manifest)
         with pytest.raises(CertificateError, match=r"No space left on device \(8 finished parts are kept"):
-            fg.audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50, resume=True)
+            audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50, resume=True)
     interrupted_after(0, monkeypatch)  # nothing is left to be made
-    fg.audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50, resume=True)
+    audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50, resume=True)
     monkeypatch.undo()
-    fg.audit_files(case.model, table, protocol, tmp_path / "b", part_rows=50)
+    audit_files(case.model, table, protocol, tmp_path / "b", part_rows=50)
     assert content(tmp_path / "a") == content(tmp_path / "b")
 
 
@@ -443,7 +445,7 @@ def test_a_file_size_limit_is_one_sentence(case, protocol, table, tmp_path) -> N
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:
         with pytest.raises(CertificateError, match=r"cannot write the certificates to .*File too large"):
-            fg.audit_files(case.model, table, protocol, tmp_path / "a")
+            audit_files(case.model, table, protocol, tmp_path / "a")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, old)
@@ -454,20 +456,20 @@ def test_two_audits_into_one_folder(case, protocol, table, tmp_path) -> None:
     (tmp_path / "a").mkdir()
     refused = pytest.raises(CertificateError, match=r"another process is writing there; wait for it to end")
     with files.exclusive(tmp_path / "a"), refused:
-        fg.audit_files(case.model, table, protocol, tmp_path / "a")
-    assert len(fg.audit_files(case.model, table, protocol, tmp_path / "a")) == 400
+        audit_files(case.model, table, protocol, tmp_path / "a")
+    assert len(audit_files(case.model, table, protocol, tmp_path / "a")) == 400
 
 
 def test_other_files_stay_and_foreign_folders_are_refused(case, protocol, certs, table, tmp_path) -> None:
     certs.save(tmp_path / "a")
     (tmp_path / "a" / "notes.txt").write_text("mine")
-    fg.audit_files(case.model, table, protocol, tmp_path / "a", part_rows=100)
+    audit_files(case.model, table, protocol, tmp_path / "a", part_rows=100)
     assert (tmp_path / "a" / "notes.txt").read_text() == "mine"
     assert len(content(tmp_path / "a")) == 4 + 2 + 1  # parts, protocol and manifest, and theirs
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.txt").write_text("do not lose me")
     with pytest.raises(CertificateError, match=r"exists and is not an audit folder"):
-        fg.audit_files(case.model, table, protocol, tmp_path / "b")
+        audit_files(case.model, table, protocol, tmp_path / "b")
     assert list(_files(tmp_path / "b")) == ["thesis.txt"]
 
 
@@ -485,18 +487,18 @@ def test_what_cannot_be_read_is_named(case, rows, protocol, tmp_path) -> None:
     ]:
         (tmp_path / name).write_bytes(data)
         with pytest.raises(DataError, match=said):
-            fg.audit_files(case.model, tmp_path / name, protocol, tmp_path / "a")
+            audit_files(case.model, tmp_path / name, protocol, tmp_path / "a")
     for source, said in [
         (tmp_path / "none.parquet", "does not exist"),
         (tmp_path / "*.pq", "names no table"),
         ("nonsense://x/y.parquet", "cannot open nonsense://x/y.parquet"),
     ]:
         with pytest.raises(DataError, match=said):
-            fg.audit_files(case.model, source, protocol, tmp_path / "a")
+            audit_files(case.model, source, protocol, tmp_path / "a")
     rows[:5].to_parquet(tmp_path / "1.parquet")
     rows[:5].drop(columns="age").to_parquet(tmp_path / "2.parquet")
     with pytest.raises(DataError, match=r"2\.parquet has other columns than the files before it, for example 'age'"):
-        fg.audit_files(case.model, tmp_path / "[12].parquet", protocol, tmp_path / "a")
+        audit_files(case.model, tmp_path / "[12].parquet", protocol, tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 
@@ -511,16 +513,16 @@ def test_an_unreadable_part_of_the_input_costs_nothing_that_is_finished(
     good = (home / "3.parquet").read_bytes()
     (home / "3.parquet").write_bytes(good[:500] + b"\0" * 200 + good[700:])
     with pytest.raises(DataError, match=r"3\.parquet could not be read.*3 finished parts are kept; go on"):
-        fg.audit_files(case.model, home, protocol, tmp_path / "a", part_rows=100)
+        audit_files(case.model, home, protocol, tmp_path / "a", part_rows=100)
     (home / "3.parquet").write_bytes(good)
-    assert len(fg.audit_files(case.model, home, protocol, tmp_path / "a", part_rows=100, resume=True)) == 400
+    assert len(audit_files(case.model, home, protocol, tmp_path / "a", part_rows=100, resume=True)) == 400
 
 
 def test_ids_that_come_twice_are_found_in_whatever_parts(case, rows, protocol, tmp_path) -> None:
     write(rows.assign(loan=[*range(399), 7]), tmp_path / "rows.parquet")
     for part_rows in (400, 60):
         with pytest.raises(DataError, match=r"ids must be distinct, 7 appears"):
-            fg.audit_files(
+            audit_files(
                 case.model, tmp_path / "rows.parquet", protocol, tmp_path / "a", id_column="loan", part_rows=part_rows
             )
         shutil.rmtree(tmp_path / "a", ignore_errors=True)
@@ -535,7 +537,7 @@ def test_words_that_are_no_choice(case, protocol, table, tmp_path) -> None:
         r"rows 900: selects none of the rows": {"rows": slice(900, None)},
     }.items():
         with pytest.raises(DataError, match=said):
-            fg.audit_files(case.model, table, protocol, tmp_path / "a", **options)
+            audit_files(case.model, table, protocol, tmp_path / "a", **options)
 
 
 def test_a_model_that_contradicts_itself_in_a_later_part_is_refused(case, rows, protocol, table, tmp_path) -> None:
@@ -554,14 +556,14 @@ def test_a_model_that_contradicts_itself_in_a_later_part_is_refused(case, rows, 
     raw = fg.Protocol.fit(Fickle(), case.X_train.query("age != 74"), depth=3, space="raw")
     rows.assign(age=rows["age"].where(rows.index != 390, 74)).query("age != 74 or index == 390").to_parquet(table)
     with pytest.raises(ModelError, match=r"own predict of Fickle differs"):
-        fg.audit_files(Fickle(), table, raw, tmp_path / "a", part_rows=50)
+        audit_files(Fickle(), table, raw, tmp_path / "a", part_rows=50)
 
 
 # --- summaries, progress, command line ----------------------------------------------------------------------
 
 
 def test_a_summary_holds_the_scores_and_verifies(case, rows, protocol, certs, table, tmp_path) -> None:
-    stored = fg.audit_files(case.model, table, protocol, tmp_path / "a", claims="summary", part_rows=150)
+    stored = audit_files(case.model, table, protocol, tmp_path / "a", claims="summary", part_rows=150)
     whole = pa.concat_tables(stored.batches())
     assert whole.equals(certs.table.select(whole.column_names)) and "path_margin" not in whole.column_names
     assert stored.manifest["root_digest"] == certs.manifest["root_digest"]
@@ -585,7 +587,7 @@ def test_a_summary_holds_the_scores_and_verifies(case, rows, protocol, certs, ta
 def test_progress_counts_rows(case, protocol, table, tmp_path) -> None:
     seen: list[tuple[int, int]] = []
     report = lambda done, total: seen.append((done, total))  # noqa: E731
-    fg.audit_files(case.model, table, protocol, tmp_path / "a", part_rows=150, progress=report)
+    audit_files(case.model, table, protocol, tmp_path / "a", part_rows=150, progress=report)
     assert seen == [(150, 400), (300, 400), (400, 400)]
 
 
@@ -596,7 +598,7 @@ def test_verify_reads_files_and_folders_in_parts(case, rows, protocol, tmp_path)
     shuffled.to_parquet(tmp_path / "shuffled.parquet")
     rows.assign(loan=range(400)).to_parquet(tmp_path / "rows.parquet")
     options = {"id_column": "loan"}
-    fg.audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "a", part_rows=70, **options)
+    audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "a", part_rows=70, **options)
     for name in ("rows", "shuffled"):
         source = open_source(tmp_path / f"{name}.parquet", fields=protocol.fields, **options)
         assert fg.verify(tmp_path / "a", case.model, source).complete
@@ -636,7 +638,7 @@ import joblib
 import fragility as fg
 home = Path(sys.argv[1])
 protocol = fg.Protocol.load(home / "protocol.json")
-fg.audit_files(joblib.load(home / "model.joblib"), home / sys.argv[2], protocol, home / sys.argv[3], part_rows=10000)
+audit_files(joblib.load(home / "model.joblib"), home / sys.argv[2], protocol, home / sys.argv[3], part_rows=10000)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 

@@ -3,6 +3,14 @@
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import EXTENTS, MEASURED, PER_STEP, Claims, Extent, contradictions, derived_claims
 from fragility.certificates.collection import RANKED_BY, Certificates, completed
+from fragility.certificates.dependence import (
+    COMPARED_CLAIMS,
+    COMPARED_ROWS,
+    BaselineComparison,
+    check_comparison,
+    comparison_table,
+    rows_to_compare,
+)
 from fragility.certificates.digests import FORMAT, context_digest, digest_from_text, digest_text, row_digests
 from fragility.certificates.folder import (
     MANIFEST_FILE,
@@ -54,6 +62,8 @@ from fragility.certificates.table import claims_of, schema_of, table_of
 __all__ = [
     "BEAM_WIDTH",
     "CLAIM",
+    "COMPARED_CLAIMS",
+    "COMPARED_ROWS",
     "CONFIDENT",
     "EXTENTS",
     "FORMAT",
@@ -69,6 +79,7 @@ __all__ = [
     "SEARCH_STATES",
     "WORK_FOLDER",
     "AuditSummary",
+    "BaselineComparison",
     "Certificate",
     "Certificates",
     "Claims",
@@ -77,12 +88,14 @@ __all__ = [
     "LatticeDeclaration",
     "StoredAudit",
     "check_classes",
+    "check_comparison",
     "check_declaration",
     "check_manifest",
     "check_words",
     "check_writable_folder",
     "claims_of",
     "commit",
+    "comparison_table",
     "completed",
     "context_digest",
     "contradictions",
@@ -111,6 +124,7 @@ __all__ = [
     "read_searched",
     "remove_unnamed",
     "row_digests",
+    "rows_to_compare",
     "schema_of",
     "seed_of",
     "table_of",

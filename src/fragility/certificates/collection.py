@@ -22,6 +22,7 @@ from fragility.arrays import Floats
 from fragility.canonical import combine_digests, digest_bytes
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import PER_STEP, Claims, Extent
+from fragility.certificates.dependence import COMPARED_CLAIMS, BaselineComparison, check_comparison
 from fragility.certificates.digests import context_digest, digest_from_text, row_digests
 from fragility.certificates.folder import read_folder, read_protocol_signature, without_files, write_folder
 from fragility.certificates.lattice import (
@@ -67,6 +68,8 @@ class Certificates:
         What binds the rest: model, input, engine, versions and digests.
     protocol_signature : bytes, optional
         The envelope that signed the protocol before the audit, where the manifest names one.
+    baselines : BaselineComparison, optional
+        The same confident rows under every baseline that the model admits, where the manifest says so.
 
     See Also
     --------
@@ -80,11 +83,13 @@ class Certificates:
         protocol: Protocol,
         manifest: Mapping[str, Any],
         protocol_signature: bytes | None = None,
+        baselines: BaselineComparison | None = None,
     ) -> None:
         self.table = table
         self.protocol = protocol
         self.manifest: dict[str, Any] = dict(manifest)
         self.protocol_signature = protocol_signature
+        self.baselines = baselines
 
     @classmethod
     def build(cls, claims: Claims, protocol: Protocol, manifest: Mapping[str, Any]) -> Certificates:
@@ -138,7 +143,30 @@ class Certificates:
         if count is not None:
             table = join_block(own, table, declaration)
         declared = {**declaration.to_dict(), "root_digest": combine_digests(digests)}
-        return Certificates(table, self.protocol, {**self.manifest, "lattice": declared}, self.protocol_signature)
+        manifest = {**self.manifest, "lattice": declared}
+        return Certificates(table, self.protocol, manifest, self.protocol_signature, self.baselines)
+
+    def with_baselines(self, comparison: BaselineComparison) -> Certificates:
+        """Return the same certificates with a comparison of baselines.
+
+        Parameters
+        ----------
+        comparison : BaselineComparison
+            What :func:`compare_baselines` made of these certificates.
+
+        Returns
+        -------
+        Certificates
+            The manifest states the figures; the comparison is saved, verified and reported with the certificates.
+
+        Raises
+        ------
+        CertificateError
+            The comparison is of other rows or other baselines.
+        """
+        check_comparison(comparison, self.table.select(list(COMPARED_CLAIMS)), self.protocol)
+        manifest = {**self.manifest, "baselines": comparison.section()}
+        return Certificates(self.table, self.protocol, manifest, self.protocol_signature, comparison)
 
     @property
     def classes(self) -> tuple[ClassLabel, ...]:
@@ -302,7 +330,8 @@ class Certificates:
     def take(self, positions: Sequence[int] | npt.NDArray[Any]) -> Certificates:
         """Return the certificates at these positions (or where a mask is true), as certificates of their own.
 
-        The manifest goes on to say how many rows were audited, so :func:`verify` tells a selection from the whole.
+        The manifest goes on to say how many rows were audited, so :func:`verify` tells a selection from the whole. A
+        comparison of baselines is of the whole audit, and is left out.
 
         Parameters
         ----------
@@ -316,7 +345,7 @@ class Certificates:
         """
         table = self.table.take(pa.array(_positions(positions, len(self)), type=pa.int64()))
         root = combine_digests(digest_from_text(text) for text in table.column("digest").to_pylist())
-        derived: dict[str, Any] = {"rows": len(table), "root_digest": root}
+        derived: dict[str, Any] = {"rows": len(table), "root_digest": root, "baselines": None}
         if self.manifest["lattice"] is not None:
             texts = table.column("lattice_digest").drop_null().to_pylist()  # null: not searched
             roots = combine_digests(digest_from_text(text) for text in texts)
@@ -343,7 +372,7 @@ class Certificates:
         """
         envelope = read_protocol_signature(path, self.protocol.digest)
         words = {**self.manifest, "protocol_signature": digest_bytes(envelope)}
-        return Certificates(self.table, self.protocol, words, envelope)
+        return Certificates(self.table, self.protocol, words, envelope, self.baselines)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Return the table piece by piece, in order, for what must not depend on how many rows there are.
@@ -501,6 +530,10 @@ class Certificates:
         table, beside, declared = self.table, dict[str, pa.Table](), self.lattice_declaration
         if declared is not None and declared.is_partial:
             table, beside["searched"] = split_block(table, declared)
+        if self.manifest["baselines"] is not None:
+            if self.baselines is None:
+                raise CertificateError("the manifest speaks of other baselines, but their comparison is not here")
+            beside["baselines"] = self.baselines.table
         return write_folder(folder, cut(table), self.protocol, self.manifest, self.protocol_signature, beside)
 
     @classmethod
@@ -525,7 +558,8 @@ class Certificates:
             The folder is malformed, incomplete or of an unknown version.
         """
         found = read_folder(Path(folder))
-        loaded = cls(found.table, found.protocol, without_files(found.manifest), found.protocol_signature)
+        manifest = without_files(found.manifest)
+        loaded = cls(found.table, found.protocol, manifest, found.protocol_signature, found.baselines)
         check_schema(loaded.table, loaded.protocol, loaded.classes, loaded._block_columns, extent=loaded.extent)
         return loaded
 
@@ -537,6 +571,7 @@ def completed(
     extent: Extent,
     *,
     lattice: Mapping[str, Any] | None = None,
+    baselines: Mapping[str, Any] | None = None,
     protocol_signature: str | None = None,
 ) -> dict[str, Any]:
     """Return a manifest with the fields that follow from the certificates."""
@@ -546,6 +581,7 @@ def completed(
         "root_digest": root_digest,
         "claims": extent,
         "lattice": None if lattice is None else dict(lattice),
+        "baselines": None if baselines is None else dict(baselines),
         "protocol_signature": protocol_signature,
     }
 

@@ -5,8 +5,8 @@ finding is stable across baselines if for every other baseline b
 
     c / 2 <= c_b <= 2 c     or     |c_b - c| <= 0.02 n,
 
-else it depends on the baseline (SPEC section 16). The rows are the confident ones with the smallest row digests, which
-is as good as drawn at random, and does not depend on the order of the rows or on their parts.
+else it depends on the baseline (SPEC section 16). The rows are the confident ones whose ids have the smallest hashes,
+which is as good as drawn at random, and does not depend on the order of the rows, on their parts or on the protocol.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ import pyarrow as pa
 
 from fragility.arrays import Floats, Integers
 from fragility.certificates.summary import CONFIDENT
-from fragility.certificates.table import ID_TYPES, _floats, _whole
+from fragility.certificates.table import ID_TYPES, _floats, _id_array, _whole
 from fragility.errors import CertificateError
+from fragility.ids import id_keys
+from fragility.protocol import Protocol
 from fragility.scores import EARLY
 from fragility.text import aligned
 from fragility.words import and_words
@@ -30,15 +32,16 @@ from fragility.words import and_words
 COMPARED_ROWS = 500
 FACTOR, POINTS = 2, 50  # the share may change by a factor of 2, or by 1/50 of the rows
 STABLE, DEPENDS = "stable", "depends"
+COMPARED_CLAIMS = ("id", "confidence", "flip_budget", "exposure")  # what is read of an audit
 SHOWN_EXPOSED = 10
 SHOWN_IDS = 10
 
 
-def smallest_digests(table: pa.Table, count: int) -> Integers:
-    """Return the positions of the confident rows with the smallest digests, in the order of these."""
-    confident = np.flatnonzero(table.column("confidence").to_numpy() >= CONFIDENT)
-    digests = table.column("digest").take(pa.array(confident)).to_numpy(zero_copy_only=False).astype("S")
-    return np.asarray(confident[np.argsort(digests, kind="stable")][:count], dtype=np.int64)
+def rows_to_compare(ids: Sequence[Hashable], confidence: Floats, count: int = COMPARED_ROWS) -> Integers:
+    """Return the positions of the confident rows whose ids have the smallest hashes, in the order of these."""
+    confident = np.flatnonzero(confidence >= CONFIDENT)
+    keys = id_keys([ids[i] for i in confident.tolist()])
+    return np.asarray(confident[np.argsort(keys, kind="stable")][:count], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +260,8 @@ class BaselineComparison:
         every = self.under_all
         shown = ", ".join(str(own) for own in every[:SHOWN_IDS]) + (", ..." if len(every) > SHOWN_IDS else "")
         named = f" (rows {shown})" if every else ""
-        only = [f"{len(self.under_only(name))} under {name} alone" for name in self.baselines if self.under_only(name)]
-        also = f"; {', '.join(only)}" if only else ""
+        only = [f"{len(self.under_only(name))} under {name}" for name in self.baselines if self.under_only(name)]
+        also = f"; under one only: {', '.join(only)}" if only else ""
         return f"{len(every)} flip early under all {len(self.baselines)} baselines{named}{also}"
 
     def _share(self, count: int) -> str:
@@ -284,9 +287,9 @@ def _is_alike(own: int, other: int, rows: int) -> bool:
 # --- table --------------------------------------------------------------------------------------------------
 
 
-def comparison_table(ids: pa.Array, claims: Sequence[tuple[str, Integers, Floats]]) -> pa.Table:
+def comparison_table(ids: Sequence[Hashable], claims: Sequence[tuple[str, Integers, Floats]]) -> pa.Table:
     """Return the table of a comparison; claims: of each baseline its name, flip budgets and exposures."""
-    columns: dict[str, Any] = {"id": ids}
+    columns: dict[str, Any] = {"id": _id_array(ids)}
     for name, budgets, exposures in claims:
         columns[f"flip_budget_{name}"] = pa.array(budgets, type=pa.int32())
         columns[f"exposure_{name}"] = pa.array(exposures, type=pa.float64())
@@ -306,8 +309,30 @@ def check_comparison_table(table: pa.Table, baselines: Sequence[str], depth: int
         raise CertificateError(f"the table of baselines must have the columns id, {names}, of the format's types")
     if any(column.null_count for column in table.columns):
         raise CertificateError("the table of baselines holds nulls")
+    if not 1 <= len(table) <= COMPARED_ROWS:
+        raise CertificateError(f"the table of baselines has {len(table)} rows, from 1 to {COMPARED_ROWS} were expected")
     comparison = BaselineComparison(table, tuple(baselines), depth)
     for name in baselines:
         budgets, exposures = comparison.flip_budgets(name), comparison.exposures(name)
         if not ((budgets >= 1) & (budgets <= depth + 1)).all() or not ((exposures >= 0) & (exposures <= 1)).all():
             raise CertificateError(f"the table of baselines holds an impossible flip budget or exposure under {name}")
+
+
+def check_comparison(comparison: BaselineComparison, claims: pa.Table, protocol: Protocol) -> None:
+    """Refuse a comparison of other rows or baselines than an audit has.
+
+    claims: the columns COMPARED_CLAIMS of all rows of the audit, or of those that may be compared.
+    """
+    if comparison.baselines != (protocol.baseline, *protocol.alternatives) or comparison.depth != protocol.depth:
+        raise CertificateError(
+            f"the comparison is of the baselines {', '.join(comparison.baselines)}, the protocol has "
+            f"{', '.join((protocol.baseline, *protocol.alternatives))}"
+        )
+    chosen = rows_to_compare(claims.column("id").to_pylist(), claims.column("confidence").to_numpy())
+    rows = claims.take(pa.array(chosen))
+    if comparison.ids != tuple(rows.column("id").to_pylist()):
+        raise CertificateError("the comparison of baselines is of other rows than the format chooses from this audit")
+    own = {"flip_budget": comparison.flip_budgets, "exposure": comparison.exposures}
+    for name, stated in own.items():
+        if not np.array_equal(stated(protocol.baseline), rows.column(name).to_numpy()):
+            raise CertificateError(f"{name} in the comparison of baselines is not that of the certificates")

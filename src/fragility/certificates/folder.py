@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from fragility.canonical import digest_bytes
+from fragility.certificates.dependence import BaselineComparison, check_comparison_table
 from fragility.certificates.digests import FORMAT
 from fragility.certificates.lattice import LatticeDeclaration, declaration_in
 from fragility.certificates.manifest import SAVED_FIELDS, check_manifest, digest_in_name, kind_of, manifest_text
@@ -62,6 +63,7 @@ class AuditFolder:
     protocol: Protocol
     table: pa.Table
     protocol_signature: bytes | None = None
+    baselines: BaselineComparison | None = None
 
 
 # --- writing ------------------------------------------------------------------------------------------------
@@ -244,7 +246,7 @@ def read_folder(folder: Path) -> AuditFolder:
         searched = read_searched(folder, manifest, protocol)
         if searched is not None:
             table = join_block(table, *searched)
-        return AuditFolder(manifest, protocol, table, signature)
+        return AuditFolder(manifest, protocol, table, signature, read_comparison(folder, manifest, protocol))
 
     return _read_steady(folder, read)
 
@@ -260,6 +262,17 @@ def read_searched(
     block = decoded_part(content_of(folder, manifest, name), str(folder / name), protocol)
     check_block_table(block, declared)
     return block, declared
+
+
+def read_comparison(folder: Path, manifest: Mapping[str, Any], protocol: Protocol) -> BaselineComparison | None:
+    """Return the comparison of baselines of an audit; None where there is none."""
+    if manifest["baselines"] is None:
+        return None
+    (name,) = _named_as("baselines", manifest)
+    table = decoded_part(content_of(folder, manifest, name), str(folder / name), protocol)
+    baselines = (protocol.baseline, *protocol.alternatives)
+    check_comparison_table(table, baselines, protocol.depth)
+    return BaselineComparison(table, baselines, protocol.depth)
 
 
 def read_declarations(folder: Path) -> tuple[dict[str, Any], Protocol, bytes | None]:

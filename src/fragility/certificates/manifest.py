@@ -28,17 +28,18 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # A part of the certificates has its place in the input before that, counted from 00000.
 CONTENT_NAME = re.compile(
     r"(?P<kind>certificates)-(?P<place>\d{5,})-(?P<part>[0-9a-f]{16})\.parquet"
-    r"|(?P<beside>searched)-(?P<table>[0-9a-f]{16})\.parquet"
+    r"|(?P<beside>searched|baselines)-(?P<table>[0-9a-f]{16})\.parquet"
     r"|(?P<document>protocol|protocol-signature)-(?P<digest>[0-9a-f]{16})\.json"
 )
 VERSION = re.compile(r"[\w.+!-]{1,64}")
 
 FIELDS = (
     *("format", "claim", "limits", "protocol_digest", "training_digest", "model", "input", "engine", "tolerance"),
-    *("versions", "rows", "root_digest", "claims", "lattice", "protocol_signature"),
+    *("versions", "rows", "root_digest", "claims", "lattice", "baselines", "protocol_signature"),
 )
 SAVED_FIELDS = (*FIELDS, "files", "manifest_digest")
 LATTICE = (*DECLARED, "root_digest")
+BASELINES = ("rows", "figures", "rows_by_baselines", "verdict")
 PARTS = {
     "model": ("kind", "fingerprint", "classes", "probabilities", "partial"),
     "input": ("digest", "rows"),
@@ -85,6 +86,8 @@ def check_manifest(manifest: Mapping[str, Any], *, saved: bool) -> None:
         _check_names("lattice in the manifest", manifest["lattice"], LATTICE)
         root = manifest["lattice"]["root_digest"]
         _require(("lattice", "root_digest"), "a digest", root, _is_digest(root))
+    if manifest["baselines"] is not None:
+        _check_names("baselines in the manifest", manifest["baselines"], BASELINES)
     signature = manifest["protocol_signature"]
     _require(("protocol_signature",), "null or a digest", signature, signature is None or _is_digest(signature))
     if saved:
@@ -181,7 +184,7 @@ def _check_versions(versions: Any) -> None:
 
 
 def kind_of(name: str) -> str:
-    """Return what a data file holds, by its name: certificates, searched, protocol or protocol-signature."""
+    """Return what a data file holds, by its name: certificates, searched, baselines, protocol ..."""
     match = CONTENT_NAME.fullmatch(name)
     return "" if match is None else match["kind"] or match["beside"] or match["document"]
 
@@ -189,7 +192,9 @@ def kind_of(name: str) -> str:
 def tables_beside(manifest: Mapping[str, Any]) -> list[str]:
     """Return the kinds of tables that lie beside the parts, in the order in which the manifest names them."""
     lattice = manifest["lattice"]
-    return ["searched"] if lattice is not None and lattice["most_exposed"] is not None else []
+    searched = lattice is not None and lattice["most_exposed"] is not None
+    compared = manifest["baselines"] is not None
+    return [*(["searched"] if searched else []), *(["baselines"] if compared else [])]
 
 
 def _check_files(files: Any, others: list[str], signature: str | None) -> None:
@@ -205,8 +210,8 @@ def _check_files(files: Any, others: list[str], signature: str | None) -> None:
     if parts < 1 or named_as != expected:
         raise CertificateError(
             "files in the manifest must name the parts of the certificates in order, from 00000, then the table of "
-            "searched rows if only some were, then one protocol, then the envelope of protocol_signature if there is "
-            f"one, got {list(files)[:4]}"
+            "searched rows if only some were, that of the baselines if they were compared, then one protocol, then the "
+            f"envelope of protocol_signature if there is one, got {list(files)[:4]}"
         )
     if signature is not None and list(files.values())[-1] != signature:
         raise CertificateError("files in the manifest must name the envelope of protocol_signature, and no other")

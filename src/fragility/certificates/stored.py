@@ -17,9 +17,11 @@ import pyarrow.compute as pc
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import Extent
 from fragility.certificates.collection import Certificates, as_int, check_ranked_by, report_on
+from fragility.certificates.dependence import BaselineComparison
 from fragility.certificates.folder import (
     content_of,
     part_names,
+    read_comparison,
     read_declarations,
     read_manifest,
     read_searched,
@@ -88,6 +90,14 @@ class StoredAudit:
     def lattice_declaration(self) -> LatticeDeclaration | None:
         """What the lattice block was searched with; None without a block."""
         return declaration_in(self.manifest)
+
+    @cached_property
+    def baselines(self) -> BaselineComparison | None:
+        """The same confident rows under every baseline that the model admits; None where they were not compared."""
+        try:
+            return read_comparison(self.folder, self._saved, self.protocol)
+        except FileNotFoundError as error:
+            raise self._lost(Path(error.filename).name) from error
 
     @property
     def searched_ids(self) -> list[Hashable]:

@@ -64,7 +64,7 @@ from fragility.cli.tables import (
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 from fragility.cli.wording import in_options
 from fragility.errors import ClusterError, DataError, FragilityError, ProtocolError, VerificationError
-from fragility.words import artificial_in_words
+from fragility.words import and_words, artificial_in_words
 
 if TYPE_CHECKING:
     from fragility import fitting, scores
@@ -150,6 +150,16 @@ FailureRates = Annotated[
     ),
 ]
 
+OtherBaselines = Annotated[
+    str,
+    typer.Option(
+        "--other-baselines",
+        metavar="all|none",
+        help="Compute the finding again under all other baselines that the model admits, on at most 500 confident "
+        "rows, or under none.",
+    ),
+]
+
 DECLARED_BY_PROTOCOL = (
     "train", "groups", "baseline", "baseline_units", "depth", "reading", "smoothing", "space", "threshold",
     "positive",
@@ -184,6 +194,7 @@ def audit(
     positive: Positive = None,
     lattice: Lattice = None,
     rates: FailureRates = None,
+    other_baselines: OtherBaselines = "all",
     by: ByColumns = None,
     engine: Engine = "auto",
     rows: RowRange = None,
@@ -223,6 +234,8 @@ def audit(
         refuse_declared(context, "--protocol", DECLARED_BY_PROTOCOL)
     if rates is not None and lattice is False:
         raise DataError("--rates needs the search that --no-lattice leaves out; leave out one of the two")
+    if other_baselines not in ("all", "none"):
+        raise DataError(f"--other-baselines must be all or none, got {other_baselines!r}")
     signature = _protocol_signature(protocol, protocol_signature)
     plan_folder(out_dir)
     cluster = _workers(on, workers)
@@ -249,6 +262,8 @@ def audit(
     columns.check_dropped()
     _note_unlabelled(source, data)
     read_by(by or (), source.column_names)
+    if other_baselines == "all":
+        _announce_other_baselines(loaded, source, declared, engine)
     certs = fg.audit_files(
         loaded,
         data,
@@ -264,6 +279,7 @@ def audit(
         part_rows=PART_ROWS if part_rows is None else part_rows,
         lattice=lattice,
         rates=failing,
+        other_baselines=other_baselines == "all",
         protocol_signature=signature,
         csv=fg.CsvFormat(form.separator, form.encoding, form.decimal),
         workers=cluster,
@@ -272,6 +288,22 @@ def audit(
     labels = labels_of(source, len(certs), certs.classes)
     report = save_after_audit(certs, out_dir, labels, words, _given_rows(source, loaded, by), by or ())
     _print_summary(certs, out_dir, time.perf_counter() - started, report.summary.audits[0].segments)
+
+
+def _announce_other_baselines(model: fg.Model, source: RowSource, protocol: fg.Protocol, engine: str) -> None:
+    """Say what a model that can only be asked will be asked for, before it is."""
+    from fragility.certificates import COMPARED_ROWS
+    from fragility.engines.choice import native_for
+    from fragility.protocol import bind
+
+    few = source.head(1)
+    if not protocol.alternatives or native_for(bind(model, few.frame, protocol, few.ids), engine) is not None:
+        return
+    most = COMPARED_ROWS * protocol.states_per_row * len(protocol.alternatives)
+    note(
+        f"the finding is also computed under {and_words(protocol.alternatives)}, on at most {COMPARED_ROWS} confident "
+        f"rows: up to {most:,} model evaluations; --other-baselines none leaves them out"
+    )
 
 
 def _given_rows(source: RowSource, model: fg.Model, by: list[str] | None) -> GivenRows | None:
@@ -374,7 +406,7 @@ def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float, segments
     )
     if certs.protocol.artificial:
         console.print(escape(artificial_line(certs.protocol)))
-    for line in lattice_lines(certs, summary):
+    for line in [*lattice_lines(certs, summary), *dependence_lines(certs)]:
         console.print(escape(line))
     for shares in segments:
         console.print(segment_table(shares))
@@ -385,6 +417,19 @@ def artificial_line(protocol: fg.Protocol) -> str:
     """Say for which fields the baseline is a value that no training row has, and what to do about it."""
     remedy = "; --baseline typical takes one that exists" if protocol.baseline in ("mean", "zero") else ""
     return artificial_in_words(protocol.baseline, protocol.artificial) + remedy
+
+
+def dependence_lines(certs: fg.Certificates | fg.StoredAudit) -> list[str]:
+    """How much the finding depends on the baseline, as a table and in words."""
+    found = certs.baselines
+    if found is None:
+        return []
+    artificial = [
+        artificial_in_words(name, other)
+        for name in found.disagreeing
+        if (other := certs.protocol.with_baseline(name).artificial)
+    ]
+    return [*str(found).splitlines(), *artificial]
 
 
 def lattice_lines(certs: fg.Certificates | fg.StoredAudit, summary: AuditSummary) -> list[str]:

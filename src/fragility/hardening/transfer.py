@@ -3,6 +3,7 @@
 In training a lost group takes the baseline, so a model may learn that baseline instead of spreading its weight. The
 share of confident predictions that break is therefore judged again by failures with other values:
 
+    other baselines         groups and columns take each other baseline that the model admits (`Mask`, `Dropout`)
     values of other rows    groups take the values of other training rows (`Donor`)
     noise                   numbers are slightly off (`Noise`)
 
@@ -17,15 +18,17 @@ from typing import Any
 
 import numpy as np
 
+from fragility.arrays import Booleans
 from fragility.hardening.standing import line_of
 from fragility.protocol import Protocol
 from fragility.stress import Donor, Dropout, Mask, Noise, Stress, label_brittle
+from fragility.stress.declaration import Stressor
 from fragility.words import and_words
 
 LEAST_FALL = 0.01
 LEAST_RELATIVE_FALL = 0.1
-DONORS, NOISE = "values of other rows", "noise"
-JUDGES = {"trained": (Mask(), Dropout()), DONORS: (Donor(),), NOISE: (Noise(),)}
+LOST = (Mask(), Dropout())  # with the protocol's own baseline, as in training
+OTHER_VALUES: dict[str, Stressor] = {"values of other rows": Donor(), "noise": Noise()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +102,27 @@ def transfer_of(
         _brittle_shares(model, X, donors, protocol, ids, engine)
         for model, protocol in zip((before, after), protocols, strict=True)
     ]
-    judged = [Judged(by, share, shares[1][by]) for by, share in shares[0].items()]
+    judged = [Judged(by, share, shares[1][by]) for by, share in shares[0].items() if by in shares[1]]
     return Transfer(judged[0], tuple(judged[1:]))
 
 
 def _brittle_shares(model: Any, X: Any, donors: Any, protocol: Protocol, ids: Any, engine: str) -> dict[str, float]:
     """Return the brittle share of confident predictions by judge; the one that training used comes first."""
-    stress = Stress(tuple(stressor for own in JUDGES.values() for stressor in own))
-    labels = label_brittle(model, X, protocol, stress, donors=donors, ids=ids, engine=engine, progress=False)
-    confident = labels.high_confidence
-    names, broken = stress.names, labels.brittle_by[confident]
-    out: dict[str, float] = {}
-    for by, stressors in JUDGES.items():
-        own = [names.index(stressor.name) for stressor in stressors]
-        told = f"baseline {protocol.baseline} (as in training)" if by == "trained" else by
-        out[told] = float(broken[:, own].any(axis=1).mean()) if confident.any() else np.nan
-    return out
+
+    def breaks(declared: Protocol, stressors: Sequence[Stressor], lent: Any = None) -> Booleans:
+        """(confident rows, stressors) which stressor breaks a row."""
+        own = engine if declared.space == protocol.space else "auto"  # an engine that was insisted on may not read it
+        found = label_brittle(
+            model, X, declared, Stress(tuple(stressors)), donors=lent, ids=ids, engine=own, progress=False
+        )
+        return found.brittle_by[found.high_confidence]
+
+    broken = breaks(protocol, (*LOST, *OTHER_VALUES.values()), donors)
+    out = {f"baseline {protocol.baseline} (as in training)": _share(broken[:, : len(LOST)])}
+    for name in protocol.alternatives:
+        out[f"baseline {name}"] = _share(breaks(protocol.with_baseline(name), LOST))
+    return out | {by: _share(broken[:, [len(LOST) + i]]) for i, by in enumerate(OTHER_VALUES)}
+
+
+def _share(broken: Booleans) -> float:
+    return float(broken.any(axis=1).mean()) if len(broken) else np.nan

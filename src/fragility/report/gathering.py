@@ -9,8 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from fragility.certificates import BaselineComparison
+from fragility.certificates.dependence import STABLE
 from fragility.errors import DataError
 from fragility.evidence.replacements import Replacement, fields_of_groups, find_replacements
+from fragility.intervals import share_of
 from fragility.models import Model
 from fragility.protocol import Protocol
 from fragility.report.comparison import paired_audits
@@ -21,9 +24,11 @@ from fragility.report.rows import GivenRows, lacking_field, with_values
 from fragility.report.summary import (
     AuditFacts,
     AuditNumbers,
+    BaselineNumbers,
     Byline,
     Case,
     DensityMap,
+    Dependence,
     GroupFacts,
     ProtocolFacts,
     ReportSummary,
@@ -142,6 +147,29 @@ def _numbers(one: Asked, settings: Settings, truth: dict[str, str] | None, coded
         accuracy=by_class["wrong"].accuracy() if "wrong" in by_class else None,
         reviews=tuple(tally.review(settings.risk) for tally in tallies),
         detailed=detailed,
+        dependence=None if audit.baselines is None else _dependence(audit.baselines, protocol),
+    )
+
+
+def _dependence(found: BaselineComparison, protocol: Protocol) -> Dependence:
+    rows = len(found)
+    return Dependence(
+        rows=rows,
+        stable=found.verdict == STABLE,
+        baselines=tuple(
+            BaselineNumbers(
+                name=one.baseline,
+                artificial=protocol.with_baseline(one.baseline).artificial,
+                flips_after_one=share_of(one.flip_within_one, rows),
+                flips_early=share_of(one.flip_within_two, rows),
+                never_flips=share_of(one.never_flip, rows),
+                median_budget=one.median_flip_budget,
+            )
+            for one in found.figures
+        ),
+        disagreeing=found.disagreeing,
+        under_all=tuple(str(own) for own in found.under_all),
+        under_only=tuple((name, len(found.under_only(name))) for name in found.baselines),
     )
 
 

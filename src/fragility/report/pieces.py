@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats, Integers
+from fragility.certificates import BaselineComparison
 from fragility.errors import CertificateError
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol as Pi
@@ -33,6 +34,11 @@ class Audit(Protocol):
     @property
     def classes(self) -> tuple[ClassLabel, ...]:
         """The model's classes."""
+        ...
+
+    @property
+    def baselines(self) -> BaselineComparison | None:
+        """The same rows under other baselines, where they were compared."""
         ...
 
     def __len__(self) -> int: ...

@@ -33,6 +33,7 @@ from fragility.report.summary import (
     AuditNumbers,
     Case,
     ComparedSegments,
+    Dependence,
     GroupRole,
     PairedAudits,
     ReportSummary,
@@ -61,6 +62,7 @@ def _audit(audit: AuditNumbers, number: int, several: bool) -> list[Section]:
     level, prefix = (3, f"audit-{number}-") if several else (2, "")
     parts: list[Part] = [
         *([("finding", "The finding", finding(audit))] if several else []),  # a single audit's opens the report
+        *([_baselines(audit.dependence)] if audit.dependence is not None else []),
         _audited(audit),
         *(_segments(audit, shares, place) for place, shares in enumerate(audit.segments, start=1)),
         _budgets(audit),
@@ -93,6 +95,34 @@ def _audited(audit: AuditNumbers) -> Part:
     table = Table(f"The {counted(len(groups), 'evidence group')}", head, rows, folded=True, sortable=True)
     blocks: list[Block] = [Text([words.audited(audit)]), Facts(words.protocol_words(audit)), table]
     return "audited", "What was audited", blocks
+
+
+# --- baselines ----------------------------------------------------------------------------------------------
+
+
+def _baselines(found: Dependence) -> Part:
+    entries = [(f"{one.name}{' (declared)' if place == 0 else ''}", one) for place, one in enumerate(found.baselines)]
+    rows: list[Sequence[TableCell]] = [
+        (
+            name, _share_cell(one.flips_after_one), _share_cell(one.flips_early), phrases.interval(one.flips_early),
+            _share_cell(one.never_flips), f"{one.median_budget:g}",
+        )
+        for name, one in entries
+    ]  # fmt: skip
+    head = ("lost evidence becomes", "flip after one", "flip early", "95% interval", "never flip", "median k*")
+    caption = (
+        f"Share of {counted(found.rows, 'confident prediction')} that flip early, by baseline; lines are 95% intervals."
+    )
+    figure = Figure([figures.share_chart([(name, one.flips_early) for name, one in entries], "flip early")], caption)
+    verdict = words.dependence_words(found)
+    told = [
+        "The same confident predictions, chosen by a hash of their ids, under every baseline that the model admits. "
+        f"The finding {'is ' if found.stable else ''}{verdict}",
+        words.dependence_rows_words(found),
+        *words.artificial_words(found),
+    ]
+    table = Table("The finding under each baseline", head, rows)
+    return "baselines", "Does the finding depend on the baseline?", [Text(told), figure, table]
 
 
 # --- segments -----------------------------------------------------------------------------------------------

@@ -273,6 +273,30 @@ class ReviewView:
 
 
 @dataclass(frozen=True, slots=True)
+class BaselineNumbers:
+    """The compared predictions under one baseline."""
+
+    name: str
+    artificial: tuple[str, ...]  # fields for which it is a value that no training row has
+    flips_after_one: Share
+    flips_early: Share
+    never_flips: Share
+    median_budget: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dependence:
+    """The same confident predictions under every baseline that the model admits."""
+
+    rows: int
+    stable: bool
+    baselines: tuple[BaselineNumbers, ...]  # the declared one first
+    disagreeing: tuple[str, ...]
+    under_all: tuple[str, ...]  # ids of those that flip early under every baseline
+    under_only: tuple[tuple[str, int], ...]  # how many flip early under one baseline and no other
+
+
+@dataclass(frozen=True, slots=True)
 class AuditNumbers:
     """Everything the report says of one audit."""
 
@@ -287,6 +311,7 @@ class AuditNumbers:
     accuracy: Accuracy | None
     reviews: tuple[ReviewView, ...]
     detailed: bool  # False where the audit holds summary claims only
+    dependence: Dependence | None = None  # None where other baselines were not compared
     lacks_field: str | None = None  # a field that the rows given lack, so that no case shows its values
 
     @property

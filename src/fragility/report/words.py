@@ -19,6 +19,7 @@ from fragility.report.phrases import (
 from fragility.report.summary import (
     Accuracy,
     AuditNumbers,
+    Dependence,
     GroupRole,
     LatticeNumbers,
     ProtocolFacts,
@@ -30,6 +31,7 @@ from fragility.report.summary import (
 from fragility.segments import SegmentNumbers, SegmentShares
 from fragility.words import artificial_in_words
 
+SHOWN_ROWS = 20
 FEWEST_IN_A_FIFTH = 5
 FEW = 30  # fewer wrong or brittle rows than this do not tell two orders apart
 BASELINES = {
@@ -198,8 +200,9 @@ def headline(audit: AuditNumbers) -> list[str]:
     some = f"{early.count:,} of {counted(early.rows, focus_noun(audit)[:-1])}"
     told = f"{some} flip early, {with_interval(early)}: {EARLY_MEANS}."
     opening = [] if audit.confident.rows else [f"None of {counted(rows, 'prediction')} is {confident_words(audit)}."]
-    where = _where(audit)
-    return [" ".join([*opening, told]), *([] if where is None else [where])]
+    where, found = _where(audit), audit.dependence
+    depends = None if found is None or found.stable else f"This {dependence_words(found)}"
+    return [" ".join([*opening, told]), *(sentence for sentence in (where, depends) if sentence is not None)]
 
 
 def _sure(audit: AuditNumbers) -> str:
@@ -256,7 +259,42 @@ def all_of(audit: AuditNumbers) -> str:
 
 def finding(audit: AuditNumbers) -> list[str]:
     """Return what the predictions rest on, and what that means."""
-    return [_on_what(audit), _so_what(audit)]
+    found = audit.dependence
+    stable = [f"The finding is {dependence_words(found)}"] if found is not None and found.stable else []
+    return [_on_what(audit), _so_what(audit), *stable]
+
+
+def dependence_words(found: Dependence) -> str:
+    """Return whether the finding depends on the baseline, to follow on the finding."""
+    own, *others = found.baselines
+    some = counted(found.rows, "confident prediction")
+    said = f"of {some}, {percent(own.flips_early.value)} flip early under {own.name}"
+    if found.stable:
+        told = listed([f"{percent(one.flips_early.value)} under {one.name}" for one in others])
+        return f"stable across baselines: {said}, {told}."
+    apart = [f"{percent(one.flips_early.value)} under {one.name}" for one in others if one.name in found.disagreeing]
+    return f"depends on the baseline: {said}, but {listed(apart)}."
+
+
+def dependence_rows_words(found: Dependence) -> str:
+    """Return which predictions flip early whatever the baseline, and how many under only one."""
+    every = found.under_all
+    shown = f": rows {listed([brief(own) for own in every], SHOWN_ROWS)}" if every else ""
+    disputed = " Nobody can dispute these by the choice of a baseline." if every else ""
+    only = [f"{count:,} under {name}" for name, count in found.under_only if count]
+    rest = f" Under one baseline only: {listed(only)}." if only else ""
+    count = counted(len(every), "prediction flips", "predictions flip")
+    return f"{count} early under all {len(found.baselines)} baselines{shown}.{disputed}{rest}"
+
+
+def artificial_words(found: Dependence) -> list[str]:
+    """Return which of the baselines that disagree are values that the model has not seen."""
+    return [
+        f"{told[0].upper()}{told[1:]}."
+        for one in found.baselines
+        if one.artificial and one.name in (found.baselines[0].name, *found.disagreeing)
+        for told in [artificial_in_words(one.name, one.artificial)]
+    ]
 
 
 def _on_what(audit: AuditNumbers) -> str:

@@ -15,15 +15,16 @@ import pandas as pd
 import pyarrow as pa
 
 from fragility._audit import Auditor, certified, input_row_digests
+from fragility._dependence import compare_if_possible, stated_claims
 from fragility._lattice import declare_lattice, lattice_of_rows, no_lattice, search_most_exposed
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.certificates import (
     EXTENTS,
+    BaselineComparison,
     Extent,
     LatticeClaims,
     LatticeDeclaration,
     lattice_context,
-    most_exposed,
     with_block,
 )
 from fragility.engines.trace import HandedOver, Trace
@@ -74,6 +75,7 @@ class BatchAuditor:
     context: bytes  # what binds a row's digest to protocol and model
     extent: Extent
     lattice: LatticeDeclaration | None = None  # what the lattice block is searched with, where there is one
+    other_baselines: bool = False  # whether the finding is computed again under other baselines
 
     @property
     def model(self) -> Model:
@@ -104,7 +106,8 @@ class BatchAuditor:
     @property
     def choice(self) -> Choice:
         """The rows to keep for the end of the audit."""
-        return Choice(None if self.lattice is None else self.lattice.most_exposed)
+        declared = self.lattice
+        return Choice((declared.most_exposed or 0) if declared is not None else 0, self.other_baselines)
 
     def search_kept(self, keeper: Keeper) -> FoundBlock | None:
         """Return the block of the most exposed rows, the most exposed first; None where there is none."""
@@ -112,7 +115,7 @@ class BatchAuditor:
         if declared is None or declared.most_exposed is None:
             return None
         tables, digests, claims = list[pa.Table](), list[bytes](), list[pa.Table]()
-        for rows in keeper.alike():
+        for rows in keeper.chosen(keeper.choice.exposed):
             found: LatticeClaims | None = no_lattice(self.protocol)
             if len(rows):
                 bound = self.auditor.bind(frame_of(rows.frame), rows.ids)
@@ -123,8 +126,29 @@ class BatchAuditor:
             tables.append(table)
             digests += own
             claims.append(rows.claims)
-        order = most_exposed(pa.concat_tables(claims), declared.most_exposed)
-        return FoundBlock(pa.concat_tables(tables).take(pa.array(order)), b"".join(digests[i] for i in order))
+        order = keeper.choice.exposed(pa.concat_tables(claims))
+        table = pa.concat_tables(tables).take(pa.array(order, type=pa.int64()))
+        return FoundBlock(table, b"".join(digests[i] for i in order))
+
+    def compare_kept(self, keeper: Keeper) -> BaselineComparison | None:
+        """Return the confident rows under other baselines; None where there is nothing to compare."""
+        if not self.other_baselines:
+            return None
+        found, claims = list[BaselineComparison](), list[pa.Table]()
+        for rows in keeper.chosen(keeper.choice.to_compare):
+            if not len(rows):
+                return None
+            bound = self.auditor.bind(frame_of(rows.frame), rows.ids)
+            compared = compare_if_possible(
+                bound, self.protocol, stated_claims(rows.claims), self.engine, self.auditor.byte_budget
+            )
+            if compared is None:
+                return None
+            found.append(compared)
+            claims.append(rows.claims)
+        order = pa.array(keeper.choice.to_compare(pa.concat_tables(claims)), type=pa.int64())
+        table = pa.concat_tables([one.table for one in found]).take(order).combine_chunks()
+        return BaselineComparison(table, found[0].baselines, self.protocol.depth)
 
     def _with_block(
         self, table: pa.Table, block: LatticeClaims, declared: LatticeDeclaration
@@ -163,6 +187,7 @@ def prepare(
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     lattice: bool | None = None,
     rates: Any = None,
+    other_baselines: bool = False,
 ) -> BatchAuditor:
     """Return an auditor of batches, made ready on ``X``, the first rows to audit.
 
@@ -173,7 +198,8 @@ def prepare(
         raise DataError(f"claims must be one of {', '.join(EXTENTS)}, got {claims!r}")
     rows = bind(Model.wrap(model), frame_of(X), protocol, ids)
     ready = Auditor.of(rows, protocol, engine, byte_budget)
-    return BatchAuditor(ready, ready.context, claims, declare_lattice(rows, protocol, engine, rates, lattice))
+    declared = declare_lattice(rows, protocol, engine, rates, lattice)
+    return BatchAuditor(ready, ready.context, claims, declared, other_baselines and bool(protocol.alternatives))
 
 
 def frame_of(X: Any) -> Any:

@@ -43,6 +43,7 @@ WORDS = {
     "part_rows": "parts of another size",
     "claims": "another extent of claims",
     "lattice": "another lattice block, or other rates of failure",
+    "other_baselines": "another choice about other baselines",
     "columns": "other id, label or row options",
     "input": "other input files",
 }

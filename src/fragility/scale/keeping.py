@@ -6,16 +6,16 @@ come in. So no row is read twice, wherever it came from, and what is held does n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
-from fragility.certificates import RANKED, most_exposed
+from fragility.certificates import COMPARED_CLAIMS, RANKED, most_exposed, rows_to_compare
 
-KEPT_CLAIMS = ("id", *RANKED)
+KEPT_CLAIMS = tuple(dict.fromkeys((*COMPARED_CLAIMS, *RANKED)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,15 +40,24 @@ class KeptRows:
 class Choice:
     """Which rows are wanted in the end."""
 
-    most_exposed: int | None = None  # so many of the confident rows with the largest exposure
+    most_exposed: int = 0  # so many of the confident rows with the largest exposure
+    compared: bool = False  # the confident rows that are compared under other baselines
 
     def __bool__(self) -> bool:
-        return self.most_exposed is not None
+        return self.most_exposed > 0 or self.compared
+
+    def exposed(self, claims: pa.Table) -> list[int]:
+        """Return the positions of the most exposed rows, the most exposed first."""
+        return most_exposed(claims, self.most_exposed).tolist() if self.most_exposed else []
+
+    def to_compare(self, claims: pa.Table) -> list[int]:
+        """Return the positions of the rows to compare, in the order of the comparison."""
+        ids, confidence = claims.column("id").to_pylist(), claims.column("confidence").to_numpy()
+        return rows_to_compare(ids, confidence).tolist() if self.compared else []
 
     def of(self, claims: pa.Table) -> list[int]:
-        """Return the positions of the rows that are wanted among these, in their order."""
-        exposed = [] if self.most_exposed is None else most_exposed(claims, self.most_exposed).tolist()
-        return sorted(set(exposed))
+        """Return the positions of all rows that are wanted among these, in their order."""
+        return sorted({*self.exposed(claims), *self.to_compare(claims)})
 
     def among(self, frame: pd.DataFrame, ids: list[Any], certificates: pa.Table) -> KeptRows:
         """Return the rows of a part that may be wanted in the end."""
@@ -79,13 +88,24 @@ class Keeper:
                 left[own] = part.take(kept) if len(kept) < len(part) else part
         self.parts = left
 
-    def alike(self) -> list[KeptRows]:
+    def chosen(self, choose: Callable[[pa.Table], list[int]]) -> list[KeptRows]:
+        """Return the rows that a function chooses by their claims, at least one piece, each in the order it gives."""
+        pieces = self._alike()
+        wanted, start, out = choose(pa.concat_tables([piece.claims for piece in pieces])), 0, list[KeptRows]()
+        for piece in pieces:
+            mine = [place - start for place in wanted if start <= place < start + len(piece)]
+            start += len(piece)
+            out += [piece.take(mine)] if mine else []
+        return out or [pieces[0].take([])]
+
+    def _alike(self) -> list[KeptRows]:
         """Return the rows of all parts, at least one piece; parts whose fields have the same types are together."""
         found: dict[tuple[Any, ...], list[KeptRows]] = {}
         for place in sorted(self.parts):
             part = self.parts[place]
             found.setdefault((*part.frame.columns, *part.frame.dtypes), []).append(part)
-        return [_together(parts) for parts in found.values()] or ([] if self.none is None else [self.none])
+        assert self.none is not None  # an audit has a part
+        return [_together(parts) for parts in found.values()] or [self.none]
 
 
 def _together(parts: list[KeptRows]) -> KeptRows:

@@ -254,12 +254,12 @@ def finish_audit(
     alone: bool,
     envelope: bytes | None = None,
 ) -> None:
-    """Search the rows that were kept, bind the parts together and make them the folder's audit.
+    """Look closer at the rows that were kept, bind the parts together and make them the folder's audit.
 
     An envelope is the signature of its protocol.
     """
     root, input_digest, *lattice_root = journal.roots(records)
-    declared, found = auditor.lattice, auditor.search_kept(keeper)
+    declared, found, compared = auditor.lattice, auditor.search_kept(keeper), auditor.compare_kept(keeper)
     if declared is not None and declared.is_partial:
         declared = None if found is None else declared
         lattice_root = [] if found is None else [packed_digest(bytearray(found.digests))]
@@ -275,9 +275,11 @@ def finish_audit(
         root,
         auditor.extent,
         lattice=None if declared is None else {**declared.to_dict(), "root_digest": lattice_root[0]},
+        baselines=None if compared is None else compared.section(),
         protocol_signature=None if envelope is None else digest_bytes(envelope),
     )
     beside = {} if found is None else {"searched": found.table}
+    beside |= {} if compared is None else {"baselines": compared.table}
     commit(journal.target, journal.placed(records), auditor.protocol, whole, envelope, beside)
     journal.discard()
     if alone:

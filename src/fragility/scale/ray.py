@@ -201,7 +201,7 @@ def audit_dataset(
     with _connected(workers) as ray, _quiet_data():
         columns.check(ds.schema().names)
         if out is None:
-            function = ready(_head(ds.limit(FIRST_ROWS)), lattice=False)
+            function = ready(_head(ds.limit(FIRST_ROWS)), in_folder=False)
             return ds.map_batches(
                 _certify,
                 fn_args=([ray.put(function)],),

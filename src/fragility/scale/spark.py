@@ -167,7 +167,7 @@ def audit_dataframe(
     with _without_pandas_warning():
         if out is None:
             first = df.limit(FIRST_ROWS).toArrow()
-            function = ready(first, lattice=False)
+            function = ready(first, in_folder=False)
             shipped = _Shipped.on(df.sparkSession.sparkContext, function)
             schema = _spark_schema(function, first.schema.field(id_column).type)
             return df.mapInArrow(partial(_certify, shipped, part_rows), schema)

@@ -62,6 +62,7 @@ def audit_files(
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     lattice: bool | None = None,
     rates: Any = None,
+    other_baselines: bool = True,
     protocol_signature: str | os.PathLike[str] | None = None,
     csv: CsvFormat | None = None,
     filesystem: arrow_fs.FileSystem | None = None,
@@ -71,8 +72,8 @@ def audit_files(
     """Audit the rows of files, however many, and write one certificate for each row to a folder.
 
     The folder is the same, byte by byte, as :func:`audit` and :meth:`Certificates.save` write for rows that fit into
-    memory. Whatever interrupts the audit, the parts finished by then are kept, and ``resume=True`` goes on from there
-    to the same bytes.
+    memory, with :meth:`Certificates.with_baselines` between them unless ``other_baselines`` is False. Whatever
+    interrupts the audit, the parts finished by then are kept, and ``resume=True`` goes on from there to the same bytes.
 
     Parameters
     ----------
@@ -109,6 +110,10 @@ def audit_files(
         rows, where an engine can read the model.
     rates : float, mapping or Outages, optional
         As in :func:`audit`: how often evidence fails; also say how likely each decision is lost.
+    other_baselines : bool, default=True
+        Compute the finding again under the other baselines that the model admits, on at most 500 confident rows, as
+        :func:`compare_baselines` does. A model that can only be asked is then asked for up to 500 times
+        ``protocol.states_per_row`` further states for each baseline.
     protocol_signature : path, optional
         The envelope that :func:`sign` wrote for the protocol file before the audit; it is kept with the certificates.
     csv : CsvFormat, optional
@@ -178,6 +183,7 @@ def audit_files(
             byte_budget=byte_budget,
             lattice=lattice,
             rates=rates,
+            other_baselines=other_baselines,
         )
     with writing_into(out, patience=0.0) as (target_folder, alone), progress_bar("auditing", progress) as report:
         run = _Run(found, ready, Journal(target_folder), part_rows, report)
@@ -245,6 +251,7 @@ class _Run:
             "part_rows": self.part_rows,
             "claims": self.auditor.extent,
             "lattice": None if self.auditor.lattice is None else self.auditor.lattice.to_dict(),
+            "other_baselines": self.auditor.other_baselines,
             "columns": [
                 *(source.id_column, source.target, source.chosen.start, source.chosen.stop),
                 *(csv.separator, csv.encoding, csv.decimal, *source.drop),

@@ -76,9 +76,12 @@ def prepare_table(
     engine: str,
     claims: Extent,
     byte_budget: int = DEFAULT_BYTE_BUDGET,
-    lattice: bool | None = None,
+    in_folder: bool = True,
 ) -> TableAuditor:
-    """Return the function, made ready on the first rows; lattice as in ``audit``."""
+    """Return the function, made ready on the first rows.
+
+    in_folder: whether a folder will be written, with what ``audit_files`` finds when all rows were audited.
+    """
     if not first.num_rows:
         raise DataError("there are no rows to audit; at least one was expected")
     part = columns.part(first)
@@ -90,7 +93,8 @@ def prepare_table(
         engine=engine,
         claims=claims,
         byte_budget=byte_budget,
-        lattice=lattice,
+        lattice=None if in_folder else False,
+        other_baselines=in_folder,
     )
     return TableAuditor(ready, columns)
 

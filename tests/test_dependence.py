@@ -1,0 +1,326 @@
+"""How much a finding depends on the baseline: equal to audits under each, stable or not by the rule, hard to forge."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import naive_dependence
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipelines import fitted
+
+import fragility as fg
+from fragility import _dependence
+from fragility._verify import check_integrity
+from fragility.canonical import digest_bytes
+from fragility.certificates import BaselineComparison, dependence, manifest_text
+from fragility.certificates.parts import beside_name, encoded_part
+from fragility.errors import CertificateError, DataError, ModelError, ProtocolError
+
+FAMILIES = ("lightgbm", "logistic", "mlp")
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def case():
+    return fitted("credit_g", "lightgbm", "transformed")
+
+
+@pytest.fixture(scope="module")
+def protocol(case) -> fg.Protocol:
+    return fg.Protocol.fit(case.model, case.X_train, depth=4, severities=(0.5, 1.0))
+
+
+@pytest.fixture(scope="module")
+def rows(case) -> pd.DataFrame:
+    return case.X_test[:120].reset_index(drop=True)
+
+
+@pytest.fixture(scope="module")
+def certs(case, protocol, rows) -> fg.Certificates:
+    made = fg.audit(case.model, rows, protocol)
+    return made.with_baselines(fg.compare_baselines(case.model, rows, protocol, certificates=made))
+
+
+# --- what it says -------------------------------------------------------------------------------------------
+
+
+def test_it_equals_an_audit_under_each_baseline(family):
+    own = fitted("credit_g", family, "transformed")
+    protocol = fg.Protocol.fit(own.model, own.X_train, depth=4, severities=(0.5, 1.0))
+    X = own.X_test[:60]
+    found = fg.compare_baselines(own.model, X, protocol)
+    assert found.baselines == ("typical", *protocol.alternatives) and len(protocol.alternatives) >= 2
+    plain = fg.audit(own.model, X, protocol)
+    assert list(found.ids) == naive_dependence.chosen(plain.claims.ids, plain.claims.confidence)
+    for name in found.baselines:
+        under = fg.audit(own.model, X, protocol.with_baseline(name), lattice=False)
+        mine = [under.by_id(own_id) for own_id in found.ids]
+        assert found.flip_budgets(name).tolist() == [cert.flip_budget for cert in mine]
+        assert found.exposures(name) == pytest.approx([cert.exposure for cert in mine], abs=1e-9)
+    same = fg.compare_baselines(own.model, X, protocol, certificates=plain)
+    assert same.table.equals(found.table)
+
+
+def test_figures_equal_their_slow_twin(certs):
+    found = certs.baselines
+    for one in found.figures:
+        budgets, exposures = found.flip_budgets(one.baseline).tolist(), found.exposures(one.baseline).tolist()
+        twin = naive_dependence.figures(budgets, exposures, list(found.ids), found.depth)
+        assert {**twin, "most_exposed": tuple(twin["most_exposed"])} == {name: getattr(one, name) for name in twin}
+    counts = [one.flip_within_two for one in found.figures]
+    assert found.verdict == naive_dependence.verdict(counts, len(found))
+    early = {name: set(np.flatnonzero(found.flip_budgets(name) <= 2).tolist()) for name in found.baselines}
+    every = set.intersection(*early.values())
+    assert found.under_all == tuple(found.ids[i] for i in sorted(every))
+    for name in found.baselines:
+        others = set().union(*(rows for other, rows in early.items() if other != name))
+        assert found.under_only(name) == tuple(found.ids[i] for i in sorted(early[name] - others))
+    assert sum(found.section()["rows_by_baselines"]) == len(found)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_the_rule_equals_its_slow_twin(data):
+    rows = data.draw(st.integers(1, 500))
+    counts = data.draw(st.lists(st.integers(0, rows), min_size=2, max_size=4))
+    names = [f"b{i}" for i in range(len(counts))]
+    claims = [
+        (name, np.where(np.arange(rows) < count, 2, 5), np.zeros(rows))
+        for name, count in zip(names, counts, strict=True)
+    ]
+    found = BaselineComparison(dependence.comparison_table(list(range(rows)), claims), tuple(names), 4)
+    assert found.verdict == naive_dependence.verdict(counts, rows)
+    assert ("depends" in str(found)) == (found.verdict == "depends")
+
+
+@pytest.mark.parametrize(
+    ("counts", "verdict"),
+    [
+        ((100, 200), "stable"), ((100, 201), "depends"), ((100, 50), "stable"), ((100, 49), "depends"),
+        ((0, 10), "stable"), ((0, 11), "depends"), ((5, 15), "stable"), ((5, 16), "depends"),
+    ],
+)  # fmt: skip
+def test_the_edges_of_the_rule(counts, verdict):
+    """A factor of two, or two percentage points of 500 rows."""
+    claims = [(f"b{i}", np.where(np.arange(500) < count, 1, 5), np.zeros(500)) for i, count in enumerate(counts)]
+    found = BaselineComparison(dependence.comparison_table(range(500), claims), ("b0", "b1"), 4)
+    assert found.verdict == verdict and found.disagreeing == (("b1",) if verdict == "depends" else ())
+
+
+def test_at_most_500_rows_are_chosen_whatever_their_order():
+    ids, confidence = list(range(2000)), np.random.default_rng(0).uniform(0.85, 1.0, 2000)
+    chosen = [ids[i] for i in dependence.rows_to_compare(ids, confidence)]
+    assert len(chosen) == 500 and chosen == naive_dependence.chosen(ids, confidence)
+    order = np.random.default_rng(1).permutation(2000)
+    again = dependence.rows_to_compare([ids[i] for i in order], confidence[order])
+    assert [ids[order[i]] for i in again] == chosen
+
+
+def test_a_shallow_path_flips_nothing_by_not_flipping(case, rows):
+    shallow = fg.Protocol.fit(case.model, case.X_train, depth=1, severities=(1.0,))
+    found = fg.compare_baselines(case.model, rows, shallow)
+    for one in found.figures:
+        assert one.flip_within_one == one.flip_within_two == len(found) - one.never_flip
+
+
+def test_it_reads_as_a_table_and_as_plain_values(certs):
+    text, found = str(certs.baselines), certs.baselines
+    assert "typical (declared)" in text and "flip early under all" in text and found.sentence() in text
+    document = found.to_dict()
+    assert json.loads(json.dumps(document)) == document
+    assert {one["baseline"] for one in document["figures"]} == set(found.baselines) == set(document["under_only"])
+    assert found.to_pandas().columns[1] == "flip_budget_typical"
+
+
+def test_what_cannot_be_compared_is_one_sentence(case, protocol, rows, certs):
+    with pytest.raises(ProtocolError, match="stores no other baseline that the model admits"):
+        fg.compare_baselines(case.model, rows, protocol.with_baseline("missing"))
+    with pytest.raises(CertificateError, match="made under another protocol"):
+        fg.compare_baselines(case.model, rows, fg.Protocol.fit(case.model, case.X_train, depth=2), certificates=certs)
+    with pytest.raises(CertificateError, match="is not among the rows given"):
+        fg.compare_baselines(case.model, rows[:3], protocol, certificates=certs)
+    other = fitted("credit_g", "logistic", "transformed").model
+    with pytest.raises(CertificateError, match="are of another model"):
+        fg.compare_baselines(other, rows, protocol, certificates=certs)
+    unsure = rows[case.model.predict_proba(rows).max(axis=1) < 0.9]
+    with pytest.raises(CertificateError, match="no prediction is confident"):
+        fg.compare_baselines(case.model, unsure, protocol)
+    with pytest.raises(CertificateError, match="is of other rows"):
+        certs[:20].with_baselines(certs.baselines)
+
+
+# --- with the certificates ----------------------------------------------------------------------------------
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name[0] != "."}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_files_give_the_bytes_of_an_audit_in_memory(case, protocol, rows, certs, tmp_path, kind, monkeypatch):
+    monkeypatch.setattr(dependence, "COMPARED_ROWS", 9)
+    monkeypatch.setattr(dependence.rows_to_compare, "__defaults__", (9,))
+    made = fg.audit(case.model, rows, protocol)
+    made = made.with_baselines(fg.compare_baselines(case.model, rows, protocol, certificates=made))
+    assert len(made.baselines) == 9
+    expected = files_of(made.save(tmp_path / "memory"))
+    data = tmp_path / f"rows.{kind}"
+    rows.to_parquet(data) if kind == "parquet" else rows.to_csv(data, index=False)
+    for part_rows in (1, 17, 200):
+        stored = fg.audit_files(case.model, data, protocol, tmp_path / f"{part_rows}", part_rows=part_rows)
+        assert stored.manifest == made.manifest and stored.baselines.table.equals(made.baselines.table)
+    assert files_of(tmp_path / "200") == expected
+    off = fg.audit_files(case.model, data, protocol, tmp_path / "off", other_baselines=False)
+    assert off.manifest["baselines"] is None and off.baselines is None
+
+
+def test_it_is_kept_saved_verified_and_left_out_of_selections(case, rows, certs, tmp_path):
+    loaded = fg.Certificates.load(certs.save(tmp_path / "a"))
+    assert loaded.baselines.table.equals(certs.baselines.table) and loaded.manifest == certs.manifest
+    result = fg.verify(tmp_path / "a", case.model, rows)
+    assert result.complete and result.checks[-1].name == "baselines"
+    n = len(certs.baselines)
+    assert f"{n} of {n} rows recomputed under median, missing and mean, every claim holds" in str(result)
+    assert fg.verify(certs, case.model, rows).complete
+    top = certs.most_fragile(3)
+    assert top.baselines is None and top.manifest["baselines"] is None and fg.verify(top, case.model, rows)
+    sampled = fg.verify(certs, case.model, rows, sample=10, seed=0)
+    assert sampled and not sampled.complete
+
+
+def test_a_model_that_refuses_another_baseline_costs_no_audit(case, protocol, rows, tmp_path, monkeypatch):
+    def refuses(*_: object) -> None:
+        raise ModelError("it answers by chance")
+
+    rows.to_parquet(tmp_path / "rows.parquet")
+    monkeypatch.setattr(_dependence, "bound_under", refuses)
+    with pytest.warns(UserWarning, match="was not compared under other baselines: it answers by chance"):
+        stored = fg.audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "a")
+    assert stored.baselines is None and len(stored) == 120
+
+
+def test_resuming_needs_the_same_choice(case, protocol, rows, tmp_path, monkeypatch):
+    from fragility.scale import stream
+
+    rows.to_parquet(tmp_path / "rows.parquet")
+    given = (case.model, tmp_path / "rows.parquet", protocol, tmp_path / "a")
+    whole = stream.traced_part
+
+    def stops(auditor, part, source):
+        if part.start >= 80:
+            raise KeyboardInterrupt
+        return whole(auditor, part, source)
+
+    monkeypatch.setattr(stream, "traced_part", stops)
+    with pytest.raises(KeyboardInterrupt):
+        fg.audit_files(*given, part_rows=40)
+    monkeypatch.undo()
+    with pytest.raises(DataError, match="another choice about other baselines"):
+        fg.audit_files(*given, part_rows=40, other_baselines=False, resume=True)
+    resumed = fg.audit_files(*given, part_rows=40, resume=True)
+    plain = fg.audit_files(*given[:3], tmp_path / "b", part_rows=40)
+    assert resumed.manifest == plain.manifest and files_of(tmp_path / "a") == files_of(tmp_path / "b")
+
+
+# --- forging ------------------------------------------------------------------------------------------------
+
+
+def forge(folder: Path, change, section=None) -> None:
+    """Replace the table of baselines, and make the manifest agree with it again."""
+    document = json.loads((folder / "manifest.json").read_text())
+    name = next(name for name in document["files"] if name.startswith("baselines-"))
+    stored = fg.open_audit(folder)
+    table = change(pq.read_table(folder / name))
+    data = encoded_part(table)
+    new = beside_name("baselines", data)
+    (folder / name).unlink()
+    (folder / new).write_bytes(data)
+    document["files"] = {
+        (new if own == name else own): (digest_bytes(data) if own == name else digest)
+        for own, digest in document["files"].items()
+    }
+    baselines = (stored.protocol.baseline, *stored.protocol.alternatives)
+    if len(table) and "exposure_mean" in table.column_names and not table.column("exposure_mean").null_count:
+        document["baselines"] = BaselineComparison(table, baselines, stored.protocol.depth).section()
+    document["baselines"] |= section or {}
+    (folder / "manifest.json").write_text(manifest_text(document))
+
+
+@pytest.fixture
+def saved(certs, tmp_path) -> Path:
+    return certs.save(tmp_path / "audit")
+
+
+def set_cell(table: pa.Table, name: str, value: object, row: int = 0) -> pa.Table:
+    values = table.column(name).to_pylist()
+    values[row] = value
+    kind = table.schema.field(name)
+    return table.set_column(table.column_names.index(name), kind, pa.array(values, type=kind.type))
+
+
+@pytest.mark.parametrize(
+    ("change", "section", "told"),
+    [
+        (lambda t: t, {"verdict": "stable?"}, r"states baselines\.verdict 'stable\?', its table gives"),
+        (lambda t: t, {"rows_by_baselines": [0]}, r"states baselines\.rows_by_baselines \[0\], its table gives"),
+        (lambda t: t.slice(1), {}, "of other rows than the format chooses"),
+        (lambda t: t.take([1, 0, *range(2, len(t))]), {}, "of other rows than the format chooses"),
+        (lambda t: set_cell(t, "id", 10_000), {}, "of other rows than the format chooses"),
+        (lambda t: set_cell(t, "exposure_typical", 0.5), {}, "exposure in the comparison of baselines is not that of"),
+        (lambda t: set_cell(t, "flip_budget_mean", 9), {}, "an impossible flip budget or exposure under mean"),
+        (lambda t: set_cell(t, "exposure_mean", 1.5), {}, "an impossible flip budget or exposure under mean"),
+        (lambda t: set_cell(t, "exposure_mean", None), {}, "holds nulls"),
+        (
+            lambda t: t.drop_columns(["exposure_mean", "flip_budget_mean"]),
+            {},
+            "must have the columns id, flip_budget",
+        ),
+        (lambda t: t.slice(0, 0), {}, "has 0 rows, from 1 to 500 were expected"),
+    ],
+    ids=["verdict", "counts", "fewer", "order", "id", "declared", "budget", "exposure", "null", "baseline", "none"],
+)
+def test_what_contradicts_the_certificates_is_found_without_the_model(saved, change, section, told):
+    forge(saved, change, section)
+    (check, *_) = check_integrity(saved)
+    assert not check.passed
+    with pytest.raises(CertificateError, match=told):
+        raise CertificateError(check.detail)
+
+
+@pytest.mark.parametrize("name", ["flip_budget_mean", "flip_budget_missing", "exposure_median"])
+def test_a_false_claim_under_another_baseline_is_found(saved, case, rows, name):
+    def change(table: pa.Table) -> pa.Table:
+        value = table.column(name)[3].as_py()
+        return set_cell(table, name, (2 if value == 1 else 1) if "budget" in name else value + 1e-3, 3)
+
+    forge(saved, change)
+    assert all(check.passed for check in check_integrity(saved))
+    result = fg.verify(saved, case.model, rows)
+    assert not result and [check.name for check in result.checks if not check.passed] == ["baselines"]
+    assert f"{name}: claimed" in str(result) and "1 rows do not hold" in str(result)
+
+
+def test_a_lost_table_is_named(saved):
+    stored = fg.open_audit(saved)
+    next(saved.glob("baselines-*")).unlink()
+    with pytest.raises(CertificateError, match=r"is incomplete: baselines-\w+\.parquet is missing"):
+        _ = stored.baselines
+    with pytest.raises(CertificateError, match=r"is incomplete: baselines-\w+\.parquet is missing"):
+        fg.Certificates.load(saved)
+
+
+def test_figures_without_their_table_are_not_saved(certs, tmp_path):
+    bare = fg.Certificates(certs.table, certs.protocol, certs.manifest)
+    with pytest.raises(CertificateError, match="their comparison is not here"):
+        bare.save(tmp_path / "a")
