@@ -18,7 +18,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import fragility as fg
-from fragility.evidence.moments import column_moments, exact_sum, mean_and_spread, rounded, whole_columns
+from fragility.evidence.moments import (
+    column_medians,
+    column_moments,
+    exact_sum,
+    mean_and_spread,
+    rounded,
+    whole_columns,
+)
 from fragility.protocol import Protocol
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -51,6 +58,7 @@ def test_moments_do_not_depend_on_the_order(values: list[float], random) -> None
 def test_sparse_columns_have_the_moments_of_dense_ones(values: list[float]) -> None:
     dense = np.array(values).reshape(-1, 1)
     assert column_moments(sp.csr_matrix(dense)) == column_moments(dense)
+    assert column_medians(sp.csr_matrix(dense)) == column_medians(dense) == np.median(values)
     assert whole_columns(sp.csr_matrix(dense)) == whole_columns(dense) == [all(v == int(v) for v in values)]
 
 

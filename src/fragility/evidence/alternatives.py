@@ -15,7 +15,7 @@ import numpy as np
 from fragility.errors import EvidenceError, FragilityError
 from fragility.evidence.averages import fields_without_gaps
 from fragility.evidence.baselines import fit_baseline
-from fragility.evidence.binding import check_baseline_accepted
+from fragility.evidence.binding import CONFIRM_ROWS, bound_rows
 from fragility.evidence.bound import EvidenceRows
 from fragility.evidence.fitting import TrainingEvidence
 from fragility.evidence.rows import Rows, Scalar
@@ -62,7 +62,7 @@ def _in_the_same_space(
     if space.space == "transformed":
         bound.predict(np.array([[np.nan if value is None else value for value in fitted.values]], dtype=np.float64))
     else:  # the codes of the rows depend on the baseline's values
-        check_baseline_accepted(model, rows, replace(space, columns=with_values(space.columns, fitted.values)), name)
+        _ask(model, rows, replace(space, columns=with_values(space.columns, fitted.values)))
     return Alternative(name, fitted.artificial, tuple(fitted.values))
 
 
@@ -71,8 +71,14 @@ def _missing(evidence: TrainingEvidence, space: EvidenceSpace, model: Model, row
     found = Alternative("missing", fields_without_gaps(raw))
     if evidence.columns != raw.columns:
         found = replace(found, groups=_groups_of_fields(space.groups, evidence), spreads=tuple(raw.spreads))
-    check_baseline_accepted(model, rows, missing_space(space, found), "missing")
+    _ask(model, rows, missing_space(space, found))
     return found
+
+
+def _ask(model: Model, rows: Rows, space: EvidenceSpace) -> None:
+    """Ask the model about the row in which all evidence is lost; what it raises says that it has no answer."""
+    few = bound_rows(model, rows.head(CONFIRM_ROWS), space)
+    few.predict(few.baseline[None, :])
 
 
 def missing_space(space: EvidenceSpace, missing: Alternative) -> EvidenceSpace:

@@ -49,9 +49,9 @@ def _with_typical_categories(numbers: Floats, evidence: TrainingEvidence) -> Flo
     Those of a nominal field take its most frequent category as the training rows encode it. Those of a numeric field
     (bins, indicators of missing values) and those made from several fields take their own most frequent values.
     """
-    out = numbers.copy()
+    out, by_name = numbers.copy(), {field.name: field for field in evidence.fields}
     for fields, columns in nominal_blocks(evidence).items():
-        row = _typical_row(fields, evidence)
+        row = _typical_row(by_name[fields[0]], evidence) if len(fields) == 1 else None
         if row is None:
             out[columns] = _most_frequent_values(evidence.matrix[:, columns])
         else:
@@ -59,10 +59,9 @@ def _with_typical_categories(numbers: Floats, evidence: TrainingEvidence) -> Flo
     return out
 
 
-def _typical_row(fields: tuple[str, ...], evidence: TrainingEvidence) -> int | None:
-    """Return a training row that has the most frequent category of a nominal field; None if there is no such field."""
-    field = next(field for field in evidence.fields if field.name == fields[0])
-    if len(fields) != 1 or evidence.frame is None or field.kind != "nominal":
+def _typical_row(field: Field, evidence: TrainingEvidence) -> int | None:
+    """Return a training row that has the typical value of a field; None if the field has no categories."""
+    if evidence.frame is None or field.kind != "nominal":
         return None
     column = evidence.frame[field.name]
     known = column.dropna()

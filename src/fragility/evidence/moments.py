@@ -89,7 +89,9 @@ def column_medians(matrix: Any) -> Floats:
             warnings.simplefilter("ignore", RuntimeWarning)
             return np.asarray(np.nanmedian(np.asarray(matrix, dtype=np.float64), axis=0), dtype=np.float64)
     by_column = matrix.tocsc()
-    return np.array([np.median(by_column[:, [j]].toarray()) for j in range(matrix.shape[1])])
+    # Where most cells are 0, so is the one in the middle; wide sparse matrices have hardly any other columns.
+    mostly_zero = 2 * np.diff(by_column.indptr) < matrix.shape[0]
+    return np.array([0.0 if zero else np.median(by_column[:, [j]].toarray()) for j, zero in enumerate(mostly_zero)])
 
 
 def _columns(matrix: Any) -> Iterator[tuple[Floats, int]]:
