@@ -50,7 +50,9 @@ def test_a_protocol_is_shown_in_one_line_and_as_a_table(protocol: Protocol) -> N
     )
     page = protocol._repr_html_()
     assert page.startswith("<table>") and protocol.digest in page and protocol.group_names[0] in page
-    renamed = replace(protocol, groups=(replace(protocol.groups[0], name="<script>"), *protocol.groups[1:]))
+    renamed = replace(
+        protocol, grouping="declared", groups=(replace(protocol.groups[0], name="<script>"), *protocol.groups[1:])
+    )
     assert "<script>" not in renamed._repr_html_()
 
 
@@ -86,9 +88,9 @@ def test_depth_is_ten_or_all_groups() -> None:
         ({"weights": (1.0, -1.0, 1.0)}, r"weights must be three numbers >= 0"),
         ({"weights": (0.0, 0.0, 0.0)}, r"weights .* not all 0"),
         ({"weights": (1.0, math.inf, 1.0)}, r"weights must be three numbers"),
-        ({"resolution": 0.0}, r"resolution must be a positive number in margin units, at most 0\.001, got 0\.0"),
-        ({"resolution": 3.0}, r"resolution must be a positive number in margin units, at most 0\.001, got 3\.0"),
-        ({"resolution": math.nan}, r"resolution must be a positive number"),
+        ({"resolution": 0.0}, r"resolution must be a number from 1e-09 to 0\.001 in margin units, got 0\.0"),
+        ({"resolution": 3.0}, r"resolution must be a number from 1e-09 to 0\.001 in margin units, got 3\.0"),
+        ({"resolution": math.nan}, r"resolution must be a number from"),
         ({"operators": ("attenuate_top0",)}, r"attenuate_topJ with J from 1 to 20.*got 'attenuate_top0'"),
         ({"operators": ("attenuate_top21",)}, r"attenuate_topJ with J from 1 to 20"),
         ({"operators": ("remove_all",)}, r"got 'remove_all'"),
@@ -262,15 +264,29 @@ def test_unwritable_places_are_refused_and_nothing_is_left(protocol: Protocol, t
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
 
 
-def test_unknown_fields_are_kept_and_bound_by_the_digest(protocol: Protocol) -> None:
-    document = {**protocol.to_dict(), "reviewed_by": {"name": "M. Risk", "score": 0.25}}
-    again = Protocol.from_dict(json.loads(json.dumps(document)))
-    assert again.to_dict()["reviewed_by"] == {"name": "M. Risk", "score": 0.25}
-    assert again.digest != protocol.digest
-    assert Protocol.from_json(again.to_json()).digest == again.digest
-
-
-# --- binding ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"colour": "red"}, r"the format of protocols has no field 'colour'; remove it"),
+        ({"training_rows": 1.5}, r"training_rows must be a whole number of rows, got 1\.5"),
+        ({"training_rows": -1}, r"training_rows must be a whole number of rows, got -1"),
+        ({"training_digest": "x"}, r"training_digest must be sha256: and 64 digits, got 'x'"),
+        ({"resolution": 1e-15}, r"resolution must be a number from 1e-09 to 0\.001 in margin units, got 1e-15"),
+        ({"baseline": "modal"}, r"baseline must be one of typical, .*, explicit, got 'modal'"),
+        ({"groups": "renamed"}, r"grouping 'raw-origin', but groups are not named after fields"),
+        ({"columns": "negative spread"}, r"the spread of '.*' must be a number from 0 on, got -1\.0"),
+    ],
+)
+def test_one_validator_reads_protocols_for_audit_and_verify(protocol: Protocol, change, message, tmp_path) -> None:
+    document = protocol.to_dict()
+    if change == {"groups": "renamed"}:
+        document["groups"][0]["name"] = "another name"
+    elif change == {"columns": "negative spread"}:
+        next(c for c in document["columns"] if c["spread"] is not None)["spread"] = -1.0
+    else:
+        document |= change
+    with pytest.raises(ProtocolError, match=message):
+        Protocol.from_dict(document)
 
 
 def test_a_protocol_for_other_columns_is_refused(case, protocol: Protocol) -> None:

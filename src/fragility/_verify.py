@@ -74,7 +74,6 @@ from fragility.engines.choice import ENGINES, never_reads
 from fragility.errors import CertificateError, FragilityError, ProtocolError, VerificationError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import with_ties_settled
-from fragility.evidence.averages import BASELINES
 from fragility.ids import IdSpan, id_keys, say_other_rows
 from fragility.libraries import VERSIONED
 from fragility.merkle import packed_root
@@ -376,9 +375,7 @@ def _checked_format(audit: Audit) -> _Loaded:
     manifest, protocol = audit.manifest, audit.protocol
     check_manifest(manifest, saved=False)
     check_words(manifest, protocol, ENGINES[1:])
-    contradiction = contradiction_in(protocol)
-    if contradiction:
-        raise CertificateError(f"the protocol contradicts itself: {contradiction}")
+    Protocol.from_dict(protocol.to_dict())  # by the rules that it is read by, also where it was made in memory
     if manifest["lattice"] is not None:
         check_declaration(manifest, protocol, LATTICE_ENGINES, largest_size(protocol))
     unknown = set(manifest["versions"]) - {"python", "fragility", *VERSIONED}
@@ -554,45 +551,6 @@ def _check_digests(loaded: _Loaded) -> Check:
 def _check_protocol(loaded: _Loaded) -> Check:
     claimed, actual = loaded.manifest["protocol_digest"], loaded.protocol.digest
     return _equality("protocol", "the protocol", {"digest": (claimed, actual)})
-
-
-def contradiction_in(protocol: Protocol) -> str | None:
-    """Return where a protocol's words do not fit its values, as far as they tell; None if nowhere."""
-    fields = {field.name: field.kind for field in protocol.fields}
-    if protocol.extra:
-        return f"the format does not know the field {next(iter(protocol.extra))!r}"
-    if type(protocol.training_rows) is not int or not isinstance(protocol.training_digest, str):
-        return "training_rows is no whole number, or training_digest no text"
-    if protocol.grouping == "raw-origin" and not set(protocol.group_names) <= set(fields):
-        return "grouping 'raw-origin', but groups are not named after fields"
-    if protocol.space == "raw" and {c.name: c.kind for c in protocol.columns} != fields:
-        return "space 'raw', but the columns are not the fields"
-    for name in (protocol.baseline, *protocol.alternatives):
-        found = _baseline_contradiction(protocol.with_baseline(name))
-        if found is not None:
-            return found
-    return None
-
-
-def _baseline_contradiction(protocol: Protocol) -> str | None:
-    word = protocol.baseline
-    if word not in (*BASELINES, "explicit"):
-        return f"baseline {word!r} is none that the format knows"
-    unknown = set(protocol.artificial) - {field.name for field in protocol.fields}
-    if unknown:
-        return f"artificial names {min(unknown)!r}, which is not a field"
-    for column in protocol.columns:
-        value = column.baseline
-        numeric = column.kind == "numeric"
-        if not isinstance(value, (str, bool, int, float, type(None))):
-            return f"the baseline of {column.name!r} is no value of a column"
-        if word == "zero" and numeric and value != 0.0:
-            return f"baseline 'zero', but {column.name!r} has the baseline {value!r}"
-        if word == "missing" and value is not None:
-            return f"baseline 'missing', but {column.name!r} has the baseline {value!r}"
-        if word in ("typical", "mean", "median") and numeric and value is None and column.spread is not None:
-            return f"baseline {word!r}, but {column.name!r}, which had values in training, has none"
-    return None
 
 
 def _check_model(loaded: _Loaded, model: Model, impossible: str | None = None) -> Check:

@@ -13,7 +13,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from fragility.evidence.alternatives import (
     missing_space,
     with_values,
 )
+from fragility.evidence.averages import BASELINES
 from fragility.evidence.baselines import Units, fit_baseline
 from fragility.evidence.binding import bind_rows, check_baseline_accepted, check_decision
 from fragility.evidence.dates import is_date_dtype, read_date
@@ -50,7 +51,8 @@ DEFAULT_OPERATORS = ("attenuate_all", "attenuate_top1")
 DEFAULT_SEVERITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 EQUAL_WEIGHTS = (1 / 3, 1 / 3, 1 / 3)
 GROUPING = re.compile(r"raw-origin|declared|merged at (0?\.\d+|[01](\.\d+)?)")
-MAX_RESOLUTION = 1e-3  # part of the format: float32 networks need 1e-4
+MIN_RESOLUTION, MAX_RESOLUTION = 1e-9, 1e-3  # part of the format: float64 margins round at 1e-10, float32 need 1e-4
+DIGEST = re.compile(r"(sha256:[0-9a-f]{64})?")
 MAX_SMOOTHING = 1.0  # part of the format: one vote for each class of a single tree
 
 
@@ -101,8 +103,6 @@ class Protocol:
         Of the training rows.
     training_rows : int
         How many there were.
-    extra : mapping
-        Fields of a newer minor version, kept as they came.
 
     See Also
     --------
@@ -138,7 +138,6 @@ class Protocol:
     decision: Decision | None = None  # None: the class with the largest probability is predicted
     training_digest: str = ""
     training_rows: int = 0
-    extra: Mapping[str, Any] = field(default_factory=dict)  # fields of a newer minor version, kept as they came
 
     def __post_init__(self) -> None:
         _check_choice("space", self.space, SPACES)
@@ -161,9 +160,9 @@ class Protocol:
         _check_severities(self.severities)
         _check_weights("weights", self.weights)
         _check_weights("exposure_weights", self.exposure_weights)
-        if not 0 < self.resolution <= MAX_RESOLUTION:  # it is also how far a verified margin may lie
+        if not MIN_RESOLUTION <= self.resolution <= MAX_RESOLUTION:  # it is also how far a verified margin may lie
             raise ProtocolError(
-                f"resolution must be a positive number in margin units, at most {MAX_RESOLUTION:g}, "
+                f"resolution must be a number from {MIN_RESOLUTION:g} to {MAX_RESOLUTION:g} in margin units, "
                 f"got {self.resolution!r}"
             )
         if not 0 <= self.smoothing <= MAX_SMOOTHING:  # NaN is refused too
@@ -176,6 +175,7 @@ class Protocol:
             operator_width(operator, len(self.groups))
         _check_alternatives(self)
         _check_dates(self)
+        _check_consistent(self)
         if self.fading is None and not sum(self.exposure_weights[:2]) > 0:
             raise ProtocolError(
                 "exposure_weights put all weight on the common loss, which needs the operator attenuate_all; "
@@ -380,7 +380,8 @@ class Protocol:
                 artificial=other.artificial,
                 stored=(),
             )
-        own = Alternative(self.baseline, self.artificial, tuple(column.baseline for column in self.columns))
+        values = None if self.baseline == "missing" else tuple(column.baseline for column in self.columns)
+        own = Alternative(self.baseline, self.artificial, values)
         stored = [one for one in (own, *self.stored) if one is not other and one.name in ALTERNATIVES]
         return replace(
             self,
@@ -468,7 +469,6 @@ class Protocol:
             What ``from_dict`` takes.
         """
         return {
-            **self.extra,
             "format": FORMAT,
             "space": self.space,
             "fields": [
@@ -498,7 +498,7 @@ class Protocol:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Protocol:
-        """Return the protocol that ``to_dict`` wrote; unknown fields are kept, an unknown major version is refused.
+        """Return the protocol that ``to_dict`` wrote; an unknown version and unknown fields are refused.
 
         Parameters
         ----------
@@ -519,9 +519,12 @@ class Protocol:
             raise ProtocolError(f"a protocol must be a JSON object, got {type(document).__name__}")
         if document.get("format") != FORMAT:
             raise ProtocolError(f"expected a protocol of format {FORMAT!r}, got {document.get('format')!r}")
+        unknown = sorted(map(str, set(document) - _KNOWN_KEYS))
+        if unknown:
+            raise ProtocolError(f"the format of protocols has no field {unknown[0]!r:.80}; remove it")
         try:
             columns = tuple(_column_from(c) for c in document["columns"])
-            return cls(
+            protocol = cls(
                 space=document["space"],
                 fields=tuple(_field_from(f) for f in document["fields"]),
                 columns=columns,
@@ -544,14 +547,16 @@ class Protocol:
                 decision=Decision.read(document["decision"]),
                 training_digest=document["training_digest"],
                 training_rows=document["training_rows"],
-                extra={key: value for key, value in document.items() if key not in _KNOWN_KEYS},
             )
+            for name in protocol.alternatives:
+                protocol.with_baseline(name)  # held to the same rules
         except KeyError as error:
             raise ProtocolError(f"the protocol lacks the field {error.args[0]!r}") from error
         except (TypeError, ValueError, AttributeError, OverflowError) as error:
             if isinstance(error, FragilityError):
                 raise
             raise ProtocolError(f"the protocol is malformed: {error}") from error
+        return protocol
 
     def to_json(self) -> str:
         """Return the protocol as JSON text.
@@ -660,6 +665,47 @@ def _check_partition(groups: Sequence[Group], columns: Sequence[str]) -> None:
     left_out = [column for column in columns if column not in seen]
     if unknown or left_out:
         raise ProtocolError(f"groups must cover the columns exactly: unknown {unknown[:5]}, left out {left_out[:5]}")
+
+
+def _check_consistent(protocol: Protocol) -> None:
+    """Refuse words that do not fit the values."""
+    kinds = {field.name: field.kind for field in protocol.fields}
+    if type(protocol.training_rows) is not int or protocol.training_rows < 0:
+        raise ProtocolError(f"training_rows must be a whole number of rows, got {protocol.training_rows!r}")
+    if not isinstance(protocol.training_digest, str) or not DIGEST.fullmatch(protocol.training_digest):
+        raise ProtocolError(f"training_digest must be sha256: and 64 digits, got {protocol.training_digest!r:.90}")
+    if protocol.grouping == "raw-origin" and not set(protocol.group_names) <= set(kinds):
+        raise ProtocolError(
+            "the protocol contradicts itself: grouping 'raw-origin', but groups are not named after fields"
+        )
+    if protocol.space == "raw" and {c.name: c.kind for c in protocol.columns} != kinds:
+        raise ProtocolError("the protocol contradicts itself: space 'raw', but the columns are not the fields")
+    unknown = set(protocol.artificial) - set(kinds)
+    if unknown:
+        raise ProtocolError(f"the protocol contradicts itself: artificial names {min(unknown)!r}, which is not a field")
+    _check_choice("baseline", protocol.baseline, (*BASELINES, "explicit"))
+    for column in protocol.columns:
+        _check_column(column, protocol.baseline)
+
+
+def _check_column(column: Column, word: str) -> None:
+    value, numeric = column.baseline, column.kind == "numeric"
+    if not isinstance(value, (str, bool, int, float, type(None))):
+        raise ProtocolError(f"the baseline of {column.name!r} must be a number, a text or null, got {value!r:.80}")
+    if column.spread is not None and not column.spread >= 0:
+        raise ProtocolError(f"the spread of {column.name!r} must be a number from 0 on, got {column.spread!r}")
+    if word == "zero" and numeric and value != 0.0:
+        expected = "0"
+    elif word == "missing" and value is not None:
+        expected = "null"
+    elif word in ("typical", "mean", "median") and numeric and value is None and column.spread is not None:
+        expected = "a number, as it had values in training"
+    else:
+        return
+    raise ProtocolError(
+        f"the protocol contradicts itself: baseline {word!r}, but the baseline of {column.name!r} is {value!r}, "
+        f"expected {expected}"
+    )
 
 
 def _check_alternatives(protocol: Protocol) -> None:
