@@ -74,6 +74,20 @@ def test_shares_by_a_column_stand_in_the_report_and_on_the_terminal(made, tmp_pa
     assert html.escape(written) in page  # an audit's own report shows the values as well
 
 
+def test_a_column_that_the_model_must_not_see_can_cut_the_rows(made, table, tmp_path) -> None:
+    rows = table[700:760].assign(sex=["f", "m", "m"] * 20)
+    rows.to_parquet(tmp_path / "rows.parquet")
+    words = [*audit_words(made)[:2], tmp_path / "rows.parquet", *audit_words(made)[3:]]
+    assert "sex" in refuse(*words, "--out", tmp_path / "a")
+    done = run(*words, "--drop", "sex", "--by", "sex", "--out", tmp_path / "a")
+    assert done.code == 0, done.err
+    assert "│ m " in done.out and "│ f " in done.out
+    given = ["--data", tmp_path / "rows.parquet", "--id", "loan", "--by", "sex"]
+    assert run("report", tmp_path / "a", *given, "--out", tmp_path / "sex.json").code == 0
+    (found,) = json.loads((tmp_path / "sex.json").read_text())["audits"][0]["segments"]
+    assert [(one["name"], one["everything"]["rows"]) for one in found["segments"]] == [("m", 40), ("f", 20)]
+
+
 def test_compare_by_a_column_prints_paired_differences(made, tmp_path) -> None:
     assert run(*audit_words(made), "--baseline", "zero", "--out", tmp_path / "zero").code == 0
     words = ["compare", made / "audit", tmp_path / "zero", "--min-confidence", "0.7"]

@@ -263,7 +263,7 @@ def audit(
     _note_unlabelled(source, data)
     read_by(by or (), source.column_names)
     if other_baselines == "all":
-        _announce_other_baselines(loaded, source, declared, engine)
+        _announce_other_baselines(loaded, replace(source, drop=tuple(left_out)), declared, engine)
     certs = fg.audit_files(
         loaded,
         data,
