@@ -1,14 +1,17 @@
 """The review policy by loops, straight from its definition; imports nothing of the library."""
 
+from functools import cache
+
 from scipy.stats import binom
 
 
+@cache  # walks from several starts meet the same thresholds
 def upper_limit(k, n, level):
     """The rate at which k or fewer of n would be seen with probability 1 - level, found by bisection."""
     if k >= n:
         return 1.0
     low, high = 0.0, 1.0
-    for _ in range(200):
+    for _ in range(60):
         middle = (low + high) / 2
         if binom.cdf(k, n, middle) > 1 - level:
             low = middle
