@@ -1,11 +1,16 @@
 """`fragility review` refuses what cannot work before it serves anything; `review export` writes what was decided."""
 
+import re
+import shutil
+
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from command_line import COLUMNS, refuse, run
 
+from fragility.errors import DataError
 from fragility.review.history import Case
+from fragility.review.reasons import DEFAULT_REASONS, read_reasons
 from fragility.review.store import Store
 
 
@@ -13,8 +18,8 @@ from fragility.review.store import Store
 def store(tmp_path):
     path = tmp_path / "review.sqlite"
     opened = Store.open(path)
-    opened.decide(Case("sha256:a", "sha256:audit", 0, "L1"), "Ana", "reacquire", ["age"], "-1 is not an age")
-    entry = opened.decide(Case("sha256:b", "sha256:audit", 1, "L2"), "Ana", "accept")
+    opened.write(Case("sha256:a", "sha256:audit", 0, "L1"), "Ana", "reacquire", ["age"], "-1 is not an age")
+    entry = opened.write(Case("sha256:b", "sha256:audit", 1, "L2"), "Ana", "accept")
     opened.undo(entry.seq, "Ana")
     opened.close()
     return path
@@ -53,6 +58,7 @@ def test_what_cannot_be_exported(store, tmp_path):
         (["--trust"], "--trust speaks of the model; name it with --model"),
         (["--data", "absent.parquet"], "absent.parquet does not exist"),
         (["--policy", "absent.json"], "cannot read the policy"),
+        (["--reasons", "absent.txt"], "cannot read the reasons in absent.txt"),
         (["--store", "no/such/folder.sqlite"], "choose another place with --store"),
         (["--port", "0"], "--port"),
         (["--row", "L9999"], "this audit has no row 'L9999'; ids run like ['L0700', 'L0701', 'L0702']"),
@@ -72,3 +78,45 @@ def test_another_folder_other_rows_and_another_model_are_refused(made, tmp_path)
     said = refuse("review", made / "audit", "--data", made / "test.csv", "--target", "risk")
     assert "ids of the audit: 'L0700' to 'L0759'; ids of the rows: 0 to 59" in said and "--id" in said
     assert not (made / "audit" / "review.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("confirmed", "line 1 of {} must be a code of at most 80 characters, a colon and words, got 'confirmed'"),
+        ("# ours\n\na: b\n: c", "line 4 of {} must be a code"),
+        ("a: b\na: c", "line 2 of {} names the code 'a' again"),
+        ("# nothing\n", "{} holds no reason"),
+        ("x" * 81 + ": y", "line 1 of {} must be a code of at most 80"),
+    ],
+)
+def test_reasons_that_cannot_be_read(tmp_path, text, sentence):
+    path = tmp_path / "reasons.txt"
+    path.write_text(text)
+    with pytest.raises(DataError, match=re.escape(sentence.format(path))):
+        read_reasons(path)
+
+
+def test_reasons_of_a_file(tmp_path):
+    path = tmp_path / "reasons.txt"
+    path.write_text("\ufeff# ours\nR1: income: confirmed \n\n  R2 : see the note\n", encoding="utf-8")
+    assert read_reasons(path) == {"R1": "income: confirmed", "R2": "see the note"}
+    assert len(DEFAULT_REASONS) > 5
+
+
+def test_an_audit_under_review_is_not_replaced_without_consent(made, tmp_path):
+    """Decisions speak of certificates that an audit into the same folder would remove."""
+    folder = tmp_path / "audit"
+    shutil.copytree(made / "audit", folder)
+    before = sorted(each.name for each in folder.iterdir())
+    words = ["audit", made / "model.joblib", made / "test.parquet", "--trust", "--train", made / "train.parquet"]
+    words += [*COLUMNS, "--out", folder]
+    store = Store.open(folder / "review.sqlite")
+    assert run(*words).code == 0  # nobody has decided yet
+    store.write(Case("sha256:a", "sha256:audit", 0, "L1"), "Ana", "accept")
+    store.close()
+    refused = refuse(*words)
+    assert "is under review: 1 entry of review.sqlite speak" in refused and "--overwrite" in refused
+    assert "is under review" in refuse(*words, "--resume") and "is under review" in refuse("demo", "--out", folder)
+    assert run(*words, "--overwrite").code == 0
+    assert sorted(each.name for each in folder.iterdir() if "review" not in each.name) == before

@@ -4,12 +4,15 @@ import html
 import io
 import re
 from collections import Counter
+from dataclasses import replace
 
+import pandas as pd
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from workbench import ADDRESS, HOST, PORT, keys, reviewer, stranger, workbench
 
+import fragility as fg
 from fragility.errors import CertificateError
 from fragility.review.exporting import for_spreadsheets
 from fragility.review.pages import render, story_of
@@ -45,7 +48,8 @@ def test_a_case_shows_its_certificate(ana, audited):
         assert name.replace("_", "_<wbr>") in page and str(value).replace("<", "&lt;").replace(">", "&gt;") in page
     for _, told in cert.losses():
         assert told in page
-    assert '<svg class="curve"' in page and "attenuate_all" in page
+    assert '<svg class="curve"' in page and "all groups together" in page and "attenuate" not in page
+    assert ">margin</text>" in page and ">groups removed</text>" in page
 
 
 def test_deciding_goes_on_to_the_next_case_and_can_be_undone(ana, bench):
@@ -107,8 +111,9 @@ def test_next_leads_to_the_queue_when_all_is_done(ana, bench):
     view = "budget=5"
     while (location := ana.post("/next", data={"view": view}).headers["location"]).startswith("/case/"):
         decide(ana, location.split("?")[0], "accept")
-    assert location == "/queue?budget=5"
+    assert location == "/queue?budget=5&none=1"
     page = ana.get(location).text
+    assert "No open case is left in this view." in page
     number = bench.store.last()
     assert re.search(rf"<strong>{number}</strong> of <strong>{number}</strong> decided", page)
 
@@ -137,8 +142,175 @@ def test_a_blind_second_review_hides_the_first_until_it_is_given(ana, ben, bench
 
 
 def test_the_team_may_ask_for_few_or_many(ana):
-    for number in ("0", "1001", "x", "-1", ""):
-        assert ana.post("/team/second", data={"number": number, "view": ""}).status_code == 422
+    for number, status in (("0", 422), ("1001", 422), ("x", 400), ("-1", 400), ("", 400), ("9" * 5000, 400)):
+        assert ana.post("/team/second", data={"number": number, "view": ""}).status_code == status
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "1e5000", "-1", "٣", ""])
+def test_a_number_that_cannot_be_read_is_the_senders_mistake(ana, bench, digits):
+    """Python refuses to read whole numbers of more than 4,300 digits."""
+    case = first_case(ana)
+    for path, form in (
+        (f"{case}/decide", {"action": "accept", "seen": digits}),
+        (f"{case}/undo", {"entry": digits}),
+        ("/team/second", {"number": digits}),
+    ):
+        answer = ana.post(path, data={"view": "", **form})
+        assert answer.status_code == 400 and "must be a whole number" in answer.text
+    for query in (f"page={digits}", f"hours={digits}", f"confident={digits}", f"field=age&value={digits}"):
+        assert ana.get(f"/queue?budget=all&{query}").status_code == (400 if digits else 200) or digits in ("-1", "٣")
+    assert ana.get(f"/queue?done={digits}").status_code == 200 and ana.get(f"/case/{digits}-a").status_code == 404
+    huge = ana.post(f"{case}/whatif", content=b'{"severities": {"age": ' + digits.encode() + b"}}")
+    assert huge.status_code in (400, 415) and bench.store.last() == 0
+
+
+# --- going on -----------------------------------------------------------------------------------------------
+
+
+def opened(client, location: str) -> str:
+    """The case that a redirect leads to."""
+    return location.split("?")[0].removeprefix("/case/")
+
+
+def test_after_a_decision_the_next_case_is_the_one_after_it(ana):
+    order = keys(ana.get("/queue?budget=20").text)
+    view = {"view": "budget=20", "advance": "1"}
+    third = decide(ana, f"/case/{order[2]}", "accept", **view)
+    assert opened(ana, third.headers["location"]) == order[3]
+    last = decide(ana, f"/case/{order[-1]}", "accept", **view)
+    assert opened(ana, last.headers["location"]) == order[0]  # then from the top
+    by_id = keys(ana.get("/queue?budget=20&sort=id").text)
+    after = decide(ana, f"/case/{by_id[1]}", "accept", view="budget=20&sort=id", advance="1")
+    assert by_id.index(opened(ana, after.headers["location"])) >= 2
+
+
+def test_a_case_can_be_skipped(ana, ben, bench):
+    order = keys(ana.get("/queue?budget=20").text)
+    first = opened(ana, ana.post("/next", data={"view": "budget=20"}).headers["location"])
+    second = opened(ana, ana.post("/next", data={"view": "budget=20", "after": first}).headers["location"])
+    assert [first, second] == order[:2] and bench.store.last() == 0
+    assert opened(ben, ben.post("/next", data={"view": "budget=20"}).headers["location"]) == first  # it is free again
+    for key in order[1:]:
+        decide(ana, f"/case/{key}", "accept")
+    only = ana.post("/next", data={"view": "budget=20", "after": order[0]}).headers["location"]
+    assert only.endswith("none=1")
+
+
+def test_a_parked_case_waits_and_is_found_again(ana, bench):
+    order = keys(ana.get("/queue?budget=5").text)
+    done = decide(ana, f"/case/{order[0]}", "park", view="budget=5", advance="1", note="called them", reason="waiting")
+    assert opened(ana, done.headers["location"]) == order[1]
+    assert "parked." in ana.get(done.headers["location"]).text
+    assert keys(ana.get("/queue?budget=5&status=park").text) == [order[0]]
+    for key in order[1:]:
+        decide(ana, f"/case/{key}", "accept")
+    none = ana.post("/next", data={"view": "budget=5"}).headers["location"]
+    page = ana.get(none).text
+    assert "No open case is left in this view (1 parked)." in page and "1 parked" in page
+    assert f"<strong>{len(order) - 1}</strong> of <strong>{len(order)}</strong> decided" in page
+    case = ana.get(f"/case/{order[0]}").text
+    assert "called them" in case and "an answer is awaited" in case and 'value="park"' not in case
+    decide(ana, f"/case/{order[0]}", "accept")
+    assert keys(ana.get("/queue?budget=5&status=park").text) == []
+
+
+def test_a_comment_without_a_decision(ana, bench):
+    case = first_case(ana)
+    done = decide(ana, case, "comment", note="ask about the second job", advance="1")
+    assert done.headers["location"].startswith(f"{case}?")  # one stays
+    page = ana.get(done.headers["location"]).text
+    assert "ask about the second job" in page and '<span class="status open">' in page
+    empty = decide(ana, case, "comment")
+    assert empty.status_code == 422 and "a comment needs words" in empty.text
+    assert "0</strong> of" in ana.get("/queue").text
+
+
+def test_the_place_of_a_case_in_its_view(ana, bench):
+    order = keys(ana.get("/queue?budget=20").text)
+    for i in (0, 2, len(order) - 1):
+        assert f"{i + 1} of {len(order)}</p>" in ana.get(f"/case/{order[i]}?budget=20").text
+    elsewhere = next(key for key in keys(ana.get("/queue?budget=all").text) if key not in order)
+    assert f"not among the {len(order)} of this view" in ana.get(f"/case/{elsewhere}?budget=20").text
+
+
+def test_a_notice_is_about_the_last_entry_only(ana, bench):
+    """After Back, a page must not offer to undo something older."""
+    order = keys(ana.get("/queue").text)
+    first = decide(ana, f"/case/{order[0]}", "accept", advance="1").headers["location"]
+    assert "accepted." in ana.get(first).text
+    second = decide(ana, f"/case/{order[1]}", "escalate", advance="1").headers["location"]
+    assert 'class="notice"' not in ana.get(first).text and "escalated." in ana.get(second).text
+    ana.post(f"/case/{order[1]}/undo", data={"entry": str(bench.store.last()), "view": ""})
+    assert 'class="notice"' not in ana.get(second).text
+
+
+def test_a_conflict_is_not_decided(ana, ben):
+    order = keys(ana.get("/queue?budget=5").text)
+    for key in order:
+        decide(ana, f"/case/{key}", "accept")
+    decide(ben, f"/case/{order[0]}", "escalate")
+    page = ana.get("/queue?budget=5").text
+    assert (
+        f"<strong>{len(order) - 1}</strong> of <strong>{len(order)}</strong> decided" in page and "1 conflict" in page
+    )
+
+
+def test_reasons(ana, bench, audited, tmp_path):
+    case = first_case(ana)
+    assert "the decisive evidence was confirmed" in ana.get(case).text
+    decide(ana, case, "accept", reason="confirmed")
+    assert bench.store.latest(1)[0].reason == "confirmed"
+    assert decide(ana, case, "accept", reason="whim").status_code == 422
+    table = pyarrow.parquet.read_table(io.BytesIO(ana.get("/export/decisions.parquet").content))
+    assert table["reason"].to_pylist() == ["confirmed"]
+    with workbench(audited, tmp_path / "own.sqlite", data=False) as own:
+        eva = reviewer(replace(own, reasons={"R1": "<b>our own</b>"}), "Eva")
+        page = eva.get(first_case(eva)).text
+        assert "R1: &lt;b&gt;our own&lt;/b&gt;" in page and "confirmed" not in page
+
+
+def test_the_record_says_what_replaces_each_value(ana, audited, bench):
+    cert = audited.certs.most_fragile(1)[0]
+    page = ana.get(first_case(ana)).text
+    fields = bench.rows.shown(audited.certs.table.column("id").to_pylist().index(cert.id))
+    row = audited.X.iloc[audited.certs.table.column("id").to_pylist().index(cert.id)]
+    assert [line.name for line in fields] == list(audited.X.columns)
+    for line in fields:
+        assert line.value == str(row[line.name])
+        training = audited_training()[line.name]  # under the baseline mode, numbers become their mean
+        numeric = pd.api.types.is_numeric_dtype(training)
+        assert line.replacement == (f"{training.mean():.6g}" if numeric else str(training.mode()[0]))
+        shown = f"<td><bdi>{html.escape(line.value)}</bdi></td>"
+        arrow = f'<span class="quiet" aria-hidden="true">→&nbsp;</span><bdi>{html.escape(line.replacement)}</bdi>'
+        assert shown in page and (arrow if line.changes else "the same") in page
+    assert "When lost" in page
+
+
+def audited_training():
+    return fg.load_credit_g()[0][:700]
+
+
+def test_without_the_model_the_record_does_not_guess(audited, tmp_path):
+    from fragility.review.rows import given_rows
+
+    with workbench(audited, tmp_path / "review.sqlite", data=False) as bare:
+        ids = audited.certs.table.column("id").to_pylist()
+        rows = given_rows(audited.X, ids, bare.cases.names(), bare.cases.protocol, bare.cases.manifest)
+        ana = reviewer(replace(bare, rows=rows), "Ana")
+        page = ana.get(first_case(ana)).text
+        assert "When lost" not in page and "--model</code> to see what replaces a lost value" in page
+
+
+def test_a_store_that_is_gone_is_an_error_on_every_page(ana, bench):
+    case = first_case(ana)
+    bench.store.path.rename(bench.store.path.with_name("away"))
+    for answer in (
+        ana.post(f"{case}/decide", data={"action": "accept", "view": ""}),
+        ana.get("/queue"),
+        ana.get("/team"),
+    ):
+        assert answer.status_code == 503 and "was removed or replaced" in answer.text
+    assert ana.get(f"{case}/state").status_code == 503
 
 
 # --- many at once -------------------------------------------------------------------------------------------

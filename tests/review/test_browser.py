@@ -144,6 +144,75 @@ def test_a_held_key_decides_one_case(served, tmp_path):
 
 
 @pytest.mark.slow
+def test_going_on_skipping_parking_and_commenting(audited, tmp_path):
+    """j j a leads to the fourth case, n skips, p puts aside, c comments; Back offers no stale undo."""
+    with started(audited, tmp_path / "review.sqlite") as (_, address), browser(address, tmp_path / "profile") as ana:
+        ana.enter("Ana")
+        ana.go("/queue?budget=20")
+        order = [line.text for line in ana.all("[data-line]")]
+        assert len(order) > 4
+
+        def here() -> str:
+            return ana.text("h1").split()[1]
+
+        ana.follow(lambda: ana.press("n"))
+        assert here() == order[0] and ana.text(".place") == f"1 of {len(order)}"
+        ana.follow(lambda: ana.press("j"))
+        ana.follow(lambda: ana.press("j"))
+        ana.follow(lambda: ana.press("a"))
+        assert here() == order[3] and ana.text(".place") == f"4 of {len(order)}"
+        assert f"Case {order[2]}: accepted." in ana.text(".notice")
+        ana.follow(lambda: ana.press("n"))  # skip: the one after, nothing is written
+        assert here() == order[4]
+        ana.press("m")
+        ana.driver.switch_to.active_element.send_keys("called, nobody there")
+        ana.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+        ana.follow(lambda: ana.press("c"))
+        assert here() == order[4] and "comment." in ana.text(".notice") and ana.text("h1 .status") == "open"
+        ana.press("y")
+        assert ana.focused("id") == "reason"
+        ana.choose("#reason", 8)
+        ana.press(Keys.ESCAPE)
+        ana.follow(lambda: ana.press("p"))
+        assert f"Case {order[4]}: parked." in ana.text(".notice") and here() == (order[5:] + order)[0]
+        while "No open case is left" not in ana.driver.page_source:
+            ana.follow(lambda: ana.press("e"))
+        assert "(1 parked)" in ana.text(".notice") and f"{len(order) - 1} of {len(order)} decided" in ana.text(
+            ".progress"
+        )
+        ana.follow(lambda: ana.press("n"))  # and it says so again
+        assert "No open case is left in this view (1 parked)." in ana.text(".notice")
+        ana.go("/queue?budget=20&status=park")
+        assert [line.text for line in ana.all("[data-line]")] == [order[4]]
+        ana.follow(lambda: ana.all("[data-line]")[0].click())
+        ana.follow(lambda: ana.press("a"))
+        ana.go("/queue?budget=20")
+        assert f"{len(order)} of {len(order)} decided" in ana.text(".progress")
+        ana.follow(lambda: ana.all("[data-line]")[0].click())
+        ana.find("input[name=advance]").click()
+        ana.follow(lambda: ana.press("a"))
+        assert "accepted." in ana.text(".notice")
+        ana.follow(lambda: ana.press("u"))
+        ana.driver.back()
+        ana.until(lambda: ana.driver.execute_script("return document.readyState") == "complete")
+        assert not any("accepted." in notice.text for notice in ana.all(".notice"))
+        ana.check_quiet()
+
+
+@pytest.mark.slow
+def test_a_phone_shows_k_and_says_that_a_table_goes_on(served, tmp_path):
+    with browser(served(), tmp_path / "profile", PHONE) as ana:
+        ana.enter("Ana Phone")
+        assert ana.find("td[data-label='k*']").is_displayed()
+        ana.follow(lambda: ana.all("[data-line]")[0].click())
+        clipped = """return [...document.querySelectorAll('main table')].filter((table) => !table.closest('.scroll')
+          && table.scrollWidth > table.parentElement.clientWidth + 1).length"""
+        assert ana.driver.execute_script(clipped) == 0 and len(ana.all(".scroll table")) >= 3
+        shadow = "return getComputedStyle(document.querySelector('.scroll')).backgroundImage.includes('gradient')"
+        assert ana.driver.execute_script(shadow)
+
+
+@pytest.mark.slow
 def test_twenty_cases_with_twenty_one_keys(served, tmp_path):
     with browser(served(), tmp_path / "profile") as ana:
         ana.enter("Ana Fast")

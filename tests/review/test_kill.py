@@ -55,7 +55,7 @@ def test_a_kill_during_a_burst_of_writes_loses_nothing_acknowledged(audited, tmp
     kept = {entry.note for entry in after.everything()}
     for name, notes in acknowledged.items():
         assert set(notes) <= kept, f"{len(set(notes) - kept)} acknowledged decisions of {name} are missing"
-    after.decide(after.everything()[0].case, "Ana", "escalate")  # and the file is whole
+    after.write(after.everything()[0].case, "Ana", "escalate")  # and the file is whole
     after.close()
 
 

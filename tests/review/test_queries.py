@@ -1,6 +1,7 @@
 """The queue is what a reader of the whole table would list: every answer is compared with one made from it."""
 
 import json
+import secrets
 import shutil
 from dataclasses import replace
 
@@ -9,12 +10,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from workbench import workbench
 
 import fragility as fg
 from fragility.certificates import manifest_text
 from fragility.errors import CertificateError, DataError
 from fragility.review.filters import FilterError
+from fragility.review.history import case_state, undone_by
 from fragility.review.queries import CaseIndex
 from fragility.review.store import Store
 from fragility.review.views import PAGE_ROWS, View, ViewError
@@ -166,10 +170,10 @@ def test_a_policy_is_the_queue_it_selects(audited, tmp_path):
 def test_status_and_reviewer_are_filters_and_progress(bench):
     view = View(budget="all")
     cases = [queued.case for queued in bench.cases.page(view, "Ana").cases]
-    bench.store.decide(cases[0], "Ana", "accept")
-    bench.store.decide(cases[1], "Ben", "escalate")
-    bench.store.decide(cases[2], "Ana", "accept")
-    bench.store.decide(cases[2], "Ben", "escalate")
+    bench.store.write(cases[0], "Ana", "accept")
+    bench.store.write(cases[1], "Ben", "escalate")
+    bench.store.write(cases[2], "Ana", "accept")
+    bench.store.write(cases[2], "Ben", "escalate")
     names = [case.row_id for case in cases]
     assert listed(bench, View(budget="all", status="accept")) == [names[0]]
     assert listed(bench, View(budget="all", status="conflict")) == [names[2]]
@@ -184,7 +188,7 @@ def test_status_and_reviewer_are_filters_and_progress(bench):
 def test_what_a_blind_reviewer_may_not_see_no_filter_tells(bench):
     view = View(budget="all")
     case = bench.cases.page(view, "Ana").cases[0].case
-    bench.store.decide(case, "Ana", "escalate")
+    bench.store.write(case, "Ana", "escalate")
     bench.store.ask_second([case], "Ana")
     assert listed(bench, View(budget="all", status="escalate"), "Ben") == []
     assert listed(bench, View(budget="all", reviewer="Ana"), "Ben") == []
@@ -195,7 +199,7 @@ def test_what_a_blind_reviewer_may_not_see_no_filter_tells(bench):
 
 def test_decisions_follow_their_certificates_to_another_audit_of_the_same_rows(audited, bench, tmp_path):
     case = bench.cases.page(View(), "Ana").cases[0].case
-    bench.store.decide(case, "Ana", "accept")
+    bench.store.write(case, "Ana", "accept")
     audited.certs.most_fragile(30).save(tmp_path / "some")
     some = CaseIndex.open(tmp_path / "some")
     some.catch_up(bench.store)
@@ -204,10 +208,50 @@ def test_decisions_follow_their_certificates_to_another_audit_of_the_same_rows(a
     some.close()
 
 
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    acts=st.lists(
+        st.tuples(
+            st.integers(0, 3),
+            st.sampled_from(["Ana", "Ben", "Cleo"]),
+            st.sampled_from(["accept", "escalate", "park", "comment", "second", "undo"]),
+            st.booleans(),
+        ),
+        max_size=20,
+    )
+)
+def test_the_index_says_what_case_state_says(audited, tmp_path, acts):
+    """Whatever was written, in whatever pieces the index caught up with it."""
+    store, index = Store.open(tmp_path / f"{secrets.token_hex(8)}.sqlite"), CaseIndex.open(audited.folder)
+    cases = [queued.case for queued in index.page(View(budget="all", confident=0), "Ana").cases[:4]]
+    cases[3] = replace(cases[3], audit="sha256:another", place=0)  # decided in another audit that holds the row, too
+    for number, reviewer, action, catch_up in acts:
+        case, entries = cases[number], store.entries(cases[number].digest)
+        own = [e for e in entries if e.reviewer == reviewer and e.action != "undo" and e.seq not in undone_by(entries)]
+        if action == "second":
+            store.ask_second([case], reviewer)
+        elif action == "undo":
+            for entry in own[:1]:
+                store.undo(entry.seq, reviewer)
+        else:
+            store.write(case, reviewer, action, note="words")
+        if catch_up:
+            index.catch_up(store)
+    index.catch_up(store)
+    rows = index._ask("SELECT c.digest, s.status, s.reviewers, s.second FROM states s JOIN cases c USING (place)")
+    found = {digest: state for digest, *state in rows}
+    written = {case.digest: case_state(store.entries(case.digest)) for case in cases if store.entries(case.digest)}
+    assert len(rows) == len(found) and found == {
+        digest: [s.status, list(s.reviewers), s.second] for digest, s in written.items()
+    }
+    store.close()
+    index.close()
+
+
 def test_two_processes_on_one_store_see_each_other(audited, bench, tmp_path):
     other = Store.open(bench.store.path)
     case = bench.cases.page(View(), "Ana").cases[0].case
-    other.decide(case, "Ben", "accept")
+    other.write(case, "Ben", "accept")
     assert listed(bench, View(status="accept")) == [case.row_id]
     other.close()
 
@@ -293,7 +337,7 @@ def test_rows_that_were_not_audited_are_refused(audited, bench):
         given_rows(changed, ids, *about)
     with pytest.raises(DataError, match="lack the field 'age'"):
         given_rows(audited.X.drop(columns="age"), ids, *about)
-    with pytest.raises(DataError, match="lack 300 of the 300 audited ones, for example 'L0700'"):
+    with pytest.raises(DataError, match=r"300 of the 300 audited rows are not among them \(first: 'L0700'"):
         given_rows(audited.X, None, *about)
     shuffled = audited.X.assign(extra=1).sample(frac=1, random_state=0)
     matched = given_rows(shuffled, [ids[i - 700] for i in shuffled.index], *about)

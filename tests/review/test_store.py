@@ -1,15 +1,22 @@
 """Decisions: what stands, what is hidden, what is refused; and nothing acknowledged is lost."""
 
+import os
 import secrets
+import shutil
 import sqlite3
+import subprocess
+import sys
+import tempfile
 import threading
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
-from fragility.review.history import Case, blind_pairs, case_state, cohens_kappa
+from fragility.review.history import OPEN, Case, blind_pairs, case_state, cohens_kappa, undone_by
 from fragility.review.store import ConflictError, RefusedError, Store, StoreError, reviewer_name
 
 
@@ -25,8 +32,8 @@ def store(tmp_path):
 
 
 def test_a_decision_stands_until_it_is_undone_and_the_history_keeps_both(store):
-    first = store.decide(a_case(), "Ana", "accept", note="fine")
-    store.decide(a_case(), "Ana", "reacquire", ["income", "age"], "old payslip")
+    first = store.write(a_case(), "Ana", "accept", note="fine")
+    store.write(a_case(), "Ana", "reacquire", ["income", "age"], "old payslip")
     assert store.state(a_case().digest).status == "reacquire"
     latest = store.entries(a_case().digest)[-1]
     assert latest.groups == ("income", "age") and latest.note == "old payslip"
@@ -38,7 +45,7 @@ def test_a_decision_stands_until_it_is_undone_and_the_history_keeps_both(store):
 
 
 def test_nobody_undoes_twice_or_for_another(store):
-    entry = store.decide(a_case(), "Ana", "accept")
+    entry = store.write(a_case(), "Ana", "accept")
     with pytest.raises(RefusedError, match="only Ana can undo"):
         store.undo(entry.seq, "Ben")
     undo = store.undo(entry.seq, "Ana")
@@ -49,21 +56,21 @@ def test_nobody_undoes_twice_or_for_another(store):
 
 
 def test_two_who_differ_are_a_conflict_and_a_late_writer_is_warned(store):
-    store.decide(a_case(), "Ana", "accept", seen=0)
+    store.write(a_case(), "Ana", "accept", seen=0)
     with pytest.raises(ConflictError) as conflict:
-        store.decide(a_case(), "Ben", "escalate", seen=0)
+        store.write(a_case(), "Ben", "escalate", seen=0)
     assert [entry.reviewer for entry in conflict.value.newer] == ["Ana"]
     assert len(store.entries(a_case().digest)) == 1
-    store.decide(a_case(), "Ben", "escalate", seen=conflict.value.newer[-1].seq)
+    store.write(a_case(), "Ben", "escalate", seen=conflict.value.newer[-1].seq)
     assert store.state(a_case().digest).status == "conflict"
-    store.decide(a_case(), "Ben", "accept")
+    store.write(a_case(), "Ben", "accept")
     assert store.state(a_case().digest).status == "accept"
 
 
 @pytest.mark.parametrize(
     ("action", "groups", "note", "sentence"),
     [
-        ("approve", (), "", "one of accept, escalate, reacquire"),
+        ("approve", (), "", "one of accept, escalate, reacquire, park, comment"),
         ("undo", (), "", "one of accept"),
         ("reacquire", (), "", "choose at least one group"),
         ("accept", ("age",), "", "leave them out"),
@@ -72,7 +79,7 @@ def test_two_who_differ_are_a_conflict_and_a_late_writer_is_warned(store):
 )
 def test_what_is_no_decision_is_refused(store, action, groups, note, sentence):
     with pytest.raises(RefusedError, match=sentence):
-        store.decide(a_case(), "Ana", action, groups, note)
+        store.write(a_case(), "Ana", action, groups, note)
     assert store.last() == 0
 
 
@@ -88,7 +95,7 @@ def test_names_are_written_one_way():
 
 
 def test_the_file_itself_refuses_to_change_or_forget_an_entry(store):
-    store.decide(a_case(), "Ana", "accept")
+    store.write(a_case(), "Ana", "accept")
     other = sqlite3.connect(store.path)
     for statement in ("UPDATE entries SET reviewer = 'Ben'", "DELETE FROM entries"):
         with pytest.raises(sqlite3.DatabaseError, match="append-only"):
@@ -124,15 +131,198 @@ def test_other_files_are_not_taken_for_stores(tmp_path):
         Store.open(tmp_path / "no" / "such" / "folder.sqlite")
 
 
+def damage(path) -> None:
+    """Overwrite the middle of a database, as a bad disk would."""
+    data = bytearray(path.read_bytes())
+    assert len(data) > 16_384
+    data[8192:12_288] = bytes(range(256)) * 16
+    path.write_bytes(data)
+
+
+def test_a_damaged_store_is_said_to_be_damaged(store, tmp_path):
+    store.decide_all([(a_case(number), ()) for number in range(200)], "Ana", "accept")
+    store.close()
+    damage(store.path)
+    for opened in (Store.open, Store.open_to_read):
+        with pytest.raises(StoreError, match=r"is damaged \(.*\); restore a copy of it, or save what is left with"):
+            opened(store.path)
+
+
+def test_a_store_that_was_removed_or_replaced_acknowledges_nothing(store, tmp_path):
+    """SQLite would go on writing to the file that is no longer there."""
+    store.write(a_case(), "Ana", "accept")
+    away = tmp_path / "away.sqlite"
+    store.path.rename(away)
+    for act in (
+        lambda: store.write(a_case(1), "Ana", "accept"),
+        lambda: store.decide_all([(a_case(1), ())], "Ana", "accept"),
+        lambda: store.undo(1, "Ana"),
+        lambda: store.claim([a_case(1)], "Ana"),
+        store.last,
+    ):
+        with pytest.raises(StoreError, match="was removed or replaced while the workbench was running"):
+            act()
+    away.rename(store.path)
+    store.write(a_case(2), "Ana", "accept")
+    assert [entry.case for entry in store.everything()] == [a_case(), a_case(2)]
+    store.path.unlink()
+    Store.open(store.path).close()  # another one in its place
+    with pytest.raises(StoreError, match="was removed or replaced"):
+        store.write(a_case(1), "Ana", "accept")
+
+
+def test_a_store_whose_log_was_removed_acknowledges_nothing(store):
+    store.write(a_case(), "Ana", "accept")
+    store.path.with_name(f"{store.path.name}-wal").unlink()
+    with pytest.raises(StoreError, match="was removed or replaced"):
+        store.write(a_case(1), "Ana", "accept")
+
+
+def test_a_store_that_cannot_be_read_any_more_is_an_error(store):
+    store._connection.execute("DROP TABLE claims")
+    with pytest.raises(StoreError, match="cannot be read: no such table"):
+        store.claimed_by("sha256:0")
+    with pytest.raises(StoreError, match="was not saved: no such table"):
+        store.write(a_case(), "Ana", "accept")
+    assert store.last() == 0
+
+
+READER = """
+import os, sys
+from pathlib import Path
+from fragility.review.store import Store
+os.setuid(int(sys.argv[1]))
+store = Store.open_to_read(Path(sys.argv[2]))
+print(len(store.everything()))
+store.close()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
+@pytest.mark.parametrize("ended", [True, False], ids=["closed", "left by a kill"])
+def test_a_store_in_a_read_only_folder_can_be_read(tmp_path, ended):
+    """Also one whose last decisions are in the write-ahead log that a killed process left."""
+    made = Store.open(tmp_path / "review.sqlite")
+    made.write(a_case(), "Ana", "accept")
+    made.write(a_case(1), "Ana", "accept")
+    if ended:
+        made.close()
+    folder = Path(tempfile.mkdtemp())  # pytest's own folders are closed to other users
+    for each in tmp_path.glob("review.sqlite*"):
+        if not each.name.endswith("-shm"):
+            shutil.copy(each, folder / each.name)
+            (folder / each.name).chmod(0o444)
+    folder.chmod(0o555)
+    nobody = str(65534 if os.geteuid() == 0 else os.geteuid())  # root may write everywhere
+    read = subprocess.run(
+        [sys.executable, "-c", READER, nobody, str(folder / "review.sqlite")], capture_output=True, text=True
+    )
+    left = sorted(each.name for each in folder.iterdir())
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+    made.close()
+    if "ModuleNotFoundError" in read.stderr or "Permission denied" in read.stderr:
+        pytest.skip("another user cannot run this Python")
+    assert (read.returncode, read.stdout, read.stderr) == (0, "2\n", "")
+    assert left == (["review.sqlite"] if ended else ["review.sqlite", "review.sqlite-wal"])
+
+
+# --- putting aside, and comments ------------------------------------------------------------------------------
+
+
+def test_a_parked_case_is_given_to_nobody_until_it_is_decided_or_taken_back(store):
+    parked = store.write(a_case(), "Ana", "park", note="called them", reason="waiting")
+    assert store.state(a_case().digest).status == "park" and parked.reason == "waiting"
+    assert store.claim([a_case()], "Ana") is None and store.claim([a_case()], "Ben") is None
+    decided = store.write(a_case(), "Ben", "accept", reason="confirmed")
+    assert store.state(a_case().digest).status == "accept"
+    store.undo(decided.seq, "Ben")
+    assert store.state(a_case().digest).status == "park"
+    store.undo(parked.seq, "Ana")
+    assert store.state(a_case().digest).status == "open" and store.claim([a_case()], "Ben") == a_case()
+
+
+def test_a_comment_decides_nothing(store):
+    store.claim([a_case()], "Ana")
+    store.write(a_case(), "Ana", "comment", note="odd income")
+    assert store.state(a_case().digest) == OPEN and store.claimed_by(a_case().digest) == "Ana"
+    with pytest.raises(RefusedError, match="a comment needs words"):
+        store.write(a_case(), "Ana", "comment")
+    with pytest.raises(ConflictError):
+        store.write(a_case(), "Ben", "accept", seen=0)  # Ben has not read it
+    store.release(a_case(), "Ben")
+    assert store.claimed_by(a_case().digest) == "Ana" and store.claimed_by_others("Ben") == 1
+    store.release(a_case(), "Ana")
+    assert store.claimed_by(a_case().digest) is None
+
+
+def test_a_comment_written_without_seeing_leaves_the_review_blind(store):
+    store.write(a_case(), "Ben", "comment", note="before anyone had decided")
+    store.write(a_case(), "Ana", "accept")
+    store.ask_second([a_case()], "Ana")
+    store.write(a_case(), "Ben", "comment", note="while it was hidden")
+    assert store.write(a_case(), "Ben", "accept").blind
+    store.write(a_case(1), "Ana", "accept")
+    store.write(a_case(1), "Ben", "comment", note="I see that Ana accepted")
+    store.ask_second([a_case(1)], "Ana")
+    assert not store.write(a_case(1), "Ben", "accept").blind
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    acts=st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.sampled_from(["Ana", "Ben", "Cleo"]),
+            st.sampled_from(["accept", "escalate", "park", "comment", "second", "undo"]),
+        ),
+        max_size=25,
+    ),
+    since=st.integers(0, 25),
+)
+def test_the_fast_ways_over_many_cases_say_what_case_state_says(tmp_path, acts, since):
+    store = Store.open(tmp_path / f"{secrets.token_hex(8)}.sqlite")
+    for number, reviewer, action in acts:
+        case = a_case(number)
+        if action == "second":
+            store.ask_second([case], reviewer)
+        elif action == "undo":
+            entries = store.entries(case.digest)
+            undone = {entry.undoes for entry in entries}
+            for entry in [e for e in entries if e.reviewer == reviewer and e.action != "undo" and e.seq not in undone][
+                :1
+            ]:
+                store.undo(entry.seq, reviewer)
+        else:
+            store.write(case, reviewer, action, note="words")
+    states = {case: case_state(store.entries(case.digest)) for case in map(a_case, range(3))}
+    tally = store.tally()
+    counts = Counter((entry.reviewer, entry.action) for state in states.values() for entry in state.standing)
+    assert {(reviewer, action): count for reviewer, action, count in tally.standing} == counts
+    assert tally.waiting == sum(state.second for state in states.values())
+    assert tally.eligible == sum(len(state.standing) == 1 and not state.second for state in states.values())
+    found = store.changes(since)
+    changed = {case.digest for case in states if any(e.seq > since for e in store.entries(case.digest))}
+    assert {digest for digest, *_ in found.cases} == changed
+    for case, state in states.items():
+        own = sorted((row for row in found.standing if row[0] == case.digest), key=lambda row: row[3])
+        wanted = [(e.case.digest, e.reviewer, e.action, e.seq) for e in state.standing]
+        assert own == (wanted if case.digest in changed else [])
+        entries = store.entries(case.digest)
+        parked = [e for e in entries if e.action == "park" and e.seq not in undone_by(entries)]
+        assert (case.digest in found.parked) == bool(parked)
+    store.close()
+
+
 # --- second reviews -----------------------------------------------------------------------------------------
 
 
 def test_a_second_review_is_blind(store):
-    store.decide(a_case(), "Ana", "accept")
+    store.write(a_case(), "Ana", "accept")
     assert store.ask_second([a_case(), a_case(1)], "Ana") == 1  # nobody decided about the other
     state = store.state(a_case().digest)
     assert state.second and state.hidden_from("Ben") and not state.hidden_from("Ana")
-    entry = store.decide(a_case(), "Ben", "escalate", seen=0)  # what Ben could not see is no conflict
+    entry = store.write(a_case(), "Ben", "escalate", seen=0)  # what Ben could not see is no conflict
     assert entry.blind
     state = store.state(a_case().digest)
     assert state.status == "conflict" and not state.second and not state.hidden_from("Ben")
@@ -141,36 +331,36 @@ def test_a_second_review_is_blind(store):
 
 
 def test_a_review_is_not_called_blind_where_the_reviewer_may_have_seen(store):
-    store.decide(a_case(), "Ana", "accept")
+    store.write(a_case(), "Ana", "accept")
     store.ask_second([a_case()], "Ben")
-    assert not store.decide(a_case(), "Ben", "accept").blind  # Ben asked, so Ben saw
-    store.decide(a_case(1), "Ana", "accept")
+    assert not store.write(a_case(), "Ben", "accept").blind  # Ben asked, so Ben saw
+    store.write(a_case(1), "Ana", "accept")
     store.ask_second([a_case(1)], "Ana")
-    second = store.decide(a_case(1), "Ben", "accept")
+    second = store.write(a_case(1), "Ben", "accept")
     store.undo(second.seq, "Ben")
-    assert second.blind and not store.decide(a_case(1), "Ben", "escalate").blind  # Ben saw it in between
+    assert second.blind and not store.write(a_case(1), "Ben", "escalate").blind  # Ben saw it in between
 
 
 def test_agreement_counts_what_was_decided_blind_whatever_follows(store):
     """Two disagreeing pairs, each resolved the other way: the reviewers did not agree once."""
     for number in range(2):
-        store.decide(a_case(number), "Ana", "accept")
+        store.write(a_case(number), "Ana", "accept")
         store.ask_second([a_case(number)], "Ana")
-        store.decide(a_case(number), "Ben", "escalate")
-    store.decide(a_case(0), "Ana", "escalate")  # Ana follows Ben
-    store.decide(a_case(1), "Ben", "accept")  # Ben follows Ana
-    assert {state.status for state in store.states().values()} == {"escalate", "accept"}
+        store.write(a_case(number), "Ben", "escalate")
+    store.write(a_case(0), "Ana", "escalate")  # Ana follows Ben
+    store.write(a_case(1), "Ben", "accept")  # Ben follows Ana
+    assert [store.state(a_case(number).digest).status for number in range(2)] == ["escalate", "accept"]
     assert blind_pairs(store.blind_histories()) == [("accept", "escalate")] * 2
     store.undo(store.entries(a_case(0).digest)[2].seq, "Ben")  # nor does an undo
     assert blind_pairs(store.blind_histories()) == [("accept", "escalate")] * 2
 
 
 def test_agreement_takes_the_decision_that_stood_when_the_blind_one_was_given(store):
-    slip = store.decide(a_case(), "Ana", "accept")
+    slip = store.write(a_case(), "Ana", "accept")
     store.undo(slip.seq, "Ana")
-    store.decide(a_case(), "Ana", "escalate")
+    store.write(a_case(), "Ana", "escalate")
     store.ask_second([a_case()], "Ana")
-    store.decide(a_case(), "Ben", "escalate")
+    store.write(a_case(), "Ben", "escalate")
     assert blind_pairs(store.blind_histories()) == [("escalate", "escalate")]
 
 
@@ -194,7 +384,7 @@ def test_a_pair_that_was_counted_stays_as_it_was(tmp_path, acts):
             for entry in [e for e in own if e.seq not in undone][-1:]:
                 store.undo(entry.seq, reviewer)
         else:
-            store.decide(a_case(), reviewer, action)
+            store.write(a_case(), reviewer, action)
         after = blind_pairs(store.blind_histories())
         assert after[: len(before)] == before
         assert len(after) == sum(entry.blind for entry in store.entries(a_case().digest))
@@ -216,7 +406,7 @@ def test_kappa_is_cohens():
 
 def test_a_bulk_action_is_all_or_nothing_and_can_be_undone(store):
     cases = [a_case(i) for i in range(600)]
-    decided = store.decide(cases[3], "Ben", "escalate")
+    decided = store.write(cases[3], "Ben", "escalate")
     with pytest.raises(ConflictError):
         store.decide_all([(case, ()) for case in cases], "Ana", "accept")
     assert store.last() == 1
@@ -228,7 +418,7 @@ def test_a_bulk_action_is_all_or_nothing_and_can_be_undone(store):
     assert store.undo_all(bulk, "Ben") == 0 and decided.bulk is None
     assert store.undo_all(bulk, "Ana") == 598 and store.undo_all(bulk, "Ana") == 0
     assert store.state(cases[4].digest).status == "open"
-    assert len(store.states()) == 600 and len(store.states(since=store.last())) == 0
+    assert len({row[0] for row in store.changes().cases}) == 600 and store.changes(since=store.last()).cases == []
 
 
 def test_two_who_ask_for_the_next_case_get_different_ones(tmp_path):
@@ -238,7 +428,7 @@ def test_two_who_ask_for_the_next_case_get_different_ones(tmp_path):
 
     def work(store: Store, name: str) -> None:
         while (case := store.claim(cases, name)) is not None:
-            store.decide(case, name, "accept")
+            store.write(case, name, "accept")
             given[name].append(case.row_id)
 
     threads = [threading.Thread(target=work, args=pair) for pair in zip(stores, given, strict=True)]

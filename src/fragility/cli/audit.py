@@ -90,6 +90,9 @@ ProtocolSignature = Annotated[
         help="The signature of the --protocol file; FILE.dsse.json beside it is found by itself.",
     ),
 ]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the audit in DIR even if the decisions of a review speak of it.")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with an audit into DIR that was interrupted.")]
 ClaimsExtent = Annotated[
     str,
@@ -200,6 +203,7 @@ def audit(
     rows: RowRange = None,
     claims: ClaimsExtent = "full",
     part_rows: PartRows = None,
+    overwrite: Overwrite = False,
     resume: Resume = False,
     on: On = None,
     workers: WorkerCount = None,
@@ -237,7 +241,7 @@ def audit(
     if other_baselines not in ("all", "none"):
         raise DataError(f"--other-baselines must be all or none, got {other_baselines!r}")
     signature = _protocol_signature(protocol, protocol_signature)
-    plan_folder(out_dir)
+    plan_folder(out_dir, consent=overwrite, option="--overwrite")
     cluster = _workers(on, workers)
     from fragility.certificates import PART_ROWS
     from fragility.segments import read_by

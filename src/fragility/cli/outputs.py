@@ -22,12 +22,34 @@ def forget_outputs() -> None:
     _planned.clear()
 
 
-def plan_folder(folder: Path) -> None:
-    """Find out before the work, not after it, that an audit cannot be written to `folder`."""
+def plan_folder(folder: Path, *, consent: bool = False, option: str | None = None) -> None:
+    """Find out before the work, not after it, that an audit cannot be written to `folder`.
+
+    consent: an audit whose certificates are named by decisions of a review may be replaced; ``option`` gives consent.
+    """
     _planned[folder] = _look(folder)  # first: whoever interrupts the slow import below is told the truth too
     from fragility.certificates import check_writable_folder
 
     check_writable_folder(folder)
+    if not consent and (entries := _review_entries(folder)):
+        remedy = f"choose another folder{f', or give {option} to replace it all the same' if option else ''}"
+        raise DataError(f"{folder} is under review: {entries} speak of the certificates that it holds now; {remedy}")
+
+
+def _review_entries(folder: Path) -> str | None:
+    """Return how many entries the review of an audit has, in words; None if there is no review."""
+    from fragility.review.store import STORE_FILE, Store, StoreError
+
+    path = folder / STORE_FILE
+    if not path.exists():
+        return None
+    try:
+        store = Store.open_to_read(path)
+    except StoreError:  # whatever it is, it is not ours to lose
+        return f"the decisions of {STORE_FILE}"
+    count = store.last()
+    store.close()
+    return f"{count} {'entry' if count == 1 else 'entries'} of {STORE_FILE}" if count else None
 
 
 def plan_files(

@@ -41,6 +41,9 @@ Data = Annotated[
 Policy = Annotated[
     Path | None, typer.Option("--policy", metavar="FILE", help="Begin with what this review policy sends to review.")
 ]
+Reasons = Annotated[
+    Path | None, typer.Option("--reasons", metavar="FILE", help="Reasons to choose from: lines of `code: words`.")
+]
 StoreOption = Annotated[
     Path | None, typer.Option("--store", metavar="FILE", help="Where decisions are kept. (default DIR/review.sqlite)")
 ]
@@ -78,6 +81,7 @@ def review(
     target: Target = None,
     id_column: Id = None,
     policy: Policy = None,
+    reasons: Reasons = None,
     row: FirstRow = None,
     store: StoreOption = None,
     port: Port = None,
@@ -104,13 +108,15 @@ def review(
     _refuse_without(context, model, data)
     if lacking := say_lacking("the review workbench", "duckdb", "fastapi", "uvicorn"):
         raise MissingExtraError(lacking)
+    from fragility.review.reasons import DEFAULT_REASONS, read_reasons
     from fragility.review.serving import listen, open_workbench, serve
 
     form = csv_format(separator, encoding, decimal, data)
     given = _read_given(directory, model, data, target, id_column, form, classes, trust)
     chosen = None if policy is None else fg.ReviewPolicy.load(policy)
+    codes = DEFAULT_REASONS if reasons is None else read_reasons(reasons)
     listening = listen(port)
-    bench = open_workbench(directory, store=store, policy=chosen, given=given, row=row)
+    bench = open_workbench(directory, store=store, policy=chosen, given=given, reasons=codes, row=row)
 
     def announce(address: str) -> None:
         out().print(address, soft_wrap=True)
@@ -163,7 +169,7 @@ def export(store: StoreToRead, out_file: ExportFile, history: History = False) -
 
     plan_files({"--out": out_file}, {"--store": store})
     suffix = checked_suffix(out_file, TABLE_SUFFIXES)
-    found = Store.open(store, new=False)
+    found = Store.open_to_read(store)
     try:
         table = decisions_table(found.everything(), history=history)
     finally:

@@ -28,6 +28,7 @@ from fragility.models.adapter import Model
 
 SAMPLE = 1000  # rows looked at
 CLOSE = 1e-6  # relative to the spread of the column
+SHORT_BELOW = 1e5  # larger numbers are written in full
 STEPS = 60  # of narrowing a number between two others
 State: TypeAlias = Literal["value", "missing", "no value", "unknown"]
 
@@ -61,7 +62,8 @@ def value_text(value: Any) -> str:
     if is_missing(value):
         return "missing"
     if isinstance(value, (float, np.floating)):
-        return f"{value:.6g}"
+        number = float(value)
+        return f"{number:.0f}" if SHORT_BELOW <= abs(number) < np.inf else f"{number:.6g}"
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d}" if value.time() == time() else f"{value:%Y-%m-%d %H:%M}"
     return str(value)

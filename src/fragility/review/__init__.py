@@ -3,6 +3,8 @@
     views      what a reviewer looks at: ranking, budget and filters, as they stand in an address
     history    what decisions about a case mean together: who said what, what stands, who may see it
     store      decisions as an append-only SQLite file
+    reasons    codes that are kept with a decision
+    filters    what was typed for a field, read as conditions
     queries    cases by view, over the Parquet files of an audit (DuckDB)
     rows       the audited rows themselves, where they are given
     whatif     the model's answer in any state of one row

@@ -9,10 +9,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import random
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from typing import Annotated, Any
 from urllib.parse import parse_qs, urlencode
@@ -40,6 +38,7 @@ from fragility.review.history import (
     cohens_kappa,
 )
 from fragility.review.queries import CANDIDATES, CaseIndex, QueuedCase, case_key
+from fragility.review.reasons import DEFAULT_REASONS
 from fragility.review.rows import GivenRows
 from fragility.review.sessions import Session, Sessions
 from fragility.review.store import ConflictError, RefusedError, Store, StoreError, reviewer_name
@@ -50,6 +49,7 @@ STATIC = {"review.css": "text/css", "review.js": "text/javascript", "icon.svg": 
 RECENT = 100
 BULKS = 50  # actions on many cases that Team lists
 MOST_TICKED = 200  # cases that are listed with a box each
+LONGEST_NUMBER = 15  # digits
 MOST_ASKED = 1000  # second reviews in one request
 
 
@@ -61,6 +61,7 @@ class Workbench:
     store: Store
     rows: GivenRows | None = None
     whatif: WhatIf | None = None
+    reasons: Mapping[str, str] = field(default_factory=lambda: DEFAULT_REASONS)
     first_page: str = "/"  # where the first address leads
 
     @property
@@ -77,6 +78,16 @@ class Words(dict[str, list[str]]):
 
     def one(self, name: str) -> str:
         return self.get(name, [""])[-1]
+
+    def note(self) -> str:
+        return self.one("note").replace("\r\n", "\n").strip()
+
+    def number(self, name: str) -> int:
+        """Return a whole number of the form."""
+        text = self.one(name)
+        if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER):
+            raise DataError(f"{name} must be a whole number, got {text[:20]!r}")
+        return int(text)
 
 
 async def form_words(request: Request) -> Words:
@@ -172,8 +183,12 @@ class _Desk:
         except FilterError as error:  # said beside the filters, which keep what was typed
             found, alert = None, f"This filter cannot be used: {error}."
         states = {} if found is None else self.store.states_of([queued.case.digest for queued in found.cases])
+        notice = self.notice(request, viewer, view)
+        if found is not None and request.query_params.get("none") == "1":
+            also = _none_open(view, found.done.get("park", 0), self.store.claimed_by_others(viewer))
+            notice = replace(notice or pages.Notice(""), also=also)
         context = pages.QueuePageContext(
-            frame=self.frame(request, "Queue", view, "queue", notice=self.notice(request, viewer, view), alert=alert),
+            frame=self.frame(request, "Queue", view, "queue", notice=notice, alert=alert),
             view=view,
             queue=found,
             lines=() if found is None else pages.queue_lines(found.cases, states, viewer),
@@ -207,9 +222,9 @@ class _Desk:
     def notice(self, request: Request, viewer: str, view: View) -> pages.Notice | None:
         """Return what the address says was just done; the number of an entry, which only its writer may undo."""
         number, bulk = request.query_params.get("done", ""), request.query_params.get("bulk", "")
-        if number.isascii() and number.isdigit() and len(number) < 16:
+        if number == str(self.store.newest_of(viewer)):  # an older one was followed by others: it is no news
             entry = self.store.entry(int(number))
-            if entry is not None and entry.reviewer == viewer and entry.case.audit == self.cases.audit:
+            if entry is not None and entry.case.audit == self.cases.audit:
                 return self._done(entry, view)
         if bulk:
             count = self.store.standing_of(bulk, viewer)
@@ -226,19 +241,29 @@ class _Desk:
         return pages.Notice(text, name, f"/case/{case_key(entry.case)}/undo", fields)
 
     def next_case(self, request: Request, form: Form) -> Response:
-        viewer, view = self.reviewer(request), self.view(form.one("view"))
-        return self._next(viewer, view)
+        """Give out the next case of the view; on a case that is left undecided, this passes over it."""
+        viewer, view, after = self.reviewer(request), self.view(form.one("view")), form.one("after")
+        if not after:
+            return self._next(viewer, view)
+        left = self.cases.find(after)
+        self.store.release(left.case, viewer)
+        return self._next(viewer, view, left)
 
-    def _next(self, viewer: str, view: View, done: int | None = None) -> Response:
-        """Send the reviewer to the first case of the view that is nobody's, and make it theirs for a while."""
+    def _next(self, viewer: str, view: View, left: QueuedCase | None = None, done: int | None = None) -> Response:
+        """Send the reviewer to the next case of the view that is nobody's, and make it theirs for a while.
+
+        The next one comes after the case they leave; when there is none after it, the first of the view.
+        """
         self.cases.catch_up(self.store)
-        after, second = 0, view.status == "second"
-        while candidates := self.cases.candidates(view, viewer, after):
-            given = self.store.claim(candidates, viewer, second=second)
-            if given is not None:
-                return _to(f"/case/{case_key(given)}", view.address(), done=done)
-            after += CANDIDATES
-        return _to("/queue", view.address(), done=done)
+        for start in (left, None) if left else (None,):
+            skip = 0
+            while candidates := self.cases.candidates(view, viewer, start, skip):
+                free = [case for case in candidates if left is None or case.digest != left.case.digest]
+                given = self.store.claim(free, viewer, second=view.status == "second")
+                if given is not None:
+                    return _to(f"/case/{case_key(given)}", view.address(), done=done)
+                skip += CANDIDATES
+        return _to("/queue", view.address(), done=done, none=1)
 
     # --- one case -----------------------------------------------------------------------------------------------
 
@@ -261,6 +286,7 @@ class _Desk:
         before, after = self.cases.neighbours(view, viewer, queued)
         similar, similar_total = self.cases.similar(queued)
         states = self.store.states_of([other.case.digest for other in similar])
+        place, total = self.cases.position(view, viewer, queued)
         claimed = self.store.claimed_by(queued.case.digest)
         others = [name for name in self.cases.protocol.group_names if name not in story.path]
         rows = self.bench.rows
@@ -273,6 +299,8 @@ class _Desk:
             queued=queued,
             status="second" if hidden else state.status,
             story=story,
+            place=place,
+            total=total,
             fields=None if rows is None else tuple(rows.shown(queued.case.place)),
             groups=(*story.path, *others),
             whatif=self.bench.whatif is not None,
@@ -287,6 +315,7 @@ class _Desk:
             after=after,
             similar=pages.queue_lines(similar, states, viewer),
             similar_total=similar_total,
+            reasons=self.bench.reasons,
             draft=draft or {},
         )  # fmt: skip
         return _page(context, status)
@@ -302,23 +331,26 @@ class _Desk:
     def decide(self, request: Request, key: str, form: Form) -> Response:
         viewer, queued = self.reviewer(request), self.cases.find(key)
         view = replace(self.view(form.one("view")), stay=form.one("advance") != "1")
-        action, note = form.one("action"), form.one("note").replace("\r\n", "\n").strip()
+        action, note, reason = form.one("action"), form.note(), self._reason(form)
         groups = self._groups(form) if action == "reacquire" else ()
-        seen = form.one("seen")
+        seen = form.number("seen") if "seen" in form else None
+        draft = {"note": note, "groups": groups, "reason": reason}
         try:
-            entry = self.store.decide(
-                queued.case, viewer, action, groups, note, int(seen) if seen.isascii() and seen.isdigit() else None
-            )
+            entry = self.store.write(queued.case, viewer, action, groups, note, reason, seen)
         except ConflictError as conflict:
             alert = f"Not saved. {_told(conflict.newer)} Look again; what you decide now will stand beside it."
-            draft = {"note": note, "groups": groups}
             return self._case(request, viewer, view, queued, 409, alert, draft)
         except RefusedError as refused:
-            draft = {"note": note, "groups": groups}
             return self._case(request, viewer, view, queued, 422, f"Not saved: {refused}.", draft)
-        if view.stay:
+        if view.stay or action == "comment":
             return _to(f"/case/{key}", view.address(), done=entry.seq)
-        return self._next(viewer, view, done=entry.seq)
+        return self._next(viewer, view, queued, done=entry.seq)
+
+    def _reason(self, form: Words) -> str:
+        reason = form.one("reason")
+        if reason and reason not in self.bench.reasons:
+            raise RefusedError(f"there is no reason {reason[:40]!r}; known are {', '.join(self.bench.reasons)}")
+        return reason
 
     def _groups(self, form: Words) -> tuple[str, ...]:
         chosen = [read_name(name) for name in form.get("group", [])]
@@ -329,9 +361,7 @@ class _Desk:
 
     def undo(self, request: Request, key: str, form: Form) -> Response:
         viewer, view = self.reviewer(request), self.view(form.one("view"))
-        number = form.one("entry")
-        queued = self.cases.find(key)
-        entry = self.store.entry(int(number)) if number.isascii() and number.isdigit() else None
+        queued, entry = self.cases.find(key), self.store.entry(form.number("entry"))
         if entry is None or entry.case.digest != queued.case.digest:
             raise RefusedError("there is nothing to undo at this number")
         undone = self.store.undo(entry.seq, viewer)
@@ -382,6 +412,7 @@ class _Desk:
             expected=_fingerprint(found),
             chosen=bool(ticked),
             groups=self.cases.protocol.group_names,
+            reasons=self.bench.reasons,
             draft=draft or {},
         )
         return _page(context, status)
@@ -400,12 +431,13 @@ class _Desk:
     def decide_all(self, request: Request, form: Form) -> Response:
         """Write a decision for exactly the cases that the page listed, or for none."""
         viewer, view = self.reviewer(request), self.view(form.one("view"))
-        action, note = form.one("action"), form.one("note").replace("\r\n", "\n").strip()
+        action, note, reason = form.one("action"), form.note(), self._reason(form)
         groups = self._groups(form) if action == "reacquire" else ()
         own = action == "reacquire" and form.one("groups_of") == "own"
         ticked, everything = form.get("case", []), form.one("all") == "1"
         draft = {
-            "action": action, "note": note, "groups": groups, "groups_of": form.one("groups_of"), "cases": set(ticked)
+            "action": action, "note": note, "reason": reason, "groups": groups, "groups_of": form.one("groups_of"),
+            "cases": set(ticked),
         }  # fmt: skip
         within = ticked if form.one("chosen") == "1" else ()
         self.cases.catch_up(self.store)
@@ -420,7 +452,7 @@ class _Desk:
             if own and (never := sum(not failing for _, failing in found)):
                 raise RefusedError(f"{never:,} of these cases never flip, so they have no groups of their own")
             chosen = [(case, failing if own else groups) for case, failing in found]
-            bulk = self.store.decide_all(chosen, viewer, action, note)
+            bulk = self.store.decide_all(chosen, viewer, action, note, reason)
         except ConflictError:
             alert = "Nothing was saved: the open cases are others by now. Look at the list and confirm again."
             return self._bulk(request, viewer, view, 409, alert, draft, within)
@@ -437,21 +469,20 @@ class _Desk:
 
     def team(self, request: Request) -> Response:
         viewer, view = self.reviewer(request), self.view(request.url.query)
-        states = self.store.states()
         pairs = blind_pairs(self.store.blind_histories())
         recent = self.store.latest(RECENT)
-        here = self.cases.by_digest(sorted({entry.case.digest for entry in recent}))
-        of = {case.digest: state for case, state in states.items()}
-        lines = [_team_line(entry, here, of.get(entry.case.digest, OPEN), viewer) for entry in recent]
+        digests = sorted({entry.case.digest for entry in recent})
+        here, states = self.cases.by_digest(digests), self.store.states_of(digests)
+        tally = self.store.tally()
         context = pages.TeamPage(
             frame=self.frame(request, "Team", view, "team"),
-            counts=_counts(states.values()),
+            counts=_by_reviewer(tally.standing),
             pairs=len(pairs),
             agreeing=sum(a == b for a, b in pairs),
             kappa=cohens_kappa(pairs),
-            waiting=sum(state.second for state in states.values()),
-            eligible=sum(len(state.standing) == 1 and not state.second for state in states.values()),
-            recent=tuple(lines),
+            waiting=tally.waiting,
+            eligible=tally.eligible,
+            recent=tuple(_team_line(entry, here, states[entry.case.digest], viewer) for entry in recent),
             bulks=tuple(self.store.bulks(BULKS)),
             store=str(self.store.path),
         )
@@ -459,14 +490,11 @@ class _Desk:
 
     def ask_seconds(self, request: Request, form: Form) -> Response:
         """Ask for a blind second review of some decided cases, drawn at random."""
-        viewer, view = self.reviewer(request), self.view(form.one("view"))
-        number = form.one("number")
-        if not (number.isascii() and number.isdigit()) or not 1 <= int(number) <= MOST_ASKED:
+        viewer, view, number = self.reviewer(request), self.view(form.one("view")), form.number("number")
+        if not 1 <= number <= MOST_ASKED:
             raise RefusedError(f"ask for 1 to {MOST_ASKED} second reviews")
-        found = [case for case, state in self.store.states().items() if len(state.standing) == 1 and not state.second]
-        here = self.cases.by_digest([case.digest for case in found])
-        ordered = [queued.case for queued in here.values()]
-        self.store.ask_second(random.sample(ordered, min(int(number), len(ordered))), viewer)
+        self.cases.catch_up(self.store)
+        self.store.ask_second(self.cases.draw_eligible(number), viewer)
         return _to("/team", view.address())
 
     def make_address(self, request: Request, form: Form) -> Response:
@@ -504,13 +532,21 @@ def _team_line(entry: Entry, here: Mapping[str, QueuedCase], state: CaseState, v
     return pages.TeamLine(entry, None if queued is None else queued.key, hidden)
 
 
-def _counts(states: Any) -> tuple[tuple[str, Mapping[str, int]], ...]:
+def _by_reviewer(counts: Sequence[tuple[str, str, int]]) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """Return how many decisions of each kind stand, by reviewer."""
-    counts: dict[str, Counter[str]] = {}
-    for state in states:
-        for entry in state.standing:
-            counts.setdefault(entry.reviewer, Counter())[entry.action] += 1
-    return tuple((name, {action: counts[name][action] for action in DECISIONS}) for name in sorted(counts))
+    found: dict[str, dict[str, int]] = {}
+    for reviewer, action, count in counts:
+        found.setdefault(reviewer, dict.fromkeys(DECISIONS, 0))[action] = count
+    return tuple(sorted(found.items()))
+
+
+def _none_open(view: View, parked: int, with_others: int) -> str:
+    """Return why there is no next case."""
+    if view.status == "second":
+        return "No case of this view waits for your second review."
+    told = [f"{parked:,} parked"] if parked else []
+    told += [f"{with_others:,} with other reviewers just now"] if with_others else []
+    return f"No open case is left in this view{' (' + ', '.join(told) + ')' if told else ''}."
 
 
 def _fingerprint(cases: Sequence[tuple[Case, Sequence[str]]]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-WIDTH, HEIGHT = 640, 220
-LEFT, RIGHT, TOP, BOTTOM = 46, 16, 18, 30
+WIDTH, HEIGHT = 640, 236
+LEFT, RIGHT, TOP, BOTTOM = 46, 16, 24, 40
 
 
 @dataclass(frozen=True)

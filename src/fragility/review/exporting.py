@@ -29,6 +29,7 @@ def decisions_table(entries: Sequence[Entry], *, history: bool = False) -> pa.Ta
         "status": (pa.string(), [status for _, status, _ in chosen]),
         "decision": (pa.string(), [entry.action for entry, _, _ in chosen]),
         "groups": (pa.list_(pa.string()), [list(entry.groups) for entry, _, _ in chosen]),
+        "reason": (pa.string(), [entry.reason for entry, _, _ in chosen]),
         "note": (pa.string(), [entry.note for entry, _, _ in chosen]),
         "reviewer": (pa.string(), [entry.reviewer for entry, _, _ in chosen]),
         "at": (pa.string(), [entry.at for entry, _, _ in chosen]),

@@ -1,24 +1,27 @@
 """What the entries about one case mean together: pure functions from entries to a state.
 
 An entry is never changed. A reviewer's standing decision is the last of theirs that was not undone. A case is open
-while nobody's decision stands; it has the decision on which all agree; or it is a conflict. While a second review is
-asked for and not yet given, what others decided is hidden from whoever has not decided: that review is blind.
+while nobody's decision stands, or parked if someone put it aside; it has the decision on which all agree; or it is a
+conflict. While a second review is asked for and not yet given, what others decided is hidden from whoever has not
+decided: that review is blind. A comment decides nothing.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 DECISIONS = ("accept", "escalate", "reacquire")
-ACTIONS = (*DECISIONS, "undo", "second")
+WRITTEN = (*DECISIONS, "park", "comment")  # what a reviewer writes about one case
 WORDS = {
     "open": "open",
     "accept": "accepted",
     "escalate": "escalated",
     "reacquire": "evidence to re-acquire",
+    "park": "parked",
+    "comment": "comment",
     "conflict": "conflict",
     "second": "second review",
     "undo": "undone",
@@ -45,6 +48,7 @@ class Entry:
     reviewer: str
     action: str
     groups: tuple[str, ...]
+    reason: str  # a code; empty if none was given
     note: str
     undoes: int | None
     blind: bool
@@ -55,7 +59,7 @@ class Entry:
 class CaseState:
     """What stands for a case."""
 
-    status: str  # open, conflict, or the decision
+    status: str  # open, park, conflict, or the decision
     standing: tuple[Entry, ...]  # one a reviewer, oldest first
     second: bool  # a second review is asked for and not yet given
     asked_by: str | None = None
@@ -83,12 +87,35 @@ def case_state(entries: Iterable[Entry]) -> CaseState:
     valid = [entry for entry in ordered if entry.seq not in undone]
     last = {entry.reviewer: entry for entry in valid if entry.action in DECISIONS}
     standing = tuple(sorted(last.values(), key=lambda entry: entry.seq))
-    actions = {entry.action for entry in standing}
-    status = "open" if not actions else actions.copy().pop() if len(actions) == 1 else "conflict"
+    status = status_of({entry.action for entry in standing}, any(entry.action == "park" for entry in valid))
     request = next((entry for entry in reversed(valid) if entry.action == "second"), None)
     return CaseState(
         status, standing, request is not None and len(standing) == 1, None if request is None else request.reviewer
     )
+
+
+def status_of(standing: Collection[str], parked: bool) -> str:
+    """Return the status of a case with these different decisions standing."""
+    if not standing:
+        return "park" if parked else "open"
+    return next(iter(standing)) if len(standing) == 1 else "conflict"
+
+
+def may_be_blind(entries: Sequence[Entry], reviewer: str) -> bool:
+    """Whether this reviewer may give a blind decision now: it is hidden from them, and was whenever they wrote.
+
+    Whoever asked for the review, or decided before, may have seen what was decided; whoever only commented or parked
+    while it was hidden, or before anyone had decided, has not.
+    """
+    state = case_state(entries)
+    if not state.hidden_from(reviewer) or reviewer == state.asked_by:
+        return False
+    for i, entry in enumerate(entries):
+        if entry.reviewer == reviewer:
+            before = case_state(entries[:i])
+            if entry.action not in ("park", "comment") or (before.standing and not before.hidden_from(reviewer)):
+                return False
+    return True
 
 
 def undone_by(entries: Iterable[Entry]) -> dict[int, Entry]:

@@ -16,11 +16,13 @@ import pyarrow as pa
 from markupsafe import Markup, escape
 
 from fragility.certificates import Certificate, Certificates
+from fragility.evidence.replacements import value_text
 from fragility.protocol import Protocol
+from fragility.report.words import operator_words
 from fragility.review.drawing import Bar, Curve, bars, margin_curve
 from fragility.review.history import DECISIONS, WORDS, CaseState, Entry, undone_by
 from fragility.review.queries import QueuedCase, QueuePage
-from fragility.review.rows import value_text
+from fragility.review.rows import FieldLine
 from fragility.review.store import Bulk
 from fragility.review.views import BUDGETS, FLIPS, STATUSES, View, write_name
 from fragility.text import visible
@@ -107,6 +109,7 @@ class Notice:
     case: str | None = None  # the id of the row it is about
     undo: str | None = None  # where to send the undo
     fields: Mapping[str, str] = field(default_factory=dict)
+    also: str = ""  # what else there is to say
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,7 @@ class QueuePageContext:
         if self.queue is None:
             return []
         start, parts, total = 0.0, [], max(self.queue.budgeted, 1)
-        for status in ("accept", "escalate", "reacquire", "conflict", "second"):
+        for status in ("accept", "escalate", "reacquire", "park", "conflict", "second"):
             count = self.queue.done.get(status, 0)
             parts.append((status, count, round(start, 2), round(100 * count / total, 2)))
             start += 100 * count / total
@@ -243,7 +246,7 @@ class Story:
 def story_of(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, manifest: Mapping[str, Any]) -> Story:
     """Return one row of the certificate table, to read; an audit may have been written without its steps."""
     operators = [name.removeprefix("lambda_") for name in row if name.startswith("lambda_")]
-    thresholds = tuple((name, row[f"lambda_{name}"]) for name in operators)
+    thresholds = tuple((operator_words(name), row[f"lambda_{name}"]) for name in operators)
     told = all(name in row for name in STEPS)
     cert = Certificates(pa.Table.from_pylist([dict(row)]), protocol, manifest)[0] if told else None
     flip = queued.flip_budget if queued.flipped else None
@@ -347,7 +350,9 @@ class CasePage:
     queued: QueuedCase
     status: str
     story: Story
-    fields: tuple[tuple[str, str, tuple[str, ...]], ...] | None
+    place: int | None  # in the view, counted from 1; None if it is not in it
+    total: int  # cases of the view
+    fields: tuple[FieldLine, ...] | None
     groups: tuple[str, ...]  # the path's first, then the others
     whatif: bool
     severities: tuple[float, ...]
@@ -361,12 +366,22 @@ class CasePage:
     after: QueuedCase | None
     similar: tuple[QueueLine, ...]
     similar_total: int
+    reasons: Mapping[str, str]
     draft: Mapping[str, Any]  # what was typed before a conflict stopped it
     template: str = "case.html"
 
     @property
     def here(self) -> str:
         return f"/case/{self.queued.key}"
+
+    @property
+    def replaced(self) -> bool:
+        """Whether it is known what replaces the values."""
+        return any(line.replacement is not None for line in self.fields or ())
+
+    def fields_of(self, group: str) -> list[FieldLine]:
+        """Return the fields that a group has a part of."""
+        return [line for line in self.fields or () if group in line.groups]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -389,6 +404,7 @@ class BulkPage:
     expected: str  # names exactly the open cases
     chosen: bool  # these were ticked in the queue
     groups: tuple[str, ...]
+    reasons: Mapping[str, str]
     draft: Mapping[str, Any]
     template: str = "bulk.html"
 

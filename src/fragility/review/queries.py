@@ -29,7 +29,7 @@ from fragility.errors import CertificateError, DataError
 from fragility.policy import PREDICTED, ReviewPolicy
 from fragility.protocol import Protocol
 from fragility.review.filters import Interval, Wanted, read_numbers, read_values
-from fragility.review.history import Case, CaseState
+from fragility.review.history import Case
 from fragility.review.store import Store
 from fragility.review.views import PAGE_ROWS, SHARES, View, ViewError
 
@@ -49,6 +49,28 @@ SHOWN = (
     "c.place, c.name, c.label, c.confidence, c.flip_budget, c.flipped, c.exposure, c.fds, c.flips_to, c.failing, "
     "c.digest"
 )
+
+# What `case_state` says of a case, for many at once. A case is found by its place in this audit, or by its digest where
+# an entry speaks of it in another audit; rows of other audits are passed over.
+CHANGED_STATES = """
+CREATE TEMP TABLE changed AS
+WITH placed AS (
+    SELECT DISTINCT n.digest, CASE WHEN n.audit = $audit THEN n.place ELSE c.place END AS place
+    FROM named n LEFT JOIN cases c ON n.audit <> $audit AND c.digest = n.digest
+), decided AS (
+    SELECT digest, count(*) AS people, count(DISTINCT decision) AS kinds, min(decision) AS decision,
+        list(reviewer ORDER BY seq) AS reviewers
+    FROM standing GROUP BY digest
+)
+SELECT p.place,
+    CASE WHEN d.kinds > 1 THEN 'conflict' WHEN d.kinds = 1 THEN d.decision
+        WHEN w.digest IS NOT NULL THEN 'park' ELSE 'open' END AS status,
+    coalesce(d.reviewers, []) AS reviewers,
+    a.digest IS NOT NULL AND coalesce(d.people, 0) = 1 AS second
+FROM placed p LEFT JOIN decided d ON d.digest = p.digest LEFT JOIN parked w ON w.digest = p.digest
+    LEFT JOIN asked a ON a.digest = p.digest
+WHERE p.place IS NOT NULL
+"""
 
 # A parameter names the viewer: what was decided is hidden from whoever may give a blind second review.
 HIDDEN = "(s.second AND NOT list_contains(s.reviewers, ?))"
@@ -197,7 +219,7 @@ class CaseIndex:
                 [part.first, str(part.path)],
             )
         self._database.execute(
-            "CREATE TABLE states (place BIGINT PRIMARY KEY, status VARCHAR, reviewers VARCHAR[], second BOOLEAN)"
+            "CREATE TABLE states (place BIGINT, status VARCHAR, reviewers VARCHAR[], second BOOLEAN)"
         )
 
     def _ask(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -240,27 +262,33 @@ class CaseIndex:
             newest = store.last()
             if newest == self._seen:
                 return
-            states = self._placed(store.states(since=self._seen))
-            columns = {
-                "place": pa.array([place for place, _ in states], type=pa.int64()),
-                "status": pa.array([state.status for _, state in states], type=pa.string()),
-                "reviewers": pa.array([list(state.reviewers) for _, state in states], type=pa.list_(pa.string())),
-                "second": pa.array([state.second for _, state in states], type=pa.bool_()),
-            }
+            changes = store.changes(since=self._seen)
             with self._database.cursor() as cursor:
-                cursor.register("changed", pa.table(columns))
-                cursor.execute("INSERT OR REPLACE INTO states SELECT * FROM changed")
-                cursor.unregister("changed")
+                text, number = pa.string(), pa.int64()
+                given = {
+                    "named": _rows_table({"digest": text, "audit": text, "place": number}, changes.cases),
+                    "standing": _rows_table(
+                        {"digest": text, "reviewer": text, "decision": text, "seq": number}, changes.standing
+                    ),
+                    "parked": pa.table({"digest": pa.array(changes.parked, type=text)}),
+                    "asked": pa.table({"digest": pa.array(changes.asked, type=text)}),
+                }
+                for name, table in given.items():
+                    cursor.register(name, table)
+                cursor.execute("BEGIN")  # whoever reads meanwhile sees all of it or none
+                cursor.execute(CHANGED_STATES, {"audit": self.audit})
+                cursor.execute("DELETE FROM states WHERE place IN (SELECT place FROM changed)")
+                cursor.execute("INSERT INTO states SELECT * FROM changed")
+                cursor.execute("DROP TABLE changed")
+                cursor.execute("COMMIT")
+                for name in given:
+                    cursor.unregister(name)
             self._seen = newest
 
-    def _placed(self, states: Mapping[Case, CaseState]) -> list[tuple[int, CaseState]]:
-        """Return the place of each case in this audit; decisions about other audits' rows are passed over."""
-        here = {case.digest: case.place for case in states if case.audit == self.audit}
-        elsewhere = [case.digest for case in states if case.audit != self.audit]
-        if elsewhere:
-            found = self._ask("SELECT digest, place FROM cases WHERE digest IN (SELECT unnest(?))", [elsewhere])
-            here |= dict(found)
-        return [(here[case.digest], state) for case, state in states.items() if case.digest in here]
+    def draw_eligible(self, count: int) -> tuple[Case, ...]:
+        """Return some of the cases for which a second review may be asked, drawn at random."""
+        rest = "FROM states s JOIN cases c ON c.place = s.place WHERE len(s.reviewers) = 1 AND NOT s.second"
+        return tuple(queued.case for queued in self._list(f"{rest} ORDER BY random() LIMIT {count}", ()))
 
     # --- conditions -----------------------------------------------------------------------------------------
 
@@ -430,31 +458,39 @@ class CaseIndex:
     def neighbours(self, view: View, viewer: str, here: QueuedCase) -> tuple[QueuedCase | None, QueuedCase | None]:
         """Return the cases before and after this one in a view, whether or not it is in the view itself."""
         column, rising = SORTED_BY[view.order], _direction(view) == "ASC"
-        value = here.case.place if column == "place" else getattr(here, column)
-        where = self._where(view, viewer)
         found = []
         for forward in (False, True):
-            beyond, way = (">", "ASC") if forward == rising else ("<", "DESC")
-            tie, tie_way = (">", "ASC") if forward else ("<", "DESC")
-            there = f"(c.{column} {beyond} ? OR (c.{column} = ? AND c.place {tie} ?))"
+            where = self._where(view, viewer) & _beyond(view, here, forward)
+            way, tie_way = "ASC" if forward == rising else "DESC", "ASC" if forward else "DESC"
             cases = self._list(
-                f"{self._from(view)} WHERE ({where.sql}) AND {there} "
-                f"ORDER BY c.{column} {way}, c.place {tie_way} LIMIT 1",
-                (*where.values, value, value, here.case.place),
+                f"{self._from(view)} WHERE {where.sql} ORDER BY c.{column} {way}, c.place {tie_way} LIMIT 1",
+                where.values,
             )
             found.append(next(iter(cases), None))
         return found[0], found[1]
+
+    def position(self, view: View, viewer: str, here: QueuedCase) -> tuple[int | None, int]:
+        """Return the place of a case in a view, counted from 1, and how many cases the view has; None if not in it."""
+        where = self._where(view, viewer)
+        itself = where & Where("c.place = ?", (here.case.place,))
+        if not self._ask(f"SELECT 1 {self._from(view)} WHERE {itself.sql}", itself.values):
+            return None, self._count(view, where)
+        before = where & _beyond(view, here, forward=False)
+        number = self._ask(f"SELECT count(*) {self._from(view)} WHERE {before.sql}", before.values)[0][0]
+        return int(number) + 1, self._count(view, where)
 
     def names(self) -> list[str]:
         """Return the id of every row, as text, in the order of the audit."""
         return [name for (name,) in self._ask("SELECT name FROM cases ORDER BY place")]
 
-    def candidates(self, view: View, viewer: str, after: int = 0) -> tuple[Case, ...]:
-        """Return the first cases of a view that wait for this reviewer, in order."""
+    def candidates(self, view: View, viewer: str, after: QueuedCase | None = None, skip: int = 0) -> tuple[Case, ...]:
+        """Return the first cases of a view that wait for this reviewer, in order: those after one of them, or all."""
         where = self._where(view, viewer) & _status_condition(wanted := _waiting(view), viewer)
+        if after is not None:
+            where &= _beyond(view, after, forward=True)
         order = f"c.{SORTED_BY[view.order]} {_direction(view)}, c.place"
         rest = f"{self._from(replace(view, status=wanted))} WHERE {where.sql} ORDER BY {order}"
-        return tuple(queued.case for queued in self._list(f"{rest} LIMIT {CANDIDATES} OFFSET {after}", where.values))
+        return tuple(queued.case for queued in self._list(f"{rest} LIMIT {CANDIDATES} OFFSET {skip}", where.values))
 
     def open_cases(self, view: View, viewer: str) -> tuple[tuple[Case, tuple[str, ...]], ...]:
         """Return every open case of a view in its order, each with the groups that flip it."""
@@ -498,6 +534,15 @@ def _direction(view: View) -> str:
     return "ASC" if view.up != (view.order == "id") else "DESC"
 
 
+def _beyond(view: View, here: QueuedCase, forward: bool) -> Where:
+    """Return the condition that a case comes after this one in the order of a view, or before it."""
+    column = SORTED_BY[view.order]
+    value = here.case.place if column == "place" else getattr(here, column)
+    beyond = ">" if forward == (_direction(view) == "ASC") else "<"
+    tie = ">" if forward else "<"
+    return Where(f"c.{column} {beyond} ? OR (c.{column} = ? AND c.place {tie} ?)", (value, value, here.case.place))
+
+
 def _flip_condition(k: str) -> Where:
     if k == "none":
         return Where("NOT c.flipped")
@@ -525,6 +570,12 @@ def _status_condition(status: str, viewer: str) -> Where:
     if status == "second":
         return Where(HIDDEN, (viewer,))
     return Where(f"s.status = ? AND NOT {HIDDEN}", (status, viewer))
+
+
+def _rows_table(columns: Mapping[str, pa.DataType], rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    values = list(zip(*rows, strict=True)) or [()] * len(columns)
+    arrays = [pa.array(column, type=kind) for column, kind in zip(values, columns.values(), strict=True)]
+    return pa.table(dict(zip(columns, arrays, strict=True)))
 
 
 def _is_number(kind: pa.DataType) -> bool:

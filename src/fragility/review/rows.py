@@ -12,11 +12,25 @@ import pyarrow as pa
 
 from fragility.canonical import combine_digests, is_missing, row_digests
 from fragility.errors import DataError
+from fragility.evidence.replacements import Replacement, fields_of_groups, find_replacements, value_text
 from fragility.evidence.rows import read_rows
-from fragility.evidence.tracing import trace_columns
 from fragility.ids import IdSpan, say_other_rows
 from fragility.models import Model
 from fragility.protocol import Protocol
+
+
+@dataclass(frozen=True)
+class FieldLine:
+    """One field of a row: its value, what takes the place of the value when it is lost, and its evidence groups."""
+
+    name: str
+    value: str
+    replacement: str | None  # None where it is not known
+    groups: tuple[str, ...]
+
+    @property
+    def changes(self) -> bool:
+        return self.replacement not in (None, self.value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,15 +40,20 @@ class GivenRows:
     frame: pd.DataFrame
     ids: tuple[Any, ...]
     groups_of: Mapping[str, tuple[str, ...]]  # evidence groups that each field has a part in
+    replacements: Mapping[str, Replacement]  # what each field becomes when it is lost
 
     def row(self, place: int) -> pd.DataFrame:
         """Return one row, as a table with the types of all."""
         return self.frame.iloc[[place]]
 
-    def shown(self, place: int) -> list[tuple[str, str, tuple[str, ...]]]:
-        """Return (field, value, its groups) of one row, in the protocol's order."""
-        values = self.frame.iloc[place]
-        return [(name, value_text(values[name]), self.groups_of.get(name, ())) for name in self.frame.columns]
+    def shown(self, place: int) -> list[FieldLine]:
+        """Return the fields of one row, in the protocol's order."""
+        row, found = self.frame.iloc[[place]], []
+        for name in self.frame.columns:  # cell by cell: a row across columns would turn whole numbers into others
+            lost = self.replacements[name]
+            known = None if lost.state == "unknown" else str(lost)
+            found.append(FieldLine(name, value_text(row[name].iloc[0]), known, self.groups_of.get(name, ())))
+        return found
 
     def to_arrow(self) -> pa.Table:
         """Return the fields as a table that filters can ask: numbers as numbers, everything else as text."""
@@ -60,7 +79,8 @@ def given_rows(
     frame = rows.frame.iloc[chosen]
     own_ids = tuple(rows.ids[i] for i in chosen)
     _check_audited(frame, own_ids, manifest)
-    return GivenRows(frame, own_ids, groups_of_fields(protocol, model))
+    replacements = find_replacements(protocol.evidence, model, frame)
+    return GivenRows(frame, own_ids, groups_of_fields(protocol, model), replacements)
 
 
 def _check_audited(frame: pd.DataFrame, ids: Sequence[Any], manifest: Mapping[str, Any]) -> None:
@@ -73,32 +93,11 @@ def _check_audited(frame: pd.DataFrame, ids: Sequence[Any], manifest: Mapping[st
 
 
 def groups_of_fields(protocol: Protocol, model: Model | None = None) -> dict[str, tuple[str, ...]]:
-    """Return the evidence groups that each raw field has a part in, as far as it is known.
-
-    A column of the raw space is a field. A transformed column is traced to its fields where the model is at hand;
-    else only a group named like a field is taken for that field's.
-    """
-    fields = [field.name for field in protocol.fields]
-    origins: dict[str, tuple[str, ...]] = {name: (name,) for name in fields}
-    if protocol.space != "raw" and model is not None and model.transformer is not None:
-        traced = trace_columns(model.transformer, list(model.columns or fields))
-        origins = {column.name: origin.fields for column, origin in zip(protocol.columns, traced, strict=False)}
-    found: dict[str, list[str]] = {name: [] for name in fields}
-    for group in protocol.groups:
-        parts = {field for column in group.columns for field in origins.get(column, ())}
-        for field in parts or {group.name}:
-            if field in found:
-                found[field].append(group.name)
-    return {name: tuple(groups) for name, groups in found.items()}
-
-
-def value_text(value: Any) -> str:
-    """Return a cell as a reader expects it: no numpy names, no decimals on whole numbers."""
-    if is_missing(value):
-        return "missing"
-    if isinstance(value, (float, np.floating)):
-        return f"{value:.10g}"
-    return str(value)
+    """Return the evidence groups that each raw field has a part in, as far as it is known."""
+    fields = fields_of_groups(protocol.evidence, model)
+    return {
+        field.name: tuple(group for group, parts in fields.items() if field.name in parts) for field in protocol.fields
+    }
 
 
 def _filterable(column: pd.Series) -> pa.Array:

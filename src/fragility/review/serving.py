@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from html import escape
@@ -25,15 +25,15 @@ from fragility.models import Model
 from fragility.policy import ReviewPolicy
 from fragility.review.app import Workbench, create_app
 from fragility.review.queries import CaseIndex
+from fragility.review.reasons import DEFAULT_REASONS
 from fragility.review.rows import given_rows
 from fragility.review.sessions import LOOPBACK, Sessions, random_host
-from fragility.review.store import Store
+from fragility.review.store import STORE_FILE, Store
 from fragility.review.whatif import WhatIf
 
 LOOPBACK_V6 = "::1"
 USUAL_PORT = 8808
 ATTEMPTS = 20  # free ports tried until one is free on both loopback addresses
-STORE_FILE = "review.sqlite"
 NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
 PATIENCE = 10  # seconds that answers under way are given at the end
 REDIRECT = """<!doctype html>
@@ -57,8 +57,9 @@ class Given:
 
 
 def open_workbench(
-    folder: Path, *, store: Path | None, policy: ReviewPolicy | None, given: Given | None, row: str | None = None
-) -> Workbench:
+    folder: Path, *, store: Path | None, policy: ReviewPolicy | None, given: Given | None,
+    reasons: Mapping[str, str] = DEFAULT_REASONS, row: str | None = None,
+) -> Workbench:  # fmt: skip
     """Open an audit for review, at a row of it if one is named; what can be wrong with what was given is found here."""
     cases = CaseIndex.open(folder, policy)
     try:
@@ -69,7 +70,7 @@ def open_workbench(
             if given.model is not None:
                 whatif = WhatIf.of(given.model, cases.protocol, rows, cases.manifest)
         first_page = "/" if row is None else f"/case/{cases.find_row(row).key}"
-        return Workbench(cases, Store.open(store or folder / STORE_FILE), rows, whatif, first_page)
+        return Workbench(cases, Store.open(store or folder / STORE_FILE), rows, whatif, reasons, first_page)
     except BaseException:
         cases.close()
         raise

@@ -2,19 +2,22 @@
 
 A write-ahead log lets readers and one writer work at once, also from several processes. Every write is a transaction
 that SQLite forces to the disk before it returns (synchronous=FULL), so neither a killed process nor a power cut loses
-a decision that a reviewer saw saved. Triggers refuse to change or remove an entry, whoever opens the file.
+a decision that a reviewer saw saved. Triggers refuse to change or remove an entry, whoever opens the file. SQLite goes
+on writing to a file that was removed, so that is looked at before and after every write.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import sqlite3
+import tempfile
 import threading
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -24,18 +27,22 @@ from typing import Any
 from fragility.errors import FragilityError
 from fragility.review.history import (
     DECISIONS,
+    WRITTEN,
     Case,
     CaseState,
     Entry,
     case_state,
     groups_text,
+    may_be_blind,
 )
 
+STORE_FILE = "review.sqlite"  # in the audit's folder, unless named otherwise
 APPLICATION_ID = 0x46524756  # marks the file as ours
 VERSION = 2
 LEASE = 15 * 60.0  # seconds for which a case given out by "next" is nobody else's
 PATIENCE = 30.0  # seconds to wait for another writer
 LONGEST_NOTE = 4000
+LONGEST_REASON = 80
 LONGEST_NAME = 80
 MANY = 500  # names in one query; SQLite bounds them
 
@@ -48,22 +55,32 @@ CREATE TABLE entries (
     place INTEGER NOT NULL,
     row_id TEXT NOT NULL,
     reviewer TEXT NOT NULL CHECK (length(reviewer) > 0),
-    action TEXT NOT NULL CHECK (action IN ('accept', 'escalate', 'reacquire', 'undo', 'second')),
+    action TEXT NOT NULL
+        CHECK (action IN ('accept', 'escalate', 'reacquire', 'park', 'comment', 'undo', 'second')),
     groups TEXT NOT NULL,
+    reason TEXT NOT NULL,
     note TEXT NOT NULL,
     undoes INTEGER UNIQUE REFERENCES entries (seq),
     blind INTEGER NOT NULL,
     bulk TEXT
 );
-CREATE INDEX entries_of_case ON entries (digest, seq);
+CREATE INDEX entries_of_case ON entries (digest, reviewer, seq, action);
+CREATE INDEX entries_of_reviewer ON entries (reviewer, seq);
+CREATE INDEX entries_waiting ON entries (digest) WHERE action IN ('park', 'second');
 CREATE INDEX entries_of_bulk ON entries (bulk) WHERE bulk IS NOT NULL;
 CREATE INDEX entries_blind ON entries (digest) WHERE blind;
 CREATE TRIGGER entries_stay BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'the history is append-only'); END;
 CREATE TRIGGER entries_remain BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'the history is append-only'); END;
 CREATE TABLE claims (digest TEXT PRIMARY KEY, reviewer TEXT NOT NULL, until REAL NOT NULL);
 """
-COLUMNS = "seq, at, digest, audit, place, row_id, reviewer, action, groups, note, undoes, blind, bulk"
-NOT_UNDONE = "NOT EXISTS (SELECT 1 FROM entries u WHERE u.undoes = e.seq)"
+COLUMNS = "seq, at, digest, audit, place, row_id, reviewer, action, groups, reason, note, undoes, blind, bulk"
+VALID = "seq NOT IN (SELECT undoes FROM entries WHERE undoes IS NOT NULL)"
+# The last valid decision of each reviewer about each case, in the order of the index; SQLite takes `action` from the
+# row with the largest seq.
+STANDING = (
+    "SELECT digest, reviewer, action, max(seq) AS seq FROM entries "
+    f"WHERE action IN ('accept', 'escalate', 'reacquire') AND {VALID} AND {{where}} GROUP BY digest, reviewer"
+)
 
 
 class StoreError(FragilityError):
@@ -80,6 +97,25 @@ class ConflictError(RefusedError):
     def __init__(self, newer: Sequence[Entry]) -> None:
         self.newer = tuple(newer)
         super().__init__("someone else decided about this case meanwhile; look at it again")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What stands for the cases that were written about, as rows for a database to put together."""
+
+    cases: list[tuple[str, str, int]]  # (digest, audit, place), as often as there are entries
+    standing: list[tuple[str, str, str, int]]  # (digest, reviewer, decision, number of the entry)
+    parked: list[str]  # digests
+    asked: list[str]  # digests of cases for which a second review was asked
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How far a team is."""
+
+    standing: list[tuple[str, str, int]]  # (reviewer, decision, how many stand)
+    waiting: int  # cases that wait for a second review
+    eligible: int  # cases that one reviewer decided, for which a second review may be asked
 
 
 @dataclass(frozen=True)
@@ -104,10 +140,13 @@ def reviewer_name(text: str) -> str:
 class Store:
     """The decisions of one file; safe to use from several threads, and beside other processes."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, scratch: ExitStack | None = None) -> None:
         self.path = path
         self._connection = connection
+        self._scratch = scratch or ExitStack()  # removed with the store
+        self._identity = None if scratch else _identity(path)
         self._lock = threading.RLock()
+        self._tally, self._tallied_at = Tally([], 0, 0), 0
 
     @classmethod
     def open(cls, path: Path, *, new: bool = True) -> Store:
@@ -122,20 +161,59 @@ class Store:
                 connection.close()
                 raise
         except sqlite3.Error as error:
-            raise StoreError(f"cannot keep decisions in {path}: {error}; choose another place with --store") from error
+            raise _unusable(
+                path, error, f"cannot keep decisions in {path}: {error}; choose another place with --store"
+            ) from error
         return cls(path, connection)
+
+    @classmethod
+    def open_to_read(cls, path: Path) -> Store:
+        """Open a store that is only read, also from a folder in which nothing can be written.
+
+        SQLite needs to write beside a file with a write-ahead log. Where it cannot, a copy of the two is read.
+        """
+        if not path.is_file():
+            raise StoreError(f"{path} does not exist; name the file that `fragility review` wrote")
+        try:
+            try:
+                connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=PATIENCE)
+                _check_store(connection, path)
+                return cls(path, connection)
+            except sqlite3.OperationalError:
+                scratch = ExitStack()
+                folder = Path(scratch.enter_context(tempfile.TemporaryDirectory(prefix="fragility-review-")))
+                for each in (path, _log_of(path)):
+                    if each.exists():
+                        shutil.copyfile(each, folder / each.name)
+                connection = sqlite3.connect(folder / path.name)
+                _check_store(connection, path)
+                return cls(path, connection, scratch)
+        except (sqlite3.Error, OSError) as error:
+            raise _unusable(path, error, f"cannot read decisions from {path}: {error}") from error
 
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+            self._scratch.close()
+
+    def _check_present(self, written: bool = False) -> None:
+        """Refuse to go on when the file was removed or another one put in its place; after a write, its log, too."""
+        there = self._identity is None or _identity(self.path) == self._identity
+        if not there or (written and not _log_of(self.path).exists()):
+            raise StoreError(
+                f"the store {self.path} was removed or replaced while the workbench was running, so nothing that is "
+                "decided now would be kept; move it back, or stop the workbench and start it again"
+            )
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
+                self._check_present()
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
                 self._connection.execute("COMMIT")
+                self._check_present(written=True)
             except sqlite3.Error as error:
                 raise StoreError(f"the decision was not saved: {error}") from error
             finally:
@@ -144,7 +222,11 @@ class Store:
 
     def _read(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
         with self._lock:
-            return self._connection.execute(sql, tuple(values)).fetchall()
+            self._check_present()
+            try:
+                return self._connection.execute(sql, tuple(values)).fetchall()
+            except sqlite3.Error as error:
+                raise StoreError(f"the decisions in {self.path} cannot be read: {error}") from error
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -166,15 +248,37 @@ class Store:
     def state(self, digest: str) -> CaseState:
         return case_state(self.entries(digest))
 
-    def states(self, since: int = 0) -> dict[Case, CaseState]:
-        """Return what stands for every case with an entry after ``since``, by the case as last named."""
-        rows = self._read(
-            f"SELECT {COLUMNS} FROM entries WHERE digest IN (SELECT digest FROM entries WHERE seq > ?) "
-            "ORDER BY digest, seq",
-            [since],
+    def changes(self, since: int = 0) -> Changes:
+        """Return which cases have an entry after ``since``, and what stands for them."""
+        changed = f"digest IN (SELECT digest FROM entries WHERE seq > {since})" if since else "TRUE"
+        return Changes(
+            cases=self._read("SELECT digest, audit, place FROM entries WHERE seq > ?", [since]),
+            standing=self._read(STANDING.format(where=changed)),
+            parked=self._waiting("park"),
+            asked=self._waiting("second"),
         )
-        grouped = (list(entries) for _, entries in groupby(_entries(rows), key=lambda entry: entry.case.digest))
-        return {entries[-1].case: case_state(entries) for entries in grouped}
+
+    def _waiting(self, action: str) -> list[str]:
+        """Return the cases that are parked, or for which a second review was asked."""
+        found = self._read(f"SELECT DISTINCT digest FROM entries WHERE action = '{action}' AND {VALID}")
+        return [digest for (digest,) in found]
+
+    def tally(self) -> Tally:
+        """Return how many decisions stand, by reviewer and kind, and what second reviews there may be."""
+        newest = self.last()
+        if newest == self._tallied_at:
+            return self._tally
+        standing, asked = STANDING.format(where="TRUE"), self._waiting("second")
+        rows = self._read(
+            f"WITH standing AS MATERIALIZED ({standing}) "
+            "SELECT reviewer, action, count(*) FROM standing GROUP BY reviewer, action UNION ALL "
+            "SELECT NULL, NULL, count(*) FROM (SELECT 1 FROM standing GROUP BY digest HAVING count(*) = 1)"
+        )
+        single = next(count for reviewer, _, count in rows if reviewer is None)
+        waiting = sum(state.second for state in self.states_of(asked).values())
+        self._tally = Tally([row for row in rows if row[0] is not None], waiting, single - waiting)
+        self._tallied_at = newest  # one that was written meanwhile is counted the next time
+        return self._tally
 
     def states_of(self, digests: Sequence[str]) -> dict[str, CaseState]:
         """Return what stands for these cases; those without an entry are left out."""
@@ -222,8 +326,12 @@ class Store:
 
     def standing_of(self, bulk: str, reviewer: str) -> int:
         """Return how many decisions of a bulk action were not undone."""
-        sql = "SELECT count(*) FROM entries e WHERE bulk = ? AND reviewer = ? AND action <> 'undo'"
-        return int(self._read(f"{sql} AND {NOT_UNDONE}", [bulk, reviewer])[0][0])
+        sql = f"SELECT count(*) FROM entries WHERE bulk = ? AND reviewer = ? AND {VALID}"
+        return int(self._read(sql, [bulk, reviewer])[0][0])
+
+    def newest_of(self, reviewer: str) -> int:
+        """Return the number of this reviewer's newest entry; 0 if there is none."""
+        return int(self._read("SELECT coalesce(max(seq), 0) FROM entries WHERE reviewer = ?", [reviewer])[0][0])
 
     def claimed_by(self, digest: str) -> str | None:
         """Return who was given this case by "next" a short while ago."""
@@ -232,31 +340,24 @@ class Store:
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def decide(
-        self,
-        case: Case,
-        reviewer: str,
-        action: str,
-        groups: Sequence[str] = (),
-        note: str = "",
+    def write(
+        self, case: Case, reviewer: str, action: str, groups: Sequence[str] = (), note: str = "", reason: str = "",
         seen: int | None = None,
-    ) -> Entry:
-        """Write a decision.
+    ) -> Entry:  # fmt: skip
+        """Write a decision, put the case aside, or comment on it.
 
         ``seen`` is the newest entry that the reviewer was shown: a newer one by someone else is a conflict.
         """
-        _check_decision(action, groups, note)
+        _check_entry(action, groups, note, reason)
         with self._writing() as connection:
             entries = self.entries(case.digest)
-            state = case_state(entries)
-            hidden = state.hidden_from(reviewer)
             newer = [e for e in entries if seen is not None and e.seq > seen and e.reviewer != reviewer]
-            if newer and not hidden:
+            if newer and not case_state(entries).hidden_from(reviewer):
                 raise ConflictError(newer)
-            # Whoever asked for the review, or wrote about the case before, may have seen what was decided.
-            blind = hidden and reviewer not in {state.asked_by, *(entry.reviewer for entry in entries)}
-            seq = _insert(connection, case, reviewer, action, groups, note, blind=blind)
-            connection.execute("DELETE FROM claims WHERE digest = ?", [case.digest])
+            blind = action in DECISIONS and may_be_blind(entries, reviewer)
+            seq = _insert(connection, case, reviewer, action, groups, note, reason, blind=blind)
+            if action != "comment":
+                connection.execute("DELETE FROM claims WHERE digest = ?", [case.digest])
             return self._written(seq)
 
     def undo(self, seq: int, reviewer: str) -> Entry:
@@ -285,28 +386,29 @@ class Store:
         return len(chosen)
 
     def decide_all(
-        self, cases: Sequence[tuple[Case, Sequence[str]]], reviewer: str, action: str, note: str = ""
+        self, cases: Sequence[tuple[Case, Sequence[str]]], reviewer: str, action: str, note: str = "", reason: str = ""
     ) -> str:
         """Write a decision for each of these cases, with groups of its own, all or none; return the action's name.
 
         A case that someone decided meanwhile is a conflict.
         """
         for distinct in {tuple(groups) for _, groups in cases}:
-            _check_decision(action, distinct, note)
+            _check_entry(action, distinct, note, reason, allowed=DECISIONS)
         bulk = secrets.token_hex(8)
         with self._writing() as connection:
             states = self.states_of([case.digest for case, _ in cases])
             if newer := [entry for state in states.values() for entry in state.standing]:
                 raise ConflictError(newer)
             for case, groups in cases:
-                _insert(connection, case, reviewer, action, groups, note, bulk=bulk)
+                _insert(connection, case, reviewer, action, groups, note, reason, bulk=bulk)
         return bulk
 
     def undo_all(self, bulk: str, reviewer: str) -> int:
         """Write that every decision of a bulk action no longer holds; return how many did."""
         with self._writing() as connection:
-            sql = f"SELECT {COLUMNS} FROM entries e WHERE bulk = ? AND reviewer = ? AND action <> 'undo'"
-            rows = self._read(f"{sql} AND {NOT_UNDONE}", [bulk, reviewer])
+            rows = self._read(
+                f"SELECT {COLUMNS} FROM entries WHERE bulk = ? AND reviewer = ? AND {VALID}", [bulk, reviewer]
+            )
             for entry in _entries(rows):
                 _insert(connection, entry.case, reviewer, "undo", undoes=entry.seq)
         return len(rows)
@@ -322,12 +424,22 @@ class Store:
             states = self.states_of([case.digest for case in candidates])
             for case in candidates:
                 state = states.get(case.digest)
-                free = state.hidden_from(reviewer) if second and state else not (state and state.standing)
+                free = state.hidden_from(reviewer) if second and state else state is None or state.status == "open"
                 if free and self.claimed_by(case.digest) in (None, reviewer):
                     claim = [case.digest, reviewer, now + LEASE]
                     connection.execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", claim)
                     return case
         return None
+
+    def release(self, case: Case, reviewer: str) -> None:
+        """Let others be given a case that this reviewer leaves for now."""
+        with self._writing() as connection:
+            connection.execute("DELETE FROM claims WHERE digest = ? AND reviewer = ?", [case.digest, reviewer])
+
+    def claimed_by_others(self, reviewer: str) -> int:
+        """Return how many cases others were given a short while ago."""
+        sql = "SELECT count(*) FROM claims WHERE reviewer <> ? AND until > ?"
+        return int(self._read(sql, [reviewer, time.time()])[0][0])
 
     def _written(self, seq: int) -> Entry:
         entry = self.entry(seq)
@@ -337,17 +449,50 @@ class Store:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute(f"PRAGMA busy_timeout = {int(PATIENCE * 1000)}")
-    mark = connection.execute("PRAGMA application_id").fetchone()[0]
-    if mark == 0:
+    if connection.execute("PRAGMA application_id").fetchone()[0] == 0:
         _create(connection, path)
-    elif mark != APPLICATION_ID:
+    _check_store(connection, path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _check_store(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file of another program or version, and one that is damaged."""
+    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise StoreError(f"{path} belongs to another program; choose another place with --store")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version != VERSION:
         raise StoreError(f"{path} has version {version}, this one reads {VERSION}; use another fragility")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
+    found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        raise _damaged(path, found)
+
+
+def _unusable(path: Path, error: Exception, sentence: str) -> StoreError:
+    """Return the error to raise for one of SQLite's."""
+    return _damaged(path, str(error)) if "malformed" in str(error) else StoreError(sentence)
+
+
+def _damaged(path: Path, found: str) -> StoreError:
+    words = " ".join(found.split()).removeprefix("*** in database main *** ")
+    return StoreError(
+        f"the store {path} is damaged ({words}); restore a copy of it, or save what is left with "
+        f"`sqlite3 {path} .recover`"
+    )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another at the same path; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
 
 
 def _create(connection: sqlite3.Connection, path: Path) -> None:
@@ -377,27 +522,30 @@ def _statements(script: str) -> Iterator[str]:
             statement = ""
 
 
-def _check_decision(action: str, groups: Sequence[str], note: str) -> None:
-    if action not in DECISIONS:
-        raise RefusedError(f"a decision is one of {', '.join(DECISIONS)}, got {action[:40]!r}")
+def _check_entry(action: str, groups: Sequence[str], note: str, reason: str, allowed: Sequence[str] = WRITTEN) -> None:
+    if action not in allowed:
+        raise RefusedError(f"an entry is one of {', '.join(allowed)}, got {action[:40]!r}")
+    if action == "comment" and not note:
+        raise RefusedError("a comment needs words; write them into the note")
     if action == "reacquire" and not groups:
         raise RefusedError("say which evidence to re-acquire: choose at least one group")
     if action != "reacquire" and groups:
         raise RefusedError("groups are named where evidence is to be re-acquired; leave them out, or choose that")
+    if len(reason) > LONGEST_REASON:
+        raise RefusedError(f"a reason's code has at most {LONGEST_REASON} characters, this one has {len(reason)}")
     if len(note) > LONGEST_NOTE:
         raise RefusedError(f"a note has at most {LONGEST_NOTE} characters, this one has {len(note)}")
 
 
 def _insert(
     connection: sqlite3.Connection, case: Case, reviewer: str, action: str, groups: Sequence[str] = (), note: str = "",
-    *, undoes: int | None = None, blind: bool = False, bulk: str | None = None,
+    reason: str = "", *, undoes: int | None = None, blind: bool = False, bulk: str | None = None,
 ) -> int:  # fmt: skip
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     values = (at, case.digest, case.audit, case.place, case.row_id, reviewer, action)
     cursor = connection.execute(
-        "INSERT INTO entries (at, digest, audit, place, row_id, reviewer, action, groups, note, undoes, blind, bulk) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*values, groups_text(groups), note, undoes, int(blind), bulk),
+        f"INSERT INTO entries ({COLUMNS.removeprefix('seq, ')}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*values, groups_text(groups), reason, note, undoes, int(blind), bulk),
     )
     return int(cursor.lastrowid or 0)
 
@@ -411,10 +559,11 @@ def _entries(rows: Iterable[Any]) -> list[Entry]:
             reviewer=row[6],
             action=row[7],
             groups=tuple(json.loads(row[8])),
-            note=row[9],
-            undoes=row[10],
-            blind=bool(row[11]),
-            bulk=row[12],
+            reason=row[9],
+            note=row[10],
+            undoes=row[11],
+            blind=bool(row[12]),
+            bulk=row[13],
         )
         for row in rows
     ]

@@ -16,7 +16,7 @@ from fragility.text import CONTROL
 RANKINGS = ("exposure", "fds")
 SHARES = {"5": 0.05, "10": 0.10, "20": 0.20}
 BUDGETS = (*SHARES, "time", "policy", "all")
-STATUSES = ("open", "accept", "escalate", "reacquire", "conflict", "second")
+STATUSES = ("open", "park", "accept", "escalate", "reacquire", "conflict", "second")
 SORTS = ("exposure", "fds", "confidence", "k", "id")
 FLIPS = ("1", "2", "3", "4", "none")  # k*; "4" stands for four groups and more, "none" for a path without a flip
 PAGE_ROWS = 50
