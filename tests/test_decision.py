@@ -184,14 +184,14 @@ def test_the_check_covers_every_row_not_only_the_first() -> None:
     """The engines that never call the model for a row's probabilities are held to its labels as well."""
     X_train, y, X = numbers()
 
-    class Slip(LogisticRegression):
-        def predict(self, X):
-            labels = super().predict(X)
-            labels[X[:, 0] == odd] = "bad"
-            return labels
+    model = LogisticRegression().fit(X_train, y)
 
-    Slip.__module__, Slip.__name__ = "sklearn.linear_model", "LogisticRegression"
-    model = Slip().fit(X_train, y)
+    def predict(X):
+        labels = LogisticRegression.predict(model, X)
+        labels[X[:, 0] == odd] = "bad"
+        return labels
+
+    model.predict = predict
     X = X[np.argsort(LogisticRegression().fit(X_train, y).predict_proba(X)[:, 1])]
     odd = X[-1, 0]
     X = X[(X[:, 0] != odd) | (np.arange(len(X)) == len(X) - 1)]

@@ -16,9 +16,9 @@ import fragility
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
 LAYERS: list[set[str]] = [  # lowest first
-    {"version", "errors", "equality", "arrays", "libraries", "bundled", "files", "progress", "text", "ids", "merkle"}
+    {"version", "errors", "equality", "arrays", "libraries", "bundled", "files", "progress", "text", "merkle"}
     | {"svg", "intervals"},
-    {"canonical", "saving", "words", "drawing", "envelopes"},
+    {"canonical", "saving", "words", "drawing", "envelopes", "ids"},
     {"scores"},
     {"models"},
     {"evidence"},

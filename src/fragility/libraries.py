@@ -98,8 +98,9 @@ def say_lacking(purpose: str, *libraries: str) -> str | None:
     absent = [library for library in libraries if find_spec(library) is None]
     if not absent:
         return None
-    extra = EXTRA_OF[absent[0]]
-    return f"{purpose} needs {' and '.join(absent)}; install it with: pip install 'fragility[{extra}]'"
+    extra = EXTRA_OF.get(absent[0])
+    package = absent[0] if extra is None else f"'fragility[{extra}]'"
+    return f"{purpose} needs {' and '.join(absent)}; install it with: pip install {package}"
 
 
 @cache

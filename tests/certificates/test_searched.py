@@ -313,7 +313,10 @@ def test_the_manifest_names_the_table_in_its_place(saved):
     part, searched, protocol = document["files"].items()
     for wrong in ([part, protocol], [part, protocol, searched], [searched, part, protocol]):
         (saved / "manifest.json").write_text(manifest_text({**document, "files": dict(wrong)}))
-        with pytest.raises(CertificateError, match="then the table of searched rows if only some were, then one proto"):
+        with pytest.raises(
+            CertificateError,
+            match="then the table of searched rows if only some were, that of the baselines",
+        ):
             fg.open_audit(saved)
 
 

@@ -493,9 +493,12 @@ def test_a_word_that_is_not_a_choice(made, out, option, value):
     assert f"'{value}'" in refuse(*audit_words(made), option, value, *out)
 
 
-def test_group_map_that_leaves_a_field_out(made, out, tmp_path):
-    (tmp_path / "groups.json").write_text(json.dumps({name: name for name in NUMERIC}))
-    assert "checking_status" in refuse(*audit_words(made), "--groups", tmp_path / "groups.json", *out)
+@pytest.mark.leaves_output
+def test_fields_that_a_group_map_leaves_out_are_groups_of_their_own(made, out, tmp_path):
+    (tmp_path / "groups.json").write_text(json.dumps({"amounts": NUMERIC}))
+    done = run(*audit_words(made), "--groups", tmp_path / "groups.json", *out)
+    assert done.code == 0, done.err
+    assert set(fg.open_audit(tmp_path / "audit").protocol.group_names) == {"amounts", *NOMINAL}
 
 
 def test_group_map_that_overlaps(made, out, tmp_path):

@@ -173,7 +173,7 @@ def test_pieces_change_nothing(monkeypatch, size):
     assert seen[-1] == (len(rows), len(rows))
 
 
-@pytest.mark.parametrize("resolution", [1e-12, 1e-3, 0.5, 30.0])
+@pytest.mark.parametrize("resolution", [1e-9, 1e-3, 0.5, 30.0])
 def test_any_resolution(resolution, monkeypatch):
     monkeypatch.setattr("fragility.protocol.MAX_RESOLUTION", 100.0)  # the engine does not rest on the format's limit
     case = fitted("credit_g", "logistic", "transformed")

@@ -339,7 +339,7 @@ def read_envelope(sound: Path, place: Path, chance: random.Random) -> None:
 
 
 def read_csv(sound: Path, place: Path, chance: random.Random) -> None:
-    from fragility.cli.tables import read_rows
+    from fragility.cli.tables import Columns, read_rows
 
     data = (sound / "rows.csv").read_bytes()
     if chance.random() < 0.3:
@@ -349,7 +349,7 @@ def read_csv(sound: Path, place: Path, chance: random.Random) -> None:
     else:
         path = place / "rows.csv"
         path.write_bytes(mutated_bytes(data, chance))
-    read_rows(path, "DATA", target="class", id_column=None, rows="1:")
+    read_rows(path, "DATA", Columns(target="class"), rows="1:")
 
 
 MODELS = ("model.txt", "model.json", "model.ubj", "model.cbm", "model.safetensors")

@@ -163,7 +163,7 @@ def test_a_sentence_names_the_condition(lending):
         found.sentence(worst)
         == f"{chance_in_words(found.p_flip[worst])} if each group of fields is missing 5% of the time"
     )
-    asked = fg.failure_probability(model, X.iloc[:3], protocol, 0.05, engine="blackbox", draws=256)
+    asked = fg.failure_probability(model, X.iloc[:3], protocol, 0.05, engine="blackbox", draws=16)
     assert not asked.exact.any() and "95% interval" in asked.sentence(0)
     assert ((asked.low <= asked.p_flip) & (asked.p_flip <= asked.high) & (asked.low < asked.high)).all()
 

@@ -18,7 +18,7 @@ from fragility.certificates.changes import changes_between
 from fragility.certificates.folder import write_folder
 from fragility.certificates.parts import cut
 from fragility.cli import tables
-from fragility.cli.tables import PLAIN, labels_of, many_rows
+from fragility.cli.tables import PLAIN, Columns, labels_of, many_rows
 from fragility.errors import CertificateError, DataError
 from fragility.report import verify_command
 from fragility.scale import stream as stream_module
@@ -205,7 +205,7 @@ def test_labels_that_would_take_long_to_read_are_left_out_of_the_report(trees, t
     source = tmp_path / "rows.parquet"
     rows = trees.X_test.reset_index(drop=True)[:ROWS].assign(truth=trees.model.predict(trees.X_test[:ROWS]))
     rows.to_parquet(source)
-    found = many_rows(str(source), None, target="truth", id_column=None, rows="10:30", form=PLAIN)
+    found = many_rows(str(source), None, Columns(target="truth"), rows="10:30", form=PLAIN)
     assert labels_of(found, 20, trees.model.classes_) == dict(enumerate(rows["truth"][10:30], start=10))
     assert labels_of(found, 20, ["something", "else"]) is None
     monkeypatch.setattr(tables, "MOST_LABELLED", 19)

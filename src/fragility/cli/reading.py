@@ -30,7 +30,6 @@ from fragility.cli.tables import Columns, CsvFormat, csv_format, read_rows
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
 from fragility.files import replacing
-from fragility.ids import IdSpan, say_other_rows
 from fragility.saving import checked_suffix
 from fragility.text import visible
 
@@ -163,6 +162,8 @@ def certified(audit: fg.StoredAudit, ids: Sequence[Any] | None) -> fg.Certificat
         return audit.take(range(len(audit)))
     certs = audit.of_rows(ids)
     if not len(certs):
+        from fragility.ids import IdSpan, say_other_rows
+
         audited, first = IdSpan.of_tables(audit.batches(["id"])), audit.take([0]).claims.ids[0]
         raise DataError(say_other_rows(len(audit), len(audit), first, audited, IdSpan(ids)))
     if len(certs) < len(audit):

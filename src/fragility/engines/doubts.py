@@ -25,6 +25,7 @@ from fragility.engines.blackbox import multipliers, trace_blackbox
 from fragility.engines.states import StatesAsked
 from fragility.engines.trace import CONTRADICTED, UNPROMISED, Progress, Trace, original_confidence
 from fragility.evidence import EvidenceRows, OwnRows, RowStates, blend
+from fragility.evidence.agreement import original_class
 from fragility.ids import id_keys
 from fragility.protocol import Protocol
 from fragility.scores import pseudo_logits, support_margin
@@ -69,6 +70,7 @@ def _contradicted(trace: Trace, rows: EvidenceRows, protocol: Protocol, native: 
         part = slice(start, min(start + step, len(rows)))
         seen, x = trace.rows(part), rows.dense(part.start, part.stop)
         p = rows.own_probabilities(start, x)
+        original_class(rows, p, protocol.resolution, part)  # refuses a model whose predict contradicts it
         wrong[part] = _far(asked.margins(p, seen.predicted, rows.offset), seen.margin, tolerance)
         wrong[part] |= _far(original_confidence(p, seen.predicted), seen.confidence, tolerance)
         if native.bounded:

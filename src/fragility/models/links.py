@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from sklearn.base import is_regressor
 
 from fragility.arrays import Floats
 from fragility.errors import ModelError
@@ -56,7 +57,7 @@ def check_gives_probabilities(head: Any) -> None:
 
 def _lack_of_probabilities(head: Any) -> str:
     """Say why an estimator has no probabilities, and what helps."""
-    if getattr(head, "_estimator_type", None) == "regressor":
+    if is_regressor(head):
         return "is a regressor; a classifier with class probabilities is needed"
     if getattr(head, "voting", None) == "hard":
         return "counts the votes of its members and has no predict_proba; fit it with voting='soft'"
