@@ -48,7 +48,7 @@ def describe_object(value: Any) -> Parts:
 def _kept_values(value: Any) -> tuple[Kept, ...]:
     """Return what an object's cached properties have kept, and how each would be computed again."""
     held = getattr(value, "__dict__", {})
-    found = _cached_properties(type(value))  # type: ignore[arg-type]
+    found = _cached_properties(type(value))
 
     def compute(name: str) -> Any:
         fresh = object.__new__(type(value))
@@ -97,7 +97,7 @@ def _state(value: Any, state: Any) -> Any:
 def left_out(value: Any) -> frozenset[str]:
     """Return the attributes that say how an object was used or is run, not what it computes."""
     kind = type(value)
-    names = frozenset(_cached_properties(kind))  # type: ignore[arg-type]
+    names = frozenset(_cached_properties(kind))
     if is_library(kind.__module__) and is_genuine(kind):
         names |= LEFT_BY_USE.get(f"{kind.__module__.split('.')[0]}.{kind.__name__}", frozenset())
         if hasattr(value, "get_params"):
