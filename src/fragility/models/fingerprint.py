@@ -12,11 +12,11 @@ that are equal and two references to one part are the same model.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fragility.canonical import DIGEST_PREFIX
-from fragility.models.descriptions import Kept, Parts, chunk, describe, plain
+from fragility.models.descriptions import Parts, chunk, describe, plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +56,11 @@ class _Open:
         return self._hasher.digest()
 
 
-def _computed(kept: Kept) -> bool:
-    """Whether a kept value is what computing it again gives; then it is a trace of use, and no part of the model."""
-    try:
-        again = kept.compute()
-    except Exception:
-        return False
-    return _Walk(compares=False).digest(kept.value) == _Walk(compares=False).digest(again)
-
-
 class _Walk:
     """Tarjan's walk: a value is settled once nothing in it leads to a value opened before it."""
 
-    def __init__(self, compares: bool = True) -> None:
+    def __init__(self) -> None:
         self.unseen: set[str] = set()
-        self._compares = compares  # kept values with what computing them again gives
         self._open: list[_Open] = []
         self._unsettled: dict[int, int] = {}  # id -> place, in the order of the places
         self._settled: dict[int, bytes] = {}
@@ -109,9 +99,6 @@ class _Walk:
     def _enter(self, value: Any) -> None:
         described = describe(value)
         self.unseen.update(described.unseen)
-        if self._compares:
-            planted = [part for kept in described.kept if not _computed(kept) for part in (kept.name, kept.value)]
-            described = replace(described, parts=[*described.parts, *planted]) if planted else described
         place = len(self._unsettled)
         self._unsettled[id(value)] = place
         self._alive.append(value)

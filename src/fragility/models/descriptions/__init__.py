@@ -9,6 +9,6 @@ describing    which of these describes a value
 """
 
 from fragility.models.descriptions.describing import describe
-from fragility.models.descriptions.parts import Kept, Parts, chunk, plain
+from fragility.models.descriptions.parts import Parts, chunk, plain
 
-__all__ = ["Kept", "Parts", "chunk", "describe", "plain"]
+__all__ = ["Parts", "chunk", "describe", "plain"]

@@ -5,18 +5,10 @@ from __future__ import annotations
 import copyreg
 import enum
 import functools
-import random
-import sys
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from fragility.libraries import is_genuine, library_of
 from fragility.models.descriptions.code import describe_native_function, is_library
-from fragility.models.descriptions.parts import Kept, Parts, attributes_in_order
-
-RANDOM = (np.random.RandomState, np.random.Generator, np.random.BitGenerator, np.random.SeedSequence, random.Random)
+from fragility.models.descriptions.parts import Parts, attributes_in_order
 
 # Parameters of library estimators that cannot change a prediction: the same model with more threads is the same model.
 NOT_PREDICTIVE = frozenset(
@@ -32,30 +24,15 @@ FURTHER_PARAMETERS = {"lightgbm": "_other_params", "xgboost": "kwargs"}
 
 
 def describe_object(value: Any) -> Parts:
-    kind = type(value)
-    if callable(getattr(kind, "fingerprint", None)) and library_of(value) == "fragility" and is_genuine(kind):
-        # It knows what determines its predictions, and it is ours.
+    if callable(getattr(type(value), "fingerprint", None)):  # it knows what determines its predictions
         return Parts("own", [type(value).__qualname__, str(value.fingerprint())])
     if type(value).__name__ == "cython_function_or_method":
         return describe_native_function(value)
     parts = _rebuilt_from(value)
     if parts is None:
-        name = f"{kind.__module__}.{kind.__qualname__}"
-        return Parts("object", [kind], unseen=(f"an object of type {name}, which shows no state",))
-    return Parts("object", [kind, *parts], kept=_kept_values(value))
-
-
-def _kept_values(value: Any) -> tuple[Kept, ...]:
-    """Return what an object's cached properties have kept, and how each would be computed again."""
-    held = getattr(value, "__dict__", {})
-    found = _cached_properties(type(value))
-
-    def compute(name: str) -> Any:
-        fresh = object.__new__(type(value))
-        vars(fresh).update({other: part for other, part in held.items() if other not in found})
-        return found[name](fresh)
-
-    return tuple(Kept(name, held[name], functools.partial(compute, name)) for name in sorted(found) if name in held)
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        return Parts("object", [type(value)], unseen=(f"an object of type {kind}, which shows no state",))
+    return Parts("object", [type(value), *parts])
 
 
 def _rebuilt_from(value: Any) -> list[Any] | None:
@@ -81,13 +58,6 @@ def _state(value: Any, state: Any) -> Any:
         return state
     gone = left_out(value)
     kept = {name: part for name, part in state.items() if name not in gone}
-    if (
-        library_of(value) not in sys.stdlib_module_names
-        and is_library(type(value).__module__)
-        and is_genuine(type(value))
-    ):
-        # A library's estimator draws in training; what else holds a generator may predict by it.
-        kept = {name: "generator" if isinstance(part, RANDOM) else part for name, part in kept.items()}
     further = FURTHER_PARAMETERS.get(type(value).__module__.split(".")[0], "")
     if isinstance(kept.get(further), dict):
         kept[further] = {name: part for name, part in kept[further].items() if name not in NOT_PREDICTIVE}
@@ -97,8 +67,8 @@ def _state(value: Any, state: Any) -> Any:
 def left_out(value: Any) -> frozenset[str]:
     """Return the attributes that say how an object was used or is run, not what it computes."""
     kind = type(value)
-    names = frozenset(_cached_properties(kind))
-    if is_library(kind.__module__) and is_genuine(kind):
+    names = _cached_properties(kind)  # type: ignore[arg-type]
+    if is_library(kind.__module__):
         names |= LEFT_BY_USE.get(f"{kind.__module__.split('.')[0]}.{kind.__name__}", frozenset())
         if hasattr(value, "get_params"):
             names |= NOT_PREDICTIVE
@@ -106,15 +76,8 @@ def left_out(value: Any) -> frozenset[str]:
 
 
 @functools.lru_cache(maxsize=1000)
-def _cached_properties(kind: type) -> dict[str, Callable[[Any], Any]]:
-    """Return the functions behind the cached properties of a class, by name."""
-    found: dict[str, Callable[[Any], Any]] = {}
-    for base in reversed(kind.__mro__):
-        for name, part in vars(base).items():
-            function = getattr(part, "func", None) or getattr(part, "fget", None)
-            if callable(function) and _is_cached_property(part):
-                found[name] = function
-    return found
+def _cached_properties(kind: type) -> frozenset[str]:
+    return frozenset(name for base in kind.__mro__ for name, part in vars(base).items() if _is_cached_property(part))
 
 
 def _is_cached_property(part: Any) -> bool:
@@ -130,14 +93,8 @@ def describe_cached_function(value: Any) -> Parts:
 
 
 def describe_idle(value: Any) -> Parts:
-    # Locks and loggers compute nothing.
+    # Locks, loggers and caches of weak references compute nothing; a generator of random numbers moves with every use.
     return Parts("no effect", [type(value).__name__])
-
-
-def describe_moving(value: Any) -> Parts:
-    # A generator of random numbers, a cache of weak references: another after every use, and it may decide predictions.
-    name = type(value).__name__
-    return Parts("no effect", [name], unseen=(f"the state of a {name}",))
 
 
 def describe_closed(value: Any) -> Parts:

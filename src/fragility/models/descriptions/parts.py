@@ -7,20 +7,11 @@ installed libraries go by name. What cannot be looked into is named in ``unseen`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A value that an object keeps of its own computing: no part of it, unless computing it again gives another."""
-
-    name: str
-    value: Any
-    compute: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +22,6 @@ class Parts:
     parts: Iterable[Any] = ()
     ordered: bool = True
     unseen: tuple[str, ...] = ()
-    kept: tuple[Kept, ...] = ()
 
 
 def chunk(tag: str, data: bytes = b"") -> bytes:
