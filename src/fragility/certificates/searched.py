@@ -43,7 +43,7 @@ def _by_exposure(table: pa.Table) -> Integers:
 def join_block(table: pa.Table, block: pa.Table, declaration: LatticeDeclaration) -> pa.Table:
     """Return certificates with the columns of a block that covers some of them."""
     ids = table.column("id")
-    if ids.type != block.schema.field("id").type:
+    if "id" not in block.column_names or ids.type != block.schema.field("id").type:
         raise CertificateError(f"the searched rows have ids of type {block.schema.field('id').type}, not {ids.type}")
     place = pc.fill_null(pc.index_in(ids, value_set=block.column("id").combine_chunks()), len(block))
     columns = lattice_columns(declaration)
