@@ -57,7 +57,7 @@ def check_gives_probabilities(head: Any) -> None:
 
 def _lack_of_probabilities(head: Any) -> str:
     """Say why an estimator has no probabilities, and what helps."""
-    if is_regressor(head):
+    if hasattr(head, "__sklearn_tags__") and is_regressor(head):
         return "is a regressor; a classifier with class probabilities is needed"
     if getattr(head, "voting", None) == "hard":
         return "counts the votes of its members and has no predict_proba; fit it with voting='soft'"
