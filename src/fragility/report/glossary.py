@@ -9,6 +9,10 @@ GLOSSARY = {
     "evidence group": "Columns that fail together, by default all columns made from one raw field.",
     "lost": "Evidence is lost when its values are replaced by the baseline, because the real ones failed to arrive.",
     "baseline": "The values that replace lost evidence, fitted on training rows and declared in the protocol.",
+    "stable across baselines": (
+        "Under each other baseline the share that flips early stays within a factor of 2, or within 2 percentage "
+        "points, of the declared one; else the finding depends on the baseline."
+    ),
     "protocol": "What the audit declares before it starts: groups, baseline, severities, depth and decision.",
     "margin": "Log of the predicted class's probability over that of its best competitor; below 0 it has lost.",
     "flip": "A prediction flips when another class takes the lead.",
@@ -18,7 +22,10 @@ GLOSSARY = {
         "is an upper bound on the fewest that would do."
     ),
     "flips early": "A prediction with k* of 1 or 2: it flips when one or two groups are lost.",
-    "smallest failing set": "The fewest groups whose loss flips a prediction, found by searching all sets.",
+    "smallest failing set": (
+        "The fewest groups whose loss flips a prediction, found by searching all sets. By default those of the 1,000 most "
+        "exposed confident predictions of tree ensembles and linear models are searched."
+    ),
     "collapse": "The share of the margin that is lost: 0% on the full record, 100% once the prediction has flipped.",
     "RCMA": "Normalised margin-collapse area: the mean collapse along the path. The targeted loss.",
     "independent loss": "The shares of the margin that each group takes when it fails alone, added up.",
