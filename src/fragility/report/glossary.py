@@ -23,8 +23,8 @@ GLOSSARY = {
     ),
     "flips early": "A prediction with k* of 1 or 2: it flips when one or two groups are lost.",
     "smallest failing set": (
-        "The fewest groups whose loss flips a prediction, found by searching all sets. By default those of the 1,000 most "
-        "exposed confident predictions of tree ensembles and linear models are searched."
+        "The fewest groups whose loss flips a prediction, found by searching all sets. By default those of the 1,000 "
+        "most exposed confident predictions of tree ensembles and linear models are searched."
     ),
     "collapse": "The share of the margin that is lost: 0% on the full record, 100% once the prediction has flipped.",
     "RCMA": "Normalised margin-collapse area: the mean collapse along the path. The targeted loss.",
