@@ -274,7 +274,7 @@ def test_a_protocol_that_is_none_is_refused(case) -> None:
         ({"operators": [3]}, r"an operator is a name such as attenuate_all, got 3"),
         ({"resolution": "fine"}, r"resolution must be a number, got 'fine'"),
         ({"groups": ["age"]}, r"groups must be 'raw-origin', 'merged', a map or a JSON file, got \['age'\]"),
-        ({"groups": {}}, r"the group map leaves out"),
+        ({"groups": {}}, r"the group map is empty; leave it out"),
         ({"groups": "merged", "merge_threshold": "high"}, r"merge_threshold must lie in \(0, 1\], got 'high'"),
         ({"baseline": None}, r"an explicit baseline needs \d+ values"),
     ],

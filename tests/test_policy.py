@@ -71,6 +71,27 @@ def test_what_is_not_attainable_says_how_many_rows_would_do():
     assert hopeless.rows_needed is None
 
 
+@pytest.mark.parametrize(
+    ("brittle", "share", "rate"),
+    [
+        (lambda i: i < 0, 1.0, 0.0),  # none: all rows lie below the laxest threshold
+        (lambda i: i >= 50, 0.5, 0.0),  # the laxest of the thresholds without a brittle row has half below it
+        (lambda i: i % 20 == 10, 0.1, 0.0),
+        (lambda i: (i == 0) | (i >= 61), 0.61, 1 / 61),  # the lowest rate is that of the first 61
+    ],
+)
+def test_the_rows_needed_are_as_many_as_the_bound_takes_at_the_lowest_rate(brittle, share, rate):
+    rows = np.arange(100)
+    rule, _ = fit_rule(None, rows.astype(float), brittle(rows), 0.02, LEVEL)
+
+    def passes(n):
+        return naive_policy.upper_limit(math.ceil(rate * n), n, LEVEL) <= 0.02
+
+    fewest = next(n for n in range(1, 10**6) if passes(n)) if rate == 0.0 else round(rule.rows_needed * share)
+    assert passes(fewest) and not passes(fewest - 1)
+    assert rule.rows_needed == math.ceil(fewest / share)
+
+
 @pytest.fixture(scope="module")
 def labelled():
     from sklearn.linear_model import LogisticRegression
@@ -87,35 +108,50 @@ def labelled():
 
 def test_it_selects_the_confident_rows_above_the_threshold(labelled):
     _, _, certs, labels = labelled
-    policy = ReviewPolicy.fit(certs, labels, risk=0.3)
-    assert policy.state == "attained"
+    policy = ReviewPolicy.fit(certs, labels, risk=0.03)
+    assert policy.state == "attained" and policy.threshold in certs.claims.exposure  # whose row is reviewed
     table = certs.to_pandas()
     wanted = table[(table["confidence"] >= 0.6) & (table["exposure"] >= policy.threshold)]
     chosen = policy.select(certs).to_pandas()
     assert set(chosen["id"]) == set(wanted["id"]) and chosen["exposure"].is_monotonic_decreasing
     confident = int((table["confidence"] >= 0.6).sum())
-    assert policy.review_share == pytest.approx(len(chosen) / confident)
+    assert policy.review_share == policy.rule.review_share == pytest.approx(len(chosen) / confident)
     assert "Holds for rows drawn like the labelled ones" in str(policy)
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
-@pytest.mark.parametrize("segments", [None, "predicted"])
-def test_every_walk_is_tested_at_its_own_level(labelled, segments, confidence):
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_every_walk_is_tested_at_its_own_level(labelled, parts, confidence):
     """1 - confidence is split over the five starts, and over segments: threshold and bound are those of that level."""
     _, _, certs, labels = labelled
-    policy = ReviewPolicy.fit(certs, labels, risk=0.3, confidence=confidence, segments=segments)
-    table = certs.to_pandas()
-    for rule, curve in zip(policy.rules, policy.curves, strict=True):
-        mine = labels.high_confidence & ((table["predicted"] == rule.segment) | (rule.segment is None)).to_numpy()
-        scores, brittle = table["exposure"].to_numpy()[mine], labels.brittle[mine]
-        expected = naive_policy.policy(scores.tolist(), brittle.tolist(), 0.3, confidence, len(policy.rules))
-        if expected is None:
-            assert rule.state == "not attainable"
-        else:
-            assert (rule.threshold, rule.bound) == pytest.approx(expected, abs=1e-9)
-        level = 1 - (1 - confidence) / len(policy.rules) / 5
-        unreviewed, broken = (int((values < curve.threshold[-2]).sum()) for values in (scores, scores[brittle]))
-        assert curve.bound[-2] == pytest.approx(naive_policy.upper_limit(broken, unreviewed, level), abs=1e-9)
+    part = np.array([f"part {own_id % parts}" for own_id in certs.claims.ids])
+    segments = dict(zip(certs.claims.ids, part, strict=True)) if parts > 1 else None
+    policy = ReviewPolicy.fit(certs, labels, risk=0.05, confidence=confidence, segments=segments)
+    assert len(policy.rules) == parts and policy.state == "attained"
+    for rule in policy.rules:
+        mine = labels.high_confidence & ((part == rule.segment) | (rule.segment is None))
+        scores, brittle = certs.claims.exposure[mine], labels.brittle[mine]
+        expected = naive_policy.policy(scores.tolist(), brittle.tolist(), 0.05, confidence, parts)
+        assert (rule.threshold, rule.bound) == pytest.approx(expected, abs=1e-9)
+        below = scores < rule.threshold
+        assert (rule.unreviewed, rule.unreviewed_brittle) == (below.sum(), brittle[below].sum())
+        assert rule.review_share == pytest.approx(1 - below.mean())
+    unreviewed = sum(rule.unreviewed for rule in policy.rules)
+    assert policy.review_share == pytest.approx(1 - unreviewed / labels.high_confidence.sum())
+
+
+@given(n=st.integers(1, 200), seed=st.integers(0, 10_000), digits=st.sampled_from([1, 6]))
+@settings(max_examples=20, deadline=None)
+def test_a_curve_says_what_each_threshold_would_do(n, seed, digits):
+    scores, brittle = rows_with_rising_risk(n, seed)
+    scores = scores.round(digits)
+    _, curve = fit_rule(None, scores, brittle, 0.05, LEVEL)
+    assert list(curve.threshold) == naive_policy.thresholds(scores.tolist())
+    for t, share, rate, bound in zip(*(getattr(curve, name) for name in curve.__dataclass_fields__), strict=True):
+        below = [b for s, b in zip(scores, brittle, strict=True) if s < t]
+        assert share == pytest.approx(1 - len(below) / n)
+        assert rate == pytest.approx(sum(below) / len(below) if below else 0.0)
+        assert bound == pytest.approx(naive_policy.upper_limit(sum(below), len(below), LEVEL), abs=1e-9)
 
 
 def test_a_policy_that_cannot_be_had_reviews_everything(labelled):

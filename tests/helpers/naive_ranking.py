@@ -75,22 +75,25 @@ def naive_support_margin(p, original):
     return logs[original] - max(v for c, v in enumerate(logs) if c != original)
 
 
-def naive_label(margin, confidence, draws, *, rule, tau_confidence, tau_collapse, resolution):
-    """`draws`: for every stressor the list of support margins. Returns (brittle, brittle_rate)."""
+def naive_label(margin, confidence, draws, flips, *, rule, tau_confidence, tau_collapse):
+    """`draws`, `flips`: for every stressor each draw's support margin, and whether it flips the prediction.
+
+    Returns (brittle, brittle_rate, the statistic that the rule decides by).
+    """
 
     def kappa(stressed):
         return max(margin - stressed, 0.0) / (abs(margin) + 1e-8)
 
-    broken = False
-    for margins in draws:
-        if rule == "expected":
-            mean = sum(margins) / len(margins)
-            broken |= mean < 0 or kappa(mean) >= tau_collapse
-        else:
-            broken |= any(m < -resolution or kappa(m) >= tau_collapse for m in margins)
-    together = list(zip(*draws, strict=True))
-    rate = sum(any(m < -resolution or kappa(m) >= tau_collapse for m in event) for event in together) / len(together)
-    return confidence >= tau_confidence and broken, rate
+    def breaks(stressor, draw):
+        return flips[stressor][draw] or kappa(draws[stressor][draw]) >= tau_collapse
+
+    stressors, times = range(len(draws)), range(len(draws[0]))
+    means = [sum(margins) / len(margins) for margins in draws]
+    rate = sum(any(breaks(s, t) for s in stressors) for t in times) / len(times)
+    if rule == "expected":
+        broken = any(mean < 0 or kappa(mean) >= tau_collapse for mean in means)
+        return confidence >= tau_confidence and broken, rate, max(kappa(mean) for mean in means)
+    return confidence >= tau_confidence and rate > 0, rate, rate
 
 
 # --- metrics -----------------------------------------------------------------------------------------------------

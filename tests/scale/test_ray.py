@@ -11,6 +11,7 @@ from clusters import PART, Covertype, Killer, Small, command_of, content, shuffl
 from command_line import refuse, run
 
 import fragility as fg
+from fragility import libraries
 from fragility.errors import DataError
 from fragility.scale.ray import RayWorkers, audit_dataset
 
@@ -82,7 +83,9 @@ def test_missing_ray_is_said_in_python_too(small, tmp_path, monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without_ray)
-    with pytest.raises(fg.ClusterError, match=r"pip install fragility\[ray\]"):
+    find = libraries.find_spec
+    monkeypatch.setattr(libraries, "find_spec", lambda name: None if name == "ray" else find(name))
+    with pytest.raises(fg.ClusterError, match=r"pip install 'fragility\[ray\]'"):
         fg.audit_files(
             small.model, small.file, small.protocol, tmp_path / "out", workers=RayWorkers(2), **small.options
         )

@@ -18,7 +18,9 @@ from scipy.sparse import issparse
 from sklearn.pipeline import Pipeline
 
 from fragility.errors import DataError, ProtocolError
+from fragility.models import Model
 from fragility.protocol import Protocol, bind
+from fragility.scores import sigmoid_probabilities
 from fragility.stress import (
     Dropout,
     Layout,
@@ -203,18 +205,66 @@ def test_labels_equal_their_slow_twin(setting, rule):
     labels = label_brittle(model, X, protocol, stress)
     run = labels.run
     for r in range(len(labels)):
-        brittle, rate = naive_ranking.naive_label(
-            run.margin[r],
-            run.confidence[r],
-            run.draw_margin[r].tolist(),
-            rule=rule,
-            tau_confidence=0.6,
-            tau_collapse=0.3,
-            resolution=protocol.resolution,
+        margins = run.draw_margin[r].tolist()
+        flips = [[m < -protocol.resolution for m in of_stressor] for of_stressor in margins]
+        brittle, rate, _ = naive_ranking.naive_label(
+            run.margin[r], run.confidence[r], margins, flips, rule=rule, tau_confidence=0.6, tau_collapse=0.3
         )
         assert labels.brittle[r] == brittle
         assert labels.brittle_rate[r] == pytest.approx(rate, abs=1e-12)
     assert labels.brittle.any() and not labels.brittle.all()
+
+
+@pytest.fixture(scope="module")
+def some_run():
+    case = pipelines.fitted("credit_g", "logistic", "transformed")
+    return run_stress(case.model, case.X_test[:1], Protocol.fit(case.model, case.X_train), Stress(draws=2))
+
+
+HALF = 0.5 / (1.0 + 1e-8)  # what is lost from a margin of 1 to a margin of one half
+MARGINS = [-1.0, -2e-6, -5e-7, 0.0, 0.5, 1.0, 2.0, 3.0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.sampled_from(["expected", "any"]), st.sampled_from([0.25, HALF, 0.75]))
+def test_rules_and_thresholds_decide_as_their_slow_twin_at_every_edge(some_run, data, rule, tau_collapse):
+    """Margins and flips of draws are given apart: the one is smoothed, the other is not."""
+    stressors, draws = len(some_run.stress.stressors), some_run.stress.draws
+    several = st.lists(st.sampled_from(MARGINS), min_size=draws, max_size=draws)
+    drawn = st.lists(several, min_size=stressors, max_size=stressors)
+    margins = data.draw(drawn)
+    flips = [[data.draw(st.booleans()) for _ in of_stressor] for of_stressor in margins]
+    margin, confidence = data.draw(st.sampled_from([-5e-7, 0.0, 1.0, 2.0])), data.draw(st.sampled_from([0.89, 0.9, 1]))
+    run = replace(
+        some_run,
+        margin=np.array([margin]),
+        confidence=np.array([float(confidence)]),
+        draw_margin=np.array([margins]),
+        draw_flip=np.array([flips]),
+    )
+    labels = label_rows(run, replace(some_run.stress, rule=rule, tau_collapse=tau_collapse))
+    brittle, rate, statistic = naive_ranking.naive_label(
+        margin, confidence, margins, flips, rule=rule, tau_confidence=0.9, tau_collapse=tau_collapse
+    )
+    assert labels.brittle.tolist() == [brittle] and labels.high_confidence.tolist() == [confidence >= 0.9]
+    assert labels.brittle_rate[0] == pytest.approx(rate) and labels.statistic[0] == pytest.approx(statistic, rel=1e-9)
+    assert (
+        labels.brittle_by.any()
+        == naive_ranking.naive_label(
+            margin, 1.0, margins, flips, rule=rule, tau_confidence=0.9, tau_collapse=tau_collapse
+        )[0]
+    )
+
+
+def test_a_draw_flips_below_the_resolution_and_at_the_declared_threshold():
+    """Rows hold one number, their log odds; with it gone, the intercept decides."""
+    for intercept, decision, flips in [(-5e-7, None, False), (-2e-6, None, True), (0.5, 0.6, False), (0.3, 0.6, True)]:
+        model = Model.wrap(lambda rows, b=intercept: sigmoid_probabilities(rows[:, 0] + b), classes=[0, 1])
+        X = np.array([[4.0], [6.0]])
+        protocol = Protocol.fit(model, X, baseline="zero", decision=decision)
+        run = run_stress(model, X, protocol, Stress((Mask(1.0),), draws=1))
+        assert run.draw_flip.tolist() == [[[flips]], [[flips]]]
+        assert run.predicted.tolist() == [1, 1]
 
 
 def test_margins_equal_one_state_at_a_time(setting):

@@ -42,14 +42,13 @@ def _by_exposure(table: pa.Table) -> Integers:
 
 def join_block(table: pa.Table, block: pa.Table, declaration: LatticeDeclaration) -> pa.Table:
     """Return certificates with the columns of a block that covers some of them."""
-    if "id" not in table.column_names or any(
-        name not in block.column_names for name, _ in lattice_columns(declaration)
-    ):
+    asked = ["id", *(name for name, _ in lattice_columns(declaration))]
+    if "id" not in table.column_names or any(name not in block.column_names for name in asked):
         raise CertificateError("the certificates or the searched rows lack a column that the format asks for")
-    ids = table.column("id")
-    if "id" not in block.column_names or ids.type != block.schema.field("id").type:
-        raise CertificateError(f"the searched rows have no ids, or of another type than {ids.type}")
-    place = pc.fill_null(pc.index_in(ids, value_set=block.column("id").combine_chunks()), len(block))
+    ids, searched = table.column("id"), block.column("id")
+    if ids.type != searched.type:
+        raise CertificateError(f"the searched rows have ids of type {searched.type}, not {ids.type}")
+    place = pc.fill_null(pc.index_in(ids, value_set=searched.combine_chunks()), len(block))
     columns = lattice_columns(declaration)
     none = {name: pa.array([UNSEARCHED.get(name)], type=kind) for name, kind in columns}
     for name, kind in columns:

@@ -197,6 +197,8 @@ def groups_for(
     if not isinstance(groups, (str, os.PathLike, Mapping)):
         raise EvidenceError(f"groups must be 'raw-origin', 'merged', a map or a JSON file, got {groups!r}")
     if isinstance(groups, Mapping):
+        if not groups:
+            raise EvidenceError("the group map is empty; leave it out to have one group per raw field")
         return declared_groups(groups, evidence.columns, evidence.origins), "declared"
     if groups == "raw-origin":
         return raw_origin_groups(evidence.columns, evidence.origins), "raw-origin"
