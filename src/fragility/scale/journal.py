@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fragility.canonical import digest_bytes
 from fragility.certificates import WORK_FOLDER, encoded_part, part_name
 from fragility.certificates.manifest import place_text
+from fragility.certificates.parts import read_columns
 from fragility.engines.trace import HandedOver
 from fragility.errors import CertificateError, DataError
 from fragility.files import AUDIT_FILE, force_to_disk, parse_json, sweep_parts, write_bytes
@@ -196,7 +196,7 @@ class Journal:
 
     def claims(self, record: PartRecord, columns: Sequence[str]) -> pa.Table:
         """Return some columns of a finished part."""
-        return pq.read_table(pa.BufferReader(self.data(record)), columns=list(columns))
+        return read_columns(self.data(record), columns).select(list(columns))
 
     def roots(self, records: list[PartRecord]) -> list[str]:
         """Return the root digests over all parts: of claims, of input, and of the lattice block if there is one."""
