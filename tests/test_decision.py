@@ -462,6 +462,16 @@ def test_a_model_that_depends_on_its_batch_is_refused(space: str) -> None:
         certified(model, X_train, X, space=space)
 
 
+@pytest.mark.parametrize("size", [33, 100, 600])
+def test_a_model_that_answers_otherwise_in_larger_batches_is_refused(size: int) -> None:
+    """Sixteen rows twice, and two alone, agree: the steadiness of thirty-two rows says nothing of a thousand."""
+    X = np.random.default_rng(1).normal(size=(1200, 3))
+    model = Model.wrap(lambda rows: sigmoid(rows[:, 0] * (1.0 if len(rows) < size else -1.0)), classes=[0, 1])
+    protocol = fg.Protocol.fit(model, X[:20])
+    with pytest.raises(fg.ModelError, match="depends on the other rows of its batch"):
+        fg.audit(model, X, protocol)
+
+
 def test_preprocessing_that_depends_on_its_batch_is_refused() -> None:
     X_train, y, X = numbers()
     centre = FunctionTransformer(lambda rows: rows - rows.mean(axis=0), feature_names_out="one-to-one")

@@ -13,6 +13,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
+MADE_IN_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE: every class but those that C code declares
+
 # Distributions that can change a prediction, and the module each is imported as.
 VERSIONED = {
     "numpy": "numpy",
@@ -33,13 +35,26 @@ def library_of(value: Any) -> str:
 
 
 def family_of(value: Any) -> str:
-    """Return ``library.Class``, e.g. ``xgboost.Booster``: the exact class, not a base of it."""
-    return f"{library_of(value)}.{type(value).__name__}"
+    """Return ``library.Class``, e.g. ``xgboost.Booster``: the exact class, not a base of it.
+
+    A class that only says that it comes from a library is ``own.Class``.
+    """
+    return f"{library_of(value) if is_genuine(type(value)) else 'own'}.{type(value).__name__}"
+
+
+def is_genuine(kind: type) -> bool:
+    """Return whether a class is the one that its module holds under its name; anyone can write ``__module__``."""
+    if not kind.__flags__ & MADE_IN_PYTHON:
+        return True
+    found: Any = sys.modules.get(kind.__module__)
+    for part in kind.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is kind
 
 
 def is_torch_module(value: Any) -> bool:
     """Return whether ``value`` is a torch.nn.Module, also one of the user's own class."""
-    return any(base.__module__ == "torch.nn.modules.module" for base in type(value).__mro__)
+    return any(base.__module__ == "torch.nn.modules.module" and is_genuine(base) for base in type(value).__mro__)
 
 
 def library_versions() -> dict[str, str]:

@@ -6,6 +6,7 @@ import copy
 import functools
 import os
 import pickle
+import random
 import subprocess
 import sys
 import textwrap
@@ -26,7 +27,12 @@ from pipelines import SEED, fitted, nominal_names, numeric_names, split
 from scipy.stats import loguniform
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import StackingClassifier, VotingClassifier
+from sklearn.ensemble import (
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    StackingClassifier,
+    VotingClassifier,
+)
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
@@ -39,6 +45,7 @@ from sklearn.svm import SVC
 
 from fragility._audit import audit
 from fragility._verify import verify
+from fragility.libraries import family_of
 from fragility.models import Model
 from fragility.models.fingerprint import fingerprint
 from fragility.protocol import Protocol
@@ -234,8 +241,102 @@ def test_cached_properties_random_states_locks_and_loggers_change_nothing() -> N
         and held.lock.acquire()
         and held.log.isEnabledFor(10) is not None
     )
-    assert print_of(held) == before and partial_of(held) == ()
+    assert print_of(held) == before and partial_of(held) == ("the state of a Generator", "what Lazy.table keeps")
     assert print_of(Lazy(2.0)) != print_of(Lazy(3.0))
+
+
+# --- models that pose as others ---------------------------------------------------------------------------------------
+
+
+class Posing:
+    """A classifier of one number, which says of itself what it likes."""
+
+    classes_ = np.array([0, 1])
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def fingerprint(self) -> str:
+        return "sha256:" + "0" * 64
+
+    def predict_proba(self, X):
+        p = np.full(len(X), self.rate)
+        return np.column_stack([1 - p, p])
+
+
+def test_a_model_s_own_word_for_what_it_is_does_not_count() -> None:
+    assert print_of(Posing(0.2)) != print_of(Posing(0.8))
+
+
+def test_what_a_cached_property_keeps_is_named() -> None:
+    """It comes with use, so it cannot count; it may have been planted, so it is not passed over in silence."""
+    plain, used, planted = Lazy(2.0), Lazy(2.0), Lazy(2.0)
+    assert used.table == [0.0, 2.0, 4.0]
+    vars(planted)["table"] = [0.0, 9.0, 9.0]
+    assert print_of(used) == print_of(plain) == print_of(planted)
+    assert partial_of(used) == partial_of(plain) == partial_of(planted) == ("what Lazy.table keeps",)
+
+
+@pytest.mark.parametrize("make", [np.random.RandomState, np.random.default_rng, random.Random])
+def test_generators_of_random_numbers_are_named_where_they_may_decide(make) -> None:
+    """A model may copy the state and predict by it, the same each time: no probe would see that."""
+    model, other = SimpleNamespace(draws=make(1)), SimpleNamespace(draws=make(2))
+    assert print_of(model) == print_of(other)
+    assert partial_of(model) == partial_of(other) == (f"the state of a {type(model.draws).__name__}",)
+
+
+def test_generators_of_library_estimators_are_left_from_training() -> None:
+    X, y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2
+    for model in (GradientBoostingClassifier, HistGradientBoostingClassifier):
+        fitted_model = model(random_state=np.random.RandomState(0)).fit(X, y)
+        assert partial_of(fitted_model) == ()
+
+
+def test_a_class_that_says_it_is_scikit_learn_s_is_looked_into() -> None:
+    def posing(sign: int) -> type:
+        class LogisticRegression(Posing):
+            def predict_proba(self, X):
+                return super().predict_proba(X)[:, ::sign]
+
+        LogisticRegression.__module__, LogisticRegression.__qualname__ = (
+            "sklearn.linear_model._logistic",
+            "LogisticRegression",
+        )
+        return LogisticRegression
+
+    one, other = posing(1)(0.3), posing(-1)(0.3)
+    assert print_of(one) != print_of(other)
+    assert family_of(one) == "own.LogisticRegression" != family_of(LogisticRegression())
+    assert Model.wrap(one).link == "predict_proba"
+
+
+def test_a_function_that_says_it_is_a_library_s_is_looked_into() -> None:
+    def posing(factor: int):
+        space = {"__name__": "sklearn.base"}
+        exec(f"def f(x):\n def g(x): return {factor} * x\n return g(x)", space)
+        return space["f"]
+
+    assert print_of(posing(1)) != print_of(posing(2))
+
+
+def test_boosters_with_methods_of_their_own_are_others() -> None:
+    xgboost = pytest.importorskip("xgboost")
+    X, y = np.random.default_rng(0).normal(size=(80, 3)), np.arange(80) % 2
+    booster = xgboost.train({"objective": "binary:logistic"}, xgboost.DMatrix(X, y), 2)
+    plain = print_of(booster)
+    assert print_of(booster.copy()) == plain
+
+    class Booster(xgboost.Booster):
+        def predict(self, data, **options):
+            return 1.0 - super().predict(data, **options)
+
+    derived = Booster(model_file=None)
+    derived.load_model(booster.save_raw())
+    assert print_of(derived) != plain
+    Booster.__module__, Booster.__qualname__ = "xgboost.core", "Booster"
+    assert print_of(derived) != plain
+    booster.predict = lambda data, **options: np.zeros(len(X))
+    assert print_of(booster) != plain
 
 
 def test_vectorised_and_cached_functions_keep_their_fingerprint_when_called() -> None:

@@ -22,6 +22,7 @@ ROUNDING = 1e-4  # margins of a float32 model differ by up to this with the shap
 PROBABILITY_ROUNDING = 1e-5  # the same for probabilities; a tiny one has a steep logarithm and says little
 DOUBLE_ROUNDING = 1e-9  # probabilities in double precision agree this well
 PROBE_ROWS = 32
+BATCH_PROBE_ROWS = 1024  # rows that are asked about at once, and in batches of 32, 64, 128, 256 and 512
 BATCH_ROWS = 16384
 
 
@@ -109,10 +110,23 @@ def check_steady(rows: EvidenceRows, resolution: float) -> None:
     _compare(p[half], rows.predict(few[half]), rows, resolution, company)
     for i in sorted({0, m - 1}):
         _compare(p[i : i + 1], rows.predict(few[i : i + 1]), rows, resolution, company)
+    _compare_batches(rows, resolution, company)
     if rows.model.transformer is not None and rows.native_matrix and m > 1:
         some = part_of(rows.source.native, m // 2, m)
         _compare(p[m // 2 :], _whole_model(rows, some), rows, resolution, company)
     original_class(rows, p, resolution, slice(0, m))
+
+
+def _compare_batches(rows: EvidenceRows, resolution: float, fault: str) -> None:
+    """Ask about more rows at once, and again in batches of other sizes."""
+    many = rows.dense(0, BATCH_PROBE_ROWS)
+    if len(many) <= PROBE_ROWS:
+        return
+    p, start, size = rows.predict(many), 0, PROBE_ROWS
+    while start < len(many):
+        part = many[start : start + size]
+        _compare(p[start : start + size], rows.predict(part), rows, resolution, fault)
+        start, size = start + size, 2 * size
 
 
 def _whole_model(rows: EvidenceRows, native: Any) -> Floats:

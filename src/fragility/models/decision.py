@@ -20,6 +20,7 @@ import pandas as pd
 
 from fragility.arrays import Floats, Integers
 from fragility.errors import ModelError, ProtocolError
+from fragility.libraries import is_genuine
 
 ClassLabel: TypeAlias = str | int | bool | float
 SMALLEST_THRESHOLD = 1e-9  # probabilities are clipped at 1e-12: nearer to 0 or 1 no decision would ever flip
@@ -101,7 +102,7 @@ def _number(value: Any) -> Any:
 
 def is_threshold_classifier(model: Any) -> bool:
     """True for scikit-learn's classifiers that put a threshold on another one's probabilities."""
-    bases = ((base.__module__.split(".")[0], base.__name__) for base in type(model).__mro__)
+    bases = ((base.__module__.split(".")[0], base.__name__) for base in type(model).__mro__ if is_genuine(base))
     return any(library == "sklearn" and name in THRESHOLD_CLASSIFIERS for library, name in bases)
 
 

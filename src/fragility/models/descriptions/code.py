@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fragility.libraries import is_genuine
 from fragility.models.compiled import changed_names, global_reads
 from fragility.models.descriptions.parts import Parts, attributes_in_order
 
@@ -76,13 +77,12 @@ def describe_function(function: types.FunctionType) -> Parts:
     if is_library(home) and _at_address(home, function.__qualname__) is function:
         return Parts("library function", [home, function.__qualname__])
     code = function.__code__
+    within = is_library(owner) and getattr(sys.modules.get(owner or ""), "__dict__", None) is function.__globals__
     changed = changed_names(code)
     closure = zip(code.co_freevars, function.__closure__ or (), strict=True)
     cells = [_cell(cell) for name, cell in closure if name not in changed]
     parts = [cells, function.__defaults__, function.__kwdefaults__, attributes_in_order(vars(function))]
-    if is_library(owner) and "<lambda>" not in code.co_qualname:
-        return Parts("library function", [owner, code.co_qualname, *parts])
-    values, unseen = ([], ()) if is_library(owner) else _globals_of(function, changed)
+    values, unseen = ([], ()) if within else _globals_of(function, changed)
     unseen += tuple(f"{name!r}, which the function {function.__name__} changes" for name in sorted(changed))
     return Parts("function", [code, *parts, *values], unseen=unseen)
 
@@ -152,7 +152,7 @@ def describe_method(value: types.MethodType) -> Parts:
 
 
 def describe_class(value: type) -> Parts:
-    if is_library(value.__module__):
+    if is_library(value.__module__) and is_genuine(value):
         return Parts("library class", [value.__module__, value.__qualname__])
     return Parts("class", [value.__name__, list(value.__bases__), attributes_in_order(_own_namespace(value))])
 

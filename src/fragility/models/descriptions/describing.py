@@ -6,7 +6,6 @@ import enum
 import functools
 import io
 import logging
-import random
 import threading
 import types
 import weakref
@@ -17,6 +16,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from fragility.libraries import is_genuine
 from fragility.models.descriptions.code import (
     describe_class,
     describe_code,
@@ -50,19 +50,20 @@ from fragility.models.descriptions.libraries import (
     describe_xgboost,
 )
 from fragility.models.descriptions.objects import (
+    RANDOM,
     describe_cached_function,
     describe_closed,
     describe_enum_member,
     describe_idle,
+    describe_moving,
     describe_object,
 )
 from fragility.models.descriptions.parts import Parts
 from fragility.models.wrappers import answers_for
 
-LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.local)
+LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition)
 GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 WEAK_CACHES = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
-RANDOM = (np.random.RandomState, np.random.Generator, np.random.BitGenerator, np.random.SeedSequence, random.Random)
 NATIVE_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, np.ufunc)
 
 _BY_TYPE: list[tuple[Any, Callable[[Any], Parts]]] = [
@@ -84,9 +85,9 @@ _BY_TYPE: list[tuple[Any, Callable[[Any], Parts]]] = [
     (pd.Index, describe_index),
     (pd.api.extensions.ExtensionArray, describe_extension_array),
     (pd.api.extensions.ExtensionDtype, describe_pandas_dtype),
-    (RANDOM, describe_idle),
+    (RANDOM, describe_moving),
     (LOCKS, describe_idle),
-    (WEAK_CACHES, describe_idle),
+    ((*WEAK_CACHES, threading.local), describe_moving),
     (logging.Logger, describe_idle),
     (functools._lru_cache_wrapper, describe_cached_function),
     (GENERATORS, describe_closed),
@@ -122,5 +123,5 @@ def _descriptions_of(kind: type) -> tuple[Callable[[Any], Parts | None], ...]:
     general = next((description for known, description in _BY_TYPE if issubclass(kind, known)), None)
     if general is not None:
         return (general,)
-    libraries = dict.fromkeys(base.__module__.split(".")[0] for base in kind.__mro__)
+    libraries = dict.fromkeys(base.__module__.split(".")[0] for base in kind.__mro__ if is_genuine(base))
     return tuple(_BY_LIBRARY[library] for library in libraries if library in _BY_LIBRARY)

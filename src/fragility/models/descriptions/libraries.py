@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fragility.models.descriptions.objects import describe_idle, left_out
+from fragility.libraries import family_of, is_torch_module
+from fragility.models.descriptions.objects import describe_moving, left_out
 from fragility.models.descriptions.parts import Parts, attributes_in_order
 
 # The state of a torch module that takes part in a forward pass in evaluation mode.
@@ -38,6 +39,12 @@ TORCH_BOOKKEEPING = frozenset(
 XGBOOST_ATTRIBUTES = '"attributes":'  # a key, as no text within quotes can be
 
 
+def replaced_methods(value: Any) -> list[Any]:
+    """Return the methods that an instance has in place of those of its class."""
+    methods = {name: part for name, part in vars(value).items() if callable(getattr(type(value), name, None))}
+    return [attributes_in_order(methods)] if methods else []
+
+
 def describe_sklearn(value: Any) -> Parts | None:
     if type(value).__module__ not in ("sklearn.neighbors._kd_tree", "sklearn.neighbors._ball_tree"):
         return None
@@ -46,55 +53,53 @@ def describe_sklearn(value: Any) -> Parts | None:
 
 
 def describe_joblib(value: Any) -> Parts | None:
-    return Parts("cached function", [value.func]) if type(value).__name__.endswith("MemorizedFunc") else None
+    known = family_of(value) in ("joblib.MemorizedFunc", "joblib.NotMemorizedFunc", "joblib.AsyncMemorizedFunc")
+    return Parts("cached function", [value.func, *replaced_methods(value)]) if known else None
 
 
 def describe_numba(value: Any) -> Parts | None:
-    return Parts("compiled function", [value.py_func]) if hasattr(value, "py_func") else None
+    known = family_of(value).startswith("numba.") and hasattr(value, "py_func")
+    return Parts("compiled function", [value.py_func]) if known else None
 
 
 def describe_xgboost(value: Any) -> Parts | None:
-    if type(value).__name__ != "Booster":
+    if family_of(value) != "xgboost.Booster":
         return None
     text = bytes(value.save_raw(raw_format="json")).decode()
     # Attributes hold training logs and wrapper bookkeeping; only the best iteration decides predictions. The library
     # writes its keys in order, so the rest is taken as it is written: reading the trees takes six times as long.
     start = text.index(XGBOOST_ATTRIBUTES) + len(XGBOOST_ATTRIBUTES)
     attributes, end = json.JSONDecoder().raw_decode(text, start)
-    return Parts("booster", [text[:start], text[end:], attributes.get("best_iteration")])
+    return Parts("booster", [text[:start], text[end:], attributes.get("best_iteration"), *replaced_methods(value)])
 
 
 def describe_lightgbm(value: Any) -> Parts | None:
-    if type(value).__name__ != "Booster":
+    if family_of(value) != "lightgbm.Booster":
         return None
     trees = str(value.model_to_string()).split("\nparameters:")[0]
     # The order of the training categories decides which code a value gets.
-    return Parts("booster", [trees, repr(value.pandas_categorical)])
+    return Parts("booster", [trees, repr(value.pandas_categorical), *replaced_methods(value)])
 
 
 def describe_catboost(value: Any) -> Parts | None:
-    if not hasattr(value, "_serialize_model"):
+    if not family_of(value).startswith("catboost.") or not hasattr(value, "_serialize_model"):
         return None
     if not value.is_fitted():
-        return Parts("booster", [type(value).__name__, attributes_in_order(value.get_params())])
+        return Parts("booster", [type(value), attributes_in_order(value.get_params()), *replaced_methods(value)])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.json"
         value.save_model(str(path), format="json")
         document = json.loads(path.read_text())
     document.pop("model_info", None)  # training parameters, time and GUID: not the function
-    return Parts("booster", [type(value), json.dumps(document, sort_keys=True)])
+    return Parts("booster", [type(value), json.dumps(document, sort_keys=True), *replaced_methods(value)])
 
 
 def describe_torch(value: Any) -> Parts | None:
     if type(value).__name__ == "Generator":
-        return describe_idle(value)
+        return describe_moving(value)
     if hasattr(value, "detach") and hasattr(value, "dtype"):
         return _tensor(value)
-    return _torch_module(value) if _is_torch_module(value) else None
-
-
-def _is_torch_module(value: Any) -> bool:
-    return any(base.__module__ == "torch.nn.modules.module" for base in type(value).__mro__)
+    return _torch_module(value) if is_torch_module(value) else None
 
 
 def _tensor(value: Any) -> Parts:

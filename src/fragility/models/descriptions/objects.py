@@ -5,10 +5,17 @@ from __future__ import annotations
 import copyreg
 import enum
 import functools
+import random
+import sys
 from typing import Any
 
+import numpy as np
+
+from fragility.libraries import is_genuine, library_of
 from fragility.models.descriptions.code import describe_native_function, is_library
 from fragility.models.descriptions.parts import Parts, attributes_in_order
+
+RANDOM = (np.random.RandomState, np.random.Generator, np.random.BitGenerator, np.random.SeedSequence, random.Random)
 
 # Parameters of library estimators that cannot change a prediction: the same model with more threads is the same model.
 NOT_PREDICTIVE = frozenset(
@@ -24,15 +31,18 @@ FURTHER_PARAMETERS = {"lightgbm": "_other_params", "xgboost": "kwargs"}
 
 
 def describe_object(value: Any) -> Parts:
-    if callable(getattr(type(value), "fingerprint", None)):  # it knows what determines its predictions
+    kind = type(value)
+    if callable(getattr(kind, "fingerprint", None)) and library_of(value) == "fragility" and is_genuine(kind):
+        # It knows what determines its predictions, and it is ours.
         return Parts("own", [type(value).__qualname__, str(value.fingerprint())])
     if type(value).__name__ == "cython_function_or_method":
         return describe_native_function(value)
     parts = _rebuilt_from(value)
     if parts is None:
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        return Parts("object", [type(value)], unseen=(f"an object of type {kind}, which shows no state",))
-    return Parts("object", [type(value), *parts])
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        return Parts("object", [kind], unseen=(f"an object of type {name}, which shows no state",))
+    cached = sorted(_cached_properties(kind))
+    return Parts("object", [kind, *parts], unseen=tuple(f"what {kind.__qualname__}.{name} keeps" for name in cached))
 
 
 def _rebuilt_from(value: Any) -> list[Any] | None:
@@ -58,6 +68,13 @@ def _state(value: Any, state: Any) -> Any:
         return state
     gone = left_out(value)
     kept = {name: part for name, part in state.items() if name not in gone}
+    if (
+        library_of(value) not in sys.stdlib_module_names
+        and is_library(type(value).__module__)
+        and is_genuine(type(value))
+    ):
+        # A library's estimator draws in training; what else holds a generator may predict by it.
+        kept = {name: "generator" if isinstance(part, RANDOM) else part for name, part in kept.items()}
     further = FURTHER_PARAMETERS.get(type(value).__module__.split(".")[0], "")
     if isinstance(kept.get(further), dict):
         kept[further] = {name: part for name, part in kept[further].items() if name not in NOT_PREDICTIVE}
@@ -67,8 +84,8 @@ def _state(value: Any, state: Any) -> Any:
 def left_out(value: Any) -> frozenset[str]:
     """Return the attributes that say how an object was used or is run, not what it computes."""
     kind = type(value)
-    names = _cached_properties(kind)  # type: ignore[arg-type]
-    if is_library(kind.__module__):
+    names = _cached_properties(kind)
+    if is_library(kind.__module__) and is_genuine(kind):
         names |= LEFT_BY_USE.get(f"{kind.__module__.split('.')[0]}.{kind.__name__}", frozenset())
         if hasattr(value, "get_params"):
             names |= NOT_PREDICTIVE
@@ -93,8 +110,14 @@ def describe_cached_function(value: Any) -> Parts:
 
 
 def describe_idle(value: Any) -> Parts:
-    # Locks, loggers and caches of weak references compute nothing; a generator of random numbers moves with every use.
+    # Locks and loggers compute nothing.
     return Parts("no effect", [type(value).__name__])
+
+
+def describe_moving(value: Any) -> Parts:
+    # A generator of random numbers, a cache of weak references: another after every use, and it may decide predictions.
+    name = type(value).__name__
+    return Parts("no effect", [name], unseen=(f"the state of a {name}",))
 
 
 def describe_closed(value: Any) -> Parts:
