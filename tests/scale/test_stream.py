@@ -632,6 +632,36 @@ def test_the_command_line_resumes(case, rows, protocol, tmp_path, monkeypatch) -
     assert run("compare", tmp_path / "a", tmp_path / "b").code == 0
 
 
+def test_an_audit_interrupted_in_its_report_is_not_made_again(case, rows, protocol, tmp_path, monkeypatch) -> None:
+    import joblib
+
+    from fragility.cli import audit as command
+
+    joblib.dump(case.model, tmp_path / "model.joblib")
+    protocol.save(tmp_path / "protocol.json")
+    rows.to_parquet(tmp_path / "rows.parquet")
+    words = ["audit", tmp_path / "model.joblib", tmp_path / "rows.parquet", "--trust", "--part-rows", "150"]
+    words += ["--protocol", tmp_path / "protocol.json", "--out", tmp_path / "a"]
+
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "save_after_audit", interrupt)
+        assert run(*words).code == 130
+    made = content(tmp_path / "a")
+    assert "report.html" not in made
+    with monkeypatch.context() as patch:
+        patch.setattr(stream_module, "traced_part", interrupt)
+        assert run(*words, "--resume").code == 0
+        assert (tmp_path / "a" / "report.html").exists()
+        assert {name: data for name, data in content(tmp_path / "a").items() if name in made} == made
+        for other in (["--part-rows", "100"], ["--claims", "summary"], ["--no-lattice"], ["--other-baselines", "none"]):
+            assert run(*words, *other, "--resume").code == 130  # another audit, which is made
+        rows[1:].to_parquet(tmp_path / "rows.parquet")
+        assert run(*words, "--resume").code == 130
+
+
 PEAK = """
 import resource, sys
 from pathlib import Path

@@ -116,7 +116,11 @@ class PartMaker:
         if task.known is None:
             batch = self.auditor.certify(traced_part(self.auditor, part, self.source))
             encoded, claims = EncodedPart.of(batch), batch.table
-        digest = input_digest_of(self.auditor, part) if encoded is None else encoded.input_digest
+        digest = (
+            encoded.input_digest
+            if encoded is not None
+            else packed_digest(bytearray(input_digests_of(self.auditor, part)))
+        )
         kept = rows_to_keep(self.auditor, part, claims)
         keys = b"" if part.numbered else id_keys(part.ids).tobytes()
         return MadePart(task.place, part.start, task.known, encoded, digest, kept, keys)
@@ -154,12 +158,11 @@ def _refuse_text(source: RowSource, part: RawPart, protocol: Protocol) -> None:
             source.refuse_text(part, own.name)
 
 
-def input_digest_of(auditor: BatchAuditor, part: RawPart) -> str:
-    """Return the digest of a part's ids and raw fields, without auditing them."""
+def input_digests_of(auditor: BatchAuditor, part: RawPart) -> bytes:
+    """Return the digests of a part's ids and raw fields, 32 bytes per row, without auditing them."""
     model = auditor.model
     expected = model.columns or tuple(f.name for f in auditor.protocol.fields)
-    digests = input_row_digests(read_rows(part.frame, expected, model.n_columns, part.ids))
-    return packed_digest(bytearray(b"".join(digests)))
+    return b"".join(input_row_digests(read_rows(part.frame, expected, model.n_columns, part.ids)))
 
 
 def limit_threads(count: int = 1) -> None:

@@ -7,6 +7,7 @@ the audit of the folder.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,16 +17,20 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs as arrow_fs
 
+from fragility._audit import manifest_of
+from fragility._verify import check_integrity
 from fragility.arrays import DEFAULT_BYTE_BUDGET
+from fragility.canonical import digest_bytes
 from fragility.certificates import PART_ROWS, Extent, StoredAudit, read_protocol_signature, writing_into
 from fragility.engines.trace import Progress
 from fragility.errors import CertificateError, DataError, FragilityError
 from fragility.ids import SeenIds
 from fragility.libraries import library_versions
+from fragility.merkle import DIGEST_BYTES
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
 from fragility.scale.batch import BatchAuditor, TracedBatch, prepare
-from fragility.scale.journal import EncodedPart, Journal, PartRecord
+from fragility.scale.journal import EncodedPart, Journal, PartRecord, packed_digest
 from fragility.scale.keeping import KEPT_CLAIMS, Keeper, KeptRows
 from fragility.scale.making import (
     FIRST_ROWS,
@@ -37,7 +42,7 @@ from fragility.scale.making import (
     Workers,
     check_unchanged,
     finish_audit,
-    input_digest_of,
+    input_digests_of,
     placing_errors,
     rows_to_keep,
     traced_part,
@@ -187,6 +192,8 @@ def audit_files(
         )
     with writing_into(out, patience=0.0) as (target_folder, alone), progress_bar("auditing", progress) as report:
         run = _Run(found, ready, Journal(target_folder), part_rows, report)
+        if resume and run.is_finished(envelope):
+            return StoredAudit(out)
         run.journal.begin(run.key(), resume=resume)
         try:
             if workers is None:
@@ -259,6 +266,34 @@ class _Run:
             "input": [[file.name, file.size] for file in source.files],
         }
 
+    def is_finished(self, envelope: bytes | None) -> bool:
+        """Return whether the folder holds this very audit, whole: it was interrupted after its end, in its report."""
+        folder = self.journal.target
+        if self.journal.finished_count() or not all(check.passed for check in check_integrity(folder)):
+            return False
+        found, auditor = StoredAudit(folder), self.auditor
+        said, engine, declared = found.manifest, found.manifest["engine"], found.lattice_declaration
+        if (
+            found.extent != auditor.extent
+            or declared != auditor.lattice
+            or (found.baselines is not None) != auditor.other_baselines
+            or said["protocol_signature"] != (None if envelope is None else digest_bytes(envelope))
+            or len(found.part_names) != math.ceil(len(found) / self.part_rows)
+        ):
+            return False
+        digests = [input_digests_of(auditor, part) for part in self.source.parts(self.part_rows)]
+        packed, rows = bytearray(b"".join(digests)), sum(map(len, digests)) // DIGEST_BYTES
+        own = manifest_of(
+            auditor.model,
+            auditor.protocol,
+            auditor.engine,
+            engine["evaluations"],
+            engine["blackbox_rows"],
+            packed_digest(packed),
+            rows,
+        )
+        return all(said[name] == value for name, value in own.items())
+
     # --- making ---------------------------------------------------------------------------------------------
 
     def work(self) -> None:
@@ -290,7 +325,8 @@ class _Run:
                 self._check_distinct(part)
             known = self.journal.record(place)
             if known is not None:
-                check_unchanged(known, input_digest_of(self.auditor, part), part.start, self.journal)
+                digest = packed_digest(bytearray(input_digests_of(self.auditor, part)))
+                check_unchanged(known, digest, part.start, self.journal)
             yield part, known
 
     def _check_distinct(self, part: RawPart) -> None:

@@ -41,7 +41,7 @@ def describe_object(value: Any) -> Parts:
     if parts is None:
         name = f"{kind.__module__}.{kind.__qualname__}"
         return Parts("object", [kind], unseen=(f"an object of type {name}, which shows no state",))
-    cached = sorted(_cached_properties(kind))
+    cached = sorted(_cached_properties(kind))  # type: ignore[arg-type]
     return Parts("object", [kind, *parts], unseen=tuple(f"what {kind.__qualname__}.{name} keeps" for name in cached))
 
 
@@ -84,7 +84,7 @@ def _state(value: Any, state: Any) -> Any:
 def left_out(value: Any) -> frozenset[str]:
     """Return the attributes that say how an object was used or is run, not what it computes."""
     kind = type(value)
-    names = _cached_properties(kind)
+    names = _cached_properties(kind)  # type: ignore[arg-type]
     if is_library(kind.__module__) and is_genuine(kind):
         names |= LEFT_BY_USE.get(f"{kind.__module__.split('.')[0]}.{kind.__name__}", frozenset())
         if hasattr(value, "get_params"):
