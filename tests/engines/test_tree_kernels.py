@@ -41,8 +41,8 @@ def naive_right(v: float, threshold: float, flags: int, sets: list[list[int]], z
         return bool(flags & encoding.NAN_RIGHT)
     if kind in (encoding.NUMERIC, encoding.ZERO_BAND):
         return bool(v > threshold)
-    inside = v > -1 and int(v) in sets[int(threshold)]
-    return inside if kind == encoding.CATEGORY else not inside
+    inside = v > -1 and int(v) in sets[int(threshold)]  # cut toward zero
+    return inside and v >= 0 if kind == encoding.CATEGORY else not inside
 
 
 def naive_scores(nodes: list[TreeNodes], sets: list[list[int]], base: np.ndarray, X: np.ndarray) -> np.ndarray:

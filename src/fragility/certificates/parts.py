@@ -83,7 +83,11 @@ def read_columns(data: bytes, columns: Sequence[str] | None) -> pa.Table:
 
     ``pq.read_table`` scans with threads that may let go of the bytes only while Python ends, which then aborts.
     """
-    return pq.ParquetFile(pa.BufferReader(data)).read(columns=None if columns is None else list(columns))
+    file = pq.ParquetFile(pa.BufferReader(data))
+    names = file.schema_arrow.names
+    if len(set(names)) < len(names):
+        raise ValueError(f"it has the column {min(name for name in names if names.count(name) > 1)!r} twice")
+    return file.read(columns=None if columns is None else list(columns))
 
 
 def _check_declared(declared: Declared, size: int, protocol: Protocol) -> None:

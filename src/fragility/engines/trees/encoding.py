@@ -6,8 +6,8 @@ Flags of a test, three bits:
     bits 1-2    KIND: what is compared
                 NUMERIC            right iff v > threshold
                 ZERO_BAND          the same, but zeros are missing (LightGBM's zero_as_missing)
-                CATEGORY           right iff the cell is in the set that the threshold numbers
-                CATEGORY_INVERTED  right iff it is not
+                CATEGORY           right iff the cell is 0 or more and in the set that the threshold numbers
+                CATEGORY_INVERTED  right iff it is not in the set; -0.5 counts as 0
 
 A node of a deep tree, as a walk reads it, is its threshold and one integer, its ``word``:
 
