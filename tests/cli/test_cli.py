@@ -329,8 +329,9 @@ def test_demo_prints_the_smallest_failing_sets(demo):
     worst = list(certs.most_fragile(len(lines), min_confidence=0.9))
     assert len(lines) == 8 and all(cert.smallest_state == "minimum" for cert in worst)
     assert [(line[0], line[1], line[3].replace(" and ", ", ")) for line in lines] == [
-        (str(cert.id), cert.predicted, ", ".join(cert.smallest_set)) for cert in worst
+        (str(cert.id), cert.predicted, ", ".join(cert.path[: cert.flip_budget])) for cert in worst
     ]
+    assert [cert.flip_budget for cert in worst] == [cert.smallest_size for cert in worst]
     sizes = [cert.smallest_size for cert in certs if cert.confidence >= 0.9 and cert.smallest_size]
     assert f"{sizes.count(1)} flip when one field is lost, {sizes.count(2)} only when two are, " in done.out
 

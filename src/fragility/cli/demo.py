@@ -78,7 +78,8 @@ def _list_failing_sets(certificates: list[Certificate]) -> Table:
     loan, confidence, count = (Column(name, justify="right") for name in ("loan", "confidence", "sets of that size"))
     table = Table(loan, "decision", confidence, "flips when lost", count)
     for cert in certificates:
-        fields = and_words(cert.smallest_set or ())
+        # Of several sets as small, the one on the path, which `show` and the report name too.
+        fields = and_words((cert.fewer_suffice and cert.smallest_set) or cert.failing_groups)
         table.add_row(str(cert.id), str(cert.predicted), f"{cert.confidence:.0%}", fields, str(cert.smallest_count))
     return table
 
