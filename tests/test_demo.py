@@ -42,6 +42,14 @@ def test_auditing_into_the_demo_folder_keeps_model_and_rows(made) -> None:
     assert len(Certificates.load(made)) == 300 and (made / "notes.txt").read_text() == "mine"
 
 
+def test_what_is_written(made) -> None:
+    manifest = json.loads((made / "manifest.json").read_text())
+    assert manifest["baselines"]["verdict"] == "stable" and manifest["lattice"]["engine"] == "blackbox"
+    own = {name for name in (path.name for path in made.iterdir()) if not name.startswith(("certificates", "protocol"))}
+    assert {*demo.FILES, demo.MARKER, "manifest.json"} <= own and not any("hardened" in name for name in own)
+    assert (made / "model.skops").stat().st_size < 1_000_000
+
+
 @pytest.mark.parametrize("name", ["model.skops", "report.html", "train.parquet"])
 def test_files_of_somebody_else_are_refused_before_the_work(made, tmp_path, monkeypatch, name: str) -> None:
     monkeypatch.setattr(demo, "load_credit_g", lambda: pytest.fail("the work was begun"))

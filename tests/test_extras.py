@@ -84,6 +84,14 @@ def test_only_what_would_help_is_said(case, tmp_path) -> None:
     assert "the exact search of failing sets needs numba; install it with: pip install " in done.stderr
 
 
+@pytest.mark.slow
+def test_the_demo_needs_no_extra_and_says_which_one_a_suggestion_needs(tmp_path) -> None:
+    done = run_without([*EXTRA_OF], "demo", "--out", tmp_path / "demo")
+    assert done.returncode == 0 and "reliable first" in done.stdout and "flips when lost" in done.stdout, done.stderr
+    assert done.stderr.count("pip install") == 1
+    assert "the review workbench needs duckdb and fastapi and uvicorn; install it with: pip install " in done.stderr
+
+
 @pytest.mark.parametrize(
     ("absent", "words", "extra"),
     [

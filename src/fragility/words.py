@@ -94,5 +94,19 @@ def rates_in_words(rates: Sequence[float], thing: str) -> str:
     return "at the declared rates"
 
 
+def lost_in_words(lost: float, rows: int, exact: int, condition: str) -> str:
+    """How many of so many decisions are expected to be lost; exact: for how many rows that is exact."""
+    how = "exact for every row" if exact == rows else f"exact for {exact:,} rows, the others by quasi-random subsets"
+    return f"{lost:,.1f} of {rows:,} decisions ({lost / max(rows, 1):.1%}) are expected to be lost {condition}; {how}."
+
+
+def first_in_words(group: str, kept: float, lost: float) -> str | None:
+    """Which group to make reliable first; None where that would keep no decision."""
+    if kept <= 0.0:
+        return None
+    share = f"{kept:,.1f} of the {lost:,.1f} would be kept ({kept / lost:.0%})"
+    return f"Make {group} reliable first: if it never failed, {share}."
+
+
 def events_in_words(events: int) -> str:
     return f"when one of {events} recorded outages strikes"

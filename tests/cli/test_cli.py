@@ -5,6 +5,7 @@ import html
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
-from fragility.cli.terminal import explain
+from fragility.cli.terminal import explain, note_command
 
 # --- what works ---------------------------------------------------------------------------------------------
 
@@ -310,14 +311,41 @@ def demo(tmp_path_factory) -> tuple[Path, Done]:
     return folder, run("demo", "--out", folder)
 
 
-def test_demo_prints_fragile_predictions_in_words(demo):
+def test_demo_prints_the_finding_and_how_it_depends_on_the_baseline(demo):
     folder, done = demo
     assert done.code == 0, done.err
-    told = re.sub(r"\s+", " ", done.out)
-    worst = fg.Certificates.load(folder).most_fragile(10)
-    assert len(worst) == 10
-    assert all(f"'{cert.predicted}' at {cert.confidence:.0%}, but without" in told for cert in worst)
-    assert all(cert.confidence >= 0.9 for cert in worst)
+    certs = fg.Certificates.load(folder)
+    sure = [cert for cert in certs if cert.confidence >= 0.9]
+    early = sum(cert.flipped and cert.flip_budget <= 2 for cert in sure)
+    assert f"{early} of {len(sure)} confident predictions flip early, {early / len(sure):.1%} (95% interval" in done.out
+    assert certs.baselines is not None and str(certs.baselines) in done.out
+    assert "harden" not in (done.out + done.err).lower()
+
+
+def test_demo_prints_the_smallest_failing_sets(demo):
+    folder, done = demo
+    certs = fg.Certificates.load(folder)
+    lines = [re.split(r"\s*│\s*", line.strip("│ \n")) for line in done.out.splitlines() if line.startswith("│")]
+    worst = list(certs.most_fragile(len(lines), min_confidence=0.9))
+    assert len(lines) == 8 and all(cert.smallest_state == "minimum" for cert in worst)
+    assert [(line[0], line[1], line[3].replace(" and ", ", ")) for line in lines] == [
+        (str(cert.id), cert.predicted, ", ".join(cert.path[: cert.flip_budget])) for cert in worst
+    ]
+    assert [cert.flip_budget for cert in worst] == [cert.smallest_size for cert in worst]
+    sizes = [cert.smallest_size for cert in certs if cert.confidence >= 0.9 and cert.smallest_size]
+    assert f"{sizes.count(1)} flip when one field is lost, {sizes.count(2)} only when two are, " in done.out
+
+
+def test_demo_says_which_field_to_make_reliable_first_and_what_that_assumes(demo):
+    folder, done = demo
+    first = re.search(
+        r"Make (\w+) reliable first: if it never failed, ([\d.]+) of the ([\d.]+) would be kept", done.out
+    )
+    assert first is not None and float(first[2]) < float(first[3])
+    assert "This assumes that all are missing equally often" in done.out and "is missing 5% of the time" in done.out
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "What to make reliable first" in page and html.escape(first[0]) in page
+    assert "The rates were declared, not measured" in page and "depend on the baseline?" in page
 
 
 def test_demo_writes_the_report_with_the_command_that_verifies_it(demo):
@@ -330,10 +358,35 @@ def test_demo_writes_the_report_with_the_command_that_verifies_it(demo):
     assert not (folder / "index.html").exists() and not list(folder.glob("*.png"))
 
 
-def test_demo_can_be_verified_with_the_command_it_prints(demo):
+def suggested(done: Done) -> dict[str, list[str]]:
+    """Return the words of each command that the demo suggests, by its name."""
+    words = [shlex.split(line) for line in done.err.splitlines() if line.startswith("  fragility ")]
+    return {own[1]: own[1:] for own in words}
+
+
+@pytest.mark.parametrize("name", ["show", "verify", "report"])
+def test_the_commands_that_the_demo_suggests_work(demo, name):
     _, done = demo
-    command = next(line for line in done.err.splitlines() if "fragility verify" in line)
-    assert run(*command.split()[1:]).code == 0
+    assert list(suggested(done)) == ["show", "verify", "report", "review"]
+    assert run(*suggested(done)[name]).code == 0
+
+
+@pytest.mark.slow
+def test_the_review_that_the_demo_suggests_opens(demo):
+    words = [sys.executable, "-m", "fragility", *suggested(demo[1])["review"]]
+    environment = {**os.environ, "BROWSER": "true"}  # a browser that shows nothing
+    process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    address = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert address.startswith("http://review-") and "/?token=" in address, said
+
+
+def test_a_suggested_command_is_not_broken_by_a_narrow_terminal_or_a_blank(monkeypatch, capsys):
+    monkeypatch.setattr("fragility.cli.terminal.PIPE_WIDTH", 20)
+    note_command("fragility", "show", "my audits", "--row", "a rather long identifier")
+    assert capsys.readouterr().err == "  fragility show 'my audits' --row 'a rather long identifier'\n"
 
 
 def test_demo_can_be_run_again(demo):

@@ -125,6 +125,9 @@ def test_the_population_adds_up(lending, tmp_path):
     without = {name: 0.05 for name in protocol.group_names if name != table["group"][0]}
     mended = fg.failure_probability(model, X, protocol, without)
     assert found.lost - mended.lost == pytest.approx(table["decisions_kept"][0], abs=1e-9)
+    first, share = table["group"][0], table["decisions_kept"][0] / found.lost
+    assert f"Make {first} reliable first: if it never failed, " in str(found) and f"kept ({share:.0%})." in str(found)
+    assert "reliable first" not in str(fg.failure_probability(model, X, protocol, 0.0))
     found.save(tmp_path / "lost.json")
     found.save(tmp_path / "lost.csv")
     found.save(tmp_path / "lost.parquet")

@@ -271,6 +271,23 @@ def test_the_finding_under_other_baselines_is_told() -> None:
     assert "depends on the baseline" in headline
 
 
+def test_what_to_make_reliable_first_is_told() -> None:
+    certs, X = small_audit(100), whole_numbers(100, 1).to_numpy()
+    assert "reliable first" not in certs.report().markdown
+    found = fg.failure_probability(declared_model(), X, certs.protocol, 0.1)
+    report = certs.report(reliability=found)
+    first = found.groups()["group"][0]
+    assert "## What to make reliable first" in report.markdown and f"Make {first} reliable first: " in report.markdown
+    assert "The rates were declared, not measured" in report.markdown and 'id="reliable"' in report.html
+    document = report.to_dict()["audits"][0]["reliability"]
+    assert document["lost"] == found.lost and document["kept"][0][0] == first and not document["recorded"]
+    assert "Make" not in certs.report(reliability=replace(found, p_flip=0 * found.p_flip, kept=0 * found.kept)).markdown
+    with pytest.raises(DataError, match=r"the failure probabilities are of other rows or groups than the audit"):
+        certs[:50].report(reliability=found)
+    with pytest.raises(DataError, match=r"failure probabilities belong to one model"):
+        fg.Report.of({"a": certs, "b": certs}, reliability=found)
+
+
 # --- several audits -----------------------------------------------------------------------------------------
 
 

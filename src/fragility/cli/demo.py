@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Column, Table
 
+from fragility.cli.audit import dependence_lines
 from fragility.cli.group import START
 from fragility.cli.outputs import plan_folder
-from fragility.cli.reading import fragile_table
-from fragility.cli.terminal import note, out
+from fragility.cli.review import say_lacking_workbench
+from fragility.cli.terminal import note, note_command, out
+from fragility.words import MINIMUM, and_words
 
 if TYPE_CHECKING:
+    from fragility.certificates import Certificate
     from fragility.demo import Demo
 
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.")]
@@ -23,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(out_dir: Out = Path("demo-audit")) -> None:
-    """Train a credit model on the bundled data, audit it, explain what it rests on, and write demo-audit/.
+    """Train a credit model on the bundled data, audit it, say what to make reliable first, and write demo-audit/.
 
     [bold]Examples[/bold]
 
@@ -34,40 +40,73 @@ def demo(out_dir: Out = Path("demo-audit")) -> None:
     from fragility.demo import run_demo
 
     plan_folder(out_dir)
-    _print(run_demo(out_dir))
+    made = run_demo(out_dir)
+    _print_finding(made)
+    _print_failing_sets(made)
+    _print_reliability(made)
+    _print_next(made)
 
 
-def _print(made: Demo) -> None:
-    console, summary = out(), made.summary
-    console.print(
+def _print_finding(made: Demo) -> None:
+    from fragility.report.words import headline
+
+    summary = made.summary
+    _print_lines(
         f"A gradient boosting model, right on {summary.accuracy:.0%} of {summary.rows} held-out loan applications. "
-        f"{summary.confident} predictions are at least {summary.min_confidence:.0%} confident, "
-        f"and {summary.confident_flips_within_two:.0%} of those flip when one or two fields are lost.\n"
+        f"{summary.confident} predictions are at least {summary.min_confidence:.0%} confident.",
+        *headline(made.report.summary.audits[0]),
+        "",
+        "A lost field takes a typical value. Does the finding depend on that choice? The same under other baselines:",
+        *dependence_lines(made.certs),
     )
-    console.print("The confident predictions that rest on least:")
-    console.print(fragile_table(made.most_fragile))
-    console.print(_mended(made))
-    folder, first = made.folder, made.most_fragile[0].id
-    source = f"--model {folder}/model.skops --trust --data {folder}/test.parquet --target class"
-    console.print(f"\nWritten: {folder}/ with certificates, protocol, model and rows; open {made.page}")
+
+
+def _print_failing_sets(made: Demo) -> None:
+    sure = made.certs.take(made.certs.claims.confidence >= made.summary.min_confidence)
+    summary, sizes = sure.summary(), Counter(cert.smallest_size for cert in sure if cert.smallest_state == MINIMUM)
+    more = sum(sizes.values()) - sizes[1] - sizes[2]
+    _print_lines("", "The confident predictions that rest on least, and the fewest fields whose loss flips each:")
+    out().print(_list_failing_sets(made.most_fragile))
+    _print_lines(
+        f"Of the {len(sure)} confident predictions {sizes[1]} flip when one field is lost, {sizes[2]} only when two "
+        f"are, {more} only when three or more are. {summary.never_fails} hold whatever is lost; {summary.unsettled} "
+        "are not settled."
+    )
+
+
+def _list_failing_sets(certificates: list[Certificate]) -> Table:
+    loan, confidence, count = (Column(name, justify="right") for name in ("loan", "confidence", "sets of that size"))
+    table = Table(loan, "decision", confidence, "flips when lost", count)
+    for cert in certificates:
+        # Of several sets as small, the one on the path, which `show` and the report name too.
+        fields = and_words((cert.fewer_suffice and cert.smallest_set) or cert.failing_groups)
+        table.add_row(str(cert.id), str(cert.predicted), f"{cert.confidence:.0%}", fields, str(cert.smallest_count))
+    return table
+
+
+def _print_reliability(made: Demo) -> None:
+    _print_lines(
+        "",
+        "Which field to make reliable first? How often fields are missing is not recorded in these data. This assumes "
+        "that all are missing equally often, each independently of the others:",
+        *made.reliability.group_lines(),
+    )
+
+
+def _print_lines(*lines: str) -> None:
+    for line in lines:
+        out().print(escape(line))
+
+
+def _print_next(made: Demo) -> None:
+    folder = made.folder
+    _print_lines("", f"Written: {folder}/ with certificates, protocol, model and rows; open {made.page}")
     note("data: Statlog (German Credit Data), Hans Hofmann, UCI Machine Learning Repository, CC BY 4.0")
-    note("next:")
-    note(f"  fragility show {folder} --row {first}")
-    note(f"  fragility verify {folder} {source}")
-    rows = f"{folder}/test.parquet --trust --protocol {folder} --target class"
-    note(f"  fragility audit {made.hardened} {rows} --out {folder}-hardened")
-    note(f"  fragility compare {folder} {folder}-hardened")
-
-
-def _mended(made: Demo) -> str:
-    """Return what hardening did to the model, cost included."""
-    before, after = made.mending.before, made.mending.after
-    assert before.quality is not None and after.quality is not None
-    one, two = (before.flip_after_one, after.flip_after_one), (before.flip_within_two, after.flip_within_two)
-    return (
-        "\nMended: the same model, trained also on copies of its rows in which fields are lost. Of its confident "
-        f"predictions {one[1]:.1%} flip when one field is lost, before {one[0]:.1%}; {two[1]:.1%} when one or two are, "
-        f"before {two[0]:.1%}; {after.brittle_share:.1%} break under random losses, before {before.brittle_share:.1%}. "
-        f"The price: AUROC {after.quality.auroc:.3f}, before {before.quality.auroc:.3f}; accuracy "
-        f"{after.quality.accuracy:.1%}, before {before.quality.accuracy:.1%}."
-    )
+    note("next: one prediction's story; recompute every claim; shares by age; decide case by case")
+    rows = ("--data", folder / "test.parquet", "--target", "class")
+    note_command("fragility", "show", folder, "--row", made.most_fragile[0].id)
+    note_command("fragility", "verify", folder, *made.sources)
+    note_command("fragility", "report", folder, *rows, "--by", "age:25,40,60", "--out", folder / "by-age.html")
+    note_command("fragility", "review", folder, *made.sources)
+    if lacking := say_lacking_workbench():
+        note(f"  {lacking}")

@@ -68,6 +68,11 @@ class MissingExtraError(FragilityError):
     """A command needs libraries that a plain install does not have."""
 
 
+def say_lacking_workbench() -> str | None:
+    """Return what to install before the workbench can be opened; None where it can."""
+    return say_lacking("the review workbench", "duckdb", "fastapi", "uvicorn")
+
+
 def register(app: typer.Typer) -> None:
     app.command("review", rich_help_panel=READ)(review)
     app.command("review export", rich_help_panel=READ)(export)
@@ -106,7 +111,7 @@ def review(
       fragility review audit/ --policy policy.json --store decisions.sqlite --no-open
     """
     _refuse_without(context, model, data)
-    if lacking := say_lacking("the review workbench", "duckdb", "fastapi", "uvicorn"):
+    if lacking := say_lacking_workbench():
         raise MissingExtraError(lacking)
     from fragility.review.reasons import DEFAULT_REASONS, read_reasons
     from fragility.review.serving import listen, open_workbench, serve

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import sys
 import traceback
 from typing import Any
@@ -61,6 +62,12 @@ def say(text: str) -> None:
 
 def note(sentence: str) -> None:
     err().print(f"[dim]{escape(visible(sentence))}[/dim]")
+
+
+def note_command(*words: object) -> None:
+    """Print a command to paste: on one line, which the terminal may wrap but which holds no line break."""
+    command = shlex.join(str(word) for word in words)
+    err().print(f"[dim]  {escape(visible(command))}[/dim]", soft_wrap=True)
 
 
 def explain(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from fragility.arrays import Booleans, Floats, Integers
 from fragility.reliability.pictures import ReliabilityDisplay
 from fragility.saving import save_report, without_nan
 from fragility.text import aligned
-from fragility.words import chance_in_words
+from fragility.words import chance_in_words, first_in_words, lost_in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -236,28 +236,31 @@ class FailureProbability:
         str
             Several lines of text; also what printing shows.
         """
-        lines = [self._opening(), "", *self._group_lines(top), "", *self._row_lines(top)]
-        return "\n".join(lines)
+        return "\n".join([*self.group_lines(top), "", *self._row_lines(top)])
 
     def __str__(self) -> str:
         return self.to_text()
 
-    def _opening(self) -> str:
-        share = self.lost / max(len(self), 1)
-        sure = int(self.exact.sum())
-        how = (
-            "exact for every row" if sure == len(self) else f"exact for {sure} rows, the others by quasi-random subsets"
-        )
-        return (
-            f"{self.lost:.1f} of {len(self)} decisions ({share:.1%}) are expected to be lost {self.condition}; {how}."
-        )
+    def group_lines(self, top: int = 5) -> list[str]:
+        """Return the population and the groups to make reliable first, as text.
 
-    def _group_lines(self, top: int) -> list[str]:
+        Parameters
+        ----------
+        top : int, default=5
+            How many groups.
+
+        Returns
+        -------
+        list of str
+            How many decisions are expected to be lost, which group to make reliable first, and a table.
+        """
         table = self.groups().head(top)
+        first = first_in_words(table["group"][0], table["decisions_kept"][0], self.lost)
+        lost = lost_in_words(self.lost, len(self), int(self.exact.sum()), self.condition)
         cells = [("group", "decisions kept if it never failed", "share of those lost")]
         for name, kept, share in zip(table["group"], table["decisions_kept"], table["share_of_lost"], strict=True):
             cells.append((str(name), f"{kept:.2f}", f"{share:.0%}"))
-        return aligned(cells)
+        return [lost, *([] if first is None else [first]), "", *aligned(cells)]
 
     def _row_lines(self, top: int) -> list[str]:
         cells = [("row", "decision", "confidence", "probability of loss")]

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from fragility.errors import DataError
 from fragility.files import write_text
+from fragility.reliability import FailureProbability
 from fragility.report.gathering import Asked, Settings, summarise
 from fragility.report.markdown import markdown_page
 from fragility.report.page import MARKER, html_fragment, html_page
@@ -69,6 +70,7 @@ class Report:
         purpose: str | None = None,
         date: str | None = None,
         signed_by: str | Sequence[str | None] | None = None,
+        reliability: FailureProbability | None = None,
     ) -> Report:
         """Summarise one audit, or several by name.
 
@@ -105,6 +107,8 @@ class Report:
             Its date. Nothing is looked up, so that the same input gives the same bytes.
         signed_by : str or sequence of str, optional
             The key of each audit's signature, once verified with :func:`verify_signature`.
+        reliability : FailureProbability, optional
+            Of a single audit's rows, from :func:`failure_probability`: what to make reliable first.
 
         Returns
         -------
@@ -114,7 +118,7 @@ class Report:
         Raises
         ------
         DataError
-            An audit is empty, or labels do not cover its rows.
+            An audit is empty, labels do not cover its rows, or ``reliability`` is of other rows.
         """
         named = audits if isinstance(audits, Mapping) else {name: audits}
         commands = [verify] if isinstance(verify, str) else verify or [verify_command(each) for each in named]
@@ -128,7 +132,7 @@ class Report:
         ]
         shown = None if rows is None else GivenRows.of(rows, ids, model)
         byline = Byline(author, purpose, date)
-        return cls(summarise(asked, Settings(labels, brittle, min_confidence, risk, shown, by, byline)))
+        return cls(summarise(asked, Settings(labels, brittle, min_confidence, risk, shown, by, byline, reliability)))
 
     @property
     def html(self) -> str:

@@ -16,6 +16,7 @@ from fragility.evidence.replacements import Replacement, fields_of_groups, find_
 from fragility.intervals import share_of
 from fragility.models import Model
 from fragility.protocol import Protocol
+from fragility.reliability import FailureProbability
 from fragility.report.comparison import paired_audits
 from fragility.report.headline import Segmentation, find_worst
 from fragility.report.labels import LabelTally, brittle_labels, class_labels
@@ -31,6 +32,7 @@ from fragility.report.summary import (
     Dependence,
     GroupFacts,
     ProtocolFacts,
+    ReliabilityNumbers,
     ReportSummary,
     SetNumbers,
     SmallestSet,
@@ -64,6 +66,7 @@ class Settings:
     rows: GivenRows | None = None
     by: ByColumn = ()
     byline: Byline = field(default_factory=Byline)
+    reliability: FailureProbability | None = None
 
 
 def summarise(asked: Sequence[Asked], settings: Settings) -> ReportSummary:
@@ -113,6 +116,13 @@ def _check(asked: Sequence[Asked], settings: Settings) -> None:
             raise DataError(f"the audit {one.name} holds no certificates; there is nothing to report")
     if settings.brittle is not None and len(asked) > 1:
         raise DataError("held-out stress labels belong to one model; report on its audit alone")
+    if settings.reliability is not None:
+        if len(asked) > 1:
+            raise DataError("failure probabilities belong to one model; report on its audit alone")
+        audit, found = asked[0].audit, settings.reliability
+        ids = [own for batch in audit.batches(["id"]) for own in batch.column("id").to_pylist()]
+        if ids != list(found.id) or audit.protocol.group_names != found.group_names:
+            raise DataError("the failure probabilities are of other rows or groups than the audit")
 
 
 def _numbers(one: Asked, settings: Settings, truth: dict[str, str] | None, coded: Sequence[Coded]) -> AuditNumbers:
@@ -148,6 +158,19 @@ def _numbers(one: Asked, settings: Settings, truth: dict[str, str] | None, coded
         reviews=tuple(tally.review(settings.risk) for tally in tallies),
         detailed=detailed,
         dependence=None if audit.baselines is None else _dependence(audit.baselines, protocol),
+        reliability=None if settings.reliability is None else _reliability(settings.reliability),
+    )
+
+
+def _reliability(found: FailureProbability) -> ReliabilityNumbers:
+    table = found.groups()
+    return ReliabilityNumbers(
+        condition=found.condition,
+        recorded=found.rates is None,
+        rows=len(found),
+        exact=int(found.exact.sum()),
+        lost=found.lost,
+        kept=tuple(zip(table["group"].tolist(), table["decisions_kept"].tolist(), strict=True)),
     )
 
 

@@ -36,6 +36,7 @@ from fragility.report.summary import (
     Dependence,
     GroupRole,
     PairedAudits,
+    ReliabilityNumbers,
     ReportSummary,
     ReviewView,
 )
@@ -69,6 +70,7 @@ def _audit(audit: AuditNumbers, number: int, several: bool) -> list[Section]:
         _collapse(audit),
         _losses(audit),
         _groups(audit),
+        *([_reliability(audit.reliability)] if audit.reliability is not None else []),
         _map(audit),
         *([_reviews(audit)] if audit.reviews else []),
         _cases(audit, prefix),
@@ -297,6 +299,18 @@ def _pair_table(audit: AuditNumbers) -> Table:
     shown = "" if focus.distinct_pairs <= len(rows) else f"; the {len(rows)} most frequent of {focus.distinct_pairs:,}"
     caption = f"Pairs that flip what the stronger of them alone does not{shown}"
     return Table(caption, ("pair", f"of {total:,} that flip after two"), rows, sortable=True)
+
+
+def _reliability(found: ReliabilityNumbers) -> Part:
+    rows: list[Sequence[TableCell]] = [
+        (named(name), f"{kept:,.2f}", Cell(percent(kept / found.lost), kept / found.lost))
+        for name, kept in found.kept[:SHOWN_GROUPS]
+        if kept > 0.0
+    ]
+    head = ("group", "decisions kept if it never failed", "share of those lost")
+    table = Table("Decisions that each group would keep", head, rows)
+    blocks: list[Block] = [Text(words.reliability_words(found)), *([table] if rows else [])]
+    return "reliable", "What to make reliable first", blocks
 
 
 # --- confidence, review, cases ------------------------------------------------------------------------------

@@ -297,6 +297,18 @@ class Dependence:
 
 
 @dataclass(frozen=True, slots=True)
+class ReliabilityNumbers:
+    """How many decisions are expected to be lost, and how many each group would keep."""
+
+    condition: str  # how evidence fails, in words
+    recorded: bool  # False: at declared rates, each group independently of the others
+    rows: int
+    exact: int  # rows whose probability is exact
+    lost: float
+    kept: tuple[tuple[str, float], ...]  # (group, decisions kept if it never failed), most first
+
+
+@dataclass(frozen=True, slots=True)
 class AuditNumbers:
     """Everything the report says of one audit."""
 
@@ -312,6 +324,7 @@ class AuditNumbers:
     reviews: tuple[ReviewView, ...]
     detailed: bool  # False where the audit holds summary claims only
     dependence: Dependence | None = None  # None where other baselines were not compared
+    reliability: ReliabilityNumbers | None = None  # None where no failure probabilities were given
     lacks_field: str | None = None  # a field that the rows given lack, so that no case shows its values
 
     @property

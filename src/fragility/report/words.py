@@ -23,13 +23,14 @@ from fragility.report.summary import (
     GroupRole,
     LatticeNumbers,
     ProtocolFacts,
+    ReliabilityNumbers,
     ReportSummary,
     ReviewView,
     SetNumbers,
     WorstSegment,
 )
 from fragility.segments import SegmentNumbers, SegmentShares
-from fragility.words import artificial_in_words
+from fragility.words import artificial_in_words, first_in_words, lost_in_words
 
 SHOWN_ROWS = 20
 FEWEST_IN_A_FIFTH = 5
@@ -489,6 +490,15 @@ def lattice_words(audit: AuditNumbers) -> str | None:
     if found.expected_lost is None or found.condition is None:
         return told
     return f"{told} {found.condition.capitalize()}, about {found.expected_lost:,.1f} of {focus.rows:,} are lost."
+
+
+def reliability_words(found: ReliabilityNumbers) -> list[str]:
+    """Return how many decisions are expected to be lost, and what to make reliable first."""
+    group, kept = found.kept[0]
+    first = first_in_words(brief(group), kept, found.lost)
+    assumed = None if found.recorded else "The rates were declared, not measured; groups fail independently."
+    lost = lost_in_words(found.lost, found.rows, found.exact, found.condition)
+    return [told for told in (lost, first, assumed) if told is not None]
 
 
 def _searched_rows(found: LatticeNumbers) -> str:
