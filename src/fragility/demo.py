@@ -74,7 +74,11 @@ class Demo:
 
 
 def credit_pipeline() -> Pipeline:
-    """An ordinary credit model: categories one-hot, numbers scaled, boosted trees."""
+    """An ordinary credit model that nobody tuned: categories one-hot, numbers scaled, boosted trees.
+
+    By cross-validation within the training rows half the trees would do better (log loss 0.522 against 0.562); such a
+    model is less confident and flips less.
+    """
     return make_pipeline(
         ColumnTransformer(
             [

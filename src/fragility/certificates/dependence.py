@@ -268,12 +268,14 @@ class BaselineComparison:
         return f"{count / len(self):.1%}" if len(self) else "none"
 
     def __str__(self) -> str:
-        lines: list[tuple[str, ...]] = [("baseline", "flip within one", "within two", "never", "median k*")]
+        unflipped = f"not within {self.depth}"
+        lines: list[tuple[str, ...]] = [("baseline", "flip within one", "within two", unflipped, "median k*")]
         for place, one in enumerate(self.figures):
             name = f"{one.baseline} (declared)" if place == 0 else one.baseline
             counts = (one.flip_within_one, one.flip_within_two, one.never_flip)
             told = [f"{count} ({self._share(count)})" for count in counts]
-            lines.append((name, *told, f"{one.median_flip_budget:g}"))
+            median = "none" if one.median_flip_budget > self.depth else f"{one.median_flip_budget:g}"
+            lines.append((name, *told, median))
         return "\n".join([*aligned(lines), self.sentence(), self.rows_sentence()])
 
     __repr__ = __str__

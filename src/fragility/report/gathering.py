@@ -178,6 +178,7 @@ def _dependence(found: BaselineComparison, protocol: Protocol) -> Dependence:
     rows = len(found)
     return Dependence(
         rows=rows,
+        depth=found.depth,
         stable=found.verdict == STABLE,
         baselines=tuple(
             BaselineNumbers(

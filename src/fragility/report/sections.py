@@ -107,11 +107,18 @@ def _baselines(found: Dependence) -> Part:
     rows: list[Sequence[TableCell]] = [
         (
             name, _share_cell(one.flips_after_one), _share_cell(one.flips_early), phrases.interval(one.flips_early),
-            _share_cell(one.never_flips), f"{one.median_budget:g}",
+            _share_cell(one.never_flips), "none" if one.median_budget > found.depth else f"{one.median_budget:g}",
         )
         for name, one in entries
     ]  # fmt: skip
-    head = ("lost evidence becomes", "flip after one", "flip early", "95% interval", "never flip", "median k*")
+    head = (
+        "lost evidence becomes",
+        "flip after one",
+        "flip early",
+        "95% interval",
+        f"not within {found.depth}",
+        "median k*",
+    )
     caption = (
         f"Share of {counted(found.rows, 'confident prediction')} that flip early, by baseline; lines are 95% intervals."
     )

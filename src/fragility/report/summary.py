@@ -289,6 +289,7 @@ class Dependence:
     """The same confident predictions under every baseline that the model admits."""
 
     rows: int
+    depth: int
     stable: bool
     baselines: tuple[BaselineNumbers, ...]  # the declared one first
     disagreeing: tuple[str, ...]
