@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import tempfile
 import threading
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -28,8 +27,9 @@ from fragility.certificates import join_block, read_manifest, read_protocol, rea
 from fragility.errors import CertificateError, DataError
 from fragility.policy import PREDICTED, ReviewPolicy
 from fragility.protocol import Protocol
-from fragility.review.filters import Interval, Wanted, read_numbers, read_values
+from fragility.review.filters import Interval, Wanted, read_numbers, read_values, shown_as
 from fragility.review.history import Case
+from fragility.review.scratch import Scratch
 from fragility.review.store import Store
 from fragility.review.views import PAGE_ROWS, SHARES, View, ViewError
 
@@ -149,15 +149,15 @@ class CaseIndex:
         self._parts = tuple(parts)
         self._searched = read_searched(folder, manifest, protocol)
         self._schema = pq.read_schema(parts[0].path)
-        self._scratch = tempfile.TemporaryDirectory(prefix="fragility-review-", ignore_cleanup_errors=True)
+        self._scratch = Scratch()
         settings: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": MEMORY,
             "threads": THREADS,
-            "temp_directory": f"{self._scratch.name}/spill",
+            "temp_directory": f"{self._scratch.path}/spill",
             "autoinstall_known_extensions": "false",  # nothing is ever fetched
             "autoload_known_extensions": "false",
         }
-        self._database = duckdb.connect(f"{self._scratch.name}/cases.duckdb", config=settings)
+        self._database = duckdb.connect(f"{self._scratch.path}/cases.duckdb", config=settings)
         self._lock = threading.Lock()
         self._known: dict[Any, list[tuple[Any, ...]]] = {}  # answers that cannot change, because an audit does not
         self._seen = 0
@@ -183,7 +183,7 @@ class CaseIndex:
 
     def close(self) -> None:
         self._database.close()
-        self._scratch.cleanup()
+        self._scratch.remove()
 
     def __len__(self) -> int:
         return int(self.manifest["rows"])
@@ -485,12 +485,19 @@ class CaseIndex:
 
     def candidates(self, view: View, viewer: str, after: QueuedCase | None = None, skip: int = 0) -> tuple[Case, ...]:
         """Return the first cases of a view that wait for this reviewer, in order: those after one of them, or all."""
-        where = self._where(view, viewer) & _status_condition(wanted := _waiting(view), viewer)
+        where = self._where_waiting(view, viewer)
         if after is not None:
             where &= _beyond(view, after, forward=True)
         order = f"c.{SORTED_BY[view.order]} {_direction(view)}, c.place"
-        rest = f"{self._from(replace(view, status=wanted))} WHERE {where.sql} ORDER BY {order}"
+        rest = f"{self._from(replace(view, status=awaited(view)))} WHERE {where.sql} ORDER BY {order}"
         return tuple(queued.case for queued in self._list(f"{rest} LIMIT {CANDIDATES} OFFSET {skip}", where.values))
+
+    def waiting(self, view: View, viewer: str) -> int:
+        """Return how many cases of a view wait for this reviewer."""
+        return self._count(replace(view, status=awaited(view)), self._where_waiting(view, viewer))
+
+    def _where_waiting(self, view: View, viewer: str) -> Where:
+        return self._where(view, viewer) & _status_condition(awaited(view), viewer)
 
     def open_cases(self, view: View, viewer: str) -> tuple[tuple[Case, tuple[str, ...]], ...]:
         """Return every open case of a view in its order, each with the groups that flip it."""
@@ -524,9 +531,9 @@ class CaseIndex:
         return {queued.case.digest: queued for queued in found}
 
 
-def _waiting(view: View) -> str:
-    """Return the status of the cases that wait for a reviewer in a view."""
-    return "second" if view.status == "second" else "open"
+def awaited(view: View) -> str:
+    """Return the status of the cases that wait for a reviewer in a view: open ones, unless it asks for others."""
+    return view.status if view.status in ("second", "park") else "open"
 
 
 def _direction(view: View) -> str:
@@ -560,6 +567,8 @@ def _field_condition(column: str, wanted: Wanted) -> Where:
 
 
 def _interval_condition(column: str, interval: Interval) -> Where:
+    if interval.low == interval.high:
+        return Where(f"{column} BETWEEN ? AND ?", shown_as(interval.low))
     low, high = ">=" if interval.low_included else ">", "<=" if interval.high_included else "<"
     return Where(f"{column} {low} ? AND {column} {high} ?", (interval.low, interval.high))
 

@@ -103,4 +103,6 @@ def groups_of_fields(protocol: Protocol, model: Model | None = None) -> dict[str
 def _filterable(column: pd.Series) -> pa.Array:
     if pd.api.types.is_bool_dtype(column.dtype) or not pd.api.types.is_numeric_dtype(column.dtype):
         return pa.array([None if is_missing(value) else str(value) for value in column], type=pa.string())
+    if column.dtype in (np.float16, np.float32):  # 0.1 is meant by 0.1, and not the nearest number of 32 bits
+        column = column.astype(str).astype(np.float64)
     return pa.array(column.to_numpy(dtype=np.float64, na_value=np.nan), from_pandas=True)

@@ -27,6 +27,7 @@ from typing import Any
 from fragility.errors import FragilityError
 from fragility.review.history import (
     DECISIONS,
+    OPEN,
     WRITTEN,
     Case,
     CaseState,
@@ -308,12 +309,11 @@ class Store:
         """Return everyone who ever wrote an entry."""
         return tuple(name for (name,) in self._read("SELECT DISTINCT reviewer FROM entries ORDER BY reviewer"))
 
-    def bulks(self, count: int) -> list[Bulk]:
-        """Return the newest actions on many cases, newest first."""
+    def bulks(self, newest: int, reviewer: str) -> list[Bulk]:
+        """Return the newest actions on many cases, and all of this reviewer's that still hold; newest first."""
         rows = self._read(
-            "SELECT min(seq) AS first, count(*) FROM entries WHERE bulk IS NOT NULL GROUP BY bulk "
-            "ORDER BY first DESC LIMIT ?",
-            [count],
+            "SELECT min(seq) AS first, count(*), bulk FROM entries WHERE bulk IS NOT NULL GROUP BY bulk "
+            "ORDER BY first DESC"
         )
         undone = dict(
             self._read(
@@ -321,8 +321,12 @@ class Store:
                 "WHERE u.undoes IS NOT NULL AND e.bulk IS NOT NULL GROUP BY e.bulk"
             )
         )
-        firsts = [(self._written(first), total) for first, total in rows]
-        return [Bulk(first, total, total - undone.get(first.bulk, 0)) for first, total in firsts]
+        found = []
+        for place, (first, total, bulk) in enumerate(rows):
+            standing = total - undone.get(bulk, 0)
+            if place < newest or standing:
+                found.append((place, Bulk(self._written(first), total, standing)))
+        return [bulk for place, bulk in found if place < newest or bulk.first.reviewer == reviewer]
 
     def standing_of(self, bulk: str, reviewer: str) -> int:
         """Return how many decisions of a bulk action were not undone."""
@@ -413,18 +417,18 @@ class Store:
                 _insert(connection, entry.case, reviewer, "undo", undoes=entry.seq)
         return len(rows)
 
-    def claim(self, candidates: Sequence[Case], reviewer: str, *, second: bool = False) -> Case | None:
+    def claim(self, candidates: Sequence[Case], reviewer: str, status: str = "open") -> Case | None:
         """Give the first case that is nobody's to this reviewer, for a while; None if all are taken.
 
-        Nobody's: no decision stands (or, for a ``second`` review, only another's), and nobody else was given it.
+        Nobody's: it has this status (``second``: it waits for a second review of theirs), and nobody else was given it.
         """
         now = time.time()
         with self._writing() as connection:
             connection.execute("DELETE FROM claims WHERE until <= ?", [now])
             states = self.states_of([case.digest for case in candidates])
             for case in candidates:
-                state = states.get(case.digest)
-                free = state.hidden_from(reviewer) if second and state else state is None or state.status == "open"
+                state = states.get(case.digest, OPEN)
+                free = state.hidden_from(reviewer) if status == "second" else state.status == status
                 if free and self.claimed_by(case.digest) in (None, reviewer):
                     claim = [case.digest, reviewer, now + LEASE]
                     connection.execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", claim)
