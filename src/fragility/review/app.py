@@ -407,7 +407,7 @@ class _Desk:
         """Show the open cases of a view, or of those that were ticked in the queue, to decide about at once."""
         self.cases.catch_up(self.store)
         found = self._open_cases(view, viewer, ticked)
-        listed = self.cases.by_digest([case.digest for case, _ in found[:MOST_TICKED]])
+        listed = self.cases.find_all(case for case, _ in found[:MOST_TICKED])
         context = pages.BulkPage(
             frame=self.frame(request, "Decide about many cases", view, "queue", alert=alert),
             view=view,
@@ -479,7 +479,7 @@ class _Desk:
         pairs = blind_pairs(self.store.blind_histories())
         recent = self.store.latest(RECENT)
         digests = sorted({entry.case.digest for entry in recent})
-        here, states = self.cases.by_digest(digests), self.store.states_of(digests)
+        here, states = self.cases.find_all(entry.case for entry in recent), self.store.states_of(digests)
         tally = self.store.tally()
         context = pages.TeamPage(
             frame=self.frame(request, "Team", view, "team"),

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -76,12 +77,23 @@ CREATE TABLE claims (digest TEXT PRIMARY KEY, reviewer TEXT NOT NULL, until REAL
 """
 COLUMNS = "seq, at, digest, audit, place, row_id, reviewer, action, groups, reason, note, undoes, blind, bulk"
 VALID = "seq NOT IN (SELECT undoes FROM entries WHERE undoes IS NOT NULL)"
+DECIDES = "action IN ('accept', 'escalate', 'reacquire')"
 # The last valid decision of each reviewer about each case, in the order of the index; SQLite takes `action` from the
 # row with the largest seq.
 STANDING = (
     "SELECT digest, reviewer, action, max(seq) AS seq FROM entries "
-    f"WHERE action IN ('accept', 'escalate', 'reacquire') AND {VALID} AND {{where}} GROUP BY digest, reviewer"
+    f"WHERE {DECIDES} AND {VALID} AND {{where}} GROUP BY digest, reviewer"
 )
+# How many decisions stand, by reviewer and kind, and how many of them are the only one about their case. Most cases are
+# decided once: these are counted as they come, and only the others are looked at one by one.
+TALLY = f"""
+WITH several AS MATERIALIZED (SELECT digest FROM entries WHERE {DECIDES} GROUP BY digest HAVING count(*) > 1),
+standing AS MATERIALIZED ({STANDING.format(where="digest IN several")}),
+counted AS (SELECT reviewer, action, count(*) OVER (PARTITION BY digest) = 1 AS only FROM standing)
+SELECT reviewer, action, count(*), count(*) FROM entries WHERE {DECIDES} AND {VALID} AND digest NOT IN several
+GROUP BY reviewer, action
+UNION ALL SELECT reviewer, action, count(*), sum(only) FROM counted GROUP BY reviewer, action
+"""
 
 
 class StoreError(FragilityError):
@@ -269,15 +281,13 @@ class Store:
         newest = self.last()
         if newest == self._tallied_at:
             return self._tally
-        standing, asked = STANDING.format(where="TRUE"), self._waiting("second")
-        rows = self._read(
-            f"WITH standing AS MATERIALIZED ({standing}) "
-            "SELECT reviewer, action, count(*) FROM standing GROUP BY reviewer, action UNION ALL "
-            "SELECT NULL, NULL, count(*) FROM (SELECT 1 FROM standing GROUP BY digest HAVING count(*) = 1)"
-        )
-        single = next(count for reviewer, _, count in rows if reviewer is None)
-        waiting = sum(state.second for state in self.states_of(asked).values())
-        self._tally = Tally([row for row in rows if row[0] is not None], waiting, single - waiting)
+        standing: Counter[tuple[str, str]] = Counter()
+        only = 0
+        for reviewer, action, count, single in self._read(TALLY):
+            standing[reviewer, action] += count
+            only += single
+        waiting = sum(state.second for state in self.states_of(self._waiting("second")).values())
+        self._tally = Tally([(*who, count) for who, count in standing.items()], waiting, only - waiting)
         self._tallied_at = newest  # one that was written meanwhile is counted the next time
         return self._tally
 
