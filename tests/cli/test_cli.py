@@ -336,6 +336,17 @@ def test_demo_can_be_verified_with_the_command_it_prints(demo):
     assert run(*command.split()[1:]).code == 0
 
 
+def test_demo_can_be_reviewed_with_the_command_it_prints(demo, tmp_path):
+    _, done = demo
+    words = next(line for line in done.err.splitlines() if "fragility review" in line).split()[1:]
+    command = [sys.executable, "-m", "fragility", *words, "--no-open", "--store", str(tmp_path / "review.sqlite")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline().startswith("http://review-")
+        finally:
+            process.kill()
+
+
 def test_demo_can_be_run_again(demo):
     folder, first = demo
     again = run("demo", "--out", folder)

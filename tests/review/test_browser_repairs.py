@@ -91,7 +91,10 @@ def test_ticked_rows_with_groups_of_their_own(ana, audited, store):
             box.click()
     assert ana.text("#ticked button") == "Decide about the 3 ticked…"
     ana.follow(lambda: ana.find("#ticked button").click())
-    assert ana.text(".told").split("\n")[-1] == "rows ticked in the queue" and len(ana.all("input[name=case]:checked")) == 3
+    assert (
+        ana.text(".told").split("\n")[-1] == "rows ticked in the queue"
+        and len(ana.all("input[name=case]:checked")) == 3
+    )
     ana.all("input[name=case]")[1].click()  # thought better of it
     ana.find("input[value=reacquire]").click()
     ana.choose("#bulk-reason", 1)

@@ -54,6 +54,7 @@ def _print(made: Demo) -> None:
     note("next:")
     note(f"  fragility show {folder} --row {first}")
     note(f"  fragility verify {folder} {source}")
+    note(f"  fragility review {folder} {source}")
     rows = f"{folder}/test.parquet --trust --protocol {folder} --target class"
     note(f"  fragility audit {made.hardened} {rows} --out {folder}-hardened")
     note(f"  fragility compare {folder} {folder}-hardened")
