@@ -139,6 +139,13 @@ def test_a_number_finds_what_a_page_shows_as_that_number(audited, bench):
     index.close()
 
 
+def test_values_are_offered_as_they_are_shown():
+    days = pd.Series(pd.to_datetime(["2020-01-01", None, "2021-05-06 07:08"], format="ISO8601"))
+    assert _filterable(days).to_pylist() == ["2020-01-01", None, "2021-05-06 07:08"]
+    mixed = pd.Series([27.0, " a", None, True], dtype=object)
+    assert _filterable(mixed).to_pylist() == ["27", " a", None, "True"]
+
+
 def test_a_search_by_id_looks_at_all_predictions(bench, table):
     assert listed(bench, View(search="L07")) == ranked(table[table["id"].str.contains("L07")])
     assert listed(bench, View(search="%")) == []
