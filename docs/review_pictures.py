@@ -22,7 +22,7 @@ from fragility.demo import run_demo
 
 REVIEWER = "Ana Lima"
 KEYS = ("a", "a", "e", "a")  # what she decides about the first cases, each followed by the next
-DESK, PHONE = (1280, 1000), (360, 740)
+DESK, PHONE = (1280, 1000), (390, 844)
 
 
 @contextmanager
@@ -62,7 +62,8 @@ def main() -> None:
         try:
             with workbench(folder) as address:
                 driver.get(address)
-                driver.find_element(By.ID, "name").send_keys(REVIEWER)
+                asked = WebDriverWait(driver, 20).until(lambda d: d.find_element(By.ID, "name"))  # after a redirect
+                asked.send_keys(REVIEWER)
                 follow(driver, "\n")
                 queue = driver.current_url
                 follow(driver, "n")

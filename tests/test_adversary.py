@@ -252,7 +252,10 @@ TYPES: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
     "rcma to suit": (at_row_3("rcma", 0.01), "rcma of row 3"),
     "collapse to suit": (at_row_3("path_collapse", lambda v: [0.0, *(0.5 for _ in v[1:])]), "path_collapse of row 3"),
     "extra column": (lambda t: t.append_column("certified", pa.array(["robust"] * N)), "column 'certified', which"),
-    "column twice": (lambda t: t.append_column("fds", t.column("fds")), "cannot read .*certificates-.* has the column 'fds' twice"),
+    "column twice": (
+        lambda t: t.append_column("fds", t.column("fds")),
+        "cannot read .*certificates-.* has the column 'fds' twice",
+    ),
     "missing digest": (lambda t: t.drop_columns(["digest"]), "lacks the column 'digest'"),
     "missing column": (lambda t: t.drop_columns(["margin"]), "lacks the column 'margin'"),
     "reordered columns": (lambda t: t.select(t.column_names[::-1]), "not in the order of the format"),

@@ -94,6 +94,10 @@ def test_a_tie_is_not_a_flip_and_goes_to_the_class_declared_first() -> None:
     assert scores.predicted_class(np.array([0.2, 0.4, 0.4]), RESOLUTION) == 1
     for original in (0, 1):
         assert scores.state_prediction(np.array([0.5, 0.5]), original, RESOLUTION) == original
+    behind = np.array([0.500001, 0.499999])
+    lost_by = -float(scores.support_margin(behind, 1))
+    assert scores.state_prediction(behind, 1, lost_by) == 1  # by the resolution itself: not more than it
+    assert scores.state_prediction(behind, 1, np.nextafter(lost_by, 0.0)) == 0
     just_inside, just_outside = 0.9e-6, 1.1e-6
     for gap, expected in ((just_inside, 1), (just_outside, 0)):
         p = np.array([1 / (1 + math.exp(-gap)), 1 / (1 + math.exp(gap))])

@@ -10,12 +10,12 @@ import pandas as pd
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from workbench import ADDRESS, HOST, PORT, keys, reviewer, stranger, workbench
+from workbench import ADDRESS, HOST, PORT, keys, reviewer, saved_audit, stranger, workbench
 
 import fragility as fg
 from fragility.errors import CertificateError
 from fragility.review.exporting import for_spreadsheets
-from fragility.review.pages import render, story_of
+from fragility.review.pages import STEPS, story_of
 from fragility.review.serving import open_workbench
 from fragility.review.sessions import Sessions
 
@@ -193,7 +193,40 @@ def test_a_case_can_be_skipped(ana, ben, bench):
     for key in order[1:]:
         decide(ana, f"/case/{key}", "accept")
     only = ana.post("/next", data={"view": "budget=20", "after": order[0]}).headers["location"]
-    assert only.endswith("none=1")
+    assert only.endswith("none=skipped")  # Ben was given it, too
+    assert "No other open case is left in this view than the one that you skipped." in ana.get(only).text
+    decide(ana, f"/case/{order[0]}", "accept")
+    assert "No open case is left in this view." in ana.get(only).text
+
+
+def test_cases_that_others_were_given_are_not_said_to_be_done(ana, ben, bench):
+    order = keys(ana.get("/queue?budget=5").text)
+    ben.post("/next", data={"view": "budget=5"})
+    for key in order[1:]:
+        decide(ana, f"/case/{key}", "accept")
+    view = {"view": "budget=5"}
+    none = ana.post("/next", data=view).headers["location"]
+    assert "No other open case is left in this view than 1 with other reviewers just now." in ana.get(none).text
+    assert "No open case is left in this view." in ana.get("/queue?search=L0999x&none=1").text  # not in every view
+    ben.post("/next", data={**view, "after": order[0]})  # Ben leaves it: it is free, and the notice is no longer true
+    assert 'class="notice"' not in ana.get(none).text
+    assert opened(ana, ana.post("/next", data=view).headers["location"]) == order[0]
+
+
+def test_parked_cases_are_worked_through_one_after_the_other(ana, bench):
+    order = keys(ana.get("/queue?budget=20").text)[:3]
+    for key in order:
+        decide(ana, f"/case/{key}", "park", note="called them")
+    view = "budget=20&status=park"
+    here = opened(ana, ana.post("/next", data={"view": view}).headers["location"])
+    following = opened(ana, ana.post("/next", data={"view": view, "after": here}).headers["location"])
+    assert [here, following] == order[:2]
+    done = decide(ana, f"/case/{order[1]}", "accept", view=view, advance="1").headers["location"]
+    assert opened(ana, done) == order[2]
+    done = decide(ana, f"/case/{order[2]}", "accept", view=view, advance="1").headers["location"]
+    assert opened(ana, done) == order[0]
+    done = decide(ana, f"/case/{order[0]}", "accept", view=view, advance="1").headers["location"]
+    assert "No parked case is left in this view." in ana.get(done).text
 
 
 def test_a_parked_case_waits_and_is_found_again(ana, bench):
@@ -242,6 +275,10 @@ def test_a_notice_is_about_the_last_entry_only(ana, bench):
     assert 'class="notice"' not in ana.get(first).text and "escalated." in ana.get(second).text
     ana.post(f"/case/{order[1]}/undo", data={"entry": str(bench.store.last()), "view": ""})
     assert 'class="notice"' not in ana.get(second).text
+    many = ana.post("/bulk", data={"view": "", "action": "accept", "case": order[3:6]}).headers["location"]
+    assert "3 decisions saved." in ana.get(many).text
+    decide(ana, f"/case/{order[6]}", "accept")
+    assert 'class="notice"' not in ana.get(many).text  # its key would undo three decisions, and not the last one
 
 
 def test_a_conflict_is_not_decided(ana, ben):
@@ -344,6 +381,9 @@ def test_the_scope_of_a_decision_about_many_cases_is_said_in_full(ana):
         assert words in page
     assert "the top 10% by FDS of the predictions at least 90% confident" in ana.get("/bulk?budget=10&by=fds").text
     assert "the top 40 by exposure (2 h at 20 an hour)" in ana.get("/bulk?budget=time&hours=2").text
+    close = ana.get("/bulk?budget=all&confident=0.9999995&field=credit_amount&value=%3E1234567").text
+    assert "at least 99.99995% confident" in close and "more than 1234567" in close  # nothing is rounded
+    assert "confident=0.9999995" in close
 
 
 def test_ticked_rows_only(ana, bench):
@@ -359,6 +399,13 @@ def test_ticked_rows_only(ana, bench):
     assert boxes(from_queue) == [chosen[0]] and "1 case of this scope is not open" in from_queue
     assert "rows ticked in the queue" in from_queue and "top 20%" not in from_queue
     assert ana.get("/bulk?budget=20&ticked=1").status_code == 422  # not all of them
+    words = (
+        "budget=all&confident=0&by=fds&k=1&label=good&status=open&sort=id&up=1&stay=1&hours=2&rate=3&search=L&ticked=1"
+    )
+    words += "".join(f"&field=age&value={bound}" for bound in ("%3E1", "%3E2", "%3E3", "%3E4", "%3E5", "%3E6", "%3E7"))
+    page = keys(ana.get("/queue?budget=all&confident=0").text)
+    assert len(page) == 50  # a whole page, whatever the filters
+    assert ana.get(f"/bulk?{words}{''.join(f'&case={key}' for key in page)}").status_code == 200
     assert ana.get("/bulk", params={"case": ["0-" + "0" * 16]}).status_code == 404
 
 
@@ -419,6 +466,18 @@ def test_a_decision_about_many_cases_can_be_undone_from_team_at_any_time(ana, be
     done = ana.post("/bulk/undo", data={"bulk": bulk, "view": "", "from": "team"})
     assert done.headers["location"].startswith("/team") and bench.store.standing_of(bulk, "Ana Lima") == 0
     assert "(undone)" in ana.get("/team").text and "Undo all" not in ana.get("/team").text
+
+
+def test_team_lists_an_action_that_holds_however_many_followed(ana, ben, bench, monkeypatch):
+    monkeypatch.setattr("fragility.review.app.BULKS", 2)
+    order = keys(ana.get("/queue?budget=all").text)
+    for client, keyed in ((ana, order[:4]), *((ben, order[i : i + 2]) for i in range(4, 14, 2))):
+        client.post("/bulk", data={"view": "", "action": "accept", "case": keyed})
+    team = ana.get("/team").text
+    assert team.count("with many") == 0 and "Undo all 4" in team and team.count(" 2 cases") == 2
+    bulk = re.search(r'name="bulk" value="(\w+)"', team)[1]
+    ana.post("/bulk/undo", data={"bulk": bulk, "view": "", "from": "team"})
+    assert "4 cases" not in ana.get("/team").text and ben.get("/team").text.count("Undo all 2") == 5
 
 
 # --- filters ------------------------------------------------------------------------------------------------
@@ -527,30 +586,34 @@ def test_exports_are_keyed_by_digest(ana, ben, audited):
     assert history["stands"].to_pylist() == [False, True, False]
 
 
-def test_an_audit_with_more_or_fewer_columns_is_still_read(bench, ana):
-    """Columns of the lattice come after the digest; an audit may be written without its steps."""
+def test_an_audit_without_its_steps_or_without_a_search_is_still_read(bench, ana):
     queued = bench.cases.find(first_case(ana).removeprefix("/case/"))
     row = bench.cases.certificate_row(queued)
-    more = {
-        **row,
-        "smallest_failing_set": ["age", "purpose"],
-        "failure_probability": 0.125,
-        "lattice_digest": "sha256:0",
-    }
-    story = story_of(more, queued, bench.cases.protocol, bench.cases.manifest)
-    assert story.lattice == (("smallest failing set", "age, purpose"), ("failure probability", "0.125"))
-    steps = (
-        "path_margin",
-        "path_predicted",
-        "path_collapse",
-        "fade_margin",
-        "one_step_drop",
-        "one_step_confidence_drop",
-    )
-    fewer = {name: value for name, value in row.items() if name not in steps}
+    fewer = {name: value for name, value in row.items() if name not in STEPS}
     story = story_of(fewer, queued, bench.cases.protocol, bench.cases.manifest)
     assert story.curve is None and len(story.losses) == 3 and "it flips to" in story.sentence
-    assert callable(render)
+    assert story.lattice == ()
+    searched = {**fewer, "smallest_state": "minimum", "smallest_set": ["age", "purpose"], "lattice_digest": "sha256:0"}
+    story = story_of(searched, queued, bench.cases.protocol, bench.cases.manifest)
+    assert story.lattice == (("smallest set that flips it", "age and purpose"),)
+
+
+def test_what_a_search_of_the_subsets_found_is_told_in_words(audited, tmp_path):
+    """Each quantity stands with its meaning, and no name of a column is shown."""
+    protocol = audited.certs.protocol
+    rates = dict.fromkeys(protocol.group_names, 0.05)
+    made = saved_audit(tmp_path / "audit", audited.model, audited.X[:40], protocol, rates=rates)
+    with workbench(made, tmp_path / "review.sqlite") as bench:
+        ana = reviewer(bench, "Ana")
+        page = ana.get(first_case(ana, budget="all", confident="0")).text
+        cert = made.certs.by_id(int(re.search(r"<h1>Case <bdi>(\d+)", page)[1]))
+        for words in (cert.smallest(), cert.chance()):
+            assert words is not None and html.escape(words) in page
+        assert "smallest set that flips it" in page and "how likely it is lost" in page
+        shown = set(protocol.group_names) | {"smallest_set"}
+        for name in made.certs.table.column_names:
+            if "_" in name and name not in shown:
+                assert name not in page and name.replace("_", " ") not in page, name
 
 
 def test_what_cannot_be_done_is_one_sentence(ana):

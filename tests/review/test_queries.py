@@ -17,9 +17,11 @@ from workbench import workbench
 import fragility as fg
 from fragility.certificates import manifest_text
 from fragility.errors import CertificateError, DataError
+from fragility.evidence.replacements import value_text
 from fragility.review.filters import FilterError
 from fragility.review.history import case_state, undone_by
 from fragility.review.queries import CaseIndex
+from fragility.review.rows import _filterable
 from fragility.review.store import Store
 from fragility.review.views import PAGE_ROWS, View, ViewError
 
@@ -113,6 +115,35 @@ def test_missing_cells_can_be_found(audited, bench):
         found = [q.case.place for page in range(1, 8) for q in index.page(replace(view, page=page), "Ana").cases]
         assert found == expected and expected
     index.close()
+
+
+def test_a_number_finds_what_a_page_shows_as_that_number(audited, bench):
+    """Pages round to six digits, and columns of 32 bits hold no 0.1."""
+    fields = bench.rows.to_arrow().to_pandas()
+    share = np.linspace(0, 1, len(fields)) ** 3 + 1 / 3
+    single = pd.Series((np.arange(len(fields)) % 10 / 10).astype(np.float32))
+    large = 1e6 + np.arange(len(fields)) % 7
+    index = CaseIndex.open(audited.folder)
+    texts = [value_text(value) for value in share]
+    index.add_fields(pa.table({"share": share, "single": _filterable(single), "large": large}))
+    for name, text, expected in (
+        ("share", texts[17], [i for i, each in enumerate(texts) if each == texts[17]]),
+        ("share", repr(float(share[17])), [17]),
+        ("single", "0.1", list(range(1, len(fields), 10))),
+        ("single", "<=0.1", [i for i in range(len(fields)) if i % 10 <= 1]),
+        ("large", "1000003", [i for i in range(len(fields)) if i % 7 == 3]),
+    ):
+        view = View(budget="all", confident=0, sort="id", where=((name, text),))
+        found = [q.case.place for page in range(1, 8) for q in index.page(replace(view, page=page), "Ana").cases]
+        assert found == expected and expected, (name, text)
+    index.close()
+
+
+def test_values_are_offered_as_they_are_shown():
+    days = pd.Series(pd.to_datetime(["2020-01-01", None, "2021-05-06 07:08"], format="ISO8601"))
+    assert _filterable(days).to_pylist() == ["2020-01-01", None, "2021-05-06 07:08"]
+    mixed = pd.Series([27.0, " a", None, True], dtype=object)
+    assert _filterable(mixed).to_pylist() == ["27", " a", None, "True"]
 
 
 def test_a_search_by_id_looks_at_all_predictions(bench, table):

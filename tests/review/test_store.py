@@ -230,10 +230,11 @@ def test_a_store_in_a_read_only_folder_can_be_read(tmp_path, ended):
 # --- putting aside, and comments ------------------------------------------------------------------------------
 
 
-def test_a_parked_case_is_given_to_nobody_until_it_is_decided_or_taken_back(store):
+def test_a_parked_case_is_given_to_nobody_but_who_asks_for_parked_ones(store):
     parked = store.write(a_case(), "Ana", "park", note="called them", reason="waiting")
     assert store.state(a_case().digest).status == "park" and parked.reason == "waiting"
     assert store.claim([a_case()], "Ana") is None and store.claim([a_case()], "Ben") is None
+    assert store.claim([a_case()], "Ben", "park") == a_case() and store.claim([a_case()], "Ana", "park") is None
     decided = store.write(a_case(), "Ben", "accept", reason="confirmed")
     assert store.state(a_case().digest).status == "accept"
     store.undo(decided.seq, "Ben")
@@ -412,9 +413,9 @@ def test_a_bulk_action_is_all_or_nothing_and_can_be_undone(store):
     assert store.last() == 1
     bulk = store.decide_all([(case, ()) for case in cases if case != cases[3]], "Ana", "accept", "all alike")
     assert store.standing_of(bulk, "Ana") == 599 and store.state(cases[3].digest).status == "escalate"
-    assert [(each.first.bulk, each.count, each.standing) for each in store.bulks(9)] == [(bulk, 599, 599)]
+    assert [(each.first.bulk, each.count, each.standing) for each in store.bulks(9, "Ana")] == [(bulk, 599, 599)]
     store.undo(store.entries(cases[0].digest)[-1].seq, "Ana")
-    assert [(each.count, each.standing) for each in store.bulks(9)] == [(599, 598)]
+    assert [(each.count, each.standing) for each in store.bulks(9, "Ana")] == [(599, 598)]
     assert store.undo_all(bulk, "Ben") == 0 and decided.bulk is None
     assert store.undo_all(bulk, "Ana") == 598 and store.undo_all(bulk, "Ana") == 0
     assert store.state(cases[4].digest).status == "open"

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from workbench import saved_audit, workbench
 
 import fragility as fg
@@ -65,6 +66,6 @@ def test_a_severity_is_a_number_from_0_to_1(bench, value):
 
 def test_another_model_is_refused(bench, audited):
     labels = np.where(np.arange(len(audited.X)) % 2, "good", "bad")
-    other = fg.Model.wrap(type(audited.model)(audited.model.steps).fit(audited.X, labels))
+    other = fg.Model.wrap(clone(audited.model).fit(audited.X, labels))
     with pytest.raises(ModelError, match="not the model that was audited"):
         WhatIf.of(other, bench.cases.protocol, bench.rows, bench.cases.manifest)

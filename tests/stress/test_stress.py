@@ -256,6 +256,20 @@ def test_rules_and_thresholds_decide_as_their_slow_twin_at_every_edge(some_run, 
     )
 
 
+def test_a_mean_margin_of_nothing_is_no_flip(some_run):
+    """A decision at a threshold of its own can be confident with no margin to lose."""
+    run = replace(
+        some_run,
+        margin=np.zeros(1),
+        confidence=np.ones(1),
+        draw_margin=np.zeros_like(some_run.draw_margin),
+        draw_flip=np.zeros_like(some_run.draw_flip),
+    )
+    assert not label_rows(run, some_run.stress).brittle.any()
+    below = replace(run, draw_margin=run.draw_margin - 1e-9)
+    assert label_rows(below, some_run.stress).brittle.all()
+
+
 def test_a_draw_flips_below_the_resolution_and_at_the_declared_threshold():
     """Rows hold one number, their log odds; with it gone, the intercept decides."""
     for intercept, decision, flips in [(-5e-7, None, False), (-2e-6, None, True), (0.5, 0.6, False), (0.3, 0.6, True)]:

@@ -37,7 +37,7 @@ from fragility.review.history import (
     case_state,
     cohens_kappa,
 )
-from fragility.review.queries import CANDIDATES, CaseIndex, QueuedCase, case_key
+from fragility.review.queries import CANDIDATES, CaseIndex, QueuedCase, awaited, case_key
 from fragility.review.reasons import DEFAULT_REASONS
 from fragility.review.rows import GivenRows
 from fragility.review.sessions import Session, Sessions
@@ -47,7 +47,7 @@ from fragility.review.whatif import WhatIf
 
 STATIC = {"review.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
 RECENT = 100
-BULKS = 50  # actions on many cases that Team lists
+BULKS = 50  # actions on many cases that Team lists, beside one's own that still hold
 MOST_TICKED = 200  # cases that are listed with a box each
 LONGEST_NUMBER = 15  # digits
 MOST_ASKED = 1000  # second reviews in one request
@@ -184,9 +184,13 @@ class _Desk:
             found, alert = None, f"This filter cannot be used: {error}."
         states = {} if found is None else self.store.states_of([queued.case.digest for queued in found.cases])
         notice = self.notice(request, viewer, view)
-        if found is not None and request.query_params.get("none") == "1":
-            also = _none_open(view, found.done.get("park", 0), self.store.claimed_by_others(viewer))
-            notice = replace(notice or pages.Notice(""), also=also)
+        asked = request.query_params.get("none")
+        if found is not None and asked:
+            left = self.cases.waiting(view, viewer)
+            told = _none_given(
+                view, left, asked == "skipped", found.done.get("park", 0), self.store.claimed_by_others(viewer)
+            )
+            notice = replace(notice or pages.Notice(""), also=told) if told else notice
         context = pages.QueuePageContext(
             frame=self.frame(request, "Queue", view, "queue", notice=notice, alert=alert),
             view=view,
@@ -222,15 +226,16 @@ class _Desk:
     def notice(self, request: Request, viewer: str, view: View) -> pages.Notice | None:
         """Return what the address says was just done; the number of an entry, which only its writer may undo."""
         number, bulk = request.query_params.get("done", ""), request.query_params.get("bulk", "")
-        if number == str(self.store.newest_of(viewer)):  # an older one was followed by others: it is no news
-            entry = self.store.entry(int(number))
-            if entry is not None and entry.case.audit == self.cases.audit:
-                return self._done(entry, view)
-        if bulk:
-            count = self.store.standing_of(bulk, viewer)
-            if count:
-                fields = {"bulk": bulk, "view": view.address()}
-                return pages.Notice(f"{count:,} decisions saved.", None, "/bulk/undo", fields)
+        if not number and not bulk:
+            return None
+        entry = self.store.entry(self.store.newest_of(viewer))  # an older one was followed by others: it is no news
+        if entry is None or entry.case.audit != self.cases.audit:
+            return None
+        if number == str(entry.seq):
+            return self._done(entry, view)
+        if bulk and bulk == entry.bulk:
+            text = f"{self.store.standing_of(bulk, viewer):,} decisions saved."
+            return pages.Notice(text, None, "/bulk/undo", {"bulk": bulk, "view": view.address()})
         return None
 
     def _done(self, entry: Entry, view: View) -> pages.Notice:
@@ -255,15 +260,17 @@ class _Desk:
         The next one comes after the case they leave; when there is none after it, the first of the view.
         """
         self.cases.catch_up(self.store)
+        skipped = False
         for start in (left, None) if left else (None,):
             skip = 0
             while candidates := self.cases.candidates(view, viewer, start, skip):
                 free = [case for case in candidates if left is None or case.digest != left.case.digest]
-                given = self.store.claim(free, viewer, second=view.status == "second")
+                skipped |= len(free) < len(candidates)
+                given = self.store.claim(free, viewer, awaited(view))
                 if given is not None:
                     return _to(f"/case/{case_key(given)}", view.address(), done=done)
                 skip += CANDIDATES
-        return _to("/queue", view.address(), done=done, none=1)
+        return _to("/queue", view.address(), done=done, none="skipped" if skipped else "1")
 
     # --- one case -----------------------------------------------------------------------------------------------
 
@@ -400,7 +407,7 @@ class _Desk:
         """Show the open cases of a view, or of those that were ticked in the queue, to decide about at once."""
         self.cases.catch_up(self.store)
         found = self._open_cases(view, viewer, ticked)
-        listed = self.cases.by_digest([case.digest for case, _ in found[:MOST_TICKED]])
+        listed = self.cases.find_all(case for case, _ in found[:MOST_TICKED])
         context = pages.BulkPage(
             frame=self.frame(request, "Decide about many cases", view, "queue", alert=alert),
             view=view,
@@ -472,7 +479,7 @@ class _Desk:
         pairs = blind_pairs(self.store.blind_histories())
         recent = self.store.latest(RECENT)
         digests = sorted({entry.case.digest for entry in recent})
-        here, states = self.cases.by_digest(digests), self.store.states_of(digests)
+        here, states = self.cases.find_all(entry.case for entry in recent), self.store.states_of(digests)
         tally = self.store.tally()
         context = pages.TeamPage(
             frame=self.frame(request, "Team", view, "team"),
@@ -483,7 +490,7 @@ class _Desk:
             waiting=tally.waiting,
             eligible=tally.eligible,
             recent=tuple(_team_line(entry, here, states[entry.case.digest], viewer) for entry in recent),
-            bulks=tuple(self.store.bulks(BULKS)),
+            bulks=tuple(self.store.bulks(BULKS, viewer)),
             store=str(self.store.path),
         )
         return _page(context)
@@ -540,13 +547,18 @@ def _by_reviewer(counts: Sequence[tuple[str, str, int]]) -> tuple[tuple[str, Map
     return tuple(sorted(found.items()))
 
 
-def _none_open(view: View, parked: int, with_others: int) -> str:
-    """Return why there is no next case."""
-    if view.status == "second":
-        return "No case of this view waits for your second review."
-    told = [f"{parked:,} parked"] if parked else []
-    told += [f"{with_others:,} with other reviewers just now"] if with_others else []
-    return f"No open case is left in this view{' (' + ', '.join(told) + ')' if told else ''}."
+def _none_given(view: View, waiting: int, skipped: bool, parked: int, claimed: int) -> str:
+    """Return why there was no next case, of ``waiting`` in the view; empty if by now there is one."""
+    others = waiting - (skipped and waiting > 0)
+    if others > claimed:  # it was undone, or another reviewer left it
+        return ""
+    left = ["the one that you skipped"] if waiting > others else []
+    left += [f"{others:,} with other reviewers just now"] if others else []
+    noun = {"second": "case that waits for your second review", "park": "parked case"}.get(view.status, "open case")
+    words = (
+        f"No other {noun} is left in this view than {' and '.join(left)}" if left else f"No {noun} is left in this view"
+    )
+    return f"{words} ({parked:,} parked)." if parked and view.status != "park" else f"{words}."
 
 
 def _fingerprint(cases: Sequence[tuple[Case, Sequence[str]]]) -> str:

@@ -12,8 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fragility.errors import FragilityError
+from fragility.evidence.replacements import value_text
+from fragility.review.views import write_number
 
 MISSING = "missing"
+SHOWN_DIGITS = 6  # of a number with decimals, in `value_text`
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 RANGE = re.compile(rf"({NUMBER})\s*(?:\.\.|-|–|to)\s*({NUMBER})")
 BOUND = re.compile(rf"(<=|>=|<|>|≤|≥)\s*({NUMBER})")
@@ -77,6 +80,14 @@ def _number(field: str, text: str) -> float:
     return value
 
 
+def shown_as(number: float) -> tuple[float, float]:
+    """Return the least and the greatest value that a page shows as this number: pages round, and a reader copies."""
+    if number == 0 or float(value_text(number)) != number:
+        return number, number
+    half = 0.5 * 10.0 ** min(math.floor(math.log10(abs(number))) - SHOWN_DIGITS + 1, 0)
+    return number - half, number + half
+
+
 def read_values(field: str, text: str, has: Callable[[str], bool], examples: Callable[[], Sequence[str]]) -> Wanted:
     """Read what was typed for any other field; ``has`` says whether a value occurs, ``examples`` names some."""
     for candidate in (text, text.strip()):
@@ -93,7 +104,7 @@ def read_values(field: str, text: str, has: Callable[[str], bool], examples: Cal
 
 
 def _interval_in_words(interval: Interval) -> str:
-    low, high = f"{interval.low:g}", f"{interval.high:g}"
+    low, high = write_number(interval.low), write_number(interval.high)
     if interval.low == interval.high:
         return low
     if interval.high == math.inf:

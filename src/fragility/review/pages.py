@@ -16,7 +16,6 @@ import pyarrow as pa
 from markupsafe import Markup, escape
 
 from fragility.certificates import Certificate, Certificates
-from fragility.evidence.replacements import value_text
 from fragility.protocol import Protocol
 from fragility.report.words import operator_words
 from fragility.review.drawing import Bar, Curve, bars, margin_curve
@@ -24,9 +23,9 @@ from fragility.review.history import DECISIONS, WORDS, CaseState, Entry, undone_
 from fragility.review.queries import QueuedCase, QueuePage
 from fragility.review.rows import FieldLine
 from fragility.review.store import Bulk
-from fragility.review.views import BUDGETS, FLIPS, STATUSES, View, write_name
+from fragility.review.views import BUDGETS, FLIPS, STATUSES, View, write_name, write_number
 from fragility.text import visible
-from fragility.words import flips_in_words
+from fragility.words import and_words, flips_in_words
 
 STEPS = ("path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "one_step_confidence_drop")
 
@@ -79,7 +78,7 @@ def _runs_left(text: str) -> bool:
 
 _templates.filters.update(
     moment=_moment, shown=_shown, breakable=_breakable, note=_note, with_names=_sentence_with, plain=visible,
-    name=write_name, count=lambda n: f"{n:,}", share=lambda p: f"{p:.1%}",
+    name=write_name, number=write_number, count=lambda n: f"{n:,}", share=lambda p: f"{p:.1%}",
 )  # fmt: skip
 
 
@@ -240,7 +239,7 @@ class Story:
     losses: tuple[tuple[str, str, float], ...]  # way, in words, share
     path: tuple[str, ...]
     rcma: float
-    lattice: tuple[tuple[str, str], ...]
+    lattice: tuple[tuple[str, str], ...]  # name, in words
 
 
 def story_of(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, manifest: Mapping[str, Any]) -> Story:
@@ -261,7 +260,7 @@ def story_of(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, man
         losses=_losses(row, cert),
         path=path,
         rcma=row["rcma"],
-        lattice=_lattice(row),
+        lattice=_lattice(row, cert),
     )
 
 
@@ -312,19 +311,16 @@ def _losses(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str
     return tuple((name, words, share) for (name, share), words in zip(known, told, strict=False))
 
 
-def _lattice(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return what an audit of the whole lattice adds: the columns after the row's digest, but for their own."""
-    names = list(row)
-    after = names[names.index("digest") + 1 :]
-    return tuple((name.replace("_", " "), _told(row[name])) for name in after if not name.endswith("digest"))
-
-
-def _told(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return ", ".join(_told(item) for item in value) or "none"
-    if isinstance(value, dict):
-        return ", ".join(f"{name}: {_told(item)}" for name, item in value.items())
-    return "none" if value is None else f"{value:.4g}" if isinstance(value, float) else value_text(value)
+def _lattice(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str, str], ...]:
+    """Return in words what a search of the subsets of evidence adds; nothing where there was none."""
+    state = row.get("smallest_state")
+    if state is None:
+        return ()
+    smallest = cert.smallest() if cert else and_words(row["smallest_set"]) if row["smallest_set"] else state
+    told = [("smallest set that flips it", smallest), ("how likely it is lost", cert.chance() if cert else None)]
+    if (margin := row.get("expected_margin")) is not None:
+        told.append(("margin to expect then", f"{margin:+.3f}"))
+    return tuple((name, words) for name, words in told if words is not None)
 
 
 @dataclass(frozen=True)
@@ -449,10 +445,10 @@ def _budget_in_words(view: View) -> str:
     """Return which predictions are in the budget; a policy has a confidence of its own."""
     if view.budget == "policy":
         return "what the review policy sends to review"
-    confident = f"predictions at least {100 * view.confident:g}% confident"
+    confident = f"predictions at least {100 * view.confident:.12g}% confident"
     if view.budget == "all":
         return f"all {confident}"
     if view.budget == "time":
-        time = f"{view.hours:g} h at {view.rate:g} an hour"
+        time = f"{write_number(view.hours)} h at {write_number(view.rate)} an hour"
         return f"the top {view.cases_in_time:,} by {RANKING_WORDS[view.by]} ({time}) of the {confident}"
     return f"the top {view.budget}% by {RANKING_WORDS[view.by]} of the {confident}"

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-import tempfile
 import threading
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,9 @@ from fragility.certificates import join_block, read_manifest, read_protocol, rea
 from fragility.errors import CertificateError, DataError
 from fragility.policy import PREDICTED, ReviewPolicy
 from fragility.protocol import Protocol
-from fragility.review.filters import Interval, Wanted, read_numbers, read_values
+from fragility.review.filters import Interval, Wanted, read_numbers, read_values, shown_as
 from fragility.review.history import Case
+from fragility.review.scratch import Scratch
 from fragility.review.store import Store
 from fragility.review.views import PAGE_ROWS, SHARES, View, ViewError
 
@@ -149,15 +149,15 @@ class CaseIndex:
         self._parts = tuple(parts)
         self._searched = read_searched(folder, manifest, protocol)
         self._schema = pq.read_schema(parts[0].path)
-        self._scratch = tempfile.TemporaryDirectory(prefix="fragility-review-", ignore_cleanup_errors=True)
+        self._scratch = Scratch()
         settings: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": MEMORY,
             "threads": THREADS,
-            "temp_directory": f"{self._scratch.name}/spill",
+            "temp_directory": f"{self._scratch.path}/spill",
             "autoinstall_known_extensions": "false",  # nothing is ever fetched
             "autoload_known_extensions": "false",
         }
-        self._database = duckdb.connect(f"{self._scratch.name}/cases.duckdb", config=settings)
+        self._database = duckdb.connect(f"{self._scratch.path}/cases.duckdb", config=settings)
         self._lock = threading.Lock()
         self._known: dict[Any, list[tuple[Any, ...]]] = {}  # answers that cannot change, because an audit does not
         self._seen = 0
@@ -183,7 +183,7 @@ class CaseIndex:
 
     def close(self) -> None:
         self._database.close()
-        self._scratch.cleanup()
+        self._scratch.remove()
 
     def __len__(self) -> int:
         return int(self.manifest["rows"])
@@ -485,12 +485,19 @@ class CaseIndex:
 
     def candidates(self, view: View, viewer: str, after: QueuedCase | None = None, skip: int = 0) -> tuple[Case, ...]:
         """Return the first cases of a view that wait for this reviewer, in order: those after one of them, or all."""
-        where = self._where(view, viewer) & _status_condition(wanted := _waiting(view), viewer)
+        where = self._where_waiting(view, viewer)
         if after is not None:
             where &= _beyond(view, after, forward=True)
         order = f"c.{SORTED_BY[view.order]} {_direction(view)}, c.place"
-        rest = f"{self._from(replace(view, status=wanted))} WHERE {where.sql} ORDER BY {order}"
+        rest = f"{self._from(replace(view, status=awaited(view)))} WHERE {where.sql} ORDER BY {order}"
         return tuple(queued.case for queued in self._list(f"{rest} LIMIT {CANDIDATES} OFFSET {skip}", where.values))
+
+    def waiting(self, view: View, viewer: str) -> int:
+        """Return how many cases of a view wait for this reviewer."""
+        return self._count(replace(view, status=awaited(view)), self._where_waiting(view, viewer))
+
+    def _where_waiting(self, view: View, viewer: str) -> Where:
+        return self._where(view, viewer) & _status_condition(awaited(view), viewer)
 
     def open_cases(self, view: View, viewer: str) -> tuple[tuple[Case, tuple[str, ...]], ...]:
         """Return every open case of a view in its order, each with the groups that flip it."""
@@ -518,15 +525,20 @@ class CaseIndex:
         cases = self._list(f"{rest} ORDER BY c.exposure DESC, c.place LIMIT {SIMILAR}", same.values)
         return cases, int(self._ask(f"SELECT count(*) {rest}", same.values)[0][0])
 
-    def by_digest(self, digests: Sequence[str]) -> dict[str, QueuedCase]:
-        """Return the cases of this audit among these digests."""
-        found = self._list("FROM cases c WHERE c.digest IN (SELECT unnest(?))", [list(digests)])
-        return {queued.case.digest: queued for queued in found}
+    def find_all(self, cases: Iterable[Case]) -> dict[str, QueuedCase]:
+        """Return those of these cases that this audit has, by digest; most are found faster, by their place."""
+        wanted = {case.digest: case for case in cases}
+        places = [case.place for case in wanted.values() if case.audit == self.audit]
+        digests = [case.digest for case in wanted.values() if case.audit != self.audit]
+        found = self._list("FROM cases c WHERE c.place IN (SELECT unnest(?))", [places]) if places else ()
+        if digests:
+            found += self._list("FROM cases c WHERE c.digest IN (SELECT unnest(?))", [digests])
+        return {queued.case.digest: queued for queued in found if queued.case.digest in wanted}
 
 
-def _waiting(view: View) -> str:
-    """Return the status of the cases that wait for a reviewer in a view."""
-    return "second" if view.status == "second" else "open"
+def awaited(view: View) -> str:
+    """Return the status of the cases that wait for a reviewer in a view: open ones, unless it asks for others."""
+    return view.status if view.status in ("second", "park") else "open"
 
 
 def _direction(view: View) -> str:
@@ -560,6 +572,8 @@ def _field_condition(column: str, wanted: Wanted) -> Where:
 
 
 def _interval_condition(column: str, interval: Interval) -> Where:
+    if interval.low == interval.high:
+        return Where(f"{column} BETWEEN ? AND ?", shown_as(interval.low))
     low, high = ">=" if interval.low_included else ">", "<=" if interval.high_included else "<"
     return Where(f"{column} {low} ? AND {column} {high} ?", (interval.low, interval.high))
 

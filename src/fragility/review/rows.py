@@ -56,7 +56,7 @@ class GivenRows:
         return found
 
     def to_arrow(self) -> pa.Table:
-        """Return the fields as a table that filters can ask: numbers as numbers, everything else as text."""
+        """Return the fields as a table that filters can ask: numbers as numbers, everything else as pages show it."""
         return pa.table({str(name): _filterable(self.frame[name]) for name in self.frame.columns})
 
 
@@ -102,5 +102,7 @@ def groups_of_fields(protocol: Protocol, model: Model | None = None) -> dict[str
 
 def _filterable(column: pd.Series) -> pa.Array:
     if pd.api.types.is_bool_dtype(column.dtype) or not pd.api.types.is_numeric_dtype(column.dtype):
-        return pa.array([None if is_missing(value) else str(value) for value in column], type=pa.string())
+        return pa.array([None if is_missing(value) else value_text(value) for value in column], type=pa.string())
+    if column.dtype in (np.float16, np.float32):  # 0.1 is meant by 0.1, and not the nearest number of 32 bits
+        column = column.astype(str).astype(np.float64)
     return pa.array(column.to_numpy(dtype=np.float64, na_value=np.nan), from_pandas=True)

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from typing import Any
 from fragility.errors import FragilityError
 from fragility.review.history import (
     DECISIONS,
+    OPEN,
     WRITTEN,
     Case,
     CaseState,
@@ -75,12 +77,23 @@ CREATE TABLE claims (digest TEXT PRIMARY KEY, reviewer TEXT NOT NULL, until REAL
 """
 COLUMNS = "seq, at, digest, audit, place, row_id, reviewer, action, groups, reason, note, undoes, blind, bulk"
 VALID = "seq NOT IN (SELECT undoes FROM entries WHERE undoes IS NOT NULL)"
+DECIDES = "action IN ('accept', 'escalate', 'reacquire')"
 # The last valid decision of each reviewer about each case, in the order of the index; SQLite takes `action` from the
 # row with the largest seq.
 STANDING = (
     "SELECT digest, reviewer, action, max(seq) AS seq FROM entries "
-    f"WHERE action IN ('accept', 'escalate', 'reacquire') AND {VALID} AND {{where}} GROUP BY digest, reviewer"
+    f"WHERE {DECIDES} AND {VALID} AND {{where}} GROUP BY digest, reviewer"
 )
+# How many decisions stand, by reviewer and kind, and how many of them are the only one about their case. Most cases are
+# decided once: these are counted as they come, and only the others are looked at one by one.
+TALLY = f"""
+WITH several AS MATERIALIZED (SELECT digest FROM entries WHERE {DECIDES} GROUP BY digest HAVING count(*) > 1),
+standing AS MATERIALIZED ({STANDING.format(where="digest IN several")}),
+counted AS (SELECT reviewer, action, count(*) OVER (PARTITION BY digest) = 1 AS only FROM standing)
+SELECT reviewer, action, count(*), count(*) FROM entries WHERE {DECIDES} AND {VALID} AND digest NOT IN several
+GROUP BY reviewer, action
+UNION ALL SELECT reviewer, action, count(*), sum(only) FROM counted GROUP BY reviewer, action
+"""
 
 
 class StoreError(FragilityError):
@@ -268,15 +281,13 @@ class Store:
         newest = self.last()
         if newest == self._tallied_at:
             return self._tally
-        standing, asked = STANDING.format(where="TRUE"), self._waiting("second")
-        rows = self._read(
-            f"WITH standing AS MATERIALIZED ({standing}) "
-            "SELECT reviewer, action, count(*) FROM standing GROUP BY reviewer, action UNION ALL "
-            "SELECT NULL, NULL, count(*) FROM (SELECT 1 FROM standing GROUP BY digest HAVING count(*) = 1)"
-        )
-        single = next(count for reviewer, _, count in rows if reviewer is None)
-        waiting = sum(state.second for state in self.states_of(asked).values())
-        self._tally = Tally([row for row in rows if row[0] is not None], waiting, single - waiting)
+        standing: Counter[tuple[str, str]] = Counter()
+        only = 0
+        for reviewer, action, count, single in self._read(TALLY):
+            standing[reviewer, action] += count
+            only += single
+        waiting = sum(state.second for state in self.states_of(self._waiting("second")).values())
+        self._tally = Tally([(*who, count) for who, count in standing.items()], waiting, only - waiting)
         self._tallied_at = newest  # one that was written meanwhile is counted the next time
         return self._tally
 
@@ -308,12 +319,11 @@ class Store:
         """Return everyone who ever wrote an entry."""
         return tuple(name for (name,) in self._read("SELECT DISTINCT reviewer FROM entries ORDER BY reviewer"))
 
-    def bulks(self, count: int) -> list[Bulk]:
-        """Return the newest actions on many cases, newest first."""
+    def bulks(self, newest: int, reviewer: str) -> list[Bulk]:
+        """Return the newest actions on many cases, and all of this reviewer's that still hold; newest first."""
         rows = self._read(
-            "SELECT min(seq) AS first, count(*) FROM entries WHERE bulk IS NOT NULL GROUP BY bulk "
-            "ORDER BY first DESC LIMIT ?",
-            [count],
+            "SELECT min(seq) AS first, count(*), bulk FROM entries WHERE bulk IS NOT NULL GROUP BY bulk "
+            "ORDER BY first DESC"
         )
         undone = dict(
             self._read(
@@ -321,8 +331,12 @@ class Store:
                 "WHERE u.undoes IS NOT NULL AND e.bulk IS NOT NULL GROUP BY e.bulk"
             )
         )
-        firsts = [(self._written(first), total) for first, total in rows]
-        return [Bulk(first, total, total - undone.get(first.bulk, 0)) for first, total in firsts]
+        found = []
+        for place, (first, total, bulk) in enumerate(rows):
+            standing = total - undone.get(bulk, 0)
+            if place < newest or standing:
+                found.append((place, Bulk(self._written(first), total, standing)))
+        return [bulk for place, bulk in found if place < newest or bulk.first.reviewer == reviewer]
 
     def standing_of(self, bulk: str, reviewer: str) -> int:
         """Return how many decisions of a bulk action were not undone."""
@@ -413,18 +427,18 @@ class Store:
                 _insert(connection, entry.case, reviewer, "undo", undoes=entry.seq)
         return len(rows)
 
-    def claim(self, candidates: Sequence[Case], reviewer: str, *, second: bool = False) -> Case | None:
+    def claim(self, candidates: Sequence[Case], reviewer: str, status: str = "open") -> Case | None:
         """Give the first case that is nobody's to this reviewer, for a while; None if all are taken.
 
-        Nobody's: no decision stands (or, for a ``second`` review, only another's), and nobody else was given it.
+        Nobody's: it has this status (``second``: it waits for a second review of theirs), and nobody else was given it.
         """
         now = time.time()
         with self._writing() as connection:
             connection.execute("DELETE FROM claims WHERE until <= ?", [now])
             states = self.states_of([case.digest for case in candidates])
             for case in candidates:
-                state = states.get(case.digest)
-                free = state.hidden_from(reviewer) if second and state else state is None or state.status == "open"
+                state = states.get(case.digest, OPEN)
+                free = state.hidden_from(reviewer) if status == "second" else state.status == status
                 if free and self.claimed_by(case.digest) in (None, reviewer):
                     claim = [case.digest, reviewer, now + LEASE]
                     connection.execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", claim)

@@ -22,6 +22,7 @@ FLIPS = ("1", "2", "3", "4", "none")  # k*; "4" stands for four groups and more,
 PAGE_ROWS = 50
 LONGEST_TEXT = 2000
 MOST_FIELDS = 8
+MOST_WORDS = 64 + PAGE_ROWS  # of an address; the rows of a page may be ticked
 
 
 NAMES = ("label", "group", "reviewer")  # which may hold any characters
@@ -59,7 +60,7 @@ class View:
     def from_address(cls, query: str) -> View:
         """Return the view that a query string asks for."""
         try:
-            words = parse_qs(query, keep_blank_values=True, max_num_fields=64)
+            words = parse_qs(query, keep_blank_values=True, max_num_fields=MOST_WORDS)
         except ValueError as error:
             raise ViewError("the address has too many words") from error
         given = {name: values[-1] for name, values in words.items() if values[-1]}  # a blank says nothing
@@ -119,7 +120,12 @@ class View:
 def _written(value: Any) -> str:
     if isinstance(value, bool):
         return "1" if value else ""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return write_number(value) if isinstance(value, float) else str(value)
+
+
+def write_number(value: float) -> str:
+    """Return a number with all the digits that tell it from others."""
+    return repr(value).removesuffix(".0")
 
 
 def _one_of(given: Mapping[str, str], name: str, allowed: Sequence[str], default: str) -> str:
