@@ -46,6 +46,7 @@ def test_two_workers_write_the_folder_of_one_process(ray, small, tmp_path):
     assert counted[-1] == (len(audit), len(audit)) and len(counted) == -(-len(audit) // PART)
 
 
+@pytest.mark.slow
 def test_a_dataset_in_any_order_gives_the_folder_of_sorted_rows(ray, small, tmp_path):
     ds = ray.data.from_pandas(shuffled(small.rows)).repartition(5)
     options = {**small.options, "workers": 2}

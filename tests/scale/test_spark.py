@@ -47,6 +47,7 @@ def test_two_cores_write_the_folder_of_one_process(spark, small, tmp_path):
     assert counted[-1] == (len(audit), len(audit)) and len(counted) == -(-len(audit) // PART)
 
 
+@pytest.mark.slow
 def test_a_dataframe_in_any_order_gives_the_folder_of_sorted_rows(spark, small, tmp_path):
     df = dataframe(spark, shuffled(small.rows)).repartition(5)
     audit_dataframe(df, small.model, small.protocol, out=tmp_path / "out", **small.options)

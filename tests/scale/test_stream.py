@@ -113,7 +113,7 @@ def test_every_engine_gives_the_same_rows_in_parts(family, space, tmp_path) -> N
     assert parts.manifest["input"] == whole.manifest["input"]
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(part_rows=st.integers(1, 450), row_group=st.integers(1, 450), kind=st.sampled_from(["parquet", "csv"]))
 def test_the_size_of_the_parts_changes_nothing_but_the_files(
     case, rows, protocol, certs, tmp_path_factory, part_rows, row_group, kind
