@@ -81,7 +81,7 @@ def unit(dataset: str, model: str, seed: int, repeats: int) -> dict[str, Any]:
 
 
 def figures(stands: Any) -> dict[str, float]:
-    names = ("confident_share", "brittle_share", "turn_after_one", "turn_within_two", "exposure", "flip_budget")
+    names = ("confident_share", "brittle_share", "flip_after_one", "flip_within_two", "exposure", "flip_budget")
     return {"auroc": stands.quality.auroc, "nll": stands.quality.nll, **{n: getattr(stands, n) for n in names}}
 
 

@@ -44,17 +44,17 @@ def draw_costs() -> None:
     measured = json.loads(MEASUREMENTS.read_text(encoding="utf-8"))["models"][::-1]
     names = [entry["model"] for entry in measured]
     ways = {"black box": "#B8BCC4", "certificate": "#0072B2"}
-    figure, ax = plt.subplots(figsize=(8.0, 4.4), layout="constrained")
+    figure, ax = plt.subplots(figsize=(8.0, 5.2), layout="constrained")
     for place, (way, colour) in enumerate(ways.items()):
         passes = [entry[way.replace(" ", "")] / entry["native_pass"] for entry in measured]
         label = "asking the model (black box)" if way == "black box" else "the model's own engine"
         bars = ax.barh([i + 0.4 * place for i in range(len(names))], passes, 0.38, color=colour, label=label)
         ax.bar_label(bars, fmt="%.1f", padding=3)
     ax.set_yticks([i + 0.2 for i in range(len(names))], names)
-    ax.set(xscale="log", xlabel="cost of the certificates of 10,000 rows, in passes of the model over the same rows")
+    ax.set(xscale="log", xlabel="passes of the model over the same 10,000 rows")
     ax.spines[["top", "right"]].set_visible(False)
     handles, labels = ax.get_legend_handles_labels()
-    ax.legend(handles[::-1], labels[::-1], loc="lower right", frameon=False)
+    figure.legend(handles[::-1], labels[::-1], loc="outside upper right", ncols=2, frameon=False)
     save(figure, "costs")
 
 
