@@ -81,8 +81,11 @@ def is_csv(path: str | Path) -> bool:
 
 def _read_parquet(path: Path) -> pd.DataFrame:
     import pandas as pd
+    from pyarrow.fs import LocalFileSystem
 
-    return pd.read_parquet(path)
+    # Given a path alone, pandas opens a Python file, which threads of Arrow may let go of only while Python ends: it
+    # would abort then.
+    return pd.read_parquet(path, filesystem=LocalFileSystem())
 
 
 def _read_arrow(path: Path) -> pd.DataFrame:
