@@ -364,7 +364,7 @@ def test_files_of_every_kind_load_and_keep_their_fingerprint(case, tmp_path) -> 
 @pytest.mark.parametrize(
     ("family", "suffix"), [("xgboost", "json"), ("xgboost", "ubj"), ("lightgbm", "txt"), ("catboost", "cbm")]
 )
-@pytest.mark.parametrize("dataset", ["credit_g", "credit_g_property"])
+@pytest.mark.parametrize("dataset", ["credit_g", pytest.param("credit_g_property", marks=pytest.mark.slow)])
 def test_booster_files_load_without_trust(family: str, suffix: str, dataset: str, tmp_path) -> None:
     own = fitted(dataset, family, "raw")
     path = tmp_path / f"model.{suffix}"

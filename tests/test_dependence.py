@@ -167,7 +167,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name[0] != "."}
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv"])
+@pytest.mark.parametrize("kind", ["parquet", pytest.param("csv", marks=pytest.mark.slow)])
 def test_files_give_the_bytes_of_an_audit_in_memory(case, protocol, rows, certs, tmp_path, kind, monkeypatch):
     monkeypatch.setattr(dependence, "COMPARED_ROWS", 9)
     monkeypatch.setattr(dependence.rows_to_compare, "__defaults__", (9,))

@@ -22,7 +22,7 @@ from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
 
-QUICK, MANY = 150, 20_000
+QUICK, MANY = 60, 20_000
 CHUNK = 1000
 SEED = 20261116
 

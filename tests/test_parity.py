@@ -207,7 +207,10 @@ RAW_BASELINES = [
 ]
 
 
-@pytest.mark.parametrize(("dataset", "family", "baseline"), RAW_BASELINES)
+@pytest.mark.parametrize(
+    ("dataset", "family", "baseline"),
+    [pytest.param(*case, marks=[] if case[1] == "lightgbm" else pytest.mark.slow) for case in RAW_BASELINES],
+)
 def test_other_raw_baselines_equal_the_slow_twin(dataset: str, family: str, baseline: str) -> None:
     case, twin = fitted(dataset, family, "raw"), raw_twin(dataset, family)
     values: Row = []

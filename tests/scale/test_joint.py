@@ -179,7 +179,9 @@ def test_the_report_of_a_stored_audit_is_that_of_its_certificates(trees, tmp_pat
         assert without_commands(ours.html) == without_commands(theirs.html)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv", "feather"])
+@pytest.mark.parametrize(
+    "kind", ["parquet", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("csv", "feather"))]
+)
 def test_the_command_writes_the_report_with_the_labels_of_the_file(trees, tmp_path, kind) -> None:
     rows = trees.X_test.reset_index(drop=True)[:ROWS].assign(truth=trees.model.predict(trees.X_test[:ROWS]))
     rows.loc[::7, "truth"] = rows["truth"].iloc[0]

@@ -97,7 +97,7 @@ def test_files_of_every_kind_give_the_bytes_of_an_audit_in_memory(case, rows, pr
 
 
 @pytest.mark.parametrize("family", ["logistic", "random_forest", "xgboost", "catboost", "mlp"])
-@pytest.mark.parametrize("space", ["transformed", "raw"])
+@pytest.mark.parametrize("space", ["transformed", pytest.param("raw", marks=pytest.mark.slow)])
 def test_every_engine_gives_the_same_rows_in_parts(family, space, tmp_path) -> None:
     case = fitted("credit_g", family, space)
     X = case.X_test.reset_index(drop=True)[:150]
