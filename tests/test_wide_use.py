@@ -7,13 +7,12 @@ and from pandas, groups from a map written here; only the model adapter is share
 from __future__ import annotations
 
 import pickle
-from collections import Counter
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from naive import naive_certificate
+from naive import naive_certificate, naive_typical_category, naive_typical_number
 from pipelines import SEED, split
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import RandomForestClassifier
@@ -127,12 +126,18 @@ def transformed_twin(model: Any) -> Twin:
     groups: dict[str, list[int]] = {}
     for j, name in enumerate(names):
         groups.setdefault(field_of(name), []).append(j)
+    values = [naive_typical_number(column.tolist()) for column in train.T]
+    for field in NOMINAL:  # the encoding of its most frequent category
+        cells = table("train")[field].tolist()
+        encoded = train[cells.index(naive_typical_category(cells))]
+        for j in groups.get(field, []):
+            values[j] = float(encoded[j])
     head, dtype = Model.wrap(model.steps[-1][1]), np.asarray(handed_over).dtype
     return Twin(
         list(groups),
         list(groups.values()),
         rows.tolist(),
-        train.mean(axis=0).tolist(),
+        values,
         [False] * len(names),
         remembered(lambda row: head.probabilities(np.array([row], dtype=dtype))[0]),
     )
@@ -141,7 +146,8 @@ def transformed_twin(model: Any) -> Twin:
 def raw_twin(model: Any) -> Twin:
     train = table("train")
     baseline = [
-        float(train[name].mean()) if name in NUMERIC else Counter(train[name]).most_common(1)[0][0] for name in FIELDS
+        naive_typical_number(train[name].tolist()) if name in NUMERIC else naive_typical_category(train[name].tolist())
+        for name in FIELDS
     ]
     types = {name: float if name in NUMERIC else object for name in FIELDS}
 
