@@ -68,7 +68,9 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "forest": lambda: RandomForestClassifier(6, max_depth=5, random_state=SEED),
     "hist": lambda: HistGradientBoostingClassifier(max_iter=6, random_state=SEED),
     "lightgbm": lambda: lightgbm.LGBMClassifier(n_estimators=6, verbose=-1, n_jobs=1, random_state=SEED),
-    "xgboost": lambda: xgboost.XGBClassifier(n_estimators=6, max_depth=3, n_jobs=1),
+    "xgboost": lambda: xgboost.XGBClassifier(  # boosting hands over weights of 1/n, which no child would sum to 1
+        n_estimators=6, max_depth=3, n_jobs=1, min_child_weight=0
+    ),
     "catboost": lambda: catboost.CatBoostClassifier(
         iterations=6, depth=3, verbose=0, thread_count=1, allow_writing_files=False, random_seed=SEED
     ),

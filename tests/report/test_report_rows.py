@@ -214,6 +214,7 @@ class Many:
     protocol = property(lambda self: self.certs.protocol)
     manifest = property(lambda self: self.certs.manifest)
     classes = property(lambda self: self.certs.classes)
+    baselines = None
 
     def __len__(self) -> int:
         return self.count

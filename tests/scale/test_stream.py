@@ -669,7 +669,7 @@ import joblib
 import fragility as fg
 home = Path(sys.argv[1])
 protocol = fg.Protocol.load(home / "protocol.json")
-audit_files(joblib.load(home / "model.joblib"), home / sys.argv[2], protocol, home / sys.argv[3], part_rows=10000)
+fg.audit_files(joblib.load(home / "model.joblib"), home / sys.argv[2], protocol, home / sys.argv[3], part_rows=10000)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 
