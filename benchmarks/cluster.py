@@ -25,9 +25,9 @@ from typing import Any
 import joblib
 
 import fragility as fg
+from fragility.auditing.ray import RayWorkers, _connected
+from fragility.auditing.spark import SparkWorkers, _session
 from fragility.canonical import digest_bytes
-from fragility.scale.ray import RayWorkers, _connected
-from fragility.scale.spark import SparkWorkers, _session
 from fragility_paper.bench.streaming import ID, peak_mebibytes, prepare, resample
 
 WAYS = ("one core", "one process", "ray", "spark")

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import fragility as fg
-from fragility._audit import Auditor, claims_from
+from fragility.auditing.auditor import Auditor, claims_from
 from fragility.certificates import Claims
 from fragility.certificates.digests import row_digests
 from fragility.certificates.table import table_of

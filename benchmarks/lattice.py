@@ -28,8 +28,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fragility.bundled import load_credit_g
 from fragility.engines.choice import prepared
+from fragility.engines.kernels import THREADS
 from fragility.engines.lattice.whole import WholeLattice, whole_lattice
-from fragility.engines.trees.kernels import THREADS
 from fragility.protocol import Protocol, bind
 
 TARGETS = {"adult": "income", "bank_marketing": "class", "heloc": "RiskPerformance", "default_credit": "class"}

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from fragility._audit import claims_from
-from fragility._verify import EXACT
+from fragility.auditing.auditor import claims_from
 from fragility.certificates import Claims
 from fragility.engines.blackbox import trace_blackbox
+from fragility.verification.verifying import EXACT
 from fragility_paper.bench import MODELS, Bench
 from fragility_paper.data import DATA_VARIABLE, DATASETS, load
 

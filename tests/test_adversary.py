@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 from pipelines import fitted
 
-from fragility._audit import audit, input_row_digests
-from fragility._verify import Verification, check_integrity, verify
+from fragility.auditing.auditor import audit, input_row_digests
 from fragility.canonical import combine_digests, digest_bytes
 from fragility.certificates import MEASURED, Certificates, context_digest, derived_claims, manifest_text, row_digests
 from fragility.errors import ProtocolError
 from fragility.protocol import Protocol, bind
+from fragility.verification.verifying import Verification, check_integrity, verify
 
 N = 100
 

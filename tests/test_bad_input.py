@@ -19,12 +19,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import fragility.errors
-from fragility._audit import audit
-from fragility._verify import verify
+from fragility.auditing.auditor import audit
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.models import Model
 from fragility.models.loading import load_model
 from fragility.protocol import Protocol
+from fragility.verification.verifying import verify
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from fragility import demo
-from fragility._verify import check_integrity
 from fragility.canonical import digest_bytes
 from fragility.certificates import Certificates
 from fragility.cli import main
 from fragility.errors import CertificateError
+from fragility.verification.verifying import check_integrity
 
 
 @pytest.fixture(scope="module")

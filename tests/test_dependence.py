@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from pipelines import fitted
 
 import fragility as fg
-from fragility import _dependence
-from fragility._verify import check_integrity
+from fragility.auditing import baselines as _dependence
 from fragility.canonical import digest_bytes
 from fragility.certificates import BaselineComparison, dependence, manifest_text
 from fragility.certificates.parts import beside_name, encoded_part
 from fragility.errors import CertificateError, DataError, ModelError, ProtocolError
+from fragility.verification.verifying import check_integrity
 
 FAMILIES = ("lightgbm", "logistic", "mlp")
 
@@ -211,7 +211,7 @@ def test_a_model_that_refuses_another_baseline_costs_no_audit(case, protocol, ro
 
 
 def test_resuming_needs_the_same_choice(case, protocol, rows, tmp_path, monkeypatch):
-    from fragility.scale import stream
+    from fragility.auditing import files as stream
 
     rows.to_parquet(tmp_path / "rows.parquet")
     given = (case.model, tmp_path / "rows.parquet", protocol, tmp_path / "a")

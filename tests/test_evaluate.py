@@ -13,8 +13,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fragility._audit import audit
-from fragility._evaluate import (
+from fragility.auditing.auditor import audit
+from fragility.cli import evaluate as commands
+from fragility.errors import DataError, FragilityError, ModelError
+from fragility.protocol import Protocol, bind
+from fragility.ranking import compare_scores
+from fragility.ranking.evaluating import (
     BETTER,
     CANNOT_TELL,
     MIN_CASES,
@@ -25,10 +29,6 @@ from fragility._evaluate import (
     judge,
     predictions_of,
 )
-from fragility.cli import evaluate as commands
-from fragility.errors import DataError, FragilityError, ModelError
-from fragility.protocol import Protocol, bind
-from fragility.ranking import compare_scores
 from fragility.stress import Stress, label_brittle
 
 LOOSE = Stress(tau_confidence=0.7, tau_collapse=0.3, draws=8)

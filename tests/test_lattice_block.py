@@ -19,12 +19,12 @@ from sklearn.linear_model import SGDClassifier
 
 import fragility as fg
 from fragility import libraries
-from fragility._lattice import declare_lattice, lattice_of_rows
-from fragility._verify import Verification, check_integrity, verify
+from fragility.auditing.lattice import declare_lattice, lattice_of_rows
 from fragility.certificates import Certificates, LatticeClaims
 from fragility.errors import CertificateError, DataError
 from fragility.protocol import bind
 from fragility.search import find_failing_sets
+from fragility.verification.verifying import Verification, check_integrity, verify
 from fragility.words import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND
 
 pytest.importorskip("numba")

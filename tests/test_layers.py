@@ -15,11 +15,12 @@ import fragility
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
-LAYERS: list[set[str]] = [  # lowest first
+LAYERS: list[set[str]] = [  # lowest first; a module named here stands apart from its package
     {"version", "errors", "equality", "arrays", "libraries", "bundled", "files", "progress", "text", "merkle"}
-    | {"svg", "intervals"},
-    {"canonical", "saving", "words", "drawing", "envelopes", "ids"},
+    | {"drawing.svg", "intervals"},
+    {"canonical", "saving", "words", "drawing.figure", "envelopes", "ids"},
     {"scores"},
+    {"drawing.curve"},
     {"models"},
     {"evidence"},
     {"protocol"},
@@ -27,17 +28,18 @@ LAYERS: list[set[str]] = [  # lowest first
     {"certificates"},
     {"engines"},
     {"search", "stress"},
+    {"drawing.reliability"},
     {"reliability"},
-    {"_lattice"},
-    {"_audit"},
-    {"_dependence"},
-    {"_verify"},
+    {"tables"},
+    {"auditing"},
+    {"verification"},
+    {"auditing.files", "auditing.ray", "auditing.spark"},  # a folder to go on with is checked first
     {"ranking"},
     {"calibration", "resmlp"},
+    {"models.loading"},  # reads every kind of model file, ours included
     {"policy", "segments"},
-    {"display", "_evaluate"},
+    {"drawing"},
     {"hardening", "trust"},
-    {"scale"},
     {"report"},
     {"review", "demo"},
     {"__init__"},  # the door, which names the modules below and loads them when they are asked for
@@ -52,16 +54,19 @@ OPTIONAL |= {"ray", "pyspark", "securesystemslib", "cryptography", "fastapi", "u
 LAZY = OPTIONAL | {"matplotlib", "skops"}  # slow to import, and not needed by most commands
 MAY_IMPORT_TORCH = {"engines.neural", "engines.neural_states", "resmlp.network", "resmlp.training"}
 MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models.links"}  # inside a function: the adapter of a torch module
-MAY_NAME_A_CLUSTER = {"ray": {"scale.ray"}, "pyspark": {"scale.spark"}, "py4j": {"scale.spark"}}
-MAY_IMPORT_NUMBA = {"engines.trees.kernels.compiling"}
+MAY_NAME_A_CLUSTER = {"ray": {"auditing.ray"}, "pyspark": {"auditing.spark"}, "py4j": {"auditing.spark"}}
+MAY_IMPORT_NUMBA = {"engines.kernels.compiling"}
 MAY_IMPORT_WEB = {"review.app", "review.queries", "review.serving"}  # a web framework, DuckDB; loaded by one command
-LOADED_WHEN_USED = {"engines.trees.kernels"}  # by functions of the engine, because it loads numba
+LOADED_WHEN_USED = {"engines.kernels"}  # by functions of the engine, because it loads numba
 
 MODULES = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}
 
 
 def layer_of(module: str) -> str:
-    return module.split(".")[0]
+    """The longest name in LAYERS that the module's own begins with."""
+    parts = module.split(".")
+    names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((name for name in names if name in LEVEL), parts[0])
 
 
 def imported_names(node: ast.AST, module: str) -> list[str]:
@@ -79,9 +84,16 @@ def imported_names(node: ast.AST, module: str) -> list[str]:
 
 
 def own_imports(module: str) -> set[str]:
-    """Modules of this package that `module` imports, anywhere in the file, without the leading package name."""
+    """Modules of this package that `module` imports, anywhere in the file, without the leading package name.
+
+    A string that names a module counts: `import_module("fragility.report")` is an import like any other.
+    """
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
     names = {name for node in ast.walk(tree) for name in imported_names(node, module)}
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    own = f"fragility.{module}".rpartition(".")[0]  # a package may ask for the data files that lie in it
+    named = {text.rstrip(".") for text in texts if isinstance(text, str) and text.startswith("fragility.")}
+    names |= named - {own}
     inside = {name.removeprefix("fragility.") for name in names if name.startswith("fragility.")}
     return {name for name in inside if name in MODULES or f"{name}.__init__" in MODULES}
 

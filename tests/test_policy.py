@@ -206,7 +206,7 @@ def test_labels_of_another_protocol_are_refused_by_what_differs(labelled, tmp_pa
         with pytest.raises(fg.DataError, match=r"different protocols: baseline \(\w+ against zero\)"):
             ReviewPolicy.fit(certs, labels)
         with pytest.raises(fg.DataError, match=r"different protocols: baseline"):
-            certs.report(brittle=labels)
+            fg.Report.of(certs, brittle=labels)
     alike = fg.Protocol.fit(model, X[:300], depth=2, reading="current")
     ReviewPolicy.fit(certs, fg.label_brittle(model, X[300:], alike, stress), risk=0.3)
     damaged = other.to_arrow().replace_schema_metadata({"fragility.protocol": "{}"})

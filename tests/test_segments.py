@@ -14,8 +14,8 @@ from small_audits import FIELDS, InParts, small_audit, whole_numbers
 
 import fragility as fg
 from fragility.errors import DataError
-from fragility.scale.source import open_source
 from fragility.segments import MISSING, PART_ROWS, TableRows, read_by, segment_rows
+from fragility.tables import open_source
 
 ROWS, EIGHTY = 300, small_audit(80)
 HOSTILE = ["<b>a</b>", "a:b,c", "x\ny", "\u202eabc", " spaced ", ""]

@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pipelines import fitted
 
-from fragility._audit import audit
-from fragility._verify import _chosen, verify
+from fragility.auditing.auditor import audit
 from fragility.certificates import MEASURED, Certificates, Claims, derived_claims, manifest_text
 from fragility.errors import VerificationError
 from fragility.models import Model
 from fragility.protocol import Protocol
+from fragility.verification.verifying import _chosen, verify
 
 N = 12
 

@@ -21,11 +21,11 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from twins import Twin, assert_equal, remembered
 
-from fragility._audit import audit
-from fragility._verify import verify
+from fragility.auditing.auditor import audit
 from fragility.errors import EvidenceError
 from fragility.models import Model
 from fragility.protocol import Protocol
+from fragility.verification.verifying import verify
 
 NUMERIC = ["duration", "credit_amount", "age"]
 NOMINAL = ["checking_status", "purpose", "foreign_worker"]

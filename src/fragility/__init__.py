@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any
 from fragility.version import __version__
 
 if TYPE_CHECKING:
-    from fragility._audit import audit
-    from fragility._dependence import compare_baselines
-    from fragility._evaluate import Baselines, evaluate
-    from fragility._verify import Verification, verify
+    from fragility.auditing.auditor import audit
+    from fragility.auditing.baselines import compare_baselines
+    from fragility.auditing.files import audit_files
     from fragility.bundled import load_credit_g
     from fragility.calibration import FragilityCalibratedClassifier, FragilityTemperature
     from fragility.certificates import BaselineComparison, Certificate, Certificates, StoredAudit, open_audit
-    from fragility.display import CollapseDisplay, FragileCalibrationDisplay, FragilityMapDisplay, ReviewPolicyDisplay
+    from fragility.drawing.displays import (
+        CollapseDisplay,
+        FragileCalibrationDisplay,
+        FragilityMapDisplay,
+        ReviewPolicyDisplay,
+    )
     from fragility.errors import (
         CertificateError,
         ClusterError,
@@ -36,37 +40,38 @@ if TYPE_CHECKING:
     from fragility.policy import ReviewPolicy
     from fragility.protocol import Protocol
     from fragility.ranking import compare_scores
+    from fragility.ranking.evaluating import Baselines, evaluate
     from fragility.reliability import FailureProbability, ReliabilityDisplay, failure_probability
     from fragility.report import Report
     from fragility.resmlp import FragilityPenalty, ResMLPClassifier
-    from fragility.scale.source import CsvFormat
-    from fragility.scale.stream import audit_files
     from fragility.search import compare_searches, find_failing_sets
     from fragility.segments import SegmentShares, share_by
     from fragility.stress import Donor, Dropout, Mask, Noise, Outages, Stress, label_brittle
+    from fragility.tables import CsvFormat
     from fragility.trust import Outcome, check_proof, generate_key, prove, sign, verify_signature
+    from fragility.verification.verifying import Verification, verify
 
 # Public name -> its module, which is imported when the name is first used: pandas, scikit-learn and the rest take over
 # a second, and whoever asks for the version or mistypes an option should not wait for them.
 _HOME = {
     "BaselineComparison": "certificates",
-    "Baselines": "_evaluate",
+    "Baselines": "ranking.evaluating",
     "Certificate": "certificates",
     "CertificateError": "errors",
     "ClusterError": "errors",
     "Certificates": "certificates",
-    "CollapseDisplay": "display",
-    "CsvFormat": "scale.source",
+    "CollapseDisplay": "drawing.displays",
+    "CsvFormat": "tables",
     "DataError": "errors",
     "Donor": "stress",
     "Dropout": "stress",
     "EngineError": "errors",
     "EvidenceError": "errors",
     "FailureProbability": "reliability",
-    "FragileCalibrationDisplay": "display",
+    "FragileCalibrationDisplay": "drawing.displays",
     "FragilityCalibratedClassifier": "calibration",
     "FragilityError": "errors",
-    "FragilityMapDisplay": "display",
+    "FragilityMapDisplay": "drawing.displays",
     "FragilityPenalty": "resmlp",
     "FragilityTemperature": "calibration",
     "HardenedClassifier": "hardening",
@@ -83,20 +88,20 @@ _HOME = {
     "Report": "report",
     "ResMLPClassifier": "resmlp",
     "ReviewPolicy": "policy",
-    "ReviewPolicyDisplay": "display",
+    "ReviewPolicyDisplay": "drawing.displays",
     "SegmentShares": "segments",
     "StoredAudit": "certificates",
     "Stress": "stress",
-    "Verification": "_verify",
+    "Verification": "verification.verifying",
     "VerificationError": "errors",
-    "audit": "_audit",
-    "audit_files": "scale.stream",
+    "audit": "auditing.auditor",
+    "audit_files": "auditing.files",
     "choose_rate": "hardening",
     "check_proof": "trust",
-    "compare_baselines": "_dependence",
+    "compare_baselines": "auditing.baselines",
     "compare_scores": "ranking",
     "compare_searches": "search",
-    "evaluate": "_evaluate",
+    "evaluate": "ranking.evaluating",
     "failure_probability": "reliability",
     "find_failing_sets": "search",
     "harden": "hardening",
@@ -108,7 +113,7 @@ _HOME = {
     "share_by": "segments",
     "sign": "trust",
     "open_audit": "certificates",
-    "verify": "_verify",
+    "verify": "verification.verifying",
     "verify_signature": "trust",
 }
 

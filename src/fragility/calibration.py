@@ -24,8 +24,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.utils.validation import check_is_fitted
 
-from fragility._audit import audit
 from fragility.arrays import Floats, Integers
+from fragility.auditing.auditor import audit
 from fragility.certificates import Certificates
 from fragility.errors import DataError, ModelError
 from fragility.evidence.rows import read_rows

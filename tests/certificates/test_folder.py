@@ -19,8 +19,7 @@ import pytest
 from pipelines import fitted
 
 from fragility import files
-from fragility._audit import audit
-from fragility._verify import check_integrity
+from fragility.auditing.auditor import audit
 from fragility.certificates import Certificates, check_writable_folder, encoded_part, manifest_text
 from fragility.certificates.folder import write_folder
 from fragility.certificates.parts import cut
@@ -28,6 +27,7 @@ from fragility.cli import main
 from fragility.errors import CertificateError
 from fragility.files import open_regular, parse_json, replacing, write_text
 from fragility.protocol import Protocol
+from fragility.verification.verifying import check_integrity
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="kills processes")
 LEFTOVER = ".fragility-0123456789abcdef.part"

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from pipelines import fitted
 
 import fragility as fg
-from fragility import _lattice
-from fragility._verify import check_integrity
+from fragility.auditing import lattice as _lattice
 from fragility.canonical import digest_bytes
 from fragility.certificates import lattice, manifest_text, searched
 from fragility.certificates.parts import beside_name, encoded_part
 from fragility.errors import CertificateError, EngineError
+from fragility.verification.verifying import check_integrity
 from fragility.words import NOT_SEARCHED, ONE_WAY
 
 audit_files = partial(fg.audit_files, other_baselines=False)  # their tests are in test_dependence
@@ -145,7 +145,7 @@ def test_parts_and_resumed_parts_give_the_bytes_of_an_audit_in_memory(
         assert expected in files_of(tmp_path / f"b{part_rows}").values()
     assert files_of(tmp_path / "b90") == files_of(tmp_path / "a")
 
-    from fragility.scale import stream
+    from fragility.auditing import files as stream
 
     whole = stream.traced_part
 

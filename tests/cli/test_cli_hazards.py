@@ -142,7 +142,7 @@ def test_a_cut_line_is_not_read_as_missing_values(made, tmp_path):
 
 
 def test_quoted_line_ends_and_other_separators_are_no_cut_lines(tmp_path):
-    from fragility.scale.source import CsvFormat, open_source
+    from fragility.tables import CsvFormat, open_source
 
     frame = pd.DataFrame({"a": [1.5, 2.5], "b": ["two\nlines", 'a "quote"; and, more']})
     frame.to_csv(tmp_path / "rows.csv", index=False, sep=";", decimal=",", encoding="utf-16")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba")
 
+from fragility.engines import kernels
 from fragility.engines.states import StatesAsked
 from fragility.engines.trace import original_confidence
-from fragility.engines.trees import kernels
 from fragility.engines.trees.encoding import AVERAGE, SIGMOID, SOFTMAX
 from fragility.engines.trees.observed import Blank, Rules, probabilities
 from fragility.scores import (

@@ -154,7 +154,7 @@ def test_a_booster_keeps_its_categories_in_a_file(tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_threads_do_not_change_a_bit(family, monkeypatch):
-    from fragility.engines.trees import kernels
+    from fragility.engines import kernels
 
     case = fitted("credit_g", family, "raw")
     protocol = fg.Protocol.fit(case.model, case.X_train, space="raw")

@@ -158,7 +158,7 @@ def eight(numbers) -> dict[str, EvidenceRows]:
 )
 @settings(max_examples=25, deadline=None)
 def test_neighbours_threads_and_order_do_not_change_a_bit(eight, name, cuts, threads, order):
-    from fragility.engines.trees import kernels
+    from fragility.engines import kernels
 
     rows = eight[name]
     x, states = rows.dense(), kinds_of_states(rows, per_row=150)[0]

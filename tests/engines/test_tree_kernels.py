@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba")
 
-from fragility.engines.trees import encoding, kernels
+from fragility.engines import kernels
+from fragility.engines.trees import encoding
 from fragility.engines.trees.forest import Convention, TreeNodes, assemble
 from fragility.engines.trees.plan import Plan, States, tree_groups
 from fragility.engines.trees.prediction import raw_scores

@@ -397,7 +397,7 @@ def test_a_subclass_is_not_taken_for_its_parent(numbers):
 
 @pytest.mark.parametrize("name", ["lightgbm", "xgboost", "catboost", "random forest", "lightgbm 400 leaves"])
 def test_threads_and_neighbours_do_not_change_a_bit(name, numbers, monkeypatch):
-    from fragility.engines.trees import kernels
+    from fragility.engines import kernels
 
     X, y = numbers
     rows = np.random.default_rng(1).normal(size=(1500, 6))

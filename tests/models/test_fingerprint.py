@@ -43,12 +43,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVC
 
-from fragility._audit import audit
-from fragility._verify import verify
+from fragility.auditing.auditor import audit
 from fragility.libraries import family_of
 from fragility.models import Model
 from fragility.models.fingerprint import fingerprint
 from fragility.protocol import Protocol
+from fragility.verification.verifying import verify
 
 
 class Holder:

@@ -23,7 +23,7 @@ def address(tmp_path_factory) -> str:
     rows = whole_numbers(120, 1).to_numpy()
     report = fg.Report.of({"audits/three": one, "audits/two-classes": other}, rows=rows, by="x0:-2,2")
     said = {"author": "A. Author", "purpose": "annual review", "date": "2026-11-16", "signed_by": "ab12cd34ef567890"}
-    labelled = one.report(labels=small_labels(one), rows=rows, by=["x0:-2,2", "x1"], **said)
+    labelled = fg.Report.of(one, labels=small_labels(one), rows=rows, by=["x0:-2,2", "x1"], **said)
     folder = tmp_path_factory.mktemp("report")
     report.save(folder / "several.html")
     labelled.save(folder / "labelled.html")

@@ -64,7 +64,7 @@ def test_the_finding_comes_first_and_names_the_class_that_flips_early_most() -> 
     rare = [cert.id for cert in certs if cert.confidence >= 0.9 and cert.predicted == "defaulted"][:8]
     common = [cert.id for cert in certs if cert.confidence >= 0.9 and cert.predicted == "repaid"]
     kept = certs.take([own in {*rare, *common} for own in certs.table.column("id").to_pylist()])
-    report = with_flips(kept, {*rare[:7], *common[:2]}).report()
+    report = fg.Report.of(with_flips(kept, {*rare[:7], *common[:2]}))
     share = share_of(2, len(common))
     opening = report.markdown.split("## What was audited")[0]
     assert opening.startswith("# Fragility report: audit\n\n## The finding")
@@ -77,7 +77,7 @@ def test_the_finding_comes_first_and_names_the_class_that_flips_early_most() -> 
 
 def test_every_headline_share_has_its_interval() -> None:
     certs = small_audit(200)
-    report = certs.report(labels=small_labels(certs))
+    report = fg.Report.of(certs, labels=small_labels(certs))
     found = report.summary.audits[0].confident
     early = [cert for cert in certs if cert.confidence >= 0.9 and cert.flipped and cert.flip_budget <= 2]
     sure = sum(cert.confidence >= 0.9 for cert in certs)

@@ -100,7 +100,7 @@ def without_machine(report: fg.Report) -> fg.Report:
 @pytest.fixture(scope="module")
 def golden() -> fg.Report:
     certs = small_audit(60)
-    return without_machine(certs.report(name="golden", labels=small_labels(certs), risk=0.4))
+    return without_machine(fg.Report.of(certs, name="golden", labels=small_labels(certs), risk=0.4))
 
 
 @pytest.mark.parametrize("suffix", [".html", ".md", ".json"])
@@ -169,7 +169,7 @@ def hostile_report() -> fg.Report:
     model.feature_names_in_ = rows.columns.to_numpy(dtype=object)
     protocol = fg.Protocol.fit(model, training)
     certs = fg.audit(model, rows, protocol, ids=[f"{i}<i>{HOSTILE[:20]}" for i in range(80)], progress=False)
-    return certs.report(name=HOSTILE, verify=f"fragility verify {HOSTILE}", labels=small_labels(certs))
+    return fg.Report.of(certs, name=HOSTILE, verify=f"fragility verify {HOSTILE}", labels=small_labels(certs))
 
 
 def test_everything_from_data_is_text(tmp_path) -> None:
@@ -211,7 +211,7 @@ def test_markdown_and_page_say_the_same_numbers(golden) -> None:
 def test_the_size_does_not_grow_with_the_rows() -> None:
     certs = small_audit(2000, classes=3)
     many = fg.Certificates(pa.concat_tables([certs.table] * 60), certs.protocol, certs.manifest)
-    few, large = certs[:400].report(), many.report()
+    few, large = fg.Report.of(certs[:400]), fg.Report.of(many)
     sizes = [(len(report.html), len(report.markdown), len(json.dumps(report.to_dict()))) for report in (few, large)]
     assert all(after < 1.35 * before for before, after in zip(*sizes, strict=True))
     assert max(max(size) for size in sizes) < 2_000_000
@@ -224,7 +224,7 @@ def test_many_groups_and_classes_are_folded() -> None:
     model.n_features_in_ = 400
     rows = whole_numbers(60, 3, fields)
     certs = fg.audit(model, rows.to_numpy(), fg.Protocol.fit(model, rows.to_numpy(), depth=400), progress=False)
-    page = certs.report().html
+    page = fg.Report.of(certs).html
     assert len(page) < 2_000_000 and "and 340 more" in page and "10+" in page
 
 

@@ -44,7 +44,7 @@ def named_audit(**declared: object) -> fg.Certificates:
 
 
 def test_shares_by_a_column_are_those_of_share_by(certs, rows) -> None:
-    report = certs.report(rows=rows, by=["shop", "debt:-2,2"])
+    report = fg.Report.of(certs, rows=rows, by=["shop", "debt:-2,2"])
     shop, debt = report.summary.audits[0].segments
     assert shop == fg.share_by(certs, rows, by="shop") and debt == fg.share_by(certs, rows, by="debt:-2,2")
     assert [one.name for one in debt.segments] == ["under -2", "-2 to under 2", "2 or more"]
@@ -60,19 +60,19 @@ def test_shares_by_a_column_are_those_of_share_by(certs, rows) -> None:
 def test_the_headline_names_the_segment_that_flips_early_most(certs, rows) -> None:
     early = {str(cert.id) for cert in certs if cert.flipped and cert.flip_budget <= 2}
     marked = rows.assign(batch=["new" if str(own) in early else "old" for own in rows.index])
-    report = certs.report(rows=marked, by="batch")
+    report = fg.Report.of(certs, rows=marked, by="batch")
     worst = report.summary.audits[0].worst
     assert worst is not None and (worst.column, worst.name) == ("batch", "new")
     assert worst.flips_early.value == 1.0 and worst.rest.value == 0.0 and worst.difference.lower > 0.5
     count = worst.flips_early.count
     assert f"{count} of {count} confident predictions with batch new flip early, 100%" in report.markdown
-    plain = certs.report(rows=rows, by="shop")
+    plain = fg.Report.of(certs, rows=rows, by="shop")
     assert plain.summary.audits[0].worst is None
     assert "No predicted class flips early clearly more often than the others." in plain.markdown
 
 
 def test_cases_show_their_values_and_what_replaces_them(certs, rows) -> None:
-    report = certs.report(rows=rows)
+    report = fg.Report.of(certs, rows=rows)
     baseline = {column.name: column.baseline for column in certs.protocol.columns}
     for case in report.summary.audits[0].focus.cases:
         assert case.values is not None and len(case.values) == len(case.path)
@@ -83,8 +83,8 @@ def test_cases_show_their_values_and_what_replaces_them(certs, rows) -> None:
     first = report.summary.audits[0].focus.cases[0]
     assert f"{first.path[0]} ({first.values[0][0].value} → " in report.markdown
     assert "after the arrow, what replaces it when lost" in report.html
-    assert certs.report().summary.audits[0].focus.cases[0].values is None
-    assert "after the arrow" not in certs.report().html
+    assert fg.Report.of(certs).summary.audits[0].focus.cases[0].values is None
+    assert "after the arrow" not in fg.Report.of(certs).html
 
 
 def test_a_pipeline_needs_its_model_to_tell_what_replaces_a_value() -> None:
@@ -95,7 +95,7 @@ def test_a_pipeline_needs_its_model_to_tell_what_replaces_a_value() -> None:
     pipeline = make_pipeline(shared, LogisticRegression()).fit(X, y)
     protocol = fg.Protocol.fit(pipeline, X, groups={"who": ["age"], "loan": ["duration", *names]})
     certs = fg.audit(pipeline, X[:200], protocol, progress=False)
-    report = certs.report(rows=X[:200], model=pipeline, min_confidence=0.8)
+    report = fg.Report.of(certs, rows=X[:200], model=pipeline, min_confidence=0.8)
     told = report.summary.audits[0].focus.cases[0]
     found = {one.field: (one.value, one.becomes) for values in told.values for one in values}
     own = X.loc[int(told.id)]
@@ -104,7 +104,7 @@ def test_a_pipeline_needs_its_model_to_tell_what_replaces_a_value() -> None:
     groups = {group.name: dict(group.becomes) for group in report.summary.audits[0].protocol.groups}
     assert groups["who"] == {"age": f"{X['age'].mean():.6g}"} and set(groups["loan"]) == {"duration", *names}
     assert "becomes when lost" in report.markdown
-    alone = certs.report(rows=X[:200], min_confidence=0.8)
+    alone = fg.Report.of(certs, rows=X[:200], min_confidence=0.8)
     assert not any(group.becomes for group in alone.summary.audits[0].protocol.groups)
     assert "becomes when lost" not in alone.markdown
     assert all(not values for values in alone.summary.audits[0].focus.cases[0].values)
@@ -112,23 +112,23 @@ def test_a_pipeline_needs_its_model_to_tell_what_replaces_a_value() -> None:
 
 def test_rows_that_were_not_audited_are_refused(certs, rows) -> None:
     with pytest.raises(DataError, match=r"the rows given are not the ones that were audited: ids or values differ"):
-        certs.report(rows=rows.assign(debt=rows["debt"] + 1))
+        fg.Report.of(certs, rows=rows.assign(debt=rows["debt"] + 1))
     with pytest.raises(DataError, match=r"are not the ones that were audited"):
-        certs.report(rows=rows.iloc[:-1])
+        fg.Report.of(certs, rows=rows.iloc[:-1])
     with pytest.raises(DataError, match=r"by cuts rows by a column of theirs; give the rows that were audited too"):
-        certs.report(by="shop")
+        fg.Report.of(certs, by="shop")
     more = pd.concat([rows, rows.set_axis(range(1000, 1000 + ROWS))]).sample(frac=1, random_state=1)
-    assert certs.report(rows=more, by="shop").to_dict() == certs.report(rows=rows, by="shop").to_dict()
+    assert fg.Report.of(certs, rows=more, by="shop").to_dict() == fg.Report.of(certs, rows=rows, by="shop").to_dict()
     selection = certs.take(range(20))
-    assert selection.report(rows=rows).summary.audits[0].focus.cases[0].values is not None
+    assert fg.Report.of(selection, rows=rows).summary.audits[0].focus.cases[0].values is not None
     with pytest.raises(
         DataError, match=r"the rows given lack the audited row '\d+'; give the audited rows with the ids"
     ):
-        selection.report(rows=rows.iloc[200:])
+        fg.Report.of(selection, rows=rows.iloc[200:])
 
 
 def test_a_table_of_segments_without_the_models_fields_is_enough(certs, rows) -> None:
-    report = certs.report(rows=rows[["shop"]], by="shop")
+    report = fg.Report.of(certs, rows=rows[["shop"]], by="shop")
     assert report.summary.audits[0].segments == (fg.share_by(certs, rows, by="shop"),)
     assert "Their values are not shown: the rows given lack the field income." in report.markdown
 
@@ -160,7 +160,9 @@ def test_segments_of_two_audits_are_paired(certs, rows) -> None:
 
 
 def test_the_byline_is_what_was_said(certs) -> None:
-    report = certs.report(author="A. <b>Author</b>", purpose="annual review", date="2026-11-16", signed_by="ab12cd34")
+    report = fg.Report.of(
+        certs, author="A. <b>Author</b>", purpose="annual review", date="2026-11-16", signed_by="ab12cd34"
+    )
     line = "By A. <b>Author</b> · Purpose: annual review · 2026-11-16 · Signature of key ab12cd34 verified"
     assert line.replace("<", r"\<").replace(">", r"\>") in report.markdown
     assert "A. &lt;b&gt;Author&lt;/b&gt; · Purpose: annual review · 2026-11-16" in report.html
@@ -169,18 +171,18 @@ def test_the_byline_is_what_was_said(certs) -> None:
         "purpose": "annual review",
         "date": "2026-11-16",
     }
-    assert "Purpose" not in certs.report().markdown
+    assert "Purpose" not in fg.Report.of(certs).markdown
     with pytest.raises(DataError, match=r"one signing key of each of 1 audits was expected, got 2"):
-        certs.report(signed_by=["a", "b"])
+        fg.Report.of(certs, signed_by=["a", "b"])
 
 
 def test_a_stored_audit_names_the_command_that_opens_a_case(certs, rows, tmp_path) -> None:
     folder = certs.save(tmp_path / "my audit")
-    report = fg.open_audit(folder).report(rows=rows)
+    report = fg.Report.of(fg.open_audit(folder), rows=rows)
     case = report.summary.audits[0].focus.cases[0]
     assert f"fragility review '{folder}' --row {case.id}" in report.markdown
     assert 'id="case-1"' in report.html and 'href="#case-1"' in report.html
-    assert "fragility review" not in certs.report().markdown
+    assert "fragility review" not in fg.Report.of(certs).markdown
     assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["audits"][0]["confident"]["cases"][0]["values"]
 
 
@@ -191,14 +193,14 @@ def test_values_are_shown_as_text_whatever_they_hold() -> None:
     pipeline.steps.append(("model", LogisticRegression(max_iter=500)))
     pipeline.fit(X, y)
     certs = fg.audit(pipeline, X[:60], fg.Protocol.fit(pipeline, X), progress=False)
-    page = certs.report(rows=X[:60], by="purpose", model=pipeline).html
+    page = fg.Report.of(certs, rows=X[:60], by="purpose", model=pipeline).html
     assert "<script>alert(1)" not in page and "&lt;script&gt;alert(1)" in page
 
 
 def test_small_audits_of_arrays_take_their_rows_too() -> None:
     certs = small_audit(60)
     values = whole_numbers(60, 1).to_numpy()
-    case = certs.report(rows=values, by="x0").summary.audits[0].focus.cases[0]
+    case = fg.Report.of(certs, rows=values, by="x0").summary.audits[0].focus.cases[0]
     assert case.values is not None and case.values[0][0].field == case.path[0]
 
 

@@ -142,7 +142,7 @@ def searched(certs: fg.Certificates, *, exact: bool) -> fg.Certificates:
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_smaller_sets_and_failure_probabilities_are_told_where_the_audit_has_them(certs, exact: bool) -> None:
-    report = searched(certs, exact=exact).report()
+    report = fg.Report.of(searched(certs, exact=exact))
     found = report.summary.audits[0].everything.lattice
     assert found is not None and found.by_size == ((1, 299),) and (found.minimum, found.none_found) == (299, 1)
     assert found.fewer == sum(not c.flipped or c.flip_budget > 1 for c in certs if c.id)
@@ -162,7 +162,7 @@ def test_no_confident_prediction_makes_the_report_speak_of_all(certs) -> None:
 
 
 def test_one_row_is_enough(certs) -> None:
-    report = certs[:1].report(labels=small_labels(certs))
+    report = fg.Report.of(certs[:1], labels=small_labels(certs))
     assert report.summary.audits[0].everything.rows == 1
     assert "Too few" in report.markdown and report.html.count("<article") == 1
 
@@ -172,11 +172,11 @@ def test_a_protocol_without_fading_has_two_ways() -> None:
     found = numbers(certs)
     assert [loss.way for loss in found.confident.losses] == ["targeted", "independent"]
     assert found.confident.degradations == ()
-    assert "common failure is left out" in certs.report().markdown
+    assert "common failure is left out" in fg.Report.of(certs).markdown
 
 
 def test_a_declared_threshold_is_told() -> None:
-    told = small_audit(decision=0.75).report().markdown
+    told = fg.Report.of(small_audit(decision=0.75)).markdown
     assert "where its probability is at least 0.75" in told
 
 
@@ -224,13 +224,13 @@ def test_the_policy_is_that_of_the_same_rows(certs) -> None:
 def test_labels_must_cover_the_rows_and_be_classes(certs) -> None:
     labels = small_labels(certs)
     with pytest.raises(DataError, match=r"1 of the 300 audited rows have no label \(first: 5"):
-        certs.report(labels={own: label for own, label in labels.items() if own != 5})
+        fg.Report.of(certs, labels={own: label for own, label in labels.items() if own != 5})
     with pytest.raises(DataError, match=r"ids of the audit: 0 to 299; ids of the labels: 'x0' to 'x99'"):
-        certs.report(labels={f"x{own}": label for own, label in labels.items()})
+        fg.Report.of(certs, labels={f"x{own}": label for own, label in labels.items()})
     with pytest.raises(DataError, match=r"no label is one of the model's classes; labels run like '17'"):
-        certs.report(labels={own: 17 for own in labels})
+        fg.Report.of(certs, labels={own: 17 for own in labels})
     as_text = {str(own): label for own, label in labels.items()}
-    assert certs.report(labels=as_text).to_dict() == certs.report(labels=labels).to_dict()
+    assert fg.Report.of(certs, labels=as_text).to_dict() == fg.Report.of(certs, labels=labels).to_dict()
 
 
 # --- other baselines ----------------------------------------------------------------------------------------
@@ -252,16 +252,16 @@ def with_baselines(early: dict[str, int], rows: int = 100) -> fg.Certificates:
 
 def test_the_finding_under_other_baselines_is_told() -> None:
     plain = small_audit(100)
-    assert "depend on the baseline?" not in plain.report().markdown
-    assert plain.report().summary.audits[0].dependence is None
+    assert "depend on the baseline?" not in fg.Report.of(plain).markdown
+    assert fg.Report.of(plain).summary.audits[0].dependence is None
     own = fg.compare_baselines(declared_model(), whole_numbers(100, 1).to_numpy(), plain.protocol).figures[0]
     alike = with_baselines({"median": own.flip_within_two, "mean": own.flip_within_two})
-    told = alike.report().markdown
+    told = fg.Report.of(alike).markdown
     assert (
         "## Does the finding depend on the baseline?" in told and "The finding is stable across baselines: of" in told
     )
     other = with_baselines({"mean": 0})
-    report = other.report()
+    report = fg.Report.of(other)
     assert "This depends on the baseline: of" in report.markdown and "but 0% under mean" in report.markdown
     assert "| typical (declared) |" in report.markdown and 'id="baselines"' in report.html
     dependence = report.summary.audits[0].dependence
@@ -273,17 +273,20 @@ def test_the_finding_under_other_baselines_is_told() -> None:
 
 def test_what_to_make_reliable_first_is_told() -> None:
     certs, X = small_audit(100), whole_numbers(100, 1).to_numpy()
-    assert "reliable first" not in certs.report().markdown
+    assert "reliable first" not in fg.Report.of(certs).markdown
     found = fg.failure_probability(declared_model(), X, certs.protocol, 0.1)
-    report = certs.report(reliability=found)
+    report = fg.Report.of(certs, reliability=found)
     first = found.groups()["group"][0]
     assert "## What to make reliable first" in report.markdown and f"Make {first} reliable first: " in report.markdown
     assert "The rates were declared, not measured" in report.markdown and 'id="reliable"' in report.html
     document = report.to_dict()["audits"][0]["reliability"]
     assert document["lost"] == found.lost and document["kept"][0][0] == first and not document["recorded"]
-    assert "Make" not in certs.report(reliability=replace(found, p_flip=0 * found.p_flip, kept=0 * found.kept)).markdown
+    assert (
+        "Make"
+        not in fg.Report.of(certs, reliability=replace(found, p_flip=0 * found.p_flip, kept=0 * found.kept)).markdown
+    )
     with pytest.raises(DataError, match=r"the failure probabilities are of other rows or groups than the audit"):
-        certs[:50].report(reliability=found)
+        fg.Report.of(certs[:50], reliability=found)
     with pytest.raises(DataError, match=r"failure probabilities belong to one model"):
         fg.Report.of({"a": certs, "b": certs}, reliability=found)
 
@@ -322,21 +325,21 @@ def replace_ids(certs: fg.Certificates) -> fg.Certificates:
 
 def test_what_cannot_be_reported_is_refused(certs) -> None:
     with pytest.raises(DataError, match=r"the audit audit holds no certificates"):
-        certs[:0].report()
+        fg.Report.of(certs[:0])
     with pytest.raises(DataError, match=r"at least one audit"):
         fg.Report.of({})
     with pytest.raises(DataError, match=r"min_confidence must lie between 0 and 1, got 90"):
-        certs.report(min_confidence=90)
+        fg.Report.of(certs, min_confidence=90)
     with pytest.raises(DataError, match=r"risk must lie between 0 and 1, such as 0.02, got 0"):
-        certs.report(risk=0)
+        fg.Report.of(certs, risk=0)
     with pytest.raises(DataError, match=r"stress labels belong to one model"):
         fg.Report.of({"a": certs, "b": certs}, brittle=certs.table)
     with pytest.raises(DataError, match=r"one command to verify each of 1 audits was expected, got 2"):
-        certs.report(verify=["a", "b"])
+        fg.Report.of(certs, verify=["a", "b"])
 
 
 def test_the_summary_is_plain_json(certs) -> None:
-    document = certs.report(labels=small_labels(certs)).to_dict()
+    document = fg.Report.of(certs, labels=small_labels(certs)).to_dict()
     assert document["format"] == "fragility-report/1"
     assert json.loads(json.dumps(document, allow_nan=False)) == json.loads(json.dumps(document))
     audit = document["audits"][0]

@@ -4,8 +4,8 @@ Public names are used as ``fg.audit``, ``fg.Protocol`` and so on. The study also
 scores rows that are bound once, and it tries variants of formulas that a user has no reason to change.
 """
 
-from fragility._audit import Auditor, certified, claims_from, input_row_digests
 from fragility.arrays import DEFAULT_BYTE_BUDGET
+from fragility.auditing.auditor import Auditor, certified, claims_from, input_row_digests
 from fragility.calibration import scaled_probabilities
 from fragility.certificates import Claims
 from fragility.engines.blackbox import ENGINE as BLACKBOX

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from fragility.certificates.pictures import collapse_curve, plain_table, side_by_side
+from fragility.drawing.curve import collapse_curve, plain_table, side_by_side
+from fragility.drawing.svg import escaped
 from fragility.models import ClassLabel
-from fragility.svg import escaped
 from fragility.text import visible
 from fragility.words import MINIMUM, and_words, chance_in_words, flips_in_words
 

@@ -10,7 +10,6 @@ import operator
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any, overload
 
@@ -36,15 +35,15 @@ from fragility.certificates.lattice import (
 )
 from fragility.certificates.manifest import check_manifest
 from fragility.certificates.parts import PART_ROWS, cut
-from fragility.certificates.pictures import collapse_curve, plain_table, side_by_side
 from fragility.certificates.searched import join_block, most_exposed, split_block
 from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
 from fragility.certificates.table import check_schema, claims_of, table_of
+from fragility.drawing.curve import collapse_curve, plain_table, side_by_side
+from fragility.drawing.svg import escaped
 from fragility.errors import CertificateError
 from fragility.libraries import say_lacking
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
-from fragility.svg import escaped
 
 SHOWN_ROWS = 10
 RANKED_BY = ("exposure", "fds", "rcma", "independent_loss", "common_loss", "failure_probability")
@@ -488,21 +487,6 @@ class Certificates:
         table = plain_table(head, [_shown(cert) for cert in shown], numeric=(2, 3, 4))
         return f"{opening}<p>The {which} that rest on least:</p>{side_by_side(table, _worst_curve(shown[0]))}"
 
-    def report(self, **given: Any) -> Any:
-        """Return the report on these certificates: what a validator hands over, and what a notebook shows.
-
-        Parameters
-        ----------
-        **given : Any
-            What :meth:`Report.of` takes: ``name``, ``labels``, ``rows``, ``by`` ...
-
-        Returns
-        -------
-        Report
-            With ``html``, ``markdown``, ``to_dict()`` and ``save(path)``.
-        """
-        return report_on(self, **given)
-
     # --- files ------------------------------------------------------------------------------------------
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
@@ -584,12 +568,6 @@ def completed(
         "baselines": None if baselines is None else dict(baselines),
         "protocol_signature": protocol_signature,
     }
-
-
-def report_on(audit: Any, **given: Any) -> Any:
-    """Return the report on an audit, in memory or in a folder."""
-    # The report lies above the certificates. Like the package's door, this names it and loads it when it is used.
-    return import_module("fragility.report").Report.of(audit, **given)
 
 
 def check_ranked_by(by: str, protocol: Protocol, declared: LatticeDeclaration | None) -> None:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import Extent
-from fragility.certificates.collection import Certificates, as_int, check_ranked_by, report_on
+from fragility.certificates.collection import Certificates, as_int, check_ranked_by
 from fragility.certificates.dependence import BaselineComparison
 from fragility.certificates.folder import (
     content_of,
@@ -319,21 +319,6 @@ class StoredAudit:
             The figures that ``fragility compare`` prints.
         """
         return summarise(self, min_confidence=min_confidence, labels=labels)
-
-    def report(self, **given: Any) -> Any:
-        """Return the report on this audit, the one that its certificates in memory give.
-
-        Parameters
-        ----------
-        **given : Any
-            What :meth:`Report.of` takes: ``name``, ``labels``, ``rows``, ``by`` ...
-
-        Returns
-        -------
-        Report
-            With ``html``, ``markdown``, ``to_dict()`` and ``save(path)``.
-        """
-        return report_on(self, **given)
 
 
 def _position_of(own_id: Hashable, ids: pa.ChunkedArray) -> int:

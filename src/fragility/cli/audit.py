@@ -68,10 +68,10 @@ from fragility.words import and_words, artificial_in_words
 
 if TYPE_CHECKING:
     from fragility import fitting, scores
+    from fragility.auditing.making import Workers
     from fragility.certificates import AuditSummary, Extent
     from fragility.report import GivenRows
-    from fragility.scale.making import Workers
-    from fragility.scale.source import RowSource
+    from fragility.tables import RowSource
 
 Train = Annotated[
     Path | None,
@@ -326,12 +326,12 @@ def _workers(on: str | None, count: int | None) -> Workers | None:
             raise ClusterError("--workers says how many workers --on has; name the cluster with --on ray or --on spark")
         return None
     if on == "ray":
-        from fragility.scale.ray import RayWorkers, check_installed
+        from fragility.auditing.ray import RayWorkers, check_installed
 
         check_installed()
         return RayWorkers(count)
     if on == "spark":
-        from fragility.scale.spark import SparkWorkers, check_ready
+        from fragility.auditing.spark import SparkWorkers, check_ready
 
         check_ready()
         return SparkWorkers(count)

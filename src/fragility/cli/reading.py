@@ -36,7 +36,7 @@ from fragility.text import visible
 if TYPE_CHECKING:
     from fragility.certificates import AuditSummary
     from fragility.certificates.changes import AuditChanges
-    from fragility.scale.source import RowSource
+    from fragility.tables import RowSource
 
 Row = Annotated[str, typer.Option("--row", metavar="ID", help="The id of the row.", show_default=False)]
 By = Annotated[

@@ -34,7 +34,7 @@ from fragility.saving import checked_suffix
 
 if TYPE_CHECKING:
     from fragility.report import GivenRows, Report
-    from fragility.scale.source import RowSource
+    from fragility.tables import RowSource
 
 PART_ROWS = 100_000  # of which labels are read at a time
 

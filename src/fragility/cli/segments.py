@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from fragility.intervals import Share
     from fragility.protocol import Protocol
     from fragility.report.summary import PairedAudits
-    from fragility.scale.source import RowSource
     from fragility.segments import SegmentShares
+    from fragility.tables import RowSource
 
 ByColumns = Annotated[
     list[str] | None,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     import fragility as fg
-    from fragility.scale.source import RowSource
+    from fragility.tables import RowSource
 
 TAB = "\t"
 TAB_NAMES = ("tab", "\\t")  # a tab is hard to type in a shell
@@ -92,7 +92,7 @@ def _read_arrow(path: Path) -> pd.DataFrame:
     """Arrow files come in two layouts, with a footer (Feather, IPC file) and without (IPC stream)."""
     import pyarrow as pa
 
-    from fragility.scale.source import arrow_batches
+    from fragility.tables import arrow_batches
 
     with pa.memory_map(str(path)) as stream:
         schema, batches = arrow_batches(stream)
@@ -104,8 +104,8 @@ def _read_csv(path: Path, role: str, form: CsvFormat) -> pd.DataFrame:
     import pandas as pd
     import pyarrow as pa
 
-    from fragility.scale.source import CsvFormat as Form
-    from fragility.scale.source import check_csv_lines
+    from fragility.tables import CsvFormat as Form
+    from fragility.tables import check_csv_lines
 
     _check_inflated(path, role)
     _check_first_lines(path, role, form)
@@ -249,8 +249,8 @@ def check_many(data: str, form: CsvFormat, *, id_column: str | None, rows: str |
 
 def many_rows(data: str, protocol: Any, columns: Columns, *, rows: str | None, form: CsvFormat) -> RowSource:
     """Return rows to be read part by part."""
-    from fragility.scale.source import CsvFormat as Form
-    from fragility.scale.source import open_source
+    from fragility.tables import CsvFormat as Form
+    from fragility.tables import open_source
 
     return open_source(
         data,

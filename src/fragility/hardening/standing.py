@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fragility._audit import audit
+from fragility.auditing.auditor import audit
 from fragility.certificates import Certificates
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import BATCH_ROWS

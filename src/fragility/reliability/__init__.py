@@ -8,8 +8,8 @@ events    recorded outages, taken as they co-occurred
 failure   which of them for which row
 """
 
+from fragility.drawing.reliability import ReliabilityDisplay
 from fragility.reliability.failure import failure_probability
 from fragility.reliability.outcomes import FailureProbability
-from fragility.reliability.pictures import ReliabilityDisplay
 
 __all__ = ["FailureProbability", "ReliabilityDisplay", "failure_probability"]

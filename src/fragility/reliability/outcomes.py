@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.reliability.pictures import ReliabilityDisplay
+from fragility.drawing.reliability import ReliabilityDisplay
 from fragility.saving import save_report, without_nan
 from fragility.text import aligned
 from fragility.words import chance_in_words, first_in_words, lost_in_words

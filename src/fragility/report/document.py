@@ -1,4 +1,4 @@
-"""Report: what `fragility report`, `Certificates.report` and the demo hand out."""
+"""Report: what `fragility report` and the demo hand out."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from fragility.drawing.svg import readable
 from fragility.errors import DataError
 from fragility.files import write_text
 from fragility.reliability import FailureProbability
@@ -24,7 +25,6 @@ from fragility.report.summary import Byline, ReportSummary
 from fragility.saving import checked_suffix
 from fragility.segments import ByColumn
 from fragility.stress import BrittleLabels
-from fragility.svg import readable
 
 REPORT_FILE = "report.html"
 SUFFIXES = (".html", ".md", ".json")
@@ -36,17 +36,13 @@ RISK = 0.02
 class Report:
     """A report on one audit or several: one HTML file for people, the same as Markdown, and its numbers as JSON.
 
-    Made by :meth:`of` or by :meth:`Certificates.report`. The same audits give the same bytes; nothing is fetched when
-    it is opened, and its size does not grow with the number of rows.
+    Made by :meth:`of`. The same audits give the same bytes; nothing is fetched when it is opened, and its size does
+    not grow with the number of rows.
 
     Attributes
     ----------
     summary : ReportSummary
         Every number the report shows.
-
-    See Also
-    --------
-    Certificates.report : The report of one audit.
     """
 
     summary: ReportSummary

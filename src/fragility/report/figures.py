@@ -5,12 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fragility.certificates.pictures import collapse_curve
-from fragility.intervals import Share
-from fragility.report.case_words import case_sentence
-from fragility.report.phrases import percent
-from fragility.report.summary import AuditNumbers, Case, Loss, Quartiles, ReviewView, SetNumbers
-from fragility.svg import (
+from fragility.drawing.curve import collapse_curve
+from fragility.drawing.svg import (
     ACCENT,
     FLIP,
     INK,
@@ -30,6 +26,10 @@ from fragility.svg import (
     value_axis,
     words,
 )
+from fragility.intervals import Share
+from fragility.report.case_words import case_sentence
+from fragility.report.phrases import percent
+from fragility.report.summary import AuditNumbers, Case, Loss, Quartiles, ReviewView, SetNumbers
 
 WIDTH, LEFT, RIGHT = 440.0, 44.0, 424.0
 FLIP_WORDS = "var(--flip-text, currentColor)"

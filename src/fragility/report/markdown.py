@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from fragility.drawing.svg import readable
 from fragility.report.blocks import (
     Block,
     Cases,
@@ -22,7 +23,6 @@ from fragility.report.blocks import (
 from fragility.report.sections import sections_of
 from fragility.report.summary import ReportSummary
 from fragility.report.words import byline, title
-from fragility.svg import readable
 
 # An underscore inside a word is no emphasis, and names of fields are full of them.
 SPECIAL = re.compile(r"([\\`*\[\]<>|~&$]|(?<!\w)_|_(?!\w))")

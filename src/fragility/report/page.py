@@ -13,10 +13,10 @@ from importlib.resources import files
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from fragility.drawing.svg import readable
 from fragility.report.sections import sections_of
 from fragility.report.summary import ReportSummary
 from fragility.report.words import byline, title
-from fragility.svg import readable
 
 MARKER = '<meta name="generator" content="fragility report">'  # by it a later report knows an earlier one as its own
 

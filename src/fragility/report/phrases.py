@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fragility.drawing.svg import shortened
 from fragility.intervals import Difference, Share
-from fragility.svg import shortened
 
 LONGEST_NAME = 80
 LONGEST_IN_SENTENCE = 60

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fragility._audit import input_row_digests
+from fragility.auditing.auditor import input_row_digests
 from fragility.errors import DataError
 from fragility.evidence.replacements import (
     SAMPLE,

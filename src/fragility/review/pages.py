@@ -16,9 +16,9 @@ import pyarrow as pa
 from markupsafe import Markup, escape
 
 from fragility.certificates import Certificate, Certificates
+from fragility.drawing.review import Bar, Curve, bars, margin_curve
 from fragility.protocol import Protocol
 from fragility.report.words import operator_words
-from fragility.review.drawing import Bar, Curve, bars, margin_curve
 from fragility.review.history import DECISIONS, WORDS, CaseState, Entry, undone_by
 from fragility.review.queries import QueuedCase, QueuePage
 from fragility.review.rows import FieldLine

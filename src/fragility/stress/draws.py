@@ -33,7 +33,7 @@ from fragility.engines.trees.scoring import on_all_threads
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 DRAW_FORMAT = "fragility-draw/1"
-KERNELS = "fragility.engines.trees.kernels"
+KERNELS = "fragility.engines.kernels"
 ROWS_AT_ONCE = 256  # of a thread
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -79,7 +79,7 @@ def strikes(keys: Words, draws: Integers, positions: Integers, rate: float) -> B
 
 
 def _strike_compiled(keys: Words, offsets: Words, bound: np.uint64, out: Booleans) -> None:
-    from fragility.engines.trees.kernels import strike
+    from fragility.engines.kernels import strike
 
     flat = out.reshape(len(keys), offsets.size)
     on_all_threads(len(keys), ROWS_AT_ONCE, lambda span: strike(keys, offsets.ravel(), bound, span, flat))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fragility._verify import Check, told_checks
+from fragility.verification.verifying import Check, told_checks
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from typing import Protocol as Interface
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fragility._verify import MALFORMED, Check
 from fragility.canonical import digest_of
 from fragility.certificates import (
     Certificates,
@@ -41,6 +40,7 @@ from fragility.merkle import inclusion_proof, root_from_proof
 from fragility.protocol import Protocol
 from fragility.trust.outcome import Outcome
 from fragility.trust.signing import signed_predicate
+from fragility.verification.verifying import MALFORMED, Check
 
 FORMAT = "fragility-proof/1"
 FIELDS = (

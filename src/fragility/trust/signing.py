@@ -10,7 +10,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fragility._verify import Check, check_integrity
 from fragility.certificates import StoredAudit, identical, open_audit
 from fragility.envelopes import (
     CERTIFICATES_PREDICATE,
@@ -25,6 +24,7 @@ from fragility.files import JSON_LIMIT, read_bounded, write_text
 from fragility.trust.keys import is_signed_by, load_private_key, load_public_key, with_signature
 from fragility.trust.outcome import Outcome
 from fragility.trust.statements import audit_statement, protocol_statement
+from fragility.verification.verifying import Check, check_integrity
 
 SIGNATURE_FILE = "signature.dsse.json"
 SIGNATURE_SUFFIX = ".dsse.json"

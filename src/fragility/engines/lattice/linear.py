@@ -87,7 +87,7 @@ class LinearMarks:
         return np.asarray((removed != removed[:, :1]).any(axis=1).T)  # the same for all classes changes nothing
 
     def mark(self, x: Floats, original: int, jobs: Any, marks: Any, run: Any) -> None:
-        from fragility.engines.trees.kernels.subsets import mark_sums
+        from fragility.engines.kernels.subsets import mark_sums
 
         assert self._block is not None
         row, bits, lives, first_word = jobs

@@ -20,18 +20,18 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.engines.lattice.rule import FlipRule
-from fragility.engines.trees.encoding import AVERAGE, SIGMOID
-from fragility.engines.trees.engine import ensemble_of
-from fragility.engines.trees.forest import NO_LEVELS, Forest
-from fragility.engines.trees.kernels.lattice import (
+from fragility.engines.kernels.lattice import (
     expected_values,
     live_groups,
     mark_states,
     search_size,
     tree_bounds,
 )
-from fragility.engines.trees.kernels.subsets import FIRST_BITS, WORD_BITS
+from fragility.engines.kernels.subsets import FIRST_BITS, WORD_BITS
+from fragility.engines.lattice.rule import FlipRule
+from fragility.engines.trees.encoding import AVERAGE, SIGMOID
+from fragility.engines.trees.engine import ensemble_of
+from fragility.engines.trees.forest import NO_LEVELS, Forest
 from fragility.engines.trees.plan import plan_for
 from fragility.engines.trees.recoding import recoding_of
 from fragility.evidence import EvidenceRows

@@ -124,7 +124,7 @@ class Subsets:
 
     def minimal(self, i: int, largest: int, cap: int) -> tuple[Booleans, int]:
         """Return the failing sets without a failing proper subset, by size, at most ``cap``; and how many there are."""
-        from fragility.engines.trees.kernels.subsets import keep_minimal
+        from fragility.engines.kernels.subsets import keep_minimal
 
         words, live = self.words_of(i).copy(), int(self.lives[i])
         keep_minimal(words, live)
@@ -141,7 +141,7 @@ class Subsets:
 
     def probabilities(self, rates: Floats) -> tuple[Floats, Floats]:
         """Return (m,) the probability of a flip where group g fails at rates[g], and (m, G) its slope in each rate."""
-        from fragility.engines.trees.kernels.subsets import failure_probabilities
+        from fragility.engines.kernels.subsets import failure_probabilities
 
         m, n_groups = len(self.place), len(rates)
         by_bit = np.where(self.group >= 0, rates[np.maximum(self.group, 0)], 0.0)
@@ -251,7 +251,7 @@ def _bits_of(live: Booleans, lives: Integers) -> tuple[Integers, npt.NDArray[np.
 
 
 def _sizes(words: Words, first_word: Integers, lives: Integers, run: Workers) -> Integers:
-    from fragility.engines.trees.kernels.subsets import count_sizes
+    from fragility.engines.kernels.subsets import count_sizes
 
     counts = np.zeros((len(lives), MOST_LIVE + 1), dtype=np.int64)
     run(len(lives), lambda span, _: count_sizes(words, first_word, lives, counts, span))
@@ -259,7 +259,7 @@ def _sizes(words: Words, first_word: Integers, lives: Integers, run: Workers) ->
 
 
 def _listed(words: Words, live: int, smallest: int, largest: int, cap: int) -> Integers:
-    from fragility.engines.trees.kernels.subsets import list_subsets
+    from fragility.engines.kernels.subsets import list_subsets
 
     out = np.empty(cap, dtype=np.int64)
     return out[: list_subsets(words, live, smallest, largest, out)]
@@ -274,7 +274,7 @@ def _as_groups(states: Integers, group: Integers, n_groups: int) -> Booleans:
 
 
 def _cores() -> int:
-    from fragility.engines.trees.kernels import THREADS
+    from fragility.engines.kernels import THREADS
 
     return THREADS
 

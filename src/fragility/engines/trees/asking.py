@@ -43,7 +43,7 @@ class Sides(NamedTuple):
 
 def sides_of(forest: Forest, recoding: Recoding, rows: EvidenceRows) -> Sides:
     """Return the sides of the cells of some rows when groups are removed."""
-    from fragility.engines.trees.kernels import baseline_ways
+    from fragility.engines.kernels import baseline_ways
 
     baseline = recoding.recoded(rows.baseline)
     zero_missing = bool(sp.issparse(rows.matrix)) and forest.absent_missing
@@ -64,7 +64,7 @@ def sides_of(forest: Forest, recoding: Recoding, rows: EvidenceRows) -> Sides:
 
 def state_scorer(forest: Forest, sides: Sides) -> ScoreStates:
     """Return the scoring function of a forest: bit planes for small and oblivious trees, walks for deep ones."""
-    import fragility.engines.trees.kernels as kernels
+    import fragility.engines.kernels as kernels
 
     small = forest.most_leaves <= kernels.MAX_LEAVES or forest.oblivious
     few = len(forest.test_column) * 8 * kernels.WORDS <= DECISION_BYTES
@@ -72,13 +72,13 @@ def state_scorer(forest: Forest, sides: Sides) -> ScoreStates:
 
 
 def _bit_planes(forest: Forest, sides: Sides) -> ScoreStates:
-    from fragility.engines.trees.kernels import BLOCK, score_row_states
+    from fragility.engines.kernels import BLOCK, score_row_states
 
     return _scorer(forest, sides, BLOCK, score_row_states, networks_of(forest))
 
 
 def _walks(forest: Forest, sides: Sides) -> ScoreStates:
-    from fragility.engines.trees.kernels import WALK_BLOCK, walk_row_states
+    from fragility.engines.kernels import WALK_BLOCK, walk_row_states
 
     plan = plain_plan(forest, len(sides.baseline), sides.zero_missing)
     packed = pack_nodes(forest, plan._replace(test_base=sides.test_base, rounding=sides.rounding))

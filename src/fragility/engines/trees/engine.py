@@ -100,7 +100,7 @@ def _chunk_size(width: int, protocol: Protocol, n_rows: int) -> int:
 
 
 def _threads() -> int:
-    import fragility.engines.trees.kernels as kernels
+    import fragility.engines.kernels as kernels
 
     return kernels.THREADS
 
@@ -219,7 +219,7 @@ class _Scorer:
 
     def fill(self, x: Floats, out: Blank, order: Integers) -> None:
         """Fill the trace of a block of rows; order: (n, places), to be filled too."""
-        from fragility.engines.trees.kernels import observe_path_and_grid, observe_removals
+        from fragility.engines.kernels import observe_path_and_grid, observe_removals
 
         path_support = np.empty_like(out.path_margin)
         observe_removals(self.score(x, self.in_order[: len(x)], self.first), self.rules, out, (order, path_support))

@@ -101,7 +101,7 @@ def assemble(
 
     sets: the categories that category tests ask for; a test's threshold is its place in this list.
     """
-    from fragility.engines.trees.kernels import preorder
+    from fragility.engines.kernels import preorder
 
     if not trees:
         raise EngineError("the ensemble has no trees")

@@ -46,7 +46,7 @@ class States(NamedTuple):
 
 
 def plan_for(forest: Forest, recoding: Recoding, rows: EvidenceRows, protocol: Protocol) -> Plan:
-    from fragility.engines.trees.kernels import baseline_ways
+    from fragility.engines.kernels import baseline_ways
 
     baseline = recoding.recoded(rows.baseline)
     zero_missing = bool(sp.issparse(rows.matrix)) and forest.absent_missing
@@ -86,7 +86,7 @@ def plain_plan(forest: Forest, n_columns: int, sparse: bool) -> Plan:
 
 def tree_groups(forest: Forest, group: npt.NDArray[np.uint32], n_groups: int) -> npt.NDArray[np.uint8]:
     """Return (G, trees): 1 where a tree asks about a group."""
-    from fragility.engines.trees.kernels import groups_asked
+    from fragility.engines.kernels import groups_asked
 
     tests, starts = (
         (forest.level_test, forest.level_start) if forest.oblivious else (forest.node_test, forest.tree_start)

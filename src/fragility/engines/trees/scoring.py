@@ -34,7 +34,7 @@ Share: TypeAlias = Callable[[int, int, Callable[[tuple[int, int]], None]], None]
 
 def scorer_of(forest: Forest, plan: Plan, share: Share) -> Score:
     """Return the scoring function of a forest: bit planes for small and oblivious trees, walks for deep ones."""
-    import fragility.engines.trees.kernels as kernels
+    import fragility.engines.kernels as kernels
 
     if not (kernels.score_states.signatures or kernels.walk_states.signatures):
         logger.info("loading the tree kernels; the first use on a machine compiles them, which takes some seconds")
@@ -43,20 +43,20 @@ def scorer_of(forest: Forest, plan: Plan, share: Share) -> Score:
 
 def rows_of_block(forest: Forest) -> int:
     """Return how many rows the kernel of a forest takes together."""
-    import fragility.engines.trees.kernels as kernels
+    import fragility.engines.kernels as kernels
 
     return kernels.BLOCK if _fits_planes(forest) else kernels.WALK_BLOCK
 
 
 def _fits_planes(forest: Forest) -> bool:
-    from fragility.engines.trees.kernels import MAX_LEAVES, WORDS
+    from fragility.engines.kernels import MAX_LEAVES, WORDS
 
     small = forest.most_leaves <= MAX_LEAVES or forest.oblivious
     return small and 3 * len(forest.test_column) * 8 * WORDS <= DECISION_BYTES
 
 
 def bit_planes(forest: Forest, plan: Plan, share: Share) -> Score:
-    from fragility.engines.trees.kernels import BLOCK, score_states
+    from fragility.engines.kernels import BLOCK, score_states
 
     networks = networks_of(forest)
 
@@ -69,7 +69,7 @@ def bit_planes(forest: Forest, plan: Plan, share: Share) -> Score:
 
 
 def walks(forest: Forest, plan: Plan, share: Share) -> Score:
-    from fragility.engines.trees.kernels import WALK_BLOCK, walk_states
+    from fragility.engines.kernels import WALK_BLOCK, walk_states
 
     packed = pack_nodes(forest, plan)
 
@@ -95,7 +95,7 @@ def in_this_thread(n: int, block: int, run: Callable[[tuple[int, int]], None]) -
 
 def on_all_threads(n: int, block: int, run: Callable[[tuple[int, int]], None]) -> None:
     """Run the rows in spans of whole blocks on all threads; what a row gets does not depend on its span."""
-    from fragility.engines.trees.kernels import THREADS
+    from fragility.engines.kernels import THREADS
 
     blocks = max(-(-n // block), 1)
     spans = min(blocks, SPANS_PER_THREAD * THREADS)
@@ -127,7 +127,7 @@ class Networks(NamedTuple):
 
 
 def networks_of(forest: Forest) -> Networks:
-    from fragility.engines.trees.kernels import LANES, MAX_LEAVES, build_networks
+    from fragility.engines.kernels import LANES, MAX_LEAVES, build_networks
 
     sequence, sequence_start = _sequence_of(forest)
     gates, gate_start, plane_slots, plane_start = build_networks(forest.node_test, forest.node_right, forest.tree_start)
@@ -161,7 +161,7 @@ def _aligned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _sequence_of(forest: Forest) -> tuple[Integers, Integers]:
     """Return the trees of each output in order, filled up to whole groups, and where each output begins."""
-    from fragility.engines.trees.kernels import TOGETHER
+    from fragility.engines.kernels import TOGETHER
 
     parts = []
     for output in range(len(forest.base) if forest.leaf_value.shape[1] == 1 else 1):
@@ -186,7 +186,7 @@ def pack_nodes(forest: Forest, plan: Plan) -> PackedNodes:
     the largest float32 that is <= t. Eight bytes a node instead of sixteen make the walk nearly twice as fast: it waits
     for memory most of the time.
     """
-    from fragility.engines.trees.kernels import LANES, fill_nodes
+    from fragility.engines.kernels import LANES, fill_nodes
 
     column_bits = max(len(plan.baseline) - 1, 1).bit_length()
     small = plan.single and forest.most_nodes << (COLUMN_SHIFT + column_bits) < 2**31

@@ -1,0 +1,178 @@
+"""compare_baselines: does what an audit found depend on the value that replaces lost evidence?"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
+from fragility.auditing.auditor import Auditor, claims_from
+from fragility.certificates import (
+    COMPARED_CLAIMS,
+    BaselineComparison,
+    Certificates,
+    comparison_table,
+    rows_to_compare,
+)
+from fragility.engines.blackbox import ENGINE as BLACKBOX
+from fragility.errors import CertificateError, FragilityError, ProtocolError
+from fragility.evidence import EvidenceRows
+from fragility.evidence.agreement import BATCH_ROWS, original_class
+from fragility.ids import places_by_id
+from fragility.models import Model
+from fragility.protocol import Protocol, bind
+
+OneBaseline: TypeAlias = tuple[Integers, Floats]  # (n,) flip budgets and exposures
+
+
+def compare_baselines(
+    model: Any,
+    X: Any,
+    protocol: Protocol,
+    *,
+    certificates: Certificates | None = None,
+    ids: Any = None,
+    engine: str = "auto",
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+) -> BaselineComparison:
+    """Compute the headline figures of an audit again under every other baseline that the model admits.
+
+    At most 500 confident rows are taken, by a hash of their ids. Each further baseline costs a trace of these rows: for
+    a model that can only be asked, up to 500 times ``protocol.states_per_row`` evaluations.
+
+    Parameters
+    ----------
+    model : estimator, pipeline, booster or Model
+        The fitted classifier; whatever :meth:`Model.wrap` takes.
+    X : array or table of shape (n, d)
+        The raw rows, as the model takes them.
+    protocol : Protocol
+        The declared baseline, and the others: ``protocol.alternatives``, among ``typical``, ``median``, ``missing`` and
+        ``mean``.
+    certificates : Certificates, optional
+        The audit of these rows under ``protocol``, so that they are not traced again under the declared baseline;
+        :meth:`Certificates.with_baselines` then keeps the comparison with them.
+    ids : sequence, optional
+        One distinct id per row, as in :func:`audit`.
+    engine : str, default="auto"
+        As in :func:`audit`.
+    byte_budget : int, default=256 MiB
+        As in :func:`audit`.
+
+    Returns
+    -------
+    BaselineComparison
+        The figures under each baseline, the rows that flip within two groups under all of them, and whether the finding
+        is stable or depends on the baseline.
+
+    Raises
+    ------
+    FragilityError
+        The protocol has no other baseline, no row is confident, or the certificates are of other rows.
+
+    See Also
+    --------
+    Protocol.with_baseline : The same protocol under another baseline.
+
+    Examples
+    --------
+    >>> import fragility as fg
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> X, y = fg.load_credit_g()
+    >>> X = X.select_dtypes("number")
+    >>> model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[:700], y[:700])
+    >>> found = fg.compare_baselines(model, X[700:], fg.Protocol.fit(model, X[:700]))
+    >>> found.baselines, found.verdict
+    (('typical', 'median', 'mean'), 'stable')
+    """
+    if not protocol.alternatives:
+        raise ProtocolError("the protocol stores no other baseline that the model admits, so there is none to compare")
+    rows = bind(Model.wrap(model), X, protocol, ids)
+    if certificates is None:
+        few = rows.take(_chosen(rows.ids, _confidence(rows, protocol)))
+        used, own = _claims_under(few, protocol, engine, byte_budget)
+    else:
+        _check_same_audit(certificates, rows, protocol)
+        table = certificates.table.select(list(COMPARED_CLAIMS))
+        table = table.take(pa.array(_chosen(table.column("id").to_pylist(), table.column("confidence").to_numpy())))
+        few, used, own = rows.take(_places(table, rows)), certificates.engine, stated_claims(table)
+    return compare_rows(few, protocol, own, used, byte_budget)
+
+
+def _chosen(ids: Sequence[Hashable], confidence: Floats) -> list[int]:
+    chosen = rows_to_compare(ids, confidence).tolist()
+    if not chosen:
+        raise CertificateError("no prediction is confident, so there is no finding to compare across baselines")
+    return list(chosen)
+
+
+def _confidence(rows: EvidenceRows, protocol: Protocol) -> Floats:
+    """Return (n,) the probability of each row's predicted class."""
+    found = []
+    for start in range(0, len(rows), BATCH_ROWS):
+        p = rows.predict(rows.dense(start, start + BATCH_ROWS))
+        predicted = original_class(rows, p, protocol.resolution, slice(start, start + len(p)))
+        found.append(p[np.arange(len(p)), predicted])
+    return np.concatenate(found)
+
+
+def _check_same_audit(certificates: Certificates, rows: EvidenceRows, protocol: Protocol) -> None:
+    if certificates.protocol.digest != protocol.digest:
+        raise CertificateError("the certificates were made under another protocol; give the protocol of the audit")
+    if certificates.manifest["model"]["fingerprint"] != rows.model.fingerprint:
+        raise CertificateError("the certificates are of another model; give the model of the audit")
+
+
+def _places(table: pa.Table, rows: EvidenceRows) -> list[int]:
+    places, missing = places_by_id(table.column("id").to_pylist(), rows.ids)
+    if missing:
+        raise CertificateError(f"row {missing[0]!r} of the certificates is not among the rows given")
+    return list(places.tolist())
+
+
+def stated_claims(table: pa.Table) -> OneBaseline:
+    """Return what certificates say of their own baseline."""
+    budgets, exposures = (table.column(name).to_numpy() for name in ("flip_budget", "exposure"))
+    return np.asarray(budgets, dtype=np.int64), np.asarray(exposures, dtype=np.float64)
+
+
+def compare_rows(
+    rows: EvidenceRows, protocol: Protocol, own: OneBaseline, engine: str, byte_budget: int
+) -> BaselineComparison:
+    """Compare rows that are bound under the declared baseline; own: their claims under it, made by ``engine``."""
+    others = engine if engine == BLACKBOX else "auto"  # another baseline may be in a space that this engine cannot read
+    claims = [(protocol.baseline, *own)]
+    for name in protocol.alternatives:
+        other = protocol.with_baseline(name)
+        claims.append((name, *_claims_under(bound_under(rows, other), other, others, byte_budget)[1]))
+    baselines = tuple(name for name, *_ in claims)
+    return BaselineComparison(comparison_table(rows.ids, claims), baselines, protocol.depth)
+
+
+def bound_under(rows: EvidenceRows, protocol: Protocol) -> EvidenceRows:
+    """Return the same raw rows, bound under another protocol for the same model."""
+    return bind(rows.model, rows.source.native, protocol, rows.ids)
+
+
+def _claims_under(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int) -> tuple[str, OneBaseline]:
+    """Return the engine that was used, and what it found."""
+    auditor = Auditor.of(rows, protocol, engine, byte_budget)
+    claims = claims_from(auditor.trace(rows), rows, protocol)
+    return auditor.engine, (claims.flip_budget, claims.exposure)
+
+
+def compare_if_possible(
+    rows: EvidenceRows, protocol: Protocol, own: OneBaseline, engine: str, byte_budget: int
+) -> BaselineComparison | None:
+    """Compare rows of an audit whose user did not ask for it; None, with a warning, where another baseline fails."""
+    try:
+        return compare_rows(rows, protocol, own, engine, byte_budget)
+    except FragilityError as error:
+        warnings.warn(f"the finding was not compared under other baselines: {error}", stacklevel=4)
+        return None

@@ -1,0 +1,57 @@
+"""Compiled kernels of the tree engine: flat arrays in, arrays out.
+
+Two formulations of the same question, "which leaf does each state of each row reach?":
+
+Bit planes (``planes``, for trees of up to 256 leaves and for oblivious trees). 512 rows are one vector of 8 words. For
+each distinct test one bit a row says whether the row goes right (``decisions``). A tree is a network of ANDs over those
+bits (``layout``): the rows that reach a node, split into those that go left and right. The numbers of the leaves are
+read back as bit planes, transposed to one byte a row, and look up the leaf values. A state differs from x only in the
+bits of the tests whose group it moves, so it costs one pass through the networks of the trees that ask about such a
+group.
+
+State sets (``walks``, for deep trees). One walk a row and tree carries a 64-bit set of states; it splits only at nodes
+where x and the baseline part.
+
+Both again for rows that have states of their own (``row_states``, ``row_walks``), for labels, orders and searches: the
+lanes of a vector, and the bits of a set, are then states of one row or a few.
+
+What a block's raw sums say (``observing``): link, margin, class, order of removal, first flip. The sums of all states
+are held for one block of rows at a time.
+
+Entry points are called in several threads, each on its own rows; a row's sums run in tree order, so no bit depends on
+the number of threads. Named tuples of arrays (Forest, Plan, ...) are taken apart before a loop begins: inside it, each
+access counts references to every array of the tuple, in all threads at once, and costs more than the loop's own work.
+"""
+
+from fragility.engines.kernels.cells import baseline_ways
+from fragility.engines.kernels.compiling import LANES, THREADS, TOGETHER
+from fragility.engines.kernels.decisions import BLOCK, WORDS
+from fragility.engines.kernels.drawing import strike
+from fragility.engines.kernels.layout import MAX_LEAVES, build_networks, fill_nodes, groups_asked, preorder
+from fragility.engines.kernels.observing import observe_path_and_grid, observe_removals
+from fragility.engines.kernels.planes import score_states
+from fragility.engines.kernels.row_states import score_row_states
+from fragility.engines.kernels.row_walks import walk_row_states
+from fragility.engines.kernels.walks import WALK_BLOCK, walk_states
+
+__all__ = [
+    "BLOCK",
+    "LANES",
+    "MAX_LEAVES",
+    "THREADS",
+    "TOGETHER",
+    "WALK_BLOCK",
+    "WORDS",
+    "baseline_ways",
+    "build_networks",
+    "fill_nodes",
+    "groups_asked",
+    "observe_path_and_grid",
+    "observe_removals",
+    "preorder",
+    "score_row_states",
+    "score_states",
+    "strike",
+    "walk_row_states",
+    "walk_states",
+]

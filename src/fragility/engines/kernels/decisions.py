@@ -1,0 +1,184 @@
+"""Decisions: for each test of a forest one bit a row, for a block of rows at one severity.
+
+A block is BLOCK rows; the decisions of a test are WORDS words of 64 rows each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fragility.engines.kernels.cells import compared_cell, goes_right
+from fragility.engines.kernels.compiling import helper, join_rows
+from fragility.engines.trees.encoding import KIND, NAN_RIGHT, NARROW, WHOLE
+from fragility.evidence import STEP
+
+WORDS = 8
+BLOCK = 64 * WORDS  # rows evaluated together
+COLUMNS_AT_ONCE = 8  # of a row while a block is copied: one line of the cache
+RANK_TESTS = 24  # a column with more tests is decided by the rank of its cells
+ONE = np.uint64(1)
+NONE = np.uint64(0)
+ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+@helper
+def take_block(matrix: Any, start: int, cells: Any) -> None:
+    """Copy the block's rows of matrix (n, d) to cells (d, BLOCK); the last row stands in beyond the end."""
+    for first in range(0, matrix.shape[1], COLUMNS_AT_ONCE):
+        last = min(first + COLUMNS_AT_ONCE, matrix.shape[1])
+        for row in range(BLOCK):
+            source = min(start + row, len(matrix) - 1)
+            for column in range(first, last):
+                cells[column, row] = matrix[source, column]
+
+
+@helper
+def decide_block(forest: Any, plan: Any, cells: Any, severity: float, here: Any, decisions: Any) -> None:
+    """Fill decisions (T, WORDS) of a block, cells (d, BLOCK), at one severity below 1 of every group.
+
+    here: the decisions of x itself, which a column that cannot be interpolated shares until it jumps; filled already,
+    except at severity 0.
+    """
+    column_start, flags = forest.column_start, forest.test_flags
+    tests = (forest.test_threshold, flags, forest.set_start, forest.set_words)
+    baseline, stepwise, test_base = plan.baseline, plan.stepwise, plan.test_base
+    rounding, zero_missing = plan.rounding, plan.zero_missing
+    compared, ranks = np.empty(BLOCK), np.empty(BLOCK, dtype=np.int64)
+    for column in range(len(column_start) - 1):
+        first, last = column_start[column], column_start[column + 1]
+        if severity > 0.0 and stepwise[column]:
+            _jump_column(first, last, severity >= STEP, test_base, here, decisions)
+        elif first < last:
+            _stress_column(cells[column], baseline[column], severity, compared)
+            _round_column(compared, rounding[column], zero_missing)
+            _decide_column(tests, first, last, compared, ranks, decisions)
+
+
+@helper
+def _jump_column(first: int, last: int, jumped: bool, test_base: Any, here: Any, decisions: Any) -> None:
+    """Fill the bits of a column that cannot be interpolated: those of the baseline if it has jumped, else of x."""
+    for test in range(first, last):
+        for w in range(WORDS):
+            decisions[test, w] = (ALL if test_base[test] else NONE) if jumped else here[test, w]
+
+
+@helper
+def _stress_column(cells: Any, baseline: float, severity: float, out: Any) -> None:
+    """Fill ``out`` with a column of the block at one severity below 1: ``stressed_cell`` without its branches."""
+    jumped = baseline if severity >= STEP else np.nan  # where a missing cell goes
+    if severity <= 0.0:
+        for row in range(BLOCK):
+            out[row] = cells[row]
+    else:
+        for row in range(BLOCK):
+            x = cells[row]
+            out[row] = jumped if x != x else x + severity * (baseline - x)
+
+
+@helper
+def _round_column(cells: Any, rounding: int, zero_missing: bool) -> None:
+    """Turn a column of the block into what the library compares, in loops without branches."""
+    if zero_missing:
+        for row in range(BLOCK):
+            cells[row] = compared_cell(cells[row], 0, True)
+    if rounding & WHOLE:
+        for row in range(BLOCK):
+            cells[row] = np.rint(cells[row])
+    if rounding & NARROW:
+        for row in range(BLOCK):
+            cells[row] = np.float64(np.float32(cells[row]))
+
+
+@helper
+def _decide_column(tests: Any, first: int, last: int, cells: Any, ranks: Any, decisions: Any) -> None:
+    """Fill the bits of the tests first..last, which are those of one column; tests: (threshold, flags, sets).
+
+    ranks: (BLOCK,) scratch.
+    """
+    threshold, flags, _, _ = tests
+    kinds = 0
+    for test in range(first, last):
+        kinds |= flags[test] & KIND
+    if kinds:
+        for test in range(first, last):
+            _decide_by_test(tests, test, cells, decisions)
+        return
+    if last - first > RANK_TESTS:
+        _decide_by_rank(threshold, first, last, cells, ranks, decisions)
+    else:
+        for test in range(first, last):
+            _compare(cells, threshold[test], test, decisions)
+    _route_missing(flags, first, last, cells, decisions)
+
+
+@helper
+def _decide_by_test(tests: Any, test: int, cells: Any, decisions: Any) -> None:
+    """Fill the bits of one test of any kind."""
+    threshold, flags, set_start, set_words = tests
+    for w in range(WORDS):
+        word = NONE
+        for bit in range(64):
+            way = goes_right(cells[64 * w + bit], threshold[test], flags[test], set_start, set_words)
+            word |= np.uint64(way) << np.uint64(bit)
+        decisions[test, w] = word
+
+
+@helper
+def _compare(cells: Any, threshold: float, test: int, decisions: Any) -> None:
+    """Fill the bits of one numeric test; a missing cell goes left for now."""
+    for w in range(WORDS):
+        word = NONE
+        for bit in range(64):
+            word |= np.uint64(cells[64 * w + bit] > threshold) << np.uint64(bit)
+        decisions[test, w] = word
+
+
+@helper
+def _decide_by_rank(threshold: Any, first: int, last: int, cells: Any, ranks: Any, decisions: Any) -> None:
+    """v > t_i for all i below v's rank: mark each row at its rank, then OR downward."""
+    _rank_cells(threshold, first, last, cells, ranks)
+    for test in range(first, last):
+        for w in range(WORDS):
+            decisions[test, w] = NONE
+    for row in range(BLOCK):
+        if ranks[row] > first:
+            decisions[ranks[row] - 1, row >> 6] |= ONE << np.uint64(row & 63)
+    for test in range(last - 2, first - 1, -1):
+        join_rows(decisions, test, test + 1)
+
+
+@helper
+def _rank_cells(threshold: Any, first: int, last: int, cells: Any, ranks: Any) -> None:
+    """Fill ``ranks`` (BLOCK,): the first of the tests first..last whose threshold is not below v; ``first`` for NaN.
+
+    All rows halve the same range at the same time, so that each step is one loop over vectors of rows.
+    """
+    ranks[:] = first
+    size = last - first
+    while size > 1:
+        half = size >> 1
+        for row in range(BLOCK):
+            ranks[row] += half if cells[row] > threshold[np.uint64(ranks[row] + half - 1)] else 0
+        size -= half
+    for row in range(BLOCK):
+        ranks[row] += 1 if cells[row] > threshold[np.uint64(ranks[row])] else 0
+
+
+@helper
+def _route_missing(flags: Any, first: int, last: int, cells: Any, decisions: Any) -> None:
+    """NaN > t is false, so missing cells sit on the left; move those whose default is right."""
+    missing_cells = 0
+    for row in range(BLOCK):
+        missing_cells += cells[row] != cells[row]
+    if missing_cells == 0:
+        return
+    for w in range(WORDS):
+        missing = NONE
+        for bit in range(64):
+            v = cells[64 * w + bit]
+            missing |= np.uint64(v != v) << np.uint64(bit)
+        for test in range(first, last):
+            if flags[test] & NAN_RIGHT:
+                decisions[test, w] |= missing

@@ -1,0 +1,129 @@
+"""Preparing trees: nodes in preorder, and a tree as a network of ANDs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fragility.engines.kernels.compiling import entry, helper
+from fragility.engines.trees.encoding import BASELINE_RIGHT, COLUMN_SHIFT
+
+PLANES = 8  # bits of a leaf's number
+MAX_LEAVES = 2**PLANES  # of a tree in the bit-plane form: a leaf number is one byte a row
+
+
+@entry
+def preorder(left: Any, right: Any, leaf: Any) -> Any:
+    """Return the nodes of a tree in preorder, left child first; left, right, leaf (nodes,), node 0 is the root."""
+    order = np.empty(len(leaf), dtype=np.int64)
+    stack = np.empty(len(leaf) + 1, dtype=np.int64)
+    stack[0] = 0
+    depth = 1
+    count = 0
+    while depth > 0:
+        depth -= 1
+        node = stack[depth]
+        order[count] = node
+        count += 1
+        if not leaf[node]:
+            stack[depth] = right[node]
+            stack[depth + 1] = left[node]
+            depth += 2
+    return order[:count]
+
+
+@entry
+def groups_asked(test: Any, start: Any, group: Any, asked: Any) -> None:
+    """Mark in ``asked`` (G, trees) the groups that each tree asks about.
+
+    test: of every node of the trees, negative: none. start: (trees+1,) where a tree's begin. group: (T,) of each test.
+    """
+    for tree in range(len(start) - 1):
+        for node in range(start[tree], start[tree + 1]):
+            if test[node] >= 0:
+                asked[group[test[node]], tree] = 1
+
+
+@entry
+def fill_nodes(forest: Any, test_base: Any, threshold: Any, column_bits: int, nodes: Any) -> None:
+    """Fill ``nodes`` (N,), records of threshold and word (see ``encoding``); threshold: (T,) in their precision."""
+    node_test, node_right = forest.node_test, forest.node_right
+    column, flags = forest.test_column, forest.test_flags
+    for node in range(len(nodes)):
+        test = node_test[node]
+        if test < 0:
+            nodes[node].threshold = 0.0
+            nodes[node].word = test
+        else:
+            steps = np.int64(node_right[node]) - node
+            word = steps << (COLUMN_SHIFT + column_bits) | np.int64(column[test]) << COLUMN_SHIFT
+            nodes[node].threshold = threshold[test]
+            nodes[node].word = word | (BASELINE_RIGHT if test_base[test] else 0) | np.int64(flags[test])
+
+
+@entry
+def build_networks(node_test: Any, node_right: Any, tree_start: Any) -> Any:
+    """Return (gates, gate_start, plane_slots, plane_start): the trees as networks of ANDs.
+
+    gates: (inner nodes, 3) slot of the node, slot of its right child, test; slots number a tree's nodes in preorder.
+    gate_start: (trees+1,). plane_slots, plane_start[tree, j]: the nodes whose union is the rows with bit j in their
+    leaf's number; (trees, 9). A node stands for all its leaves where they share the bit, so that a balanced tree needs
+    one OR a node.
+    """
+    n_trees = len(tree_start) - 1
+    gates = np.empty(((node_test >= 0).sum(), 3), dtype=np.uint32)
+    gate_start = np.zeros(n_trees + 1, dtype=np.int64)
+    plane_slots = np.empty(PLANES * len(node_test), dtype=np.uint32)
+    plane_start = np.zeros((n_trees, PLANES + 1), dtype=np.int64)
+    listed = 0
+    for tree in range(n_trees):
+        start, stop = tree_start[tree], tree_start[tree + 1]
+        test, right = node_test[start:stop], node_right[start:stop] - start
+        gate_start[tree + 1] = _list_gates(test, right, gates, gate_start[tree])
+        listed = _list_planes(test, right, plane_slots, plane_start[tree], listed)
+    return gates, gate_start, plane_slots[:listed].copy(), plane_start
+
+
+@helper
+def _list_gates(test: Any, right: Any, gates: Any, count: int) -> int:
+    """Write the gates of one tree from ``count`` on, parents first; return where they end."""
+    for slot in range(len(test)):
+        if test[slot] >= 0:
+            gates[count, 0] = slot
+            gates[count, 1] = right[slot]
+            gates[count, 2] = test[slot]
+            count += 1
+    return count
+
+
+@helper
+def _list_planes(test: Any, right: Any, plane_slots: Any, plane_start: Any, listed: int) -> int:
+    """Write one tree's nodes of each bit from ``listed`` on, and where each bit starts; return where they end."""
+    bits = np.zeros(len(test), dtype=np.int64)
+    parent = np.zeros(len(test), dtype=np.int64)
+    _common_bits(test, right, bits, parent)
+    for plane in range(PLANES):
+        plane_start[plane] = listed
+        for slot in range(1, len(test)):
+            if (bits[slot] & ~bits[parent[slot]]) >> plane & 1:
+                plane_slots[listed] = slot
+                listed += 1
+    plane_start[PLANES] = listed
+    return listed
+
+
+@helper
+def _common_bits(test: Any, right: Any, bits: Any, parent: Any) -> None:
+    """Fill, for each node of a tree, the bits that all its leaves' numbers have, and its parent."""
+    leaves = 0
+    for slot in range(len(test)):  # preorder meets the leaves in the order of their numbers
+        if test[slot] < 0:
+            bits[slot] = leaves
+            leaves += 1
+        else:
+            parent[slot + 1] = slot
+            parent[right[slot]] = slot
+    for slot in range(len(test) - 1, -1, -1):
+        if test[slot] >= 0:
+            bits[slot] = bits[slot + 1] & bits[right[slot]]

@@ -1,0 +1,330 @@
+"""State sets: one walk through a tree carries all states of a row, as the bits of one word.
+
+Let a row x and the baseline stand at a numeric test. A cell that moves from one to the other crosses the threshold at
+most once (``plan.monotone``), hence:
+
+    x and the baseline go the same way    so does every state between them: the set walks on together,
+                                          at the cost of one comparison
+    they part                             the states that move the cell far enough go with the baseline, the others
+                                          with x: ``levels.at_least`` holds that set for each severity, so a split is
+                                          one look-up and one AND
+
+Where a set splits, the states that go right wait on a stack and the others walk on to the left, which is the next node.
+At a leaf each state of the set takes its value. Tests of other kinds (categories, zero band) ask every severity.
+
+What a walk needs of a node is its threshold and its word, explained in ``encoding``; the names for the word's parts are
+the first functions below. Helpers of numbers are inlined and cost nothing; one that takes arrays counts references
+to them, which the step from node to node cannot afford, so look-ups in arrays stay in the loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fragility.engines.kernels.cells import compared_cell, goes_right, rounded_cell, stressed_cell
+from fragility.engines.kernels.compiling import (
+    LANES,
+    add_slice,
+    add_where,
+    entry,
+    fetch,
+    helper,
+    inlined,
+    lowest_bit,
+)
+from fragility.engines.trees.encoding import BASELINE_RIGHT, COLUMN_SHIFT, FLAGS, KIND, NAN_RIGHT, NUMERIC
+
+WALK_BLOCK = 2048  # rows that visit a deep tree one after the other, while its nodes are near
+CACHE_LINE = 64  # bytes
+FETCHED_FOR = 256  # rows: fewer do not read most of a tree
+MOST_STATES = 64
+ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+NONE = np.uint64(0)
+ONE = np.uint64(1)
+
+
+# --- a node's word ------------------------------------------------------------------------------------------
+
+
+@inlined
+def _is_leaf(word: int) -> bool:
+    return word < 0
+
+
+@inlined
+def _leaf_number(word: int) -> int:
+    return -1 - word
+
+
+@inlined
+def _column(word: int, column_bits: int) -> Any:
+    return np.uint64((word >> COLUMN_SHIFT) & ((1 << column_bits) - 1))
+
+
+@inlined
+def _steps_to_right(word: int, column_bits: int) -> Any:
+    """Return how many places after its parent the right child stands; the left child is the next node."""
+    return np.uint64(word >> (COLUMN_SHIFT + column_bits))
+
+
+@inlined
+def _baseline_right(word: int) -> bool:
+    return (word & BASELINE_RIGHT) != 0
+
+
+@inlined
+def _is_numeric(word: int) -> bool:
+    return (word & KIND) == NUMERIC
+
+
+@inlined
+def _together_right(word: int) -> bool:
+    """Return whether all states go right with a cell above the threshold: the test is numeric, the baseline right."""
+    return (word & (KIND | BASELINE_RIGHT)) == (NUMERIC | BASELINE_RIGHT)
+
+
+@inlined
+def _together_left(word: int) -> bool:
+    """Return whether all states go left with a cell that is not above the threshold."""
+    return (word & (KIND | BASELINE_RIGHT)) == NUMERIC
+
+
+@inlined
+def _cell_right(v: float, threshold: float, word: int) -> bool:
+    """Return whether a cell goes right at a numeric test."""
+    missing_right = (word & NAN_RIGHT) != 0
+    return missing_right if v != v else v > threshold
+
+
+# --- states that part ---------------------------------------------------------------------------------------
+
+
+@inlined
+def _level(cell: Any, threshold: float, way: bool, severities: Any, jump: int, rounding: int) -> int:
+    """Return the first severity at which a cell is on the baseline's side of a test that it crosses once.
+
+    cell: (x, baseline, stepwise). way: x itself goes right. jump: see ``scoring.Levels``.
+    """
+    x, baseline, stepwise = cell
+    return jump if stepwise or x != x else _crossing(x, baseline - x, threshold, way, severities, rounding)
+
+
+@inlined
+def _crossing(x: float, toward: float, threshold: float, way: bool, severities: Any, rounding: int) -> int:
+    """Count the severities at which the cell has not crossed yet; a loop without branches is the fastest."""
+    level = 0
+    for i in range(len(severities)):
+        v = rounded_cell(x + severities[i] * toward, rounding)
+        level += (v > threshold) == way
+    return level
+
+
+@helper
+def _right_by_level(states: Any, node: Any, cell: Any, group: int, levels: Any, compare: Any, sets: Any) -> Any:
+    """Return the states that go right at a test that a cell may cross more than once: every severity is asked.
+
+    node: (threshold, word). cell: (x, baseline, stepwise). compare: (rounding, zero_missing). sets: (starts, words).
+    """
+    severities, at_least, _ = levels
+    x, baseline, stepwise = cell
+    threshold, word = node
+    unmoved, removed = ~at_least[group, 0], at_least[group, len(severities)]
+    right = removed if _baseline_right(word) else NONE
+    if _passes(x, threshold, word, compare, sets):
+        right |= unmoved
+    for i in range(len(severities)):
+        if _passes(stressed_cell(x, baseline, severities[i], stepwise), threshold, word, compare, sets):
+            right |= at_least[group, i] & ~at_least[group, i + 1]
+    return states & right
+
+
+@helper
+def _passes(v: float, threshold: float, word: int, compare: Any, sets: Any) -> bool:
+    """Return whether a cell goes right at a test of any kind."""
+    rounding, zero_missing = compare
+    set_start, set_words = sets
+    return goes_right(compared_cell(v, rounding, zero_missing), threshold, word & FLAGS, set_start, set_words)
+
+
+# --- the walk -----------------------------------------------------------------------------------------------
+
+
+@entry
+def walk_states(
+    forest: Any, plan: Any, packed: Any, matrix: Any, order: Any, levels: Any, span: Any, scores: Any
+) -> None:
+    """Fill ``scores`` (states, outputs, n) with the raw sums of up to 64 states of the rows span[0]..span[1].
+
+    packed: ``scoring.PackedNodes``. order: (n, places) groups of a row by place. levels: ``scoring.Levels``.
+    """
+    tree_start, tree_output = forest.tree_start, forest.tree_output
+    n_states, n_outputs, _ = scores.shape
+    by_state, lines = _layout(forest.leaf_value.shape[1], n_states, n_outputs)
+    compared = np.empty((WALK_BLOCK, matrix.shape[1]), dtype=packed.compared.dtype)
+    sums = np.zeros((WALK_BLOCK * lines, LANES), dtype=forest.leaf_value.dtype)
+    rank = np.empty((WALK_BLOCK, len(levels.at_least)), dtype=np.int64)
+    waiting = (np.empty(MOST_STATES + 1, dtype=np.uint64), np.empty(MOST_STATES + 1, dtype=np.uint64))
+    for start in range(span[0], span[1], WALK_BLOCK):
+        size = min(WALK_BLOCK, span[1] - start)
+        x = matrix[start : start + size]
+        _compare_cells(x, plan.rounding, plan.zero_missing, compared)
+        _begin_sums(forest.base, by_state, n_states, sums)
+        _rank_groups(order[start : start + size], rank)
+        rows = (x, compared, rank)
+        for tree in range(len(tree_output)):  # a tree's nodes stay in cache for the whole block
+            at = (tree_start[tree], tree_output[tree])
+            if size >= FETCHED_FOR:
+                _fetch_tree(forest, packed, tree)
+            _walk_tree(forest, plan, packed, at, rows, levels, waiting, (sums, by_state, n_states, lines))
+        for state in range(n_states):
+            for output in range(n_outputs):
+                line, lane = _place_of(state, output, by_state, n_states, n_outputs)
+                for row in range(size):
+                    scores[state, output, start + row] = sums[row * lines + line, lane]
+
+
+@helper
+def _compare_cells(x: Any, rounding: Any, zero_missing: bool, compared: Any) -> None:
+    """Fill ``compared`` (rows, d) with the cells of x (rows, d) as the library compares them."""
+    for row in range(len(x)):
+        for column in range(x.shape[1]):
+            compared[row, column] = compared_cell(x[row, column], rounding[column], zero_missing)
+
+
+@helper
+def _rank_groups(order: Any, rank: Any) -> None:
+    """Fill ``rank`` (rows, G) with the place of each group; those not in ``order`` share the place after it."""
+    for row in range(len(order)):
+        rank[row] = min(order.shape[1], rank.shape[1] - 1)
+        for place in range(order.shape[1]):
+            rank[row, order[row, place]] = place
+
+
+@helper
+def _fetch_tree(forest: Any, packed: Any, tree: int) -> None:
+    """Bring a tree's nodes and leaves near: the first rows would wait for each of them, one at a time."""
+    nodes, leaves, n_values = packed.nodes, packed.leaves, forest.leaf_value.shape[1]
+    for place in range(forest.tree_start[tree], forest.tree_start[tree + 1], CACHE_LINE // nodes.itemsize):
+        fetch(nodes, place)
+    first, last = forest.leaf_start[tree] * n_values, forest.leaf_start[tree + 1] * n_values
+    for place in range(first, last, CACHE_LINE // leaves.itemsize):
+        fetch(leaves, place)
+
+
+@helper
+def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: Any, waiting: Any, sums: Any) -> None:
+    """Add one tree's leaves to the sums.
+
+    at: (root, first output). rows: (x, x as compared, rank). waiting: scratch for the (node, states) of a row that are
+    still to be walked. sums: (sums, whether states stand side by side, their number, lines of a row); see ``_layout``.
+    """
+    root, output = at
+    x, compared, rank = rows
+    nodes, column_bits = packed.nodes, packed.column_bits
+    severities, at_least, jump = levels
+    waiting_place, waiting_states = waiting
+    leaf_value, n_values, sets = packed.leaves, forest.leaf_value.shape[1], (forest.set_start, forest.set_words)
+    total, by_state, n_states, lines = sums
+    column_group, baseline, stepwise = plan.column_group, plan.baseline, plan.stepwise
+    monotone, rounding, zero_missing = plan.monotone, plan.rounding, plan.zero_missing
+    removal = len(severities)
+    everything = ALL >> np.uint64(MOST_STATES - n_states)
+    several = 0 if monotone else KIND  # a cell may cross the threshold of any test more than once
+    for row in range(len(x)):
+        waiting_place[0], waiting_states[0] = root, everything
+        depth = 1
+        while depth > 0:
+            depth -= 1
+            place, states = waiting_place[depth], waiting_states[depth]
+            word = np.int64(nodes[place].word)
+            while not _is_leaf(word):
+                v, threshold = compared[row, _column(word, column_bits)], nodes[place].threshold
+                way = v > threshold
+                if way:
+                    if _together_right(word | several):
+                        place += _steps_to_right(word, column_bits)
+                        word = np.int64(nodes[place].word)
+                        continue
+                elif v != v and (word & NAN_RIGHT) != 0:
+                    way = True
+                elif _together_left(word | several):
+                    place += ONE
+                    word = np.int64(nodes[place].word)
+                    continue
+                column = _column(word, column_bits)
+                group = rank[row, column_group[column]]
+                cell = (x[row, column], baseline[column], stepwise[column] != 0)
+                if _is_numeric(word | several):
+                    level = removal
+                    if way == _baseline_right(word):
+                        right = states if way else NONE
+                    else:
+                        if states & at_least[group, 0] & ~at_least[group, removal]:  # some move the cell in part
+                            level = _level(cell, threshold, way, severities, jump, rounding[column])
+                        moved = at_least[group, level]
+                        right = states & (~moved if way else moved)
+                else:
+                    node, compare = (np.float64(threshold), word), (rounding[column], zero_missing)
+                    right = _right_by_level(states, node, cell, group, levels, compare, sets)
+                if right == states:
+                    place += _steps_to_right(word, column_bits)
+                else:
+                    if right:
+                        waiting_place[depth] = place + _steps_to_right(word, column_bits)
+                        waiting_states[depth] = right
+                        depth += 1
+                    states &= ~right
+                    place += ONE
+                word = np.int64(nodes[place].word)
+            leaf, line = _leaf_number(word) * n_values, row * lines
+            if by_state:
+                groups = (n_states + LANES - 1) // LANES
+                for part in range(n_values):
+                    first = line + (output + part) * groups
+                    for group in range(groups):
+                        add_where(total, first + group, states >> np.uint64(LANES * group), leaf_value[leaf + part])
+            else:
+                parts = lines // n_states
+                while states:
+                    first = line + np.int64(lowest_bit(states)) * parts
+                    for part in range(parts):
+                        add_slice(total, first + part, leaf_value, leaf + part * LANES)
+                    states &= states - ONE
+
+
+# --- sums ---------------------------------------------------------------------------------------------------
+#
+# The sums of a row are lines of LANES numbers. Where a leaf holds few values, LANES states stand side by side, and a
+# leaf is added to those that reach it, without a loop over them; else LANES outputs of one state do.
+
+FEW_VALUES = 2
+
+
+@helper
+def _layout(n_values: int, n_states: int, n_outputs: int) -> Any:
+    """Return whether states stand side by side, and how many lines a row has."""
+    by_state = n_values <= FEW_VALUES
+    if by_state:
+        return True, n_outputs * ((n_states + LANES - 1) // LANES)
+    return False, n_states * ((n_outputs + LANES - 1) // LANES)
+
+
+@helper
+def _place_of(state: int, output: int, by_state: bool, n_states: int, n_outputs: int) -> Any:
+    """Return (line, lane) of a sum within those of its row."""
+    if by_state:
+        return output * ((n_states + LANES - 1) // LANES) + state // LANES, state % LANES
+    return state * ((n_outputs + LANES - 1) // LANES) + output // LANES, output % LANES
+
+
+@helper
+def _begin_sums(base: Any, by_state: bool, n_states: int, sums: Any) -> None:
+    """Fill the sums of all rows with the base (outputs,)."""
+    lines = len(sums) // WALK_BLOCK
+    for state in range(n_states):
+        for output in range(len(base)):
+            line, lane = _place_of(state, output, by_state, n_states, len(base))
+            for row in range(WALK_BLOCK):
+                sums[row * lines + line, lane] = base[output]

@@ -1,0 +1,1 @@
+"""Verification: one file per check, and the order in which they run."""
