@@ -1,6 +1,7 @@
 """The documentation site: `make docs` builds it, with every warning an error."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import class_pages
 
 import fragility
 
+DOCS = Path(__file__).parent
 os.environ.setdefault("MPLBACKEND", "agg")
 
 project = "fragility"
@@ -78,7 +80,19 @@ html_theme_options = {
     "pygments_light_style": "tango",
     "pygments_dark_style": "monokai",
 }
-html_sidebars = {"index": [], "performance": [], "reproduction": [], "format": []}
+html_sidebars = {"index": [], "performance": [], "format": []}
+
+# The pages of the paper's study lie with its package. Sphinx reads below this folder only, so it is given a copy.
+shutil.rmtree(DOCS / "paper", ignore_errors=True)
+shutil.copytree(DOCS.parent / "paper" / "pages", DOCS / "paper")
+
+
+def link_within_the_site(app, docname, source):
+    """Turn links that hold on the code host into links between the pages of the site."""
+    if docname.startswith("paper/"):
+        source[0] = source[0].replace("](../../docs/", "](../")
+    else:
+        source[0] = source[0].replace("../paper/pages/", "paper/")
 
 
 def plain_defaults(app, what, name, obj, options, signature, return_annotation):
@@ -89,4 +103,5 @@ def plain_defaults(app, what, name, obj, options, signature, return_annotation):
 
 
 def setup(app):
+    app.connect("source-read", link_within_the_site)
     app.connect("autodoc-process-signature", plain_defaults)

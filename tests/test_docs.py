@@ -11,17 +11,27 @@ import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 import typer.main
 
+import fragility as fg
 from fragility.cli import app, main
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs" / "guide").glob("*.md"))]
+ALL_PAGES = [
+    *PAGES,
+    *[REPOSITORY / name for name in ("CONTRIBUTING.md", "benchmarks/README.md", "paper/README.md")],
+    *sorted((REPOSITORY / "docs").glob("*.md")),
+    *sorted((REPOSITORY / "docs" / "decisions").glob("*.md")),
+    *sorted((REPOSITORY / "paper" / "pages").glob("*.md")),
+]
 COMMAND_LINE = REPOSITORY / "docs" / "guide" / "command-line.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 RUNNABLE = {"python", "bash"}
+ENTRY_POINTS = {"fragility.commands"}  # a group of entry points, no module
 
 
 @dataclass(frozen=True)
@@ -93,12 +103,43 @@ def test_every_block_names_its_language(page):
     assert not unnamed, f"{name(page)}: say python, bash, json or text after the fence in lines {unnamed}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, *sorted((REPOSITORY / "docs").glob("*.md"))], ids=name)
+@pytest.mark.parametrize("page", ALL_PAGES, ids=name)
 def test_links_lead_somewhere(page):
     text = page.read_text(encoding="utf-8")
     targets = [target for target in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in target]
     broken = [target for target in targets if not (page.parent / target).exists()]
     assert not broken, f"{name(page)} links to {broken}"
+
+
+SOURCES = ("src", "tests", "paper", "benchmarks", "examples", "docs")
+FILES = {"/" + str(path.relative_to(REPOSITORY)) for folder in SOURCES for path in (REPOSITORY / folder).rglob("*.py")}
+NOT_OURS = {"utils.py"}  # named as what not to do
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=name)
+def test_every_python_file_that_is_named_exists(page):
+    named = set(re.findall(r"`([\w/.-]+\.py)`", page.read_text(encoding="utf-8"))) - NOT_OURS
+    gone = [file for file in sorted(named) if not any(known.endswith("/" + file) for known in FILES)]
+    assert not gone, f"{name(page)} names {gone}"
+
+
+def test_every_folder_that_contributors_are_sent_to_exists():
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    gone = [folder for folder in re.findall(r"`([\w./-]+/)`", text) if not (REPOSITORY / folder).is_dir()]
+    assert not gone
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=name)
+def test_every_public_name_and_module_that_is_named_exists(page):
+    text = page.read_text(encoding="utf-8")
+    unknown = sorted(set(re.findall(r"\bfg\.(\w+)", text)) - set(fg.__all__))
+    dotted = set(re.findall(r"(?<![\w./-])(fragility(?:_paper)?(?:\.[a-z_]+)+(?:\.[A-Z]\w+)?)", text)) - ENTRY_POINTS
+    for word in sorted(dotted):
+        try:
+            resolve_name(word)
+        except (ImportError, AttributeError):
+            unknown.append(word)
+    assert not unknown, f"{name(page)} names {unknown}"
 
 
 def leaf_commands(command, path=()):

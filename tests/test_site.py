@@ -11,6 +11,7 @@ import fragility as fg
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCS = REPOSITORY / "docs"
+STUDY = REPOSITORY / "paper" / "pages"
 
 
 def check_links(site: Path) -> subprocess.CompletedProcess:
@@ -56,10 +57,10 @@ def test_the_reference_lists_every_public_name():
     assert sorted(listed) == sorted(set(fg.__all__) - {"__version__"})
 
 
-@pytest.mark.parametrize("folder", ["guide", "decisions"])
+@pytest.mark.parametrize("folder", [DOCS / "guide", DOCS / "decisions", STUDY], ids=lambda folder: folder.name)
 def test_every_page_is_in_the_table_of_contents(folder):
-    contents = (DOCS / folder / "index.md").read_text(encoding="utf-8").split("```{toctree}")[1]
-    pages = {path.stem for path in (DOCS / folder).glob("*.md")} - {"index"}
+    contents = (folder / "index.md").read_text(encoding="utf-8").split("```{toctree}")[1]
+    pages = {path.stem for path in folder.glob("*.md")} - {"index"}
     assert pages == set(re.findall(r"^([\w-]+)$", contents, re.MULTILINE))
 
 
@@ -69,6 +70,8 @@ def test_the_start_page_runs():
 
 
 def test_every_picture_of_the_docs_is_shown():
-    pages = "\n".join(path.read_text(encoding="utf-8") for path in [REPOSITORY / "README.md", *DOCS.rglob("*.md")])
-    unused = [path.name for path in (DOCS / "images").rglob("*.png") if f"/{path.name})" not in pages]
+    sources = [REPOSITORY / "README.md", *DOCS.rglob("*.md"), *STUDY.glob("*.md")]
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    pictures = [*(DOCS / "images").rglob("*.png"), *(STUDY / "images").rglob("*.png")]
+    unused = [path.name for path in pictures if f"/{path.name})" not in pages]
     assert not unused

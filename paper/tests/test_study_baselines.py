@@ -132,6 +132,6 @@ def test_the_page_is_what_the_committed_results_give(tmp_path):
         pytest.skip("paper/results/typical is not part of this checkout")
     done = run_command("study", "tables", COMMITTED, "--write-docs", tmp_path / "page.md")
     assert done.code == 0, done.err
-    assert (tmp_path / "page.md").read_bytes() == (REPOSITORY / "docs" / "baseline-study.md").read_bytes(), (
-        "regenerate it: fragility study tables paper/results/typical --write-docs docs/baseline-study.md"
+    assert (tmp_path / "page.md").read_bytes() == (REPOSITORY / "paper" / "pages" / "baseline-study.md").read_bytes(), (
+        "regenerate it: fragility study tables paper/results/typical --write-docs paper/pages/baseline-study.md"
     )

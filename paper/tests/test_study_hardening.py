@@ -161,6 +161,8 @@ def test_the_page_is_what_the_committed_results_give(tmp_path):
         pytest.skip("paper/results/hardening is not part of this checkout")
     done = run_command("study", "tables", COMMITTED, "--write-docs", tmp_path / "page.md")
     assert done.code == 0, done.err
-    assert (tmp_path / "page.md").read_bytes() == (REPOSITORY / "docs" / "hardening-study.md").read_bytes(), (
-        "regenerate it: fragility study tables paper/results/hardening --write-docs docs/hardening-study.md"
+    assert (tmp_path / "page.md").read_bytes() == (
+        REPOSITORY / "paper" / "pages" / "hardening-study.md"
+    ).read_bytes(), (
+        "regenerate it: fragility study tables paper/results/hardening --write-docs paper/pages/hardening-study.md"
     )

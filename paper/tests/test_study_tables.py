@@ -69,9 +69,9 @@ def test_the_figures_of_the_page_are_those_of_the_committed_results(committed, t
 def test_the_reproduction_page_is_what_the_committed_results_give(tmp_path):
     done = run_command("study", "tables", RESULTS, "--write-docs", tmp_path / "reproduction.md")
     assert done.code == 0, done.err
-    page = (REPOSITORY / "docs" / "reproduction.md").read_bytes()
+    page = (REPOSITORY / "paper" / "pages" / "reproduction.md").read_bytes()
     assert (tmp_path / "reproduction.md").read_bytes() == page, (
-        "regenerate it: fragility study tables paper/results --write-docs docs/reproduction.md"
+        "regenerate it: fragility study tables paper/results --write-docs paper/pages/reproduction.md"
     )
 
 

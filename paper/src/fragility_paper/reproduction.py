@@ -1,4 +1,4 @@
-"""The page docs/reproduction.md: hand-written prose with every number filled in from the tidy results."""
+"""The page paper/pages/reproduction.md: hand-written prose with every number filled in from the tidy results."""
 
 from __future__ import annotations
 

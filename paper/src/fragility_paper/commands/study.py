@@ -175,7 +175,7 @@ def figures(
 ) -> None:
     """Draw the paper's figures from finished units.
 
-    [dim]fragility study figures paper/results --out docs/images/reproduction[/dim]
+    [dim]fragility study figures paper/results --out paper/pages/images/reproduction[/dim]
     """
     for path in write_figures(read_study(folder), target):
         typer.echo(str(path))
