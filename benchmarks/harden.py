@@ -29,7 +29,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 
 import fragility as fg
-from fragility.hardening import standing
+from fragility.hardening.assessment import assess_model
 from fragility_paper.data import load, preprocessing, split
 from fragility_paper.models import model_spec
 from fragility_paper.training import train
@@ -64,7 +64,7 @@ def unit(dataset: str, model: str, seed: int, repeats: int) -> dict[str, Any]:
         _, took = timed(partial(head.fit, twice, labels, sample_weight=np.full(len(labels), 0.5)))
         seconds["rows twice"].append(took)
     protocol = fg.Protocol.fit(plain, X)
-    before, after = (standing(m, X_test, protocol, y_test) for m in (plain, hardened))
+    before, after = (assess_model(m, X_test, protocol, y_test) for m in (plain, hardened))
     ratio = statistics.median(seconds["hardened"]) / statistics.median(seconds["plain"])
     return {
         "dataset": dataset,

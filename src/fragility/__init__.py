@@ -34,7 +34,9 @@ if TYPE_CHECKING:
         ProtocolError,
         VerificationError,
     )
-    from fragility.hardening import HardenedClassifier, RateChoice, choose_rate, harden
+    from fragility.hardening.choice import RateChoice, choose_rate
+    from fragility.hardening.classifier import HardenedClassifier
+    from fragility.hardening.training import harden
     from fragility.models import Model
     from fragility.models.loading import load_model
     from fragility.policy import ReviewPolicy
@@ -74,7 +76,7 @@ _HOME = {
     "FragilityMapDisplay": "drawing.displays",
     "FragilityPenalty": "resmlp",
     "FragilityTemperature": "calibration",
-    "HardenedClassifier": "hardening",
+    "HardenedClassifier": "hardening.classifier",
     "Mask": "stress",
     "Model": "models",
     "ModelError": "errors",
@@ -83,7 +85,7 @@ _HOME = {
     "Outcome": "trust",
     "Protocol": "protocol",
     "ProtocolError": "errors",
-    "RateChoice": "hardening",
+    "RateChoice": "hardening.choice",
     "ReliabilityDisplay": "reliability",
     "Report": "report",
     "ResMLPClassifier": "resmlp",
@@ -96,7 +98,7 @@ _HOME = {
     "VerificationError": "errors",
     "audit": "auditing.auditor",
     "audit_files": "auditing.files",
-    "choose_rate": "hardening",
+    "choose_rate": "hardening.choice",
     "check_proof": "trust",
     "compare_baselines": "auditing.baselines",
     "compare_scores": "ranking",
@@ -104,7 +106,7 @@ _HOME = {
     "evaluate": "ranking.evaluating",
     "failure_probability": "reliability",
     "find_failing_sets": "search",
-    "harden": "hardening",
+    "harden": "hardening.training",
     "generate_key": "trust",
     "label_brittle": "stress",
     "load_credit_g": "bundled",

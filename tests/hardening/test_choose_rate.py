@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 
 import fragility as fg
-from fragility.hardening import Mending, standing
+from fragility.hardening.assessment import HardeningEffect, assess_model
 
 DATA = split("credit_g")
 X, Y = DATA.X_train, DATA.y_train.to_numpy(dtype=object)
@@ -105,8 +105,8 @@ def test_before_against_after_as_a_table():
     plain = make_pipeline(preprocessing(X), GradientBoostingClassifier(n_estimators=30, random_state=0)).fit(X, Y)
     protocol = fg.Protocol.fit(plain, X)
     models = plain, fg.harden(plain, X, Y)
-    mending = Mending(*(standing(model, X_VAL, protocol, Y_VAL) for model in models))
-    for model, stands in zip(models, (mending.before, mending.after), strict=True):
+    effect = HardeningEffect(*(assess_model(model, X_VAL, protocol, Y_VAL) for model in models))
+    for model, stands in zip(models, (effect.before, effect.after), strict=True):
         summary = fg.audit(model, X_VAL, protocol).summary(labels=dict(enumerate(Y_VAL)))
         assert (stands.flip_budget, stands.flip_after_one) == (
             summary.mean_flip_budget,
@@ -114,10 +114,10 @@ def test_before_against_after_as_a_table():
         )
         assert stands.quality.accuracy == summary.accuracy and stands.engine == "trees"
         assert all(0.0 <= hold <= 1.0 for hold in stands.holds.values())
-    losses = [before - after for _, before, after in mending.lost_holds]
+    losses = [before - after for _, before, after in effect.lost_holds]
     assert losses == sorted(losses, reverse=True) and losses[0] > 0
-    text = mending.to_text()
+    text = effect.to_text()
     assert text.splitlines()[0].split() == ["before", "after", "change"]
-    assert "AUROC" in text and "brittle under held-out stress" in text and mending.lost_holds[0][0] in text
-    unlabelled = standing(plain, X_VAL[:20], protocol)
-    assert unlabelled.quality is None and "AUROC" not in Mending(unlabelled, unlabelled).to_text()
+    assert "AUROC" in text and "brittle under held-out stress" in text and effect.lost_holds[0][0] in text
+    unlabelled = assess_model(plain, X_VAL[:20], protocol)
+    assert unlabelled.quality is None and "AUROC" not in HardeningEffect(unlabelled, unlabelled).to_text()

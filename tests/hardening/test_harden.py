@@ -383,17 +383,17 @@ def test_what_cannot_be_hardened_is_said_before_any_training(case, monkeypatch):
         (ProtocolError, r"protocol must be a Protocol, got str", {"protocol": "raw"}),
         (ProtocolError, r"no fields \['salary'\]", {"kind": "outages", "outages": [{"salary"}]}),
         (ProtocolError, r"seed must be a whole number, got 0\.5", {"seed": 0.5}),
-        (DataError, r"sample_weight must hold one weight a row", {"sample_weight": [1.0]}),
+        (DataError, r"sample_weight must hold one weight per row", {"sample_weight": [1.0]}),
         (DataError, r"finite numbers of at least 0", {"sample_weight": -np.ones(len(X))}),
         (DataError, r"give it as an argument of its own", {"fit_params": {"sample_weight": np.ones(len(X))}}),
-        (DataError, r"'base' one value a training row", {"fit_params": {"base": np.ones(len(X))}}),
+        (DataError, r"'base' one value per training row", {"fit_params": {"base": np.ones(len(X))}}),
         (ModelError, r"could not be trained on these rows: TypeError", {"fit_params": {"unknown": 1}}),
     ],
 )
 def test_wrong_settings_are_refused_in_one_sentence(error, sentence, wrong):
     with pytest.raises(error, match=sentence):
         fg.harden(LogisticRegression(), NUMBERS, Y, **wrong)
-    with pytest.raises(DataError, match=r"one label a row: 600 rows"):
+    with pytest.raises(DataError, match=r"one label per row: 600 rows"):
         fg.harden(LogisticRegression(), NUMBERS, Y[:5])
     with pytest.raises(DataError, match=r"got one class: 'good'"):
         fg.harden(LogisticRegression(), NUMBERS, np.full(len(X), "good"))

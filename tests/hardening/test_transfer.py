@@ -7,8 +7,7 @@ import pytest
 from small_audits import declared_model, whole_numbers
 
 import fragility as fg
-from fragility.hardening import Transfer, transfer_of
-from fragility.hardening.transfer import Judged
+from fragility.hardening.assessment import Judged, Transfer, assess_transfer
 
 TRAINED = Judged("baseline mean (as in training)", 0.593, 0.009)
 
@@ -53,7 +52,7 @@ def test_each_judge_is_its_own_held_out_stress():
     milder = declared_model()
     milder.coef_ = model.coef_ / 2
     protocol = fg.Protocol.fit(model, X_train)
-    found = transfer_of(model, milder, X, X_train, (protocol, protocol))
+    found = assess_transfer(model, milder, X, X_train, (protocol, protocol))
     lost = (fg.Mask(), fg.Dropout())
     judges = {found.trained.by: (protocol, lost)}
     judges |= {f"baseline {name}": (protocol.with_baseline(name), lost) for name in protocol.alternatives}

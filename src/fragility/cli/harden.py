@@ -51,7 +51,7 @@ from fragility.files import MODEL
 if TYPE_CHECKING:
     from fragility.evidence.baselines import Units
     from fragility.evidence.space import Space as SpaceName
-    from fragility.hardening.declaration import Degradation
+    from fragility.hardening.twins import Degradation
 
 Train = Annotated[
     Path, typer.Option("--train", metavar="TRAIN", help="The training rows, with their labels.", show_default=False)
@@ -150,7 +150,7 @@ def harden(
 
       fragility harden model.skops --train train.parquet --target class --outages outages.csv --out hardened.skops
     """
-    from fragility.hardening.acceptance import accepted
+    from fragility.hardening.acceptance import check_hardenable
     from fragility.models.storing import check_storable, save_model
 
     _check_options(context, kind, outages is not None)
@@ -158,7 +158,7 @@ def harden(
     plan_files({"--out": out_file}, inputs, own=MODEL)
     form = csv_format(separator, encoding, decimal, train, test, outages)
     loaded = fg.load_model(model, trust=trust)
-    check_storable(accepted(loaded), out_file)
+    check_storable(check_hardenable(loaded), out_file)
     finished = None if protocol is None else load_protocol(protocol)
     columns = Columns.declare(field_names(loaded, finished), target, id_column, drop, ignore_extra)
     rows = _labelled(train, columns, form)
@@ -275,20 +275,21 @@ class _Plan:
 
 
 def _print(plan: _Plan, hardened: Any, compared: AuditRows, seconds: float) -> None:
-    from fragility.hardening import Mending, protocol_for, standing, transfer_of
+    from fragility.hardening.assessment import HardeningEffect, assess_model, assess_transfer
+    from fragility.hardening.training import refit_protocol
 
-    def stands(model: Any, pi: fg.Protocol) -> Any:
+    def assess(model: Any, pi: fg.Protocol) -> Any:
         labels = None if compared.labels is None else compared.labels.to_numpy()
-        return standing(model, compared.X, pi, labels, ids=compared.ids, engine=plan.engine, progress=None)
+        return assess_model(model, compared.X, pi, labels, ids=compared.ids, engine=plan.engine, progress=None)
 
-    after = protocol_for(hardened, plan.rows.X, plan.protocol)
-    transfer = transfer_of(
+    after = refit_protocol(hardened, plan.rows.X, plan.protocol)
+    transfer = assess_transfer(
         plan.model, hardened, compared.X, plan.rows.X, (plan.protocol, after), ids=compared.ids, engine=plan.engine
     )
-    mending = Mending(stands(plan.model, plan.protocol), stands(hardened, after), further=transfer.lines())
+    effect = HardeningEffect(assess(plan.model, plan.protocol), assess(hardened, after), further=transfer.lines())
     console = out()
-    console.print(f"{plan.model.kind}, {mending.before.rows} rows:")
-    console.print(escape(mending.to_text()))
+    console.print(f"{plan.model.kind}, {effect.before.rows} rows:")
+    console.print(escape(effect.to_text()))
     console.print(escape(transfer.sentence()))
     rows = len(plan.rows.X)
     console.print(f"trained on {rows} rows and {rows * plan.how['copies']} degraded copies in {seconds:.1f} s")

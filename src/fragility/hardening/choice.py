@@ -1,20 +1,19 @@
-"""The rate by what it costs: the largest on a declared grid whose validation metric loses at most a tolerance."""
+"""The largest rate of a declared grid whose validation metric loses at most a tolerance."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.metrics import get_scorer
 
 from fragility.errors import DataError, ProtocolError
-from fragility.hardening.declaration import Degradation
-from fragility.hardening.spaces import protocol_for
-from fragility.hardening.standing import standing
-from fragility.hardening.training import harden
+from fragility.hardening.assessment import assess_model
+from fragility.hardening.training import harden, refit_protocol
+from fragility.hardening.twins import Degradation
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
 from fragility.text import aligned, number
@@ -42,7 +41,7 @@ class RateOutcome:
     confident_share : float
         Share of predictions at least 90% confident.
     brittle_share : float
-        Share of those that break under held-out stress; NaN where there are none.
+        Share of those that break under held-out stress; NaN if there are none.
     exposure : float
         Mean exposure of all predictions.
     seconds : float
@@ -65,7 +64,7 @@ class RateChoice:
     Attributes
     ----------
     rate : float
-        The largest rate within the tolerance; 0 where none is, and then the plain model stays.
+        The largest rate within the tolerance; 0 if none is, and then the plain model stays.
     model : estimator or Pipeline
         The model trained with it.
     metric : str
@@ -87,7 +86,7 @@ class RateChoice:
     outcomes: tuple[RateOutcome, ...]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row a rate.
+        """Return one row per rate.
 
         Returns
         -------
@@ -106,26 +105,24 @@ class RateChoice:
         str
             Several lines.
         """
-        head = ("rate", self.metric, "loss", "confident", "of these brittle", "exposure", "seconds")
-        lines = aligned([head, *(self._line(outcome) for outcome in self.outcomes)])
-        return "\n".join([*lines, self._sentence()])
-
-    def _line(self, outcome: RateOutcome) -> tuple[str, ...]:
-        mark = " *" if outcome.rate == self.rate else ""
-        return (
-            f"{outcome.rate:g}{mark}",
-            number(outcome.metric, 4),
-            number(outcome.loss, 4),
-            number(outcome.confident_share),
-            number(outcome.brittle_share),
-            number(outcome.exposure),
-            number(outcome.seconds, 1),
-        )
-
-    def _sentence(self) -> str:
+        cells = [("rate", self.metric, "loss", "confident", "of these brittle", "exposure", "seconds")]
+        for one in self.outcomes:
+            cells.append(
+                (
+                    f"{one.rate:g}{' *' if one.rate == self.rate else ''}",
+                    number(one.metric, 4),
+                    number(one.loss, 4),
+                    number(one.confident_share),
+                    number(one.brittle_share),
+                    number(one.exposure),
+                    number(one.seconds, 1),
+                )
+            )
         if self.rate == 0.0:
-            return f"no rate loses at most {self.tolerance:g} of {self.metric}: the plain model stays"
-        return f"* the largest rate that loses at most {self.tolerance:g} of {self.metric} on the validation rows"
+            choice = f"no rate loses at most {self.tolerance:g} of {self.metric}: the plain model stays"
+        else:
+            choice = f"* the largest rate that loses at most {self.tolerance:g} of {self.metric} on the validation rows"
+        return "\n".join([*aligned(cells), choice])
 
     def __repr__(self) -> str:
         return self.to_text()
@@ -200,46 +197,53 @@ def choose_rate(
     --------
     harden : Trains with one rate.
     """
-    grid, score = _checked_grid(rates, tolerance), _scorer(metric, y)
-    how: dict[str, Any] = {"copies": copies, "kind": kind, "outages": outages, "sample_weight": sample_weight}
-    how |= {"fit_params": fit_params, "seed": seed}
-
-    def judged(trained: Any, own: Protocol, rate: float, seconds: float) -> RateOutcome:
-        rests = standing(trained, X_val, own, engine=engine)
-        reached = _scored(score, trained, X_val, y_val)
-        return RateOutcome(rate, reached, 0.0, rests.confident_share, rests.brittle_share, rests.exposure, seconds)
-
-    with progress_bar("hardening", progress) as report:
-        plain, seconds = _timed(lambda: harden(model, X, y, rate=0.0, **how))
-        own = protocol_for(plain, X, protocol)
-        outcomes, chosen = [judged(plain, own, 0.0, seconds)], plain
-        for rate in grid:
-            if report is not None:
-                report(len(outcomes), 1 + len(grid))
-            trained, seconds = _timed(lambda: harden(plain, X, y, rate=rate, protocol=own, **how))  # noqa: B023
-            outcome = judged(trained, own, rate, seconds)
-            outcomes.append(replace(outcome, loss=outcomes[0].metric - outcome.metric))
-            if outcomes[-1].loss <= tolerance:
-                chosen = trained
-    best = max(outcome.rate for outcome in outcomes if outcome.loss <= tolerance)
-    return RateChoice(best, chosen, _metric_name(metric), float(tolerance), tuple(outcomes))
-
-
-def _timed(train: Callable[[], Any]) -> tuple[Any, float]:
-    started = time.perf_counter()
-    return train(), time.perf_counter() - started
-
-
-def _checked_grid(rates: Sequence[float], tolerance: float) -> tuple[float, ...]:
     grid = tuple(sorted({float(rate) for rate in rates}))
     if not grid or not 0.0 < grid[0] <= grid[-1] <= 1.0:
         raise ProtocolError(f"rates must be numbers above 0 and up to 1, got {list(rates)}")
     if not tolerance >= 0.0:
         raise ProtocolError(f"tolerance must be a number of at least 0, got {tolerance!r}")
-    return grid
+    score = _read_scorer(metric, y)
+    outcomes: list[RateOutcome] = []
+
+    def train(subject: Any, rate: float, declared: Protocol | None) -> tuple[Any, float]:
+        started = time.perf_counter()
+        trained = harden(
+            subject,
+            X,
+            y,
+            protocol=declared,
+            rate=rate,
+            copies=copies,
+            kind=kind,
+            outages=outages,
+            sample_weight=sample_weight,
+            fit_params=fit_params,
+            seed=seed,
+        )
+        return trained, time.perf_counter() - started
+
+    def judge(trained: Any, own: Protocol, rate: float, seconds: float) -> RateOutcome:
+        rests = assess_model(trained, X_val, own, engine=engine)
+        reached = _compute_score(score, trained, X_val, y_val)
+        loss = outcomes[0].metric - reached if outcomes else 0.0
+        return RateOutcome(rate, reached, loss, rests.confident_share, rests.brittle_share, rests.exposure, seconds)
+
+    with progress_bar("hardening", progress) as report:
+        plain, seconds = train(model, 0.0, None)
+        own, best, chosen = refit_protocol(plain, X, protocol), 0.0, plain
+        outcomes.append(judge(plain, own, 0.0, seconds))
+        for rate in grid:
+            if report is not None:
+                report(len(outcomes), 1 + len(grid))
+            trained, seconds = train(plain, rate, own)
+            outcomes.append(judge(trained, own, rate, seconds))
+            if outcomes[-1].loss <= tolerance:
+                best, chosen = rate, trained
+    name = metric if isinstance(metric, str) else getattr(metric, "__name__", type(metric).__name__)
+    return RateChoice(best, chosen, name, float(tolerance), tuple(outcomes))
 
 
-def _scorer(metric: str | Scorer, y: Any) -> Scorer:
+def _read_scorer(metric: str | Scorer, y: Any) -> Scorer:
     if callable(metric):
         return metric
     if metric == "roc_auc" and len(np.unique(np.asarray(y).astype(str))) > 2:
@@ -252,7 +256,7 @@ def _scorer(metric: str | Scorer, y: Any) -> Scorer:
         ) from error
 
 
-def _scored(score: Scorer, model: Any, X: Any, y: Any) -> float:
+def _compute_score(score: Scorer, model: Any, X: Any, y: Any) -> float:
     try:
         reached = float(score(model, X, y))
     except Exception as error:
@@ -261,7 +265,3 @@ def _scored(score: Scorer, model: Any, X: Any, y: Any) -> float:
     if np.isnan(reached):
         raise DataError("metric has no value on the validation rows; give rows in which every class occurs")
     return reached
-
-
-def _metric_name(metric: str | Scorer) -> str:
-    return metric if isinstance(metric, str) else getattr(metric, "__name__", type(metric).__name__)

@@ -23,8 +23,8 @@ from sklearn.utils.validation import (
 )
 
 from fragility.arrays import Floats
-from fragility.hardening.declaration import Degradation
 from fragility.hardening.training import harden
+from fragility.hardening.twins import Degradation
 from fragility.protocol import Protocol
 
 
@@ -119,8 +119,17 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
         HardenedClassifier
             The classifier itself.
         """
-        labels = self._checked_labels(X, y)
-        X = self._checked_rows(X)
+        if y is None:
+            raise ValueError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the target y is None"
+            )  # in scikit-learn's words, which its own tools look for
+        labels = column_or_1d(y, warn=True)
+        check_consistent_length(X, labels)
+        if _num_samples(X):
+            check_classification_targets(labels)
+        if not (hasattr(X, "columns") or hasattr(X, "column_names")):  # a table stays as it is
+            mixed = isinstance(self.estimator, Pipeline) or get_tags(self.estimator).input_tags.categorical
+            X = check_array(X, accept_sparse="csr", dtype=None if mixed else "numeric", ensure_all_finite=False)
         _check_feature_names(self, X, reset=True)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         self.estimator_ = harden(
@@ -139,24 +148,6 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
         self.classes_ = self.estimator_.classes_
         _check_n_features(self, X, reset=True)
         return self
-
-    def _checked_labels(self, X: Any, y: Any) -> Any:
-        if y is None:
-            raise ValueError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target y is None"
-            )  # in scikit-learn's words, which its own tools look for
-        labels = column_or_1d(y, warn=True)
-        check_consistent_length(X, labels)
-        if _num_samples(X):
-            check_classification_targets(labels)
-        return labels
-
-    def _checked_rows(self, X: Any) -> Any:
-        """Return tables as they are, and anything else as a 2-d array, with scikit-learn's own refusals."""
-        if hasattr(X, "columns") or hasattr(X, "column_names"):
-            return X
-        mixed = isinstance(self.estimator, Pipeline) or get_tags(self.estimator).input_tags.categorical
-        return check_array(X, accept_sparse="csr", dtype=None if mixed else "numeric", ensure_all_finite=False)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the predicted class of each row.

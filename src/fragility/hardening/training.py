@@ -8,34 +8,36 @@ of a leaf keep their meaning. Preprocessing, groups and baseline come from the o
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from sklearn.base import clone
+from sklearn.metrics import accuracy_score
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline
+from sklearn.utils import check_random_state
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.errors import DataError, FragilityError, ModelError
-from fragility.evidence.binding import bind_rows
+from fragility.errors import DataError, FragilityError, ModelError, ProtocolError
+from fragility.evidence.averages import BASELINES
 from fragility.evidence.rows import Rows, read_rows
-from fragility.evidence.space import EvidenceSpace
-from fragility.hardening.acceptance import DOORS, accepted, final_estimator, validation_door, validation_share
-from fragility.hardening.declaration import Degradation, Hardening
-from fragility.hardening.epochs import fit_by_epochs
-from fragility.hardening.inputs import EstimatorInput
-from fragility.hardening.spaces import space_for
-from fragility.hardening.twins import Degrader, content_keys
+from fragility.hardening.acceptance import (
+    VALIDATION_PARAMETERS,
+    check_hardenable,
+    final_estimator,
+    validation_parameters,
+    validation_share,
+)
+from fragility.hardening.twins import Degradation, Hardening, TwinMaker, content_keys
 from fragility.libraries import library_of
 from fragility.models import Model
 from fragility.models.links import type_name
 from fragility.models.wrappers import is_fitted
-from fragility.protocol import DEFAULT_SEVERITIES, Protocol
+from fragility.protocol import Protocol, bind
 from fragility.stress import Layout
 from fragility.stress.draws import Words
 
@@ -122,22 +124,71 @@ def harden(
     >>> fg.harden(LogisticRegression(), X, y)
     LogisticRegression()
     """
-    plan = Hardening.read(rate, copies, kind, outages, seed)
-    subject = accepted(model)
+    plan = Hardening(rate, copies, kind, outages, seed)
+    subject = check_hardenable(model)
     training = _TrainingRows.read(X, y, sample_weight, plan.seed)
-    extra = _fit_params(subject, fit_params, len(training.rows))
+    rows, n = training.rows, len(training.rows)
+    extra = _read_fit_params(subject, fit_params, n)
     prepared = _Prepared.fit(subject, training)
     if plan.rate == 0.0:
         # A twin equal to its row adds nothing, and a doubled table is another one to estimators that count rows.
-        weights = {} if sample_weight is None else {"sample_weight": training.weights}
-        return prepared.finished(prepared.handed, training.labels, {**weights, **extra})
-    probe = Model.wrap(prepared.probe(subject, training, extra))
-    space = space_for(probe, training.rows, protocol)
-    severities = DEFAULT_SEVERITIES if protocol is None else protocol.severities
-    return prepared.hardened(training, space, _degrader(plan, space, severities, probe, training.rows), extra)
+        given = {} if sample_weight is None else {"sample_weight": training.weights}
+        return prepared.finish(prepared.handed, training.labels, {**given, **extra})
+
+    probe = prepared.make_probe(subject, training, extra)
+    own = refit_protocol(probe, rows.native, protocol)
+    removed = None
+    if plan.outages is not None:
+        removed = plan.outages.removed_groups(Layout.of(own.evidence, bind(probe, rows.head(1).native, own)))
+    maker = TwinMaker.of(plan, own, removed, rows, prepared.transformer, prepared.handed)
+    aside, validation = prepared.set_aside(training, extra)
+    kept = np.flatnonzero(~aside)
+    weights = training.weights[kept]
+    arguments = {**extra, **validation}
+    arguments["sample_weight"] = np.concatenate([weights / 2, np.tile(weights / (2 * copies), copies)])
+    labels = np.tile(np.asarray(training.labels)[kept], 1 + copies)
+    head = prepared.head
+    # "auto" keeps the meaning that it has for n rows, however many twins there are.
+    by_size = head.get_params(deep=False).get("early_stopping") == "auto" and validation_share(head, n) is None
+    if by_size:
+        head.set_params(early_stopping=False)
+    hardened = prepared.finish(maker.stack_twins(kept, training.keys), labels, arguments)
+    if by_size:
+        head.set_params(early_stopping="auto")
+    return hardened
 
 
-# --- what is trained on -------------------------------------------------------------------------------------------
+def refit_protocol(model: Any, X: Any, protocol: Protocol | None) -> Protocol:
+    """Return the protocol for a model trained on ``X``: the default one, or a given one fitted to X by its own rules.
+
+    A given protocol may come from other rows, or from a model whose preprocessing learned from other rows: its
+    baseline would then be in other units.
+    """
+    if protocol is None:
+        return Protocol.fit(model, X)
+    if not isinstance(protocol, Protocol):
+        raise ProtocolError(f"protocol must be a Protocol, got {type(protocol).__name__}")
+    named, raw = protocol.baseline in BASELINES, protocol.space == "raw"
+    own = Protocol.fit(
+        model,
+        X,
+        space=protocol.space,
+        groups="raw-origin" if protocol.grouping == "raw-origin" else {g.name: g.columns for g in protocol.groups},
+        baseline=protocol.baseline if named else {column.name: column.baseline for column in protocol.columns},
+        baseline_units="raw" if named or raw else "transformed",
+        nominal=[field.name for field in protocol.fields if field.kind == "nominal"] if raw else (),
+    )
+    return replace(
+        protocol,
+        fields=own.fields,
+        columns=own.columns,
+        groups=own.groups,
+        artificial=own.artificial,
+        stored=own.stored,
+        depth=min(protocol.depth, len(own.groups)),
+        training_digest=own.training_digest,
+        training_rows=own.training_rows,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,15 +202,19 @@ class _TrainingRows:
     @classmethod
     def read(cls, X: Any, y: Any, sample_weight: Any, seed: int) -> _TrainingRows:
         # The index of training rows names nothing that is certified, and may repeat.
-        X = X.reset_index(drop=True) if isinstance(X, pd.DataFrame) else X
-        rows = read_rows(X)
+        rows = read_rows(X.reset_index(drop=True) if isinstance(X, pd.DataFrame) else X)
+        n = len(rows)
         labels = y if isinstance(y, pd.Series) else np.asarray(y)
-        if labels.shape != (len(rows),):
-            raise DataError(f"y must hold one label a row: {len(rows)} rows, y has the shape {labels.shape}")
+        if labels.shape != (n,):
+            raise DataError(f"y must hold one label per row: {n} rows, y has the shape {labels.shape}")
         codes = np.unique(np.asarray(labels).astype(str), return_inverse=True)[1]
         if codes.max() == 0:
             raise DataError(f"at least 2 classes were expected in y, got one class: {np.asarray(labels).tolist()[0]!r}")
-        weights = _row_weights(sample_weight, len(rows))
+        weights = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        if weights.shape != (n,):
+            raise DataError(f"sample_weight must hold one weight per row: {n} rows, it has the shape {weights.shape}")
+        if not np.isfinite(weights).all() or (weights < 0).any():
+            raise DataError("sample_weight must hold finite numbers of at least 0")
         return cls(rows, labels, codes, weights, content_keys(rows, codes, weights, seed))
 
     def first_by_key(self, share: Callable[[int], int]) -> Booleans:
@@ -171,36 +226,22 @@ class _TrainingRows:
         return chosen
 
 
-def _row_weights(sample_weight: Any, n: int) -> Floats:
-    if sample_weight is None:
-        return np.ones(n)
-    weights = np.asarray(sample_weight, dtype=np.float64)
-    if weights.shape != (n,):
-        raise DataError(f"sample_weight must hold one weight a row: {n} rows, it has the shape {weights.shape}")
-    if not np.isfinite(weights).all() or (weights < 0).any():
-        raise DataError("sample_weight must hold finite numbers of at least 0")
-    return weights
-
-
-def _fit_params(model: Any, fit_params: Mapping[str, Any] | None, n: int) -> dict[str, Any]:
-    """Return further arguments of the final estimator's fit, with or without the name of its step before them."""
+def _read_fit_params(model: Any, fit_params: Mapping[str, Any] | None, n: int) -> dict[str, Any]:
+    """Return further arguments of the final estimator's fit, given with or without the name of its step."""
     prefix = f"{model.steps[-1][0]}__" if isinstance(model, Pipeline) else ""
     extra = {name.removeprefix(prefix): value for name, value in (fit_params or {}).items()}
     if "sample_weight" in extra:
         raise DataError("fit_params holds sample_weight; give it as an argument of its own, for twins to share it")
-    held_out = {name for door in DOORS for name in (door.rows, door.labels, door.weights)}
+    held_out = {name for names in VALIDATION_PARAMETERS for name in names}
     for name, value in extra.items():
         if name in held_out or name.startswith("eval_"):
             continue
         if isinstance(value, (np.ndarray, pd.Series)) and value.shape[:1] == (n,):
             raise DataError(
-                f"fit_params gives {name!r} one value a training row, and degraded copies of the rows have none; "
+                f"fit_params gives {name!r} one value per training row, and degraded copies of the rows have none; "
                 "leave it out"
             )
     return extra
-
-
-# --- the model, part by part --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,85 +249,70 @@ class _Prepared:
     """A clone of the user's model with its preprocessing fitted on the rows alone."""
 
     model: Any  # the clone
-    transformer: Any  # its fitted preprocessing; None: none
+    transformer: Any  # its fitted preprocessing; None if there is none
     head: Any  # its final estimator, not fitted
-    handed: Any  # what the final estimator is handed for the rows
+    handed: Any  # the final estimator's input for the rows
 
     @classmethod
     def fit(cls, subject: Any, training: _TrainingRows) -> _Prepared:
-        model = _cloned(subject)
+        model = _clone(subject)
         head = final_estimator(model)
         if not isinstance(model, Pipeline) or all(step in (None, "passthrough") for _, step in model.steps[:-1]):
             return cls(model, None, head, training.rows.native)
         transformer = model[:-1]
         # As the pipeline's own fit does: an encoder of targets codes the rows it learns from by cross-fitting.
-        handed = _trained(lambda: transformer.fit_transform(training.rows.native, training.labels), "the preprocessing")
+        handed = _train(lambda: transformer.fit_transform(training.rows.native, training.labels), "the preprocessing")
         return cls(model, transformer, head, handed)
 
-    def whole(self, head: Any) -> Any:
-        """Return the model with the fitted preprocessing and a fitted final estimator."""
-        if not isinstance(self.model, Pipeline):
-            return head
-        done = self.model.steps[:-1] if self.transformer is None else self.transformer.steps
-        return self.model.set_params(steps=[*done, (self.model.steps[-1][0], head)])
-
-    def finished(self, matrix: Any, labels: Any, arguments: Mapping[str, Any]) -> Any:
+    def finish(self, matrix: Any, labels: Any, arguments: Mapping[str, Any]) -> Any:
+        """Fit the final estimator and return the whole model."""
         by_epochs = isinstance(self.head, MLPClassifier) and "X_val" in arguments
         fit = partial(fit_by_epochs, self.head) if by_epochs else self.head.fit
-        _trained(lambda: fit(matrix, labels, **arguments), type_name(self.head))
-        return self.whole(self.head)
+        _train(lambda: fit(matrix, labels, **arguments), type_name(self.head))
+        if not isinstance(self.model, Pipeline):
+            return self.head
+        fitted = self.model.steps[:-1] if self.transformer is None else self.transformer.steps
+        return self.model.set_params(steps=[*fitted, (self.model.steps[-1][0], self.head)])
 
-    def probe(self, subject: Any, training: _TrainingRows, extra: Mapping[str, Any]) -> Any:
-        """Return a model that says what input it takes: the user's own where it is fitted, else one of a few rows."""
-        given = final_estimator(subject)
-        width = self.handed.shape[1]
-        if is_fitted(given) and getattr(given, "n_features_in_", width) == width:
-            head = given
-        else:
+    def make_probe(self, subject: Any, training: _TrainingRows, extra: Mapping[str, Any]) -> Model:
+        """Return a model that tells what input it takes: the user's own if it is fitted, else one of a few rows."""
+        head, width = final_estimator(subject), self.handed.shape[1]
+        usable = is_fitted(head) and getattr(head, "n_features_in_", width) == width
+        if usable and self.transformer is None:
+            usable = Model.wrap(head).columns in (None, training.rows.names)
+        if not usable:
             few = np.flatnonzero(training.first_by_key(lambda m: max(2, -(-PROBE_ROWS * m // len(training.keys)))))
-            part, labels = _taken(self.handed, few), _taken(training.labels, few)
-            head = _cloned(self.head)
-            _trained(lambda: head.fit(part, labels, **extra), type_name(head))
-        if self.transformer is None:
-            return head
-        return Pipeline([*self.transformer.steps, ("final", head)])
+            head = _clone(self.head)
+            part, labels = _take(self.handed, few), _take(training.labels, few)
+            _train(lambda: head.fit(part, labels, **extra), type_name(head))
+        return Model.wrap(head if self.transformer is None else Pipeline([*self.transformer.steps, ("final", head)]))
 
-    def hardened(
-        self, training: _TrainingRows, space: EvidenceSpace, degrader: Degrader, extra: Mapping[str, Any]
-    ) -> Any:
-        aside, copies = self._set_aside(training, extra), degrader.plan.copies
-        kept = np.flatnonzero(~aside)
-        estimator_input = EstimatorInput.of(training.rows, self.transformer, self.handed, space)
-        matrix = estimator_input.with_twins(kept, training.keys, degrader)
-        weights = training.weights[kept]
-        arguments = {**extra, **self._validation(training, np.flatnonzero(aside))}
-        arguments["sample_weight"] = np.concatenate([weights / 2, np.tile(weights / (2 * copies), copies)])
-        with _stopping_as_for(self.head, len(aside)):
-            return self.finished(matrix, np.tile(np.asarray(training.labels)[kept], 1 + copies), arguments)
-
-    def _set_aside(self, training: _TrainingRows, extra: Mapping[str, Any]) -> Booleans:
-        """Return (n,) which rows the final estimator would keep for validation; it is handed them as they are."""
-        n, door = len(training.keys), validation_door(self.head)
-        share = None if door is None or door.rows in extra else validation_share(self.head, n)
-        if share is None:
-            return np.zeros(n, dtype=bool)
+    def set_aside(self, training: _TrainingRows, extra: Mapping[str, Any]) -> tuple[Booleans, dict[str, Any]]:
+        """Return (n,) which rows the final estimator keeps for validation, and the arguments that hand them over."""
+        n, names = len(training.keys), validation_parameters(self.head)
+        share = None if names is None or names.rows in extra else validation_share(self.head, n)
+        if names is None or share is None:
+            return np.zeros(n, dtype=bool), {}
         part = share if share < 1 else share / n
-        return training.first_by_key(lambda m: min(m - 1, max(1, round(part * m))))
-
-    def _validation(self, training: _TrainingRows, aside: Integers) -> dict[str, Any]:
+        chosen = training.first_by_key(lambda m: min(m - 1, max(1, round(part * m))))
+        aside = np.flatnonzero(chosen)
         if len(aside) == 0:
-            return {}
-        door = validation_door(self.head)
-        assert door is not None
-        given = {door.rows: _taken(self.handed, aside), door.labels: _taken(training.labels, aside)}
-        return given if door.weights is None else {**given, door.weights: training.weights[aside]}
+            return chosen, {}
+        given = {names.rows: _take(self.handed, aside), names.labels: _take(training.labels, aside)}
+        if names.weights is not None:
+            given[names.weights] = training.weights[aside]
+        return chosen, given
 
 
-def _cloned(estimator: Any) -> Any:
-    """Return an unfitted copy; CatBoost with cat_features is none of those that scikit-learn's clone takes."""
+def _take(values: Any, positions: Integers) -> Any:
+    return values.iloc[positions] if isinstance(values, (pd.DataFrame, pd.Series)) else values[positions]
+
+
+def _clone(estimator: Any) -> Any:
+    """Return an unfitted copy; scikit-learn's clone does not take CatBoost with cat_features."""
     if isinstance(estimator, Pipeline):
         shell = copy.copy(estimator)
-        shell.steps = [(name, _cloned(step) if hasattr(step, "fit") else step) for name, step in estimator.steps]
+        shell.steps = [(name, _clone(step) if hasattr(step, "fit") else step) for name, step in estimator.steps]
         return shell
     if library_of(estimator) == "catboost":
         return type(estimator)(**copy.deepcopy(estimator.get_params()))
@@ -296,10 +322,10 @@ def _cloned(estimator: Any) -> Any:
         raise ModelError(f"the model cannot be cloned, which training it again needs: {error}") from error
 
 
-def _trained(train: Callable[[], Any], name: str) -> Any:
+def _train(fit: Callable[[], Any], name: str) -> Any:
     """Run a fit of the user's estimator; turn what it raises into one sentence."""
     try:
-        return train()
+        return fit()
     except FragilityError:
         raise
     except Exception as error:
@@ -307,24 +333,28 @@ def _trained(train: Callable[[], Any], name: str) -> Any:
         raise ModelError(f"{name} could not be trained on these rows: {type(error).__name__}: {reason}") from error
 
 
-def _taken(values: Any, positions: Integers) -> Any:
-    return values.iloc[positions] if isinstance(values, (pd.DataFrame, pd.Series)) else values[positions]
+def fit_by_epochs(
+    model: MLPClassifier, X: Any, y: Any, sample_weight: Floats, X_val: Any, y_val: Any, sample_weight_val: Floats
+) -> None:
+    """Train an unfitted network of scikit-learn with early stopping on the given validation rows.
 
-
-@contextmanager
-def _stopping_as_for(head: Any, n: int) -> Iterator[None]:
-    """Let ``early_stopping="auto"`` mean what it means for ``n`` rows, however many twins there are."""
-    auto = head.get_params(deep=False).get("early_stopping") == "auto"
-    if not auto or validation_share(head, n) is not None:
-        yield
-        return
-    head.set_params(early_stopping=False)
-    yield
-    head.set_params(early_stopping="auto")
-
-
-def _degrader(plan: Hardening, space: EvidenceSpace, severities: Sequence[float], model: Model, rows: Rows) -> Degrader:
-    removed = None
-    if plan.outages is not None:
-        removed = plan.outages.removed_groups(Layout.of(space, bind_rows(model, rows.head(1).native, space)))
-    return Degrader(plan, space.column_group, len(space.groups), np.asarray(severities), removed)
+    Its own ``fit`` takes no validation rows. So it is trained epoch by epoch with ``partial_fit`` and stopped by its
+    own rule: after ``n_iter_no_change`` epochs whose validation accuracy is not ``tol`` above the best, the weights of
+    the best epoch are kept.
+    """
+    own = {"early_stopping": model.early_stopping, "random_state": model.random_state}
+    # One generator for all epochs: partial_fit would shuffle by the same integer each time.
+    model.set_params(early_stopping=False, random_state=check_random_state(own["random_state"]))
+    classes, scores = np.unique(np.asarray(y)), [-np.inf]
+    best, waited = [], 0
+    while len(scores) <= model.max_iter and waited <= model.n_iter_no_change:
+        model.partial_fit(X, y, sample_weight=sample_weight, classes=classes)
+        score = float(accuracy_score(y_val, model.predict(X_val), sample_weight=sample_weight_val))
+        waited = waited + 1 if score < max(scores) + model.tol else 0
+        if score > max(scores):
+            best = [[part.copy() for part in parts] for parts in (model.coefs_, model.intercepts_)]
+        scores.append(score)
+    model.coefs_, model.intercepts_ = best
+    model.set_params(**own)
+    model.validation_scores_, model.best_validation_score_, model.n_iter_ = scores[1:], max(scores), len(scores) - 1
+    model.best_loss_ = None

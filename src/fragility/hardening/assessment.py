@@ -1,0 +1,235 @@
+"""What a model's predictions of some rows rest on, before and after hardening, and whether the gain carries over.
+
+The hold of a group g on the predictions of n rows is the mean share of the margin that is lost with it alone, at most
+all of it,
+
+    hold_g = 1/n sum_i min( 1, [delta_g(x_i)]_+ / (|m(x_i)| + 1e-8) ),
+
+the terms of the independent loss (SPEC section 6b), group by group. Without the bound a few near-ties would decide it.
+
+In training a lost group takes the baseline, so a model may learn that baseline instead of spreading its weight. The
+share of confident predictions that break is therefore judged again by failures with other values:
+
+    other baselines         groups and columns take each other baseline that the model admits (`Mask`, `Dropout`)
+    values of other rows    groups take the values of other training rows (`Donor`)
+    noise                   numbers are slightly off (`Noise`)
+
+A gain appears under a judge if the brittle share falls by at least one percentage point and by a tenth of itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fragility.arrays import Booleans
+from fragility.auditing.auditor import audit
+from fragility.evidence.agreement import BATCH_ROWS
+from fragility.progress import Report
+from fragility.protocol import Protocol, bind
+from fragility.ranking.predictive import PredictiveMetrics, class_codes, predictive_metrics
+from fragility.scores import EPSILON
+from fragility.stress import Donor, Dropout, Mask, Noise, Stress, label_brittle
+from fragility.stress.declaration import Stressor
+from fragility.text import aligned, number
+from fragility.words import and_words
+
+GROUPS_SHOWN = 5
+LEAST_FALL = 0.01
+LEAST_RELATIVE_FALL = 0.1
+LOST = (Mask(), Dropout())  # with the protocol's own baseline, as in training
+OTHER_VALUES: dict[str, Stressor] = {"values of other rows": Donor(), "noise": Noise()}
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """One model on some rows; shares of confident predictions are NaN if there are none."""
+
+    rows: int
+    quality: PredictiveMetrics | None  # None without labels
+    confident_share: float
+    brittle_share: float  # of the confident predictions: those that break under held-out stress
+    flip_after_one: float  # of the confident predictions
+    flip_within_two: float
+    confident_exposure: float  # mean over the confident predictions
+    exposure: float  # mean over all rows
+    flip_budget: float  # mean over all rows; K + 1 for a prediction that never flips
+    holds: Mapping[str, float]  # group -> its hold
+    engine: str
+
+
+def assess_model(
+    model: Any,
+    X: Any,
+    protocol: Protocol,
+    y: Any = None,
+    *,
+    stress: Stress | None = None,
+    ids: Any = None,
+    engine: str = "auto",
+    progress: bool | Report | None = False,
+) -> Assessment:
+    """Audit and stress the predictions of a model on some rows."""
+    rows = bind(model, X, protocol, ids)
+    certs = audit(model, rows, protocol, engine=engine, progress=progress, lattice=False)
+    labels = label_brittle(model, rows, protocol, stress, engine=engine, progress=progress)
+    quality = None
+    if y is not None:
+        starts = range(0, len(rows), BATCH_ROWS)
+        p = np.concatenate([rows.predict(rows.dense(start, start + BATCH_ROWS)) for start in starts])
+        quality = predictive_metrics(p, class_codes(y, rows.model.classes))
+    table = certs.to_pandas()
+    drops = np.maximum(np.stack(table["one_step_drop"].to_numpy()), 0.0)
+    lost_shares = np.minimum(drops / (np.abs(table["margin"].to_numpy())[:, None] + EPSILON), 1.0)
+    summary, confident = certs.summary(), int(labels.high_confidence.sum())
+    return Assessment(
+        rows=len(rows),
+        quality=quality,
+        confident_share=confident / len(rows),
+        brittle_share=int(labels.brittle.sum()) / confident if confident else math.nan,
+        flip_after_one=summary.confident_flips_after_one,
+        flip_within_two=summary.confident_flips_within_two,
+        confident_exposure=summary.confident_mean_exposure,
+        exposure=summary.mean_exposure,
+        flip_budget=summary.mean_flip_budget,
+        holds=dict(zip(protocol.group_names, lost_shares.mean(axis=0).tolist(), strict=True)),
+        engine=certs.engine,
+    )
+
+
+@dataclass(frozen=True)
+class HardeningEffect:
+    """Two models on the same rows: before and after hardening."""
+
+    before: Assessment
+    after: Assessment
+    further: Sequence[tuple[str, str, str, str]] = field(default=(), kw_only=True)  # further lines of the table
+
+    @property
+    def lost_holds(self) -> list[tuple[str, float, float]]:
+        """(group, hold before, hold after), the largest loss first; groups that lost nothing are left out."""
+        both = [(name, hold, self.after.holds.get(name, math.nan)) for name, hold in self.before.holds.items()]
+        return sorted((entry for entry in both if entry[1] > entry[2]), key=lambda entry: entry[2] - entry[1])
+
+    def to_text(self) -> str:
+        """Return a table: what each model predicts, what it rests on, and which groups lost their hold."""
+        lines = [("", "before", "after", "change")]
+        quality = self.before.quality, self.after.quality
+        if quality[0] is not None and quality[1] is not None:
+            words = (("accuracy", "accuracy"), ("AUROC", "auroc"), ("NLL", "nll"), ("calibration error (ECE)", "ece"))
+            lines += [_line(word, getattr(quality[0], name), getattr(quality[1], name), 4) for word, name in words]
+        for word, name in (
+            ("confident share of predictions", "confident_share"),
+            ("  of these brittle under held-out stress", "brittle_share"),
+            ("  of these flip when one group is lost", "flip_after_one"),
+            ("  of these flip within two groups", "flip_within_two"),
+            ("  mean exposure of these", "confident_exposure"),
+            ("mean exposure of all", "exposure"),
+            ("mean flip budget k*", "flip_budget"),
+        ):
+            lines.append(_line(word, getattr(self.before, name), getattr(self.after, name)))
+        lines += self.further
+        shown = self.lost_holds[:GROUPS_SHOWN]
+        if shown:
+            lines.append(("hold of a group on its own (mean share of the margin)", "", "", ""))
+            lines += [_line(f"  {name}", before, after) for name, before, after in shown]
+        return "\n".join(aligned(lines))
+
+
+def _line(word: str, before: float, after: float, digits: int = 3) -> tuple[str, str, str, str]:
+    change = after - before
+    return word, number(before, digits), number(after, digits), "-" if math.isnan(change) else f"{change:+.{digits}f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The brittle share of confident predictions of two models, under one kind of failure."""
+
+    by: str
+    before: float  # NaN if a model has no confident prediction
+    after: float
+
+    @property
+    def gained(self) -> bool:
+        """Whether the share fell by more than a trifle."""
+        fall = self.before - self.after
+        return fall >= LEAST_FALL and fall >= LEAST_RELATIVE_FALL * self.before
+
+    def __str__(self) -> str:
+        return f"{self.by} {self.before:.3f} -> {self.after:.3f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The gain of hardening under the baseline of the training, and under failures that training did not use."""
+
+    trained: Judged
+    others: tuple[Judged, ...]
+
+    @property
+    def only_as_trained(self) -> bool:
+        """Whether the gain appears under the baseline of the training, and under nothing else."""
+        return self.trained.gained and not any(judged.gained for judged in self.others)
+
+    def sentence(self) -> str:
+        """Say whether the gain carries over, and to which failures."""
+        if not self.trained.gained:
+            return f"Hardly fewer confident predictions break: {self.trained}."
+        shown = f"Fewer confident predictions break: {self.trained}."
+        if self.only_as_trained:
+            return (
+                f"{shown} The gain appears only under the baseline that the model was trained with, not under "
+                f"{and_words([str(judged) for judged in self.others])}: do not count on it."
+            )
+        kept = and_words([str(judged) for judged in self.others if judged.gained])
+        lost = and_words([str(judged) for judged in self.others if not judged.gained])
+        return f"{shown} The gain carries over to {kept}{f', not to {lost}' if lost else ''}."
+
+    def lines(self) -> list[tuple[str, str, str, str]]:
+        """Return the rows of a table of brittle shares before and after."""
+        heading = ("brittle share of confident predictions", "", "", "")
+        return [heading, *(_line(f"  {one.by}", one.before, one.after) for one in (self.trained, *self.others))]
+
+
+def assess_transfer(
+    before: Any,
+    after: Any,
+    X: Any,
+    donors: Any,
+    protocols: tuple[Protocol, Protocol],
+    *,
+    ids: Any = None,
+    engine: str = "auto",
+) -> Transfer:
+    """Judge two models on the same rows; ``donors`` are training rows, ``protocols`` those of the two models."""
+    first, second = (
+        _brittle_shares(model, X, donors, protocol, ids, engine)
+        for model, protocol in zip((before, after), protocols, strict=True)
+    )
+    judged = [Judged(by, share, second[by]) for by, share in first.items() if by in second]
+    return Transfer(judged[0], tuple(judged[1:]))
+
+
+def _brittle_shares(model: Any, X: Any, donors: Any, protocol: Protocol, ids: Any, engine: str) -> dict[str, float]:
+    """Return the brittle share of confident predictions by judge; the one that training used comes first."""
+
+    def breaks(declared: Protocol, stressors: Sequence[Stressor], lent: Any = None) -> Booleans:
+        """Return (confident rows, stressors) which stressor breaks which row."""
+        own = engine if declared.space == protocol.space else "auto"  # an engine that was insisted on may not read it
+        found = label_brittle(
+            model, X, declared, Stress(tuple(stressors)), donors=lent, ids=ids, engine=own, progress=False
+        )
+        return found.brittle_by[found.high_confidence]
+
+    def share(broken: Booleans) -> float:
+        return float(broken.any(axis=1).mean()) if len(broken) else np.nan
+
+    broken = breaks(protocol, (*LOST, *OTHER_VALUES.values()), donors)
+    out = {f"baseline {protocol.baseline} (as in training)": share(broken[:, : len(LOST)])}
+    for name in protocol.alternatives:
+        out[f"baseline {name}"] = share(breaks(protocol.with_baseline(name), LOST))
+    return out | {by: share(broken[:, [len(LOST) + i]]) for i, by in enumerate(OTHER_VALUES)}
