@@ -1,17 +1,64 @@
-"""One error tree. Every error a user can cause is one of these, with a sentence that says what to do."""
+"""One error tree. Every error a user can cause is one of these, with a sentence that says what to do.
+
+What to do is said differently in Python (``space='raw'``) and at the command line (``--space raw``). A message is
+therefore given in parts, some of them `Advice` with both forms: ``str(error)`` says it in Python,
+``error.in_options()`` at the command line.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 LONGEST = 1000  # characters of a message
 
+PYTHON_OBJECT = "name it as package.module:attribute"  # how the command line takes a model made in Python
 
-class FragilityError(ValueError):
-    """Root of all errors raised on purpose by this package."""
 
-    def __init__(self, message: str = "") -> None:
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The part of a message that names arguments of a Python function, or the options that stand for them."""
+
+    python: str
+    options: str
+
+    @classmethod
+    def argument(cls, name: str, value: str) -> Advice:
+        """Return the advice to set an argument that is an option of the same name."""
+        return cls(f"{name}={value!r}", f"--{name.replace('_', '-')} {value}")
+
+
+class Message(Exception):
+    """A message of text, advice and the messages of other errors, in this order.
+
+    An error that quotes another one takes the error itself as a part, not its text, which holds advice in Python only.
+    """
+
+    def __init__(self, *parts: str | Advice | Message) -> None:
+        flat: list[str | Advice] = []
+        for part in parts:
+            flat += part.args if isinstance(part, Message) else [part]
         # Messages quote what they complain of, and files of unknown origin may hold names of any length.
-        half = LONGEST // 2 - 10
-        super().__init__(message if len(message) <= LONGEST else f"{message[:half]} [...] {message[-half:]}")
+        super().__init__(*(_shorten(part) if isinstance(part, str) else part for part in flat))
+
+    def __str__(self) -> str:
+        return _shorten("".join(part.python if isinstance(part, Advice) else part for part in self.args))
+
+    def in_options(self) -> str:
+        """Return the message with advice in options of the command line."""
+        return _shorten("".join(part.options if isinstance(part, Advice) else part for part in self.args))
+
+
+def _shorten(text: str) -> str:
+    half = LONGEST // 2 - 10
+    return text if len(text) <= LONGEST else f"{text[:half]} [...] {text[-half:]}"
+
+
+class FragilityWarning(Message, UserWarning):
+    """A warning that quotes an error of this package."""
+
+
+class FragilityError(Message, ValueError):
+    """Root of all errors raised on purpose by this package."""
 
 
 class DataError(FragilityError):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fragility.errors import DataError
+from fragility.errors import Advice, DataError
 
 
 def id_text(own_id: object) -> str:
@@ -56,20 +56,27 @@ class IdSpan:
         return " to ".join(end if self._numbers else repr(end) for end in self._ends) or "none"
 
 
-def say_other_rows(lacking: int, count: int, first: object, audited: IdSpan, given: IdSpan) -> str:
-    """Return the sentence about rows and an audit that do not belong together."""
+GIVE_AUDITED = Advice(
+    "give the audited rows with the ids of the audit",
+    "give the audited rows, and name the column with the audit's ids by --id",
+)
+
+
+def say_other_rows(lacking: int, count: int, first: object, audited: IdSpan, given: IdSpan) -> tuple[str, Advice]:
+    """Return the message about rows and an audit that do not belong together."""
     return (
         f"the rows are not the ones that were audited: {lacking} of the {count} audited rows are not among them "
-        f"(first: {first!r}; ids of the audit: {audited}; ids of the rows: {given}); give the audited rows with the "
-        "ids of the audit"
+        f"(first: {first!r}; ids of the audit: {audited}; ids of the rows: {given}); ",
+        GIVE_AUDITED,
     )
 
 
-def say_unlabelled(lacking: int, count: int, first: object, audited: IdSpan, labelled: IdSpan) -> str:
-    """Return the sentence about labels that do not cover the rows of an audit."""
+def say_unlabelled(lacking: int, count: int, first: object, audited: IdSpan, labelled: IdSpan) -> tuple[str, Advice]:
+    """Return the message about labels that do not cover the rows of an audit."""
     return (
         f"{lacking} of the {count} audited rows have no label (first: {first!r}; ids of the audit: {audited}; ids of "
-        f"the labels: {labelled}); label every row, and name the column with the ids the audit was made with"
+        f"the labels: {labelled}); label every row, and name the column with ",
+        Advice("the ids the audit was made with", "the audit's ids by --id"),
     )
 
 
@@ -84,8 +91,8 @@ def check_same_rows(ids: Sequence[object], audited: npt.ArrayLike, given: npt.Ar
         i = int(other[0])
         raise DataError(
             f"the ids are those of other rows: {len(other)} of {len(ids)} have another confidence than in the audit "
-            f"(first: row {ids[i]!r}, {there[i]:.4g} in the audit, here {here[i]:.4g}); give the audited rows with the "
-            "ids of the audit"
+            f"(first: row {ids[i]!r}, {there[i]:.4g} in the audit, here {here[i]:.4g}); ",
+            GIVE_AUDITED,
         )
 
 

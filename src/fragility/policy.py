@@ -31,7 +31,7 @@ import pyarrow as pa
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.certificates import Certificates
 from fragility.comparability import differences_in_stress, list_differences
-from fragility.errors import DataError, ProtocolError
+from fragility.errors import Advice, DataError, ProtocolError
 from fragility.files import parse_json, read_json, write_text
 from fragility.ids import IdSpan, check_same_rows, places_by_id, say_unlabelled
 from fragility.protocol import Protocol
@@ -97,7 +97,8 @@ class LabelledRows:
         confidence = np.asarray(labels.column("confidence").to_numpy(zero_copy_only=False), dtype=np.float64)
         if (confident != (confidence >= least)).any():
             raise DataError(
-                f"the labels call other rows confident than those of at least {least:g}; say min_confidence"
+                f"the labels call other rows confident than those of at least {least:g}; say ",
+                Advice("min_confidence", "it with --min-confidence"),
             )
         ids = tuple(labels.column("id").to_pylist())
         return cls(ids, confidence, confident, brittle, least, stress_dict, protocol)
@@ -309,7 +310,12 @@ class ReviewPolicy:
         if certs.manifest["model"]["fingerprint"] != self.model_fingerprint:
             raise DataError("the policy was fitted for another model than the one audited here; fit one for it")
         if self.segmented_by == "declared" and segments is None:
-            raise DataError("the policy has rules for declared segments; give segments={id: segment} for these rows")
+            raise DataError(
+                "the policy has rules for declared segments; ",
+                Advice(
+                    "give segments={id: segment} for these rows", "apply it in Python, with the segments of these rows"
+                ),
+            )
         scores = certs.score(self.by)
         names = _segment_names(certs, PREDICTED if self.segmented_by == PREDICTED else segments)
         chosen = np.flatnonzero(_confident(certs, self.min_confidence) & (scores >= self._limits(len(certs), names)))
@@ -536,7 +542,7 @@ def _places(certs: Certificates, labels: LabelledRows) -> Integers:
     places, missing = places_by_id(certs.claims.ids, labels.ids)
     if missing:
         raise DataError(
-            say_unlabelled(len(missing), len(certs), missing[0], IdSpan(certs.claims.ids), IdSpan(labels.ids))
+            *say_unlabelled(len(missing), len(certs), missing[0], IdSpan(certs.claims.ids), IdSpan(labels.ids))
         )
     check_same_rows(certs.claims.ids, certs.claims.confidence, labels.confidence[places])
     return places

@@ -24,13 +24,15 @@ import pyarrow as pa
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.canonical import is_missing
 from fragility.certificates import CONFIDENT
-from fragility.errors import DataError
+from fragility.errors import Advice, DataError
 from fragility.evidence.fields import kind_of
 from fragility.evidence.replacements import value_text
 from fragility.evidence.rows import read_rows
 from fragility.ids import IdSpan, id_keys, say_other_rows
 from fragility.intervals import Share, share_of
 from fragility.scores import EARLY
+
+BY = Advice("by", "--by")
 
 SHOWN_VALUES = 12  # values of a column that have a segment of their own
 MOST_VALUES = 100_000  # distinct values that are held while a column is read
@@ -122,10 +124,10 @@ def read_by(by: ByColumn, column_names: Sequence[str]) -> tuple[By, ...]:
     for one in asked:
         if one.column not in column_names:
             known = ", ".join(map(str, column_names[:12])) + (", ..." if len(column_names) > 12 else "")
-            raise DataError(f"by names the column {one.column!r}, but the rows have {known}")
+            raise DataError(BY, f" names the column {one.column!r}, but the rows have {known}")
     twice = next((name for name, count in Counter(one.column for one in asked).items() if count > 1), None)
     if twice is not None:
-        raise DataError(f"by names the column {twice!r} twice; name each column once")
+        raise DataError(BY, f" names the column {twice!r} twice; name each column once")
     return tuple(asked)
 
 
@@ -141,8 +143,9 @@ def _parsed(text: str, column_names: Sequence[str]) -> By:
         cuts = [float(part) for part in how.split(",")]
     except ValueError as error:
         raise DataError(
-            f"by must be a column, a column with bands such as age:25,40,60, or with a number of bands such as age:q5; "
-            f"got {text!r}"
+            BY,
+            " must be a column, a column with bands such as age:25,40,60, or with a number of bands such as age:q5; "
+            f"got {text!r}",
         ) from error
     return _declared(column, cuts)
 
@@ -361,7 +364,7 @@ def places_of(audit: Audited, keys: npt.NDArray[np.bytes_], given: IdSpan) -> In
         found.append(order[at])
     places = np.concatenate(found)
     if lacking:
-        raise DataError(say_other_rows(len(lacking), len(places), lacking[0], audited, given))
+        raise DataError(*say_other_rows(len(lacking), len(places), lacking[0], audited, given))
     return places
 
 

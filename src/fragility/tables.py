@@ -27,7 +27,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from pyarrow import fs as arrow_fs
 
-from fragility.errors import DataError
+from fragility.errors import Advice, DataError
 from fragility.evidence.fields import Field
 from fragility.evidence.rows import index_ids
 
@@ -202,7 +202,7 @@ class RowSource:
     def check_has(self, id_column: str) -> None:
         """Refuse an id column that is not there."""
         if id_column not in self.column_names:
-            raise DataError(_no_ids(id_column, self.files[0], self.column_names))
+            raise DataError(*_no_ids(id_column, self.files[0], self.column_names))
 
     @cached_property
     def count(self) -> int | None:
@@ -234,7 +234,7 @@ class RowSource:
             return part
         if self.chosen != slice(None):
             bounds = ":".join("" if bound is None else str(bound) for bound in (self.chosen.start, self.chosen.stop))
-            raise DataError(f"rows {bounds} selects none of the rows of {self.files[0].name}")
+            raise DataError(Advice("rows", "--rows"), f" {bounds} selects none of the rows of {self.files[0].name}")
         raise DataError(f"{self.files[0].name} holds no rows; at least one row and one column were expected")
 
     def parts(self, rows: int) -> Iterator[RawPart]:
@@ -301,7 +301,7 @@ class RowSource:
         """Take the ids and the labels out of a table, as far as there are columns of them."""
         if self.id_column is not None:
             if self.id_column not in frame.columns:
-                raise DataError(_no_ids(self.id_column, file, frame.columns))
+                raise DataError(*_no_ids(self.id_column, file, frame.columns))
             ids = frame[self.id_column].tolist()
             frame = frame.drop(columns=self.id_column)
         else:
@@ -340,7 +340,7 @@ class RowSource:
         except (MemoryError, DataError):
             raise
         except UnicodeError as error:
-            raise DataError(_undecodable(file, self.csv.encoding, error)) from error
+            raise DataError(*_undecodable(file, self.csv.encoding, error)) from error
         except (OSError, ValueError, pa.ArrowException, pd.errors.ParserError) as error:
             told = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise DataError(f"{file.name} could not be read as {file.kind}: {told}") from error
@@ -534,18 +534,20 @@ def _first_text(column: pd.Series) -> int | None:
     return int(odd[0]) if len(odd) else None
 
 
-def _no_ids(id_column: str, file: SourceFile, names: Iterable[Any]) -> str:
-    return f"the id column {id_column!r} is not in {file.name}, which has {', '.join(map(str, names))}"
+def _no_ids(id_column: str, file: SourceFile, names: Iterable[Any]) -> tuple[Advice, str]:
+    named = Advice(f"the id column {id_column!r} is", f"--id names the column {id_column!r}, which is")
+    return named, f" not in {file.name}, which has {', '.join(map(str, names))}"
 
 
-def _undecodable(file: SourceFile, encoding: str | None, error: UnicodeError) -> str:
+def _undecodable(file: SourceFile, encoding: str | None, error: UnicodeError) -> tuple[str | Advice, ...]:
     if encoding is not None:
-        return f"{file.name} is not {encoding} text ({error}); name its own encoding"
+        return (f"{file.name} is not {encoding} text ({error}); name its own encoding",)
     byte = error.object[error.start] if isinstance(error, UnicodeDecodeError) else 0
     likely = "cp1252" if 0x80 <= byte <= 0x9F else "latin-1"
     return (
-        f"{file.name} is not UTF-8 text; it is probably {likely}: give csv=CsvFormat(encoding='{likely}'), or save it "
-        "as UTF-8"
+        f"{file.name} is not UTF-8 text; it is probably {likely}: ",
+        Advice(f"give csv=CsvFormat(encoding='{likely}')", f"add --encoding {likely}"),
+        ", or save it as UTF-8",
     )
 
 

@@ -3,6 +3,7 @@
 import ast
 import gzip
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -21,7 +22,9 @@ from sklearn.pipeline import make_pipeline
 
 import fragility as fg
 from fragility.cli import app
-from fragility.cli.wording import in_options
+from fragility.errors import PYTHON_OBJECT, Advice
+from fragility.ranking.predictive import class_codes
+from fragility.segments import read_by
 
 # --- advice -------------------------------------------------------------------------------------------------
 
@@ -33,19 +36,35 @@ def text_of(node: ast.AST) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "{...}"
 
 
+def called(node: ast.AST) -> str:
+    """`Advice`, `Advice.argument`, `DataError`: what is called, empty if nothing is."""
+    return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+
+
+def parsed(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def sentences(path: Path) -> list[str]:
-    """Every sentence that a module raises as an error or gives as a warning."""
+    """Every part of a message that a module raises as an error or gives as a warning; advice is data, not text."""
+    raising = [node for node in parsed(path) if called(node).endswith(("Error", "Warning", "warn"))]
+    return [text_of(argument) for node in raising for argument in node.args if not called(argument)]
+
+
+def advices(path: Path) -> list[Advice]:
+    """Every advice in a module."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        called = getattr(node, "func", None)
-        name = getattr(called, "id", getattr(called, "attr", ""))
-        if isinstance(node, ast.Call) and (name.endswith("Error") or name == "warn"):
-            found += [text_of(argument) for argument in node.args]
+    for node in parsed(path):
+        if called(node) == "Advice":
+            python, options = map(text_of, node.args)
+            found.append(Advice(python, options))
+        elif called(node) == "Advice.argument":
+            found.append(Advice.argument(*map(text_of, node.args)))
     return found
 
 
 # Modules whose errors no command of `fragility` can meet, or whose advice is about Python code the user must write.
-PYTHON_ONLY = {"display.py", "calibration.py"}
+PYTHON_ONLY = {"displays.py", "calibration.py"}
 OF_OTHER_LIBRARIES = {"feature_names_out", "init", "refit"}
 ADVICE = re.compile(r"(?<![-\w])([a-z_]+)=(?!=)")
 MODULES = [p for p in sorted(SOURCE.rglob("*.py")) if p.name not in PYTHON_ONLY and "resmlp" not in p.parts]
@@ -59,40 +78,55 @@ def all_options(command) -> set[str]:
 OPTIONS = all_options(typer.main.get_command(app))
 
 
+def in_python(text: str) -> set[str]:
+    return set(ADVICE.findall(text)) - OF_OTHER_LIBRARIES
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_no_advice_in_python_reaches_the_command_line(path):
     for sentence in sentences(path):
-        said = in_options(sentence)
-        python = set(ADVICE.findall(said)) - OF_OTHER_LIBRARIES
-        assert not python, f"say it in options, in fragility/cli/wording.py: {sentence}"
-        assert set(re.findall(r"(?<!\w)--[a-z][a-z-]*", said)) <= OPTIONS, said
+        assert not in_python(sentence), f"say it as Advice, in options too: {sentence}"
+    for advice in advices(path):
+        if PYTHON_OBJECT not in advice.options and advice.options != "{...}":
+            assert not in_python(advice.options), advice
+        assert set(re.findall(r"(?<!\w)--[a-z][a-z-]*", advice.options)) <= OPTIONS, advice
 
 
 def test_the_inspection_sees_advice():
-    found = [s for path in MODULES for s in sentences(path) if set(ADVICE.findall(s)) - OF_OTHER_LIBRARIES]
-    assert len(found) >= 10 and any("space='raw'" in s for s in found) and any("ids=" in s for s in found)
+    found = [advice for path in MODULES for advice in advices(path)]
+    assert len(found) >= 40 and any("ids=" in advice.python for advice in found)
+    assert Advice("space='raw'", "--space raw") in found
+
+
+def test_an_error_says_its_advice_in_python_and_in_options():
+    error = fg.DataError("2 appears twice; ", Advice("pass ids=, or reset the index", "name a column by --id"), ".")
+    assert str(error) == "2 appears twice; pass ids=, or reset the index."
+    assert error.in_options() == "2 appears twice; name a column by --id."
+    assert error.in_options() == pickle.loads(pickle.dumps(error)).in_options()
+    outer = fg.ModelError("rows 5 to 9: ", error, " (", Advice.argument("space", "raw"), ")")
+    assert str(outer) == f"rows 5 to 9: {error} (space='raw')"
+    assert outer.in_options() == f"rows 5 to 9: {error.in_options()} (--space raw)"
 
 
 @pytest.mark.parametrize(
-    ("python", "options"),
+    ("fault", "python", "options"),
     [
-        ("2 appears twice; pass ids=, or reset the index", "2 appears twice; name a column with distinct ids by --id"),
-        ("categories, not numbers; use space='raw'", "categories, not numbers; use --space raw"),
-        ("cannot audit it; use engine='auto'", "cannot audit it; use --engine auto"),
-        ("declare them in column order: Model.wrap(model, classes=[...])",
+        (lambda: fg.Model.wrap(lambda rows: rows), "declare them in column order: Model.wrap(model, classes=[...])",
          "declare them in column order with --classes A,B"),
-        ("its classes; declare them in column order: Model.wrap(model, classes=[...], output='logits')",
-         "its classes; wrap it in Python, Model.wrap(model, classes=[...], output='logits'), and name it as "
-         "package.module:attribute"),
-        ("load it with trust=True (a .skops", "load it with --trust (a .skops"),
-        ("declare groups={block: [fields, ...]} that keep those fields together",
-         "declare groups with --groups FILE (JSON: {block: [fields, ...]}) that keep those fields together"),
-        ("y holds 'maybe', not among", "the --target column holds 'maybe', not among"),
-        ("the data have column 'y=1', which", "the data have column 'y=1', which"),
+        (lambda: fg.Model.wrap(pytest.importorskip("torch").nn.Linear(2, 2)),
+         "its probabilities stand for; declare them in column order: Model.wrap(model, classes=[...], output='logits')",
+         "its probabilities stand for; wrap it in Python, Model.wrap(model, classes=[...], output='logits'), and name "
+         "it as package.module:attribute"),
+        (lambda: class_codes(["maybe"], ["no", "yes"]), "y holds 'maybe', not among",
+         "the --target column holds 'maybe', not among"),
+        (lambda: read_by("age", ["sex"]), "by names the column 'age', but", "--by names the column 'age', but"),
+        (lambda: fg.DataError("the data have column 'y=1', which"), "column 'y=1', which", "column 'y=1', which"),
     ],
 )  # fmt: skip
-def test_advice_in_options(python, options):
-    assert in_options(python) == options
+def test_advice_in_options(fault, python, options):
+    with pytest.raises(fg.FragilityError) as caught:
+        raise fault()
+    assert python in str(caught.value) and options in caught.value.in_options()
 
 
 def test_repeated_ids_are_told_in_options(made, tmp_path):

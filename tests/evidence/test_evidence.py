@@ -781,7 +781,7 @@ def test_explicit_baselines_are_in_raw_units_whatever_the_preprocessing_names_it
 def test_values_in_transformed_units_must_be_said(mixed) -> None:
     pipeline, X = mixed
     names = [c.name for c in Protocol.fit(pipeline, X).columns]
-    remedy = r"one a raw field, or add baseline_units='transformed'"
+    remedy = r"one per raw field, or add baseline_units='transformed'"
     for baseline in (dict.fromkeys(names, 0.25), np.full(len(names), 0.25)):
         with pytest.raises(EvidenceError, match=remedy):
             Protocol.fit(pipeline, X, baseline=baseline)

@@ -36,7 +36,7 @@ from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import NativeEngine, choose_native
 from fragility.engines.doubts import trace_checked
 from fragility.engines.trace import HandedOver, Progress, Trace
-from fragility.errors import EngineError, ModelError
+from fragility.errors import Advice, EngineError, ModelError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.rows import Rows
 from fragility.libraries import library_versions
@@ -238,7 +238,8 @@ class Auditor:
         if reason is not None:
             raise EngineError(
                 f"the {self.engine} engine audited the first rows, but not those from {rows.ids[0]!r} on: {reason}; "
-                "use engine='blackbox'"
+                "use ",
+                Advice.argument("engine", "blackbox"),
             )
         return rows
 

@@ -19,7 +19,7 @@ from fragility.certificates import (
     rows_to_compare,
 )
 from fragility.engines.blackbox import ENGINE as BLACKBOX
-from fragility.errors import CertificateError, FragilityError, ProtocolError
+from fragility.errors import CertificateError, FragilityError, FragilityWarning, ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import BATCH_ROWS, original_class
 from fragility.ids import places_by_id
@@ -174,5 +174,5 @@ def compare_if_possible(
     try:
         return compare_rows(rows, protocol, own, engine, byte_budget)
     except FragilityError as error:
-        warnings.warn(f"the finding was not compared under other baselines: {error}", stacklevel=4)
+        warnings.warn(FragilityWarning("the finding was not compared under other baselines: ", error), stacklevel=4)
         return None

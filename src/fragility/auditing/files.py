@@ -20,7 +20,7 @@ from pyarrow import fs as arrow_fs
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.auditor import manifest_of
 from fragility.auditing.batch import BatchAuditor, TracedBatch, prepare
-from fragility.auditing.journal import EncodedPart, Journal, PartRecord, packed_digest
+from fragility.auditing.journal import RESUME, EncodedPart, Journal, PartRecord, packed_digest
 from fragility.auditing.keeping import KEPT_CLAIMS, Keeper, KeptRows
 from fragility.auditing.making import (
     FIRST_ROWS,
@@ -222,11 +222,9 @@ def _with_hint(error: OSError | FragilityError, run: _Run) -> Exception:
     kept = run.journal.finished_count()
     if not kept:
         return error
-    told = f"{error.strerror or error}" if isinstance(error, OSError) else str(error)
     if isinstance(error, OSError):
-        told = f"cannot write the certificates to {run.journal.target}: {told}"
-    kind = CertificateError if isinstance(error, OSError) else type(error)
-    return kind(f"{told} ({kept} finished parts are kept; go on with resume=True)")
+        error = CertificateError(f"cannot write the certificates to {run.journal.target}: {error.strerror or error}")
+    return type(error)(error, f" ({kept} finished parts are kept; go on with ", RESUME, ")")
 
 
 @dataclass

@@ -29,11 +29,12 @@ from fragility.certificates import WORK_FOLDER, encoded_part, part_name
 from fragility.certificates.manifest import place_text
 from fragility.certificates.parts import read_columns
 from fragility.engines.trace import HandedOver
-from fragility.errors import CertificateError, DataError
+from fragility.errors import Advice, CertificateError, DataError
 from fragility.files import AUDIT_FILE, force_to_disk, parse_json, sweep_parts, write_bytes
 from fragility.merkle import DIGEST_BYTES, packed_root
 
 RUN_FILE = "run.json"
+RESUME = Advice("resume=True", "--resume")
 WORDS = {
     "model": "another model",
     "protocol": "another protocol",
@@ -107,8 +108,9 @@ class Journal:
         finished = self.finished_count()
         if finished and not resume:
             raise CertificateError(
-                f"{self.target} holds an interrupted audit with {finished} finished parts; continue it with "
-                f"resume=True, or remove {self.folder} to begin anew"
+                f"{self.target} holds an interrupted audit with {finished} finished parts; continue it with ",
+                RESUME,
+                f", or remove {self.folder} to begin anew",
             )
         if finished:
             self._check_same(key)

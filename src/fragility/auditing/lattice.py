@@ -25,7 +25,7 @@ from fragility.certificates import (
 from fragility.engines.choice import refusal
 from fragility.engines.lattice.rule import FlipRule
 from fragility.engines.lattice.whole import MOST_LIVE, never_searches, row_blocks, whole_lattice
-from fragility.errors import EngineError
+from fragility.errors import EngineError, FragilityWarning
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.libraries import say_lacking
 from fragility.progress import Report, progress_bar
@@ -154,7 +154,7 @@ def search_most_exposed(
     try:
         return lattice_of_rows(rows, protocol, declared, byte_budget)
     except EngineError as error:
-        warnings.warn(f"smallest failing sets were not searched: {error}", stacklevel=4)
+        warnings.warn(FragilityWarning("smallest failing sets were not searched: ", error), stacklevel=4)
         return None
 
 

@@ -149,7 +149,7 @@ def placing_errors(source: RowSource | None, part: RawPart, protocol: Protocol) 
             _refuse_text(source, part, protocol)
         if part.start == 0:
             raise
-        raise type(error)(f"rows {part.start} to {part.start + len(part) - 1} of the input: {error}") from error
+        raise type(error)(f"rows {part.start} to {part.start + len(part) - 1} of the input: ", error) from error
 
 
 def _refuse_text(source: RowSource, part: RawPart, protocol: Protocol) -> None:

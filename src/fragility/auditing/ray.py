@@ -23,7 +23,7 @@ from fragility.auditing.making import FIRST_ROWS, Failure, MadePart, PartMaker, 
 from fragility.auditing.tables import Columns, check_ascending, check_part_rows, collect, prepare_table
 from fragility.certificates import PART_ROWS, Extent
 from fragility.engines.trace import Progress
-from fragility.errors import ClusterError
+from fragility.errors import Advice, ClusterError
 from fragility.libraries import say_lacking
 from fragility.protocol import Protocol
 from fragility.tables import RawPart, RowSource
@@ -128,7 +128,8 @@ def _result(ray: Any, reference: Any) -> MadePart | Failure:
     except ray.exceptions.RayError as error:
         raise ClusterError(
             f"a worker of Ray died {ATTEMPTS} times over the same rows ({type(error).__name__}); if it ran out of "
-            "memory, audit fewer rows at a time with part_rows="
+            "memory, audit fewer rows at a time with ",
+            Advice("part_rows=", "--part-rows"),
         ) from error
     return result
 

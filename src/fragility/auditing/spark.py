@@ -32,7 +32,7 @@ from fragility.auditing.making import FIRST_ROWS, Failure, InHand, MadePart, Par
 from fragility.auditing.tables import Columns, TableAuditor, check_ascending, check_part_rows, collect, prepare_table
 from fragility.certificates import PART_ROWS, Extent
 from fragility.engines.trace import Progress
-from fragility.errors import ClusterError, DataError
+from fragility.errors import Advice, ClusterError, DataError
 from fragility.libraries import say_lacking
 from fragility.protocol import Protocol
 
@@ -390,8 +390,9 @@ def _told() -> Iterator[None]:
         lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
         cause = next((line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)), lines[0])
         raise ClusterError(
-            f"a task of Spark failed for good: {cause}; if a worker ran out of memory, audit fewer rows at a time with "
-            "part_rows="
+            f"a task of Spark failed for good: {cause}; if a worker ran out of memory, audit fewer rows at a "
+            "time with ",
+            Advice("part_rows=", "--part-rows"),
         ) from error
 
 

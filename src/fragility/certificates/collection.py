@@ -40,7 +40,7 @@ from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
 from fragility.certificates.table import check_schema, claims_of, table_of
 from fragility.drawing.curve import collapse_curve, plain_table, side_by_side
 from fragility.drawing.svg import escaped
-from fragility.errors import CertificateError
+from fragility.errors import Advice, CertificateError
 from fragility.libraries import say_lacking
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
@@ -575,7 +575,9 @@ def check_ranked_by(by: str, protocol: Protocol, declared: LatticeDeclaration | 
     if by not in RANKED_BY:
         raise CertificateError(f"predictions are ranked by one of {', '.join(RANKED_BY)}; got {by!r}")
     if by == "failure_probability" and (declared is None or not declared.has_failures):
-        raise CertificateError("these certificates have no failure_probability: audit with rates=... to have it")
+        raise CertificateError(
+            "these certificates have no failure_probability: audit with ", Advice("rates=...", "--rates"), " to have it"
+        )
     if by == "common_loss" and protocol.fading is None:
         raise CertificateError("these certificates have no common_loss: their protocol lacks attenuate_all")
 

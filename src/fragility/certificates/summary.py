@@ -195,7 +195,7 @@ def _check_labelled(audit: Summarised, labels: Mapping[str, Any]) -> None:
         missing += [own_id for own_id in ids if str(own_id) not in labels]
         rows += len(ids)
     if missing:
-        raise DataError(say_unlabelled(len(missing), rows, missing[0], span, IdSpan(labels)))
+        raise DataError(*say_unlabelled(len(missing), rows, missing[0], span, IdSpan(labels)))
 
 
 def _right(table: pd.DataFrame, labels: Mapping[Any, Any]) -> pd.Series:

@@ -40,8 +40,7 @@ from fragility.cli.group import Commands
 from fragility.cli.outputs import forget_outputs, interruption
 from fragility.cli.terminal import DEBUG, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_SIGNALLED, complain, explain, note
 from fragility.cli.usage import UsageError, explain_usage
-from fragility.cli.wording import in_options
-from fragility.errors import FragilityError
+from fragility.errors import FragilityError, Message
 from fragility.version import __version__
 
 COMMANDS = (demo, protocol, audit, reading, report, review, trust, evaluate, policy, reliability, harden, calibrate)
@@ -93,8 +92,8 @@ def _warnings_as_notes() -> Iterator[None]:
     """Show a warning as one line, not with the source line of the library that gave it."""
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-        first_line = (str(message).strip().splitlines() or [category.__name__])[0]
-        note(f"warning: {in_options(first_line)}")
+        text = message.in_options() if isinstance(message, Message) else str(message)
+        note(f"warning: {(text.strip().splitlines() or [category.__name__])[0]}")
 
     with warnings.catch_warnings():
         warnings.showwarning = show
@@ -145,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if sentence := explain_usage(error, words):
             complain(sentence)
     except FragilityError as error:
-        complain(in_options(str(error)))
+        complain(error.in_options())
     except Exception as error:
         if os.environ.get(DEBUG):
             raise

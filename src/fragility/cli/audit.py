@@ -62,7 +62,6 @@ from fragility.cli.tables import (
     row_range,
 )
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
-from fragility.cli.wording import in_options
 from fragility.errors import ClusterError, DataError, FragilityError, ProtocolError, VerificationError
 from fragility.words import and_words, artificial_in_words
 
@@ -505,7 +504,7 @@ def verify(
         _note_unlabelled(source, data)
         outcome = fg.verify(directory, loaded, source, sample=sample)
         outcome = _with_signature(outcome, directory, public_key, protocol_key)
-    out().print(escape(in_options(str(outcome))))
+    out().print(escape(str(outcome)))
     if not outcome:
         raise typer.Exit(EXIT_CLAIM_FAILED)
 

@@ -165,7 +165,7 @@ def certified(audit: fg.StoredAudit, ids: Sequence[Any] | None) -> fg.Certificat
         from fragility.ids import IdSpan, say_other_rows
 
         audited, first = IdSpan.of_tables(audit.batches(["id"])), audit.take([0]).claims.ids[0]
-        raise DataError(say_other_rows(len(audit), len(audit), first, audited, IdSpan(ids)))
+        raise DataError(*say_other_rows(len(audit), len(audit), first, audited, IdSpan(ids)))
     if len(certs) < len(audit):
         note(f"{len(certs)} of the {len(audit)} audited rows are among those given, and they alone are used")
     return certs

@@ -13,7 +13,6 @@ from fragility.cli.group import TRUST
 from fragility.cli.options import DirArgument
 from fragility.cli.outputs import plan_files
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
-from fragility.cli.wording import in_options
 
 KeyOut = Annotated[
     Path, typer.Option("--out", metavar="KEY", help="The private key to write; KEY.pub is the public one.")
@@ -97,6 +96,6 @@ def check_proof(
       fragility check-proof proof.json --public-key audit-key.pub --signature audit/signature.dsse.json
     """
     outcome = fg.check_proof(file, root=root, public_key=public_key, signature=signature)
-    out().print(escape(in_options(str(outcome))))
+    out().print(escape(str(outcome)))
     if not outcome:
         raise typer.Exit(EXIT_CLAIM_FAILED)

@@ -16,7 +16,7 @@ from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.comparison import disagreement
 from fragility.engines.doubts import contradicted_answers, differing_answers, with_own_answers
 from fragility.engines.trace import Progress, Trace
-from fragility.errors import EngineError
+from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.libraries import family_of, say_lacking, suggest_extra
 from fragility.protocol import Protocol
@@ -190,7 +190,9 @@ def native_for(rows: EvidenceRows, engine: str) -> NativeEngine | None:
         raise EngineError(lacking)
     reason = native.refusal(rows)
     if reason is not None:
-        raise EngineError(f"the {engine} engine cannot audit {rows.model.kind}: {reason}; use engine='auto'")
+        raise EngineError(
+            f"the {engine} engine cannot audit {rows.model.kind}: {reason}; use ", Advice.argument("engine", "auto")
+        )
     return native
 
 
@@ -232,6 +234,6 @@ def _accepted(reason: str | None, native: NativeEngine, required: bool) -> bool:
         return True
     message = f"the {native.name} engine {reason}"
     if required:
-        raise EngineError(f"{message}; use engine='auto'")
+        raise EngineError(f"{message}; use ", Advice.argument("engine", "auto"))
     warnings.warn(f"{message}; the black-box engine is used instead", stacklevel=5)
     return False

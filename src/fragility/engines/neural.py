@@ -28,7 +28,7 @@ from fragility.arrays import Booleans, Floats
 from fragility.engines.neural_states import Sizes, SplitNetwork, StatePlan, split_module, trace_states
 from fragility.engines.states import StatesAsked
 from fragility.engines.trace import Progress, Trace
-from fragility.errors import EngineError
+from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows
 from fragility.libraries import family_of
 from fragility.models.links import PREDICT_PROBA
@@ -74,7 +74,7 @@ def trace(
 ) -> Trace:
     """Return the trace of every row; ``sizes`` bounds what is held at a time and changes no result."""
     if _kind_of(rows) is None:
-        raise EngineError(f"the neural engine does not know {rows.model.kind}; use engine='auto'")
+        raise EngineError(f"the neural engine does not know {rows.model.kind}; use ", Advice.argument("engine", "auto"))
     plan = _plan(rows, protocol)
     round_to = torch.float32 if rows.cell_dtype == np.float32 else None
     with _evaluating(rows.model.head):
@@ -118,7 +118,7 @@ def _refuse_rows(rows: EvidenceRows, error: Exception) -> None:
     """Raise the adapter's own complaint about rows whose output is no probability, if it has one."""
     for start in range(0, len(rows), 1024):
         rows.predict(rows.dense(start, start + 1024))
-    raise EngineError(f"the neural engine failed: {error}; use engine='blackbox'") from error
+    raise EngineError(f"the neural engine failed: {error}; use ", Advice.argument("engine", "blackbox")) from error
 
 
 # --- which networks -----------------------------------------------------------------------------------------

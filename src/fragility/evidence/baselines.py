@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from fragility.arrays import Floats
 from fragility.canonical import is_missing
-from fragility.errors import DataError, EvidenceError
+from fragility.errors import Advice, DataError, EvidenceError
 from fragility.evidence.averages import (
     BASELINES,
     artificial_fields,
@@ -30,6 +30,7 @@ from fragility.models.adapter import Model
 
 Units: TypeAlias = Literal["raw", "transformed"]
 UNITS: tuple[Units, ...] = ("raw", "transformed")
+TRANSFORMED_UNITS = Advice.argument("baseline_units", "transformed")
 
 
 class FittedBaseline(NamedTuple):
@@ -67,8 +68,9 @@ def _check_before_preprocessing(evidence: TrainingEvidence, model: Model) -> Non
     if evidence.space == "transformed" and model.transformer is not None:
         raise EvidenceError(
             "under the baseline 'missing' a raw field is missing and the model's own preprocessing answers, as in "
-            "production; the transformed space begins behind the preprocessing, so use space='raw' or leave the space "
-            "out"
+            "production; the transformed space begins behind the preprocessing, so use ",
+            Advice.argument("space", "raw"),
+            " or leave the space out",
         )
 
 
@@ -110,7 +112,7 @@ def _explicit_baseline(
 ) -> list[Scalar]:
     if units == "transformed" and model.transformer is not None:
         if evidence.space == "raw":
-            raise EvidenceError("in the raw space the baseline is in raw units; leave out baseline_units='transformed'")
+            raise EvidenceError("in the raw space the baseline is in raw units; leave out ", TRANSFORMED_UNITS)
         values = _matched_values(baseline, evidence.columns, "transformed column")
         return [_explicit_number(name, values[name]) for name in evidence.columns]
     _check_not_transformed(baseline, evidence, rows)
@@ -136,7 +138,8 @@ def _check_not_transformed(baseline: Any, evidence: TrainingEvidence, rows: Rows
     if fits:
         raise EvidenceError(
             "the explicit baseline gives a value for each transformed column, and values are read in raw units unless "
-            "said otherwise; give one a raw field, or add baseline_units='transformed'"
+            "said otherwise; give one per raw field, or add ",
+            TRANSFORMED_UNITS,
         )
 
 
@@ -189,7 +192,7 @@ def _explicit_value(field: Field, value: Any, space: Space) -> Any:
     try:
         fitting = conformed(probe, [own], needs_categories=False, whole=True).frame
     except DataError as error:
-        raise EvidenceError(f"the explicit baseline does not fit the training data: {error}") from error
+        raise EvidenceError("the explicit baseline does not fit the training data: ", error) from error
     assert fitting is not None
     fit = fitting[field.name].iloc[0]
     return fit.item() if isinstance(fit, np.generic) else fit

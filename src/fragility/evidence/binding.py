@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
+from fragility.errors import Advice, DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.evidence.agreement import BATCH_ROWS, check_steady
 from fragility.evidence.bound import EvidenceRows
 from fragility.evidence.codec import RawCodec
@@ -80,7 +80,7 @@ def _check_gaps_harmless(model: Model, rows: Rows, fields: Sequence[Field]) -> N
 def _as_bound(model: Model, rows: EvidenceRows, space: EvidenceSpace, ids: Any) -> EvidenceRows:
     """Return rows that were bound before, if it was to this model and to this evidence space."""
     if ids is not None:
-        raise DataError("bound rows have their ids already; give ids= where the rows are bound")
+        raise DataError("bound rows have their ids already", Advice("; give ids= where the rows are bound", ""))
     if rows.model.head is not model.head:
         raise ModelError(f"the rows were bound to another model ({rows.model.kind}); bind them to this one")
     numeric = [j for j, column in enumerate(space.columns) if column.kind == "numeric"]
@@ -267,7 +267,8 @@ def _handed_transformed(model: Model, rows: Rows, space: EvidenceSpace) -> _Hand
     if not answers_alike(model, matrix[:CONFIRM_ROWS], restore, handed[:CONFIRM_ROWS]):
         raise EvidenceError(
             "the model answers differently when its whole numbers are handed over as decimals, which the transformed "
-            "space needs; use space='raw'"
+            "space needs; use ",
+            Advice.argument("space", "raw"),
         )
     baseline = np.array([np.nan if c.baseline is None else float(c.baseline) for c in space.columns])
     confirmed = _confirmed(model, lambda: restore(dense(matrix[:CONFIRM_ROWS])), raw=False)
@@ -322,7 +323,7 @@ def check_baseline_accepted(model: Model, rows: Rows, space: EvidenceSpace, base
     except FragilityError as error:
         if baseline == "missing":
             raise _refusal_of_gaps(bound, space, error) from error
-        raise EvidenceError(f"the model cannot take the baseline {baseline!r}: {error}; choose another") from error
+        raise EvidenceError(f"the model cannot take the baseline {baseline!r}: ", error, "; choose another") from error
     return bound
 
 

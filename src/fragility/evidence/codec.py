@@ -17,7 +17,7 @@ import pandas as pd
 
 from fragility.arrays import Floats
 from fragility.canonical import WHOLE_BITS, beyond_doubles, is_missing
-from fragility.errors import DataError, EvidenceError
+from fragility.errors import Advice, DataError, EvidenceError
 from fragility.evidence.dates import value_like
 from fragility.evidence.fields import Field, is_categorical, kind_of, type_of
 from fragility.evidence.forms import CellForm
@@ -129,7 +129,8 @@ def _is_its_number(column: pd.Series, field: Field, baseline: Scalar) -> bool:
     if wide.any():
         raise DataError(
             f"column {column.name!r} holds the whole number {int(column[wide].iloc[0])}, beyond 2**53, where a number "
-            f"in double precision loses digits; if it is a code, fit the protocol with nominal=[{column.name!r}]"
+            f"in double precision loses digits; if it is a code, ",
+            Advice(f"fit the protocol with nominal=[{column.name!r}]", "store it as text"),
         )
     return True
 

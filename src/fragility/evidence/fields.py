@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from fragility.canonical import is_missing
-from fragility.errors import DataError
+from fragility.errors import Advice, DataError
 from fragility.evidence.dates import as_trained, dtype_of_dates, zone_mismatch
 from fragility.evidence.rows import Kind, Rows
 
@@ -129,8 +129,12 @@ def _conformed_column(column: pd.Series, field: Field, needs_categories: bool, w
         came = type_of(plain)
     if field.categorical and needs_categories and not is_categorical(column):
         raise DataError(
-            f"column {field.name!r} was categorical in the training data, now it is plain {_words(came)}; give it the "
-            f"training categories: pd.Categorical(X[{field.name!r}], categories=X_train[{field.name!r}].cat.categories)"
+            f"column {field.name!r} was categorical in the training data, now it is plain {_words(came)}; ",
+            Advice(
+                "give it the training categories: "
+                f"pd.Categorical(X[{field.name!r}], categories=X_train[{field.name!r}].cat.categories)",
+                "store it as a categorical column with the training categories (Parquet keeps them, CSV does not)",
+            ),
         )
     if field.type == "date" and not field.categorical:
         return _conformed_dates(plain, field, came)

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 from fragility.arrays import Floats
 from fragility.canonical import beyond_doubles
-from fragility.errors import DataError, EvidenceError
+from fragility.errors import Advice, DataError, EvidenceError
 from fragility.evidence.categories import category_columns, check_readable
 from fragility.evidence.fields import Field, fields_of, kind_of
 from fragility.evidence.groups import declared_groups, merged_fields, raw_origin_groups
@@ -103,7 +103,8 @@ def training_evidence(model: Model, rows: Rows, space: Space | None, nominal: Se
     if categories:
         raise EvidenceError(
             f"the estimator treats {categories[0]!r} as a category, whose codes cannot be moved toward a baseline in "
-            "the transformed space; use space='raw'"
+            "the transformed space; use ",
+            Advice.argument("space", "raw"),
         )
     return _transformed_evidence(model, rows, kinds)
 
@@ -132,7 +133,8 @@ def _transformed_evidence(model: Model, rows: Rows, kinds: dict[str, Kind]) -> T
         traced = trace_columns(model.transformer, rows.names, rows.native)
         if len(traced) != matrix.shape[1]:
             raise EvidenceError(
-                f"the preprocessing gives {matrix.shape[1]} columns, {len(traced)} were traced; use space='raw'"
+                f"the preprocessing gives {matrix.shape[1]} columns, {len(traced)} were traced; use ",
+                Advice.argument("space", "raw"),
             )
         # What is made from categories alone encodes a category, whichever library's encoder made it.
         nominal = {name for name, kind in kinds.items() if kind == "nominal"}
@@ -147,7 +149,8 @@ def _check_no_infinity(matrix: Any, names: Sequence[str]) -> None:
     column = next(j for j in range(len(names)) if np.isinf(dense(matrix[:, [j]])).any())
     raise EvidenceError(
         f"the preprocessing makes an infinite value of a training row in column {names[column]!r}, which has no "
-        "mean; mend the preprocessing, or use space='raw'"
+        "mean; mend the preprocessing, or use ",
+        Advice.argument("space", "raw"),
     )
 
 

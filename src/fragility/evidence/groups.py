@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from fragility.errors import EvidenceError
+from fragility.errors import Advice, EvidenceError
 from fragility.evidence.moments import rounded
 from fragility.evidence.rows import Kind
 from fragility.evidence.tracing import Origin
@@ -21,8 +21,10 @@ def raw_origin_groups(columns: Sequence[str], origins: Sequence[Origin]) -> dict
     if mixed:
         raise EvidenceError(
             f"{len(mixed)} column(s) are made from several raw fields and belong to no single one: "
-            f"{_described(mixed)}; declare groups={{block: [fields, ...]}} that keep those fields together, "
-            "or audit with space='raw'"
+            f"{_described(mixed)}; declare ",
+            Advice("groups={block: [fields, ...]}", "groups with --groups FILE (JSON: {block: [fields, ...]})"),
+            " that keep those fields together, or audit with ",
+            Advice.argument("space", "raw"),
         )
     groups: dict[str, list[str]] = {}
     for column, origin in zip(columns, origins, strict=True):

@@ -15,7 +15,7 @@ import pandas as pd
 import scipy.sparse as sp
 
 from fragility.arrays import Floats
-from fragility.errors import DataError, EvidenceError, FragilityError, ModelError
+from fragility.errors import Advice, DataError, EvidenceError, FragilityError, ModelError
 from fragility.evidence.rows import Rows, named
 from fragility.models.adapter import Model
 from fragility.models.links import LINK_TOLERANCE
@@ -50,14 +50,15 @@ def _as_numbers(array: Any) -> Floats:
         except (TypeError, ValueError) as error:
             raise EvidenceError(
                 "the estimator is handed values that are not numbers, so they cannot be moved toward a baseline in the "
-                "transformed space; use space='raw'"
+                "transformed space; use ",
+                Advice.argument("space", "raw"),
             ) from error
     return np.asarray(array, dtype=np.float64)
 
 
 def _numeric_frame(frame: Any) -> Floats:
     if isinstance(frame, pd.DataFrame) and any(isinstance(d, pd.CategoricalDtype) for d in frame.dtypes):
-        raise EvidenceError("the estimator is handed categories, not numbers; use space='raw'")
+        raise EvidenceError("the estimator is handed categories, not numbers; use ", Advice.argument("space", "raw"))
     array = frame.to_numpy()
     return array if array.dtype == np.float32 else _as_numbers(array)
 

@@ -17,7 +17,7 @@ import pandas as pd
 import scipy.sparse as sp
 
 from fragility.canonical import is_missing, row_digests
-from fragility.errors import DataError
+from fragility.errors import Advice, DataError
 
 Kind: TypeAlias = Literal["numeric", "nominal"]
 Scalar: TypeAlias = float | int | bool | str | None
@@ -185,7 +185,14 @@ def _matched_columns(given: list[str], expected: Sequence[str] | None, n_expecte
     if missing:
         raise DataError(f"the model expects {named('column', missing)}, which the data lack")
     if extra:
-        raise DataError(f"the data have {named('column', extra)}, which the model does not know; drop them")
+        raise DataError(
+            f"the data have {named('column', extra)}, which the model does not know; ",
+            Advice(
+                "drop them",
+                "leave them out with --drop COL (or all such columns with --ignore-extra), name the label with "
+                "--target and the row id with --id",
+            ),
+        )
     return list(expected)
 
 
@@ -235,12 +242,15 @@ def row_ids(ids: Any, index: pd.Index | None, n: int) -> tuple[Hashable, ...]:
             raise DataError("an id is missing; every row needs one")
         values = [str(value) for value in values]
     elif any(not -(2**63) <= value < 2**63 for value in values):
-        raise DataError("an id is a whole number beyond 64 bits; pass the ids as text")
+        raise DataError(
+            "an id is a whole number beyond 64 bits; ", Advice("pass the ids as text", "store them as text")
+        )
     if len(set(values)) != n:
         seen: set[Any] = set()
         twice = next(value for value in values if value in seen or seen.add(value))  # type: ignore[func-returns-value]
         raise DataError(
-            f"ids must be distinct, {twice!r} appears {values.count(twice)} times; pass ids=, or reset the index"
+            f"ids must be distinct, {twice!r} appears {values.count(twice)} times; ",
+            Advice("pass ids=, or reset the index", "name a column with distinct ids by --id"),
         )
     return tuple(values)
 

@@ -34,7 +34,7 @@ from sklearn.preprocessing import (
     TargetEncoder,
 )
 
-from fragility.errors import EvidenceError
+from fragility.errors import Advice, EvidenceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,8 @@ def _by_names(step: Any, origins: Origins) -> Origins:
         fields = ", ".join(dict.fromkeys(field for origin in origins for field in origin.fields))
         raise EvidenceError(
             f"{type(step).__name__} does not name its output columns, so they cannot be traced to the fields {fields}; "
-            "give it get_feature_names_out (FunctionTransformer: feature_names_out='one-to-one') or use space='raw'"
+            "give it get_feature_names_out (FunctionTransformer: feature_names_out='one-to-one') or use ",
+            Advice.argument("space", "raw"),
         )
     encoded = {str(name) for name in _encoded_inputs(step)}
     known = [o.as_nominal() if name in encoded else o for name, o in zip(inputs, origins, strict=True)]
@@ -351,7 +352,8 @@ def _transformed(step: Any, rows: Any) -> Any:
         reason = (str(error).strip().splitlines() or [""])[0]
         raise EvidenceError(
             f"{type(step).__name__} fails on training rows in which one field has another row's value "
-            f"({type(error).__name__}: {reason}), so its columns cannot be traced to raw fields; use space='raw'"
+            f"({type(error).__name__}: {reason}), so its columns cannot be traced to raw fields; use ",
+            Advice.argument("space", "raw"),
         ) from error
 
 

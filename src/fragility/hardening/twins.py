@@ -25,7 +25,7 @@ import scipy.sparse as sp
 
 from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
 from fragility.canonical import row_digests
-from fragility.errors import EvidenceError, ProtocolError
+from fragility.errors import Advice, EvidenceError, ProtocolError
 from fragility.evidence import blend
 from fragility.evidence.codec import RawCodec
 from fragility.evidence.handover import as_matrix
@@ -216,6 +216,6 @@ class TwinMaker:
         if expected > SPARSE_LIMIT:
             raise EvidenceError(
                 f"the twins of this sparse matrix would take about {expected / 2**30:.0f} GiB, because {filled} of its "
-                f"{matrix.shape[1]} columns have a baseline other than 0; give a protocol with baseline='zero' or "
-                "'typical'"
+                f"{matrix.shape[1]} columns have a baseline other than 0; give a protocol with ",
+                Advice("baseline='zero' or 'typical'", "--baseline zero or --baseline typical"),
             )

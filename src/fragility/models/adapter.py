@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.pipeline import Pipeline
 
 from fragility.arrays import Floats, Integers
-from fragility.errors import ModelError
+from fragility.errors import PYTHON_OBJECT, Advice, ModelError
 from fragility.libraries import family_of, is_torch_module
 from fragility.models.decision import ClassLabel, Decision, is_threshold_classifier, label_indices, own_decision
 from fragility.models.fingerprint import Fingerprint, fingerprint
@@ -412,7 +412,7 @@ def _classes_of(head: Any, declared: Sequence[ClassLabel] | None) -> tuple[Class
         )
     if declared is None:
         if known is None:
-            raise ModelError(f"{type_name(head)} {_unknown_classes(head)}")
+            raise ModelError(f"{type_name(head)} ", *_unknown_classes(head))
         return tuple(_plain(label) for label in known)
     if known is not None:
         _check_names([_plain(label) for label in known], list(declared))
@@ -427,14 +427,18 @@ def _has_several_outputs(head: Any, known: Any) -> bool:
     return multilabel or bool(getattr(head, "multilabel_", False))
 
 
-def _unknown_classes(head: Any) -> str:
+def _unknown_classes(head: Any) -> tuple[str | Advice, ...]:
     if hasattr(head, "fit"):
-        return "is not fitted, or does not say which classes its probabilities stand for; fit it first"
-    output = ", output='logits'" if is_torch_module(head) else ""
-    return (
-        "does not say which classes its probabilities stand for; declare them in column order: "
-        f"Model.wrap(model, classes=[...]{output})"
-    )
+        return ("is not fitted, or does not say which classes its probabilities stand for; fit it first",)
+    if is_torch_module(head):
+        wrap = "Model.wrap(model, classes=[...], output='logits')"
+        advice = Advice(f"declare them in column order: {wrap}", f"wrap it in Python, {wrap}, and {PYTHON_OBJECT}")
+    else:
+        advice = Advice(
+            "declare them in column order: Model.wrap(model, classes=[...])",
+            "declare them in column order with --classes A,B",
+        )
+    return "does not say which classes its probabilities stand for; ", advice
 
 
 def _check_names(known: list[Any], declared: list[Any]) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from fragility.arrays import Floats, Integers
-from fragility.errors import ModelError, ProtocolError
+from fragility.errors import Advice, ModelError, ProtocolError
 from fragility.libraries import is_genuine
 
 ClassLabel: TypeAlias = str | int | bool | float
@@ -111,8 +111,8 @@ def own_decision(model: Any, own: Sequence[Any], shown: Sequence[ClassLabel]) ->
     name = type(model).__name__
     if model.response_method == "decision_function":
         raise ModelError(
-            f"{name} thresholds the decision function, and a certificate speaks of probabilities; fit it with "
-            "response_method='predict_proba'"
+            f"{name} thresholds the decision function, and a certificate speaks of probabilities; fit it ",
+            Advice("with response_method='predict_proba'", "anew so that it thresholds predict_proba"),
         )
     threshold = getattr(model, "best_threshold_", None)
     if threshold is None:

@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.base import is_regressor
 
 from fragility.arrays import Floats
-from fragility.errors import ModelError
+from fragility.errors import PYTHON_OBJECT, Advice, ModelError
 from fragility.libraries import family_of, is_torch_module
 from fragility.models.decision import ClassLabel
 from fragility.scores import sigmoid_probabilities, softmax_probabilities
@@ -104,9 +104,14 @@ def _converter(output: str) -> Callable[[Any], Floats]:
 
 def _torch_link(module: Any, output: OutputKind | None) -> Link:
     if output is None:
+        name = type(module).__name__
+        kinds = "'logits', 'binary_logit', 'probabilities' or 'log_probabilities'"
         raise ModelError(
-            f"declare what {type(module).__name__} returns with output='logits', 'binary_logit', "
-            "'probabilities' or 'log_probabilities'; it is never guessed from the values"
+            Advice(
+                f"declare what {name} returns with output={kinds}",
+                f"wrap it in Python with Model.wrap, which declares what {name} returns ({kinds}), and {PYTHON_OBJECT}",
+            ),
+            "; it is never guessed from the values",
         )
     convert = _converter(output)
     return Link(f"{output} of a torch module, link in float64", lambda m, rows: convert(_torch_forward(m, rows)))
@@ -298,6 +303,10 @@ def checked_probabilities(p: Floats, n: int, classes: tuple[ClassLabel, ...]) ->
         raise ModelError(
             f"the model's output is not a probability in {int(bad.sum())} of {n} rows: values must lie in [0, 1] and "
             f"add up to 1; the first such row (position {i} of the batch) is {np.array2string(p[i], precision=6)} "
-            f"with sum {sums[i]:.6g}; if these are logits, declare output='logits'"
+            f"with sum {sums[i]:.6g}; if these are logits, ",
+            Advice(
+                "declare output='logits'",
+                f"write a function that turns them into probabilities and {PYTHON_OBJECT}",
+            ),
         )
     return p

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import fragility.models.trial as trial
-from fragility.errors import FragilityError, ModelError
+from fragility.errors import Advice, FragilityError, ModelError
 from fragility.models.adapter import Model
 from fragility.models.decision import ClassLabel
 from fragility.models.trial import TRIALS
@@ -40,6 +40,7 @@ OTHER_KINDS = {
     ".h5": "a Keras",
     ".keras": "a Keras",
 }
+TRUST = Advice("trust=True", "--trust")
 IN_PYTHON = "load it in Python, wrap it with Model.wrap and name the result as package.module:attribute"
 # The first keys of JSON files that other boosters write.
 CATBOOST_KEYS = ("ctr_data", "features_info", "model_info", "oblivious_trees", "scale_and_bias", "trees")
@@ -91,7 +92,7 @@ def load_model(
     if not path.exists() and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text):
         return Model.wrap(_imported(text), classes=classes)
     if path.is_dir():
-        raise ModelError(f"{text!r} {_say_folder(path)}")
+        raise ModelError(f"{text!r} ", *_say_folder(path))
     if not path.is_file():
         raise ModelError(f"there is no model file {text!r}; a model is one of: {KINDS}")
     load = _LOADERS.get(path.suffix.lower())
@@ -113,17 +114,17 @@ def load_model(
     return model
 
 
-def _say_folder(path: Path) -> str:
+def _say_folder(path: Path) -> tuple[str | Advice, ...]:
     """Say what a folder is that was given for a model file, and what to give instead."""
     if (path / "MLmodel").is_file():
         inside = [each for each in sorted(path.glob("model.*")) if each.suffix.lower() in _LOADERS]
         if not inside:
-            return f"is an MLflow model folder without a model file of a known kind; {IN_PYTHON}"
-        trust = " with trust=True" if inside[0].suffix.lower() in PICKLES else ""
-        return f"is an MLflow model folder; give the model file in it, {str(inside[0])!r}{trust}"
+            return (f"is an MLflow model folder without a model file of a known kind; {IN_PYTHON}",)
+        trust = (" with ", TRUST) if inside[0].suffix.lower() in PICKLES else ()
+        return f"is an MLflow model folder; give the model file in it, {str(inside[0])!r}", *trust
     if (path / "manifest.json").is_file():
-        return "is the folder of an audit; give the model that was audited"
-    return f"is a folder; a model is one of: {KINDS}"
+        return ("is the folder of an audit; give the model that was audited",)
+    return (f"is a folder; a model is one of: {KINDS}",)
 
 
 def _say_unknown(path: Path) -> str:
@@ -249,7 +250,8 @@ def _load_skops(path: Path, trust: bool) -> Any:
     if doubtful and not trust:
         raise ModelError(
             f"{path.name} holds types that skops does not know to be safe: {', '.join(doubtful)}; "
-            "if you know where the file comes from, load it with trust=True"
+            "if you know where the file comes from, load it with ",
+            TRUST,
         )
     return io.load(path, trusted=unknown)
 
@@ -269,7 +271,8 @@ def _load_pickle(path: Path, trust: bool) -> Any:
     if not trust:
         raise ModelError(
             f"{path.name} is a pickle, and loading one runs whatever it contains; if you know where it comes from, "
-            "load it with trust=True"
+            "load it with ",
+            TRUST,
         )
     import joblib
 

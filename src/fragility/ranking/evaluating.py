@@ -318,7 +318,7 @@ def _certified_places(certs: Certificates, bound: EvidenceRows) -> Integers:
     places, missing = places_by_id(certs.claims.ids, bound.ids)
     if missing:
         raise DataError(
-            say_other_rows(len(missing), len(certs), missing[0], IdSpan(certs.claims.ids), IdSpan(bound.ids))
+            *say_other_rows(len(missing), len(certs), missing[0], IdSpan(certs.claims.ids), IdSpan(bound.ids))
         )
     return places
 

@@ -17,7 +17,7 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 
 from fragility.arrays import Floats, Integers
 from fragility.equality import NanEqual
-from fragility.errors import DataError
+from fragility.errors import Advice, DataError
 from fragility.ranking.metrics import auroc
 from fragility.scores import CLIP
 
@@ -55,8 +55,9 @@ def class_codes(y: ArrayLike, classes: ArrayLike) -> Integers:
     unknown = sorted({repr(value) for value in values if value not in column})
     if unknown:
         raise DataError(
-            f"y holds {', '.join(unknown[:5])}, not among the model's classes {list(column)}; "
-            "give the labels the model was trained on"
+            Advice("y", "the --target column"),
+            f" holds {', '.join(unknown[:5])}, not among the model's classes {list(column)}; "
+            "give the labels the model was trained on",
         )
     return np.fromiter((column[value] for value in values), dtype=np.int64, count=len(values))
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats
-from fragility.errors import DataError
+from fragility.errors import Advice, DataError
 from fragility.ids import IdSpan, check_same_rows, say_unlabelled
 from fragility.intervals import Share, difference_of, share_of
 from fragility.policy import STARTS, LabelledRows, fit_rule
@@ -70,12 +70,13 @@ class LabelTally:
         """Return exposure, confidence and what was sought, of all rows; refuse rows without a label."""
         if self.missing:
             raise DataError(
-                say_unlabelled(len(self.missing), self.rows, self.missing[0], self.ids, IdSpan(self.labels))
+                *say_unlabelled(len(self.missing), self.rows, self.missing[0], self.ids, IdSpan(self.labels))
             )
         if not self.known:
             raise DataError(
                 f"no label is one of the model's classes; labels run like {next(iter(self.labels.values()))!r}: name "
-                "the column with the true classes"
+                "the column with the true classes",
+                Advice("", " by --target"),
             )
         exposure, confidence, bad = (np.concatenate(parts) for parts in zip(*self.parts, strict=True))
         return exposure, confidence, bad

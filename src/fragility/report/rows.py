@@ -23,7 +23,7 @@ from fragility.evidence.replacements import (
     value_text,
 )
 from fragility.evidence.rows import read_rows
-from fragility.ids import SeenIds, id_keys
+from fragility.ids import GIVE_AUDITED, SeenIds, id_keys
 from fragility.merkle import packed_root
 from fragility.models import Model
 from fragility.report.pieces import Audit
@@ -62,9 +62,7 @@ def with_values(
     found, sample = _read(given, audit, {case.id for case in cases})
     absent = next((case.id for case in cases if case.id not in found), None)
     if absent is not None:
-        raise DataError(
-            f"the rows given lack the audited row {absent!r}; give the audited rows with the ids of the audit"
-        )
+        raise DataError(f"the rows given lack the audited row {absent!r}; ", GIVE_AUDITED)
     becomes = find_replacements(evidence, given.model, sample)
     fields = fields_of_groups(evidence, given.model)
     shown = tuple(replace(case, values=_along_path(case, fields, found[case.id], becomes)) for case in cases)

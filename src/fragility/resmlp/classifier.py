@@ -449,7 +449,7 @@ def _device_name(device: str) -> str:
     if torch_part("network").cuda_available():
         return "cuda"
     if device == "cuda":
-        raise ModelError("device='cuda' was asked for, but torch finds no CUDA device; use 'auto' or 'cpu'")
+        raise ModelError("the device 'cuda' was asked for, but torch finds no CUDA device; use 'auto' or 'cpu'")
     return "cpu"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from fragility.arrays import Floats, Integers
-from fragility.errors import EvidenceError
+from fragility.errors import Advice, EvidenceError
 from fragility.evidence.groups import raw_origin_groups
 from fragility.evidence.moments import column_moments
 from fragility.evidence.tracing import output_names, trace_columns
@@ -313,7 +313,8 @@ def _transformed(protocol: Protocol) -> Protocol:
     if protocol.space != "transformed":
         raise EvidenceError(
             f"a protocol of the transformed space was expected, this one is of the {protocol.space} space; a network "
-            "is trained on transformed columns: fit the protocol with space='transformed'"
+            "is trained on transformed columns: fit the protocol with ",
+            Advice.argument("space", "transformed"),
         )
     return protocol
 
@@ -334,7 +335,8 @@ def _column_position(member: Member, n_columns: int, names: Sequence[str] | None
         if names is None:
             raise EvidenceError(
                 f"the groups name the column {member!r}, but the rows have no column names; use positions, or give a "
-                "table (in a Pipeline: set_output(transform='pandas'))"
+                "table",
+                Advice(" (in a Pipeline: set_output(transform='pandas'))", ""),
             )
         if member not in names:
             raise EvidenceError(f"the groups name the column {member!r}, which is not among {list(names)[:10]}")

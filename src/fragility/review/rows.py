@@ -73,7 +73,7 @@ def given_rows(
     place_of = {str(own_id): i for i, own_id in enumerate(rows.ids)}
     absent = [name for name in names if name not in place_of]
     if absent:
-        raise DataError(say_other_rows(len(absent), len(names), absent[0], IdSpan(names), IdSpan(rows.ids)))
+        raise DataError(*say_other_rows(len(absent), len(names), absent[0], IdSpan(names), IdSpan(rows.ids)))
     chosen = [place_of[name] for name in names]
     assert rows.frame is not None
     frame = rows.frame.iloc[chosen]

@@ -10,7 +10,7 @@ from fragility.arrays import DEFAULT_BYTE_BUDGET, Integers
 from fragility.engines.choice import prepared
 from fragility.engines.lattice.rule import FlipRule
 from fragility.engines.lattice.whole import WholeLattice, linear_sums, row_blocks, whole_lattice
-from fragility.errors import EngineError
+from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
@@ -180,7 +180,9 @@ class _Finding:
         denied = self._denied()
         asked = np.isin(self.answers.method[denied], (BEAM, BY_SIZE))
         if not asked.all():
-            raise EngineError("a set was found that does not flip the model itself; use engine='blackbox'")
+            raise EngineError(
+                "a set was found that does not flip the model itself; use ", Advice.argument("engine", "blackbox")
+            )
         those = self.rows.take(denied.tolist())
         search_by_asking(self.answers, those, self.protocol, denied, "auto", width, budget, self.byte_budget, None)
 

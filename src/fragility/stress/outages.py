@@ -13,7 +13,7 @@ import narwhals as nw
 import numpy as np
 
 from fragility.arrays import Booleans, Integers
-from fragility.errors import DataError, ProtocolError
+from fragility.errors import Advice, DataError, ProtocolError
 from fragility.evidence import RowStates
 from fragility.stress.draws import Words, uniforms
 from fragility.stress.stressors import Layout
@@ -187,7 +187,8 @@ class Outages:
         if unknown:
             raise ProtocolError(
                 f"outages: the model's evidence has no fields {unknown}, only {list(layout.known_fields)}; "
-                "correct the names, or keep only known ones with fields=[...] when reading the log"
+                "correct the names, or ",
+                Advice("keep only known ones with fields=[...] when reading the log", "remove the others from the log"),
             )
         groups = {name: layout.groups_of(name) for name in self.fields}
         removed = np.zeros((len(self.patterns), layout.n_groups), dtype=bool)
@@ -257,8 +258,9 @@ def _wide(frame: nw.DataFrame[Any], event: str) -> dict[str, Booleans]:
     other = [name for name in columns if frame[name].dtype != nw.Boolean]
     if other or not columns:
         raise DataError(
-            "outage log: expected columns 'event' and 'field', or one boolean column a field, or markers=...; "
-            f"got columns {list(frame.columns)}, of which {other} are not boolean"
+            "outage log: expected columns 'event' and 'field', or one boolean column per field, or ",
+            Advice("markers=...", "--markers A,B"),
+            f"; got columns {list(frame.columns)}, of which {other} are not boolean",
         )
     return {name: frame[name].fill_null(False).to_numpy().astype(bool) for name in columns}
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fragility.arrays import Floats, Integers
-from fragility.errors import EvidenceError, ProtocolError
+from fragility.errors import Advice, EvidenceError, ProtocolError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.space import EvidenceSpace
 from fragility.evidence.tracing import trace_columns
@@ -218,7 +218,10 @@ class Donor(_Rated):
             One copy a row and draw.
         """
         if layout.donors is None:
-            raise ProtocolError("donor: another row's values are needed; give training rows with donors=X_train")
+            raise ProtocolError(
+                "donor: another row's values are needed; give training rows",
+                Advice(" with donors=X_train", ", in Python"),
+            )
         groups = np.arange(layout.n_groups)
         hit = strikes(keys, draws, groups, self.rate)
         chosen = (uniforms(keys, draws, layout.n_groups + groups) * len(layout.donors)).astype(np.int64)

@@ -34,7 +34,7 @@ from fragility.certificates import (
     row_digests,
     schema_of,
 )
-from fragility.errors import CertificateError, FragilityError, VerificationError
+from fragility.errors import Advice, CertificateError, FragilityError, VerificationError
 from fragility.files import JSON_LIMIT, parse_json, read_bounded, write_text
 from fragility.merkle import inclusion_proof, root_from_proof
 from fragility.protocol import Protocol
@@ -235,8 +235,12 @@ def _expected(
     """Return the root to compare with and, where it was signed, the number of rows: a root alone does not bind it."""
     if (root is None) == (public_key is None) or (public_key is None) != (signature is None):
         raise VerificationError(
-            "a proof is checked against a root that you trust: give root='sha256:...', "
-            "or public_key=... and signature=..., not both"
+            "a proof is checked against a root that you trust: give ",
+            Advice(
+                "root='sha256:...', or public_key=... and signature=...",
+                "--root DIGEST, or --public-key PUB and --signature FILE",
+            ),
+            ", not both",
         )
     if root is None:
         assert public_key is not None and signature is not None

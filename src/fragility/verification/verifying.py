@@ -71,7 +71,7 @@ from fragility.certificates import (
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import ENGINES, never_reads
-from fragility.errors import CertificateError, FragilityError, ProtocolError, VerificationError
+from fragility.errors import Advice, CertificateError, FragilityError, ProtocolError, VerificationError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import with_ties_settled
 from fragility.ids import IdSpan, id_keys, say_other_rows
@@ -294,10 +294,10 @@ def verify(
         checks += [_check_model(loaded, given.model), Check("input", False, str(error))]
         return Verification(tuple(checks), **counts)
     except FragilityError as error:
-        raise VerificationError(f"the rows cannot be audited: {error}") from error
+        raise VerificationError("the rows cannot be audited: ", error) from error
     checks += [_check_model(loaded, given.model, found.impossible)]
     if all(check.passed for check in checks) and not found.matched.all():
-        raise VerificationError(_say_other_rows(loaded, found))
+        raise VerificationError(*_say_other_rows(loaded, found))
     checks += [_check_input(loaded, found), _check_recomputation(loaded, found)]
     checks += [*_check_lattice(loaded, found), *_check_baselines(loaded, found)]
     counts |= {"rows_given": found.rows_given, "rows_recomputed": found.recomputed}
@@ -314,7 +314,7 @@ def _wrapped(model: Any) -> Model:
     try:
         return Model.wrap(model)
     except FragilityError as error:
-        raise VerificationError(f"the model cannot be used: {error}") from error
+        raise VerificationError("the model cannot be used: ", error) from error
 
 
 # --- format -------------------------------------------------------------------------------------------------
@@ -597,8 +597,8 @@ def _check_input(loaded: _Loaded, found: _Recomputed) -> Check:
     return _equality("input", "the data", {"digest": (claimed, digest)})
 
 
-def _say_other_rows(loaded: _Loaded, found: _Recomputed) -> str:
-    """Return the sentence about audited rows that are not among those given."""
+def _say_other_rows(loaded: _Loaded, found: _Recomputed) -> tuple[str, Advice]:
+    """Return the message about audited rows that are not among those given."""
     first, start, span = int(np.argmin(found.matched)), 0, IdSpan()
     name: object = None
     for batch in loaded.audit.batches(["id"]):

@@ -26,7 +26,7 @@ from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import NativeEngine, RowDoubter, native_for, never_reads
 from fragility.engines.lattice.linear import LinearLattice, LinearMarks, additive
 from fragility.engines.lattice.rule import FlipRule
-from fragility.errors import EngineError
+from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.libraries import say_lacking, suggest_extra
@@ -366,6 +366,6 @@ def _disagrees(kind: str, required: bool) -> bool:
         f"the lattice of {kind} marks a state as flipped that its own probabilities do not, or the other way round"
     )
     if required:
-        raise EngineError(f"{message}; use engine='auto'")
+        raise EngineError(f"{message}; use ", Advice.argument("engine", "auto"))
     warnings.warn(f"{message}; the model is searched as a black box instead", stacklevel=5)
     return False

@@ -14,7 +14,7 @@ from fragility.engines.linear.links import link_for
 from fragility.engines.linear.sums import GroupScores
 from fragility.engines.states import StatesAsked
 from fragility.engines.trace import Progress, Trace
-from fragility.errors import EngineError
+from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import Protocol
 
@@ -48,7 +48,7 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
     """Return the trace of every row."""
     link = link_for(rows)
     if link is None:
-        raise EngineError(f"the linear engine does not know {rows.model.kind}; use engine='auto'")
+        raise EngineError(f"the linear engine does not know {rows.model.kind}; use ", Advice.argument("engine", "auto"))
     asked = StatesAsked.of(protocol, rows.n_groups)
     scores = GroupScores.of(rows)
     fill, rule = filling(scores.n_outputs, link, asked), Rule.of(rows)
@@ -69,7 +69,7 @@ def state_answers(rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | 
     """Return the model's probabilities of states that each row has of its own, prepared once."""
     link = link_for(rows)
     if link is None:
-        raise EngineError(f"the linear engine does not know {rows.model.kind}; use engine='auto'")
+        raise EngineError(f"the linear engine does not know {rows.model.kind}; use ", Advice.argument("engine", "auto"))
     return answers_of(GroupScores.of(rows), link)
 
 
