@@ -74,14 +74,14 @@ def write_large(folder: Path, rows: int) -> fg.Certificates:
     small = small_audit()
     chosen = np.random.default_rng(0).integers(0, len(small), size=rows)
     claims = replace(small.claims.take(chosen.tolist()), ids=tuple(range(rows)))
-    manifest = {**small.manifest, "input": {**small.manifest["input"], "rows": rows}}
+    manifest = replace(small.manifest, input=replace(small.manifest.input, rows=rows))
     large = fg.Certificates.build(claims, small.protocol, manifest)
     large.save(folder)
     return large
 
 
 def write_decisions(path: Path, certs: fg.Certificates) -> None:
-    audit, digests = certs.manifest["root_digest"], certs.table.column("digest")
+    audit, digests = certs.manifest.root_digest, certs.table.column("digest")
     step = max(1, len(certs) // DECIDED)
     cases = [Case(digests[i].as_py(), audit, i, str(i)) for i in range(0, len(certs), step)]
     store = Store.open(path)
@@ -92,7 +92,7 @@ def write_decisions(path: Path, certs: fg.Certificates) -> None:
 
 def write_bulk(path: Path, certs: fg.Certificates) -> int:
     """Decide about many cases at once, beside those decided; return about how many."""
-    audit, digests = certs.manifest["root_digest"], certs.table.column("digest")
+    audit, digests = certs.manifest.root_digest, certs.table.column("digest")
     store = Store.open(path)
     decided = {place for _, _, place in store.changes().cases}
     places = [place for place in range(len(certs)) if place not in decided][:BULK]

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def forge(certs: Certificates, folder: Path, *, table: pa.Table | None = None, *
         folder,
         certs.table if table is None else table,
         certs.protocol.to_json().encode(),
-        {**certs.manifest, **words},
+        {**certs.manifest.to_dict(), **words},
     )
 
 
@@ -100,10 +100,10 @@ def test_a_forger_who_says_that_only_three_rows_were_audited(certs, case, rows, 
     part = certs.take(order)
     bound = bind(case.model, rows.iloc[order], certs.protocol)
     manifest = {
-        **part.manifest,
+        **part.manifest.to_dict(),
         "input": {"digest": combine_digests(input_row_digests(bound)), "rows": 3},
         "engine": {
-            **part.manifest["engine"],
+            **asdict(part.manifest.engine),
             "paper_evaluations": 3 * certs.protocol.states_per_row,
             "blackbox_rows": 3,
         },
@@ -119,9 +119,9 @@ def test_rows_counted_to_suit_are_found(certs, case, rows, tmp_path) -> None:
     for i, (present, audited) in enumerate([(3, 3), (100, 100), (3, 2), (3, 99), (2, 100)]):
         words = {
             "rows": present,
-            "input": {**certs.manifest["input"], "rows": audited},
-            "engine": {**certs.manifest["engine"], "paper_evaluations": audited * certs.protocol.states_per_row},
-            "root_digest": part.manifest["root_digest"],
+            "input": {**asdict(certs.manifest.input), "rows": audited},
+            "engine": {**asdict(certs.manifest.engine), "paper_evaluations": audited * certs.protocol.states_per_row},
+            "root_digest": part.manifest.root_digest,
         }
         folder = forge(certs, tmp_path / f"{i}", table=part.table, **words)
         assert not verify(folder, case.model, rows), (present, audited)
@@ -183,7 +183,7 @@ def test_a_resolution_that_would_forgive_anything_is_no_protocol(certs, case, ro
     with pytest.raises(ProtocolError, match=r"resolution must be a number from 1e-09 to 0\.001"):
         Protocol.from_dict(document)
     text = (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
-    words = {**certs.manifest, "tolerance": {"margin": 3.0, "probability": 3.0}}
+    words = {**certs.manifest.to_dict(), "tolerance": {"margin": 3.0, "probability": 3.0}}
     result = verify(forge_folder(tmp_path / "a", certs.table, text, words), case.model, rows)
     assert failed(result) == ["format"] and "from 1e-09 to 0.001 in margin units, got 3.0" in str(result)
 
@@ -281,8 +281,8 @@ def redigested(certs: Certificates, table: pa.Table) -> pa.Table:
         claims = Certificates(table, certs.protocol, certs.manifest).claims
     except ValueError:
         return table
-    model = certs.manifest["model"]
-    context = context_digest(certs.protocol.digest, model["fingerprint"], model["classes"])
+    model = certs.manifest.model
+    context = context_digest(certs.protocol.digest, model.fingerprint, model.classes)
     digests = [f"sha256:{digest.hex()}" for digest in row_digests(claims, context, certs.protocol.resolution)]
     return table.set_column(table.column_names.index("digest"), "digest", pa.array(digests, type=pa.string()))
 
@@ -336,7 +336,7 @@ WORDS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("what", WORDS)
 def test_changed_words_are_found(certs, case, rows, tmp_path, what: str) -> None:
-    result = verify(forge(certs, tmp_path / "a", **WORDS[what](certs.manifest)), case.model, rows, sample=1)
+    result = verify(forge(certs, tmp_path / "a", **WORDS[what](certs.manifest.to_dict())), case.model, rows, sample=1)
     assert not result, what
     assert str(result).splitlines()[-1].startswith("NOT verified: ")
     assert "malformed" not in str(result), "an error nobody foresaw"
@@ -365,7 +365,7 @@ def test_fields_in_another_order_or_left_out_are_found(certs, case, rows, saved,
 
 def test_classes_under_other_names_are_found(certs, case, rows, tmp_path) -> None:
     """Table and manifest say the same, with every digest anew; the model says otherwise."""
-    manifest = {**certs.manifest, "model": {**certs.manifest["model"], "classes": ["good", "bad"]}}
+    manifest = replace(certs.manifest, model=replace(certs.manifest.model, classes=("good", "bad")))
     swapped = Certificates.build(certs.claims, certs.protocol, manifest)
     assert "model" in failed(verify(swapped.save(tmp_path / "a"), case.model, rows, sample=1))
 
@@ -406,11 +406,11 @@ def test_protocols_whose_words_do_not_fit_are_found(certs, case, rows, tmp_path,
     """The forger names the protocol's new digest, and makes the rows' digests anew for it."""
     document = PROTOCOLS[what](certs)
     text = (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
-    table, words = certs.table, certs.manifest
+    table, words = certs.table, certs.manifest.to_dict()
     try:
         protocol = Protocol.from_dict(document)
-        own = Certificates.build(certs.claims, protocol, {**words, "protocol_digest": protocol.digest})
-        table, words = own.table, own.manifest
+        own = Certificates.build(certs.claims, protocol, replace(certs.manifest, protocol_digest=protocol.digest))
+        table, words = own.table, own.manifest.to_dict()
     except ValueError:
         pass  # no reader will take it; the folder is written all the same
     result = verify(forge_folder(tmp_path / "a", table, text, words), case.model, rows, sample=1)

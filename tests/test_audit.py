@@ -41,7 +41,7 @@ def assert_same(a: Certificates, b: Certificates, *, bitwise: bool) -> None:
     position = {own_id: i for i, own_id in enumerate(b.claims.ids)}
     order = [position[own_id] for own_id in a.claims.ids]
     if bitwise:
-        assert a.manifest["root_digest"] == b.manifest["root_digest"]
+        assert a.manifest.root_digest == b.manifest.root_digest
         assert a.to_pandas()["digest"].tolist() == b.to_pandas()["digest"].iloc[order].tolist()
     for name in Claims.__dataclass_fields__:
         one, two = getattr(a.claims, name), getattr(b.claims, name)
@@ -70,7 +70,7 @@ def test_order_split_budget_and_columns_change_nothing(family: str, space: str, 
     turned = X.iloc[list(rows)][list(columns)]
     together = audit(case.model, turned, protocol, engine="blackbox", byte_budget=budget)
     assert_same(whole, together, bitwise=family not in BLAS)
-    assert together.manifest["input"] == whole.manifest["input"]
+    assert together.manifest.input == whole.manifest.input
     parts = [audit(case.model, part, protocol, engine="blackbox") for part in (turned[:cut], turned[cut:])]
     ids = whole.claims.ids
     for part in parts:
@@ -94,7 +94,7 @@ def test_containers_and_dtypes_change_nothing(container: str) -> None:
         other = X[X.columns[::-1]]
     one, two = (audit(case.model, frame, protocol, engine="blackbox") for frame in (X, other))
     assert_same(one, two, bitwise=True)
-    assert one.manifest["input"] == two.manifest["input"]
+    assert one.manifest.input == two.manifest.input
 
 
 def test_polars_in_polars_models() -> None:
@@ -321,10 +321,10 @@ def test_another_process_with_other_threads_gives_the_same_certificates(tmp_path
         model = joblib.load(f"{folder}/model.joblib").set_params(n_jobs=int(sys.argv[2]))
         protocol = fg.Protocol.load(f"{folder}/protocol.json")
         certs = fg.audit(model, pd.read_parquet(f"{folder}/rows.parquet"), protocol, engine="blackbox")
-        print(certs.manifest["root_digest"], certs.manifest["input"]["digest"], certs.manifest["model"]["fingerprint"])
+        print(certs.manifest.root_digest, certs.manifest.input.digest, certs.manifest.model.fingerprint)
         """
     )
-    expected = [here.manifest["root_digest"], here.manifest["input"]["digest"], here.manifest["model"]["fingerprint"]]
+    expected = [here.manifest.root_digest, here.manifest.input.digest, here.manifest.model.fingerprint]
     for threads in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": threads, "OMP_NUM_THREADS": threads}
         command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path), threads]
@@ -341,7 +341,7 @@ def test_rows_bound_before_are_audited_as_they_are(space):
     for rows, same in ((bound, X), (bound.take([4, 2]), X.iloc[[4, 2]])):
         once, afresh = (fg.audit(case.model, given, protocol, engine="blackbox") for given in (rows, same))
         assert once.to_arrow().equals(afresh.to_arrow())
-        assert once.manifest["input"] == afresh.manifest["input"]
+        assert once.manifest.input == afresh.manifest.input
     other = fitted("credit_g", "logistic", space).model
     with pytest.raises(fg.ModelError, match="bound to another model"):
         fg.audit(other, bound, protocol)

@@ -210,7 +210,7 @@ def test_unusual_types_of_the_same_values_are_the_same_rows(case, kind: str, spa
     else:
         other = X.convert_dtypes(dtype_backend=kind)
     same = audit(case.model, other, protocol, engine="blackbox")
-    assert same.manifest["input"] == usual.manifest["input"]
+    assert same.manifest.input == usual.manifest.input
     np.testing.assert_allclose(same.claims.path_margin, usual.claims.path_margin, rtol=1e-12)
 
 

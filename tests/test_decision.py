@@ -262,7 +262,7 @@ def test_a_models_own_threshold_is_its_decision(thresholds, name: str, reading: 
     assert certs.protocol.decision is not None
     assert named(certs) == model.predict(data.X_test[:80]).tolist()
     assert certs.engine == OWN_ENGINE.get(name, "linear")
-    assert "ThresholdClassifier" in certs.manifest["model"]["kind"]
+    assert "ThresholdClassifier" in certs.manifest.model.kind
     asked = fg.audit(model, data.X_test[:80], certs.protocol, engine="blackbox")
     assert [(c.path, c.flip_budget, c.path_predicted) for c in asked] == [
         (c.path, c.flip_budget, c.path_predicted) for c in certs

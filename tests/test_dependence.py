@@ -182,7 +182,7 @@ def test_files_give_the_bytes_of_an_audit_in_memory(case, protocol, rows, certs,
         assert stored.manifest == made.manifest and stored.baselines.table.equals(made.baselines.table)
     assert files_of(tmp_path / "200") == expected
     off = fg.audit_files(case.model, data, protocol, tmp_path / "off", other_baselines=False)
-    assert off.manifest["baselines"] is None and off.baselines is None
+    assert off.manifest.baselines is None and off.baselines is None
 
 
 def test_it_is_kept_saved_verified_and_left_out_of_selections(case, rows, certs, tmp_path):
@@ -194,7 +194,7 @@ def test_it_is_kept_saved_verified_and_left_out_of_selections(case, rows, certs,
     assert f"{n} of {n} rows recomputed under median, missing and mean, every claim holds" in str(result)
     assert fg.verify(certs, case.model, rows).complete
     top = certs.most_fragile(3)
-    assert top.baselines is None and top.manifest["baselines"] is None and fg.verify(top, case.model, rows)
+    assert top.baselines is None and top.manifest.baselines is None and fg.verify(top, case.model, rows)
     sampled = fg.verify(certs, case.model, rows, sample=10, seed=0)
     assert sampled and not sampled.complete
 

@@ -20,7 +20,7 @@ from sklearn.linear_model import SGDClassifier
 import fragility as fg
 from fragility import libraries
 from fragility.auditing.lattice import declare_lattice, lattice_of_rows
-from fragility.certificates import Certificates, LatticeClaims
+from fragility.certificates import Certificates, LatticeClaims, Manifest
 from fragility.errors import CertificateError, DataError
 from fragility.protocol import bind
 from fragility.search import find_failing_sets
@@ -90,9 +90,9 @@ def test_engines_agree_on_every_digest_of_a_small_block(family):
     X = case.X_test[:25]
     read = fg.audit(case.model, X, protocol, rates=0.05)
     asked = fg.audit(case.model, X, protocol, rates=0.05, engine="blackbox")
-    assert read.manifest["lattice"]["engine"] != asked.manifest["lattice"]["engine"] == "blackbox"
+    assert read.manifest.lattice.engine != asked.manifest.lattice.engine == "blackbox"
     assert read.table.column("lattice_digest") == asked.table.column("lattice_digest")
-    assert read.manifest["lattice"]["root_digest"] == asked.manifest["lattice"]["root_digest"]
+    assert read.manifest.lattice_root_digest == asked.manifest.lattice_root_digest
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -105,7 +105,7 @@ def test_a_row_s_block_depends_on_no_other_row(seed, family, data):
     engine = data.draw(st.sampled_from(["auto", "blackbox"]))
     whole = fg.audit(case.model, X, protocol, rates=0.1)
     part = fg.audit(case.model, X.iloc[order], protocol, rates=0.1, byte_budget=byte_budget, engine=engine)
-    assert part.manifest["lattice"]["root_digest"] == whole.take(order).manifest["lattice"]["root_digest"]
+    assert part.manifest.lattice_root_digest == whole.take(order).manifest.lattice_root_digest
     assert part.table.column("lattice_digest") == whole.take(order).table.column("lattice_digest")
 
 
@@ -113,9 +113,9 @@ def test_the_block_changes_nothing_else():
     case, protocol = small("lightgbm")
     X = case.X_test[:10]
     plain, with_block = (fg.audit(case.model, X, protocol, lattice=lattice) for lattice in (False, True))
-    assert plain.manifest["lattice"] is None and plain.lattice is None
+    assert plain.manifest.lattice is None and plain.lattice is None
     assert with_block.table.select(plain.table.column_names) == plain.table
-    assert with_block.manifest["root_digest"] == plain.manifest["root_digest"]
+    assert with_block.manifest.root_digest == plain.manifest.root_digest
     assert with_block.table.column_names[len(plain.table.column_names) :] == [
         "smallest_state", "smallest_size", "smallest_set", "smallest_count", "lattice_digest",
     ]  # fmt: skip
@@ -137,9 +137,9 @@ def test_events_are_declared_by_group_and_recomputed():
     X = case.X_test[:8]
     outages = fg.Outages.from_events([["duration"]] * 3 + [["credit_amount"]] * 2 + [["job", "age"]] * 5)
     certs = fg.audit(case.model, X, protocol, rates=outages)
-    declared = certs.manifest["lattice"]
-    assert declared["rates"] is None and declared["draws"] is None
-    assert {(*event["groups"], event["count"]) for event in declared["events"]} == {
+    declared = certs.manifest.lattice
+    assert declared.rates is None and declared.draws is None
+    assert {(*event["groups"], event["count"]) for event in declared.events} == {
         ("loan", 5), ("work", "person", 5),
     }  # fmt: skip
     given_as_they_are = fg.failure_probability(case.model, X, protocol, outages)
@@ -169,10 +169,10 @@ def test_more_groups_than_a_table_holds(family):
     protocol = fg.Protocol.fit(case.model, case.X_train, groups={name: name for name in columns}, depth=4)
     X = case.X_test[:12]
     certs = fg.audit(case.model, X, protocol, rates=0.05)
-    assert len(protocol.groups) > 24 == certs.manifest["lattice"]["max_size"]
+    assert len(protocol.groups) > 24 == certs.manifest.lattice.max_size
     assert verify(certs, case.model, X).complete
     turned = fg.audit(case.model, X.iloc[::-1], protocol, rates=0.05, byte_budget=1 << 20)
-    assert turned.manifest["lattice"]["root_digest"] == certs.manifest["lattice"]["root_digest"]
+    assert turned.manifest.lattice_root_digest == certs.manifest.lattice_root_digest
     asked = find_failing_sets(case.model, X, protocol, engine="blackbox", method="exact", max_size=2)
     for cert, size, count in zip(certs, asked.size, asked.count, strict=True):
         assert (cert.smallest_state == MINIMUM and cert.smallest_size == size) or size == 3
@@ -390,7 +390,7 @@ def test_the_model_says_which_engine_can_have_read_it(family, engine, reason):
     result = verify(lying, case.model, X)
     assert failed(result) == ["lattice"] and reason in str(result)
     named = Certificates(
-        certs.table, protocol, {**certs.manifest, "engine": {**certs.manifest["engine"], "name": engine}}
+        certs.table, protocol, replace(certs.manifest, engine=replace(certs.manifest.engine, name=engine))
     )
     result = verify(named, case.model, X)
     assert failed(result) == ["model"] and f"engine.name: claimed {engine}" in str(result) and reason in str(result)
@@ -402,7 +402,7 @@ def test_classes_against_the_rest_have_no_lattice_of_sums():
     model = SGDClassifier(loss="log_loss", random_state=0).fit(X[:300], y[:300])
     protocol = fg.Protocol.fit(model, X[:300])
     certs = fg.audit(model, X[300:310], protocol, lattice=True)
-    assert certs.engine == "linear" and certs.manifest["lattice"]["engine"] == "blackbox"
+    assert certs.engine == "linear" and certs.manifest.lattice.engine == "blackbox"
     lying = certs.with_lattice(certs.lattice, replace(certs.lattice_declaration, engine="linear"))
     result = verify(lying, model, X[300:310])
     assert failed(result) == ["lattice"] and "no differences of its scores" in str(result)
@@ -430,7 +430,7 @@ def test_rows_that_asking_settles_are_complete_without_the_engine(case_and_proto
     X = case.X_test[:10]
     rates = fg.Outages.from_events([["duration"]] * 3 + [["job", "age"]] * 5) if events else None
     own = fg.audit(case.model, X, protocol, lattice=True, rates=rates)
-    assert own.manifest["lattice"]["engine"] == "trees"
+    assert own.manifest.lattice.engine == "trees"
     request.getfixturevalue("without_numba")
     assert verify(own, case.model, X).complete
     count = at(own.lattice, "smallest_count", of_size(own, 1), -1)
@@ -459,11 +459,11 @@ def test_nobody_chooses_the_seed_or_few_draws(certs):
 def test_other_models_and_protocols_have_other_seeds(certs):
     case, other = small("random_forest")
     seeds = {
-        fg.audit(case.model, case.X_test[:2], p, rates=0.05).manifest["lattice"]["seed"]
+        fg.audit(case.model, case.X_test[:2], p, rates=0.05).manifest.lattice.seed
         for p in (other, replace(other, depth=3))
     }
-    assert len({*seeds, certs.manifest["lattice"]["seed"]}) == 3
-    again = fg.audit(case.model, case.X_test[2:4], other, rates=0.2).manifest["lattice"]["seed"]
+    assert len({*seeds, certs.manifest.lattice.seed}) == 3
+    again = fg.audit(case.model, case.X_test[2:4], other, rates=0.2).manifest.lattice.seed
     assert again in seeds  # neither the rows nor the rates choose it
 
 
@@ -571,8 +571,8 @@ def test_digests_of_the_block_are_checked(certs):
     table = cell("lattice_digest", 3, other)(certs.table)
     checks = check_integrity(Certificates(table, certs.protocol, certs.manifest))
     assert [check.name for check in checks if not check.passed] == ["digests"]
-    words = {**certs.manifest["lattice"], "root_digest": "sha256:" + "1" * 64}
-    checks = check_integrity(Certificates(certs.table, certs.protocol, {**certs.manifest, "lattice": words}))
+    manifest = replace(certs.manifest, lattice_root_digest="sha256:" + "1" * 64)
+    checks = check_integrity(Certificates(certs.table, certs.protocol, manifest))
     assert "lattice.root_digest" in str(checks[1].differences[0])
 
 
@@ -601,10 +601,15 @@ WORDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("what", WORDS)
 def test_changed_words_of_the_declaration_are_found(certs, case_and_protocol, rows, what):
     """Without new digests; a forger who makes those anew has declared another search, which is made again."""
-    declared = {**certs.manifest["lattice"], **WORDS[what]}
+    document = certs.manifest.to_dict()
+    declared = {**document["lattice"], **WORDS[what]}
     if declared["rates"] in ("all", "text"):
         declared["rates"] = dict.fromkeys(certs.protocol.group_names, 2.0 if declared["rates"] == "all" else "0.05")
-    changed = Certificates(certs.table, certs.protocol, {**certs.manifest, "lattice": declared})
+    if what in ("root as text", "unknown word"):  # no manifest can be made of it
+        with pytest.raises(CertificateError, match=r"lattice(\.root_digest)? in the manifest"):
+            Manifest.from_dict({**document, "lattice": declared})
+        return
+    changed = Certificates(certs.table, certs.protocol, Manifest.from_dict({**document, "lattice": declared}))
     result = verify(changed, case_and_protocol[0].model, rows, sample=1)
     assert not result and "malformed" not in str(result), str(result)
 
@@ -618,10 +623,10 @@ def test_other_rates_with_digests_made_anew_are_found(certs, case_and_protocol, 
 def test_a_block_that_was_cut_off_is_another_audit(certs, case_and_protocol, rows):
     names = certs.table.column_names
     plain = Certificates(
-        certs.table.select(names[: names.index("digest") + 1]), certs.protocol, {**certs.manifest, "lattice": None}
+        certs.table.select(names[: names.index("digest") + 1]), certs.protocol, replace(certs.manifest, lattice=None)
     )
     assert verify(plain, case_and_protocol[0].model, rows).complete
-    half = Certificates(certs.table, certs.protocol, {**certs.manifest, "lattice": None})
+    half = Certificates(certs.table, certs.protocol, replace(certs.manifest, lattice=None))
     assert "which the format does not know" in str(verify(half, case_and_protocol[0].model, rows))
 
 
@@ -631,4 +636,4 @@ def test_the_block_of_other_rows_is_refused(certs):
 
 
 def test_the_declaration_is_plain_json(certs):
-    assert json.loads(json.dumps(certs.manifest["lattice"])) == certs.manifest["lattice"]
+    assert json.loads(json.dumps(certs.manifest.to_dict())) == certs.manifest.to_dict()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pipelines import fitted
 
 from fragility.auditing.auditor import audit
-from fragility.certificates import MEASURED, Certificates, Claims, derived_claims, manifest_text
+from fragility.certificates import MEASURED, Certificates, Claims, Tolerance, derived_claims, manifest_text
 from fragility.errors import VerificationError
 from fragility.models import Model
 from fragility.protocol import Protocol
@@ -185,7 +185,7 @@ def test_what_a_fingerprint_does_not_cover_is_repeated(certs, case, monkeypatch)
     reasons = ("a function compiled in C",)
     monkeypatch.setattr(Model, "fingerprint_partial", reasons)
     own = audit(case.model, case.X_test[:3], certs.protocol, engine="blackbox")
-    assert own.manifest["model"]["partial"] == list(reasons)
+    assert own.manifest.model.partial == reasons
     result = verify(own, case.model, case.X_test[:3])
     assert result and "as far as its fingerprint sees: a function compiled in C" in str(result)
     monkeypatch.setattr(Model, "fingerprint_partial", ())
@@ -310,7 +310,7 @@ def test_a_consistent_forger_fails_the_recomputation(certs, case, name: str, tmp
 
 def test_a_forger_cannot_declare_a_generous_tolerance(certs, case, tmp_path) -> None:
     changed = forged(certs, margin=step_of("margin", certs.claims.margin))
-    manifest = {**changed.manifest, "tolerance": {"margin": 1e6, "probability": 1e6}}
+    manifest = replace(changed.manifest, tolerance=Tolerance(1e6, 1e6))
     lenient = Certificates(changed.table, changed.protocol, manifest)
     assert not verify(lenient.save(tmp_path / "a"), case.model, case.X_test[:N])
     assert not verify(lenient, case.model, case.X_test[:N])
@@ -409,7 +409,7 @@ def test_a_removed_or_added_field_is_found(folder, case, name: str) -> None:
 def test_a_protocol_of_another_audit_is_found(certs, case, tmp_path) -> None:
     """Rows bound to one protocol, folder and manifest rewritten around another one with the same shape."""
     other = Protocol.from_dict({**certs.protocol.to_dict(), "reading": "current"})
-    swapped = Certificates(certs.table, other, {**certs.manifest, "protocol_digest": other.digest})
+    swapped = Certificates(certs.table, other, replace(certs.manifest, protocol_digest=other.digest))
     result = verify(swapped.save(tmp_path / "a"), case.model, case.X_test[:N], sample=2)
     assert {"format", "digests"} & set(failed(result))
 

@@ -254,7 +254,7 @@ class ReviewPolicy:
             curves=tuple(curve for _, curve in fitted),
             segmented_by=None if segments is None else PREDICTED if segments == PREDICTED else "declared",
             protocol_digest=certs.protocol.digest,
-            model_fingerprint=str(certs.manifest["model"]["fingerprint"]),
+            model_fingerprint=certs.manifest.model.fingerprint,
             stress=rows.stress,
         )
 
@@ -307,7 +307,7 @@ class ReviewPolicy:
         """
         if certs.protocol.digest != self.protocol_digest:
             raise DataError("the policy was fitted under another protocol than these certificates; fit one for them")
-        if certs.manifest["model"]["fingerprint"] != self.model_fingerprint:
+        if certs.manifest.model.fingerprint != self.model_fingerprint:
             raise DataError("the policy was fitted for another model than the one audited here; fit one for it")
         if self.segmented_by == "declared" and segments is None:
             raise DataError(

@@ -117,5 +117,5 @@ def test_workers_killed_in_the_middle_change_nothing_on_covertype(ray, tmp_path)
         case.model, case.file, case.protocol, tmp_path / "out", workers=RayWorkers(2), progress=killer, **case.options
     )
     assert len(killer.killed) == 2
-    assert audit.manifest["root_digest"] == fg.open_audit(case.folder).manifest["root_digest"]
+    assert audit.manifest.root_digest == fg.open_audit(case.folder).manifest.root_digest
     assert content(tmp_path / "out") == content(case.folder)

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -82,7 +83,8 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def saved(certs: fg.Certificates, folder: Path) -> Path:
     """Save certificates made earlier as they would be made now: other tests have loaded further libraries since."""
-    return fg.Certificates(certs.table, certs.protocol, {**certs.manifest, "versions": library_versions()}).save(folder)
+    manifest = replace(certs.manifest, versions=library_versions())
+    return fg.Certificates(certs.table, certs.protocol, manifest).save(folder)
 
 
 # --- the same as in memory ----------------------------------------------------------------------------------
@@ -109,8 +111,8 @@ def test_every_engine_gives_the_same_rows_in_parts(family, space, tmp_path) -> N
     )
     parts = audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "many", part_rows=47)
     assert len(parts.part_names) == 4 and parts.engine == whole.engine
-    assert parts.manifest["root_digest"] == whole.manifest["root_digest"]
-    assert parts.manifest["input"] == whole.manifest["input"]
+    assert parts.manifest.root_digest == whole.manifest.root_digest
+    assert parts.manifest.input == whole.manifest.input
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -127,8 +129,8 @@ def test_the_size_of_the_parts_changes_nothing_but_the_files(
         few.to_csv(folder / "rows.csv", index=False)
     stored = audit_files(case.model, folder / f"rows.{kind}", protocol, folder / "audit", part_rows=part_rows)
     assert len(stored.part_names) == -(-len(few) // part_rows)
-    assert stored.manifest["root_digest"] == whole.manifest["root_digest"]
-    assert stored.manifest["input"] == whole.manifest["input"]
+    assert stored.manifest.root_digest == whole.manifest.root_digest
+    assert stored.manifest.input == whole.manifest.input
     assert pa.concat_tables(stored.batches()).equals(whole.table)
 
 
@@ -186,8 +188,8 @@ def test_columns_of_csv_files_have_the_types_of_training(tmp_path) -> None:
     X_test.to_csv(tmp_path / "rows.csv", index=False)
     whole = fg.audit(model, X_test, protocol)
     stored = audit_files(model, tmp_path / "rows.csv", protocol, tmp_path / "a", part_rows=90)
-    assert stored.manifest["root_digest"] == whole.manifest["root_digest"]
-    assert stored.manifest["input"] == whole.manifest["input"]
+    assert stored.manifest.root_digest == whole.manifest.root_digest
+    assert stored.manifest.input == whole.manifest.input
     spoiled = X_test.astype({"age": object})
     spoiled.loc[377, "age"] = "old"
     spoiled.to_csv(tmp_path / "rows.csv", index=False)
@@ -212,7 +214,7 @@ def test_categories_are_those_of_the_whole_input(tmp_path) -> None:
         part = part.assign(**{name: part[name].cat.remove_unused_categories() for name in nominal})
         part.to_parquet(tmp_path / f"part{i:03d}.parquet")
     stored = audit_files(case.model, tmp_path / "part*.parquet", protocol, tmp_path / "b")
-    assert stored.manifest["root_digest"] == whole.manifest["root_digest"]
+    assert stored.manifest.root_digest == whole.manifest.root_digest
 
 
 def test_a_batch_auditor_can_be_shipped(case, rows, protocol, certs) -> None:
@@ -567,7 +569,7 @@ def test_a_summary_holds_the_scores_and_verifies(case, rows, protocol, certs, ta
     stored = audit_files(case.model, table, protocol, tmp_path / "a", claims="summary", part_rows=150)
     whole = pa.concat_tables(stored.batches())
     assert whole.equals(certs.table.select(whole.column_names)) and "path_margin" not in whole.column_names
-    assert stored.manifest["root_digest"] == certs.manifest["root_digest"]
+    assert stored.manifest.root_digest == certs.manifest.root_digest
     assert fg.verify(tmp_path / "a", case.model, rows).complete
     one = stored.by_id(5)
     assert one.path == certs[5].path and one.path_margin == () and "removed in this order" in one.story()

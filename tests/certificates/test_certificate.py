@@ -22,6 +22,7 @@ from fragility.certificates import (
     CLAIM,
     Certificates,
     Claims,
+    Manifest,
     claims_of,
     contradictions,
     manifest_text,
@@ -186,7 +187,7 @@ def test_an_empty_selection_can_be_shown_and_saved(certs: Certificates, tmp_path
 
 @pytest.mark.parametrize("labels", [["a", "b"], [0, 1], [False, True], [0.5, 1.5]])
 def test_class_labels_of_every_kind_survive_the_file(certs: Certificates, labels, tmp_path) -> None:
-    manifest = {**certs.manifest, "model": {**certs.manifest["model"], "classes": labels}}
+    manifest = replace(certs.manifest, model=replace(certs.manifest.model, classes=tuple(labels)))
     relabelled = Certificates.build(certs.claims, certs.protocol, manifest)
     relabelled.save(tmp_path / "a")
     again = Certificates.load(tmp_path / "a")
@@ -295,10 +296,10 @@ def test_vote_shares_lie_away_from_the_edges_of_the_rounding(certs: Certificates
 
 def test_root_digest_ignores_row_order_and_nothing_else(certs: Certificates) -> None:
     order = np.random.default_rng(0).permutation(len(certs))
-    assert certs.take(order).manifest["root_digest"] == certs.manifest["root_digest"]
-    assert certs.take(order[1:]).manifest["root_digest"] != certs.manifest["root_digest"]
+    assert certs.take(order).manifest.root_digest == certs.manifest.root_digest
+    assert certs.take(order[1:]).manifest.root_digest != certs.manifest.root_digest
     raw = [bytes.fromhex(text.removeprefix("sha256:")) for text in certs.table.column("digest").to_pylist()]
-    assert combine_digests(raw) == certs.manifest["root_digest"]
+    assert combine_digests(raw) == certs.manifest.root_digest
 
 
 def test_enormous_and_negative_ids_have_digests(certs: Certificates) -> None:
@@ -323,7 +324,7 @@ def test_saved_loaded_and_saved_again_gives_the_same_bytes(certs: Certificates, 
     again.save(tmp_path / "two")
     assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "two")
     assert again.table.equals(certs.table) and again.protocol == certs.protocol
-    assert again.manifest["root_digest"] == certs.manifest["root_digest"]
+    assert again.manifest.root_digest == certs.manifest.root_digest
     again.save(tmp_path / "one")  # over itself
     assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "two")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "two"]
@@ -360,7 +361,7 @@ def test_unknown_fields_and_columns_are_refused_before_anything_is_written(certs
     with pytest.raises(CertificateError, match=r"has a column 'reviewer_note', which the format does not know"):
         Certificates(noted, certs.protocol, certs.manifest).save(tmp_path / "a")
     with pytest.raises(CertificateError, match=r"manifest has a field 'department', which the format does not know"):
-        Certificates(certs.table, certs.protocol, {**certs.manifest, "department": "retail"}).save(tmp_path / "a")
+        Manifest.from_dict({**certs.manifest.to_dict(), "department": "retail"})
     assert list(tmp_path.iterdir()) == []
 
 

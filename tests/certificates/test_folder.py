@@ -348,7 +348,7 @@ for turn in range(int(sys.argv[3])):
 @pytest.mark.slow
 def test_writers_and_readers_at_once_never_see_a_mixture(certs: Certificates, tmp_path) -> None:
     sources = [certs[:5].save(tmp_path / "five"), certs.save(tmp_path / "twelve")]
-    roots = {Certificates.load(source).manifest["root_digest"] for source in sources}
+    roots = {Certificates.load(source).manifest.root_digest for source in sources}
     target = certs.save(tmp_path / "target")
     command = [sys.executable, "-c", WRITER]
     writers = [
@@ -357,7 +357,7 @@ def test_writers_and_readers_at_once_never_see_a_mixture(certs: Certificates, tm
     seen = set()
     while any(writer.poll() is None for writer in writers):
         found = Certificates.load(target)
-        assert found.manifest["root_digest"] in roots and len(found) == found.manifest["rows"]
+        assert found.manifest.root_digest in roots and len(found) == found.manifest.rows
         seen.add(len(found))
         time.sleep(0.001)
     assert [writer.wait() for writer in writers] == [0, 0]

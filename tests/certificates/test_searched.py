@@ -63,7 +63,7 @@ def in_rows(certs: fg.Certificates) -> list[dict[str, Any]]:
 
 def test_the_most_exposed_confident_rows_are_searched_by_default(case, protocol, rows, few):
     certs = fg.audit(case.model, rows, protocol)
-    assert certs.manifest["lattice"]["most_exposed"] == FEW
+    assert certs.manifest.lattice.most_exposed == FEW
     assert certs.searched_ids == naive_lattice.most_exposed(in_rows(certs), FEW)
     chosen = set(certs.searched_ids)
     every = fg.audit(case.model, rows, protocol, lattice=True)
@@ -101,16 +101,16 @@ def test_the_choice_equals_its_slow_twin(data):
 
 
 def test_black_boxes_are_searched_only_on_request(case, protocol, rows):
-    assert fg.audit(case.model, rows[:5], protocol, engine="blackbox").manifest["lattice"] is None
+    assert fg.audit(case.model, rows[:5], protocol, engine="blackbox").manifest.lattice is None
 
 
 def test_without_confident_rows_nothing_is_searched(case, protocol, rows, tmp_path):
     unsure = case.model.predict_proba(rows).max(axis=1) < 0.9
     certs = fg.audit(case.model, rows[unsure], protocol)
-    assert certs.searched_ids == [] and certs.manifest["lattice"]["most_exposed"] == 1000
+    assert certs.searched_ids == [] and certs.manifest.lattice.most_exposed == 1000
     rows[unsure].to_parquet(tmp_path / "rows.parquet")
     stored = audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "stored", part_rows=10)
-    assert stored.manifest["lattice"] == certs.manifest["lattice"]
+    assert stored.manifest.lattice == certs.manifest.lattice
     result = fg.verify(tmp_path / "stored", case.model, rows[unsure])
     assert result.complete and "none of these rows was searched" in str(result)
 
@@ -121,7 +121,7 @@ def test_an_engine_that_gives_up_costs_no_audit(case, protocol, rows, monkeypatc
 
     monkeypatch.setattr(_lattice, "find_failing_sets", gives_up)
     with pytest.warns(UserWarning, match="smallest failing sets were not searched: it does not agree"):
-        assert fg.audit(case.model, rows[:9], protocol).manifest["lattice"] is None
+        assert fg.audit(case.model, rows[:9], protocol).manifest.lattice is None
 
 
 # --- however it was audited ---------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_the_rows_order_changes_no_search(case, protocol, rows, data):
     turned = some.iloc[::-1]
     one, other = (fg.audit(case.model, which, protocol) for which in (some, turned))
     assert one.searched_ids == other.searched_ids
-    assert one.manifest["lattice"] == other.manifest["lattice"]
+    assert one.manifest.lattice == other.manifest.lattice
 
 
 def test_a_selection_keeps_what_was_searched_of_it(case, protocol, rows, few, tmp_path):
@@ -188,7 +188,7 @@ def test_summaries_have_it_too(case, protocol, rows, few, tmp_path):
     rows.to_parquet(tmp_path / "rows.parquet")
     stored = audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "s", claims="summary")
     certs = fg.audit(case.model, rows, protocol)
-    assert stored.manifest["lattice"] == certs.manifest["lattice"]
+    assert stored.manifest.lattice == certs.manifest.lattice
     assert fg.verify(tmp_path / "s", case.model, rows).complete
 
 
@@ -290,7 +290,9 @@ def test_a_false_claim_is_found(saved, case, rows, protocol):
         proved = next(i for i, s in enumerate(table.column("smallest_state").to_pylist()) if s == "minimum")
         table = set_cell(table, "smallest_count", 1 + table.column("smallest_count")[proved].as_py(), proved)
         claims = lattice_claims_of(table, declared, protocol)
-        digests = lattice_digests(claims, lattice_context(stored.manifest, declared))
+        model = stored.manifest.model
+        context = lattice_context(stored.manifest.protocol_digest, model.fingerprint, model.classes, declared)
+        digests = lattice_digests(claims, context)
         return set_cell(table, "lattice_digest", digest_text(digests[proved]), proved)
 
     forge(saved, change)

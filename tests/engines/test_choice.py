@@ -28,7 +28,7 @@ def test_auto_takes_the_engine_that_knows_the_model(data):
     for model, engine in [(LogisticRegression(), "linear"), (GaussianNB(), "blackbox")]:
         model.fit(X, y)
         certs = fg.audit(model, X, fg.Protocol.fit(model, X))
-        assert certs.engine == certs.manifest["engine"]["name"] == engine
+        assert certs.engine == certs.manifest.engine.name == engine
 
 
 def test_an_engine_that_does_not_know_the_model_is_refused_with_the_reason(data):

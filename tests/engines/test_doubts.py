@@ -134,7 +134,7 @@ def audited(case: Case, rows: pd.DataFrame, **options: Any) -> fg.Certificates:
 def assert_as_the_model(case: Case, rows: pd.DataFrame, **options: Any) -> fg.Certificates:
     """What an engine claims of rows is what the black box claims, and verifies."""
     told, asked = audited(case, rows, **options), audited(case, rows, engine="blackbox", **options)
-    assert told.engine == case.engine and told.manifest["engine"]["blackbox_rows"] < len(rows)
+    assert told.engine == case.engine and told.manifest.engine.blackbox_rows < len(rows)
     differing = [i for i in range(len(rows)) if told[i].digest != asked[i].digest]
     assert not differing, rows.iloc[differing[:5]]
     with warnings.catch_warnings():
@@ -206,7 +206,7 @@ def test_unseen_categories_at_every_position_are_certified_as_the_model_answers(
     """XGBoost takes one for its neighbour in order, CatBoost for no category that it asks for, others for missing."""
     case = categorical(family, tuple(ASCII), ("black", "city1", "city20x"))
     told = assert_as_the_model(case, mixed(case, position))
-    assert told.manifest["engine"]["blackbox_rows"] == (24 if family == "xgboost" else 0)
+    assert told.manifest.engine.blackbox_rows == (24 if family == "xgboost" else 0)
 
 
 @pytest.mark.parametrize("names", [BEYOND, APART, COINCIDING])
@@ -294,10 +294,10 @@ def test_the_audit_says_which_rows_the_engine_was_not_believed_for():
         r"\(first: row 23, it holds a value that the engine may read otherwise than the model\)",
     ):
         told = fg.audit(case.model, rows, case.protocol, progress=False)
-    assert told.engine == "linear" and told.manifest["engine"]["blackbox_rows"] == 2
+    assert told.engine == "linear" and told.manifest.engine.blackbox_rows == 2
     asked = fg.audit(case.model, rows, case.protocol, engine="blackbox", progress=False)
-    assert asked.manifest["engine"]["blackbox_rows"] == 40
-    assert told.manifest["root_digest"] == asked.manifest["root_digest"]
+    assert asked.manifest.engine.blackbox_rows == 40
+    assert told.manifest.root_digest == asked.manifest.root_digest
 
 
 @pytest.mark.parametrize("part_rows", [1, 7, 24, 50])
@@ -311,8 +311,8 @@ def test_parts_of_any_size_write_the_same_bytes(tmp_path, part_rows):
             other_baselines=False,
         )
     whole = audited(case, rows)
-    assert stored.manifest["engine"] == whole.manifest["engine"]
-    assert stored.manifest["root_digest"] == whole.manifest["root_digest"]
+    assert stored.manifest.engine == whole.manifest.engine
+    assert stored.manifest.root_digest == whole.manifest.root_digest
     if part_rows == 50:
         whole.save(tmp_path / "b")
         assert {p.name: p.read_bytes() for p in Path(tmp_path / "a").glob("*.*")} == {
@@ -397,7 +397,7 @@ def test_lattice_blocks_of_odd_rows_are_the_model_s(family):
     few = Case(case.model, case.protocol, case.ordinary[:20], case.odd[::3], case.engine)
     rows = mixed(few, 17)
     told, asked = (audited(few, rows, rates=0.1, engine=engine) for engine in ("auto", "blackbox"))
-    assert told.manifest["lattice"]["engine"] == case.engine
+    assert told.manifest.lattice.engine == case.engine
     assert told.table.column("lattice_digest") == asked.table.column("lattice_digest")
     result = fg.verify(told, few.model, rows, progress=False)
     assert result.complete, str(result)

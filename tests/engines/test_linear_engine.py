@@ -252,7 +252,7 @@ def test_float32_rows_are_left_to_the_black_box():
     protocol = Protocol.fit(model, X)
     rows = bind(model, X, protocol)
     assert "float32" in linear.refusal(rows)
-    assert fg.audit(model, X, protocol).manifest["engine"]["name"] == "blackbox"
+    assert fg.audit(model, X, protocol).manifest.engine.name == "blackbox"
 
 
 def test_missing_cells_get_the_models_own_complaint():
@@ -268,7 +268,7 @@ def test_audit_chooses_it():
     case = fitted("credit_g", "logistic", "transformed")
     protocol = Protocol.fit(case.model, case.X_train)
     certificates = fg.audit(case.model, case.X_test, protocol)
-    assert certificates.manifest["engine"]["name"] == "linear"
+    assert certificates.manifest.engine.name == "linear"
     asked = fg.audit(case.model, case.X_test, protocol, engine="blackbox")
     for name in ("predicted", "flip_budget", "path"):
         assert certificates.to_arrow()[name].to_pylist() == asked.to_arrow()[name].to_pylist()

@@ -130,7 +130,7 @@ def test_residual_network(dataset):
     model, data = residual(dataset)
     rows, protocol, _ = check(model, data.X_train, data.X_test[:120], operators=OPERATORS)
     assert neural._network(rows).first is not None
-    assert fg.audit(model, data.X_test[:20], protocol).manifest["engine"]["name"] == "neural"
+    assert fg.audit(model, data.X_test[:20], protocol).manifest.engine.name == "neural"
 
 
 def test_covertype_sample():
@@ -166,8 +166,8 @@ def test_torch_modules(dtype, output, opaque):
 def test_audit_of_a_torch_module_says_which_engine():
     model = Model.wrap(perceptron(12, 3), classes=["a", "b", "c"], output="logits")
     protocol = Protocol.fit(model, NUMBERS)
-    assert fg.audit(model, NUMBERS, protocol).manifest["engine"]["name"] == "neural"
-    assert fg.audit(model, NUMBERS, protocol, engine="neural").manifest["engine"]["name"] == "neural"
+    assert fg.audit(model, NUMBERS, protocol).manifest.engine.name == "neural"
+    assert fg.audit(model, NUMBERS, protocol, engine="neural").manifest.engine.name == "neural"
 
 
 @pytest.mark.parametrize("sizes", [Sizes(1, 1), Sizes(7, 3), Sizes(50, 1000), Sizes(10_000, 64)])

@@ -186,7 +186,7 @@ def test_every_form_of_the_same_days_has_one_digest_and_one_certificate() -> Non
         if name.startswith("polars"):  # this pipeline takes pandas tables
             table = table.to_arrow()
         certs = fg.audit(model, table, protocol, ids=ids)
-        assert certs.manifest["input"]["digest"] == expected.manifest["input"]["digest"], name
+        assert certs.manifest.input.digest == expected.manifest.input.digest, name
         assert certs.to_pandas()["digest"].tolist() == expected.to_pandas()["digest"].tolist(), name
 
 
@@ -195,10 +195,10 @@ def test_files_of_dates_have_the_digest_of_the_table(tmp_path) -> None:
     protocol = Protocol.fit(model, X, space="raw")
     X[:40].to_csv(tmp_path / "rows.csv", index=False)
     X[:40].to_parquet(tmp_path / "rows.parquet")
-    expected = fg.audit(model, X[:40], protocol).manifest["input"]["digest"]
+    expected = fg.audit(model, X[:40], protocol).manifest.input.digest
     for name in ("rows.csv", "rows.parquet"):
         audited = fg.audit_files(model, tmp_path / name, protocol, tmp_path / f"{name} audit")
-        assert audited.manifest["input"]["digest"] == expected, name
+        assert audited.manifest.input.digest == expected, name
 
 
 def test_digests_tell_times_and_zones_apart() -> None:

@@ -224,7 +224,7 @@ def test_wide_whole_numbers_lose_no_digits(dtype: str) -> None:
     rows = bind(model, X[:8], protocol)
     np.testing.assert_allclose(rows.predict(rows.dense()), model.predict_proba(X[:8]), rtol=1e-12)
     one, other = (fg.audit(model, X.iloc[[i]].assign(x=0.5), protocol, ids=[0]) for i in (0, 1))
-    assert one.manifest["input"]["digest"] != other.manifest["input"]["digest"]
+    assert one.manifest.input.digest != other.manifest.input.digest
 
 
 def test_wide_whole_numbers_where_training_had_none_are_refused() -> None:
@@ -309,7 +309,7 @@ def test_harmless_differences_change_nothing(addresses, change: dict) -> None:
     expected, got = bind(model, given, protocol), bind(model, given.astype(change), protocol)
     np.testing.assert_allclose(got.predict(got.dense()), expected.predict(expected.dense()), rtol=1e-6)
     certs = [fg.audit(model, table, protocol) for table in (given, given.astype(change))]
-    assert certs[0].manifest["input"]["digest"] == certs[1].manifest["input"]["digest"]
+    assert certs[0].manifest.input.digest == certs[1].manifest.input.digest
 
 
 def test_a_column_of_missing_values_has_no_type() -> None:

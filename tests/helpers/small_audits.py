@@ -1,7 +1,7 @@
 """A small audit whose every digit is the same on any machine: a linear model with declared weights on whole numbers."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -9,6 +9,7 @@ import pyarrow as pa
 from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
+from fragility.certificates import Manifest
 
 FIELDS = ("income", "debt", "age", "tenure", "visits", "region")
 WEIGHTS = {
@@ -62,8 +63,8 @@ class InParts:
     manifest_changes: tuple[tuple[str, str], ...] = ()
 
     @property
-    def manifest(self) -> dict[str, object]:
-        return {**self.certs.manifest, **dict(self.manifest_changes)}
+    def manifest(self) -> Manifest:
+        return replace(self.certs.manifest, **dict(self.manifest_changes))
 
     @property
     def protocol(self) -> fg.Protocol:

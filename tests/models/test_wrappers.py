@@ -224,7 +224,7 @@ def test_what_hands_its_rows_on_is_the_same_model_as_the_one_inside(wrapper: str
     X, protocols = rows("test"), [fg.Protocol.fit(model, rows("train")) for model in (outer, inner)]
     assert protocols[0].to_dict() == protocols[1].to_dict() and protocols[0].space == "transformed"
     certs = [fg.audit(model, X, protocols[0], progress=False) for model in (outer, inner)]
-    assert certs[0].manifest["root_digest"] == certs[1].manifest["root_digest"]
+    assert certs[0].manifest.root_digest == certs[1].manifest.root_digest
     assert certs[0].engine == certs[1].engine == "trees"
     assert fg.verify(certs[0], inner, X) and fg.verify(certs[1], outer, X)
 

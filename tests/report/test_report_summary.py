@@ -12,6 +12,7 @@ import pytest
 from small_audits import InParts, declared_model, small_audit, small_labels, whole_numbers
 
 import fragility as fg
+from fragility.certificates import LatticeDeclaration
 from fragility.errors import DataError
 from fragility.report.labels import captured
 from fragility.report.summary import AuditNumbers
@@ -137,7 +138,8 @@ def searched(certs: fg.Certificates, *, exact: bool) -> fg.Certificates:
     for name, values in columns.items():
         table = table.append_column(name, values)
     rates = {name: 0.05 for name in certs.protocol.group_names}
-    return fg.Certificates(table, certs.protocol, {**certs.manifest, "lattice": {"rates": rates, "events": None}})
+    declared = LatticeDeclaration(engine="trees", max_size=3, budget=10_000, width=8, rates=rates)
+    return fg.Certificates(table, certs.protocol, replace(certs.manifest, lattice=declared))
 
 
 @pytest.mark.parametrize("exact", [True, False])

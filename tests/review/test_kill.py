@@ -65,7 +65,7 @@ def large(audited, tmp_path_factory) -> Audit:
     rows = 20_000
     chosen = np.random.default_rng(0).integers(0, len(audited.certs), size=rows).tolist()
     claims = replace(audited.certs.claims.take(chosen), ids=tuple(range(rows)))
-    manifest = {**audited.certs.manifest, "input": {**audited.certs.manifest["input"], "rows": rows}}
+    manifest = replace(audited.certs.manifest, input=replace(audited.certs.manifest.input, rows=rows))
     certs = fg.Certificates.build(claims, audited.certs.protocol, manifest)
     folder = tmp_path_factory.mktemp("large") / "audit"
     certs.save(folder)

@@ -25,7 +25,7 @@ def certs():
 
 @pytest.fixture(scope="module")
 def root(certs) -> str:
-    return certs.manifest["root_digest"]
+    return certs.manifest.root_digest
 
 
 def redigested(proof: dict) -> dict:
@@ -41,7 +41,7 @@ def test_every_row_can_be_proved(certs, root: str) -> None:
 def test_an_audit_of_one_row(certs) -> None:
     one = certs[:1]
     proof = fg.prove(one, str(one[0].id))
-    assert proof["siblings"] == [] and fg.check_proof(proof, root=one.manifest["root_digest"])
+    assert proof["siblings"] == [] and fg.check_proof(proof, root=one.manifest.root_digest)
 
 
 def test_a_proof_of_another_audit_is_refused(certs, root: str) -> None:

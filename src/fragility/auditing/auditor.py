@@ -20,12 +20,15 @@ from fragility.certificates import (
     FORMAT,
     LIMITS,
     PART_ROWS,
+    AuditedModel,
+    AuditedRows,
     Certificates,
     Claims,
+    EngineUse,
     Extent,
-    completed,
+    Manifest,
+    Tolerance,
     context_digest,
-    declared_tolerance,
     derived_claims,
     most_exposed,
     table_of,
@@ -184,9 +187,15 @@ def _bound_together(made: Sequence[tuple[CertifiedPart, bytes]], auditor: Audito
     handed_over = HandedOver.joined(part.handed_over for part in parts)
     handed_over.warn(auditor.engine, n)
     manifest = manifest_of(
-        auditor.model, auditor.protocol, auditor.engine, evaluations, handed_over.rows, input_digest, n
+        auditor.model,
+        auditor.protocol,
+        auditor.engine,
+        evaluations,
+        handed_over.rows,
+        AuditedRows(input_digest, n),
+        root,
     )
-    return Certificates(table, auditor.protocol, completed(manifest, n, root, "full"))
+    return Certificates(table, auditor.protocol, manifest)
 
 
 def _counting_from(start: int, total: int, report: Progress | None) -> Progress | None:
@@ -294,35 +303,38 @@ def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
 
 
 def manifest_of(
-    model: Model, protocol: Protocol, engine: str, evaluations: int, handed_over: int, input_digest: str, rows: int
-) -> dict[str, Any]:
-    """Return the manifest of an audit, without the fields that follow from its certificates.
-
-    handed_over: rows for which the model was asked instead of a native engine.
-    """
-    return {
-        "format": FORMAT,
-        "claim": CLAIM,
-        "limits": LIMITS,
-        "protocol_digest": protocol.digest,
-        "training_digest": protocol.training_digest,
-        "model": {
-            "kind": model.kind,
-            "fingerprint": model.fingerprint,
-            "classes": list(model.classes),
-            "probabilities": model.link,
-            "partial": list(model.fingerprint_partial),
-        },
-        "input": {"digest": input_digest, "rows": rows},
-        "engine": {
-            "name": engine,
-            "evaluations": evaluations,
-            "paper_evaluations": rows * protocol.states_per_row,
-            "blackbox_rows": rows if engine == BLACKBOX else handed_over,
-        },
-        "tolerance": declared_tolerance(protocol),
-        "versions": library_versions(),
-    }
+    model: Model,
+    protocol: Protocol,
+    engine: str,
+    evaluations: int,
+    handed_over: int,
+    rows: AuditedRows,
+    root_digest: str,
+    extent: Extent = "full",
+) -> Manifest:
+    """Return the manifest of an audit; handed_over: rows for which the model was asked instead of a native engine."""
+    return Manifest(
+        format=FORMAT,
+        claim=CLAIM,
+        limits=LIMITS,
+        protocol_digest=protocol.digest,
+        training_digest=protocol.training_digest,
+        model=AuditedModel(
+            model.kind, model.fingerprint, tuple(model.classes), model.link, tuple(model.fingerprint_partial)
+        ),
+        input=rows,
+        engine=EngineUse(
+            name=engine,
+            evaluations=evaluations,
+            paper_evaluations=rows.rows * protocol.states_per_row,
+            blackbox_rows=rows.rows if engine == BLACKBOX else handed_over,
+        ),
+        tolerance=Tolerance.of(protocol),
+        versions=library_versions(),
+        rows=rows.rows,
+        root_digest=root_digest,
+        claims=extent,
+    )
 
 
 def input_row_digests(rows: EvidenceRows | Rows) -> list[bytes]:

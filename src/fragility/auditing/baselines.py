@@ -125,7 +125,7 @@ def _confidence(rows: EvidenceRows, protocol: Protocol) -> Floats:
 def _check_same_audit(certificates: Certificates, rows: EvidenceRows, protocol: Protocol) -> None:
     if certificates.protocol.digest != protocol.digest:
         raise CertificateError("the certificates were made under another protocol; give the protocol of the audit")
-    if certificates.manifest["model"]["fingerprint"] != rows.model.fingerprint:
+    if certificates.manifest.model.fingerprint != rows.model.fingerprint:
         raise CertificateError("the certificates are of another model; give the model of the audit")
 
 

@@ -153,7 +153,7 @@ class BatchAuditor:
     def _with_block(
         self, table: pa.Table, block: LatticeClaims, declared: LatticeDeclaration
     ) -> tuple[pa.Table, list[bytes]]:
-        return with_block(table, block, declared, lattice_context(self._bound_to(), declared), self.protocol)
+        return with_block(table, block, declared, self._lattice_context(declared), self.protocol)
 
     def certify(self, traced: TracedBatch) -> AuditedBatch:
         """Return the certificates of traced rows: the second half, which can run beside the next batch's first."""
@@ -170,10 +170,8 @@ class BatchAuditor:
             lattice_digests=b"".join(block_digests),
         )
 
-    def _bound_to(self) -> dict[str, Any]:
-        """Return the fields of the manifest that the digests of a lattice block are bound to."""
-        model = {"fingerprint": self.model.fingerprint, "classes": self.model.classes}
-        return {"protocol_digest": self.protocol.digest, "model": model}
+    def _lattice_context(self, declared: LatticeDeclaration) -> bytes:
+        return lattice_context(self.protocol.digest, self.model.fingerprint, self.model.classes, declared)
 
 
 def prepare(

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -38,7 +38,7 @@ from fragility.auditing.making import (
     traced_part,
 )
 from fragility.canonical import digest_bytes
-from fragility.certificates import PART_ROWS, Extent, StoredAudit, read_protocol_signature, writing_into
+from fragility.certificates import PART_ROWS, AuditedRows, Extent, StoredAudit, read_protocol_signature, writing_into
 from fragility.engines.trace import Progress
 from fragility.errors import CertificateError, DataError, FragilityError
 from fragility.ids import SeenIds
@@ -270,12 +270,12 @@ class _Run:
         if self.journal.finished_count() or not all(check.passed for check in check_integrity(folder)):
             return False
         found, auditor = StoredAudit(folder), self.auditor
-        said, engine, declared = found.manifest, found.manifest["engine"], found.lattice_declaration
+        said = found.manifest
         if (
             found.extent != auditor.extent
-            or declared != auditor.lattice
+            or said.lattice != auditor.lattice
             or (found.baselines is not None) != auditor.other_baselines
-            or said["protocol_signature"] != (None if envelope is None else digest_bytes(envelope))
+            or said.protocol_signature != (None if envelope is None else digest_bytes(envelope))
             or len(found.part_names) != math.ceil(len(found) / self.part_rows)
         ):
             return False
@@ -285,12 +285,13 @@ class _Run:
             auditor.model,
             auditor.protocol,
             auditor.engine,
-            engine["evaluations"],
-            engine["blackbox_rows"],
-            packed_digest(packed),
-            rows,
+            said.engine.evaluations,
+            said.engine.blackbox_rows,
+            AuditedRows(packed_digest(packed), rows),
+            said.root_digest,
+            said.claims,
         )
-        return all(said[name] == value for name, value in own.items())
+        return own == replace(said, lattice=None, lattice_root_digest=None, baselines=None, protocol_signature=None)
 
     # --- making ---------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol as Interface
 
 import numpy as np
@@ -22,7 +22,7 @@ from fragility.auditing.batch import BatchAuditor, TracedBatch
 from fragility.auditing.journal import EncodedPart, Journal, PartRecord, packed_digest
 from fragility.auditing.keeping import Keeper, KeptRows
 from fragility.canonical import digest_bytes
-from fragility.certificates import commit, completed, remove_unnamed
+from fragility.certificates import AuditedRows, ComparedBaselines, commit, remove_unnamed
 from fragility.engines.trace import HandedOver
 from fragility.errors import DataError, FragilityError
 from fragility.evidence.rows import read_rows
@@ -270,15 +270,20 @@ def finish_audit(
     handed_over = HandedOver.joined(record.handed_over for record in records)
     handed_over.warn(auditor.engine, rows)
     manifest = manifest_of(
-        auditor.model, auditor.protocol, auditor.engine, evaluations, handed_over.rows, input_digest, rows
-    )
-    whole = completed(
-        manifest,
-        rows,
+        auditor.model,
+        auditor.protocol,
+        auditor.engine,
+        evaluations,
+        handed_over.rows,
+        AuditedRows(input_digest, rows),
         root,
         auditor.extent,
-        lattice=None if declared is None else {**declared.to_dict(), "root_digest": lattice_root[0]},
-        baselines=None if compared is None else compared.section(),
+    )
+    whole = replace(
+        manifest,
+        lattice=declared,
+        lattice_root_digest=None if declared is None else lattice_root[0],
+        baselines=None if compared is None else ComparedBaselines(**compared.section()),
         protocol_signature=None if envelope is None else digest_bytes(envelope),
     )
     beside = {} if found is None else {"searched": found.table}

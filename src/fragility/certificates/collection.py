@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
@@ -23,17 +24,16 @@ from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import PER_STEP, Claims, Extent
 from fragility.certificates.dependence import COMPARED_CLAIMS, BaselineComparison, check_comparison
 from fragility.certificates.digests import context_digest, digest_from_text, row_digests
-from fragility.certificates.folder import read_folder, read_protocol_signature, without_files, write_folder
+from fragility.certificates.folder import read_folder, read_protocol_signature, write_folder
 from fragility.certificates.lattice import (
     LatticeClaims,
     LatticeDeclaration,
-    declaration_in,
     lattice_claims_of,
     lattice_columns,
     lattice_context,
     with_block,
 )
-from fragility.certificates.manifest import check_manifest
+from fragility.certificates.manifest import ComparedBaselines, Manifest
 from fragility.certificates.parts import PART_ROWS, cut
 from fragility.certificates.searched import join_block, most_exposed, split_block
 from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
@@ -63,7 +63,7 @@ class Certificates:
         One row a prediction, in the format's columns.
     protocol : Protocol
         The protocol they were made under.
-    manifest : mapping
+    manifest : Manifest
         What binds the rest: model, input, engine, versions and digests.
     protocol_signature : bytes, optional
         The envelope that signed the protocol before the audit, where the manifest names one.
@@ -80,18 +80,18 @@ class Certificates:
         self,
         table: pa.Table,
         protocol: Protocol,
-        manifest: Mapping[str, Any],
+        manifest: Manifest,
         protocol_signature: bytes | None = None,
         baselines: BaselineComparison | None = None,
     ) -> None:
         self.table = table
         self.protocol = protocol
-        self.manifest: dict[str, Any] = dict(manifest)
+        self.manifest = manifest
         self.protocol_signature = protocol_signature
         self.baselines = baselines
 
     @classmethod
-    def build(cls, claims: Claims, protocol: Protocol, manifest: Mapping[str, Any]) -> Certificates:
+    def build(cls, claims: Claims, protocol: Protocol, manifest: Manifest) -> Certificates:
         """Return certificates from claims, without the lattice block; digests are made here.
 
         Parameters
@@ -100,20 +100,19 @@ class Certificates:
             What an engine measured, as arrays.
         protocol : Protocol
             The protocol the claims were made under.
-        manifest : mapping
-            Lacks only what is derived.
+        manifest : Manifest
+            Of the audit; what follows from the claims is replaced.
 
         Returns
         -------
         Certificates
             With row digests and root digest.
         """
-        model = manifest["model"]
-        context = context_digest(protocol.digest, model["fingerprint"], model["classes"])
+        context = context_digest(protocol.digest, manifest.model.fingerprint, manifest.model.classes)
         digests = row_digests(claims, context, protocol.resolution)
-        signature = manifest.get("protocol_signature")
-        complete = completed(manifest, len(claims), combine_digests(digests), "full", protocol_signature=signature)
-        return cls(table_of(claims, digests, protocol, model["classes"]), protocol, complete)
+        derived: dict[str, Any] = {"rows": len(claims), "root_digest": combine_digests(digests), "claims": "full"}
+        plain = replace(manifest, **derived, lattice=None, lattice_root_digest=None, baselines=None)
+        return cls(table_of(claims, digests, protocol, manifest.model.classes), protocol, plain)
 
     def with_lattice(self, block: LatticeClaims, declaration: LatticeDeclaration) -> Certificates:
         """Return the same certificates with a lattice block in place of the one they may have; digests are made here.
@@ -136,13 +135,13 @@ class Certificates:
         covered = own.select(["id"]) if count is None else own.select(["id"]).take(pa.array(most_exposed(own, count)))
         if block.ids != tuple(covered.column("id").to_pylist()):
             raise CertificateError("the lattice block is of other rows than the certificates")
-        context = lattice_context(self.manifest, declaration)
+        about = self.manifest
+        context = lattice_context(about.protocol_digest, about.model.fingerprint, about.model.classes, declaration)
         base = own if count is None else covered
         table, digests = with_block(base, block, declaration, context, self.protocol)
         if count is not None:
             table = join_block(own, table, declaration)
-        declared = {**declaration.to_dict(), "root_digest": combine_digests(digests)}
-        manifest = {**self.manifest, "lattice": declared}
+        manifest = replace(about, lattice=declaration, lattice_root_digest=combine_digests(digests))
         return Certificates(table, self.protocol, manifest, self.protocol_signature, self.baselines)
 
     def with_baselines(self, comparison: BaselineComparison) -> Certificates:
@@ -164,33 +163,33 @@ class Certificates:
             The comparison is of other rows or other baselines.
         """
         check_comparison(comparison, self.table.select(list(COMPARED_CLAIMS)), self.protocol)
-        manifest = {**self.manifest, "baselines": comparison.section()}
+        manifest = replace(self.manifest, baselines=ComparedBaselines(**comparison.section()))
         return Certificates(self.table, self.protocol, manifest, self.protocol_signature, comparison)
 
     @property
     def classes(self) -> tuple[ClassLabel, ...]:
         """The model's classes, in its order."""
-        return tuple(self.manifest["model"]["classes"])
+        return self.manifest.model.classes
 
     @property
     def engine(self) -> str:
         """Name of the engine that traced the rows."""
-        return str(self.manifest["engine"]["name"])
+        return self.manifest.engine.name
 
     @property
     def extent(self) -> Extent:
         """``full``, or ``summary`` where the lists with one entry a step, severity or group are left out."""
-        return self.manifest["claims"]  # type: ignore[no-any-return]
+        return self.manifest.claims
 
     @cached_property
     def claims(self) -> Claims:
         """The claims as arrays."""
         return claims_of(self.table, self.protocol, self.classes, self._block_columns, extent=self.extent)
 
-    @cached_property
+    @property
     def lattice_declaration(self) -> LatticeDeclaration | None:
         """What the lattice block was searched with; None without a block."""
-        return declaration_in(self.manifest)
+        return self.manifest.lattice
 
     @cached_property
     def lattice(self) -> LatticeClaims | None:
@@ -345,11 +344,10 @@ class Certificates:
         table = self.table.take(pa.array(_positions(positions, len(self)), type=pa.int64()))
         root = combine_digests(digest_from_text(text) for text in table.column("digest").to_pylist())
         derived: dict[str, Any] = {"rows": len(table), "root_digest": root, "baselines": None}
-        if self.manifest["lattice"] is not None:
+        if self.manifest.lattice is not None:
             texts = table.column("lattice_digest").drop_null().to_pylist()  # null: not searched
-            roots = combine_digests(digest_from_text(text) for text in texts)
-            derived["lattice"] = {**self.manifest["lattice"], "root_digest": roots}
-        return Certificates(table, self.protocol, {**self.manifest, **derived}, self.protocol_signature)
+            derived["lattice_root_digest"] = combine_digests(digest_from_text(text) for text in texts)
+        return Certificates(table, self.protocol, replace(self.manifest, **derived), self.protocol_signature)
 
     def with_protocol_signature(self, path: str | os.PathLike[str]) -> Certificates:
         """Return these certificates with the name of the signature that their protocol had before the audit.
@@ -370,8 +368,8 @@ class Certificates:
             The file is no envelope, or signs another protocol. Whose signature it is, :func:`verify_signature` says.
         """
         envelope = read_protocol_signature(path, self.protocol.digest)
-        words = {**self.manifest, "protocol_signature": digest_bytes(envelope)}
-        return Certificates(self.table, self.protocol, words, envelope, self.baselines)
+        manifest = replace(self.manifest, protocol_signature=digest_bytes(envelope))
+        return Certificates(self.table, self.protocol, manifest, envelope, self.baselines)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Return the table piece by piece, in order, for what must not depend on how many rows there are.
@@ -466,7 +464,7 @@ class Certificates:
         return summarise(self, min_confidence=min_confidence, labels=labels)
 
     def __repr__(self) -> str:
-        opening = f"{len(self)} certificates of {self.manifest['model']['kind']}"
+        opening = f"{len(self)} certificates of {self.manifest.model.kind}"
         if not len(self):
             return opening
         s = self.summary()
@@ -509,12 +507,12 @@ class Certificates:
         CertificateError
             The folder holds other files and no audit, or cannot be written.
         """
-        check_manifest(self.manifest, saved=False)
+        Manifest.from_dict(self.manifest.to_dict())  # by the rules that it is read by
         check_schema(self.table, self.protocol, self.classes, self._block_columns, extent=self.extent)
         table, beside, declared = self.table, dict[str, pa.Table](), self.lattice_declaration
         if declared is not None and declared.is_partial:
             table, beside["searched"] = split_block(table, declared)
-        if self.manifest["baselines"] is not None:
+        if self.manifest.baselines is not None:
             if self.baselines is None:
                 raise CertificateError("the manifest speaks of other baselines, but their comparison is not here")
             beside["baselines"] = self.baselines.table
@@ -542,32 +540,10 @@ class Certificates:
             The folder is malformed, incomplete or of an unknown version.
         """
         found = read_folder(Path(folder))
-        manifest = without_files(found.manifest)
+        manifest = replace(found.manifest, files=None)
         loaded = cls(found.table, found.protocol, manifest, found.protocol_signature, found.baselines)
         check_schema(loaded.table, loaded.protocol, loaded.classes, loaded._block_columns, extent=loaded.extent)
         return loaded
-
-
-def completed(
-    manifest: Mapping[str, Any],
-    rows: int,
-    root_digest: str,
-    extent: Extent,
-    *,
-    lattice: Mapping[str, Any] | None = None,
-    baselines: Mapping[str, Any] | None = None,
-    protocol_signature: str | None = None,
-) -> dict[str, Any]:
-    """Return a manifest with the fields that follow from the certificates."""
-    return {
-        **manifest,
-        "rows": rows,
-        "root_digest": root_digest,
-        "claims": extent,
-        "lattice": None if lattice is None else dict(lattice),
-        "baselines": None if baselines is None else dict(baselines),
-        "protocol_signature": protocol_signature,
-    }
 
 
 def check_ranked_by(by: str, protocol: Protocol, declared: LatticeDeclaration | None) -> None:

@@ -11,18 +11,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
 from fragility.canonical import digest_bytes
 from fragility.certificates.dependence import BaselineComparison, check_comparison_table
-from fragility.certificates.digests import FORMAT
-from fragility.certificates.lattice import LatticeDeclaration, declaration_in
-from fragility.certificates.manifest import SAVED_FIELDS, check_manifest, digest_in_name, kind_of, manifest_text
+from fragility.certificates.lattice import LatticeDeclaration
+from fragility.certificates.manifest import Manifest, digest_in_name, named_files, parse_manifest
 from fragility.certificates.parts import (
     beside_name,
     decoded_part,
@@ -43,7 +42,6 @@ from fragility.files import (
     exclusive,
     force_to_disk,
     open_regular,
-    parse_json,
     read_bounded,
     sweep_parts,
     write_bytes,
@@ -59,7 +57,7 @@ READ_ATTEMPTS = 20  # a folder that is rewritten while it is read is read again
 class AuditFolder:
     """What a folder holds, as its manifest names it; the bytes are those whose digests the manifest states."""
 
-    manifest: dict[str, Any]
+    manifest: Manifest
     protocol: Protocol
     table: pa.Table
     protocol_signature: bytes | None = None
@@ -91,7 +89,7 @@ def _check_is_audit(target: Path, shown: str | os.PathLike[str]) -> None:
     names = os.listdir(target)
     if MANIFEST_FILE in names:
         try:
-            read_manifest(target)
+            check_is_audit(target)
         except CertificateError as error:
             raise CertificateError(f"{shown} is not an audit of this version: {error}; choose another name") from error
     elif any(not _looks_ours(name) for name in names):
@@ -115,7 +113,7 @@ def write_folder(
     folder: str | os.PathLike[str],
     parts: Iterable[pa.Table],
     protocol: Protocol,
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     protocol_signature: bytes | None = None,
     beside: Mapping[str, pa.Table] = MappingProxyType({}),
 ) -> Path:
@@ -164,13 +162,13 @@ def commit(
     target: Path,
     placed: Iterable[tuple[str, str]],
     protocol: Protocol,
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     protocol_signature: bytes | None = None,
     beside: Mapping[str, pa.Table] = MappingProxyType({}),
 ) -> None:
     """Make an audit the one that is there; ``placed`` puts its parts in place, one by one, and names them.
 
-    beside: tables that lie beside the parts, by kind, in the order of ``tables_beside``.
+    beside: tables that lie beside the parts, by kind, in the order of the manifest.
     """
     sweep_parts(target)
     files = dict(placed)
@@ -182,7 +180,7 @@ def commit(
     for name, data in documents.items():
         place_file(target / name, data)
         files[name] = digest_bytes(data)
-    write_bytes(target / MANIFEST_FILE, manifest_text({**manifest, "files": files}).encode(), own=AUDIT_FILE)
+    write_bytes(target / MANIFEST_FILE, replace(manifest, files=files).to_bytes(), own=AUDIT_FILE)
 
 
 def place_file(path: Path, data: bytes) -> None:
@@ -200,10 +198,9 @@ def _named(target: Path) -> set[str] | None:
     if not os.path.lexists(target / MANIFEST_FILE):
         return set()
     try:
-        files = read_manifest(target).get("files")
+        return named_files(manifest_bytes(target), target / MANIFEST_FILE)
     except CertificateError:
         return None
-    return set(files) if isinstance(files, dict) else None
 
 
 def remove_unnamed(target: Path) -> None:
@@ -225,19 +222,24 @@ def _is_own_data(path: Path) -> bool:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a folder as it stands; refuse what is not one, or another version."""
-    return _parsed_manifest(folder, manifest_bytes(folder))
+def check_is_audit(folder: Path) -> None:
+    """Refuse a folder without a manifest of this version; whether the audit is whole is not looked at."""
+    parse_manifest(manifest_bytes(folder), folder / MANIFEST_FILE)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest of a folder; refuse one that was changed."""
+    return Manifest.from_bytes(manifest_bytes(folder), folder / MANIFEST_FILE)
 
 
 def read_folder(folder: Path) -> AuditFolder:
     """Return the audit of a folder; refuse files that are not the ones its manifest names."""
 
-    def read(manifest: dict[str, Any]) -> AuditFolder:
+    def read(manifest: Manifest) -> AuditFolder:
         protocol, signature = _documents_in(folder, manifest)
         tables = [
             decoded_part(content_of(folder, manifest, name), str(folder / name), protocol)
-            for name in part_names(manifest)
+            for name in manifest.files_of("certificates")
         ]
         try:
             table = pa.concat_tables(tables)
@@ -251,36 +253,34 @@ def read_folder(folder: Path) -> AuditFolder:
     return _read_steady(folder, read)
 
 
-def read_searched(
-    folder: Path, manifest: Mapping[str, Any], protocol: Protocol
-) -> tuple[pa.Table, LatticeDeclaration] | None:
+def read_searched(folder: Path, manifest: Manifest, protocol: Protocol) -> tuple[pa.Table, LatticeDeclaration] | None:
     """Return the table of searched rows and its declaration; None where every row was searched, or none was."""
-    declared = declaration_in(manifest)
+    declared = manifest.lattice
     if declared is None or not declared.is_partial:
         return None
-    (name,) = _named_as("searched", manifest)
+    (name,) = manifest.files_of("searched")
     block = decoded_part(content_of(folder, manifest, name), str(folder / name), protocol)
     check_block_table(block, declared)
     return block, declared
 
 
-def read_comparison(folder: Path, manifest: Mapping[str, Any], protocol: Protocol) -> BaselineComparison | None:
+def read_comparison(folder: Path, manifest: Manifest, protocol: Protocol) -> BaselineComparison | None:
     """Return the comparison of baselines of an audit; None where there is none."""
-    if manifest["baselines"] is None:
+    if manifest.baselines is None:
         return None
-    (name,) = _named_as("baselines", manifest)
+    (name,) = manifest.files_of("baselines")
     table = decoded_part(content_of(folder, manifest, name), str(folder / name), protocol)
     baselines = (protocol.baseline, *protocol.alternatives)
     check_comparison_table(table, baselines, protocol.depth)
     return BaselineComparison(table, baselines, protocol.depth)
 
 
-def read_declarations(folder: Path) -> tuple[dict[str, Any], Protocol, bytes | None]:
+def read_declarations(folder: Path) -> tuple[Manifest, Protocol, bytes | None]:
     """Return manifest, protocol and the protocol's signature of a folder, all as their digests say."""
     return _read_steady(folder, lambda manifest: (manifest, *_documents_in(folder, manifest)))
 
 
-def _documents_in(folder: Path, manifest: Mapping[str, Any]) -> tuple[Protocol, bytes | None]:
+def _documents_in(folder: Path, manifest: Manifest) -> tuple[Protocol, bytes | None]:
     protocol = _protocol_in(folder, manifest)
     return protocol, _signature_in(folder, manifest, protocol)
 
@@ -288,19 +288,19 @@ def _documents_in(folder: Path, manifest: Mapping[str, Any]) -> tuple[Protocol, 
 Found = TypeVar("Found")
 
 
-def _read_steady(folder: Path, read: Callable[[dict[str, Any]], Found]) -> Found:
+def _read_steady(folder: Path, read: Callable[[Manifest], Found]) -> Found:
     """Return what ``read`` makes of a manifest; once more if the folder was rewritten while it was read."""
     for _ in range(READ_ATTEMPTS):
         data = manifest_bytes(folder)
         try:
-            return read(_checked_manifest(folder, data))
+            return read(Manifest.from_bytes(data, folder / MANIFEST_FILE))
         except FileNotFoundError as error:
             if manifest_bytes(folder) == data:  # not rewritten meanwhile: the file is missing
                 raise CertificateError(f"{folder} is incomplete: {Path(error.filename).name} is missing") from error
     raise CertificateError(f"{folder} is being rewritten again and again; read it when that has ended")
 
 
-def content_of(folder: Path, manifest: Mapping[str, Any], name: str) -> bytes:
+def content_of(folder: Path, manifest: Manifest, name: str) -> bytes:
     """Return the bytes of a data file; refuse others than the manifest names. FileNotFoundError where it is gone."""
     try:
         with open_regular(folder / name) as stream:
@@ -310,18 +310,9 @@ def content_of(folder: Path, manifest: Mapping[str, Any], name: str) -> bytes:
     except (OSError, ValueError) as error:
         told = getattr(error, "strerror", None) or error
         raise CertificateError(f"cannot read {folder / name}: {told}") from error
-    if digest_bytes(data) != manifest["files"][name]:
+    if digest_bytes(data) != (manifest.files or {})[name]:
         raise CertificateError(f"{folder / name} was changed after it was written: the manifest names other bytes")
     return data
-
-
-def part_names(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the files that hold the certificates, in order."""
-    return _named_as("certificates", manifest)
-
-
-def _named_as(kind: str, manifest: Mapping[str, Any]) -> list[str]:
-    return [name for name in manifest["files"] if kind_of(name) == kind]
 
 
 def read_protocol(path: str | os.PathLike[str]) -> Protocol:
@@ -329,8 +320,7 @@ def read_protocol(path: str | os.PathLike[str]) -> Protocol:
     source = Path(path)
     if not source.is_dir():
         return Protocol.load(source)
-    manifest = _checked_manifest(source, manifest_bytes(source))
-    return Protocol.load(source / _named_as("protocol", manifest)[0])
+    return Protocol.load(source / read_manifest(source).files_of("protocol")[0])
 
 
 def manifest_bytes(folder: Path) -> bytes:
@@ -344,28 +334,8 @@ def manifest_bytes(folder: Path) -> bytes:
         raise CertificateError(f"cannot read {folder / MANIFEST_FILE}: {error}") from error
 
 
-def _parsed_manifest(folder: Path, data: bytes) -> dict[str, Any]:
-    path = folder / MANIFEST_FILE
-    try:
-        document = parse_json(data.decode("utf-8"))
-    except ValueError as error:
-        raise CertificateError(f"cannot read {path}: {error}") from error
-    version = document.get("format") if isinstance(document, dict) else None
-    if version != FORMAT:
-        raise CertificateError(f"{path} has format {version!r}, this version reads {FORMAT!r}; use another fragility")
-    return dict(document)
-
-
-def _checked_manifest(folder: Path, data: bytes) -> dict[str, Any]:
-    manifest = _parsed_manifest(folder, data)
-    check_manifest(manifest, saved=True)
-    if data != manifest_text(manifest).encode():
-        raise CertificateError(f"{folder / MANIFEST_FILE} was changed after it was written: its digest is not its own")
-    return manifest
-
-
-def _protocol_in(folder: Path, manifest: Mapping[str, Any]) -> Protocol:
-    name = _named_as("protocol", manifest)[0]
+def _protocol_in(folder: Path, manifest: Manifest) -> Protocol:
+    name = manifest.files_of("protocol")[0]
     data = content_of(folder, manifest, name)
     try:
         protocol = Protocol.from_json(data.decode("utf-8"))
@@ -376,9 +346,9 @@ def _protocol_in(folder: Path, manifest: Mapping[str, Any]) -> Protocol:
     return protocol
 
 
-def _signature_in(folder: Path, manifest: Mapping[str, Any], protocol: Protocol) -> bytes | None:
+def _signature_in(folder: Path, manifest: Manifest, protocol: Protocol) -> bytes | None:
     """Return the envelope that signed the protocol, if the manifest names one."""
-    for name in _named_as("protocol-signature", manifest):
+    for name in manifest.files_of("protocol-signature"):
         envelope = content_of(folder, manifest, name)
         check_signed_protocol(envelope, "the protocol's signature", protocol.digest)
         return envelope
@@ -401,8 +371,3 @@ def check_signed_protocol(envelope: bytes, name: object, protocol_digest: str) -
     signed = signed_protocol(envelope, name)
     if signed != protocol_digest:
         raise CertificateError(f"{name} signs the protocol {signed:.80}, and this one is {protocol_digest}")
-
-
-def without_files(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a saved manifest's fields that do not speak of files."""
-    return {name: value for name, value in manifest.items() if name not in SAVED_FIELDS[-2:]}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from fragility.certificates.claims import Claims
 from fragility.certificates.digests import FORMAT, PROBABILITY_UNIT, _bytes_of, _counted, _id_bytes, digest_text
 from fragility.certificates.table import _floats, _indices, _list_of, _nullable, _whole
 from fragility.errors import CertificateError
+from fragility.models import ClassLabel
 from fragility.protocol import Protocol
 from fragility.words import (
     MINIMUM,
@@ -44,15 +45,15 @@ SEARCH_STATES, BEAM_WIDTH = 10_000, 8
 LEAST_DRAWS, MOST_DRAWS = 2**12, 2**20
 MOST_EXPOSED = 1000  # rows that are searched where nobody asked for every row
 PROBABILITY_NOISE = 1e-9  # sums of the same terms in another order
-DECLARED = ("engine", "most_exposed", "max_size", "budget", "width", "rates", "draws", "seed", "events")
 OUTSIDE_THE_CONTEXT = ("engine", "most_exposed")  # who searched, and which other rows: no part of a row's digest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LatticeDeclaration:
-    """What a block was made with; its fields are those of the manifest."""
+    """What a block was made with; its fields have the names and the order of the manifest's."""
 
     engine: str  # trees, linear, or blackbox where every state was asked of the model
+    most_exposed: int | None = None  # how many of the confident rows were searched at most; None: every row
     max_size: int
     budget: int
     width: int
@@ -60,14 +61,13 @@ class LatticeDeclaration:
     draws: int | None = None
     seed: int | None = None
     events: list[dict[str, Any]] | None = None  # {"groups": [...], "count": n}
-    most_exposed: int | None = None  # how many of the confident rows were searched at most; None: every row
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> LatticeDeclaration:
         return cls(**{name: document[name] for name in DECLARED})
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in DECLARED}
+        return asdict(self)
 
     @property
     def has_failures(self) -> bool:
@@ -88,6 +88,9 @@ class LatticeDeclaration:
         """The words a row's search may end with; their positions are what is hashed. The last is no search at all."""
         searched = (MINIMUM, UPPER_BOUND, none_up_to(self.max_size), NONE_AT_ALL, UNDECIDED)
         return (*searched, NOT_SEARCHED) if self.is_partial else searched
+
+
+DECLARED = tuple(field.name for field in fields(LatticeDeclaration))
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,12 +122,6 @@ class LatticeClaims:
         """(n,) the rows that were searched."""
         words = declaration.states()
         return self.smallest_state != words.index(NOT_SEARCHED) if declaration.is_partial else np.ones(len(self), bool)
-
-
-def declaration_in(manifest: Mapping[str, Any]) -> LatticeDeclaration | None:
-    """Return what the lattice block of an audit was searched with; None without a block."""
-    declared = manifest["lattice"]
-    return None if declared is None else LatticeDeclaration.from_dict(declared)
 
 
 # --- table --------------------------------------------------------------------------------------------------
@@ -253,15 +250,16 @@ def lattice_digests(claims: LatticeClaims, context: bytes) -> list[bytes]:
     ]
 
 
-def lattice_context(manifest: Mapping[str, Any], declaration: LatticeDeclaration) -> bytes:
+def lattice_context(
+    protocol_digest: str, model_fingerprint: str, classes: Sequence[ClassLabel], declaration: LatticeDeclaration
+) -> bytes:
     """Return what binds a row's block to its protocol, its model and what was declared; not to an engine."""
     declared = {name: value for name, value in declaration.to_dict().items() if name not in OUTSIDE_THE_CONTEXT}
-    model = manifest["model"]
     document = {
         "format": FORMAT,
-        "protocol_digest": manifest["protocol_digest"],
-        "model_fingerprint": model["fingerprint"],
-        "classes": list(model["classes"]),
+        "protocol_digest": protocol_digest,
+        "model_fingerprint": model_fingerprint,
+        "classes": list(classes),
         "lattice": declared,
     }
     return hashlib.sha256(canonical_bytes(document)).digest()
@@ -277,9 +275,10 @@ def seed_of(protocol_digest: str, fingerprint: str) -> int:
     return int.from_bytes(digest[:8], "big") >> 11  # 53 bits: a whole number in any JSON
 
 
-def check_declaration(manifest: Mapping[str, Any], protocol: Protocol, engines: Sequence[str], largest: int) -> None:
-    """Refuse a declaration whose words and numbers are not those of a search."""
-    declared = LatticeDeclaration.from_dict(manifest["lattice"])
+def check_declaration(
+    declared: LatticeDeclaration, protocol: Protocol, engines: Sequence[str], largest: int, seed: int
+) -> None:
+    """Refuse a declaration whose words and numbers are not those of a search; seed: the one that ``seed_of`` gives."""
     whole_numbers: dict[str, tuple[Any, int, int]] = {
         "max_size": (declared.max_size, largest, largest),
         "budget": (declared.budget, SEARCH_STATES, SEARCH_STATES),
@@ -302,15 +301,9 @@ def check_declaration(manifest: Mapping[str, Any], protocol: Protocol, engines: 
     if declared.engine not in engines:
         raise CertificateError(f"lattice in the manifest names the engine {declared.engine!r:.80}, which is none of it")
     _check_failures(declared, protocol)
-    if declared.rates is not None:
-        _check_seed(declared, manifest)
-
-
-def _check_seed(declared: LatticeDeclaration, manifest: Mapping[str, Any]) -> None:
-    follows = seed_of(manifest["protocol_digest"], manifest["model"]["fingerprint"])
-    if type(declared.seed) is not int or declared.seed != follows:
+    if declared.rates is not None and (type(declared.seed) is not int or declared.seed != seed):
         raise CertificateError(
-            f"lattice.seed in the manifest must be {follows}, which follows from protocol and model, got "
+            f"lattice.seed in the manifest must be {seed}, which follows from protocol and model, got "
             f"{declared.seed!r:.80}"
         )
 

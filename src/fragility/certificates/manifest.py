@@ -1,7 +1,8 @@
 """The manifest: what binds a table of claims to its protocol, model and rows, and names the files that hold them.
 
-Its fields are exactly those of docs/format.md, in that order. What the protocol and the format imply is not taken from
-the manifest but compared with it, so no word of it can be changed in anyone's favour.
+Its fields are exactly those of docs/format.md, in that order; nothing else in the code knows their names in JSON. What
+the protocol and the format imply is not taken from the manifest but compared with it, so that nobody can change a word
+of it in their favour.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from fragility.canonical import digest_of
-from fragility.certificates.claims import EXTENTS
+from fragility.certificates.claims import EXTENTS, Extent
 from fragility.certificates.digests import FORMAT
-from fragility.certificates.lattice import DECLARED
+from fragility.certificates.lattice import DECLARED, LatticeDeclaration
 from fragility.errors import CertificateError
+from fragility.files import parse_json
+from fragility.models import ClassLabel
 from fragility.protocol import Protocol
 
 CLAIM = "fragility_witness"
@@ -33,18 +38,141 @@ CONTENT_NAME = re.compile(
 )
 VERSION = re.compile(r"[\w.+!-]{1,64}")
 
-FIELDS = (
-    *("format", "claim", "limits", "protocol_digest", "training_digest", "model", "input", "engine", "tolerance"),
-    *("versions", "rows", "root_digest", "claims", "lattice", "baselines", "protocol_signature"),
-)
-SAVED_FIELDS = (*FIELDS, "files", "manifest_digest")
+
+@dataclass(frozen=True, slots=True)
+class AuditedModel:
+    """The model that was audited."""
+
+    kind: str
+    fingerprint: str
+    classes: tuple[ClassLabel, ...]
+    probabilities: str  # how its output becomes probabilities
+    partial: tuple[str, ...]  # what the fingerprint cannot see
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedRows:
+    """The rows that were audited, of which the certificates here may be a selection."""
+
+    digest: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineUse:
+    """The engine that traced the rows, and how many rows were put to the model for it."""
+
+    name: str
+    evaluations: int
+    paper_evaluations: int  # what the definitions ask for without any shortcut
+    blackbox_rows: int  # rows for which the model was asked instead
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far a recomputed float may lie from the one claimed."""
+
+    margin: float
+    probability: float
+
+    @classmethod
+    def of(cls, protocol: Protocol) -> Tolerance:
+        """Return the tolerance that follows from a protocol, so that nobody can widen it."""
+        return cls(protocol.resolution, protocol.resolution)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedBaselines:
+    """What a comparison of baselines found (``BaselineComparison.section``)."""
+
+    rows: int
+    figures: list[dict[str, Any]]  # under each baseline, the declared one first
+    rows_by_baselines: list[int]  # how many rows flip early under 0, 1, 2 ... of the baselines
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What an audit says of itself; the fields have the names and the order of the file."""
+
+    format: str
+    claim: str
+    limits: str
+    protocol_digest: str
+    training_digest: str
+    model: AuditedModel
+    input: AuditedRows
+    engine: EngineUse
+    tolerance: Tolerance
+    versions: dict[str, str]  # of the libraries that took part, by name
+    rows: int  # certificates that are here
+    root_digest: str
+    claims: Extent
+    lattice: LatticeDeclaration | None = None  # None without a lattice block
+    baselines: ComparedBaselines | None = None  # None where baselines were not compared
+    protocol_signature: str | None = None  # digest of the envelope that signed the protocol before the audit
+    files: dict[str, str] | None = None  # digests by file name; None for an audit in memory
+    lattice_root_digest: str | None = None  # in the file, the last field of lattice
+
+    @property
+    def is_selection(self) -> bool:
+        """Whether these are some of the certificates of an audit, such as the most fragile."""
+        return self.input.rows != self.rows
+
+    def files_of(self, kind: str) -> list[str]:
+        """Return the names of the files that hold certificates, searched, baselines, protocol ..., in order."""
+        return [name for name in self.files or {} if kind_of(name) == kind]
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any], *, saved: bool = False) -> Manifest:
+        """Return the manifest in a document; refuse one that has not exactly the fields and types of the format.
+
+        A saved one also names its files and has its own digest.
+        """
+        _check_document(document, saved)
+        own = {name: value for name, value in document.items() if name != "manifest_digest"}
+        model, lattice, baselines = own["model"], own["lattice"], own["baselines"]
+        typed: dict[str, Any] = {
+            "model": AuditedModel(**{**model, "classes": tuple(model["classes"]), "partial": tuple(model["partial"])}),
+            "input": AuditedRows(**own["input"]),
+            "engine": EngineUse(**own["engine"]),
+            "tolerance": Tolerance(**own["tolerance"]),
+            "lattice": None if lattice is None else LatticeDeclaration.from_dict(lattice),
+            "lattice_root_digest": None if lattice is None else lattice["root_digest"],
+            "baselines": None if baselines is None else ComparedBaselines(**baselines),
+        }
+        return cls(**{**own, **typed})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document without its own digest; ``files`` only where they are known."""
+        document = asdict(self)
+        document["model"] |= {"classes": list(self.model.classes), "partial": list(self.model.partial)}
+        root = document.pop("lattice_root_digest")
+        if self.lattice is not None:
+            document["lattice"]["root_digest"] = root
+        if self.files is None:
+            del document["files"]
+        return document
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: Path) -> Manifest:
+        """Return the manifest in a file's bytes; refuse any that are not those that ``to_bytes`` writes."""
+        manifest = cls.from_dict(parse_manifest(data, path), saved=True)
+        if data != manifest.to_bytes():
+            raise CertificateError(f"{path} was changed after it was written: its digest is not its own")
+        return manifest
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the manifest's file."""
+        return manifest_text(self.to_dict()).encode()
+
+
+SAVED_FIELDS = (*(field.name for field in fields(Manifest) if field.name != "lattice_root_digest"), "manifest_digest")
 LATTICE = (*DECLARED, "root_digest")
-BASELINES = ("rows", "figures", "rows_by_baselines", "verdict")
+BASELINES = tuple(field.name for field in fields(ComparedBaselines))
 PARTS = {
-    "model": ("kind", "fingerprint", "classes", "probabilities", "partial"),
-    "input": ("digest", "rows"),
-    "engine": ("name", "evaluations", "paper_evaluations", "blackbox_rows"),
-    "tolerance": ("margin", "probability"),
+    name: tuple(field.name for field in fields(part))
+    for name, part in {"model": AuditedModel, "input": AuditedRows, "engine": EngineUse, "tolerance": Tolerance}.items()
 }
 COUNTS = (
     *(("rows",), ("input", "rows")),
@@ -58,72 +186,90 @@ TEXTS = (
 
 
 def manifest_text(document: Mapping[str, Any]) -> str:
-    """Return the manifest's file text, with its own digest as last field."""
+    """Return the text of a manifest's file, with its own digest as last field."""
     body = {key: value for key, value in document.items() if key != "manifest_digest"}
     return (
         json.dumps({**body, "manifest_digest": digest_of(body)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     )
 
 
-def check_manifest(manifest: Mapping[str, Any], *, saved: bool) -> None:
-    """Refuse a manifest that has not exactly the fields and types of the format."""
-    _check_names("the manifest", manifest, SAVED_FIELDS if saved else FIELDS)
+def parse_manifest(data: bytes, path: Path) -> dict[str, Any]:
+    """Return the document in a manifest's file as it stands; refuse what is not one, or another version."""
+    try:
+        document = parse_json(data.decode("utf-8"))
+    except ValueError as error:
+        raise CertificateError(f"cannot read {path}: {error}") from error
+    version = document.get("format") if isinstance(document, dict) else None
+    if version != FORMAT:
+        raise CertificateError(f"{path} has format {version!r}, this version reads {FORMAT!r}; use another fragility")
+    return dict(document)
+
+
+def named_files(data: bytes, path: Path) -> set[str] | None:
+    """Return the files that a manifest names, which may be malformed otherwise; None where that cannot be told."""
+    try:
+        files = parse_manifest(data, path).get("files")
+    except CertificateError:
+        return None
+    return set(files) if isinstance(files, dict) else None
+
+
+# --- checks ---------------------------------------------------------------------------------------------------
+
+
+def _check_document(document: Mapping[str, Any], saved: bool) -> None:
+    _check_names("the manifest", document, SAVED_FIELDS if saved else SAVED_FIELDS[:-2])
     for part, names in PARTS.items():
-        _check_names(f"{part} in the manifest", manifest[part], names)
+        _check_names(f"{part} in the manifest", document[part], names)
     for path in COUNTS:
-        value = _at(manifest, path)
+        value = _at(document, path)
         _require(path, "a whole number from 0", value, type(value) is int and 0 <= value < 2**53)
     for path in DIGESTS:
-        _require(path, "a digest", _at(manifest, path), _is_digest(_at(manifest, path)))
+        _require(path, "a digest", _at(document, path), _is_digest(_at(document, path)))
     for path in TEXTS:
-        _require(path, "text", _at(manifest, path), isinstance(_at(manifest, path), str))
-    check_classes(manifest["model"]["classes"])
-    reasons = manifest["model"]["partial"]
+        _require(path, "text", _at(document, path), isinstance(_at(document, path), str))
+    check_classes(document["model"]["classes"])
+    reasons = document["model"]["partial"]
     _require(("model", "partial"), "a list of text", reasons, _is_list_of(reasons, str))
-    _check_versions(manifest["versions"])
-    _require(("claims",), f"one of {', '.join(EXTENTS)}", manifest["claims"], manifest["claims"] in EXTENTS)
-    if manifest["lattice"] is not None:
-        _check_names("lattice in the manifest", manifest["lattice"], LATTICE)
-        root = manifest["lattice"]["root_digest"]
+    _check_versions(document["versions"])
+    _require(("claims",), f"one of {', '.join(EXTENTS)}", document["claims"], document["claims"] in EXTENTS)
+    if document["lattice"] is not None:
+        _check_names("lattice in the manifest", document["lattice"], LATTICE)
+        root = document["lattice"]["root_digest"]
         _require(("lattice", "root_digest"), "a digest", root, _is_digest(root))
-    if manifest["baselines"] is not None:
-        _check_names("baselines in the manifest", manifest["baselines"], BASELINES)
-    signature = manifest["protocol_signature"]
+    if document["baselines"] is not None:
+        _check_names("baselines in the manifest", document["baselines"], BASELINES)
+    signature = document["protocol_signature"]
     _require(("protocol_signature",), "null or a digest", signature, signature is None or _is_digest(signature))
     if saved:
-        _check_files(manifest["files"], [*tables_beside(manifest), "protocol"], signature)
+        _check_files(document["files"], [*_tables_beside(document), "protocol"], signature)
 
 
-def check_words(manifest: Mapping[str, Any], protocol: Protocol, engines: Sequence[str]) -> None:
+def check_words(manifest: Manifest, protocol: Protocol, engines: Sequence[str]) -> None:
     """Refuse a manifest whose words are not those that its protocol and format imply."""
-    audited = manifest["input"]["rows"]
+    stated, audited, engine = manifest.to_dict(), manifest.input.rows, manifest.engine
     implied = {
         ("format",): FORMAT,
         ("claim",): CLAIM,
         ("limits",): LIMITS,
         ("training_digest",): protocol.training_digest,
-        ("tolerance",): declared_tolerance(protocol),
+        ("tolerance",): asdict(Tolerance.of(protocol)),
         ("engine", "paper_evaluations"): audited * protocol.states_per_row,
     }
     for path, value in implied.items():
-        if not identical(_at(manifest, path), value):
+        if not identical(_at(stated, path), value):
             raise CertificateError(
-                f"the manifest states {'.'.join(path)} {_at(manifest, path)!r}, its protocol and format imply {value!r}"
+                f"the manifest states {'.'.join(path)} {_at(stated, path)!r}, its protocol and format imply {value!r}"
             )
-    if manifest["engine"]["name"] not in engines:
-        raise CertificateError(f"the manifest names the engine {manifest['engine']['name']!r}, which does not exist")
-    engine, asked = manifest["engine"]["name"], manifest["engine"]["blackbox_rows"]
-    if asked > audited or (engine == "blackbox" and asked != audited):
+    if engine.name not in engines:
+        raise CertificateError(f"the manifest names the engine {engine.name!r}, which does not exist")
+    if engine.blackbox_rows > audited or (engine.name == "blackbox" and engine.blackbox_rows != audited):
         raise CertificateError(
-            f"the manifest states engine.blackbox_rows {asked} of {audited} audited rows, by the engine {engine!r}"
+            f"the manifest states engine.blackbox_rows {engine.blackbox_rows} of {audited} audited rows, by the "
+            f"engine {engine.name!r}"
         )
-    if audited < manifest["rows"]:
-        raise CertificateError(f"the manifest declares {manifest['rows']} certificates of {audited} audited rows")
-
-
-def declared_tolerance(protocol: Protocol) -> dict[str, float]:
-    """Return how far a recomputed float may lie; it follows from the protocol, so nobody can widen it."""
-    return {"margin": protocol.resolution, "probability": protocol.resolution}
+    if audited < manifest.rows:
+        raise CertificateError(f"the manifest declares {manifest.rows} certificates of {audited} audited rows")
 
 
 def identical(a: Any, b: Any) -> bool:
@@ -150,8 +296,8 @@ def _check_names(where: str, value: Any, names: Sequence[str]) -> None:
         raise CertificateError(f"the fields of {where} are not in the order of the format")
 
 
-def _at(manifest: Mapping[str, Any], path: Sequence[str]) -> Any:
-    value: Any = manifest
+def _at(document: Mapping[str, Any], path: Sequence[str]) -> Any:
+    value: Any = document
     for name in path:
         value = value[name]
     return value
@@ -189,11 +335,11 @@ def kind_of(name: str) -> str:
     return "" if match is None else match["kind"] or match["beside"] or match["document"]
 
 
-def tables_beside(manifest: Mapping[str, Any]) -> list[str]:
+def _tables_beside(document: Mapping[str, Any]) -> list[str]:
     """Return the kinds of tables that lie beside the parts, in the order in which the manifest names them."""
-    lattice = manifest["lattice"]
+    lattice = document["lattice"]
     searched = lattice is not None and lattice["most_exposed"] is not None
-    compared = manifest["baselines"] is not None
+    compared = document["baselines"] is not None
     return [*(["searched"] if searched else []), *(["baselines"] if compared else [])]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -20,14 +21,12 @@ from fragility.certificates.collection import Certificates, as_int, check_ranked
 from fragility.certificates.dependence import BaselineComparison
 from fragility.certificates.folder import (
     content_of,
-    part_names,
+    manifest_bytes,
     read_comparison,
     read_declarations,
-    read_manifest,
     read_searched,
-    without_files,
 )
-from fragility.certificates.lattice import LatticeDeclaration, declaration_in, lattice_columns
+from fragility.certificates.lattice import LatticeDeclaration, lattice_columns
 from fragility.certificates.parts import decoded_part, rows_of_part
 from fragility.certificates.searched import join_block
 from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
@@ -51,7 +50,7 @@ class StoredAudit:
     ----------
     folder : pathlib.Path
         The folder.
-    manifest : dict
+    manifest : Manifest
         What binds the rest: model, input, engine, versions and digests.
     protocol : Protocol
         The protocol the certificates were made under.
@@ -68,28 +67,28 @@ class StoredAudit:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self._saved, self.protocol, self.protocol_signature = read_declarations(self.folder)
-        self.manifest: dict[str, Any] = without_files(self._saved)
-        self.part_names = tuple(part_names(self._saved))
+        self.manifest = replace(self._saved, files=None)
+        self.part_names = tuple(self._saved.files_of("certificates"))
 
     @property
     def classes(self) -> tuple[ClassLabel, ...]:
         """The model's classes, in its order."""
-        return tuple(self.manifest["model"]["classes"])
+        return self.manifest.model.classes
 
     @property
     def engine(self) -> str:
         """Name of the engine that traced the rows."""
-        return str(self.manifest["engine"]["name"])
+        return self.manifest.engine.name
 
     @property
     def extent(self) -> Extent:
         """``full``, or ``summary`` where the lists with one entry a step, severity or group are left out."""
-        return self.manifest["claims"]  # type: ignore[no-any-return]
+        return self.manifest.claims
 
-    @cached_property
+    @property
     def lattice_declaration(self) -> LatticeDeclaration | None:
         """What the lattice block was searched with; None without a block."""
-        return declaration_in(self.manifest)
+        return self.manifest.lattice
 
     @cached_property
     def baselines(self) -> BaselineComparison | None:
@@ -109,10 +108,10 @@ class StoredAudit:
         return [own_id for table in tables for own_id in table.column("id").to_pylist()]
 
     def __len__(self) -> int:
-        return int(self.manifest["rows"])
+        return self.manifest.rows
 
     def __repr__(self) -> str:
-        return f"{len(self)} certificates of {self.manifest['model']['kind']} in {self.folder}"
+        return f"{len(self)} certificates of {self.manifest.model.kind} in {self.folder}"
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Return the table part by part, in order.
@@ -186,7 +185,7 @@ class StoredAudit:
         return found
 
     def _lost(self, name: str) -> CertificateError:
-        if read_manifest(self.folder) == self._saved:
+        if manifest_bytes(self.folder) == self._saved.to_bytes():
             return CertificateError(f"{self.folder} is incomplete: {name} is missing")
         return CertificateError(f"{self.folder} was rewritten since it was opened; open it again")
 

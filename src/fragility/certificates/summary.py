@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from fragility.certificates.lattice import LatticeDeclaration
 from fragility.equality import NanEqual
 from fragility.errors import DataError
 from fragility.ids import IdSpan, say_unlabelled
@@ -65,7 +66,7 @@ SCORES = ("confidence", "margin", "flip_budget", "rcma", "fds", "exposure", "ind
 class Summarised(Protocol):
     """What is summarised: certificates that can be read piece by piece."""
 
-    manifest: dict[str, Any]
+    manifest: Any
 
     @property
     def protocol(self) -> _Operators: ...
@@ -87,7 +88,7 @@ def summarise(
         labels = {str(own_id): label for own_id, label in labels.items()}
         _check_labelled(audit, labels)
     thresholds = [f"lambda_{operator}" for operator in audit.protocol.operators]
-    words = _block_columns(audit.manifest["lattice"]) + ([] if labels is None else ["id", "predicted"])
+    words = _block_columns(audit.manifest.lattice) + ([] if labels is None else ["id", "predicted"])
     pieces = [
         _tallied(batch.to_pandas(), thresholds, min_confidence, labels)
         for batch in audit.batches([*SCORES, "flipped", *thresholds, *words])
@@ -118,12 +119,11 @@ def _median(audit: Summarised, name: str) -> float:
     return float(np.median(np.concatenate([batch.column(name).to_numpy() for batch in audit.batches([name])])))
 
 
-def _block_columns(declared: Mapping[str, Any] | None) -> list[str]:
+def _block_columns(declared: LatticeDeclaration | None) -> list[str]:
     """Return the columns of the lattice block that a summary reads; none without one."""
     if declared is None:
         return []
-    known = declared["rates"] is not None or declared["events"] is not None
-    return ["smallest_size", "smallest_state", *(["failure_probability"] if known else [])]
+    return ["smallest_size", "smallest_state", *(["failure_probability"] if declared.has_failures else [])]
 
 
 def _tallied(

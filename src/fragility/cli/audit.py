@@ -488,9 +488,9 @@ def verify(
     """
     if model is None or data is None:
         _refuse_without_model(context, model, data, public_key)
-    from fragility.certificates import read_manifest
+    from fragility.certificates import check_is_audit
 
-    read_manifest(directory)  # a folder that is no audit cannot be checked, which is not the same as a false claim
+    check_is_audit(directory)  # a folder that is no audit cannot be checked, which is not the same as a false claim
     if model is None or data is None:
         assert public_key is not None
         outcome: Any = fg.verify_signature(directory, public_key, protocol_key=protocol_key)

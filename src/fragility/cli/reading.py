@@ -218,7 +218,7 @@ def compare(
     found = [changes_between(audits[0], certs, min_confidence) for certs in audits[1:]]
     for directory, change in zip(directories[1:], found, strict=True):
         _print_protocols(directories[0], directory, change)
-    out().print(_comparison(directories, [certs.manifest["model"]["kind"] for certs in audits], summaries))
+    out().print(_comparison(directories, [certs.manifest.model.kind for certs in audits], summaries))
     _note_differences(audits)
     for directory, change in zip(directories[1:], found, strict=True):
         out().print(escape(f"\n{directory} against {directories[0]}: {change.to_text(truth)}"))

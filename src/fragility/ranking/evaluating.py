@@ -305,7 +305,7 @@ class _Work:
 
 
 def _check_same_model(certs: Certificates, model: Model) -> None:
-    claimed = certs.manifest.get("model", {}).get("fingerprint")
+    claimed = certs.manifest.model.fingerprint
     if claimed is not None and claimed != model.fingerprint:
         raise ModelError(
             f"the certificates are of the model {claimed}, this one is {model.fingerprint}; "

@@ -141,7 +141,7 @@ def _numbers(one: Asked, settings: Settings, truth: dict[str, str] | None, coded
         for tally in tallies:
             tally.add(piece, audit.classes)
     by_class = {tally.sought: tally for tally in tallies}
-    condition = failure_condition(audit.manifest.get("lattice") or {})
+    condition = failure_condition(audit.manifest.lattice)
     every = everything.numbers(_cases(everything, protocol) if not confident.rows else (), condition)
     sure = confident.numbers(_cases(confident, protocol), condition)
     focus, shares = sure if sure.rows else every, tuple(segment.shares() for segment in segments)
@@ -236,21 +236,21 @@ def _density_map(counts: npt.NDArray[np.int64], focus: SetTally) -> DensityMap:
 
 def _facts(one: Asked) -> AuditFacts:
     manifest = one.audit.manifest
-    model = manifest["model"]
+    model = manifest.model
     return AuditFacts(
         name=one.name,
-        model=str(model["kind"]),
+        model=model.kind,
         classes=tuple(str(label) for label in one.audit.classes),
         rows=len(one.audit),
-        engine=str(manifest["engine"]["name"]),
-        evaluations=int(manifest["engine"]["evaluations"]),
-        probabilities=str(model["probabilities"]),
-        partial=tuple(str(reason) for reason in model["partial"]),
-        model_fingerprint=str(model["fingerprint"]),
-        input_digest=str(manifest["input"]["digest"]),
-        root_digest=str(manifest["root_digest"]),
-        versions=dict(manifest["versions"]),
-        limits=str(manifest["limits"]),
+        engine=manifest.engine.name,
+        evaluations=manifest.engine.evaluations,
+        probabilities=model.probabilities,
+        partial=model.partial,
+        model_fingerprint=model.fingerprint,
+        input_digest=manifest.input.digest,
+        root_digest=manifest.root_digest,
+        versions=dict(manifest.versions),
+        limits=manifest.limits,
         verify=one.verify,
         folder=None if (folder := getattr(one.audit, "folder", None)) is None else str(folder),
         signed_by=one.signed_by,

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.certificates import BaselineComparison
+from fragility.certificates import BaselineComparison, LatticeDeclaration, Manifest
 from fragility.errors import CertificateError
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol as Pi
@@ -28,7 +28,7 @@ DETAILS = ("path_margin", "path_predicted", "path_collapse", "one_step_drop")
 class Audit(Protocol):
     """Certificates in memory, or an audit folder read part by part."""
 
-    manifest: Any
+    manifest: Manifest
     protocol: Pi
 
     @property
@@ -72,7 +72,7 @@ class Piece:
 
 def is_detailed(audit: Audit) -> bool:
     """Whether the audit holds every step of every path, not only what follows from them."""
-    return bool(audit.manifest.get("claims", "full") == "full")
+    return bool(audit.manifest.claims == "full")
 
 
 def columns_of(audit: Audit) -> list[str]:
@@ -82,15 +82,17 @@ def columns_of(audit: Audit) -> list[str]:
 
 
 def _lattice_columns(audit: Audit) -> tuple[str, ...]:
-    declared = audit.manifest.get("lattice")
+    declared = audit.manifest.lattice
     if declared is None:
         return ()
     return SEARCHED if failure_condition(declared) is None else SEARCHED + FAILURES
 
 
-def failure_condition(declared: Mapping[str, Any]) -> str | None:
+def failure_condition(declared: LatticeDeclaration | None) -> str | None:
     """Return how a lattice block takes evidence to fail, in words; None where it declares no failures."""
-    rates, events = declared.get("rates"), declared.get("events")
+    if declared is None:
+        return None
+    rates, events = declared.rates, declared.events
     if rates:
         same = len(set(rates.values())) == 1
         each = f"{next(iter(rates.values())):.2g}"

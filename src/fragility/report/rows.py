@@ -83,7 +83,7 @@ def _read(given: GivenRows, audit: Audit, wanted: Collection[str]) -> tuple[dict
     fields = [field.name for field in audit.protocol.fields]
     found: dict[str, dict[str, Any]] = {}
     sample, digests = pd.DataFrame(columns=fields), bytearray()
-    check = not given.just_audited and audit.manifest["input"]["rows"] == len(audit)
+    check = not given.just_audited and audit.manifest.input.rows == len(audit)
     for ids, frame in given.values.values(fields, PART_ROWS):
         if len(sample) < SAMPLE:
             sample = pd.concat([sample, frame.iloc[:SAMPLE]], ignore_index=True) if len(sample) else frame.iloc[:SAMPLE]
@@ -102,7 +102,7 @@ def _read(given: GivenRows, audit: Audit, wanted: Collection[str]) -> tuple[dict
 def _check_audited(digests: bytearray, given: GivenRows, audit: Audit, fields: Sequence[str]) -> None:
     if len(digests) > 32 * len(audit):
         digests = _audited_only(digests, given, audit, fields)
-    if f"sha256:{packed_root(digests).hex()}" != audit.manifest["input"]["digest"]:
+    if f"sha256:{packed_root(digests).hex()}" != audit.manifest.input.digest:
         raise DataError(
             "the rows given are not the ones that were audited: ids or values differ; give the rows of the audit"
         )

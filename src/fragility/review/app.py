@@ -199,7 +199,7 @@ class _Desk:
             choices=self.choices(),
             scope=() if found is None else self.scope(view),
             rows=len(self.cases),
-            model=str(self.cases.manifest["model"]["kind"]),
+            model=self.cases.manifest.model.kind,
         )
         return _page(context, 200 if alert is None else 400)
 

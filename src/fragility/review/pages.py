@@ -15,7 +15,7 @@ import jinja2
 import pyarrow as pa
 from markupsafe import Markup, escape
 
-from fragility.certificates import Certificate, Certificates
+from fragility.certificates import Certificate, Certificates, Manifest
 from fragility.drawing.review import Bar, Curve, bars, margin_curve
 from fragility.protocol import Protocol
 from fragility.report.words import operator_words
@@ -242,7 +242,7 @@ class Story:
     lattice: tuple[tuple[str, str], ...]  # name, in words
 
 
-def story_of(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, manifest: Mapping[str, Any]) -> Story:
+def story_of(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, manifest: Manifest) -> Story:
     """Return one row of the certificate table, to read; an audit may have been written without its steps."""
     operators = [name.removeprefix("lambda_") for name in row if name.startswith("lambda_")]
     thresholds = tuple((operator_words(name), row[f"lambda_{name}"]) for name in operators)

@@ -23,7 +23,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fragility.certificates import join_block, read_manifest, read_protocol, read_searched
+from fragility.certificates import Manifest, join_block, read_manifest, read_protocol, read_searched
 from fragility.errors import CertificateError, DataError
 from fragility.policy import PREDICTED, ReviewPolicy
 from fragility.protocol import Protocol
@@ -142,10 +142,10 @@ class CaseIndex:
     """The cases of one audit folder."""
 
     def __init__(
-        self, folder: Path, manifest: Mapping[str, Any], protocol: Protocol, parts: Sequence[_Part],
+        self, folder: Path, manifest: Manifest, protocol: Protocol, parts: Sequence[_Part],
         policy: ReviewPolicy | None,
     ) -> None:  # fmt: skip
-        self.folder, self.manifest, self.protocol, self.policy = folder, dict(manifest), protocol, policy
+        self.folder, self.manifest, self.protocol, self.policy = folder, manifest, protocol, policy
         self._parts = tuple(parts)
         self._searched = read_searched(folder, manifest, protocol)
         self._schema = pq.read_schema(parts[0].path)
@@ -171,14 +171,14 @@ class CaseIndex:
         protocol = read_protocol(folder)  # compares the manifest with its own digest
         if policy is not None:
             _check_policy(policy, manifest, protocol)
-        names = [name for name in manifest["files"] if name.startswith("certificates-")]
+        names = manifest.files_of("certificates")
         parts, first = [], 0
         for name in names:
-            _check_digest(folder / name, manifest["files"][name])
+            _check_digest(folder / name, (manifest.files or {})[name])
             parts.append(_Part(folder / name, first))
             first += _rows_in(folder / name)
-        if first != manifest["rows"]:
-            raise CertificateError(f"{folder} declares {manifest['rows']} certificates and holds {first}")
+        if first != manifest.rows:
+            raise CertificateError(f"{folder} declares {manifest.rows} certificates and holds {first}")
         return cls(folder, manifest, protocol, parts, policy)
 
     def close(self) -> None:
@@ -186,15 +186,15 @@ class CaseIndex:
         self._scratch.remove()
 
     def __len__(self) -> int:
-        return int(self.manifest["rows"])
+        return self.manifest.rows
 
     @property
     def audit(self) -> str:
-        return str(self.manifest["root_digest"])
+        return self.manifest.root_digest
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return tuple(str(label) for label in self.manifest["model"]["classes"])
+        return tuple(str(label) for label in self.manifest.model.classes)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -596,10 +596,10 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _check_policy(policy: ReviewPolicy, manifest: Mapping[str, Any], protocol: Protocol) -> None:
+def _check_policy(policy: ReviewPolicy, manifest: Manifest, protocol: Protocol) -> None:
     if protocol.digest != policy.protocol_digest:
         raise DataError("the policy was fitted under another protocol than this audit; fit one for it")
-    if manifest["model"]["fingerprint"] != policy.model_fingerprint:
+    if manifest.model.fingerprint != policy.model_fingerprint:
         raise DataError("the policy was fitted for another model than the one audited here; fit one for it")
     if policy.segmented_by not in (None, PREDICTED):
         raise DataError("the policy has rules for segments of its own, which only Python knows; fit one without them")

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from fragility.canonical import combine_digests, is_missing, row_digests
+from fragility.certificates import Manifest
 from fragility.errors import DataError
 from fragility.evidence.replacements import Replacement, fields_of_groups, find_replacements, value_text
 from fragility.evidence.rows import read_rows
@@ -61,7 +62,7 @@ class GivenRows:
 
 
 def given_rows(
-    X: pd.DataFrame, ids: Any, names: Sequence[str], protocol: Protocol, manifest: Mapping[str, Any],
+    X: pd.DataFrame, ids: Any, names: Sequence[str], protocol: Protocol, manifest: Manifest,
     model: Model | None = None,
 ) -> GivenRows:  # fmt: skip
     """Return the rows whose ids are ``names``, in that order; refuse rows that are not the ones audited."""
@@ -83,12 +84,12 @@ def given_rows(
     return GivenRows(frame, own_ids, groups_of_fields(protocol, model), replacements)
 
 
-def _check_audited(frame: pd.DataFrame, ids: Sequence[Any], manifest: Mapping[str, Any]) -> None:
-    if manifest["input"]["rows"] != manifest["rows"]:
+def _check_audited(frame: pd.DataFrame, ids: Sequence[Any], manifest: Manifest) -> None:
+    if manifest.is_selection:
         return  # a selection from an audit: the digest is over rows that are not here
     texts = np.array([str(own_id) for own_id in ids], dtype=object)
     columns = {str(name): frame[name].reset_index(drop=True) for name in frame.columns}
-    if combine_digests(row_digests({**columns, "id\x00": texts})) != manifest["input"]["digest"]:
+    if combine_digests(row_digests({**columns, "id\x00": texts})) != manifest.input.digest:
         raise DataError("the rows are not the ones that were audited: their values differ; give the rows of the audit")
 
 

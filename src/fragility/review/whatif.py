@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fragility.certificates import Manifest
 from fragility.errors import DataError, ModelError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
@@ -49,9 +50,9 @@ class WhatIf:
         self._lock = threading.Lock()  # models are not promised to answer two threads at once
 
     @classmethod
-    def of(cls, model: Model, protocol: Protocol, rows: GivenRows, manifest: Mapping[str, Any]) -> WhatIf:
+    def of(cls, model: Model, protocol: Protocol, rows: GivenRows, manifest: Manifest) -> WhatIf:
         """Return it for the audited model; refuse another."""
-        if model.fingerprint != manifest["model"]["fingerprint"]:
+        if model.fingerprint != manifest.model.fingerprint:
             raise ModelError("this is not the model that was audited: its fingerprint differs; give the audited model")
         return cls(model, protocol, rows)
 

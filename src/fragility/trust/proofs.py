@@ -22,6 +22,7 @@ from fragility.canonical import digest_of
 from fragility.certificates import (
     Certificates,
     Claims,
+    Manifest,
     StoredAudit,
     check_classes,
     claims_of,
@@ -54,7 +55,7 @@ MOST_SIBLINGS = 64
 class Readable(Interface):
     """What a proof is made from: an audit in memory, or one that is read piece by piece."""
 
-    manifest: dict[str, Any]
+    manifest: Manifest
     protocol: Protocol
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]: ...
@@ -102,7 +103,7 @@ def prove(
     >>> model = LogisticRegression().fit(X, y)
     >>> certs = fg.audit(model, X[:100], fg.Protocol.fit(model, X))
     >>> proof = fg.prove(certs, 17)
-    >>> fg.check_proof(proof, root=certs.manifest["root_digest"]).verdict
+    >>> fg.check_proof(proof, root=certs.manifest.root_digest).verdict
     'proved: the certificate of row 17 belongs to the audit with this root'
     """
     source: Readable = audit if not isinstance(audit, (str, os.PathLike)) else open_audit(audit)
@@ -111,14 +112,14 @@ def prove(
     position = leaves.index(own)
     body = {
         "format": FORMAT,
-        "model_fingerprint": source.manifest["model"]["fingerprint"],
-        "classes": list(source.manifest["model"]["classes"]),
+        "model_fingerprint": source.manifest.model.fingerprint,
+        "classes": list(source.manifest.model.classes),
         "protocol": source.protocol.to_dict(),
         "claims": _claims_with(source, digest_text(own)),
         "position": position,
         "count": len(leaves),
         "siblings": [digest_text(node) for node in inclusion_proof(leaves, position)],
-        "root_digest": source.manifest["root_digest"],
+        "root_digest": source.manifest.root_digest,
     }
     proof = {**body, "proof_digest": digest_of(body)}
     if out is not None:
@@ -146,7 +147,7 @@ def _claims_with(source: Readable, digest: str) -> dict[str, Any]:
     for batch in source.batches():
         chosen = batch.filter(pc.equal(batch.column("digest"), digest))
         if len(chosen):
-            classes = source.manifest["model"]["classes"]
+            classes = source.manifest.model.classes
             names = _claimed(source.protocol, classes, chosen.schema.field("id").type)
             absent = [name for name in names if name not in chosen.column_names]
             if absent:

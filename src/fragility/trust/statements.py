@@ -27,14 +27,14 @@ def audit_statement(folder: Path, certificates: Certificates | StoredAudit) -> S
     manifest = certificates.manifest
     subjects = {
         MANIFEST_FILE: {"sha256": _hex(digest_bytes(manifest_bytes(folder)))},
-        "model": {FINGERPRINT: _hex(manifest["model"]["fingerprint"])},
+        "model": {FINGERPRINT: _hex(manifest.model.fingerprint)},
     }
     predicate = {
-        "format": manifest["format"],
-        "protocol_digest": manifest["protocol_digest"],
-        "root_digest": manifest["root_digest"],
-        "rows": manifest["rows"],
-        "audited_rows": manifest["input"]["rows"],
+        "format": manifest.format,
+        "protocol_digest": manifest.protocol_digest,
+        "root_digest": manifest.root_digest,
+        "rows": manifest.rows,
+        "audited_rows": manifest.input.rows,
         "summary": verdict_summary(certificates),
         "fragility": __version__,
     }

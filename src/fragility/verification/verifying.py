@@ -22,7 +22,7 @@ import math
 import os
 import secrets
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -46,15 +46,15 @@ from fragility.certificates import (
     Claims,
     LatticeClaims,
     LatticeDeclaration,
+    Manifest,
     StoredAudit,
+    Tolerance,
     check_comparison,
     check_declaration,
-    check_manifest,
     check_words,
     claims_of,
     context_digest,
     contradictions,
-    declared_tolerance,
     digest_from_text,
     digest_text,
     identical,
@@ -67,6 +67,7 @@ from fragility.certificates import (
     open_audit,
     row_digests,
     rows_to_compare,
+    seed_of,
 )
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
@@ -285,7 +286,7 @@ def verify(
         return Verification((first,))
     wrapped = _wrapped(model)
     checks = [first, _check_digests(loaded), _check_protocol(loaded)]
-    counts = {"rows_audited": loaded.manifest["input"]["rows"], "rows_present": len(loaded)}
+    counts = {"rows_audited": loaded.manifest.input.rows, "rows_present": len(loaded)}
     given = _Given(wrapped, X, loaded.protocol, ids)
     try:
         with progress_bar("recomputing", progress) as report:
@@ -336,7 +337,7 @@ class _Loaded:
         return len(self.keys)
 
     @property
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         return self.audit.manifest
 
     @property
@@ -367,18 +368,20 @@ def _load(audit: str | os.PathLike[str] | Audit) -> tuple[_Loaded | None, Check]
         return None, Check("format", False, str(error))
     except MALFORMED as error:
         return None, Check("format", False, f"the folder is malformed: {type(error).__name__}: {error}")
-    return loaded, Check("format", True, f"{loaded.manifest['format']}, {len(loaded)} certificates")
+    return loaded, Check("format", True, f"{loaded.manifest.format}, {len(loaded)} certificates")
 
 
 def _checked_format(audit: Audit) -> _Loaded:
     """Refuse what is not written as the format says, or contradicts itself."""
     manifest, protocol = audit.manifest, audit.protocol
-    check_manifest(manifest, saved=False)
+    # Manifest and protocol by the rules that they are read by, also where they were made in memory.
+    Manifest.from_dict(manifest.to_dict())
     check_words(manifest, protocol, ENGINES[1:])
-    Protocol.from_dict(protocol.to_dict())  # by the rules that it is read by, also where it was made in memory
-    if manifest["lattice"] is not None:
-        check_declaration(manifest, protocol, LATTICE_ENGINES, largest_size(protocol))
-    unknown = set(manifest["versions"]) - {"python", "fragility", *VERSIONED}
+    Protocol.from_dict(protocol.to_dict())
+    if manifest.lattice is not None:
+        seed = seed_of(manifest.protocol_digest, manifest.model.fingerprint)
+        check_declaration(manifest.lattice, protocol, LATTICE_ENGINES, largest_size(protocol), seed)
+    unknown = set(manifest.versions) - {"python", "fragility", *VERSIONED}
     if unknown:
         raise CertificateError(f"the manifest names the version of {min(unknown)!r}, which has no part in an audit")
     return _checked_rows(audit)
@@ -422,7 +425,7 @@ def _searchable(table: pa.Table, block: LatticeClaims, audit: Audit, before: pa.
     if declared is None or declared.most_exposed is None:
         return None
     rows = table.select(["id", *RANKED])
-    if _is_selection(audit):  # which rows were more exposed than these is not known any more
+    if audit.manifest.is_selection:  # which rows were more exposed than these is not known any more
         rows = rows.filter(pa.array(block.searched(declared)))
     rows = rows if before is None else pa.concat_tables([before, rows])
     return rows.take(pa.array(most_exposed(rows, declared.most_exposed)))
@@ -442,7 +445,7 @@ def _check_searched(audit: Audit, expected: pa.Table | None) -> None:
 
 def _comparable(table: pa.Table, audit: Audit, before: pa.Table | None) -> pa.Table | None:
     """Return the rows that must have been compared under other baselines, given those of earlier parts."""
-    if audit.manifest["baselines"] is None:
+    if audit.manifest.baselines is None:
         return None
     rows = table.select(list(COMPARED_CLAIMS))
     rows = rows if before is None else pa.concat_tables([before, rows])
@@ -454,23 +457,18 @@ def _check_comparison(audit: Audit, expected: pa.Table | None) -> None:
     """Refuse a comparison of baselines that is not that of these rows, or whose figures are not those of its table."""
     if expected is None:
         return
-    if _is_selection(audit):
+    if audit.manifest.is_selection:
         raise CertificateError("the manifest compares the baselines of an audit, of which only a selection is here")
     found = audit.baselines
     if found is None:
         raise CertificateError("the manifest speaks of other baselines, but their comparison is not here")
     check_comparison(found, expected, audit.protocol)
-    stated, actual = audit.manifest["baselines"], found.section()
-    for name, value in actual.items():
-        if not identical(stated[name], value):
+    for name, value in found.section().items():
+        stated = getattr(audit.manifest.baselines, name)
+        if not identical(stated, value):
             raise CertificateError(
-                f"the manifest states baselines.{name} {stated[name]!r:.200}, its table gives {value!r:.200}"
+                f"the manifest states baselines.{name} {stated!r:.200}, its table gives {value!r:.200}"
             )
-
-
-def _is_selection(audit: Audit) -> bool:
-    """Whether these are some of the certificates of an audit, such as the most fragile."""
-    return bool(audit.manifest["input"]["rows"] != audit.manifest["rows"])
 
 
 def _claims_in(table: pa.Table, audit: Audit) -> Claims:
@@ -479,8 +477,8 @@ def _claims_in(table: pa.Table, audit: Audit) -> Claims:
 
 
 def _check_counts(audit: Audit, keys: npt.NDArray[np.bytes_]) -> None:
-    if audit.manifest["rows"] != len(keys):
-        raise CertificateError(f"the manifest declares {audit.manifest['rows']} rows, the table has {len(keys)}")
+    if audit.manifest.rows != len(keys):
+        raise CertificateError(f"the manifest declares {audit.manifest.rows} rows, the table has {len(keys)}")
     if not len(keys):
         raise CertificateError("there is no certificate here, so there is nothing to verify")
     ordered = np.sort(keys)
@@ -515,8 +513,8 @@ def _digest_stated(text: Any) -> bytes:
 
 
 def _context(audit: Audit) -> bytes:
-    model = audit.manifest["model"]
-    return context_digest(audit.manifest["protocol_digest"], model["fingerprint"], model["classes"])
+    model = audit.manifest.model
+    return context_digest(audit.manifest.protocol_digest, model.fingerprint, model.classes)
 
 
 def _lattice_digests_of(table: pa.Table, block: LatticeClaims, audit: Audit) -> tuple[bytes, list[Difference]]:
@@ -525,7 +523,9 @@ def _lattice_digests_of(table: pa.Table, block: LatticeClaims, audit: Audit) -> 
     assert declared is not None
     searched = block.searched(declared)
     mine, stated = block.take(np.flatnonzero(searched).tolist()), table.column("lattice_digest")
-    digests = lattice_digests(mine, lattice_context(audit.manifest, declared))
+    model = audit.manifest.model
+    context = lattice_context(audit.manifest.protocol_digest, model.fingerprint, model.classes, declared)
+    digests = lattice_digests(mine, context)
     wrong = _stated_otherwise("lattice_digest", mine.ids, stated.filter(pa.array(searched)).to_pylist(), digests)
     for place in np.flatnonzero(~searched & np.asarray(stated.is_valid())):
         wrong.append(Difference(block.ids[place], "lattice_digest", stated[int(place)].as_py(), "none: not searched"))
@@ -537,9 +537,9 @@ def _lattice_digests_of(table: pa.Table, block: LatticeClaims, audit: Audit) -> 
 
 def _check_digests(loaded: _Loaded) -> Check:
     differences = list(loaded.wrong_digests)
-    roots = [("root_digest", loaded.manifest["root_digest"], loaded.digests)]
-    if loaded.manifest["lattice"] is not None:
-        roots.append(("lattice.root_digest", loaded.manifest["lattice"]["root_digest"], loaded.lattice_digests))
+    roots: list[tuple[str, str | None, bytearray]] = [("root_digest", loaded.manifest.root_digest, loaded.digests)]
+    if loaded.manifest.lattice is not None:
+        roots.append(("lattice.root_digest", loaded.manifest.lattice_root_digest, loaded.lattice_digests))
     for name, claimed, digests in roots:
         root = f"sha256:{packed_root(bytearray(digests)).hex()}"
         if root != claimed:
@@ -549,19 +549,19 @@ def _check_digests(loaded: _Loaded) -> Check:
 
 
 def _check_protocol(loaded: _Loaded) -> Check:
-    claimed, actual = loaded.manifest["protocol_digest"], loaded.protocol.digest
+    claimed, actual = loaded.manifest.protocol_digest, loaded.protocol.digest
     return _equality("protocol", "the protocol", {"digest": (claimed, actual)})
 
 
 def _check_model(loaded: _Loaded, model: Model, impossible: str | None = None) -> Check:
     """Compare the model with its description; impossible: why the engine named can never have read it."""
-    stated, engine = loaded.manifest["model"], loaded.manifest["engine"]["name"]
+    stated, engine = asdict(loaded.manifest.model), loaded.manifest.engine.name
     actual = {
         "fingerprint": model.fingerprint,
         "kind": model.kind,
-        "classes": list(model.classes),
+        "classes": tuple(model.classes),
         "probabilities": model.link,
-        "partial": list(model.fingerprint_partial),
+        "partial": tuple(model.fingerprint_partial),
     }
     check = _equality("model", f"the model ({model.kind})", {name: (stated[name], actual[name]) for name in actual})
     if check.passed and impossible is not None:
@@ -580,7 +580,7 @@ def _equality(name: str, noun: str, pairs: dict[str, tuple[Any, Any]]) -> Check:
 
 
 def _check_input(loaded: _Loaded, found: _Recomputed) -> Check:
-    claimed, n_audited = loaded.manifest["input"]["digest"], loaded.manifest["input"]["rows"]
+    claimed, n_audited = loaded.manifest.input.digest, loaded.manifest.input.rows
     if n_audited != len(loaded):  # a selection, such as the most fragile: the digest is over all rows audited
         if found.rows_given != n_audited:
             return Check(
@@ -687,10 +687,10 @@ def _chosen(n: int, sample: int | None, seed: int | None) -> Booleans:
 def _recomputed(loaded: _Loaded, given: _Given, chosen: Booleans, report: Report | None) -> _Recomputed:
     """Go through the rows given once; recompute the chosen certificates among them, part by part."""
     found = _Recomputed(np.zeros(len(loaded), dtype=bool))
-    selection = loaded.manifest["input"]["rows"] != len(loaded)
+    selection = loaded.manifest.is_selection
     total = int(chosen.sum())
     for rows in given:
-        found.impossible = found.impossible or never_reads(loaded.manifest["engine"]["name"], rows)
+        found.impossible = found.impossible or never_reads(loaded.manifest.engine.name, rows)
         positions = loaded.positions(rows.ids)
         known = positions >= 0
         found.ids_given.add(rows.ids)
@@ -724,7 +724,7 @@ def _recompute(loaded: _Loaded, place: int, rows: EvidenceRows, positions: Integ
     claims = _claims_in(table, audit)
     mine = with_ties_settled(rows, claims.predicted, protocol.resolution)
     fresh = claims_from(trace_blackbox(mine, protocol), mine, protocol)
-    tolerance = declared_tolerance(protocol)["margin"]
+    tolerance = Tolerance.of(protocol).margin
     differences = compare_claims(claims, fresh, protocol, tolerance, audit.classes)
     if audit.extent == "summary":
         differences += _digest_differences(table, mine, fresh, audit)
@@ -756,7 +756,7 @@ def _digest_differences(table: pa.Table, rows: EvidenceRows, fresh: Claims, audi
 def _check_recomputation(loaded: _Loaded, found: _Recomputed) -> Check:
     if not found.recomputed:
         return Check("recomputation", False, "none of the audited rows is among the rows given")
-    tolerance = declared_tolerance(loaded.protocol)["margin"]
+    tolerance = Tolerance.of(loaded.protocol).margin
     which = "all" if found.recomputed == len(loaded) else f"{found.recomputed} of"
     told = f"{found.bad_rows} rows do not hold" if found.bad_rows else "every claim holds"
     detail = f"{which} {len(loaded)} rows recomputed, {told} (margins within {tolerance:g})"
@@ -768,7 +768,7 @@ def _confirm_block(table: pa.Table, rows: EvidenceRows, audit: Audit, found: _Re
     declared = audit.lattice_declaration
     if declared is None:
         return
-    tolerance = declared_tolerance(audit.protocol)["margin"]
+    tolerance = Tolerance.of(audit.protocol).margin
     claimed = lattice_claims_of(table, declared, audit.protocol)
     if declared.is_partial:
         searched = np.flatnonzero(claimed.searched(declared)).tolist()
@@ -800,7 +800,7 @@ def _confirm_baselines(claims: Claims, rows: EvidenceRows, audit: Audit, found: 
         protocol = audit.protocol.with_baseline(name)
         other = with_ties_settled(bound_under(few, protocol), claims.predicted[mine], protocol.resolution)
         fresh = claims_from(trace_blackbox(other, protocol), other, protocol)
-        tolerance = _tolerances(fresh, protocol, declared_tolerance(protocol)["margin"])["exposure"]
+        tolerance = _tolerances(fresh, protocol, Tolerance.of(protocol).margin)["exposure"]
         budgets, exposures = comparison.flip_budgets(name)[places], comparison.exposures(name)[places]
         pairs = {
             f"flip_budget_{name}": (budgets, fresh.flip_budget, budgets != fresh.flip_budget),
@@ -822,7 +822,7 @@ def _check_baselines(loaded: _Loaded, found: _Recomputed) -> list[Check]:
     told = f"{found.bad_compared} rows do not hold" if found.bad_compared else "every claim holds"
     others = and_words(list(comparison.baselines[1:]))
     detail = f"{found.compared} of {len(comparison)} rows recomputed under {others}, {told}"
-    tolerance = declared_tolerance(loaded.protocol)["margin"]
+    tolerance = Tolerance.of(loaded.protocol).margin
     return [Check("baselines", not found.bad_compared, detail, tolerance, tuple(found.miscompared))]
 
 
@@ -836,7 +836,7 @@ def _check_lattice(loaded: _Loaded, found: _Recomputed) -> list[Check]:
         differences.insert(0, Difference("all", "lattice.engine", declared.engine, f"cannot be: {found.never}"))
     holds = "every claim recomputed holds" if found.unsearched else "every claim holds"
     told = f"{found.bad_blocks} rows do not hold" if found.bad_blocks else holds
-    tolerance = declared_tolerance(loaded.protocol)["margin"]
+    tolerance = Tolerance.of(loaded.protocol).margin
     detail = f"{_how_searched(declared, found)}, {told}"
     return [Check("lattice", not differences, detail, tolerance, tuple(differences))]
 

@@ -89,8 +89,8 @@ def record_cost(work: Work, audited: AuditedRows) -> None:
     record.add("cost", "passes_degradation", len(protocol.operators) * len(protocol.severities))
     record.add("cost", "passes_certificate", protocol.states_per_row)
     record.add("cost", "passes_labels", len(fg.Stress().stressors) * work.profile.draws)
-    engine = audited.certs.manifest["engine"]
-    record.add("cost", "evaluations_a_row", engine["evaluations"] / max(n, 1), count=n, score=engine["name"])
+    engine = audited.certs.manifest.engine
+    record.add("cost", "evaluations_a_row", engine.evaluations / max(n, 1), count=n, score=engine.name)
 
 
 def record_saturation(work: Work, rows: pd.DataFrame) -> None:
