@@ -105,7 +105,7 @@ def _trained(
 ) -> Pipeline:
     penalty = None
     if setting.changes is not None:
-        penalty = FragilityPenalty.from_preprocessing(prepare, **setting.changes)
+        penalty = FragilityPenalty(groups=prepare, **setting.changes)
     model = ResMLPClassifier(
         width=options.width, blocks=options.blocks, penalty=penalty, device=options.device, random_state=seed
     )

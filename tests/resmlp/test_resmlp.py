@@ -398,13 +398,13 @@ def test_groups_by_position_by_name_by_label_and_from_tracing_agree():
     names = list(matrix.columns)
     pipeline = Pipeline([("prepare", prepare), ("model", small(max_epochs=1))]).fit(part.X_train, part.y_train)
     protocol = Protocol.fit(pipeline, part.X_train)
-    by_protocol = FragilityPenalty.from_protocol(protocol)
+    by_protocol = FragilityPenalty(groups=protocol, baseline=protocol)
     expected = by_protocol.column_group(len(names))
     # the protocol lists groups in its own order; what matters is which columns move together
     partition = {frozenset(np.flatnonzero(expected == g)) for g in range(expected.max() + 1)}
     by_name = FragilityPenalty(groups=[list(group.columns) for group in protocol.groups])
     by_label = FragilityPenalty(groups=expected)
-    by_tracing = FragilityPenalty.from_preprocessing(prepare)
+    by_tracing = FragilityPenalty(groups=prepare)
     for penalty in (by_name, by_label, by_tracing):
         found = penalty.column_group(len(names), names)
         assert {frozenset(np.flatnonzero(found == g)) for g in range(found.max() + 1)} == partition
@@ -442,7 +442,7 @@ def test_a_pipeline_travels_in_a_skops_file_that_holds_no_other_unknown_type(tmp
     from skops import io
 
     part = split("credit_g")
-    penalty = FragilityPenalty.from_preprocessing(preprocessing(part.X_train).fit(part.X_train))
+    penalty = FragilityPenalty(groups=preprocessing(part.X_train).fit(part.X_train))
     steps = [("prepare", preprocessing(part.X_train)), ("model", small(max_epochs=2, penalty=penalty))]
     pipeline = Pipeline(steps).fit(part.X_train, part.y_train)
     io.dump(pipeline, tmp_path / "m.skops")

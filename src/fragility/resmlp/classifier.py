@@ -1,9 +1,9 @@
 """ResMLPClassifier: the residual MLP of SPEC section 9 as a scikit-learn classifier, plain or fragility-regularised.
 
-`penalty=None` trains with cross-entropy.  `penalty=FragilityPenalty(...)` adds, for each mini-batch, a mildly
-degraded twin and the price of losing support between the two (Eq. train; the formula is in `training`).
+`penalty=None` trains with cross-entropy. `penalty=FragilityPenalty(...)` adds, for each mini-batch, a mildly degraded
+twin and the price of losing support between the two (Eq. train; the formula is in `training`).
 
-Weights are trained in float32.  Predictions use those weights in float64: in float32 a logit of 10 has steps of 1e-6,
+Weights are trained in float32. Predictions use those weights in float64: in float32 a logit of 10 has steps of 1e-6,
 the resolution at which certificates order evidence, and the last bits change with the size of the batch.
 
 torch is imported when a network is first needed, so this module loads in an installation without it.
@@ -23,23 +23,16 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from fragility.arrays import Booleans, Floats, Integers
+from fragility.arrays import Floats, Integers
 from fragility.errors import DataError, EvidenceError, ModelError
 from fragility.progress import Report, progress_bar
 from fragility.ranking.predictive import class_codes
 from fragility.resmlp.penalty import FragilityPenalty, is_count, is_number
-from fragility.resmlp.storage import (
-    classes_document,
-    classes_from,
-    fingerprint,
-    network_from,
-    read_model,
-    torch_part,
-    write_model,
-)
+from fragility.resmlp.storage import fingerprint, load_torch_modules, network_from, read_model, write_model
 from fragility.scores import softmax_probabilities
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+NUMBERS = (np.float64, np.float32)  # precisions that rows may have
 
 
 class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -69,9 +62,9 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         Share of the rows, by class, set aside for that; 0 trains ``max_epochs`` epochs on all rows. Ignored where
         ``fit`` is given validation rows.
     penalty : FragilityPenalty, optional
-        What the network pays for losing support; None trains with cross-entropy alone.
+        The price of losing support; None trains with cross-entropy alone.
     device : {"auto", "cpu", "cuda"}, default="auto"
-        ``auto`` is a CUDA device where there is one.
+        ``auto`` is a CUDA device if there is one.
     n_jobs : int, optional
         CPU threads of the training; None is one. The last bits of the weights depend on this number, as sums are split
         among threads; nothing else of the machine's load or settings enters.
@@ -91,7 +84,7 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     network_ : torch.nn.Module
         The trained network, on the CPU, float32.
     history_ : list of Epoch
-        One entry an epoch: number, loss, validation NLL, seconds.
+        One entry per epoch: number, loss, validation NLL, seconds.
     best_epoch_ : int
         The epoch whose weights were kept.
     n_iter_ : int
@@ -148,12 +141,10 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         return state
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        plain = dict(state)
-        if plain.get("penalty") is not None:
-            plain["penalty"] = FragilityPenalty.from_dict(plain["penalty"])
+        plain = _read_penalty(state)
         if "network_" in plain:
             plain["network_"] = network_from(**plain["network_"], source="the stored state")
-            plain["history_"] = _history_from(plain["history_"])
+            plain["history_"] = _read_history(plain["history_"])
         super().__setstate__(plain)
 
     def __sklearn_tags__(self) -> Any:
@@ -191,23 +182,27 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             The classifier itself.
         """
         _check_parameters(self)
-        X, codes, weights = self._checked(X, y, sample_weight)
+        X, codes, weights = self._check_rows(X, y, sample_weight)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        rows, validation = self._training_rows(X, codes, weights, seed, X_validation, y_validation)
-        trained = self._train(rows, validation, self._stress(X), seed)
+        rows, validation = self._split_rows(X, codes, weights, seed, X_validation, y_validation)
+        trained = self._train(rows, validation, self._declare_stress(X), seed)
         self.network_ = trained.network
         self.history_ = trained.history
         self.best_epoch_ = trained.best_epoch
         self.n_iter_ = len(trained.history)
         return self
 
-    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> tuple[Any, Integers, Floats | None]:
-        """Rows, class columns and weights that count; sets ``classes_``."""
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=(np.float64, np.float32))
+    def _check_rows(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> tuple[Any, Integers, Floats | None]:
+        """Return rows, class columns and weights without the rows of weight 0; set ``classes_``."""
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=NUMBERS)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        X, codes, weights = _without_zero_weights(X, codes, weights)
+        if weights is not None and (weights == 0).any():
+            kept = weights > 0
+            if not kept.any():
+                raise DataError("every row has sample weight 0; at least one class needs rows that count")
+            X, codes, weights = X[kept], codes[kept], weights[kept]
         if len(np.unique(codes)) < 2:
             raise DataError(
                 f"at least 2 classes were expected in y, got one class: {self.classes_[codes[0]]!r}; a prediction "
@@ -229,8 +224,8 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             In the order of ``classes_``.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
-        logits: Floats = torch_part("network").logits_of(self.network_, X, _device_name(self.device))
+        X = validate_data(self, X, accept_sparse="csr", dtype=NUMBERS, reset=False)
+        logits: Floats = load_torch_modules()[0].logits_of(self.network_, X, _choose_device(self.device))
         return logits
 
     def predict_proba(self, X: Any) -> Floats:
@@ -286,7 +281,27 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             The file to write.
         """
         check_is_fitted(self)
-        write_model(path, _header(self), self._weights())
+        classes, names = self.classes_.tolist(), getattr(self, "feature_names_in_", None)
+        if not all(isinstance(value, (str, int, float, bool)) for value in classes):
+            raise ModelError(f"class labels must be text, numbers or truth values to be saved, got {classes[:3]!r}")
+        parameters = dict(self.get_params(deep=False))
+        if self.penalty is not None:
+            parameters["penalty"] = self.penalty.to_dict()
+        if callable(self.progress):
+            parameters["progress"] = None  # a function of this process
+        if not isinstance(self.random_state, (int, np.integer)):
+            parameters["random_state"] = None  # a generator's state is not part of the trained model
+        dtype = self.classes_.dtype
+        header = {
+            "shape": asdict(self.network_.shape),
+            "classes": {"dtype": "object" if dtype.kind == "O" else dtype.str, "values": classes},
+            "feature_names": None if names is None else [str(name) for name in names],
+            "parameters": {k: v.item() if isinstance(v, np.generic) else v for k, v in parameters.items()},
+            "best_epoch": self.best_epoch_,
+            "history": [asdict(epoch) for epoch in self.history_],
+            "fingerprint": self.fingerprint(),
+        }
+        write_model(path, header, self._weights())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ResMLPClassifier:
@@ -305,31 +320,36 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         return load_resmlp(path)
 
     def _weights(self) -> dict[str, NDArray[np.float32]]:
-        weights: dict[str, NDArray[np.float32]] = torch_part("network").weights_of(self.network_)
+        weights: dict[str, NDArray[np.float32]] = load_torch_modules()[0].weights_of(self.network_)
         return weights
 
-    def _training_rows(
+    def _split_rows(
         self, X: Any, codes: Integers, weights: Floats | None, seed: int, X_validation: Any, y_validation: Any
     ) -> tuple[Any, Any]:
-        """Rows to train on and rows for early stopping (None without any)."""
-        core = torch_part("training")
+        """Return rows to train on, and rows for early stopping (None without any)."""
+        Rows = load_torch_modules()[1].Rows
         if (X_validation is None) != (y_validation is None):
             raise DataError("X_validation and y_validation belong together; got only one of them")
         if X_validation is not None:
-            held = validate_data(self, X_validation, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
+            held = validate_data(self, X_validation, accept_sparse="csr", dtype=NUMBERS, reset=False)
             held_codes = class_codes(y_validation, self.classes_)
             if len(held_codes) != held.shape[0]:
                 raise DataError(f"X_validation has {held.shape[0]} rows, y_validation {len(held_codes)} labels")
-            return core.Rows(X, codes, _mean_one(weights)), core.Rows(held, held_codes)
-        chosen = _held_out(codes, self.validation_fraction, seed)
+            return Rows(X, codes, _scale_to_mean_one(weights)), Rows(held, held_codes)
+        # floor(fraction * rows) of each class, so that every class stays in training
+        chosen = np.zeros(len(codes), dtype=bool)
+        order = np.random.default_rng(seed).permutation(len(codes))
+        for code in np.unique(codes):
+            members = order[codes[order] == code]
+            chosen[members[: int(self.validation_fraction * len(members))]] = True
         if not chosen.any():
-            return core.Rows(X, codes, _mean_one(weights)), None
+            return Rows(X, codes, _scale_to_mean_one(weights)), None
         kept, held_out = np.flatnonzero(~chosen), np.flatnonzero(chosen)
-        training = core.Rows(X, codes[kept], None if weights is None else _mean_one(weights[kept]), kept)
-        return training, core.Rows(X, codes[held_out], None if weights is None else weights[held_out], held_out)
+        training = Rows(X, codes[kept], None if weights is None else _scale_to_mean_one(weights[kept]), kept)
+        return training, Rows(X, codes[held_out], None if weights is None else weights[held_out], held_out)
 
-    def _stress(self, X: Any) -> Any:
-        """How twins are made and what they cost; None for the plain network."""
+    def _declare_stress(self, X: Any) -> Any:
+        """Return how twins are made and what they cost; None for the plain network."""
         penalty = self.penalty
         if penalty is None:
             return None
@@ -339,39 +359,20 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             raise EvidenceError(
                 f"min_groups is {penalty.min_groups}, but there are only {int(groups.max()) + 1} evidence groups"
             )
-        return torch_part("training").EvidenceStress(
+        numbers = ("alpha", "beta", "min_severity", "max_severity", "margin_floor")
+        return load_torch_modules()[1].EvidenceStress(
             column_group=groups,
             baseline=penalty.baseline_vector(X),
-            alpha=float(penalty.alpha),
-            beta=float(penalty.beta),
             min_groups=int(penalty.min_groups),
             max_groups=int(penalty.max_groups),
-            min_severity=float(penalty.min_severity),
-            max_severity=float(penalty.max_severity),
-            margin_floor=float(penalty.margin_floor),
+            **{name: float(getattr(penalty, name)) for name in numbers},
         )
 
     def _train(self, rows: Any, validation: Any, stress: Any, seed: int) -> Any:
-        core = torch_part("training")
-        shape = core.NetworkShape(int(rows.matrix.shape[1]), len(self.classes_), int(self.width), int(self.blocks))
-        with progress_bar("training", self.progress) as report:
-            try:
-                return core.train_network(
-                    rows,
-                    shape,
-                    self._plan(seed),
-                    validation=validation,
-                    stress=stress,
-                    device=_device_name(self.device),
-                    on_epoch=None if report is None else lambda epoch: report(epoch.number, self.max_epochs),
-                )
-            except FloatingPointError as error:
-                raise DataError(
-                    f"training diverged: {error}; standardise the columns (StandardScaler), or lower learning_rate"
-                ) from error
-
-    def _plan(self, seed: int) -> Any:
-        return torch_part("training").TrainingPlan(
+        network, training = load_torch_modules()
+        shape = network.NetworkShape(int(rows.matrix.shape[1]), len(self.classes_), int(self.width), int(self.blocks))
+        threads = 1 if self.n_jobs is None else self.n_jobs
+        plan = training.TrainingPlan(
             max_epochs=self.max_epochs,
             patience=self.patience,
             batch_size=self.batch_size,
@@ -380,8 +381,23 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             dropout=self.dropout,
             gradient_clip=self.gradient_clip,
             seed=seed,
-            threads=_threads(self.n_jobs),
+            threads=threads if threads > 0 else max(1, (os.cpu_count() or 1) + 1 + threads),
         )
+        with progress_bar("training", self.progress) as report:
+            try:
+                return training.train_network(
+                    rows,
+                    shape,
+                    plan,
+                    validation=validation,
+                    stress=stress,
+                    device=_choose_device(self.device),
+                    on_epoch=None if report is None else lambda epoch: report(epoch.number, self.max_epochs),
+                )
+            except FloatingPointError as error:
+                raise DataError(
+                    f"training diverged: {error}; standardise the columns (StandardScaler), or lower learning_rate"
+                ) from error
 
 
 def load_resmlp(path: str | os.PathLike[str]) -> ResMLPClassifier:
@@ -391,10 +407,10 @@ def load_resmlp(path: str | os.PathLike[str]) -> ResMLPClassifier:
     """
     header, arrays = read_model(path)
     try:
-        model = ResMLPClassifier(**_parameters_from(header["parameters"]))
-        model.classes_ = classes_from(header["classes"])
+        model = ResMLPClassifier(**_read_penalty(header["parameters"]))
+        model.classes_ = np.array(header["classes"]["values"], dtype=header["classes"]["dtype"])
         model.network_ = network_from(header["shape"], arrays, path)
-        model.history_ = _history_from(header["history"])
+        model.history_ = _read_history(header["history"])
         model.best_epoch_ = header["best_epoch"]
         claimed, names = header["fingerprint"], header["feature_names"]
     except (KeyError, TypeError) as error:
@@ -408,55 +424,26 @@ def load_resmlp(path: str | os.PathLike[str]) -> ResMLPClassifier:
     return model
 
 
-def _header(model: ResMLPClassifier) -> dict[str, Any]:
-    names = getattr(model, "feature_names_in_", None)
-    return {
-        "shape": asdict(model.network_.shape),
-        "classes": classes_document(model.classes_),
-        "feature_names": None if names is None else [str(name) for name in names],
-        "parameters": _parameters_document(model),
-        "best_epoch": model.best_epoch_,
-        "history": [asdict(epoch) for epoch in model.history_],
-        "fingerprint": model.fingerprint(),
-    }
+def _read_history(epochs: Any) -> tuple[Any, ...]:
+    return tuple(load_torch_modules()[1].Epoch(**epoch) for epoch in epochs)
 
 
-def _history_from(epochs: Any) -> tuple[Any, ...]:
-    return tuple(torch_part("training").Epoch(**epoch) for epoch in epochs)
-
-
-def _parameters_document(model: ResMLPClassifier) -> dict[str, Any]:
-    document = dict(model.get_params(deep=False))
-    if model.penalty is not None:
-        document["penalty"] = model.penalty.to_dict()
-    if callable(model.progress):
-        document["progress"] = None  # a function of this process
-    if not isinstance(model.random_state, (int, np.integer)):
-        document["random_state"] = None  # a generator's state is not part of the trained model
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in document.items()}
-
-
-def _parameters_from(document: Mapping[str, Any]) -> dict[str, Any]:
+def _read_penalty(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters whose penalty is an object again, not its plain form."""
     parameters = dict(document)
     if parameters.get("penalty") is not None:
         parameters["penalty"] = FragilityPenalty.from_dict(parameters["penalty"])
     return parameters
 
 
-def _device_name(device: str) -> str:
+def _choose_device(device: str) -> str:
     if device == "cpu":
         return device
-    if torch_part("network").cuda_available():
+    if load_torch_modules()[0].cuda_available():
         return "cuda"
     if device == "cuda":
         raise ModelError("the device 'cuda' was asked for, but torch finds no CUDA device; use 'auto' or 'cpu'")
     return "cpu"
-
-
-def _threads(n_jobs: int | None) -> int:
-    if n_jobs is None:
-        return 1
-    return n_jobs if n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + n_jobs)
 
 
 def _check_parameters(model: ResMLPClassifier) -> None:
@@ -474,10 +461,6 @@ def _check_parameters(model: ResMLPClassifier) -> None:
             raise ModelError(f"{name} must be a number in [{low:g}, {high:g}), got {value!r}")
     if model.gradient_clip is not None and (not is_number(model.gradient_clip) or model.gradient_clip <= 0):
         raise ModelError(f"gradient_clip must be a positive number or None, got {model.gradient_clip!r}")
-    _check_choices(model)
-
-
-def _check_choices(model: ResMLPClassifier) -> None:
     if model.device not in ("auto", "cpu", "cuda"):
         raise ModelError(f"device must be 'auto', 'cpu' or 'cuda', got {model.device!r}")
     if model.n_jobs is not None and (not isinstance(model.n_jobs, (int, np.integer)) or model.n_jobs == 0):
@@ -488,25 +471,6 @@ def _check_choices(model: ResMLPClassifier) -> None:
         raise ModelError(f"penalty must be None or a FragilityPenalty, got {type(model.penalty).__name__}")
 
 
-def _without_zero_weights(X: Any, codes: Any, weights: Any) -> tuple[Any, Any, Any]:
-    if weights is None or (weights > 0).all():
-        return X, codes, weights
-    kept = weights > 0
-    if not kept.any():
-        raise DataError("every row has sample weight 0; at least one class needs rows that count")
-    return X[kept], codes[kept], weights[kept]
-
-
-def _mean_one(weights: Floats | None) -> Floats | None:
-    """Weights scaled to mean 1, so that the learning rate does not depend on their unit."""
+def _scale_to_mean_one(weights: Floats | None) -> Floats | None:
+    """Return weights with mean 1, so that the learning rate does not depend on their unit."""
     return None if weights is None else weights / weights.mean()
-
-
-def _held_out(codes: Integers, fraction: float, seed: int) -> Booleans:
-    """(n,) True for validation rows: floor(fraction * rows) of each class, so that every class stays in training."""
-    chosen = np.zeros(len(codes), dtype=bool)
-    order = np.random.default_rng(seed).permutation(len(codes))
-    for code in np.unique(codes):
-        members = order[codes[order] == code]
-        chosen[members[: int(fraction * len(members))]] = True
-    return chosen

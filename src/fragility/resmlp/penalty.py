@@ -31,24 +31,25 @@ class FragilityPenalty:
         Weight of the whole penalty; 0 trains the plain network, bit for bit.
     beta : float, default=0.1
         Weight of the margin term inside it.
-    groups : sequence or Protocol, optional
+    groups : sequence, Protocol or fitted transformer, optional
         Which columns fail together. None: every column by itself. A sequence of groups, each a sequence of column
-        positions or names. A flat sequence with one label a column (columns of equal label form a group). A Protocol:
-        its groups.
+        positions or names. A flat sequence with one label per column (columns of equal label form a group). A
+        Protocol of the transformed space: its groups. The fitted preprocessing that the network's rows come from: one
+        group per raw field, traced as :meth:`Protocol.fit` traces it.
     baseline : "mean", array of shape (d,) or Protocol, default="mean"
-        What evidence is attenuated toward: the mean of the rows given to ``fit``, a vector with one number a column, or
-        a protocol's baseline.
+        What evidence is attenuated toward: the mean of the rows given to ``fit``, a vector with one number per column,
+        or a protocol's baseline.
     min_groups, max_groups : int, default=1 and 3
         How many groups of a row are degraded, drawn uniformly.
     min_severity, max_severity : float, default=0.1 and 0.5
-        How far toward the baseline, drawn uniformly, one number a row.
+        How far toward the baseline, drawn uniformly, one number per row.
     margin_floor : float, default=1e-8
-        Added to the size of m(x) in the normaliser of the margin term. The declared 1e-8 lets a row at the decision
-        boundary outweigh a whole batch; a floor of about 0.1 bounds its say.
+        Added to the size of m(x) in the normaliser of the margin term. With the default a row at the decision boundary
+        can outweigh a whole batch; a floor of about 0.1 bounds its influence.
 
     See Also
     --------
-    ResMLPClassifier : Pays it.
+    ResMLPClassifier : The network that pays it.
 
     Examples
     --------
@@ -87,83 +88,6 @@ class FragilityPenalty:
         # Tuples instead of what came: equality, hashing and copying then work on values.
         object.__setattr__(self, "groups", _plain_groups(self.groups))
         object.__setattr__(self, "baseline", _plain_baseline(self.baseline))
-
-    @classmethod
-    def from_protocol(
-        cls,
-        protocol: Protocol,
-        alpha: float = 0.5,
-        beta: float = 0.1,
-        *,
-        min_groups: int = 1,
-        max_groups: int = 3,
-        min_severity: float = 0.1,
-        max_severity: float = 0.5,
-        margin_floor: float = 1e-8,
-    ) -> FragilityPenalty:
-        """Return the penalty with the groups and the baseline of a protocol in the transformed space.
-
-        Parameters
-        ----------
-        protocol : Protocol
-            Fitted for any model with the same preprocessing.
-        alpha : float, default=0.5
-            Weight of the whole penalty.
-        beta : float, default=0.1
-            Weight of the margin term inside it.
-        min_groups, max_groups : int, default=1 and 3
-            How many groups of a row are degraded, drawn uniformly.
-        min_severity, max_severity : float, default=0.1 and 0.5
-            How far toward the baseline, drawn uniformly, one number a row.
-        margin_floor : float, default=1e-8
-            Added to the size of m(x) in the normaliser of the margin term. The declared 1e-8 lets a row at the decision
-            boundary outweigh a whole batch; a floor of about 0.1 bounds its say.
-
-        Returns
-        -------
-        FragilityPenalty
-            For a network that sees the protocol's columns.
-        """
-        return cls(alpha, beta, protocol, protocol, min_groups, max_groups, min_severity, max_severity, margin_floor)
-
-    @classmethod
-    def from_preprocessing(
-        cls,
-        transformer: Any,
-        alpha: float = 0.5,
-        beta: float = 0.1,
-        *,
-        min_groups: int = 1,
-        max_groups: int = 3,
-        min_severity: float = 0.1,
-        max_severity: float = 0.5,
-        margin_floor: float = 1e-8,
-    ) -> FragilityPenalty:
-        """Return the penalty with one group a raw field, traced as :meth:`Protocol.fit` traces it.
-
-        Parameters
-        ----------
-        transformer : fitted transformer
-            The preprocessing the network's rows come from.
-        alpha : float, default=0.5
-            Weight of the whole penalty.
-        beta : float, default=0.1
-            Weight of the margin term inside it.
-        min_groups, max_groups : int, default=1 and 3
-            How many groups of a row are degraded, drawn uniformly.
-        min_severity, max_severity : float, default=0.1 and 0.5
-            How far toward the baseline, drawn uniformly, one number a row.
-        margin_floor : float, default=1e-8
-            Added to the size of m(x) in the normaliser of the margin term. The declared 1e-8 lets a row at the decision
-            boundary outweigh a whole batch; a floor of about 0.1 bounds its say.
-
-        Returns
-        -------
-        FragilityPenalty
-            With the mean of the rows given to ``fit`` as baseline.
-        """
-        groups = _traced_groups(transformer)
-        return cls(alpha, beta, groups, "mean", min_groups, max_groups, min_severity, max_severity, margin_floor)
 
     def column_group(self, n_columns: int, names: Sequence[str] | None = None) -> Integers:
         """Return the group index of every column; groups that do not partition the columns are refused.
@@ -208,7 +132,7 @@ class FragilityPenalty:
         Returns
         -------
         array of shape (d,)
-            One number a column.
+            One number per column.
         """
         if isinstance(self.baseline, str):
             return column_moments(matrix)[0]
@@ -259,22 +183,26 @@ def is_count(value: object, least: int = 1) -> bool:
 
 
 def _plain_groups(groups: Any) -> Groups | None:
+    """Return groups as tuples of column positions or names, which compare and hash by value."""
     if groups is None:
         return None
     if isinstance(groups, Protocol):
-        return _positions_by_label(_transformed(groups).column_group.tolist())
+        _check_transformed(groups)
+        return _group_by_label(groups.column_group.tolist())
+    if hasattr(groups, "fit"):
+        return _trace_groups(groups)
     if isinstance(groups, (str, Mapping)) or not hasattr(groups, "__iter__"):
         raise EvidenceError(
-            "groups must be None, a Protocol, a sequence of groups (each a sequence of column positions or names) or a "
-            f"sequence with one label a column, got {type(groups).__name__}"
+            "groups must be None, a Protocol, a sequence of groups (each a sequence of column positions or names), a "
+            f"sequence with one label per column, or a fitted transformer, got {type(groups).__name__}"
         )
     items = [_plain_member(item) for item in groups]
     if not items:
         raise EvidenceError("groups must name at least one group, got none")
     if all(isinstance(item, (int, str)) for item in items):
-        return _positions_by_label(items)
+        return _group_by_label(items)
     if any(isinstance(item, (int, str)) or not item for item in items):
-        raise EvidenceError("groups must be non-empty sequences of columns, or one label a column; got a mixture")
+        raise EvidenceError("groups must be non-empty sequences of columns, or one label per column; got a mixture")
     return tuple(tuple(item) for item in items)
 
 
@@ -288,16 +216,28 @@ def _plain_member(item: Any) -> Any:
     return [_plain_member(member) for member in item]
 
 
-def _positions_by_label(labels: Sequence[Member]) -> Groups:
+def _group_by_label(labels: Sequence[Member]) -> Groups:
     groups: dict[Member, list[int]] = {}
     for j, label in enumerate(labels):
         groups.setdefault(label, []).append(j)
     return tuple(tuple(members) for members in groups.values())
 
 
+def _trace_groups(transformer: Any) -> Groups:
+    check_is_fitted(transformer)
+    names = getattr(transformer, "feature_names_in_", None)
+    fields = [f"x{j}" for j in range(transformer.n_features_in_)] if names is None else [str(name) for name in names]
+    origins = trace_columns(transformer, fields)
+    columns = output_names(transformer, len(origins))
+    position = {column: j for j, column in enumerate(columns)}
+    groups = raw_origin_groups(columns, origins)
+    return tuple(tuple(position[column] for column in members) for members in groups.values())
+
+
 def _plain_baseline(baseline: Any) -> str | tuple[float, ...]:
     if isinstance(baseline, Protocol):
-        values: Any = [column.baseline for column in _transformed(baseline).columns]
+        _check_transformed(baseline)
+        values: Any = [column.baseline for column in baseline.columns]
     elif isinstance(baseline, str):
         if baseline != "mean":
             raise EvidenceError(f"baseline must be 'mean', a vector or a Protocol, got {baseline!r}")
@@ -309,25 +249,13 @@ def _plain_baseline(baseline: Any) -> str | tuple[float, ...]:
     return tuple(float(value) for value in values)
 
 
-def _transformed(protocol: Protocol) -> Protocol:
+def _check_transformed(protocol: Protocol) -> None:
     if protocol.space != "transformed":
         raise EvidenceError(
             f"a protocol of the transformed space was expected, this one is of the {protocol.space} space; a network "
             "is trained on transformed columns: fit the protocol with ",
             Advice.argument("space", "transformed"),
         )
-    return protocol
-
-
-def _traced_groups(transformer: Any) -> Groups:
-    check_is_fitted(transformer)
-    names = getattr(transformer, "feature_names_in_", None)
-    fields = [f"x{j}" for j in range(transformer.n_features_in_)] if names is None else [str(name) for name in names]
-    origins = trace_columns(transformer, fields)
-    columns = output_names(transformer, len(origins))
-    position = {column: j for j, column in enumerate(columns)}
-    groups = raw_origin_groups(columns, origins)
-    return tuple(tuple(position[column] for column in members) for members in groups.values())
 
 
 def _column_position(member: Member, n_columns: int, names: Sequence[str] | None) -> int:

@@ -7,7 +7,6 @@ classifier checks the fingerprint.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 from collections.abc import Mapping
@@ -27,12 +26,14 @@ FORMAT = "fragility-resmlp/1"
 SUFFIX = ".safetensors"
 
 
-def torch_part(name: str) -> Any:
-    """The module `network` or `training`, loaded on first use: the package must load, and quickly, without torch."""
+def load_torch_modules() -> tuple[Any, Any]:
+    """Return the modules `network` and `training`, imported on first use: the package must load without torch."""
     try:
-        return importlib.import_module(f"fragility.resmlp.{name}")
+        import fragility.resmlp.network as network
+        import fragility.resmlp.training as training
     except ImportError as error:
         raise ModelError(say_lacking("ResMLPClassifier", "torch") or f"cannot load torch: {error}") from error
+    return network, training
 
 
 def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], weights: Mapping[str, NDArray[Any]]) -> None:
@@ -58,9 +59,16 @@ def _check_safetensors() -> None:
 
 def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return the header and the arrays of a file that `write_model` wrote."""
-    torch_part("network")  # says what to install before the file's own library is missed
+    load_torch_modules()  # says what to install before the file's own library is missed
     _check_safetensors()
-    text, arrays = _file_content(path)
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            text = (file.metadata() or {}).get("fragility")
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot read the model {path}: {error}") from error
     try:
         header = parse_json(text or "null")
     except ValueError as error:
@@ -71,46 +79,22 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, 
     return header, arrays
 
 
-def _file_content(path: str | os.PathLike[str]) -> tuple[str | None, dict[str, NDArray[Any]]]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            text = (file.metadata() or {}).get("fragility")
-            return text, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"cannot read the model {path}: {error}") from error
-
-
 def network_from(shape: Mapping[str, int], arrays: Mapping[str, NDArray[Any]], source: object) -> Any:
     """Return the network of a stored shape and its arrays; `source` names the file in messages."""
-    core = torch_part("network")
-    declared = core.NetworkShape(**shape)
+    network, _ = load_torch_modules()
+    declared = network.NetworkShape(**shape)
     # The arrays are compared before anything is made: a file's header may not decide how much memory is taken.
     found = {name: array.shape for name, array in arrays.items()}
     blocks = sum(name.endswith(".outer.bias") for name in found)
-    expected = core.parameter_shapes(replace(declared, blocks=min(declared.blocks, blocks + 1)))
+    expected = network.parameter_shapes(replace(declared, blocks=min(declared.blocks, blocks + 1)))
     if found != expected:
         wrong = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
         raise ModelError(f"{source}: the arrays {wrong[:5]} are missing, unknown or not of the shape the header says")
-    return core.network_of(declared, arrays)
-
-
-def classes_document(classes: NDArray[Any]) -> dict[str, Any]:
-    """Class labels as JSON values with their dtype."""
-    values = classes.tolist()
-    if not all(isinstance(value, (str, int, float, bool)) for value in values):
-        raise ModelError(f"class labels must be text, numbers or truth values to be saved, got {values[:3]!r}")
-    return {"dtype": "object" if classes.dtype == object else classes.dtype.str, "values": values}
-
-
-def classes_from(document: Mapping[str, Any]) -> NDArray[Any]:
-    """Class labels as `classes_document` wrote them."""
-    return np.array(document["values"], dtype=document["dtype"])
+    return network.network_of(declared, arrays)
 
 
 def fingerprint(shape: Any, classes: NDArray[Any], weights: Mapping[str, NDArray[Any]]) -> str:
-    """``sha256:...`` over all that decides the predictions."""
+    """Return ``sha256:...`` over all that decides the predictions."""
 
     def content(array: NDArray[Any]) -> str:
         return hashlib.sha256(np.ascontiguousarray(array).astype("<f4").tobytes()).hexdigest()

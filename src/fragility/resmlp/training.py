@@ -157,13 +157,13 @@ def _margin_of(logits: Tensor, leader: Tensor) -> Tensor:
 
 
 def margin_collapse(logits: Tensor, twin_logits: Tensor, floor: float = EPSILON) -> Tensor:
-    """[m(x) - m(x~)]_+ / (|m(x)| + floor) a row, the normaliser held constant."""
+    """[m(x) - m(x~)]_+ / (|m(x)| + floor) per row, the normaliser held constant."""
     margin, twin_margin = support_margins(logits, twin_logits)
     return F.relu(margin - twin_margin) / (margin.detach().abs() + floor)
 
 
 def symmetric_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p||q) + KL(q||p) = sum_c (p_c - q_c)(log p_c - log q_c) a row."""
+    """KL(p||q) + KL(q||p) = sum_c (p_c - q_c)(log p_c - log q_c) per row."""
     return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(dim=1)
 
 
@@ -188,7 +188,7 @@ def fragility_loss(
 
 
 class TwinMaker:
-    """Draws degraded twins: a few groups of each row, at one severity a row, moved toward the baseline.
+    """Draws degraded twins: a few groups of each row, at one severity per row, moved toward the baseline.
 
     x~ = x + s * (baseline - x) on the columns of the drawn groups; number of groups uniform on
     min_groups..max_groups (never more than there are), severity s uniform on [min_severity, max_severity].
@@ -279,7 +279,11 @@ class _Step:
         self.network = network
         self.clip = plan.gradient_clip
         self.parameters = list(network.parameters())
-        self.optimizer = _optimizer(network, plan)
+        # Decay on matrices only: shrinking biases and norms regularises nothing.
+        matrices = [p for p in self.parameters if p.ndim == 2]
+        vectors = [p for p in self.parameters if p.ndim < 2]
+        groups = [{"params": matrices, "weight_decay": plan.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=plan.learning_rate, fused=True)
         self.drop = SeededDropout(plan.dropout, stream("dropout"))
         # With alpha = 0 the twin cannot move the weights, so it is not drawn.
         self.stress = stress if stress is not None and stress.alpha > 0.0 else None
@@ -303,14 +307,6 @@ class _Step:
             nn.utils.clip_grad_norm_(self.parameters, self.clip)
         self.optimizer.step()
         return loss.detach()
-
-
-def _optimizer(network: ResidualNetwork, plan: TrainingPlan) -> torch.optim.AdamW:
-    """AdamW with decay on matrices only: shrinking biases and norms regularises nothing."""
-    matrices = [p for p in network.parameters() if p.ndim == 2]
-    vectors = [p for p in network.parameters() if p.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": plan.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=plan.learning_rate, fused=True)
 
 
 def mean_nll(network: ResidualNetwork, rows: Rows, device: torch.device) -> float:
@@ -344,35 +340,24 @@ def train_network(
     Stops when ``plan.patience`` epochs in a row have not lowered it.  Raises FloatingPointError when the loss stops
     being a number.
     """
+    device = torch.device(device)
     with _cpu_threads(plan.threads):
-        return _train(rows, shape, plan, validation, stress, torch.device(device), on_epoch)
-
-
-def _train(
-    rows: Rows,
-    shape: NetworkShape,
-    plan: TrainingPlan,
-    validation: Rows | None,
-    stress: EvidenceStress | None,
-    device: torch.device,
-    on_epoch: Callable[[Epoch], None] | None,
-) -> Trained:
-    network = new_network(shape, plan.seed).to(device)
-    batches, step = _Batches(rows, plan, device), _Step(network, plan, stress, device)
-    best, best_nll, best_epoch = copy.deepcopy(network.state_dict()), np.inf, 0
-    history: list[Epoch] = []
-    for number in range(1, plan.max_epochs + 1):
-        history.append(_run_epoch(number, network, batches, step, validation, device))
-        if on_epoch is not None:
-            on_epoch(history[-1])
-        nll = history[-1].validation_nll
-        if nll is None or nll < best_nll:
-            best, best_epoch = copy.deepcopy(network.state_dict()), number
-            best_nll = np.inf if nll is None else nll
-        elif number - best_epoch >= plan.patience:
-            break
-    network.load_state_dict(best)
-    return Trained(network.to("cpu"), tuple(history), best_epoch)
+        network = new_network(shape, plan.seed).to(device)
+        batches, step = _Batches(rows, plan, device), _Step(network, plan, stress, device)
+        best, best_nll, best_epoch = copy.deepcopy(network.state_dict()), np.inf, 0
+        history: list[Epoch] = []
+        for number in range(1, plan.max_epochs + 1):
+            history.append(_run_epoch(number, network, batches, step, validation, device))
+            if on_epoch is not None:
+                on_epoch(history[-1])
+            nll = history[-1].validation_nll
+            if nll is None or nll < best_nll:
+                best, best_epoch = copy.deepcopy(network.state_dict()), number
+                best_nll = np.inf if nll is None else nll
+            elif number - best_epoch >= plan.patience:
+                break
+        network.load_state_dict(best)
+        return Trained(network.to("cpu"), tuple(history), best_epoch)
 
 
 @contextmanager
