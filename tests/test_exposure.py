@@ -81,7 +81,7 @@ def test_a_protocol_that_fades_nothing_has_no_common_loss():
     protocol = fg.Protocol.fit(case.model, case.X_train, operators=("attenuate_top1",))
     certs = fg.audit(case.model, case.X_test[:20], protocol)
     assert certs.table.column("common_loss").null_count == 20 and certs[0].common_loss is None
-    assert [way for way, _ in certs[0].losses()] == ["what goes first", "each on its own"]
+    assert [way for way, _ in certs[0].losses()] == ["strongest groups first", "each group on its own"]
     assert fg.verify(certs, case.model, case.X_test[:20])
     with pytest.raises(fg.CertificateError, match="have no common_loss"):
         certs.most_fragile(3, by="common_loss")

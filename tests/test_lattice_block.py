@@ -25,7 +25,7 @@ from fragility.errors import CertificateError, DataError
 from fragility.protocol import bind
 from fragility.search import find_failing_sets
 from fragility.verification.verifying import Verification, check_integrity, verify
-from fragility.words import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND
+from fragility.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND
 
 pytest.importorskip("numba")
 BLOCKS = {

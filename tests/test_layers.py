@@ -17,8 +17,8 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
 LAYERS: list[set[str]] = [  # lowest first; a module named here stands apart from its package
     {"version", "errors", "equality", "arrays", "libraries", "bundled", "files", "progress", "text", "merkle"}
-    | {"drawing.svg", "intervals"},
-    {"canonical", "saving", "words", "drawing.figure", "envelopes", "ids"},
+    | {"intervals"},
+    {"canonical", "saving", "wording", "drawing.svg", "drawing.figure", "envelopes", "ids"},
     {"scores"},
     {"drawing.curve"},
     {"models"},

@@ -40,7 +40,7 @@ from fragility.ranking.predictive import (
 )
 from fragility.saving import save_report, without_nan, write_json
 from fragility.scores import pseudo_logits, softmax_probabilities
-from fragility.text import aligned, number
+from fragility.text import align_columns, format_number
 
 if TYPE_CHECKING:
     import os
@@ -520,11 +520,11 @@ class CalibrationReport:
     def __str__(self) -> str:
         head = ("method", "rows", "n", "ECE", "Brier", "NLL")
         body = [
-            (a.method, a.subset, str(a.rows), *(number(value, 4) for value in (a.ece, a.brier, a.nll)))
+            (a.method, a.subset, str(a.rows), *(format_number(value, 4) for value in (a.ece, a.brier, a.nll)))
             for a in self.lines
         ]
         note = f"T0 = {self.temperature:.4g}, eta = {self.eta:g}; fragile: top {self.fragile_share:.0%} by FDS"
-        return "\n".join([*aligned([head, *body], left=2), note])
+        return "\n".join([*align_columns([head, *body], left=2), note])
 
 
 def fragile_rows(fds: ArrayLike, share: float = FRAGILE_SHARE) -> NDArray[np.bool_]:

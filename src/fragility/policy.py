@@ -20,7 +20,7 @@ import json
 import math
 import os
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -37,15 +37,12 @@ from fragility.ids import IdSpan, check_same_rows, places_by_id, say_unlabelled
 from fragility.protocol import Protocol
 from fragility.stress import BrittleLabels
 from fragility.stress.labels import PROTOCOL_KEY, STRESS_KEY
+from fragility.wording import describe_guarantee, describe_rule
 
 FORMAT = "fragility-policy/1"
 STARTS = 5
 QUANTILES = np.arange(1, 100) / 100
 PREDICTED = "predicted"  # segments by predicted class
-GUARANTEE = (
-    "Holds for rows drawn like the labelled ones and for the declared stress; "
-    "it says nothing of other populations or failures."
-)
 State: TypeAlias = Literal["attained", "not attainable"]
 
 
@@ -337,7 +334,17 @@ class ReviewPolicy:
         str
             What to review, what is promised, and under which conditions.
         """
-        return " ".join([*(_told(rule, self) for rule in self.rules), GUARANTEE])
+        rules = [
+            describe_rule(
+                asdict(rule),
+                "confident predictions" if rule.segment is None else f"confident predictions in {rule.segment!r}",
+                self.by,
+                self.risk,
+                self.confidence,
+            )
+            for rule in self.rules
+        ]
+        return " ".join([*rules, describe_guarantee()])
 
     def __str__(self) -> str:
         return self.sentence()
@@ -354,7 +361,7 @@ class ReviewPolicy:
         """
         return {
             "format": FORMAT,
-            "guarantee": GUARANTEE,
+            "guarantee": describe_guarantee(),
             "by": self.by,
             "risk": self.risk,
             "confidence": self.confidence,
@@ -563,31 +570,6 @@ def _segment_names(certs: Certificates, segments: str | Mapping[Hashable, str] |
 
 
 # --- words and plain values ---------------------------------------------------------------------------------
-
-
-def _told(rule: ReviewRule, policy: ReviewPolicy) -> str:
-    among = "confident predictions" if rule.segment is None else f"confident predictions in {rule.segment!r}"
-    if rule.threshold is not None and math.isinf(rule.threshold):
-        return (
-            f"None of the {among} need review: at most {policy.risk:.1%} of them are brittle, with probability "
-            f"{policy.confidence:.0%} (bound {rule.bound:.2%} from {rule.brittle} of {rule.rows} labelled rows)."
-        )
-    if rule.state == "attained":
-        return (
-            f"Review the {rule.review_share:.0%} of {among} with {policy.by} of at least {rule.threshold:.4g}: "
-            f"of the rest at most {policy.risk:.1%} are brittle, with probability {policy.confidence:.0%} "
-            f"(bound {rule.bound:.2%} from "
-            f"{rule.unreviewed_brittle} of {rule.unreviewed} labelled rows)."
-        )
-    needed = (
-        "no number of rows would do at the brittle rate observed"
-        if rule.rows_needed is None
-        else f"about {rule.rows_needed} would be needed at the brittle rate observed"
-    )
-    return (
-        f"Review all {among}: a brittle rate of {policy.risk:.1%} is not attainable "
-        f"with {rule.rows} labelled rows; {needed}."
-    )
 
 
 def _plain_fields(value: ReviewRule | ReviewCurve) -> dict[str, Any]:

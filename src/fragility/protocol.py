@@ -42,7 +42,7 @@ from fragility.evidence.space import SPACES, Column, EvidenceSpace, Group, Space
 from fragility.files import JSON_LIMIT, parse_json, read_bounded, write_text
 from fragility.models import ClassLabel, Decision, Model
 from fragility.scores import READINGS, Reading
-from fragility.words import artificial_in_words
+from fragility.wording import describe_artificial
 
 FORMAT = "fragility-protocol/1"
 DEFAULT_BASELINE = "typical"
@@ -303,7 +303,7 @@ class Protocol:
         check_decision(wrapped, protocol.evidence)
         bound = check_baseline_accepted(wrapped, rows, protocol.evidence, fitted.name)
         if fitted.name == "missing" and fitted.artificial:
-            warnings.warn(artificial_in_words(fitted.name, fitted.artificial), stacklevel=2)
+            warnings.warn(describe_artificial(fitted.name, fitted.artificial), stacklevel=2)
         others = fit_alternatives(fitted.name, evidence, protocol.evidence, wrapped, rows, bound)
         return replace(protocol, stored=others)
 

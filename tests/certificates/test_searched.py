@@ -25,7 +25,7 @@ from fragility.certificates import lattice, manifest_text, searched
 from fragility.certificates.parts import beside_name, encoded_part
 from fragility.errors import CertificateError, EngineError
 from fragility.verification.verifying import check_integrity
-from fragility.words import NOT_SEARCHED, ONE_WAY
+from fragility.wording import NOT_SEARCHED, ONE_WAY
 
 audit_files = partial(fg.audit_files, other_baselines=False)  # their tests are in test_dependence
 pytest.importorskip("numba")
@@ -216,7 +216,7 @@ def test_a_smaller_known_set_is_in_the_sentence(case, protocol, rows):
     flips = replace(holds, flipped=True, flip_budget=3, path=("a", "b", "c", "d"))
     assert "without a, b and c it flips" in flips.sentence() and "the loss of age and job is enough" in flips.sentence()
     black_box = replace(flips, smallest_state=None, smallest_size=None, smallest_set=None)
-    assert black_box.sentence().endswith(f"; {ONE_WAY}, and fewer groups may do")
+    assert black_box.sentence().endswith(f"; {ONE_WAY}, and fewer groups may be enough")
 
 
 # --- forging ------------------------------------------------------------------------------------------------

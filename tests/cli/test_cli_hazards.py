@@ -15,7 +15,7 @@ import pytest
 from command_line import COLUMNS, audit_words, refuse, run, verify_words
 
 import fragility as fg
-from fragility.text import visible
+from fragility.text import escape_controls
 
 # --- what no output replaces --------------------------------------------------------------------------------
 
@@ -165,8 +165,8 @@ CLEAR = "\x1b[2J\x1b[Hverified: every claim of all 60 certificates holds"
 
 
 def test_control_characters_are_written_out():
-    assert visible("a\x1b[2Jb\x9b\u202ec\td\ne") == "a\\x1b[2Jb\\x9b\\u202ec\\td\\ne"
-    assert visible("é ü 漢\n", lines=True) == "é ü 漢\n"
+    assert escape_controls("a\x1b[2Jb\x9b\u202ec\td\ne") == "a\\x1b[2Jb\\x9b\\u202ec\\td\\ne"
+    assert escape_controls("é ü 漢\n", lines=True) == "é ü 漢\n"
 
 
 def test_ids_cannot_command_the_terminal(table, model, made, tmp_path):

@@ -13,7 +13,7 @@ import fragility as fg
 from fragility.errors import DataError
 from fragility.protocol import bind
 from fragility.stress import Layout, Outages
-from fragility.words import chance_in_words
+from fragility.wording import describe_chance
 
 BLOCKS = {
     "checking_status": "account", "savings_status": "account", "duration": "loan", "credit_amount": "loan",
@@ -141,18 +141,18 @@ def test_the_population_adds_up(lending, tmp_path):
 
 
 def test_words():
-    assert chance_in_words(0.125) == "lost in 1 of 8 cases"
-    assert chance_in_words(0.0) == "never lost" and chance_in_words(1.0) == "always lost"
-    assert chance_in_words(0.0, exact=False) == "practically never lost"
-    assert chance_in_words(1e-6) == "practically never lost (in fewer than 1 of 10,000 cases)"
-    assert chance_in_words(1 - 1e-6) == "practically always lost (in all but fewer than 1 of 10,000 cases)"
-    assert chance_in_words(0.68) == "lost in 7 of 10 cases"
-    assert chance_in_words(0.99) == "lost in all but 1 of 100 cases"
+    assert describe_chance(0.125) == "lost in 1 of 8 cases"
+    assert describe_chance(0.0) == "never lost" and describe_chance(1.0) == "always lost"
+    assert describe_chance(0.0, exact=False) == "practically never lost"
+    assert describe_chance(1e-6) == "practically never lost (in fewer than 1 of 10,000 cases)"
+    assert describe_chance(1 - 1e-6) == "practically always lost (in all but fewer than 1 of 10,000 cases)"
+    assert describe_chance(0.68) == "lost in 7 of 10 cases"
+    assert describe_chance(0.99) == "lost in all but 1 of 100 cases"
 
 
 def test_every_probability_has_words_that_are_near_it():
     for probability in np.linspace(1e-4, 1 - 1e-4, 4001):
-        words = re.fullmatch(r"lost in (all but )?(\d+) of ([\d,]+) cases", chance_in_words(probability))
+        words = re.fullmatch(r"lost in (all but )?(\d+) of ([\d,]+) cases", describe_chance(probability))
         assert words is not None, probability
         share = int(words[2]) / int(words[3].replace(",", ""))
         assert (1 - share if words[1] else share) == pytest.approx(probability, rel=0.25), probability
@@ -164,7 +164,7 @@ def test_a_sentence_names_the_condition(lending):
     worst = int(found.order()[0])
     assert (
         found.sentence(worst)
-        == f"{chance_in_words(found.p_flip[worst])} if each group of fields is missing 5% of the time"
+        == f"{describe_chance(found.p_flip[worst])} if each group of fields is missing 5% of the time"
     )
     asked = fg.failure_probability(model, X.iloc[:3], protocol, 0.05, engine="blackbox", draws=16)
     assert not asked.exact.any() and "95% interval" in asked.sentence(0)

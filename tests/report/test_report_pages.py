@@ -25,8 +25,8 @@ from small_audits import CLASSES, declared_model, small_audit, small_labels, who
 import fragility as fg
 from fragility.errors import DataError
 from fragility.report import is_report, save_beside, verify_command
-from fragility.report.glossary import GLOSSARY
-from fragility.report.markdown import paragraph, plain
+from fragility.report.rendering import escape_markdown, escape_paragraph
+from fragility.wording import GLOSSARY
 
 GOLDEN = Path(__file__).parent / "golden"
 WRITE = os.environ.get("FRAGILITY_GOLDEN") == "write"
@@ -189,10 +189,16 @@ def test_everything_from_data_is_text(tmp_path) -> None:
 
 
 def test_markdown_shows_text_as_it_is() -> None:
-    assert plain("a_b *c* _d_ `e` | [f](g) <h>") == r"a_b \*c\* \_d\_ \`e\` \| \[f\](g) \<h\>"
-    assert plain("two\nlines") == "two lines"
-    assert paragraph("- not a list") == r"\- not a list" and paragraph("# not a heading") == r"\# not a heading"
-    assert paragraph("1. not a list") == "1\u2060. not a list" and paragraph("1.4% of rows") == "1.4% of rows"
+    assert escape_markdown("a_b *c* _d_ `e` | [f](g) <h>") == r"a_b \*c\* \_d\_ \`e\` \| \[f\](g) \<h\>"
+    assert escape_markdown("two\nlines") == "two lines"
+    assert (
+        escape_paragraph("- not a list") == r"\- not a list"
+        and escape_paragraph("# not a heading") == r"\# not a heading"
+    )
+    assert (
+        escape_paragraph("1. not a list") == "1\u2060. not a list"
+        and escape_paragraph("1.4% of rows") == "1.4% of rows"
+    )
 
 
 def test_markdown_and_page_say_the_same_numbers(golden) -> None:

@@ -150,9 +150,9 @@ def test_smaller_sets_and_failure_probabilities_are_told_where_the_audit_has_the
     assert found.fewer == sum(not c.flipped or c.flip_budget > 1 for c in certs if c.id)
     assert found.expected_lost == pytest.approx(300 / 8)
     assert "If each group fails on its own with probability 0.05, about" in report.markdown
-    assert "it is lost with probability 12%, one case in 8" in report.markdown
-    assert ("(between 10% and 15%)" in report.markdown) is not exact
-    assert "A single group flips it: " in report.html and "no smaller set flips it" in report.html
+    assert "The decision is lost in 1 of 8 cases if each group" in report.markdown
+    assert ("(95% interval 10.00% to 15.00%)" in report.markdown) is not exact
+    assert "Smallest failing set: " in report.html and "no smaller set flips it" in report.html
     assert numbers(certs).confident.lattice is None
 
 

@@ -35,7 +35,7 @@ from fragility.reliability.failure import declared_failures, failure_of_rows
 from fragility.reliability.outcomes import FailureProbability
 from fragility.reliability.sampling import live_groups
 from fragility.search import FailingSets, failing_sets_of_rows, find_failing_sets
-from fragility.words import MINIMUM, NONE_AT_ALL, none_up_to
+from fragility.wording import MINIMUM, NONE_AT_ALL, none_up_to
 
 BLACKBOX = "blackbox"
 LATTICE_ENGINES = ("trees", "linear", BLACKBOX)

@@ -8,8 +8,14 @@ from dataclasses import dataclass
 from fragility.drawing.curve import collapse_curve, plain_table, side_by_side
 from fragility.drawing.svg import escaped
 from fragility.models import ClassLabel
-from fragility.text import visible
-from fragility.words import MINIMUM, and_words, chance_in_words, flips_in_words
+from fragility.text import escape_controls
+from fragility.wording import (
+    describe_failure,
+    describe_losses,
+    describe_prediction,
+    describe_smallest,
+    describe_threshold,
+)
 
 
 @dataclass(frozen=True)
@@ -146,19 +152,18 @@ class Certificate:
         str
             What was predicted, how surely, what it would take to flip it, and how likely that is where it is known.
         """
-        chance = self.chance()
-        return self._path_sentence() + ("" if chance is None else f"; {chance}")
-
-    def _path_sentence(self) -> str:
-        what = flips_in_words(
+        what = describe_prediction(
+            self.predicted,
+            self.confidence,
             self.path,
             self.flip_budget if self.flipped else None,
-            repr(self.flips_to) if self.flipped and self.path_predicted else None,
+            self.flips_to,
             self.smallest_set or (),
             self.smallest_state,
-            min((value for value in self.thresholds.values() if value is not None), default=None),
+            self.thresholds.values(),
         )
-        return f"{self.predicted!r} at {self.confidence:.0%}{what}"
+        chance = self.chance()
+        return what if chance is None else f"{what}; {chance}"
 
     def chance(self) -> str | None:
         """Return how likely the decision is lost, in words; None where the audit was given no rates.
@@ -168,11 +173,10 @@ class Certificate:
         str or None
             ``lost in 1 of 8 cases if each field is missing 5% of the time``.
         """
-        if self.failure_probability is None:
+        if self.failure_probability is None or self.failure_low is None or self.failure_high is None:
             return None
-        words = chance_in_words(self.failure_probability, bool(self.failure_exact))
-        about = "" if self.failure_exact else f" (95% interval {self.failure_low:.2%} to {self.failure_high:.2%})"
-        return f"{words} {self.failure_condition}{about}"
+        interval = None if self.failure_exact else (self.failure_low, self.failure_high)
+        return describe_failure(self.failure_probability, str(self.failure_condition), interval)
 
     def smallest(self) -> str | None:
         """Return the smallest failing set and how far it is proved, in words; None without a lattice block.
@@ -184,17 +188,8 @@ class Certificate:
         """
         if self.smallest_state is None:
             return None
-        if not self.smallest_set:
-            return self.smallest_state
-        minimal = self.smallest_state == MINIMUM
-        proved = "no smaller set flips it" if minimal else "whether a smaller set flips it is not settled"
-        words = [and_words(self.smallest_set), proved]
-        if self.smallest_count is not None and self.smallest_count > 1:
-            sets = "single groups" if self.smallest_size == 1 else f"sets of {self.smallest_size} groups"
-            words.append(f"{self.smallest_count:,} {sets} flip it")
-        if self.fewer_suffice:
-            words.append(f"the path needs {self.flip_budget}" if self.flipped else "the path found none")
-        return "; ".join(words)
+        budget = self.flip_budget if self.flipped else None
+        return describe_smallest(self.smallest_state, self.smallest_set or (), self.smallest_count, budget)
 
     def story(self) -> str:
         """Return the removal path in lines: what went, what margin was left, where it flipped.
@@ -204,14 +199,12 @@ class Certificate:
         str
             Several lines of text; also what printing a certificate shows.
         """
-        lines = [visible(f"row {self.id}: {self.sentence()}"), ""]
+        lines = [escape_controls(f"row {self.id}: {self.sentence()}"), ""]
         lines += self._steps() if self.path_margin else [f"     removed in this order: {', '.join(self.path)}"]
         budget = f"k* = {self.flip_budget}{'' if self.flipped else ' (no flip)'}"
         lines += ["", f"     {budget}   RCMA = {self.rcma:.3f}   FDS = {self.fds:.3f}   exposure = {self.exposure:.3f}"]
-        lines += [f"     {way:<18} {told}" for way, told in self.losses()]
-        for operator, value in self.thresholds.items():
-            told = "no severity flips it" if value is None else f"flips at severity {value:g}"
-            lines.append(f"     {operator}: {told}")
+        lines += [f"     {way:<22} {told}" for way, told in self.losses()]
+        lines += [f"     {operator}: {describe_threshold(value)}" for operator, value in self.thresholds.items()]
         lines += [f"     {what}: {told}" for what, told in self._block_lines()]
         return "\n".join(lines)
 
@@ -240,19 +233,7 @@ class Certificate:
             The way and its loss: the strongest groups first, each group on its own, and all together where the protocol
             has ``attenuate_all``.
         """
-        ways = [
-            ("what goes first", f"{self.rcma:.0%} of the margin lost along the path, on average"),
-            (
-                "each on its own",
-                f"losing one group at a time costs {_of_margin(self.independent_loss)} in total; {self.path[0]} costs "
-                "the most",
-            ),
-        ]
-        if self.common_loss is not None:
-            ways.append(
-                ("all together", f"{self.common_loss:.0%} of the margin lost as all evidence fades, on average")
-            )
-        return ways
+        return describe_losses(self.rcma, self.independent_loss, self.common_loss, self.path[0])
 
     def __str__(self) -> str:
         return self.story()
@@ -280,15 +261,8 @@ class Certificate:
     def _scores(self) -> list[tuple[str, str]]:
         budget = str(self.flip_budget) if self.flipped else "no flip"
         scores = [("k*", budget), ("exposure", f"{self.exposure:.3f}"), ("FDS", f"{self.fds:.3f}"), *self.losses()]
-        thresholds = [
-            (name, "no severity flips it" if value is None else f"flips at severity {value:g}")
-            for name, value in self.thresholds.items()
-        ]
+        thresholds = [(name, describe_threshold(value)) for name, value in self.thresholds.items()]
         return [*scores, *thresholds]
-
-
-def _of_margin(loss: float) -> str:
-    return f"{loss:.0%} of the margin" if loss < 1.0 else f"{loss:.1f} times the margin"
 
 
 def _bar(share: float, width: int = 10) -> str:

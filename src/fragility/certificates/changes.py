@@ -13,7 +13,7 @@ from fragility.certificates.collection import Certificates
 from fragility.certificates.stored import StoredAudit
 from fragility.comparability import SettingDifference, differences_between, list_differences
 from fragility.scores import EARLY
-from fragility.text import visible
+from fragility.text import escape_controls
 
 IDS_SHOWN = 10
 COMPARED = ("id", "predicted", "confidence", "flip_budget", "flipped")
@@ -89,7 +89,7 @@ class AuditChanges:
 def _some(rows: pd.DataFrame) -> str:
     if rows.empty:
         return "0"
-    shown = ", ".join(visible(value) for value in rows["id"].head(IDS_SHOWN))
+    shown = ", ".join(escape_controls(value) for value in rows["id"].head(IDS_SHOWN))
     return f"{len(rows)} (rows {shown}{', ...' if len(rows) > IDS_SHOWN else ''})"
 
 

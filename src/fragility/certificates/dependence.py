@@ -26,8 +26,8 @@ from fragility.errors import CertificateError
 from fragility.ids import id_keys
 from fragility.protocol import Protocol
 from fragility.scores import EARLY
-from fragility.text import aligned
-from fragility.words import and_words
+from fragility.text import align_columns
+from fragility.wording import describe_dependence
 
 COMPARED_ROWS = 500
 FACTOR, POINTS = 2, 50  # the share may change by a factor of 2, or by 1/50 of the rows
@@ -239,15 +239,13 @@ class BaselineComparison:
         str
             One sentence.
         """
-        own, *others = self.figures
-        rows = f"{len(self)} confident predictions"
-        said = f"{self._share(own.flip_within_two)} of {rows} flip early under {own.baseline}"
-        if self.verdict == STABLE:
-            compared = ", ".join(f"{self._share(one.flip_within_two)} under {one.baseline}" for one in others)
-            return f"stable across baselines: {said}, {compared}"
-        apart = [one for one in others if one.baseline in self.disagreeing]
-        against = and_words([f"{self._share(one.flip_within_two)} under {one.baseline}" for one in apart])
-        return f"depends on the baseline: {said}, but {against}"
+        stable = self.verdict == STABLE
+        own, *others = [
+            (one.baseline, self._share(one.flip_within_two))
+            for place, one in enumerate(self.figures)
+            if place == 0 or stable or one.baseline in self.disagreeing
+        ]
+        return describe_dependence(len(self), own, others, stable=stable)
 
     def rows_sentence(self) -> str:
         """Say which rows flip early whatever the baseline, and how many under only one.
@@ -276,7 +274,7 @@ class BaselineComparison:
             told = [f"{count} ({self._share(count)})" for count in counts]
             median = "none" if one.median_flip_budget > self.depth else f"{one.median_flip_budget:g}"
             lines.append((name, *told, median))
-        return "\n".join([*aligned(lines), self.sentence(), self.rows_sentence()])
+        return "\n".join([*align_columns(lines), self.sentence(), self.rows_sentence()])
 
     __repr__ = __str__
 

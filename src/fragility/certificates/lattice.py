@@ -27,15 +27,15 @@ from fragility.certificates.table import _floats, _indices, _list_of, _nullable,
 from fragility.errors import CertificateError
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
-from fragility.words import (
+from fragility.wording import (
     MINIMUM,
     NONE_AT_ALL,
     NOT_SEARCHED,
     UNDECIDED,
     UPPER_BOUND,
-    events_in_words,
+    describe_events,
+    describe_rates,
     none_up_to,
-    rates_in_words,
 )
 
 FOUND = (MINIMUM, UPPER_BOUND)
@@ -81,8 +81,8 @@ class LatticeDeclaration:
     def condition(self, protocol: Protocol) -> str:
         """How evidence fails, in words."""
         if self.rates is not None:
-            return rates_in_words(list(self.rates.values()), protocol.group_thing)
-        return events_in_words(sum(event["count"] for event in self.events or ()))
+            return describe_rates(list(self.rates.values()), protocol.group_thing)
+        return describe_events(sum(event["count"] for event in self.events or ()))
 
     def states(self) -> tuple[str, ...]:
         """The words a row's search may end with; their positions are what is hashed. The last is no search at all."""

@@ -16,7 +16,7 @@ from fragility.certificates.lattice import LatticeDeclaration, lattice_columns
 from fragility.certificates.summary import CONFIDENT
 from fragility.certificates.table import ID_TYPES
 from fragility.errors import CertificateError
-from fragility.words import NOT_SEARCHED
+from fragility.wording import NOT_SEARCHED
 
 RANKED = ("confidence", "exposure", "digest")  # columns by which rows are chosen
 UNSEARCHED = {"smallest_state": NOT_SEARCHED, "smallest_set": []}  # of a row without a block; all else is null

@@ -16,7 +16,7 @@ from fragility.equality import NanEqual
 from fragility.errors import DataError
 from fragility.ids import IdSpan, say_unlabelled
 from fragility.scores import EARLY
-from fragility.words import NONE_AT_ALL, NOT_SEARCHED, UNDECIDED, UPPER_BOUND
+from fragility.wording import NONE_AT_ALL, NOT_SEARCHED, UNDECIDED, UPPER_BOUND
 
 CONFIDENT = 0.9
 

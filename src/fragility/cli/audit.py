@@ -63,7 +63,7 @@ from fragility.cli.tables import (
 )
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 from fragility.errors import ClusterError, DataError, FragilityError, ProtocolError, VerificationError
-from fragility.words import and_words, artificial_in_words
+from fragility.wording import describe_artificial, join_names
 
 if TYPE_CHECKING:
     from fragility import fitting, scores
@@ -304,7 +304,7 @@ def _announce_other_baselines(model: fg.Model, source: RowSource, protocol: fg.P
         return
     most = COMPARED_ROWS * protocol.states_per_row * len(protocol.alternatives)
     note(
-        f"the finding is also computed under {and_words(protocol.alternatives)}, on at most {COMPARED_ROWS} confident "
+        f"the finding is also computed under {join_names(protocol.alternatives)}, on at most {COMPARED_ROWS} confident "
         f"rows: up to {most:,} model evaluations; --other-baselines none leaves them out"
     )
 
@@ -419,7 +419,7 @@ def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float, segments
 def artificial_line(protocol: fg.Protocol) -> str:
     """Say for which fields the baseline is a value that no training row has, and what to do about it."""
     remedy = "; --baseline typical takes one that exists" if protocol.baseline in ("mean", "zero") else ""
-    return artificial_in_words(protocol.baseline, protocol.artificial) + remedy
+    return describe_artificial(protocol.baseline, protocol.artificial) + remedy
 
 
 def dependence_lines(certs: fg.Certificates | fg.StoredAudit) -> list[str]:
@@ -428,7 +428,7 @@ def dependence_lines(certs: fg.Certificates | fg.StoredAudit) -> list[str]:
     if found is None:
         return []
     artificial = [
-        artificial_in_words(name, other)
+        describe_artificial(name, other)
         for name in found.disagreeing
         if (other := certs.protocol.with_baseline(name).artificial)
     ]

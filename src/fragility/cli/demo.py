@@ -15,7 +15,7 @@ from fragility.cli.group import START
 from fragility.cli.outputs import plan_folder
 from fragility.cli.review import say_lacking_workbench
 from fragility.cli.terminal import note, note_command, out
-from fragility.words import MINIMUM, and_words
+from fragility.wording import MINIMUM, join_names
 
 if TYPE_CHECKING:
     from fragility.certificates import Certificate
@@ -48,13 +48,13 @@ def demo(out_dir: Out = Path("demo-audit")) -> None:
 
 
 def _print_finding(made: Demo) -> None:
-    from fragility.report.words import headline
+    from fragility.report.sentences import write_headline
 
     summary = made.summary
     _print_lines(
         f"A gradient boosting model, right on {summary.accuracy:.0%} of {summary.rows} held-out loan applications. "
         f"{summary.confident} predictions are at least {summary.min_confidence:.0%} confident.",
-        *headline(made.report.summary.audits[0]),
+        *write_headline(made.report.summary.audits[0]),
         "",
         "A lost field takes a typical value. Does the finding depend on that choice? The same under other baselines:",
         *dependence_lines(made.certs),
@@ -79,7 +79,7 @@ def _list_failing_sets(certificates: list[Certificate]) -> Table:
     table = Table(loan, "decision", confidence, "flips when lost", count)
     for cert in certificates:
         # Of several sets as small, the one on the path, which `show` and the report name too.
-        fields = and_words((cert.fewer_suffice and cert.smallest_set) or cert.failing_groups)
+        fields = join_names((cert.fewer_suffice and cert.smallest_set) or cert.failing_groups)
         table.add_row(str(cert.id), str(cert.predicted), f"{cert.confidence:.0%}", fields, str(cert.smallest_count))
     return table
 

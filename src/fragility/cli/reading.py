@@ -31,7 +31,7 @@ from fragility.cli.terminal import note, out
 from fragility.errors import DataError
 from fragility.files import replacing
 from fragility.saving import checked_suffix
-from fragility.text import visible
+from fragility.text import escape_controls
 
 if TYPE_CHECKING:
     from fragility.certificates import AuditSummary
@@ -147,7 +147,7 @@ def fragile_table(certificates: list[fg.Certificate]) -> Table:
     for cert in certificates:
         budget = str(cert.flip_budget) if cert.flipped else "none"
         scores = [f"{cert.exposure:.3f}", f"{cert.fds:.3f}", *([_chance(cert)] if likely else [])]
-        table.add_row(escape(visible(cert.id)), *scores, budget, escape(visible(cert.sentence())))
+        table.add_row(escape(escape_controls(cert.id)), *scores, budget, escape(escape_controls(cert.sentence())))
     return table
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from fragility.text import visible
+from fragility.text import escape_controls
 
 DEBUG = "FRAGILITY_DEBUG"
 
@@ -52,22 +52,22 @@ class PlainConsole(Console):
     """
 
     def render_str(self, text: str, **settings: Any) -> Text:
-        return super().render_str(visible(text, lines=True), **settings)
+        return super().render_str(escape_controls(text, lines=True), **settings)
 
 
 def say(text: str) -> None:
     """Print a result of several lines as it is, without markup."""
-    typer.echo(visible(text, lines=True))
+    typer.echo(escape_controls(text, lines=True))
 
 
 def note(sentence: str) -> None:
-    err().print(f"[dim]{escape(visible(sentence))}[/dim]")
+    err().print(f"[dim]{escape(escape_controls(sentence))}[/dim]")
 
 
 def note_command(*words: object) -> None:
     """Print a command to paste: on one line, which the terminal may wrap but which holds no line break."""
     command = shlex.join(str(word) for word in words)
-    err().print(f"[dim]  {escape(visible(command))}[/dim]", soft_wrap=True)
+    err().print(f"[dim]  {escape(escape_controls(command))}[/dim]", soft_wrap=True)
 
 
 def explain(error: BaseException) -> str:
@@ -96,4 +96,4 @@ def complain(sentence: str) -> None:
     """Say one sentence on standard error."""
     if os.environ.get(DEBUG):
         traceback.print_exc()
-    err().print(f"[red]fragility:[/red] {escape(visible(sentence))}")
+    err().print(f"[red]fragility:[/red] {escape(escape_controls(sentence))}")

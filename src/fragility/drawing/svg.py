@@ -12,13 +12,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fragility.text import replace_controls
+
 # Okabe and Ito's blue and vermilion: told apart by people with any common form of colour blindness, and in grey print.
 ACCENT = "var(--accent, #0072B2)"
 FLIP = "var(--flip, #D55E00)"
 QUIET = "var(--quiet, #8A8F98)"
 RULE = "var(--rule, #8A8F9855)"
 INK = "currentColor"
-ELLIPSIS = "\u2026"
 
 Point = tuple[float, float]
 
@@ -47,28 +48,7 @@ def number(value: float) -> str:
 
 def escaped(text: object) -> str:
     """Return text that is safe inside an element and inside a quoted attribute."""
-    return html.escape(readable(text), quote=True)
-
-
-def readable(text: object) -> str:
-    """Return text without characters that no document may hold: control characters, lone surrogates, and marks that
-    turn the direction of what follows them.
-    """
-    return "".join(char if _allowed(char) else "\ufffd" for char in str(text))
-
-
-FORBIDDEN = ((0x00, 0x1F), (0x7F, 0x9F), (0xD800, 0xDFFF), (0x202A, 0x202E), (0x2066, 0x2069))
-
-
-def _allowed(char: str) -> bool:
-    code = ord(char)
-    return char in "\t\n" or not any(low <= code <= high for low, high in FORBIDDEN)
-
-
-def shortened(text: object, limit: int) -> str:
-    """Return at most `limit` characters, the last an ellipsis where something was left out."""
-    whole = readable(text)
-    return whole if len(whole) <= limit else whole[: limit - 1].rstrip() + ELLIPSIS
+    return html.escape(replace_controls(text), quote=True)
 
 
 # --- marks --------------------------------------------------------------------------------------------------
@@ -170,4 +150,13 @@ def picture(width: float, height: float, label: str, marks: Iterable[str], *, ki
         f'<svg class="{kind}" role="img" aria-label="{escaped(label)}" viewBox="0 0 {number(width)} {number(height)}" '
         f'style="width:100%;max-width:{number(width)}px;height:auto" font-family="inherit" '
         f'xmlns="http://www.w3.org/2000/svg">{"".join(marks)}</svg>'
+    )
+
+
+def draw_share_bar(share: float) -> str:
+    """Return a bar for a table's cell; the number beside it says the same."""
+    return (
+        '<svg class="share" aria-hidden="true" viewBox="0 0 100 10" preserveAspectRatio="none">'
+        f'<rect width="100" height="10" fill="var(--soft, #8A8F9833)"/>'
+        f'<rect width="{number(100 * min(share, 1.0))}" height="10" fill="{ACCENT}"/></svg>'
     )

@@ -35,8 +35,8 @@ from fragility.ranking.predictive import PredictiveMetrics, class_codes, predict
 from fragility.scores import EPSILON
 from fragility.stress import Donor, Dropout, Mask, Noise, Stress, label_brittle
 from fragility.stress.declaration import Stressor
-from fragility.text import aligned, number
-from fragility.words import and_words
+from fragility.text import align_columns, format_number
+from fragility.wording import join_names
 
 GROUPS_SHOWN = 5
 LEAST_FALL = 0.01
@@ -137,12 +137,17 @@ class HardeningEffect:
         if shown:
             lines.append(("hold of a group on its own (mean share of the margin)", "", "", ""))
             lines += [_line(f"  {name}", before, after) for name, before, after in shown]
-        return "\n".join(aligned(lines))
+        return "\n".join(align_columns(lines))
 
 
 def _line(word: str, before: float, after: float, digits: int = 3) -> tuple[str, str, str, str]:
     change = after - before
-    return word, number(before, digits), number(after, digits), "-" if math.isnan(change) else f"{change:+.{digits}f}"
+    return (
+        word,
+        format_number(before, digits),
+        format_number(after, digits),
+        "-" if math.isnan(change) else f"{change:+.{digits}f}",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +188,10 @@ class Transfer:
         if self.only_as_trained:
             return (
                 f"{shown} The gain appears only under the baseline that the model was trained with, not under "
-                f"{and_words([str(judged) for judged in self.others])}: do not count on it."
+                f"{join_names([str(judged) for judged in self.others])}: do not count on it."
             )
-        kept = and_words([str(judged) for judged in self.others if judged.gained])
-        lost = and_words([str(judged) for judged in self.others if not judged.gained])
+        kept = join_names([str(judged) for judged in self.others if judged.gained])
+        lost = join_names([str(judged) for judged in self.others if not judged.gained])
         return f"{shown} The gain carries over to {kept}{f', not to {lost}' if lost else ''}."
 
     def lines(self) -> list[tuple[str, str, str, str]]:

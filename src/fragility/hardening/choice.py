@@ -16,7 +16,7 @@ from fragility.hardening.training import harden, refit_protocol
 from fragility.hardening.twins import Degradation
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
-from fragility.text import aligned, number
+from fragility.text import align_columns, format_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,19 +110,19 @@ class RateChoice:
             cells.append(
                 (
                     f"{one.rate:g}{' *' if one.rate == self.rate else ''}",
-                    number(one.metric, 4),
-                    number(one.loss, 4),
-                    number(one.confident_share),
-                    number(one.brittle_share),
-                    number(one.exposure),
-                    number(one.seconds, 1),
+                    format_number(one.metric, 4),
+                    format_number(one.loss, 4),
+                    format_number(one.confident_share),
+                    format_number(one.brittle_share),
+                    format_number(one.exposure),
+                    format_number(one.seconds, 1),
                 )
             )
         if self.rate == 0.0:
             choice = f"no rate loses at most {self.tolerance:g} of {self.metric}: the plain model stays"
         else:
             choice = f"* the largest rate that loses at most {self.tolerance:g} of {self.metric} on the validation rows"
-        return "\n".join([*aligned(cells), choice])
+        return "\n".join([*align_columns(cells), choice])
 
     def __repr__(self) -> str:
         return self.to_text()

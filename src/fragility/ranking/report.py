@@ -15,7 +15,7 @@ from fragility.equality import NanEqual
 from fragility.errors import DataError
 from fragility.ranking.metrics import DEFINED
 from fragility.saving import save_report, without_nan
-from fragility.text import aligned, number
+from fragility.text import align_columns, format_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,7 +158,7 @@ def render_report(report: RankingReport) -> str:
     lines = [_counts_line(report), _ceiling_line(report), ""]
     header = ("score", "as paper", "oriented", "reversed", "@5%", "@10%", "@20%", "wrong@20%", "AURC", "note")
     body = [_score_cells(report, name) for name in dict.fromkeys(line.score for line in report.results)]
-    lines += aligned([header, *body])
+    lines += align_columns([header, *body])
     lines += ["", f"Orientation chosen on {report.orientation_source}; captures and AURC use the oriented score."]
     return "\n".join(lines)
 
@@ -192,5 +192,5 @@ def _score_cells(report: RankingReport, name: str) -> tuple[str, ...]:
         turned.false_confidence_captured_20,
         turned.aurc,
     )
-    cells = [number(value) for value in values]
+    cells = [format_number(value) for value in values]
     return (name, cells[0], cells[1], "yes" if turned.direction < 0 else "", *cells[2:], note)

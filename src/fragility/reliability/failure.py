@@ -24,7 +24,7 @@ from fragility.reliability.rates import group_rates
 from fragility.reliability.sampling import DrawnSubsets, flips_of, live_groups, multilinear
 from fragility.search.trees import BoundedRow
 from fragility.stress import Layout, Outages
-from fragility.words import events_in_words, rates_in_words
+from fragility.wording import describe_events, describe_rates
 
 DEFAULT_DRAWS = 4096
 LATTICE, BOUNDS, QUASI_RANDOM, EVENTS = "lattice", "bounds", "quasi-random", "events"
@@ -119,9 +119,9 @@ def failure_of_rows(
     work = _Work(rows, protocol, engine, byte_budget)
     if isinstance(declared, EventSets):
         work.from_events(declared, report)
-        return work.finished(None, events_in_words(declared.events))
+        return work.finished(None, describe_events(declared.events))
     work.from_rates(declared, draws, seed, report)
-    return work.finished(declared, rates_in_words(declared.tolist(), protocol.group_thing))
+    return work.finished(declared, describe_rates(declared.tolist(), protocol.group_thing))
 
 
 class _Work:

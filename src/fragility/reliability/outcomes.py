@@ -14,8 +14,8 @@ import pyarrow as pa
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.drawing.reliability import ReliabilityDisplay
 from fragility.saving import save_report, without_nan
-from fragility.text import aligned
-from fragility.words import chance_in_words, first_in_words, lost_in_words
+from fragility.text import align_columns
+from fragility.wording import describe_expected_loss, describe_failure, describe_first_group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,8 +135,8 @@ class FailureProbability:
         str
             The sentence, with the interval where the probability is not exact.
         """
-        about = "" if self.exact[row] else f" (95% interval {self.low[row]:.2%} to {self.high[row]:.2%})"
-        return f"{chance_in_words(float(self.p_flip[row]), bool(self.exact[row]))} {self.condition}{about}"
+        interval = None if self.exact[row] else (float(self.low[row]), float(self.high[row]))
+        return describe_failure(float(self.p_flip[row]), self.condition, interval)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a table.
@@ -255,12 +255,12 @@ class FailureProbability:
             How many decisions are expected to be lost, which group to make reliable first, and a table.
         """
         table = self.groups().head(top)
-        first = first_in_words(table["group"][0], table["decisions_kept"][0], self.lost)
-        lost = lost_in_words(self.lost, len(self), int(self.exact.sum()), self.condition)
+        first = describe_first_group(table["group"][0], table["decisions_kept"][0], self.lost)
+        lost = describe_expected_loss(self.lost, len(self), int(self.exact.sum()), self.condition)
         cells = [("group", "decisions kept if it never failed", "share of those lost")]
         for name, kept, share in zip(table["group"], table["decisions_kept"], table["share_of_lost"], strict=True):
             cells.append((str(name), f"{kept:.2f}", f"{share:.0%}"))
-        return [lost, *([] if first is None else [first]), "", *aligned(cells)]
+        return [lost, *([] if first is None else [first]), "", *align_columns(cells)]
 
     def _row_lines(self, top: int) -> list[str]:
         cells = [("row", "decision", "confidence", "probability of loss")]
@@ -268,4 +268,4 @@ class FailureProbability:
             cells.append(
                 (str(self.id[i]), str(self.predicted[i]), f"{self.confidence[i]:.3f}", f"{self.p_flip[i]:.4f}")
             )
-        return aligned(cells, left=2)
+        return align_columns(cells, left=2)

@@ -1,6 +1,6 @@
 """Blocks: what a section of the report is made of, before it is HTML or Markdown.
 
-A block holds text, numbers already in words, and pictures. Nothing here is escaped except the pictures, which are SVG.
+A block holds text, numbers as text, and pictures. Nothing here is escaped except the pictures, which are SVG.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import fragility.report.figures as figures
+from fragility.drawing.svg import draw_share_bar
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,14 @@ class Text:
 
     paragraphs: Sequence[str]
     kind: str = "text"
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A sentence that must not be overlooked."""
+
+    text: str
+    kind: str = "notice"
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,14 @@ class Facts:
 
 
 @dataclass(frozen=True)
+class Command:
+    """A command to type."""
+
+    command: str
+    kind: str = "command"
+
+
+@dataclass(frozen=True)
 class Cell:
     """A cell with a bar behind its number."""
 
@@ -46,7 +62,7 @@ class Cell:
     @property
     def bar(self) -> str:
         """The bar as SVG."""
-        return figures.share_bar(self.share)
+        return draw_share_bar(self.share)
 
     def __str__(self) -> str:
         return self.text
@@ -100,24 +116,18 @@ class Lead:
 
 
 @dataclass(frozen=True)
-class Notice:
-    """A sentence that must not be overlooked."""
+class PathStep:
+    """A group of a case's path."""
 
-    text: str
-    kind: str = "notice"
-
-
-@dataclass(frozen=True)
-class Cases:
-    """The most fragile cases."""
-
-    cases: Sequence[CaseView]
-    kind: str = "cases"
+    group: str
+    place: str  # before the flip, the flip, or after it
+    values: str  # what its fields hold and become; empty without rows
+    flip: str  # what the prediction flips to here, else empty
 
 
 @dataclass(frozen=True)
 class CaseView:
-    """One case in words, with its small curve."""
+    """One case as text, with its small curve."""
 
     key: str
     heading: str
@@ -130,21 +140,11 @@ class CaseView:
 
 
 @dataclass(frozen=True)
-class PathStep:
-    """A group of a case's path."""
+class Cases:
+    """The most fragile cases."""
 
-    group: str
-    place: str  # before the flip, the flip, or after it
-    values: str  # what its fields hold and become; empty where rows were not given
-    flip: str  # what the prediction flips to here, else empty
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command to type."""
-
-    command: str
-    kind: str = "command"
+    cases: Sequence[CaseView]
+    kind: str = "cases"
 
 
 Block: TypeAlias = Text | Lead | Notice | Numbers | Facts | Table | Figure | Cases | Command

@@ -12,19 +12,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from fragility.drawing.svg import readable
 from fragility.errors import DataError
 from fragility.files import write_text
 from fragility.reliability import FailureProbability
 from fragility.report.gathering import Asked, Settings, summarise
-from fragility.report.markdown import markdown_page
-from fragility.report.page import MARKER, html_fragment, html_page
 from fragility.report.pieces import Audit
+from fragility.report.rendering import MARKER, render_fragment, render_html, render_markdown
 from fragility.report.rows import GivenRows
 from fragility.report.summary import Byline, ReportSummary
 from fragility.saving import checked_suffix
 from fragility.segments import ByColumn
 from fragility.stress import BrittleLabels
+from fragility.text import replace_controls
 
 REPORT_FILE = "report.html"
 SUFFIXES = (".html", ".md", ".json")
@@ -123,7 +122,7 @@ class Report:
             if len(given) != len(named):
                 raise DataError(f"one {what} each of {len(named)} audits was expected, got {len(given)}")
         asked = [
-            Asked(readable(each), audit, readable(command), key)
+            Asked(replace_controls(each), audit, replace_controls(command), key)
             for (each, audit), command, key in zip(named.items(), commands, keys, strict=True)
         ]
         shown = None if rows is None else GivenRows.of(rows, ids, model)
@@ -133,12 +132,12 @@ class Report:
     @property
     def html(self) -> str:
         """The report as one HTML document."""
-        return html_page(self.summary)
+        return render_html(self.summary)
 
     @property
     def markdown(self) -> str:
         """The report as Markdown."""
-        return markdown_page(self.summary)
+        return render_markdown(self.summary)
 
     def to_dict(self) -> dict[str, Any]:
         """Return every number of the report.
@@ -182,7 +181,7 @@ class Report:
         return f"Report({audits}; show it in a notebook, or save it as .html, .md or .json)"
 
     def _repr_html_(self) -> str:
-        return html_fragment(self.summary)
+        return render_fragment(self.summary)
 
 
 def verify_command(folder: object, *words: object) -> str:

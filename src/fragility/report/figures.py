@@ -17,19 +17,18 @@ from fragility.drawing.svg import (
     cells,
     dot,
     line,
-    number,
     picture,
     place_axis,
     polyline,
-    shortened,
     tidy_ticks,
     value_axis,
     words,
 )
 from fragility.intervals import Share
-from fragility.report.case_words import case_sentence
-from fragility.report.phrases import percent
+from fragility.report.sentences import describe_case
 from fragility.report.summary import AuditNumbers, Case, Loss, Quartiles, ReviewView, SetNumbers
+from fragility.text import shorten
+from fragility.wording import write_percent
 
 WIDTH, LEFT, RIGHT = 440.0, 44.0, 424.0
 FLIP_WORDS = "var(--flip-text, currentColor)"
@@ -41,31 +40,31 @@ CONFIDENCES = ((0.5, "50%"), (0.9, "90%"), (0.99, "99%"), (0.999, "99.9%"))
 # --- shares with intervals ----------------------------------------------------------------------------------
 
 
-def share_chart(entries: Sequence[tuple[str, Share]], verb: str) -> str:
+def draw_shares(entries: Sequence[tuple[str, Share]], verb: str) -> str:
     """Return one line per entry: its share as a dot, its interval as a line, its count in words."""
     left, right, top, step = 128.0, 330.0, 20.0, 25.0
     bottom = top + step * len(entries)
     x = Scale(0.0, min(1.0, 1.05 * max(0.1, *(share.upper for _, share in entries if share.rows), 0.1)), left, right)
     ticks = [tick for tick in tidy_ticks(0.0, x.high) if tick <= 1.0]
     marks = [line((x(tick), top - 4), (x(tick), bottom - 6)) for tick in ticks]
-    marks += place_axis(x, [(tick, percent(tick)) for tick in ticks], bottom - 6)
+    marks += place_axis(x, [(tick, write_percent(tick)) for tick in ticks], bottom - 6)
     for place, (name, share) in enumerate(entries):
         y = top + step * (place + 0.5) - 4
         colour = QUIET if place == 0 else ACCENT
-        marks.append(words((left - 10, y + 4), shortened(name, 20), anchor="end", bold=place == 0))
+        marks.append(words((left - 10, y + 4), shorten(name, 20), anchor="end", bold=place == 0))
         if share.rows:
             marks.append(line((x(share.lower), y), (x(share.upper), y), colour=colour, width=2.4))
             marks.append(dot((x(share.value), y), 4.5, colour=colour))
         marks.append(words((right + 12, y + 4), f"{share.count:,} of {share.rows:,}"))
     told = "; ".join(
-        f"{name}: {share.count} of {share.rows} {verb}, {percent(share.value)}, 95% interval "
-        f"{percent(share.lower)} to {percent(share.upper)}"
+        f"{name}: {share.count} of {share.rows} {verb}, {write_percent(share.value)}, 95% interval "
+        f"{write_percent(share.lower)} to {write_percent(share.upper)}"
         for name, share in entries
     )
     return picture(WIDTH, bottom + 16, f"Share that {verb}. {told}", marks)
 
 
-def paired_chart(entries: Sequence[tuple[str, tuple[Share, Share]]], names: tuple[str, str]) -> str:
+def draw_paired_shares(entries: Sequence[tuple[str, tuple[Share, Share]]], names: tuple[str, str]) -> str:
     """Return two shares per entry with their intervals, one audit above the other."""
     left, right, top, step = 128.0, 424.0, 44.0, 34.0
     bottom = top + step * len(entries)
@@ -73,23 +72,25 @@ def paired_chart(entries: Sequence[tuple[str, tuple[Share, Share]]], names: tupl
     x = Scale(0.0, min(1.0, 1.05 * max(0.1, *uppers, 0.1)), left, right)
     ticks = [tick for tick in tidy_ticks(0.0, x.high) if tick <= 1.0]
     marks = [line((x(tick), top - 4), (x(tick), bottom - 6)) for tick in ticks]
-    marks += place_axis(x, [(tick, percent(tick)) for tick in ticks], bottom - 6)
+    marks += place_axis(x, [(tick, write_percent(tick)) for tick in ticks], bottom - 6)
     for place, (name, both) in enumerate(entries):
         y = top + step * (place + 0.5) - 4
-        marks.append(words((left - 10, y + 4), shortened(name, 20), anchor="end"))
+        marks.append(words((left - 10, y + 4), shorten(name, 20), anchor="end"))
         for offset, share, colour in zip((-6, 6), both, (QUIET, ACCENT), strict=True):
             if share.rows:
                 ends = (x(share.lower), y + offset), (x(share.upper), y + offset)
                 marks += [line(*ends, colour=colour, width=2.4), dot((x(share.value), y + offset), 4, colour=colour)]
-    marks += _legend([(shortened(names[0], 24), QUIET, False), (shortened(names[1], 24), ACCENT, False)])
-    told = "; ".join(f"{name}: {percent(one.value)} against {percent(two.value)}" for name, (one, two) in entries)
+    marks += _legend([(shorten(names[0], 24), QUIET, False), (shorten(names[1], 24), ACCENT, False)])
+    told = "; ".join(
+        f"{name}: {write_percent(one.value)} against {write_percent(two.value)}" for name, (one, two) in entries
+    )
     return picture(WIDTH, bottom + 16, f"Share that flips early, {names[0]} against {names[1]}. {told}", marks)
 
 
 # --- k* -----------------------------------------------------------------------------------------------------
 
 
-def folded_budgets(numbers: SetNumbers) -> list[tuple[str, int]]:
+def fold_budgets(numbers: SetNumbers) -> list[tuple[str, int]]:
     """Return (how many groups, predictions) with long tails folded; the last entry is for those that never flip."""
     steps = list(numbers.flips_at)
     shown = [(str(k), count) for k, count in enumerate(steps[:SHOWN_STEPS], start=1)]
@@ -98,13 +99,13 @@ def folded_budgets(numbers: SetNumbers) -> list[tuple[str, int]]:
     return [*shown, ("none", numbers.never)]
 
 
-def budget_chart(audit: AuditNumbers) -> str:
+def draw_budgets(audit: AuditNumbers) -> str:
     """Return how many groups it takes to flip a prediction, confident against all."""
     height, top, bottom = 236.0, 40.0, 186.0
     sets = [("confident", audit.confident, ACCENT)] if audit.confident.rows else []
     sets.append(("all predictions", audit.everything, QUIET))
-    shares = [[count / numbers.rows for _, count in folded_budgets(numbers)] for _, numbers, _ in sets]
-    labels = [label for label, _ in folded_budgets(audit.everything)]
+    shares = [[count / numbers.rows for _, count in fold_budgets(numbers)] for _, numbers, _ in sets]
+    labels = [label for label, _ in fold_budgets(audit.everything)]
     y = Scale(0.0, max(0.1, *(value for each in shares for value in each)) * 1.08, bottom, top)
     slot = (RIGHT - LEFT) / len(labels)
     thick = min(slot * 0.8 / len(sets), 22.0)
@@ -118,7 +119,7 @@ def budget_chart(audit: AuditNumbers) -> str:
     marks += [words(((LEFT + RIGHT) / 2, bottom + 36), "groups lost until the prediction flips", anchor="middle")]
     marks += _legend([(name, colour, False) for name, _, colour in sets])
     told = "; ".join(
-        f"{name}: " + ", ".join(f"{label} {percent(v)}" for label, v in zip(labels, each, strict=True))
+        f"{name}: " + ", ".join(f"{label} {write_percent(v)}" for label, v in zip(labels, each, strict=True))
         for (name, _, _), each in zip(sets, shares, strict=True)
     )
     return picture(WIDTH, height, f"Share of predictions by the number of groups lost until they flip. {told}", marks)
@@ -137,7 +138,7 @@ def _legend(entries: Sequence[tuple[str, str, bool]], y: float = 16.0, left: flo
 # --- collapse -----------------------------------------------------------------------------------------------
 
 
-def collapse_chart(audit: AuditNumbers) -> str:
+def draw_collapse(audit: AuditNumbers) -> str:
     """Return median and quartiles of the margin lost, removal by removal."""
     focus, everything = audit.focus.collapse, audit.everything.collapse
     if focus is None or everything is None:
@@ -153,7 +154,7 @@ def collapse_chart(audit: AuditNumbers) -> str:
     marks += place_axis(x, [(step, str(step)) for step in _few(len(focus) - 1)], bottom)
     marks.append(words(((LEFT + RIGHT) / 2, bottom + 36), "groups removed, strongest first", anchor="middle"))
     marks += _band_legend(legend)
-    told = ", ".join(f"{step}: {percent(each.median)}" for step, each in enumerate(focus))
+    told = ", ".join(f"{step}: {write_percent(each.median)}" for step, each in enumerate(focus))
     return picture(WIDTH, 230.0, f"Median share of the margin lost, by groups removed. {told}", marks)
 
 
@@ -177,7 +178,7 @@ def _few(last: int) -> list[int]:
     return list(range(0, last + 1, every))
 
 
-def class_curve(name: str, rows: int, curve: Sequence[Quartiles]) -> str:
+def draw_class_curve(name: str, rows: int, curve: Sequence[Quartiles]) -> str:
     """Return one class's collapse, small, to stand beside the others."""
     left, right, top, bottom = 42.0, 202.0, 26.0, 106.0
     y, x = Scale(0.0, 1.0, bottom, top), Scale(0, len(curve) - 1, left + 4, right - 4)
@@ -185,15 +186,15 @@ def class_curve(name: str, rows: int, curve: Sequence[Quartiles]) -> str:
     marks += _band(curve, x, y)
     steps = [0, (len(curve) - 1) // 2, len(curve) - 1] if len(curve) > 4 else range(len(curve))
     marks += place_axis(x, [(step, str(step)) for step in steps], bottom)
-    marks.append(words((left, 14), f"{shortened(name, 16)} ({rows:,})", bold=True))
-    told = ", ".join(f"{step}: {percent(each.median)}" for step, each in enumerate(curve))
+    marks.append(words((left, 14), f"{shorten(name, 16)} ({rows:,})", bold=True))
+    told = ", ".join(f"{step}: {write_percent(each.median)}" for step, each in enumerate(curve))
     return picture(208.0, 126.0, f"Class {name}, {rows} predictions: median share of the margin lost. {told}", marks)
 
 
 # --- three ways ---------------------------------------------------------------------------------------------
 
 
-def loss_chart(loss: Loss, name: str) -> str:
+def draw_loss(loss: Loss, name: str) -> str:
     """Return how a loss is spread over the predictions, with its median."""
     left, right, top, bottom = 8.0, 204.0, 46.0, 116.0
     total, most = sum(loss.histogram), max(loss.histogram)
@@ -220,13 +221,13 @@ def loss_chart(loss: Loss, name: str) -> str:
 
 
 def _beyond(value: float, top: float) -> str:
-    return f"{top:.0%} or more" if value >= top > 1.0 else percent(value)
+    return f"{top:.0%} or more" if value >= top > 1.0 else write_percent(value)
 
 
 # --- confidence against exposure ----------------------------------------------------------------------------
 
 
-def density_chart(audit: AuditNumbers) -> str:
+def draw_density(audit: AuditNumbers) -> str:
     """Return confidence against exposure as a density, with the exposed corner marked."""
     density = audit.density
     top, bottom = 34.0, 282.0
@@ -282,7 +283,7 @@ def _density_legend(most: int) -> list[str]:
 # --- labels -------------------------------------------------------------------------------------------------
 
 
-def capture_chart(view: ReviewView) -> str:
+def draw_review(view: ReviewView) -> str:
     """Return the share of what is sought that a review of a given size finds."""
     if not view.found_in_all:
         return ""
@@ -298,7 +299,7 @@ def capture_chart(view: ReviewView) -> str:
     marks += _legend([("by exposure", ACCENT, False), ("by confidence", QUIET, True)])
     marks.append(words((RIGHT, 16), "thin: at random", anchor="end"))
     told = ", ".join(
-        f"{share:.0%}: {percent(found / view.found_in_all)} against {percent(other / view.found_in_all)}"
+        f"{share:.0%}: {write_percent(found / view.found_in_all)} against {write_percent(other / view.found_in_all)}"
         for share, found, other in zip(view.shares, view.by_exposure, view.by_confidence, strict=True)
         if share in (0.05, 0.1, 0.2, 0.5)
     )
@@ -307,12 +308,12 @@ def capture_chart(view: ReviewView) -> str:
     )
 
 
-def fifths_chart(fifths: Sequence[Share]) -> str:
+def draw_fifths(fifths: Sequence[Share]) -> str:
     """Return how often predictions are wrong, by fifths of exposure, with intervals."""
     top, bottom = 20.0, 166.0
     y = Scale(0.0, max(0.02, *(rate.upper for rate in fifths)) * 1.05, bottom, top)
     slot = (RIGHT - LEFT) / len(fifths)
-    marks = value_axis(y, [(tick, percent(tick)) for tick in tidy_ticks(0.0, y.high)], LEFT, RIGHT)
+    marks = value_axis(y, [(tick, write_percent(tick)) for tick in tidy_ticks(0.0, y.high)], LEFT, RIGHT)
     names = ("least exposed", "second", "third", "fourth", "most exposed")
     for place, (rate, name) in enumerate(zip(fifths, names, strict=True)):
         middle = LEFT + slot * (place + 0.5)
@@ -320,7 +321,7 @@ def fifths_chart(fifths: Sequence[Share]) -> str:
         marks.append(bar(middle - 20, y(rate.value), 40, bottom - y(rate.value), opacity=0.75))
         marks += _whisker(middle, y(rate.lower), y(rate.upper))
     marks.append(words(((LEFT + RIGHT) / 2, bottom + 36), "fifths by exposure", anchor="middle"))
-    told = ", ".join(f"{name} {percent(rate.value)}" for name, rate in zip(names, fifths, strict=True))
+    told = ", ".join(f"{name} {write_percent(rate.value)}" for name, rate in zip(names, fifths, strict=True))
     return picture(WIDTH, 208.0, f"Share of predictions that are wrong, by fifths of exposure: {told}", marks)
 
 
@@ -332,25 +333,9 @@ def _whisker(x: float, low: float, high: float) -> list[str]:
 # --- rows of tables and cases -------------------------------------------------------------------------------
 
 
-def share_bar(share: float, *, quiet: bool = False) -> str:
-    """Return a bar for a table's cell; the number beside it says the same."""
-    colour = QUIET if quiet else ACCENT
-    return (
-        '<svg class="share" aria-hidden="true" viewBox="0 0 100 10" preserveAspectRatio="none">'
-        f'<rect width="100" height="10" fill="var(--soft, #8A8F9833)"/>'
-        f'<rect width="{number(100 * min(share, 1.0))}" height="10" fill="{colour}"/></svg>'
-    )
-
-
-def case_curve(case: Case) -> str:
+def draw_case(case: Case) -> str:
     """Return one case's margin along its path."""
     if case.margins is None:
         return ""
-    label = f"Row {case.id}, margin as groups are removed: {case_sentence(case)}"
+    label = f"Row {case.id}, margin as groups are removed: {describe_case(case)}"
     return collapse_curve(case.margins, case.flip_budget if case.flipped else None, label)
-
-
-__all__ = [
-    "budget_chart", "capture_chart", "case_curve", "class_curve", "collapse_chart", "density_chart", "fifths_chart",
-    "folded_budgets", "loss_chart", "paired_chart", "share_bar", "share_chart",
-]  # fmt: skip

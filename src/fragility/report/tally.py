@@ -32,7 +32,7 @@ from fragility.report.summary import (
     SetNumbers,
 )
 from fragility.scores import EARLY, EPSILON
-from fragility.words import MINIMUM, NOT_SEARCHED
+from fragility.wording import MINIMUM, NOT_SEARCHED
 
 HALF = 0.5
 SHOWN_CASES = 20

@@ -18,14 +18,13 @@ from markupsafe import Markup, escape
 from fragility.certificates import Certificate, Certificates, Manifest
 from fragility.drawing.review import Bar, Curve, bars, margin_curve
 from fragility.protocol import Protocol
-from fragility.report.words import operator_words
 from fragility.review.history import DECISIONS, WORDS, CaseState, Entry, undone_by
 from fragility.review.queries import QueuedCase, QueuePage
 from fragility.review.rows import FieldLine
 from fragility.review.store import Bulk
 from fragility.review.views import BUDGETS, FLIPS, STATUSES, View, write_name, write_number
-from fragility.text import visible
-from fragility.words import and_words, flips_in_words
+from fragility.text import escape_controls
+from fragility.wording import LOSS_NAMES, describe_operator, describe_prediction, describe_smallest
 
 STEPS = ("path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "one_step_confidence_drop")
 
@@ -52,23 +51,25 @@ def _moment(at: str) -> str:
 def _shown(text: str) -> Markup:
     """Return a text of unknown origin as a page shows it: control characters written out, and without an influence on
     the order of the words around it, whichever way its own script runs."""
-    return Markup("<bdi>{}</bdi>").format(visible(text))
+    return Markup("<bdi>{}</bdi>").format(escape_controls(text))
 
 
 def _breakable(name: str) -> Markup:
     """Return a name that may be broken after an underscore, where a narrow screen must break it."""
-    return Markup("<bdi>{}</bdi>").format(Markup("_<wbr>").join(escape(part) for part in visible(name).split("_")))
+    return Markup("<bdi>{}</bdi>").format(
+        Markup("_<wbr>").join(escape(part) for part in escape_controls(name).split("_"))
+    )
 
 
 def _note(text: str) -> Markup:
     """Return a text of several lines."""
-    return Markup("<bdi>{}</bdi>").format(visible(text, lines=True))
+    return Markup("<bdi>{}</bdi>").format(escape_controls(text, lines=True))
 
 
 def _sentence_with(text: str, names: Iterable[str]) -> Markup:
     """Return a sentence of ours; names in it that run from right to left are isolated like any other text."""
-    found = sorted({visible(name) for name in names if _runs_left(name)}, key=len, reverse=True)
-    parts = re.split(f"({'|'.join(map(re.escape, found))})" if found else "(?!)", visible(text))
+    found = sorted({escape_controls(name) for name in names if _runs_left(name)}, key=len, reverse=True)
+    parts = re.split(f"({'|'.join(map(re.escape, found))})" if found else "(?!)", escape_controls(text))
     return Markup("").join(_shown(part) if part in found else escape(part) for part in parts)
 
 
@@ -77,7 +78,7 @@ def _runs_left(text: str) -> bool:
 
 
 _templates.filters.update(
-    moment=_moment, shown=_shown, breakable=_breakable, note=_note, with_names=_sentence_with, plain=visible,
+    moment=_moment, shown=_shown, breakable=_breakable, note=_note, with_names=_sentence_with, plain=escape_controls,
     name=write_name, number=write_number, count=lambda n: f"{n:,}", share=lambda p: f"{p:.1%}",
 )  # fmt: skip
 
@@ -245,13 +246,13 @@ class Story:
 def story_of(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, manifest: Manifest) -> Story:
     """Return one row of the certificate table, to read; an audit may have been written without its steps."""
     operators = [name.removeprefix("lambda_") for name in row if name.startswith("lambda_")]
-    thresholds = tuple((operator_words(name), row[f"lambda_{name}"]) for name in operators)
+    thresholds = tuple((describe_operator(name), row[f"lambda_{name}"]) for name in operators)
     told = all(name in row for name in STEPS)
     cert = Certificates(pa.Table.from_pylist([dict(row)]), protocol, manifest)[0] if told else None
     flip = queued.flip_budget if queued.flipped else None
     path = tuple(str(name) for name in row["path"])
     return Story(
-        sentence=_sentence(cert) if cert else _short_sentence(queued, row),
+        sentence=f"Predicted {cert.sentence() if cert else _short_sentence(queued, row)}.",
         curve=margin_curve(cert.path_margin, path, flip, queued.flips_to) if cert else None,
         steps=_steps(cert) if cert else (),
         drops=_drops(cert) if cert else (),
@@ -264,23 +265,18 @@ def story_of(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, man
     )
 
 
-def _sentence(cert: Certificate) -> str:
-    text = cert.sentence()
-    return f"Predicted {text}."
-
-
 def _short_sentence(queued: QueuedCase, row: Mapping[str, Any]) -> str:
     """Say what flips a prediction whose certificate was written without its steps."""
-    weakened = [value for name, value in row.items() if name.startswith("lambda_") and value is not None]
-    what = flips_in_words(
+    return describe_prediction(
+        queued.label,
+        queued.confidence,
         row["path"],
         queued.flip_budget if queued.flipped else None,
-        None if queued.flips_to is None else repr(queued.flips_to),
+        queued.flips_to,
         row.get("smallest_set") or (),
         row.get("smallest_state"),
-        min(weakened, default=None),
+        [value for name, value in row.items() if name.startswith("lambda_")],
     )
-    return f"Predicted {queued.label!r} at {queued.confidence:.0%}{what}."
 
 
 def _steps(cert: Certificate) -> tuple[Step, ...]:
@@ -303,7 +299,7 @@ def _drops(cert: Certificate) -> tuple[tuple[str, float, float, Bar], ...]:
 
 def _losses(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str, str, float], ...]:
     shares = [row["rcma"], row["independent_loss"], row["common_loss"]]
-    names = ("what matters most goes first", "each group fails on its own", "everything fades together")
+    names = LOSS_NAMES.values()
     told = (
         [words for _, words in cert.losses()] if cert else [f"{share:.0%} of the margin" for share in shares if share]
     )
@@ -316,7 +312,8 @@ def _lattice(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[st
     state = row.get("smallest_state")
     if state is None:
         return ()
-    smallest = cert.smallest() if cert else and_words(row["smallest_set"]) if row["smallest_set"] else state
+    budget = row["flip_budget"] if row["flipped"] else None
+    smallest = describe_smallest(state, row["smallest_set"] or (), row["smallest_count"], budget)
     told = [("smallest set that flips it", smallest), ("how likely it is lost", cert.chance() if cert else None)]
     if (margin := row.get("expected_margin")) is not None:
         told.append(("margin to expect then", f"{margin:+.3f}"))

@@ -11,7 +11,7 @@ from fragility.arrays import Booleans, Floats, Integers
 from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
 from fragility.search.found import NOT_COUNTED, FailingSets, MinimalSets
-from fragility.words import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, none_up_to
+from fragility.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, none_up_to
 
 
 @dataclass(slots=True, eq=False)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import DataError
 from fragility.saving import TABLE_SUFFIXES, checked_suffix, write_table
-from fragility.words import UNDECIDED, UPPER_BOUND
+from fragility.wording import UNDECIDED, UPPER_BOUND
 
 NOT_COUNTED = -1
 

@@ -82,8 +82,8 @@ from fragility.models import Model
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.scores import EPSILON
-from fragility.text import visible
-from fragility.words import and_words
+from fragility.text import escape_controls
+from fragility.wording import join_names
 
 MAX_LISTED = 20
 MAX_KEPT = 10_000  # differences; what is wrong in more rows than this is counted only
@@ -104,7 +104,7 @@ class Difference:
 
     def __str__(self) -> str:
         told = f"row {self.row}, {self.field}: claimed {self.claimed}, recomputed {self.recomputed}"
-        return visible(told)
+        return escape_controls(told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ def told_checks(checks: Sequence[Check]) -> list[str]:
     """Return a line for each check, and below it the claims that failed it."""
     lines = []
     for check in checks:
-        lines.append(f"{'ok    ' if check.passed else 'FAILED'}  {check.name:<13}  {visible(check.detail)}")
+        lines.append(f"{'ok    ' if check.passed else 'FAILED'}  {check.name:<13}  {escape_controls(check.detail)}")
         lines += [f"          {difference}" for difference in check.differences[:MAX_LISTED]]
         if len(check.differences) > MAX_LISTED:
             lines.append(f"          and {len(check.differences) - MAX_LISTED} more")
@@ -820,7 +820,7 @@ def _check_baselines(loaded: _Loaded, found: _Recomputed) -> list[Check]:
     if comparison is None or not found.recomputed:
         return []
     told = f"{found.bad_compared} rows do not hold" if found.bad_compared else "every claim holds"
-    others = and_words(list(comparison.baselines[1:]))
+    others = join_names(list(comparison.baselines[1:]))
     detail = f"{found.compared} of {len(comparison)} rows recomputed under {others}, {told}"
     tolerance = Tolerance.of(loaded.protocol).margin
     return [Check("baselines", not found.bad_compared, detail, tolerance, tuple(found.miscompared))]

@@ -1,0 +1,345 @@
+"""Every sentence about a certificate, a probability, a review rule or a condition: the same fact has one wording.
+
+Functions take plain values and return text that is not escaped. Reports, notebooks, the command line and the workbench
+say these sentences; what only a report says about a whole audit is in `report/sentences.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fragility.intervals import Difference, Share
+from fragility.text import shorten
+
+# How far the smallest failing set of a row is proved. Certificates hold these words.
+MINIMUM = "minimum"
+UPPER_BOUND = "upper bound"
+NONE_AT_ALL = "none at all, proved"
+UNDECIDED = "not decided"
+NOT_SEARCHED = "not searched"
+
+RARE = 1e-4  # probabilities below it are "practically never"
+SHOWN_FIELDS = 3  # names of a list in the middle of a sentence
+LONGEST_NAME = 80  # long enough for an id that is a SHA-256 digest
+LOSS_NAMES = {
+    "targeted": "strongest groups first",
+    "independent": "each group on its own",
+    "common": "all evidence together",
+}
+GLOSSARY = {
+    "prediction": "What the model answers for one row: a class with a probability.",
+    "confidence": "The probability of the predicted class.",
+    "confident": "A prediction whose confidence reaches the declared limit, 90% unless said otherwise.",
+    "evidence group": "Columns that fail together, by default all columns made from one raw field.",
+    "lost": "Evidence is lost when its values are replaced by the baseline, because the real ones failed to arrive.",
+    "baseline": "The values that replace lost evidence, fitted on training rows and declared in the protocol.",
+    "stable across baselines": (
+        "Under each other baseline the share that flips early stays within a factor of 2, or within 2 percentage "
+        "points, of the declared one; else the finding depends on the baseline."
+    ),
+    "protocol": "What the audit declares before it starts: groups, baseline, severities, depth and decision.",
+    "margin": "Log of the predicted class's probability over that of its best competitor; below 0 it has lost.",
+    "flip": "A prediction flips when another class takes the lead.",
+    "path": "The groups in the order in which they are removed: largest drop of the margin first.",
+    "k*": (
+        "The flip budget: how many groups of the path are lost when the prediction flips. Found strongest first, so it "
+        "is an upper bound on the fewest that would do."
+    ),
+    "flips early": "A prediction with k* of 1 or 2: it flips when one or two groups are lost.",
+    "smallest failing set": (
+        "The fewest groups whose loss flips a prediction, found by searching all sets. By default those of the 1,000 "
+        "most exposed confident predictions of tree ensembles and linear models are searched."
+    ),
+    "collapse": "The share of the margin that is lost: 0% on the full record, 100% once the prediction has flipped.",
+    "RCMA": "Normalised margin-collapse area: the mean collapse along the path. The targeted loss.",
+    "independent loss": "The shares of the margin that each group takes when it fails alone, added up.",
+    "common loss": "The mean collapse while all evidence fades together, over the severities.",
+    "lambda*": (
+        "The smallest severity of a gradual degradation that flips the prediction: at 0.3, evidence moved 30% of the "
+        "way to the baseline is enough."
+    ),
+    "exposure": (
+        "1 - exp(-u), where u is the weighted mean of targeted loss (RCMA), independent loss and common loss: 0 where "
+        "a prediction rests on much, near 1 where it rests on little. It ranks the cases."
+    ),
+    "exposed": (
+        "A prediction with a high exposure is exposed; the exposed corner holds the most exposed fifth of the "
+        "confident ones."
+    ),
+    "FDS": (
+        "Fragility dominance score, the paper's: 1 - exp(-u), where u is the weighted sum of RCMA, 1 / k* and the mean "
+        "of 1 / lambda*. Between 0 and 1."
+    ),
+    "brittle": "A prediction that breaks under held-out stress, which no score has seen; only stress labels say so.",
+    "95% interval": (
+        "Of a share, Wilson's; of a difference, Tango's where both shares are of the same rows, else Newcombe's. It "
+        "says how far the share may lie from that of many more rows drawn like these."
+    ),
+    "certificate": "What the audit claims about one prediction; anyone with the model and the row can recompute it.",
+}
+
+
+# --- numbers and names --------------------------------------------------------------------------------------
+
+
+def write_percent(share: float) -> str:
+    """Return a share as a person would say it: a decimal only where it is small."""
+    if math.isnan(share):
+        return "none"
+    return (f"{share:.1%}" if 0 < abs(share) < 0.0995 else f"{share:.0%}").replace(".0%", "%")
+
+
+def write_part(count: int, rows: int) -> str:
+    """Return `12 (30%)`."""
+    return f"{count:,} ({write_percent(count / rows)})" if rows else f"{count:,}"
+
+
+def write_count(count: int, noun: str, plural: str | None = None) -> str:
+    """Return `1 row` or `2 rows`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def write_interval(share: Share) -> str:
+    """Return `20% to 30%`."""
+    return f"{write_percent(share.lower)} to {write_percent(share.upper)}"
+
+
+def write_share(share: Share) -> str:
+    """Return `25% (95% interval 20% to 30%)`."""
+    return f"{write_percent(share.value)} (95% interval {write_interval(share)})" if share.rows else "no rows"
+
+
+def write_points(difference: float) -> str:
+    """Return a difference of shares in percentage points."""
+    return "none" if math.isnan(difference) else f"{100 * difference:+.1f} points"
+
+
+def write_points_interval(difference: Difference) -> str:
+    """Return the ends of a difference's interval in percentage points."""
+    return f"{100 * difference.lower:+.1f} to {100 * difference.upper:+.1f}"
+
+
+def write_difference(difference: Difference) -> str:
+    """Return `+2.0 points (95% interval +1.0 to +3.0)`."""
+    return f"{write_points(difference.value)} (95% interval {write_points_interval(difference)})"
+
+
+def join_names(names: Sequence[str], most: int | None = None) -> str:
+    """Return `a, b and c`; names beyond ``most`` are counted."""
+    if most is not None and len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def shorten_name(name: object) -> str:
+    """Return a name from data, cut where it would fill a page."""
+    return shorten(name, LONGEST_NAME)
+
+
+# --- one prediction -----------------------------------------------------------------------------------------
+
+
+ONE_WAY = "the path is only one way to lose it"
+
+
+def describe_prediction(
+    predicted: object,
+    confidence: float,
+    path: Sequence[str],
+    flip_budget: int | None,
+    flips_to: object | None,
+    smallest: Sequence[str],
+    state: str | None,
+    thresholds: Iterable[float | None],
+) -> str:
+    """Return what was predicted, how surely, and what it takes to flip it.
+
+    flip_budget, flips_to: None where the path does not flip it, or nothing is known of the class.
+    smallest, state: the smallest failing set known and how far it is proved; empty and None without a search.
+    thresholds: the severities at which weakened evidence flips it; None where no severity does.
+    """
+    opening = f"{predicted!r} at {confidence:.0%}"
+    removals = f"the path of {len(path)} removals" if len(path) != 1 else "its one removal"
+    fewer = smallest if smallest and (flip_budget is None or len(smallest) < flip_budget) else ()
+    unsearched = state is None or state == NOT_SEARCHED
+    if flip_budget is not None:
+        flips = "it flips" if flips_to is None else f"it flips to {flips_to!r}"
+        text = f"{opening}, but without {join_names(path[:flip_budget])} {flips}"
+        if fewer:
+            return f"{text}; the loss of {join_names(fewer)} is enough"
+        # Each group was removed alone, so where two flip it no single one does.
+        return f"{text}; {ONE_WAY}, and fewer groups may be enough" if unsearched and flip_budget > 2 else text
+    if fewer:
+        return f"{opening}, but without {join_names(fewer)} it flips, which {removals} does not show"
+    weakest = min((severity for severity in thresholds if severity is not None), default=None)
+    weakened = "" if weakest is None else f", but evidence weakened by {weakest:.0%} does"
+    if state == NONE_AT_ALL:
+        return f"{opening}, and no loss of whole groups flips it{weakened}"
+    text = f"{opening}, and {removals} does not flip it{weakened}"
+    return f"{text}; {ONE_WAY}" if unsearched else text
+
+
+def none_up_to(size: int) -> str:
+    """Return the state of a search that proved that no set of so many groups fails."""
+    return f"none up to {size}, proved"
+
+
+def describe_smallest(state: str, groups: Sequence[str], count: int | None, flip_budget: int | None) -> str:
+    """Return `duration and purpose; no smaller set flips it; 3 sets of 2 groups flip it; the path needs 4`.
+
+    flip_budget: None where the path does not flip the prediction.
+    """
+    if not groups:
+        return state
+    parts = [join_names(groups)]
+    parts.append("no smaller set flips it" if state == MINIMUM else "whether a smaller set flips it is not settled")
+    if count is not None and count > 1:
+        sets = "single groups" if len(groups) == 1 else f"sets of {len(groups)} groups"
+        parts.append(f"{count:,} {sets} flip it")
+    if flip_budget is None:
+        parts.append("the path found none")
+    elif len(groups) < flip_budget:
+        parts.append(f"the path needs {flip_budget}")
+    return "; ".join(parts)
+
+
+def describe_losses(targeted: float, independent: float, common: float | None, strongest: str) -> list[tuple[str, str]]:
+    """Return how much of the margin each way of failing takes; ``common`` is None where evidence is not faded."""
+    cost = f"{independent:.0%} of the margin" if independent < 1.0 else f"{independent:.1f} times the margin"
+    losses = [
+        (LOSS_NAMES["targeted"], f"{targeted:.0%} of the margin lost along the path, on average"),
+        (
+            LOSS_NAMES["independent"],
+            f"losing one group at a time costs {cost} in total; {strongest} costs the most",
+        ),
+    ]
+    if common is not None:
+        losses.append((LOSS_NAMES["common"], f"{common:.0%} of the margin lost as all evidence fades, on average"))
+    return losses
+
+
+def describe_operator(operator: str) -> str:
+    """Return which groups an operator weakens."""
+    if operator == "attenuate_all":
+        return "all groups together"
+    width = operator.removeprefix("attenuate_top")
+    return "the strongest group alone" if width == "1" else f"the {width} strongest groups"
+
+
+def describe_threshold(severity: float | None) -> str:
+    """Return lambda* in words."""
+    return "no severity flips it" if severity is None else f"flips at severity {severity:g}"
+
+
+# --- probabilities and conditions ---------------------------------------------------------------------------
+
+
+def describe_chance(probability: float, exact: bool = True) -> str:
+    """Return `lost in 1 of 8 cases`; a probability of 0 that is only an estimate is not called never."""
+    if probability <= 0.0:
+        return "never lost" if exact else "practically never lost"
+    if probability >= 1.0:
+        return "always lost" if exact else "practically always lost"
+    if probability < RARE:
+        return f"practically never lost (in fewer than 1 of {round(1 / RARE):,} cases)"
+    if probability > 1.0 - RARE:
+        return f"practically always lost (in all but fewer than 1 of {round(1 / RARE):,} cases)"
+    if probability <= 0.35:
+        return f"lost in 1 of {round(1.0 / probability):,} cases"
+    if probability < 0.95:
+        return f"lost in {round(10 * probability)} of 10 cases"
+    return f"lost in all but 1 of {round(1.0 / (1.0 - probability)):,} cases"
+
+
+def describe_failure(probability: float, condition: str, interval: tuple[float, float] | None) -> str:
+    """Return `lost in 1 of 8 cases if each field is missing 5% of the time`; interval: None if it is exact."""
+    chance = f"{describe_chance(probability, interval is None)} {condition}"
+    return chance if interval is None else f"{chance} (95% interval {interval[0]:.2%} to {interval[1]:.2%})"
+
+
+def describe_rates(rates: Sequence[float], thing: str) -> str:
+    """Return `if each field is missing 5% of the time`."""
+    if len(set(rates)) == 1:
+        return f"if each {thing} is missing {100.0 * rates[0]:.4g}% of the time"
+    return "at the declared rates"
+
+
+def describe_events(events: int) -> str:
+    """Return the condition that one of the recorded outages occurs."""
+    return f"when one of {events} recorded outages strikes"
+
+
+def describe_expected_loss(lost: float, rows: int, exact: int, condition: str) -> str:
+    """Return how many decisions are expected to be lost; exact: for how many rows the probability is exact."""
+    how = "exact for every row" if exact == rows else f"exact for {exact:,} rows, the others by quasi-random subsets"
+    return f"{lost:,.1f} of {rows:,} decisions ({lost / max(rows, 1):.1%}) are expected to be lost {condition}; {how}."
+
+
+def describe_first_group(group: str, kept: float, lost: float) -> str | None:
+    """Return which group to make reliable first; None if that would keep no decision."""
+    if kept <= 0.0:
+        return None
+    share = f"{kept:,.1f} of the {lost:,.1f} would be kept ({kept / lost:.0%})"
+    return f"Make {group} reliable first: if it never failed, {share}."
+
+
+# --- baselines and review rules -----------------------------------------------------------------------------
+
+
+def describe_artificial(baseline: str, fields: Sequence[str]) -> str:
+    """Return `for 9 nominal fields (job, marital, ...) the baseline mean is a value that no training row has`."""
+    shown = f"{', '.join(fields[:SHOWN_FIELDS])}{', ...' if len(fields) > SHOWN_FIELDS else ''}"
+    noun = "field" if len(fields) == 1 else "fields"
+    if baseline == "missing":
+        return f"{len(fields)} {noun} ({shown}) had no missing value in training: the model has never seen one there"
+    return f"for {len(fields)} nominal {noun} ({shown}) the baseline {baseline} is a value that no training row has"
+
+
+def describe_dependence(rows: int, own: tuple[str, str], others: Sequence[tuple[str, str]], *, stable: bool) -> str:
+    """Return whether a finding depends on the baseline, to follow on the finding; no full stop.
+
+    own, others: (baseline, share that flips early); of a finding that depends, only those others that disagree.
+    """
+    compared = join_names([f"{share} under {name}" for name, share in others])
+    shares = f"of {write_count(rows, 'confident prediction')}, {own[1]} flip early under {own[0]}"
+    return (
+        f"stable across baselines: {shares}, {compared}"
+        if stable
+        else (f"depends on the baseline: {shares}, but {compared}")
+    )
+
+
+def describe_rule(
+    rule: Mapping[str, Any], among: str, by: str, risk: float, confidence: float, sought: str = "brittle"
+) -> str:
+    """Return one rule of a review policy.
+
+    rule: the fields of a `ReviewRule`; an infinite threshold (None in JSON) reviews nothing.
+    among: which predictions it is about; by: the score that orders them; sought: what the review is to find.
+    """
+    promise = f"at most {write_percent(risk)} {{}} are {sought}, with probability {confidence:.0%}"
+    if rule["state"] != "attained":
+        needed = rule["rows_needed"]
+        rows = write_count(rule["rows"], "labelled row")
+        more = "no number of rows would do" if needed is None else f"about {needed:,} would be needed"
+        return (
+            f"Review all {among}: a rate of at most {write_percent(risk)} {sought} among the unreviewed is not "
+            f"attainable with {rows}; {more} at the rate observed."
+        )
+    counts = f"{rule['unreviewed_brittle']:,} of {rule['unreviewed']:,} labelled rows"
+    bound = f"(bound {rule['bound']:.2%} from {counts})"
+    if rule["threshold"] is None or math.isinf(rule["threshold"]):
+        return f"None of the {among} need review: {promise.format('of them')} {bound}."
+    share = write_percent(rule["review_share"])
+    return (
+        f"Review the {share} of {among} with {by} of at least {rule['threshold']:.4g}: "
+        f"{promise.format('of the rest')} {bound}."
+    )
+
+
+def describe_guarantee(sought: str = "brittle") -> str:
+    """Return what a review policy holds for."""
+    stress = " and for the declared stress" if sought == "brittle" else ""
+    return f"Holds for rows drawn like the labelled ones{stress}; it says nothing of other populations or failures."
