@@ -23,7 +23,7 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import Pipeline
 
-from fragility.auditing.auditor import audit
+from fragility.auditing.pipeline import audit
 from fragility.models import Model
 from fragility.protocol import Protocol
 from fragility.ranking import bootstrap_mean, paired_bootstrap

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from pipelines import fitted
 
-from fragility.auditing.auditor import audit, input_row_digests
+from fragility.auditing.auditor import input_row_digests
+from fragility.auditing.pipeline import audit
 from fragility.canonical import combine_digests, digest_bytes
 from fragility.certificates import MEASURED, Certificates, context_digest, derived_claims, manifest_text, row_digests
 from fragility.errors import ProtocolError

@@ -20,7 +20,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
-from fragility.auditing.auditor import audit
+from fragility.auditing.pipeline import audit
 from fragility.certificates import Certificates, Claims
 from fragility.errors import EngineError
 from fragility.models import Model
@@ -230,7 +230,7 @@ def test_rows_audited_in_parts_are_the_rows_audited_at_once(family: str, monkeyp
     case, protocol = fitted("credit_g", family, "transformed"), small(family, "transformed")
     ids = [f"case {i}" for i in range(60)]
     once = audit(case.model, case.X_test[:60], protocol, ids=ids)
-    monkeypatch.setattr("fragility.auditing.auditor.LEAST_PART_ROWS", 7)
+    monkeypatch.setattr("fragility.auditing.pipeline.LEAST_PART_ROWS", 7)
     seen: list[tuple[int, int]] = []
     parts = audit(case.model, case.X_test[:60], protocol, ids=ids, progress=lambda *done: seen.append(done))
     assert seen[-1] == (60, 60) and [done for done, _ in seen] == sorted(done for done, _ in seen)
@@ -244,7 +244,7 @@ def test_rows_audited_in_parts_are_the_rows_audited_at_once(family: str, monkeyp
 
 def test_what_fails_in_a_part_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     case = fitted("credit_g", "mlp", "transformed")
-    monkeypatch.setattr("fragility.auditing.auditor.LEAST_PART_ROWS", 7)
+    monkeypatch.setattr("fragility.auditing.pipeline.LEAST_PART_ROWS", 7)
     broken: list[bool] = []
 
     def fails_later(rows: pd.DataFrame) -> np.ndarray:

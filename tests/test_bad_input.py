@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import fragility.errors
-from fragility.auditing.auditor import audit
+from fragility.auditing.pipeline import audit
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.models import Model
 from fragility.models.loading import load_model

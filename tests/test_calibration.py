@@ -14,7 +14,7 @@ from scipy.optimize import minimize_scalar
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from fragility.auditing.auditor import audit
+from fragility.auditing.pipeline import audit
 from fragility.calibration import (
     ETAS,
     METHODS,

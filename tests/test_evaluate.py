@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fragility.auditing.auditor import audit
+from fragility.auditing.pipeline import audit
 from fragility.cli import evaluate as commands
 from fragility.errors import DataError, FragilityError, ModelError
 from fragility.protocol import Protocol, bind

@@ -19,7 +19,7 @@ from naive import Row, naive_certificate, naive_mean, naive_typical_category, na
 from pipelines import FAMILIES, Case, estimator, fitted, labels_for, nominal_names, raw_row_table, split
 from twins import Twin, assert_equal, remembered
 
-from fragility.auditing.auditor import audit
+from fragility.auditing.pipeline import audit
 from fragility.certificates import Certificates
 from fragility.models import Model
 from fragility.protocol import Protocol

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pipelines import fitted
 
-from fragility.auditing.auditor import audit
+from fragility.auditing.pipeline import audit
 from fragility.certificates import MEASURED, Certificates, Claims, Tolerance, derived_claims, manifest_text
 from fragility.errors import VerificationError
 from fragility.models import Model

@@ -21,7 +21,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from twins import Twin, assert_equal, remembered
 
-from fragility.auditing.auditor import audit
+from fragility.auditing.pipeline import audit
 from fragility.errors import EvidenceError
 from fragility.models import Model
 from fragility.protocol import Protocol

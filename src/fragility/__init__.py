@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from fragility.version import __version__
 
 if TYPE_CHECKING:
-    from fragility.auditing.auditor import audit
     from fragility.auditing.baselines import compare_baselines
     from fragility.auditing.files import audit_files
+    from fragility.auditing.pipeline import audit
     from fragility.bundled import load_credit_g
     from fragility.calibration import FragilityCalibratedClassifier, FragilityTemperature
     from fragility.certificates import BaselineComparison, Certificate, Certificates, StoredAudit, open_audit
@@ -96,7 +96,7 @@ _HOME = {
     "Stress": "stress",
     "Verification": "verification.verifying",
     "VerificationError": "errors",
-    "audit": "auditing.auditor",
+    "audit": "auditing.pipeline",
     "audit_files": "auditing.files",
     "choose_rate": "hardening.choice",
     "check_proof": "trust",

@@ -25,7 +25,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.utils.validation import check_is_fitted
 
 from fragility.arrays import Floats, Integers
-from fragility.auditing.auditor import audit
+from fragility.auditing.pipeline import audit
 from fragility.certificates import Certificates
 from fragility.errors import DataError, ModelError
 from fragility.evidence.rows import read_rows

@@ -22,8 +22,8 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from fragility.auditing.auditor import audit
 from fragility.auditing.baselines import compare_baselines
+from fragility.auditing.pipeline import audit
 from fragility.bundled import load_credit_g
 from fragility.canonical import digest_bytes
 from fragility.certificates import (

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from fragility.auditing.addresses import check_answers
+from fragility.auditing.parts import check_answers
 from fragility.errors import ClusterError
 
 

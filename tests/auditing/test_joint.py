@@ -126,14 +126,14 @@ def test_an_interrupted_block_goes_on_to_the_same_bytes_and_to_no_others(trees, 
     rows_of(trees, source)
     given = (trees.model, source, protocol)
     whole = audit_files(*given, tmp_path / "whole", rates=0.05, part_rows=PART)
-    finish = stream_module._Run._finish_part
+    write = stream_module.FolderSink.write
 
-    def fail_at_last(run, place, *given):
-        if place == 2:
+    def fail_at_last(sink, part):
+        if part.place == 2:
             raise OSError(28, "No space left on device")
-        return finish(run, place, *given)
+        return write(sink, part)
 
-    monkeypatch.setattr(stream_module._Run, "_finish_part", fail_at_last)
+    monkeypatch.setattr(stream_module.FolderSink, "write", fail_at_last)
     with pytest.raises(CertificateError, match="2 finished parts are kept"):
         audit_files(*given, tmp_path / "cut", rates=0.05, part_rows=PART)
     monkeypatch.undo()

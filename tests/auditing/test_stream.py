@@ -27,8 +27,7 @@ from pyarrow import fs as arrow_fs
 import fragility as fg
 from fragility import files
 from fragility.auditing import files as stream_module
-from fragility.auditing import journal as journal_module
-from fragility.auditing.batch import prepare
+from fragility.auditing.auditor import Auditor
 from fragility.certificates import PART_ROWS, WORK_FOLDER
 from fragility.errors import CertificateError, DataError, ModelError, VerificationError
 from fragility.libraries import library_versions
@@ -221,14 +220,14 @@ def test_a_batch_auditor_can_be_shipped(case, rows, protocol, certs) -> None:
     """Rows in any order and any batches, by an auditor that went through pickle: the same rows of the same table."""
     import pickle
 
-    auditor = pickle.loads(pickle.dumps(prepare(case.model, rows[:100], protocol)))
+    auditor = pickle.loads(pickle.dumps(Auditor.prepare(case.model, rows[:100], protocol)))
     shuffled = rows.sample(frac=1.0, random_state=1)
-    batches = [auditor.audit(shuffled[i : i + 70]) for i in range(0, 400, 70)]
+    batches = [auditor.certify(auditor.trace_part(shuffled[i : i + 70])) for i in range(0, 400, 70)]
     together = pa.concat_tables([batch.table for batch in batches]).sort_by("id")
     plain = certs.table.select(together.column_names)  # a batch alone does not know the most exposed rows of all
     assert together.equals(plain)
-    arrow = pa.RecordBatch.from_pandas(rows[:50])
-    assert auditor.audit(arrow).table.equals(plain.slice(0, 50))
+    arrow = pa.Table.from_pandas(rows[:50])
+    assert auditor.certify(auditor.trace_part(arrow)).table.equals(plain.slice(0, 50))
 
 
 # --- interruptions ------------------------------------------------------------------------------------------
@@ -317,7 +316,7 @@ def test_killed_at_twenty_moments_and_resumed_it_ends_with_the_same_bytes(tmp_pa
 
 def interrupted_after(parts: int, monkeypatch, error: BaseException | None = None) -> None:
     """Let so many parts be finished, then fail."""
-    write_part, count = journal_module.Journal.write, 0
+    write_part, count = stream_module.Journal.write, 0
 
     def failing(self, place, batch):
         nonlocal count
@@ -326,7 +325,7 @@ def interrupted_after(parts: int, monkeypatch, error: BaseException | None = Non
             raise error or KeyboardInterrupt
         return write_part(self, place, batch)
 
-    monkeypatch.setattr(journal_module.Journal, "write", failing)
+    monkeypatch.setattr(stream_module.Journal, "write", failing)
 
 
 def test_what_is_finished_is_kept_and_an_old_audit_stays_until_the_end(
@@ -364,9 +363,9 @@ def test_only_what_is_missing_is_made_again(case, protocol, table, tmp_path, mon
     flipped = next(work.glob("digests-00004*"))
     flipped.write_bytes(bytes([flipped.read_bytes()[0] ^ 1]) + flipped.read_bytes()[1:])  # one bit
     made = []
-    write_part = journal_module.Journal.write
+    write_part = stream_module.Journal.write
     monkeypatch.setattr(
-        journal_module.Journal, "write", lambda self, place, batch: made.append(place) or write_part(self, place, batch)
+        stream_module.Journal, "write", lambda self, place, batch: made.append(place) or write_part(self, place, batch)
     )
     audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50, resume=True)
     assert made == [1, 2, 3, 4, 5, 6, 7]
@@ -654,7 +653,7 @@ def test_an_audit_interrupted_in_its_report_is_not_made_again(case, rows, protoc
     made = content(tmp_path / "a")
     assert "report.html" not in made
     with monkeypatch.context() as patch:
-        patch.setattr(stream_module, "traced_part", interrupt)
+        patch.setattr(Auditor, "trace", interrupt)
         assert run(*words, "--resume").code == 0
         assert (tmp_path / "a" / "report.html").exists()
         assert {name: data for name, data in content(tmp_path / "a").items() if name in made} == made

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import fitted
 
-from fragility.auditing.auditor import audit
+from fragility.auditing.pipeline import audit
 from fragility.canonical import combine_digests
 from fragility.certificates import (
     CLAIM,

@@ -19,7 +19,7 @@ import pytest
 from pipelines import fitted
 
 from fragility import files
-from fragility.auditing.auditor import audit
+from fragility.auditing.pipeline import audit
 from fragility.certificates import Certificates, check_writable_folder, encoded_part, manifest_text
 from fragility.certificates.folder import write_folder
 from fragility.certificates.parts import cut

@@ -43,7 +43,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVC
 
-from fragility.auditing.auditor import audit
+from fragility.auditing.pipeline import audit
 from fragility.libraries import family_of
 from fragility.models import Model
 from fragility.models.fingerprint import fingerprint

@@ -13,7 +13,7 @@ from sklearn.metrics import (
 )
 
 from fragility import ranking
-from fragility.auditing.auditor import audit
+from fragility.auditing.pipeline import audit
 from fragility.errors import DataError
 from fragility.protocol import Protocol
 from fragility.stress import Stress, label_brittle

@@ -6,7 +6,7 @@ import pipelines
 import pytest
 
 from fragility import ranking
-from fragility.auditing.auditor import audit
+from fragility.auditing.pipeline import audit
 from fragility.protocol import Protocol, bind
 
 

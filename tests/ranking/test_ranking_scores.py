@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import fragility
 from fragility import ranking
-from fragility.auditing.auditor import audit
+from fragility.auditing.pipeline import audit
 from fragility.protocol import Protocol, bind
 from fragility.stress import Stress, label_brittle
 

@@ -5,7 +5,7 @@ scores rows that are bound once, and it tries variants of formulas that a user h
 """
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
-from fragility.auditing.auditor import Auditor, certified, claims_from, input_row_digests
+from fragility.auditing.auditor import Auditor, TracedRows, claims_from, input_row_digests
 from fragility.calibration import scaled_probabilities
 from fragility.certificates import Claims
 from fragility.engines.blackbox import ENGINE as BLACKBOX
@@ -80,6 +80,7 @@ __all__ = [
     "PairedDifference",
     "ReviewRule",
     "RowStates",
+    "TracedRows",
     "aurc",
     "auroc",
     "better_direction",
@@ -88,7 +89,6 @@ __all__ = [
     "brier_score",
     "capture_at",
     "certificate_scores",
-    "certified",
     "choose_native",
     "claims_from",
     "clipped_probabilities",

@@ -1,37 +1,40 @@
-"""audit: a model, rows and a protocol in; certificates out."""
+"""An Auditor: a model and a protocol made ready once, for any number of rows.
+
+An auditor can be pickled: a worker process receives the model, its fingerprint, the engine and the protocol with it and
+repeats none of the decisions. A row's certificate does not depend on the rows it is audited with.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
-from fragility.auditing.lattice import declare_lattice, lattice_of_rows, search_most_exposed
-from fragility.canonical import Texts, combine_digests, row_digests
+from fragility.auditing.lattice import declare_lattice, lattice_of_rows
+from fragility.canonical import Texts, row_digests
 from fragility.certificates import (
     CLAIM,
+    EXTENTS,
     FORMAT,
     LIMITS,
-    PART_ROWS,
     AuditedModel,
     AuditedRows,
-    Certificates,
     Claims,
     EngineUse,
     Extent,
+    LatticeClaims,
+    LatticeDeclaration,
     Manifest,
     Tolerance,
     context_digest,
     derived_claims,
-    most_exposed,
+    lattice_context,
     table_of,
+    with_block,
 )
 from fragility.certificates import row_digests as claim_digests
 from fragility.engines.blackbox import ENGINE as BLACKBOX
@@ -39,185 +42,48 @@ from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import NativeEngine, choose_native
 from fragility.engines.doubts import trace_checked
 from fragility.engines.trace import HandedOver, Progress, Trace
-from fragility.errors import Advice, EngineError, ModelError
+from fragility.errors import Advice, DataError, EngineError, ModelError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.rows import Rows
 from fragility.libraries import library_versions
-from fragility.merkle import hashed_leaves
 from fragility.models import Model
-from fragility.progress import progress_bar
 from fragility.protocol import Protocol, bind
 
-LEAST_PART_ROWS = 8192
-PARTS_AT_LEAST = 8  # of large audits
+
+class TracedRows(NamedTuple):
+    """Rows, what the engine observed of them, and their lattice block if it is searched for every row."""
+
+    rows: EvidenceRows
+    trace: Trace
+    block: LatticeClaims | None = None
 
 
-def audit(
-    model: Any,
-    X: Any,
-    protocol: Protocol,
-    *,
-    ids: Any = None,
-    engine: str = "auto",
-    byte_budget: int = DEFAULT_BYTE_BUDGET,
-    progress: bool | Progress | None = None,
-    lattice: bool | None = None,
-    rates: Any = None,
-) -> Certificates:
-    """Return one certificate for each row of ``X`` under ``protocol``.
+@dataclass(frozen=True, eq=False)
+class CertifiedPart:
+    """The certificates of some rows, and what the manifest needs to know of them."""
 
-    Parameters
-    ----------
-    model : estimator, pipeline, booster or Model
-        The fitted classifier; whatever :meth:`Model.wrap` takes.
-    X : array or table of shape (n, d)
-        The raw rows, as the model takes them.
-    protocol : Protocol
-        What is removed and degraded, and how the result is read.
-    ids : sequence, optional
-        One distinct id a row; by default the index of a pandas frame, else 0, 1, ...
-    engine : str, default="auto"
-        ``auto`` takes a native engine where the model is one it knows exactly, else the black box.
-    byte_budget : int, default=256 MiB
-        Bound on the stressed rows held in memory at a time; it changes nothing in the result.
-    progress : bool or callable, optional
-        A bar on the terminal (the default if there is one), or a function (rows done, rows in all).
-    lattice : bool, optional
-        Whose smallest failing set to search, as :func:`find_failing_sets` does: True for every row, exactly for tree
-        ensembles and linear models, elsewhere by asking the model for up to 10,000 states per row; False for none. By
-        default the 1,000 most exposed confident rows of tree ensembles and linear models are searched, and the others
-        say ``not searched``.
-    rates : float, mapping or Outages, optional
-        How often evidence fails, as in :func:`failure_probability`: also say how likely each decision is lost. Implies
-        ``lattice``.
-
-    Returns
-    -------
-    Certificates
-        One certificate a row, in the order of ``X``.
-
-    Raises
-    ------
-    FragilityError
-        The model, the rows and the protocol do not belong together, or the model contradicts itself.
-
-    See Also
-    --------
-    Protocol.fit : Declare the protocol.
-    verify : Recompute what an audit claims.
-    find_failing_sets : The search behind ``lattice``, with all its options.
-    failure_probability : What ``rates`` adds, and what each field has to do with it.
-
-    Examples
-    --------
-    >>> import fragility as fg
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from sklearn.preprocessing import StandardScaler
-    >>> X, y = fg.load_credit_g()
-    >>> X = X.select_dtypes("number")
-    >>> model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[:700], y[:700])
-    >>> protocol = fg.Protocol.fit(model, X[:700], depth=5)
-    >>> certs = fg.audit(model, X[700:], protocol)
-    >>> len(certs), certs[0].path[:2]
-    (300, ('duration', 'credit_amount'))
-    """
-    rows = bind(Model.wrap(model), X, protocol, ids)
-    auditor = Auditor.of(rows, protocol, engine, byte_budget)
-    with progress_bar("auditing", progress) as report:
-        certs = _certified_in_parts(auditor, rows, report)
-    declared = declare_lattice(rows, protocol, engine, rates, lattice)
-    if declared is None:
-        return certs
-    if declared.most_exposed is None:
-        return certs.with_lattice(lattice_of_rows(rows, protocol, declared, byte_budget, progress), declared)
-    chosen = rows.take(most_exposed(certs.table, declared.most_exposed).tolist())
-    found = search_most_exposed(chosen, protocol, declared, byte_budget)
-    return certs if found is None else certs.with_lattice(found, declared)
-
-
-def _certified_in_parts(auditor: Auditor, rows: EvidenceRows, report: Progress | None) -> Certificates:
-    """Return the certificates of all rows: while some are traced, the input and the rows traced before are hashed."""
-    context, size = auditor.context, _part_size(len(rows))
-    parts = [rows.between(start, start + size) for start in range(0, len(rows), size)]
-    with _one_thread_beside() as beside:
-        inputs = [beside.submit(input_row_digests, part) for part in parts]
-        input_digest = beside.submit(_combined_later, inputs)
-        made: list[Future[tuple[CertifiedPart, bytes]]] = []
-        for place, part in enumerate(parts):
-            trace = auditor.trace(part, _counting_from(place * size, len(rows), report))
-            made.append(beside.submit(_certified_beside, trace, part, auditor.protocol, context))
-    return _bound_together([part.result() for part in made], auditor, input_digest.result())
-
-
-@contextmanager
-def _one_thread_beside() -> Iterator[ThreadPoolExecutor]:
-    """Give a thread beside this one, and wait for its work; where something fails here, what waits is left undone."""
-    with ThreadPoolExecutor(1) as beside:
-        try:
-            yield beside
-        except BaseException:
-            beside.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _certified_beside(
-    trace: Trace, rows: EvidenceRows, protocol: Protocol, context: bytes
-) -> tuple[CertifiedPart, bytes]:
-    """Return the certificates of a part, and its leaves of the tree over all rows."""
-    part = certified(trace, rows, protocol, context)
-    return part, hashed_leaves(part.digests)
-
-
-def _combined_later(digests: Sequence[Future[list[bytes]]]) -> str:
-    return combine_digests(chain.from_iterable(part.result() for part in digests))
-
-
-def _part_size(n: int) -> int:
-    """Return how many rows are traced before another thread goes on with them: so few that little is left at last."""
-    return min(PART_ROWS, max(LEAST_PART_ROWS, -(-n // PARTS_AT_LEAST)))
-
-
-def _bound_together(made: Sequence[tuple[CertifiedPart, bytes]], auditor: Auditor, input_digest: str) -> Certificates:
-    """Return the certificates of all parts, with the digest over all of them."""
-    parts, leaves = [part for part, _ in made], b"".join(hashed for _, hashed in made)
-    table = pa.concat_tables([part.table for part in parts])
-    root, n = combine_digests(chain.from_iterable(part.digests for part in parts), leaves), len(table)
-    evaluations = sum(part.evaluations for part in parts)
-    handed_over = HandedOver.joined(part.handed_over for part in parts)
-    handed_over.warn(auditor.engine, n)
-    manifest = manifest_of(
-        auditor.model,
-        auditor.protocol,
-        auditor.engine,
-        evaluations,
-        handed_over.rows,
-        AuditedRows(input_digest, n),
-        root,
-    )
-    return Certificates(table, auditor.protocol, manifest)
-
-
-def _counting_from(start: int, total: int, report: Progress | None) -> Progress | None:
-    def further(done: int, _: int) -> None:
-        assert report is not None
-        report(start + done, total)
-
-    return None if report is None else further
+    table: pa.Table  # in the format's columns, digests included
+    digests: bytes  # of the claims, 32 bytes per row
+    lattice_digests: bytes  # of the lattice block, 32 bytes per row; empty without one
+    evaluations: int
+    handed_over: HandedOver
 
 
 @dataclass(frozen=True, eq=False)
 class Auditor:
     """A model and a protocol made ready once; rows are then audited part by part, whatever the parts.
 
-    What would otherwise be decided anew for each part, and could turn out differently, is decided on the first rows:
-    how the model's output becomes probabilities, and which engine is used.
+    The first rows decide what could turn out differently for each part: how the model's output becomes probabilities,
+    and which engine is used.
     """
 
     model: Model  # as confirmed on the first rows
     protocol: Protocol
     native: NativeEngine | None  # None: the black box
     byte_budget: int = DEFAULT_BYTE_BUDGET
+    extent: Extent = "full"
+    lattice: LatticeDeclaration | None = None  # how the lattice block is searched; None: there is no block
+    other_baselines: bool = False  # whether the finding is computed again under other baselines
 
     @classmethod
     def of(
@@ -225,6 +91,36 @@ class Auditor:
     ) -> Auditor:
         """Return an auditor made ready on the first of the rows to audit."""
         return cls(rows.model, protocol, choose_native(rows, protocol, engine, byte_budget), byte_budget)
+
+    @classmethod
+    def prepare(
+        cls,
+        model: Any,
+        X: Any,
+        protocol: Protocol,
+        *,
+        ids: Sequence[Any] | None = None,
+        engine: str = "auto",
+        claims: Extent = "full",
+        byte_budget: int = DEFAULT_BYTE_BUDGET,
+        lattice: bool | None = None,
+        rates: Any = None,
+        other_baselines: bool = False,
+    ) -> Auditor:
+        """Return an auditor of parts, made ready on ``X``, the first rows to audit.
+
+        Every audit of the same rows must be made ready on the same first rows (some dozens are enough), since they
+        decide which engine is used.
+        """
+        if claims not in EXTENTS:
+            raise DataError(f"claims must be one of {', '.join(EXTENTS)}, got {claims!r}")
+        rows = bind(Model.wrap(model), X, protocol, ids)
+        return replace(
+            cls.of(rows, protocol, engine, byte_budget),
+            extent=claims,
+            lattice=declare_lattice(rows, protocol, engine, rates, lattice),
+            other_baselines=other_baselines and bool(protocol.alternatives),
+        )
 
     @property
     def context(self) -> bytes:
@@ -253,30 +149,63 @@ class Auditor:
         return rows
 
     def trace(self, rows: EvidenceRows, progress: Progress | None = None) -> Trace:
-        """Return the trace of rows bound to this model and protocol; a native engine is believed row by row."""
+        """Return the trace of rows bound to this model and protocol; a native engine's answers are checked per row."""
         if self.native is None:
             return trace_blackbox(rows, self.protocol, byte_budget=self.byte_budget, progress=progress)
         return trace_checked(self.native, rows, self.protocol, self.byte_budget, progress)
 
+    def trace_part(self, X: Any, ids: Sequence[Any] | None = None) -> TracedRows:
+        """Return what is observed of raw rows: the first half of their audit, which uses every core."""
+        rows = self.bind(X, ids)
+        trace = self.trace(rows)
+        if self.lattice is None or self.lattice.is_partial:
+            return TracedRows(rows, trace)
+        return TracedRows(rows, trace, lattice_of_rows(rows, self.protocol, self.lattice, self.byte_budget))
 
-@dataclass(frozen=True, eq=False)
-class CertifiedPart:
-    """The certificates of some rows, and what the manifest needs to know of them."""
+    def certify(self, traced: TracedRows) -> CertifiedPart:
+        """Return the certificates of traced rows: the second half, which asks no model and may run in a thread."""
+        rows, trace, block = traced
+        claims = claims_from(trace, rows, self.protocol)
+        digests = claim_digests(claims, self.context, self.protocol.resolution)
+        table = table_of(claims, digests, self.protocol, self.model.classes, extent=self.extent)
+        block_digests: list[bytes] = []
+        if block is not None:
+            table, block_digests = self.add_block(table, block)
+        handed_over = HandedOver.of(trace, rows.ids)
+        return CertifiedPart(table, b"".join(digests), b"".join(block_digests), trace.evaluations, handed_over)
 
-    table: pa.Table  # in the format's columns, digests included
-    digests: list[bytes]  # of each row's claims
-    evaluations: int
-    handed_over: HandedOver
+    def add_block(self, table: pa.Table, block: LatticeClaims) -> tuple[pa.Table, list[bytes]]:
+        """Return a table of ids with the columns of a lattice block, and the digest of each row's block."""
+        assert self.lattice is not None
+        model = self.model
+        context = lattice_context(self.protocol.digest, model.fingerprint, model.classes, self.lattice)
+        return with_block(table, block, self.lattice, context, self.protocol)
 
-
-def certified(
-    trace: Trace, rows: EvidenceRows, protocol: Protocol, context: bytes, extent: Extent = "full"
-) -> CertifiedPart:
-    """Return the certificates of traced rows: no model is asked, so it can run beside the next rows' trace."""
-    claims = claims_from(trace, rows, protocol)
-    digests = claim_digests(claims, context, protocol.resolution)
-    table = table_of(claims, digests, protocol, rows.model.classes, extent=extent)
-    return CertifiedPart(table, digests, trace.evaluations, HandedOver.of(trace, rows.ids))
+    def manifest(self, rows: AuditedRows, root_digest: str, evaluations: int, handed_over: int) -> Manifest:
+        """Return the manifest of an audit; handed_over: rows for which the model was asked instead of the engine."""
+        model, protocol = self.model, self.protocol
+        return Manifest(
+            format=FORMAT,
+            claim=CLAIM,
+            limits=LIMITS,
+            protocol_digest=protocol.digest,
+            training_digest=protocol.training_digest,
+            model=AuditedModel(
+                model.kind, model.fingerprint, tuple(model.classes), model.link, tuple(model.fingerprint_partial)
+            ),
+            input=rows,
+            engine=EngineUse(
+                name=self.engine,
+                evaluations=evaluations,
+                paper_evaluations=rows.rows * protocol.states_per_row,
+                blackbox_rows=rows.rows if self.engine == BLACKBOX else handed_over,
+            ),
+            tolerance=Tolerance.of(protocol),
+            versions=library_versions(),
+            rows=rows.rows,
+            root_digest=root_digest,
+            claims=self.extent,
+        )
 
 
 def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
@@ -302,42 +231,7 @@ def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
     )
 
 
-def manifest_of(
-    model: Model,
-    protocol: Protocol,
-    engine: str,
-    evaluations: int,
-    handed_over: int,
-    rows: AuditedRows,
-    root_digest: str,
-    extent: Extent = "full",
-) -> Manifest:
-    """Return the manifest of an audit; handed_over: rows for which the model was asked instead of a native engine."""
-    return Manifest(
-        format=FORMAT,
-        claim=CLAIM,
-        limits=LIMITS,
-        protocol_digest=protocol.digest,
-        training_digest=protocol.training_digest,
-        model=AuditedModel(
-            model.kind, model.fingerprint, tuple(model.classes), model.link, tuple(model.fingerprint_partial)
-        ),
-        input=rows,
-        engine=EngineUse(
-            name=engine,
-            evaluations=evaluations,
-            paper_evaluations=rows.rows * protocol.states_per_row,
-            blackbox_rows=rows.rows if engine == BLACKBOX else handed_over,
-        ),
-        tolerance=Tolerance.of(protocol),
-        versions=library_versions(),
-        rows=rows.rows,
-        root_digest=root_digest,
-        claims=extent,
-    )
-
-
 def input_row_digests(rows: EvidenceRows | Rows) -> list[bytes]:
-    """Return one digest a row over its id and raw columns."""
+    """Return one digest per row over its id and raw columns."""
     source = rows.source if isinstance(rows, EvidenceRows) else rows
     return row_digests({**source.columns(), "id\x00": Texts(map(str, source.ids))})

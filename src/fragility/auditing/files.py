@@ -1,53 +1,97 @@
 """audit_files: rows in files in, certificates in a folder out, in memory that does not depend on how many there are.
 
-Three things happen at the same time: the next part is read, a part is computed on all cores, and the part before it is
-hashed, encoded and written. A part is finished when its journal says so; the manifest, written last, makes all of them
-the audit of the folder.
+A part is finished when its journal says so; the manifest, written last, makes all parts the audit of the folder. The
+journal is a hidden folder in the audit's own folder until then, so that an interruption costs one part at most:
+
+    run.json                             what is audited, by what: the key that a resumed run must have
+    certificates-00007-<digest>.parquet  a finished part
+    digests-00007.bin                    the digests of its rows: of claims, of input, of the lattice block
+    part-00007.json                      written last: the part is finished
+
+Each file appears whole or not at all.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+import shutil
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import fs as arrow_fs
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
-from fragility.auditing.auditor import manifest_of
-from fragility.auditing.batch import BatchAuditor, TracedBatch, prepare
-from fragility.auditing.journal import RESUME, EncodedPart, Journal, PartRecord, packed_digest
-from fragility.auditing.keeping import KEPT_CLAIMS, Keeper, KeptRows
-from fragility.auditing.making import (
+from fragility.auditing.auditor import Auditor, TracedRows
+from fragility.auditing.baselines import compare_if_possible, stated_claims
+from fragility.auditing.lattice import no_lattice, search_most_exposed
+from fragility.auditing.parts import (
     FIRST_ROWS,
-    Collector,
-    InHand,
+    KEPT_CLAIMS,
+    Choice,
+    Failure,
+    Keeper,
+    MadePart,
     PartMaker,
+    PartRecord,
     Span,
     Task,
     Workers,
-    check_unchanged,
-    finish_audit,
     input_digests_of,
-    placing_errors,
-    rows_to_keep,
-    traced_part,
+    name_rows_in_errors,
+    packed_digest,
 )
+from fragility.auditing.pipeline import run_pipeline
 from fragility.canonical import digest_bytes
-from fragility.certificates import PART_ROWS, AuditedRows, Extent, StoredAudit, read_protocol_signature, writing_into
-from fragility.engines.trace import Progress
-from fragility.errors import CertificateError, DataError, FragilityError
-from fragility.ids import SeenIds
+from fragility.certificates import (
+    PART_ROWS,
+    WORK_FOLDER,
+    AuditedRows,
+    BaselineComparison,
+    ComparedBaselines,
+    Extent,
+    LatticeClaims,
+    StoredAudit,
+    commit,
+    part_name,
+    read_protocol_signature,
+    remove_unnamed,
+    writing_into,
+)
+from fragility.certificates.manifest import place_text
+from fragility.certificates.parts import read_columns
+from fragility.engines.trace import HandedOver, Progress
+from fragility.errors import Advice, CertificateError, DataError, FragilityError
+from fragility.files import AUDIT_FILE, force_to_disk, parse_json, sweep_parts, write_bytes
+from fragility.ids import KEY_BYTES, SeenIds
 from fragility.libraries import library_versions
 from fragility.merkle import DIGEST_BYTES
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
 from fragility.tables import CsvFormat, RawPart, RowSource, open_source
 from fragility.verification.verifying import check_integrity
+
+RUN_FILE = "run.json"
+RESUME = Advice("resume=True", "--resume")
+WORDS = {
+    "model": "another model",
+    "protocol": "another protocol",
+    "engine": "another engine",
+    "probabilities": "another way to the model's probabilities",
+    "versions": "other versions of the libraries",
+    "part_rows": "parts of another size",
+    "claims": "another extent of claims",
+    "lattice": "another lattice block, or other rates of failure",
+    "other_baselines": "another choice about other baselines",
+    "columns": "other id, label or row options",
+    "input": "other input files",
+}
 
 
 def audit_files(
@@ -102,7 +146,7 @@ def audit_files(
     resume : bool, default=False
         Go on with an audit that was interrupted. Model, protocol, options and input must be those it was begun with.
     claims : {"full", "summary"}, default="full"
-        ``summary`` leaves out the lists with one entry a step, severity or group: scores only, in a fraction of the
+        ``summary`` leaves out the lists with one entry per step, severity or group: scores only, in a fraction of the
         space. Row digests are those of the full audit.
     engine : str, default="auto"
         As in :func:`audit`.
@@ -165,20 +209,23 @@ def audit_files(
     """
     if part_rows < 1:
         raise DataError(f"part_rows must be at least 1, got {part_rows}")
+    chosen = slice(None) if rows is None else rows
+    if any(bound is not None and bound < 0 for bound in (chosen.start, chosen.stop)) or chosen.step not in (None, 1):
+        raise DataError(f"rows of files are counted forward, one by one; got {rows}")
     envelope = None if protocol_signature is None else read_protocol_signature(protocol_signature, protocol.digest)
     found = open_source(
         source,
         fields=protocol.fields,
         id_column=id_column,
         target=target,
-        rows=_forward(rows),
+        rows=chosen,
         csv=csv,
         filesystem=filesystem,
         drop=drop,
     )
     first = found.head(FIRST_ROWS)
-    with placing_errors(found, first, protocol):
-        ready = prepare(
+    with name_rows_in_errors(found, first, protocol):
+        auditor = Auditor.prepare(
             model,
             first.frame,
             protocol,
@@ -190,185 +237,348 @@ def audit_files(
             rates=rates,
             other_baselines=other_baselines,
         )
-    with writing_into(out, patience=0.0) as (target_folder, alone), progress_bar("auditing", progress) as report:
-        run = _Run(found, ready, Journal(target_folder), part_rows, report)
-        if resume and run.is_finished(envelope):
+    with writing_into(out, patience=0.0) as (folder, alone), progress_bar("auditing", progress) as report:
+        journal, maker = Journal(folder), PartMaker(auditor, found)
+        if resume and not journal.finished_count() and _is_finished(folder, auditor, found, part_rows, envelope):
             return StoredAudit(out)
-        run.journal.begin(run.key(), resume=resume)
+        journal.begin(_run_key(auditor, found, part_rows), resume=resume)
+        sink = FolderSink(auditor, journal, found.count or 0, report)
+        tasks = _list_tasks(auditor, found, journal, part_rows, by_workers=workers is not None)
+
+        def finish(task: Task, traced: TracedRows | None) -> int:
+            return sink.write(maker.finish(task, traced))
+
         try:
             if workers is None:
-                run.work()
+                sink.count_rows(run_pipeline(tasks, maker.trace, finish))
             else:
-                run.work_on(workers)
-            run.seen = SeenIds()  # no longer needed, and the digests are
-            finish_audit(run.journal, ready, run.records, run.keeper, alone, envelope)
+                sink.count_rows(sink.write(part) for part in workers.made(maker, tasks))
+            sink.commit(alone, envelope)
         except (OSError, FragilityError) as error:
-            raise _with_hint(error, run) from error
+            kept = journal.finished_count()
+            if not kept:
+                raise
+            if isinstance(error, OSError):
+                error = CertificateError(f"cannot write the certificates to {folder}: {error.strerror or error}")
+            raise type(error)(error, f" ({kept} finished parts are kept; go on with ", RESUME, ")") from error
         finally:
-            run.journal.discard_if_empty()
+            journal.discard_if_empty()
     return StoredAudit(out)
 
 
-def _forward(rows: slice | None) -> slice:
-    if rows is None:
-        return slice(None)
-    if any(bound is not None and bound < 0 for bound in (rows.start, rows.stop)) or rows.step not in (None, 1):
-        raise DataError(f"rows of files are counted forward, one by one; got {rows}")
-    return rows
+def _list_tasks(
+    auditor: Auditor, source: RowSource, journal: Journal, part_rows: int, *, by_workers: bool
+) -> Iterator[Task]:
+    """Yield the parts of the input; workers read Parquet files themselves, other files can only be read in order."""
+    total, keeps = source.count, bool(Choice.of(auditor))
+    parts: Iterator[RawPart | Span] = source.parts(part_rows)
+    if by_workers and total is not None:
+        parts = (Span(start, min(part_rows, total - start)) for start in range(0, total, part_rows))
+    for place, part in enumerate(parts):
+        known = journal.record(place)
+        yield Task(place, part, known, journal.read_claims(known, KEPT_CLAIMS) if known and keeps else None)
 
 
-def _with_hint(error: OSError | FragilityError, run: _Run) -> Exception:
-    """Return the error, and what is not lost."""
-    kept = run.journal.finished_count()
-    if not kept:
-        return error
-    if isinstance(error, OSError):
-        error = CertificateError(f"cannot write the certificates to {run.journal.target}: {error.strerror or error}")
-    return type(error)(error, f" ({kept} finished parts are kept; go on with ", RESUME, ")")
+def _run_key(auditor: Auditor, source: RowSource, part_rows: int) -> dict[str, Any]:
+    """Return what must be the same in a run that continues the parts of this one."""
+    csv = source.csv
+    return {
+        "model": auditor.model.fingerprint,
+        "protocol": auditor.protocol.digest,
+        "engine": auditor.engine,
+        "probabilities": auditor.model.link,
+        "versions": library_versions(),
+        "part_rows": part_rows,
+        "claims": auditor.extent,
+        "lattice": None if auditor.lattice is None else auditor.lattice.to_dict(),
+        "other_baselines": auditor.other_baselines,
+        "columns": [
+            *(source.id_column, source.target, source.chosen.start, source.chosen.stop),
+            *(csv.separator, csv.encoding, csv.decimal, *source.drop),
+        ],
+        "input": [[file.name, file.size] for file in source.files],
+    }
+
+
+def _is_finished(folder: Path, auditor: Auditor, source: RowSource, part_rows: int, envelope: bytes | None) -> bool:
+    """Return whether the folder holds this very audit, whole: it was interrupted after its end, in its report."""
+    if not all(check.passed for check in check_integrity(folder)):
+        return False
+    found = StoredAudit(folder)
+    said = found.manifest
+    if (
+        found.extent != auditor.extent
+        or said.lattice != auditor.lattice
+        or (found.baselines is not None) != auditor.other_baselines
+        or said.protocol_signature != (None if envelope is None else digest_bytes(envelope))
+        or len(found.part_names) != math.ceil(len(found) / part_rows)
+    ):
+        return False
+    digests = b"".join(input_digests_of(auditor, part) for part in source.parts(part_rows))
+    rows = AuditedRows(packed_digest(digests), len(digests) // DIGEST_BYTES)
+    own = auditor.manifest(rows, said.root_digest, said.engine.evaluations, said.engine.blackbox_rows)
+    return own == replace(said, lattice=None, lattice_root_digest=None, baselines=None, protocol_signature=None)
+
+
+# --- the sink of parts --------------------------------------------------------------------------------------
 
 
 @dataclass
-class _Run:
-    """One audit of files while it is made."""
+class FolderSink:
+    """Writes parts to the journal of a folder as they come, in any order, and makes them its audit in the end."""
 
-    source: RowSource
-    auditor: BatchAuditor
+    auditor: Auditor
     journal: Journal
-    part_rows: int
+    total: int  # rows; 0 if not known
     report: Report | None
-    records: list[PartRecord] = field(default_factory=list)
+    records: dict[int, PartRecord] = field(default_factory=dict)
     seen: SeenIds = field(default_factory=SeenIds)
-    rows_done: int = 0
 
     def __post_init__(self) -> None:
-        self.keeper = Keeper(self.auditor.choice)
+        self.keeper = Keeper(Choice.of(self.auditor))
 
-    def key(self) -> dict[str, Any]:
-        """Return what must be the same in a run that goes on with the parts of this one."""
-        source, model = self.source, self.auditor.model
-        csv = source.csv
-        return {
-            "model": model.fingerprint,
-            "protocol": self.auditor.protocol.digest,
-            "engine": self.auditor.engine,
-            "probabilities": model.link,
-            "versions": library_versions(),
-            "part_rows": self.part_rows,
-            "claims": self.auditor.extent,
-            "lattice": None if self.auditor.lattice is None else self.auditor.lattice.to_dict(),
-            "other_baselines": self.auditor.other_baselines,
-            "columns": [
-                *(source.id_column, source.target, source.chosen.start, source.chosen.stop),
-                *(csv.separator, csv.encoding, csv.decimal, *source.drop),
-            ],
-            "input": [[file.name, file.size] for file in source.files],
-        }
-
-    def is_finished(self, envelope: bytes | None) -> bool:
-        """Return whether the folder holds this very audit, whole: it was interrupted after its end, in its report."""
-        folder = self.journal.target
-        if self.journal.finished_count() or not all(check.passed for check in check_integrity(folder)):
-            return False
-        found, auditor = StoredAudit(folder), self.auditor
-        said = found.manifest
-        if (
-            found.extent != auditor.extent
-            or said.lattice != auditor.lattice
-            or (found.baselines is not None) != auditor.other_baselines
-            or said.protocol_signature != (None if envelope is None else digest_bytes(envelope))
-            or len(found.part_names) != math.ceil(len(found) / self.part_rows)
-        ):
-            return False
-        digests = [input_digests_of(auditor, part) for part in self.source.parts(self.part_rows)]
-        packed, rows = bytearray(b"".join(digests)), sum(map(len, digests)) // DIGEST_BYTES
-        own = manifest_of(
-            auditor.model,
-            auditor.protocol,
-            auditor.engine,
-            said.engine.evaluations,
-            said.engine.blackbox_rows,
-            AuditedRows(packed_digest(packed), rows),
-            said.root_digest,
-            said.claims,
-        )
-        return own == replace(said, lattice=None, lattice_root_digest=None, baselines=None, protocol_signature=None)
-
-    # --- making ---------------------------------------------------------------------------------------------
-
-    def work(self) -> None:
-        """Make every part that is not finished yet."""
-        with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as finisher:
-            parts = self._known_rows()
-            upcoming: Future[Any] = reader.submit(next, parts, None)
-            finishing: Future[tuple[PartRecord, KeptRows | None]] | None = None
-            place = 0
-            while (given := upcoming.result()) is not None:
-                upcoming = reader.submit(next, parts, None)
-                part, known = given
-                if known is not None:
-                    self._wait(finishing)
-                    finishing = None
-                    self._note(known, rows_to_keep(self.auditor, part, self._claims_of(known)))
-                else:
-                    traced = traced_part(self.auditor, part, self.source)
-                    self._wait(finishing)
-                    finishing = finisher.submit(self._finish_part, place, traced, part)
-                    del traced  # whoever finishes it lets go of it before the next one is made
-                place += 1
-            self._wait(finishing)
-
-    def _known_rows(self) -> Iterator[tuple[RawPart, PartRecord | None]]:
-        """Return the parts of the input, and what is finished of them; refuse an input that has changed."""
-        for place, part in enumerate(self.source.parts(self.part_rows)):
-            if not part.numbered:
-                self._check_distinct(part)
-            known = self.journal.record(place)
-            if known is not None:
-                digest = packed_digest(bytearray(input_digests_of(self.auditor, part)))
-                check_unchanged(known, digest, part.start, self.journal)
-            yield part, known
-
-    def _check_distinct(self, part: RawPart) -> None:
-        twice = self.seen.add(part.ids)
-        if twice is not None:
+    def write(self, made: MadePart | Failure) -> int:
+        """Write a part; return its number of rows, 0 if it came before. The error of a worker ends the audit."""
+        if isinstance(made, Failure):
+            raise made.error
+        if made.place in self.records:
+            return 0
+        known = made.known
+        if known is not None and known.input_digest != made.input_digest:
             raise DataError(
-                f"ids must be distinct, {twice!r} appears twice among the first {part.start + len(part)} rows"
+                f"the input has changed since the audit was interrupted: its rows {made.start} to "
+                f"{made.start + known.rows - 1} are others; restore it, or remove {self.journal.folder} to begin anew"
             )
+        twice = self.seen.add_keys(np.frombuffer(made.id_keys, dtype=f"S{KEY_BYTES}")) if made.id_keys else None
+        if twice is not None:
+            data = made.data if known is None else self.journal.read_part(known)
+            own_id = read_columns(data, ["id"]).column("id")[twice].as_py()
+            raise DataError(f"ids must be distinct, {own_id!r} appears twice")
+        record = known or self.journal.write(made.place, made)
+        self.records[made.place] = record
+        self.keeper.add(made.place, made.kept)
+        return record.rows
 
-    def _claims_of(self, known: PartRecord) -> pa.Table | None:
-        return self.journal.claims(known, KEPT_CLAIMS) if self.auditor.choice else None
+    def count_rows(self, written: Generator[int, None, None]) -> None:
+        """Write all parts and report the rows done."""
+        done = 0
+        with closing(written):
+            for rows in written:
+                done += rows
+                if rows and self.report is not None:
+                    self.report(done, self.total)
 
-    def _finish_part(self, place: int, traced: TracedBatch, part: RawPart) -> tuple[PartRecord, KeptRows | None]:
-        batch = self.auditor.certify(traced)
-        return self.journal.write(place, EncodedPart.of(batch)), rows_to_keep(self.auditor, part, batch.table)
+    def commit(self, alone: bool, envelope: bytes | None = None) -> None:
+        """Examine the rows that were kept, bind the parts together and make them the folder's audit.
 
-    def _wait(self, finishing: Future[tuple[PartRecord, KeptRows | None]] | None) -> None:
-        if finishing is not None:
-            self._note(*finishing.result())
+        envelope: the signature of the protocol.
+        """
+        self.seen = SeenIds()  # no longer needed, and all digests are read now
+        auditor, journal = self.auditor, self.journal
+        records = [self.records[place] for place in range(len(self.records))]
+        root, input_digest, *lattice_root = journal.roots(records)
+        declared, searched, compared = auditor.lattice, self._search_exposed(), self._compare_baselines()
+        beside: dict[str, pa.Table] = {}
+        if declared is not None and declared.is_partial:
+            declared = None if searched is None else declared
+        if searched is not None:
+            beside["searched"], digests = searched
+            lattice_root = [packed_digest(digests)]
+        if compared is not None:
+            beside["baselines"] = compared.table
+        rows, evaluations = sum(record.rows for record in records), sum(record.evaluations for record in records)
+        handed_over = HandedOver.joined(record.handed_over for record in records)
+        handed_over.warn(auditor.engine, rows)
+        manifest = replace(
+            auditor.manifest(AuditedRows(input_digest, rows), root, evaluations, handed_over.rows),
+            lattice=declared,
+            lattice_root_digest=None if declared is None else lattice_root[0],
+            baselines=None if compared is None else ComparedBaselines(**compared.section()),
+            protocol_signature=None if envelope is None else digest_bytes(envelope),
+        )
+        commit(journal.target, journal.move_parts(records), auditor.protocol, manifest, envelope, beside)
+        journal.discard()
+        if alone:
+            remove_unnamed(journal.target)
 
-    def _note(self, record: PartRecord, kept: KeptRows | None) -> None:
-        self.keeper.add(len(self.records), kept)
-        self.records.append(record)
-        self.rows_done += record.rows
-        if self.report is not None:
-            self.report(self.rows_done, self.source.count or 0)
+    def _search_exposed(self) -> tuple[pa.Table, bytes] | None:
+        """Return the lattice block of the most exposed rows, the most exposed first, and its digests."""
+        auditor, declared, choice = self.auditor, self.auditor.lattice, self.keeper.choice
+        if declared is None or declared.most_exposed is None:
+            return None
+        tables, digests, claims = list[pa.Table](), list[bytes](), list[pa.Table]()
+        for rows in self.keeper.chosen(choice.exposed):
+            found: LatticeClaims | None = no_lattice(auditor.protocol)
+            if len(rows):
+                bound = auditor.bind(rows.frame, rows.ids)
+                found = search_most_exposed(bound, auditor.protocol, declared, auditor.byte_budget)
+            if found is None:
+                return None
+            table, own = auditor.add_block(rows.claims.select(["id"]), found)
+            tables.append(table)
+            digests += own
+            claims.append(rows.claims)
+        order = choice.exposed(pa.concat_tables(claims))
+        table = pa.concat_tables(tables).take(pa.array(order, type=pa.int64()))
+        return table, b"".join(digests[i] for i in order)
 
-    # --- making elsewhere -----------------------------------------------------------------------------------
+    def _compare_baselines(self) -> BaselineComparison | None:
+        """Return the confident rows under other baselines; None if there is nothing to compare."""
+        auditor, choice = self.auditor, self.keeper.choice
+        if not auditor.other_baselines:
+            return None
+        found, claims = list[BaselineComparison](), list[pa.Table]()
+        for rows in self.keeper.chosen(choice.to_compare):
+            if not len(rows):
+                return None
+            bound, own = auditor.bind(rows.frame, rows.ids), stated_claims(rows.claims)
+            compared = compare_if_possible(bound, auditor.protocol, own, auditor.engine, auditor.byte_budget)
+            if compared is None:
+                return None
+            found.append(compared)
+            claims.append(rows.claims)
+        order = pa.array(choice.to_compare(pa.concat_tables(claims)), type=pa.int64())
+        table = pa.concat_tables([one.table for one in found]).take(order).combine_chunks()
+        return BaselineComparison(table, found[0].baselines, auditor.protocol.depth)
 
-    def work_on(self, workers: Workers) -> None:
-        """Have workers make every part that is not finished yet."""
-        collector = Collector(self.auditor, self.journal, self.source.count or 0, self.report, self.keeper)
-        collector.take_all(workers.made(PartMaker(self.auditor, self.source), self._tasks()))
-        self.records = collector.in_order()
 
-    def _tasks(self) -> Iterator[Task]:
-        """Return the parts to make: Parquet files are read by who makes them, others can only be read in order."""
-        total, size = self.source.count, self.part_rows
-        rows: Iterator[Span | InHand]
-        if total is None:
-            rows = (InHand(part) for part in self.source.parts(size))
-        else:
-            rows = (Span(start, min(size, total - start)) for start in range(0, total, size))
-        for place, own in enumerate(rows):
-            known = self.journal.record(place)
-            yield Task(place, own, known, None if known is None else self._claims_of(known))
+def write_table_parts(
+    out: str | os.PathLike[str],
+    auditor: Auditor,
+    parts: Iterator[MadePart | Failure],
+    total: int,
+    progress: bool | Progress | None,
+) -> StoredAudit:
+    """Write the parts of a cluster's sorted table to a folder, and return the audit there."""
+    with writing_into(out, patience=0.0) as (folder, alone), progress_bar("auditing", progress) as report:
+        journal = Journal(folder)
+        journal.begin({}, resume=False)
+        try:
+            sink = FolderSink(auditor, journal, total, report)
+            sink.count_rows(sink.write(part) for part in parts)
+            sink.commit(alone)
+        except BaseException:
+            journal.discard()  # nobody could continue it: what the cluster held is gone
+            raise
+    return StoredAudit(out)
+
+
+# --- the journal --------------------------------------------------------------------------------------------
+
+
+class Journal:
+    """The finished parts of an audit, in a folder that only this process writes to."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.folder = target / WORK_FOLDER
+
+    def begin(self, key: Mapping[str, Any], *, resume: bool) -> None:
+        """Continue the run that was interrupted, or begin one; refuse what would lose or mix finished parts."""
+        finished = self.finished_count()
+        if finished and not resume:
+            raise CertificateError(
+                f"{self.target} holds an interrupted audit with {finished} finished parts; continue it with ",
+                RESUME,
+                f", or remove {self.folder} to begin anew",
+            )
+        if not finished:
+            self.discard()
+        begun = self._read_document(RUN_FILE) if finished else None
+        for name, words in WORDS.items() if finished else ():
+            if begun is None or begun.get(name) != json.loads(json.dumps(key[name])):
+                raise DataError(
+                    f"{self.target} holds an audit that was begun with {words}; resume it with what it was begun with, "
+                    f"or remove {self.folder} to begin anew"
+                )
+        self.folder.mkdir(exist_ok=True)
+        sweep_parts(self.folder)
+        write_bytes(self.folder / RUN_FILE, json.dumps(key, indent=1, sort_keys=True).encode())
+
+    def finished_count(self) -> int:
+        """Return how many parts are finished."""
+        with suppress(OSError):
+            return sum(name.startswith("part-") for name in os.listdir(self.folder))
+        return 0
+
+    def discard(self) -> None:
+        """Remove the journal and all finished parts in it."""
+        if self.folder.is_symlink():
+            raise CertificateError(f"{self.folder} is a link, not a folder of an audit; move it away")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def discard_if_empty(self) -> None:
+        """Remove the journal of a run that finished no part."""
+        if not self.finished_count():
+            self.discard()
+
+    def record(self, place: int) -> PartRecord | None:
+        """Return what is known of a finished part; None if it is not finished, or not as it was written."""
+        document = self._read_document(f"part-{place_text(place)}.json") or {}
+        try:
+            record = PartRecord(**{**document, "handed_over": HandedOver(*document["handed_over"])})
+            digests = self._digests_path(place).read_bytes()
+            whole = (
+                len(digests) == record.digests_each * DIGEST_BYTES * record.rows
+                and digest_bytes(digests) == record.digests_digest
+                and digest_bytes(self.read_part(record)) == record.digest
+            )
+        except (KeyError, TypeError, OSError):
+            return None
+        return record if whole else None
+
+    def write(self, place: int, part: MadePart) -> PartRecord:
+        """Write a finished part."""
+        record = PartRecord(
+            name=part_name(place, part.data),
+            digest=digest_bytes(part.data),
+            rows=part.rows,
+            evaluations=part.evaluations,
+            handed_over=part.handed_over,
+            input_digest=part.input_digest,
+            digests_each=len(part.digests) // DIGEST_BYTES // part.rows,
+            digests_digest=digest_bytes(part.digests),
+        )
+        write_bytes(self.folder / record.name, part.data, own=AUDIT_FILE)
+        write_bytes(self._digests_path(place), part.digests)
+        write_bytes(self.folder / f"part-{place_text(place)}.json", json.dumps(asdict(record)).encode())
+        return record
+
+    def read_part(self, record: PartRecord) -> bytes:
+        """Return the bytes of a finished part: here, or in its final place if the run was killed at its very end."""
+        here = self.folder / record.name
+        return (here if here.exists() else self.target / record.name).read_bytes()
+
+    def read_claims(self, record: PartRecord, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of a finished part."""
+        return read_columns(self.read_part(record), columns).select(list(columns))
+
+    def roots(self, records: list[PartRecord]) -> list[str]:
+        """Return the root digests over all parts: of claims, of input, and of the lattice block if there is one."""
+        found = []
+        for which in range(records[0].digests_each):
+            together = bytearray()
+            for place, record in enumerate(records):
+                size = DIGEST_BYTES * record.rows
+                together += self._digests_path(place).read_bytes()[which * size : (which + 1) * size]
+            found.append(packed_digest(together))
+        return found
+
+    def move_parts(self, records: list[PartRecord]) -> Iterator[tuple[str, str]]:
+        """Move the finished parts to their places, one by one; yield their names and digests."""
+        for record in records:
+            here = self.folder / record.name
+            if here.exists():
+                os.replace(here, self.target / record.name)
+            yield record.name, record.digest
+        force_to_disk(self.target)
+
+    def _read_document(self, name: str) -> dict[str, Any] | None:
+        try:
+            document = parse_json((self.folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return document if isinstance(document, dict) else None
+
+    def _digests_path(self, place: int) -> Path:
+        return self.folder / f"digests-{place_text(place)}.bin"

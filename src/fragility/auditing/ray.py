@@ -18,9 +18,19 @@ from typing import Any
 import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
-from fragility.auditing.addresses import check_answers
-from fragility.auditing.making import FIRST_ROWS, Failure, MadePart, PartMaker, Task, limit_threads
-from fragility.auditing.tables import Columns, check_ascending, check_part_rows, collect, prepare_table
+from fragility.auditing.files import write_table_parts
+from fragility.auditing.parts import (
+    FIRST_ROWS,
+    Failure,
+    MadePart,
+    PartMaker,
+    TableAuditor,
+    Task,
+    check_answers,
+    check_table,
+    cut_sorted,
+    limit_threads,
+)
 from fragility.certificates import PART_ROWS, Extent
 from fragility.engines.trace import Progress
 from fragility.errors import Advice, ClusterError
@@ -34,7 +44,7 @@ QUEUED = 2  # parts a worker has been given, so that it need not wait for the ne
 
 @dataclass(frozen=True)
 class RayWorkers:
-    """Makes the parts of :func:`fragility.audit_files` on Ray, with one worker a core.
+    """Makes the parts of :func:`fragility.audit_files` on Ray, with one worker per core.
 
     It uses the Ray that the process is connected to, else the cluster that ``RAY_ADDRESS`` names, else it starts Ray
     on this machine and stops it in the end.
@@ -56,7 +66,7 @@ class RayWorkers:
     def made(self, maker: PartMaker, tasks: Iterable[Task]) -> Iterator[MadePart | Failure]:
         """Return the parts as they are finished."""
         with _connected(self.count) as ray:
-            yield from _made(ray, self.count or _cores(ray), maker, tasks)
+            yield from _make_parts(ray, self.count or _cores(ray), maker, tasks)
 
 
 class _Worker:
@@ -91,52 +101,40 @@ def _certify(rows: pa.Table, shipped: list[Any]) -> pa.Table:
     return certificates
 
 
-def _made(ray: Any, count: int, maker: PartMaker, tasks: Iterable[Task]) -> Iterator[MadePart | Failure]:
+def _make_parts(ray: Any, count: int, maker: PartMaker, tasks: Iterable[Task]) -> Iterator[MadePart | Failure]:
+    """Make parts in so many workers; yield them as they are finished."""
     shipped = [ray.put(maker)]
     actor = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=ATTEMPTS - 1)(_Worker)
     pool = [actor.remote() for _ in range(count)]
+    idle, running = pool * QUEUED, dict[Any, Any]()
+
+    def next_finished() -> MadePart | Failure:
+        (reference, *_), _ = ray.wait(list(running), num_returns=1, fetch_local=False)
+        idle.append(running.pop(reference))
+        try:
+            result: MadePart | Failure = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            line = (str(error.cause).strip().splitlines() or [""])[0]
+            raise ClusterError(f"a worker of Ray failed: {type(error.cause).__name__}: {line}") from error
+        except ray.exceptions.RayError as error:
+            raise ClusterError(
+                f"a worker of Ray died {ATTEMPTS} times over the same rows ({type(error).__name__}); if it ran out of "
+                "memory, audit fewer rows at a time with ",
+                Advice("part_rows=", "--part-rows"),
+            ) from error
+        return result
+
     try:
-        yield from _as_finished(ray, pool, shipped, tasks)
+        for task in tasks:
+            if not idle:
+                yield next_finished()
+            worker = idle.pop(0)
+            running[worker.make.remote(shipped, task)] = worker
+        while running:
+            yield next_finished()
     finally:
         for worker in pool:
             ray.kill(worker)
-
-
-def _as_finished(ray: Any, pool: list[Any], shipped: list[Any], tasks: Iterable[Task]) -> Iterator[MadePart | Failure]:
-    idle, running = pool * QUEUED, dict[Any, Any]()
-    for task in tasks:
-        if not idle:
-            reference, worker = _next_finished(ray, running)
-            idle.append(worker)
-            yield _result(ray, reference)
-        worker = idle.pop(0)
-        running[worker.make.remote(shipped, task)] = worker
-    while running:
-        yield _result(ray, _next_finished(ray, running)[0])
-
-
-def _next_finished(ray: Any, running: dict[Any, Any]) -> tuple[Any, Any]:
-    (reference, *_), _ = ray.wait(list(running), num_returns=1, fetch_local=False)
-    return reference, running.pop(reference)
-
-
-def _result(ray: Any, reference: Any) -> MadePart | Failure:
-    try:
-        result: MadePart | Failure = ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        raise _told(error.cause) from error
-    except ray.exceptions.RayError as error:
-        raise ClusterError(
-            f"a worker of Ray died {ATTEMPTS} times over the same rows ({type(error).__name__}); if it ran out of "
-            "memory, audit fewer rows at a time with ",
-            Advice("part_rows=", "--part-rows"),
-        ) from error
-    return result
-
-
-def _told(cause: Any) -> ClusterError:
-    line = (str(cause).strip().splitlines() or [""])[0]
-    return ClusterError(f"a worker of Ray failed: {type(cause).__name__}: {line}")
 
 
 # --- a Dataset ----------------------------------------------------------------------------------------------
@@ -194,15 +192,15 @@ def audit_dataset(
     FragilityError
         Ray is not installed, or the rows, the model and the protocol do not belong together.
     """
-    check_part_rows(part_rows)
-    columns = Columns(id_column, target)
-    ready = partial(
-        prepare_table, model, protocol=protocol, columns=columns, engine=engine, claims=claims, byte_budget=byte_budget
-    )
+    prepare = partial(
+        TableAuditor.prepare, model, protocol=protocol, id_column=id_column, target=target, engine=engine,
+        claims=claims, byte_budget=byte_budget,
+    )  # fmt: skip
     with _connected(workers) as ray, _quiet_data():
-        columns.check(ds.schema().names)
+        check_table(ds.schema().names, id_column, part_rows)
         if out is None:
-            function = ready(_head(ds.limit(FIRST_ROWS)), in_folder=False)
+            tables = list(ds.limit(FIRST_ROWS).iter_batches(batch_size=FIRST_ROWS, batch_format="pyarrow"))
+            function = prepare(tables[0] if tables else pa.table({}), in_folder=False)
             return ds.map_batches(
                 _certify,
                 fn_args=([ray.put(function)],),
@@ -212,12 +210,17 @@ def audit_dataset(
                 concurrency=workers,
             )
         blocks = ds.sort(id_column).to_arrow_refs()
-        function = ready(_first(ray, blocks))
-        sizes = ray.get([ray.remote(_rows_of).remote(block) for block in blocks])
-        parts = _made(
-            ray, workers or _cores(ray), PartMaker(function.auditor), _tasks(blocks, sizes, part_rows, columns)
-        )
-        return collect(out, function.auditor, parts, sum(sizes), progress)
+        first: list[pa.Table] = []
+        for block in blocks:
+            first.append(ray.get(block))
+            if sum(table.num_rows for table in first) >= FIRST_ROWS:
+                break
+        filled = [table for table in first if table.num_rows] or first[:1]
+        auditor = prepare(pa.concat_tables(filled).slice(0, FIRST_ROWS)).auditor
+        sizes = ray.get([ray.remote(lambda block: int(block.num_rows)).remote(block) for block in blocks])
+        tasks = _tasks(blocks, sizes, part_rows, id_column, target)
+        parts = _make_parts(ray, workers or _cores(ray), PartMaker(auditor), tasks)
+        return write_table_parts(out, auditor, parts, sum(sizes), progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,16 +229,17 @@ class _Blocks:
 
     slices: tuple[tuple[Any, int, int], ...]  # reference, first row, rows
     start: int
-    columns: Columns
+    id_column: str
+    target: str | None
 
     def read(self, source: RowSource | None) -> RawPart:
         import ray
 
         rows = pa.concat_tables([ray.get(block).slice(first, size) for block, first, size in self.slices])
-        return check_ascending(self.columns.part(rows, self.start), rows.column(self.columns.id))
+        return cut_sorted(rows, self.id_column, self.target, self.start)
 
 
-def _tasks(blocks: list[Any], sizes: list[int], part_rows: int, columns: Columns) -> Iterator[Task]:
+def _tasks(blocks: list[Any], sizes: list[int], part_rows: int, id_column: str, target: str | None) -> Iterator[Task]:
     ends = list(accumulate(sizes))
     for place, start in enumerate(range(0, ends[-1], part_rows)):
         stop = min(start + part_rows, ends[-1])
@@ -244,25 +248,7 @@ def _tasks(blocks: list[Any], sizes: list[int], part_rows: int, columns: Columns
             for block, end, size in zip(blocks, ends, sizes, strict=True)
             if end > start and end - size < stop
         ]
-        yield Task(place, _Blocks(tuple(slices), start, columns))
-
-
-def _rows_of(block: pa.Table) -> int:
-    return int(block.num_rows)
-
-
-def _first(ray: Any, blocks: list[Any]) -> pa.Table:
-    found: list[pa.Table] = []
-    for block in blocks:
-        found.append(ray.get(block))
-        if sum(table.num_rows for table in found) >= FIRST_ROWS:
-            break
-    return pa.concat_tables([table for table in found if table.num_rows] or found[:1]).slice(0, FIRST_ROWS)
-
-
-def _head(ds: Any) -> pa.Table:
-    tables = list(ds.iter_batches(batch_size=FIRST_ROWS, batch_format="pyarrow"))
-    return tables[0] if tables else pa.table({})
+        yield Task(place, _Blocks(tuple(slices), start, id_column, target))
 
 
 # --- Ray itself ---------------------------------------------------------------------------------------------
@@ -270,25 +256,7 @@ def _head(ds: Any) -> pa.Table:
 
 @contextmanager
 def _connected(count: int | None) -> Iterator[Any]:
-    """Yield the library, connected to a cluster; one that was started here ends here."""
-    ray = _library()
-    begun = not ray.is_initialized()
-    if begun:
-        _start(ray, count)
-    try:
-        yield ray
-    finally:
-        if begun:
-            ray.shutdown()
-
-
-def check_installed() -> None:
-    """Refuse to begin without Ray."""
-    if lacking := say_lacking("an audit on Ray", "ray"):
-        raise ClusterError(lacking)
-
-
-def _library() -> Any:
+    """Yield the library, connected to a cluster; a cluster that was started here is stopped here."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's new default, which it warns of otherwise
     try:
@@ -296,21 +264,27 @@ def _library() -> Any:
         import ray.data
     except ImportError as error:
         raise ClusterError(say_lacking("an audit on Ray", "ray") or f"cannot load ray: {error}") from error
-    return ray
-
-
-def _start(ray: Any, count: int | None) -> None:
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if ray.is_initialized():
+        yield ray
+        return
     address = os.environ.get("RAY_ADDRESS")
     if address:
         check_answers("RAY_ADDRESS", address)
+    local: dict[str, Any] = {} if address else {"num_cpus": count, "include_dashboard": False}
     try:
-        if address:
-            ray.init(**quiet)
-        else:
-            ray.init(num_cpus=count, include_dashboard=False, **quiet)
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **local)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         raise ClusterError(f"Ray could not be started: {str(error).strip().splitlines()[0]}") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def check_installed() -> None:
+    """Refuse to begin without Ray."""
+    if lacking := say_lacking("an audit on Ray", "ray"):
+        raise ClusterError(lacking)
 
 
 def _cores(ray: Any) -> int:

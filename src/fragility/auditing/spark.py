@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,9 +27,19 @@ from typing import Any
 import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
-from fragility.auditing.addresses import check_answers
-from fragility.auditing.making import FIRST_ROWS, Failure, InHand, MadePart, PartMaker, Task, limit_threads
-from fragility.auditing.tables import Columns, TableAuditor, check_ascending, check_part_rows, collect, prepare_table
+from fragility.auditing.files import write_table_parts
+from fragility.auditing.parts import (
+    FIRST_ROWS,
+    Failure,
+    MadePart,
+    PartMaker,
+    TableAuditor,
+    Task,
+    check_answers,
+    check_table,
+    cut_sorted,
+    limit_threads,
+)
 from fragility.certificates import PART_ROWS, Extent
 from fragility.engines.trace import Progress
 from fragility.errors import Advice, ClusterError, DataError
@@ -43,7 +53,7 @@ PLACE, NUMBER = "_fragility_place", "_fragility_number"  # of a row's part, and 
 
 @dataclass(frozen=True)
 class SparkWorkers:
-    """Makes the parts of :func:`fragility.audit_files` on Spark, one task a part.
+    """Makes the parts of :func:`fragility.audit_files` on Spark, one task per part.
 
     It uses the session given, else the active one, else the cluster that ``MASTER`` names, else it starts Spark on
     this machine; what it starts, it stops in the end.
@@ -69,35 +79,29 @@ class SparkWorkers:
         """Return the parts as they are finished."""
         with _session(self.session, self.count) as session:
             context = session.sparkContext
-            run = partial(_run_alone, context, _Shipped.on(context, maker))
-            with ThreadPoolExecutor(self.count or context.defaultParallelism) as pool:
-                yield from _as_finished(pool, run, tasks)
+            shipped = _Shipped.on(context, maker)
 
+            def run(task: Task) -> MadePart | Failure:
+                """Make one part in a job of its own; Spark runs many such jobs at a time."""
+                with _one_sentence():
+                    (made,) = context.parallelize([pickle.dumps(task)], 1).map(partial(_make, shipped)).collect()
+                result: MadePart | Failure = pickle.loads(made)
+                return result
 
-def _as_finished(
-    pool: ThreadPoolExecutor, run: Callable[[Task], MadePart | Failure], tasks: Iterable[Task]
-) -> Iterator[MadePart | Failure]:
-    running: set[Future[MadePart | Failure]] = set()
-    try:
-        for task in tasks:
-            running.add(pool.submit(run, task))
-            if len(running) > pool._max_workers:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                yield from (future.result() for future in done)
-        while running:
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            yield from (future.result() for future in done)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _run_alone(context: Any, shipped: _Shipped, task: Task) -> MadePart | Failure:
-    """Make one part in a job of its own; Spark runs many such jobs at a time."""
-    packed = pickle.dumps(task)
-    with _told():
-        (made,) = context.parallelize([packed], 1).map(partial(_make, shipped)).collect()
-    result: MadePart | Failure = pickle.loads(made)
-    return result
+            count = self.count or context.defaultParallelism
+            running: set[Future[MadePart | Failure]] = set()
+            pool = ThreadPoolExecutor(count)
+            try:
+                for task in tasks:
+                    running.add(pool.submit(run, task))
+                    if len(running) > count:
+                        done, running = wait(running, return_when=FIRST_COMPLETED)
+                        yield from (future.result() for future in done)
+                while running:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    yield from (future.result() for future in done)
+            finally:
+                pool.shutdown(cancel_futures=True)
 
 
 def _make(shipped: _Shipped, packed: bytes) -> bytes:
@@ -158,26 +162,31 @@ def audit_dataframe(
     FragilityError
         The rows, the model and the protocol do not belong together, or Spark has lost its workers.
     """
-    check_part_rows(part_rows)
-    columns = Columns(id_column, target)
-    columns.check(df.columns)
-    ready = partial(
-        prepare_table, model, protocol=protocol, columns=columns, engine=engine, claims=claims, byte_budget=byte_budget
-    )
-    with _without_pandas_warning():
+    check_table(df.columns, id_column, part_rows)
+    prepare = partial(
+        TableAuditor.prepare, model, protocol=protocol, id_column=id_column, target=target, engine=engine,
+        claims=claims, byte_budget=byte_budget,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        # Of a new pandas, which is not used here: rows reach the workers as Arrow.
+        warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
         if out is None:
+            from pyspark.sql.pandas.types import from_arrow_schema
+
             first = df.limit(FIRST_ROWS).toArrow()
-            function = ready(first, in_folder=False)
+            function = prepare(first, in_folder=False)
             shipped = _Shipped.on(df.sparkSession.sparkContext, function)
-            schema = _spark_schema(function, first.schema.field(id_column).type)
+            schema = from_arrow_schema(function.schema(first.schema.field(id_column).type))
             return df.mapInArrow(partial(_certify, shipped, part_rows), schema)
-        with _told(), _kept(df.orderBy(id_column)) as ordered:
-            function = ready(ordered.limit(FIRST_ROWS).toArrow())
-            sizes = _partition_sizes(ordered)
+        with _one_sentence(), _kept(df.orderBy(id_column)) as ordered:
+            function = prepare(ordered.limit(FIRST_ROWS).toArrow())
+            sizes = [0] * ordered.rdd.getNumPartitions()
+            for row in ordered.mapInArrow(_count, "partition long, rows long").collect():
+                sizes[row["partition"]] += row["rows"]
             with _kept(_made_parts(ordered, function, sizes, part_rows)) as made:
                 made.count()  # all parts at once, on all cores; the iterator below would make one after the other
                 parts = (pickle.loads(row["made"]) for row in made.toLocalIterator())
-                return collect(out, function.auditor, parts, sum(sizes), progress)
+                return write_table_parts(out, function.auditor, parts, sum(sizes), progress)
 
 
 def _certify(shipped: _Shipped, rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -188,16 +197,16 @@ def _certify(shipped: _Shipped, rows: int, batches: Iterator[pa.RecordBatch]) ->
 
 
 def _made_parts(ordered: Any, function: TableAuditor, sizes: list[int], part_rows: int) -> Any:
-    """Return a DataFrame with one row a part, of rows that are sorted and whose partitions have these sizes."""
+    """Return a DataFrame with one row per part, of rows that are sorted and whose partitions have these sizes."""
     from pyspark.sql.types import LongType, StructType
 
     starts = [end - size for end, size in zip(accumulate(sizes), sizes, strict=True)]
     schema = StructType([*ordered.schema.fields]).add(PLACE, LongType()).add(NUMBER, LongType())
     numbered = ordered.mapInArrow(partial(_number, starts, part_rows), schema)
-    maker = _Shipped.on(ordered.sparkSession.sparkContext, (PartMaker(function.auditor), function.columns))
+    shipped = _Shipped.on(ordered.sparkSession.sparkContext, function)
     cut = numbered.repartition(max(-(-sum(sizes) // part_rows), 1), PLACE).groupBy(PLACE)
     # Spark looks at the types of a named function's parameters, and stumbles over those of a partial one.
-    return cut.applyInArrow(lambda rows: _make_of_table(maker, rows), "made binary")
+    return cut.applyInArrow(lambda rows: _make_of_table(shipped, rows), "made binary")
 
 
 def _number(starts: list[int], part_rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -212,24 +221,16 @@ def _number(starts: list[int], part_rows: int, batches: Iterator[pa.RecordBatch]
 
 
 def _make_of_table(shipped: _Shipped, rows: pa.Table) -> pa.Table:
-    maker, columns = shipped.value()
+    function = shipped.value()
     rows = rows.sort_by(NUMBER)
     place, start = rows.column(PLACE)[0].as_py(), rows.column(NUMBER)[0].as_py()
     rows = rows.drop_columns([PLACE, NUMBER])
     try:
-        part = check_ascending(columns.part(rows, start), rows.column(columns.id))
-        made = maker.make(Task(place, InHand(part)))
+        part = cut_sorted(rows, function.id_column, function.target, start)
+        made = PartMaker(function.auditor).make(Task(place, part))
     except DataError as error:
         made = Failure(error)
     return pa.table({"made": pa.array([pickle.dumps(made)], pa.binary())})
-
-
-def _partition_sizes(ordered: Any) -> list[int]:
-    counted = ordered.mapInArrow(_count, "partition long, rows long").collect()
-    sizes = [0] * ordered.rdd.getNumPartitions()
-    for row in counted:
-        sizes[row["partition"]] += row["rows"]
-    return sizes
 
 
 def _count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -244,12 +245,6 @@ def _own_partition() -> int:
     context = TaskContext.get()
     assert context is not None  # it is there in a worker
     return int(context.partitionId())
-
-
-def _spark_schema(function: TableAuditor, id_type: pa.DataType) -> Any:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return from_arrow_schema(function.schema(id_type))
 
 
 @contextmanager
@@ -271,7 +266,7 @@ _unpacked: dict[str, Any] = {}  # in a worker's process: what it was sent last
 
 @dataclass(frozen=True, eq=False)
 class _Shipped:
-    """A value that each worker process gets once, with functions of whoever's notebook inside."""
+    """A value that each worker process gets once; it may hold closures that refer to the caller's notebook."""
 
     broadcast: Any
     digest: str
@@ -379,7 +374,7 @@ def _complaint(path: Path) -> str:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _one_sentence() -> Iterator[None]:
     """Turn an error of Spark into one sentence."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -394,11 +389,3 @@ def _told() -> Iterator[None]:
             "time with ",
             Advice("part_rows=", "--part-rows"),
         ) from error
-
-
-@contextmanager
-def _without_pandas_warning() -> Iterator[None]:
-    """Spark warns of a new pandas, of which nothing is used here: rows reach the workers as Arrow."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
-        yield

@@ -67,7 +67,7 @@ from fragility.wording import describe_artificial, join_names
 
 if TYPE_CHECKING:
     from fragility import fitting, scores
-    from fragility.auditing.making import Workers
+    from fragility.auditing.parts import Workers
     from fragility.certificates import AuditSummary, Extent
     from fragility.report import GivenRows
     from fragility.tables import RowSource

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from fragility.arrays import Booleans
-from fragility.auditing.auditor import audit
+from fragility.auditing.pipeline import audit
 from fragility.evidence.agreement import BATCH_ROWS
 from fragility.progress import Report
 from fragility.protocol import Protocol, bind

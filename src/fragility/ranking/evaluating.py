@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
-from fragility.auditing.auditor import audit
+from fragility.auditing.pipeline import audit
 from fragility.certificates import Certificates
 from fragility.engines.choice import prepared
 from fragility.errors import DataError, ModelError

@@ -31,7 +31,7 @@ from fragility_paper.bench.models import (
     xgboost,
 )
 from fragility_paper.data import Dataset, load
-from fragility_paper.library import Auditor, bind, certified, input_row_digests
+from fragility_paper.library import Auditor, TracedRows, bind, input_row_digests
 
 FIXED_ROWS = 16  # so few that nothing but the fixed cost is left
 ROUNDS = 2
@@ -288,7 +288,7 @@ def parts_of(bench: Bench) -> dict[str, float]:
         "engine": auditor,  # reading the model, and checking the engine on a few rows
         "fingerprint": context,
         "trace": trace,
-        "claims": lambda: certified(trace(), rows(), protocol, context()),  # with their digests and table
+        "claims": lambda: auditor().certify(TracedRows(rows(), trace())),  # with their digests and table
         "input": lambda: input_row_digests(rows()),
     }
     seconds = {name: _seconds(step) for name, step in steps.items()}

@@ -12,7 +12,7 @@ import pytest
 from clusters import Small, Stopped, content, stop_after
 
 import fragility as fg
-from fragility.auditing.making import Failure, MadePart, PartMaker, Task, limit_threads
+from fragility.auditing.parts import Failure, MadePart, PartMaker, Task, limit_threads
 from fragility.errors import ClusterError, DataError
 from fragility.ids import SeenIds, id_keys
 from fragility.tables import open_source

@@ -1,0 +1,165 @@
+"""The pipeline of every audit: parts are read, bound, traced, hashed and handed to a sink; ``audit`` runs it in memory.
+
+Three things happen at the same time: the next part is read, a part is traced on all cores, and the part before it is
+hashed and handed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from fragility.arrays import DEFAULT_BYTE_BUDGET
+from fragility.auditing.auditor import Auditor, CertifiedPart, TracedRows, input_row_digests
+from fragility.auditing.lattice import declare_lattice, lattice_of_rows, search_most_exposed
+from fragility.canonical import combine_digests
+from fragility.certificates import PART_ROWS, AuditedRows, Certificates, most_exposed
+from fragility.engines.trace import HandedOver, Progress
+from fragility.merkle import hashed_leaves
+from fragility.models import Model
+from fragility.progress import progress_bar
+from fragility.protocol import Protocol, bind
+
+LEAST_PART_ROWS = 8192  # of audits in memory
+PARTS_AT_LEAST = 8  # of large audits in memory
+
+Part = TypeVar("Part")
+Traced = TypeVar("Traced")
+Finished = TypeVar("Finished")
+
+
+def run_pipeline(
+    parts: Iterable[Part], trace: Callable[[Part], Traced], finish: Callable[[Part, Traced], Finished]
+) -> Generator[Finished, None, None]:
+    """Yield ``finish(part, trace(part))`` for each part, in order.
+
+    ``trace`` runs in the calling thread. Meanwhile one thread takes the next part from ``parts``, and another finishes
+    the part before; no part is traced before the one two places earlier is finished, so at most three are in memory.
+    """
+    with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as finisher:
+        source, end = iter(parts), object()
+        upcoming: Future[Any] = reader.submit(next, source, end)
+        finishing: Future[Finished] | None = None
+        while (part := upcoming.result()) is not end:
+            upcoming = reader.submit(next, source, end)
+            traced = trace(part)
+            if finishing is not None:
+                yield finishing.result()
+            finishing = finisher.submit(finish, part, traced)
+            del part, traced  # the finisher alone holds them, and releases them before the next part is traced
+        if finishing is not None:
+            yield finishing.result()
+
+
+def audit(
+    model: Any,
+    X: Any,
+    protocol: Protocol,
+    *,
+    ids: Any = None,
+    engine: str = "auto",
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    progress: bool | Progress | None = None,
+    lattice: bool | None = None,
+    rates: Any = None,
+) -> Certificates:
+    """Return one certificate for each row of ``X`` under ``protocol``.
+
+    Parameters
+    ----------
+    model : estimator, pipeline, booster or Model
+        The fitted classifier; whatever :meth:`Model.wrap` takes.
+    X : array or table of shape (n, d)
+        The raw rows, as the model takes them.
+    protocol : Protocol
+        What is removed and degraded, and how the result is read.
+    ids : sequence, optional
+        One distinct id per row; by default the index of a pandas frame, else 0, 1, ...
+    engine : str, default="auto"
+        ``auto`` takes a native engine where the model is one it knows exactly, else the black box.
+    byte_budget : int, default=256 MiB
+        Bound on the stressed rows held in memory at a time; it changes nothing in the result.
+    progress : bool or callable, optional
+        A bar on the terminal (the default if there is one), or a function (rows done, rows in all).
+    lattice : bool, optional
+        Whose smallest failing set to search, as :func:`find_failing_sets` does: True for every row, exactly for tree
+        ensembles and linear models, elsewhere by asking the model for up to 10,000 states per row; False for none. By
+        default the 1,000 most exposed confident rows of tree ensembles and linear models are searched, and the others
+        say ``not searched``.
+    rates : float, mapping or Outages, optional
+        How often evidence fails, as in :func:`failure_probability`: also say how likely each decision is lost. Implies
+        ``lattice``.
+
+    Returns
+    -------
+    Certificates
+        One certificate per row, in the order of ``X``.
+
+    Raises
+    ------
+    FragilityError
+        The model, the rows and the protocol do not belong together, or the model contradicts itself.
+
+    See Also
+    --------
+    Protocol.fit : Declare the protocol.
+    verify : Recompute what an audit claims.
+    find_failing_sets : The search behind ``lattice``, with all its options.
+    failure_probability : What ``rates`` adds, and what each field has to do with it.
+
+    Examples
+    --------
+    >>> import fragility as fg
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> X, y = fg.load_credit_g()
+    >>> X = X.select_dtypes("number")
+    >>> model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[:700], y[:700])
+    >>> protocol = fg.Protocol.fit(model, X[:700], depth=5)
+    >>> certs = fg.audit(model, X[700:], protocol)
+    >>> len(certs), certs[0].path[:2]
+    (300, ('duration', 'credit_amount'))
+    """
+    rows = bind(Model.wrap(model), X, protocol, ids)
+    auditor, n = Auditor.of(rows, protocol, engine, byte_budget), len(rows)
+    size = min(PART_ROWS, max(LEAST_PART_ROWS, -(-n // PARTS_AT_LEAST)))  # small parts leave little to hash at the end
+    starts = range(0, n, size)
+    beside = ThreadPoolExecutor(1)  # hashes the input, which needs no model and need not wait for a trace
+    try:
+        with progress_bar("auditing", progress) as report:
+            inputs = [beside.submit(input_row_digests, rows.between(start, start + size)) for start in starts]
+            hashing = beside.submit(lambda: combine_digests(chain.from_iterable(part.result() for part in inputs)))
+
+            def trace(start: int) -> TracedRows:
+                part = rows.between(start, start + size)
+                progress = None if report is None else (lambda done, _: report(start + done, n))
+                return TracedRows(part, auditor.trace(part, progress))
+
+            def certify(_: int, traced: TracedRows) -> tuple[CertifiedPart, bytes]:
+                part = auditor.certify(traced)
+                return part, hashed_leaves([part.digests])
+
+            parts, leaves = zip(*run_pipeline(starts, trace, certify), strict=True)
+        input_digest = hashing.result()
+    finally:
+        beside.shutdown(cancel_futures=True)
+    handed_over = HandedOver.joined(part.handed_over for part in parts)
+    handed_over.warn(auditor.engine, n)
+    evaluations = sum(part.evaluations for part in parts)
+    root = combine_digests((part.digests for part in parts), b"".join(leaves))
+    table = pa.concat_tables([part.table for part in parts])
+    manifest = auditor.manifest(AuditedRows(input_digest, n), root, evaluations, handed_over.rows)
+    certs = Certificates(table, protocol, manifest)
+    declared = declare_lattice(rows, protocol, engine, rates, lattice)
+    if declared is None:
+        return certs
+    if declared.most_exposed is None:
+        return certs.with_lattice(lattice_of_rows(rows, protocol, declared, byte_budget, progress), declared)
+    chosen = rows.take(most_exposed(certs.table, declared.most_exposed).tolist())
+    found = search_most_exposed(chosen, protocol, declared, byte_budget)
+    return certs if found is None else certs.with_lattice(found, declared)
