@@ -33,7 +33,8 @@ LAYERS: list[set[str]] = [  # lowest first; a module named here stands apart fro
     {"tables"},
     {"auditing"},
     {"verification"},
-    {"auditing.files", "auditing.ray", "auditing.spark"},  # a folder to go on with is checked first
+    {"auditing.files"},  # a folder to resume is checked first
+    {"auditing.ray", "auditing.spark"},
     {"ranking"},
     {"calibration", "resmlp"},
     {"models.loading"},  # reads every kind of model file, ours included
