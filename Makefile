@@ -56,7 +56,7 @@ docs: $(VENV)/.installed-dev  ## build the site into docs/_build/html; a warning
 	$(BIN)/python docs/check_links.py docs/_build/html
 
 clean:  ## remove the environment, the site and what the demo wrote
-	rm -rf $(VENV) demo-audit build dist docs/_build docs/auto_examples docs/paper docs/api/generated docs/api/backreferences
+	rm -rf $(VENV) demo-audit build dist docs/_build docs/auto_examples docs/more docs/api/generated docs/api/backreferences
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "fragility needs Python 3.11 or newer, and none was found; install one or run 'make PYTHON=/path/to/python ...'" >&2; exit 1; }

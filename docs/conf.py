@@ -1,6 +1,7 @@
 """The documentation site: `make docs` builds it, with every warning an error."""
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -82,17 +83,35 @@ html_theme_options = {
 }
 html_sidebars = {"index": [], "performance": [], "format": []}
 
-# The pages of the paper's study lie with its package. Sphinx reads below this folder only, so it is given a copy.
-shutil.rmtree(DOCS / "paper", ignore_errors=True)
-shutil.copytree(DOCS.parent / "paper" / "pages", DOCS / "paper")
+# Pages that lie with what they describe. Sphinx reads below this folder only, so it is given copies.
+COPIES = {
+    "paper/pages": "more/study",
+    "benchmarks/README.md": "more/benchmarks.md",
+    "CONTRIBUTING.md": "more/contributing.md",
+}
+shutil.rmtree(DOCS / "more", ignore_errors=True)
+for original, copy in COPIES.items():
+    (DOCS / copy).parent.mkdir(exist_ok=True)
+    duplicate = shutil.copytree if (DOCS.parent / original).is_dir() else shutil.copy2
+    duplicate(DOCS.parent / original, DOCS / copy)
 
 
 def link_within_the_site(app, docname, source):
     """Turn links that hold on the code host into links between the pages of the site."""
-    if docname.startswith("paper/"):
-        source[0] = source[0].replace("](../../docs/", "](../")
-    else:
-        source[0] = source[0].replace("../paper/pages/", "paper/")
+    page = f"{docname}.md"
+    here = f"docs/{page}"
+    for original, copy in COPIES.items():
+        if page.startswith(copy):
+            here = original + page.removeprefix(copy)
+
+    def relink(link):
+        target = os.path.normpath(os.path.join(os.path.dirname(here), link[1]))
+        for original, copy in COPIES.items():
+            if target.startswith(original):
+                target = f"docs/{copy}{target.removeprefix(original)}"
+        return f"]({os.path.relpath(target, os.path.dirname(f'docs/{page}'))}"
+
+    source[0] = re.sub(r"\]\((?!\w+:)([^)#\s]+)", relink, source[0])
 
 
 def plain_defaults(app, what, name, obj, options, signature, return_annotation):

@@ -25,18 +25,25 @@ PAGES = ("auditing", "calibration")
 
 def draw_page(page: str) -> None:
     """Run a page's Python blocks and save the figures they leave open."""
-    text = (DOCS / "guide" / f"{page}.md").read_text(encoding="utf-8")
     namespace: dict[str, object] = {"__name__": "__main__"}
+    blocks = python_blocks(page)
+    if page != "auditing":
+        blocks = [python_blocks("auditing")[0], *blocks]  # the model of the guide
     home = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
-            for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            for block in blocks:
                 exec(block, namespace)
         finally:
             os.chdir(home)
     for position, number in enumerate(plt.get_fignums(), start=1):
         save(plt.figure(number), f"{page}-{position}")
+
+
+def python_blocks(page: str) -> list[str]:
+    text = (DOCS / "guide" / f"{page}.md").read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def draw_costs() -> None:

@@ -1,6 +1,8 @@
 """The documentation is run: every Python and shell block of README and docs/guide, and every option is described.
 
-Blocks of one page run in order, in one temporary folder and one namespace, as a reader would type them.
+Blocks of one page run in order, in one temporary folder and one namespace, as a reader would type them. Pages that
+refer to the model of the guide start with the block that makes it. A block of output holds what the Python block above
+it prints.
 """
 
 import re
@@ -29,8 +31,11 @@ ALL_PAGES = [
     *sorted((REPOSITORY / "paper" / "pages").glob("*.md")),
 ]
 COMMAND_LINE = REPOSITORY / "docs" / "guide" / "command-line.md"
+SET_UP = REPOSITORY / "docs" / "guide" / "auditing.md"
+REFERENCE = "](auditing.md#the-model-of-this-guide)"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 RUNNABLE = {"python", "bash"}
+NEEDS = {"training": "torch", "how-it-compares": "shap"}
 ENTRY_POINTS = {"fragility.commands"}  # a group of entry points, no module
 
 
@@ -78,17 +83,23 @@ RUN_PAGES = [page for page in PAGES if any(block.language in RUNNABLE for block 
 
 
 @pytest.mark.parametrize("page", RUN_PAGES, ids=name)
-def test_every_block_runs(page, tmp_path, monkeypatch):
+def test_every_block_runs(page, tmp_path, monkeypatch, capsys):
     import matplotlib
 
-    if page.stem == "training" and find_spec("torch") is None:
-        pytest.skip("the page trains a network, which needs the torch extra")
+    library = NEEDS.get(page.stem)
+    if library and find_spec(library) is None:
+        pytest.skip(f"{page.name} needs {library}")
     monkeypatch.chdir(tmp_path)
     namespace: dict = {"__name__": "__main__"}
     with matplotlib.rc_context({"backend": "agg"}):
+        if REFERENCE in page.read_text(encoding="utf-8"):
+            run_python(blocks(SET_UP)[0], namespace, SET_UP)
         for block in blocks(page):
             if block.language == "python":
+                capsys.readouterr()
                 run_python(block, namespace, page)
+            elif block.language == "output":
+                assert capsys.readouterr().out == block.code, f"{name(page)}, line {block.line}"
             elif block.language == "bash":
                 for line in block.code.replace("\\\n", " ").splitlines():
                     run_command(line)
@@ -97,10 +108,16 @@ def test_every_block_runs(page, tmp_path, monkeypatch):
         plt.close("all")
 
 
+def test_the_model_of_the_guide_is_made_once():
+    assert "load_credit_g()" in blocks(SET_UP)[0].code
+    made = [page.name for page in PAGES[1:] if "load_credit_g()" in page.read_text(encoding="utf-8")]
+    assert made == [SET_UP.name]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_block_names_its_language(page):
-    unnamed = [block.line for block in blocks(page) if block.language not in RUNNABLE | {"text", "json"}]
-    assert not unnamed, f"{name(page)}: say python, bash, json or text after the fence in lines {unnamed}"
+    unnamed = [block.line for block in blocks(page) if block.language not in RUNNABLE | {"output", "text", "json"}]
+    assert not unnamed, f"{name(page)}: say python, bash, output, json or text after the fence in lines {unnamed}"
 
 
 @pytest.mark.parametrize("page", ALL_PAGES, ids=name)
