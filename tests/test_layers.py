@@ -18,8 +18,8 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 LAYERS: list[set[str]] = [  # lowest first; a module named here stands apart from its package
     {"version", "errors", "equality", "arrays", "libraries", "bundled", "files", "progress", "text", "merkle"}
     | {"intervals"},
-    {"canonical", "saving", "wording", "drawing.svg", "drawing.figure", "envelopes", "ids"},
-    {"scores"},
+    {"canonical", "saving", "wording", "drawing.figure", "envelopes", "ids"},
+    {"scores", "drawing.svg"},
     {"drawing.curve"},
     {"models"},
     {"evidence"},
@@ -28,7 +28,6 @@ LAYERS: list[set[str]] = [  # lowest first; a module named here stands apart fro
     {"certificates"},
     {"engines"},
     {"search", "stress"},
-    {"drawing.reliability"},
     {"reliability"},
     {"tables"},
     {"auditing"},

@@ -233,6 +233,11 @@ def describe_threshold(severity: float | None) -> str:
     return "no severity flips it" if severity is None else f"flips at severity {severity:g}"
 
 
+def describe_curve(row: object, sentence: str) -> str:
+    """Return what a reader hears who cannot see the curve of a margin."""
+    return f"The margin of row {row} as its strongest groups are removed: {sentence}"
+
+
 # --- probabilities and conditions ---------------------------------------------------------------------------
 
 

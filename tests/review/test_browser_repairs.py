@@ -145,8 +145,8 @@ def test_a_case_shows_what_replaces_each_value_and_what_each_score_means(ana, au
     figures = ana.text("ul.figures").lower()
     for words in ("groups lost until it flips", "0 rests on much, 1 on little", "the paper's score"):
         assert words in figures
-    curve = [text.get_attribute("textContent") for text in ana.all("svg.curve text.axis")]
-    assert curve == ["margin", "groups removed"]
+    curve = [text.get_attribute("textContent") for text in ana.all("svg.curve text")]
+    assert {"margin", "groups removed"} <= set(curve)
     shown = ana.driver.page_source
     assert "all groups together" in shown and not re.search(r"attenuate|smallest_|failure_", shown)
     ana.go("/queue")

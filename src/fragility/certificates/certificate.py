@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from fragility.drawing.curve import collapse_curve, plain_table, side_by_side
-from fragility.drawing.svg import escaped
+from fragility.drawing.curve import MarginCurve, draw_curve_svg, draw_curve_text
+from fragility.drawing.svg import draw_table, escape, put_side_by_side
 from fragility.models import ClassLabel
 from fragility.text import escape_controls
 from fragility.wording import (
+    describe_curve,
     describe_failure,
     describe_losses,
     describe_prediction,
@@ -144,6 +145,13 @@ class Certificate:
         """Whether the lattice block names fewer groups than the path needed, or some where the path found none."""
         return self.smallest_size is not None and (not self.flipped or self.smallest_size < self.flip_budget)
 
+    @property
+    def curve(self) -> MarginCurve:
+        """The margin along the removal path, to draw; empty in an audit whose ``claims`` are a summary."""
+        flip = self.flip_budget if self.flipped else None
+        drawn = (self.path, self.path_margin, flip, self.flips_to, self.path_predicted)
+        return MarginCurve(self.id, self.predicted, self.confidence, *drawn)
+
     def sentence(self) -> str:
         """Return one sentence for someone who decides about this case.
 
@@ -200,7 +208,9 @@ class Certificate:
             Several lines of text; also what printing a certificate shows.
         """
         lines = [escape_controls(f"row {self.id}: {self.sentence()}"), ""]
-        lines += self._steps() if self.path_margin else [f"     removed in this order: {', '.join(self.path)}"]
+        lines += (
+            draw_curve_text(self.curve) if self.path_margin else [f"     removed in this order: {', '.join(self.path)}"]
+        )
         budget = f"k* = {self.flip_budget}{'' if self.flipped else ' (no flip)'}"
         lines += ["", f"     {budget}   RCMA = {self.rcma:.3f}   FDS = {self.fds:.3f}   exposure = {self.exposure:.3f}"]
         lines += [f"     {way:<22} {told}" for way, told in self.losses()]
@@ -213,16 +223,6 @@ class Certificate:
         if self.expected_margin is not None:
             lines.append(("expected margin", f"{self.expected_margin:+.3f}"))
         return [(what, told) for what, told in lines if told is not None]
-
-    def _steps(self) -> list[str]:
-        lines = []
-        width = max(len("(nothing removed)"), *(len(name) + 2 for name in self.path))
-        scale = max(abs(m) for m in self.path_margin) or 1.0
-        for k, (margin, label) in enumerate(zip(self.path_margin, self.path_predicted, strict=True)):
-            name = "(nothing removed)" if k == 0 else f"- {self.path[k - 1]}"
-            mark = "  <- flips" if self.flipped and k == self.flip_budget else ""
-            lines.append(f"{k:>3}  {name:<{width}}  {margin:>+8.3f}  {_bar(margin / scale)}  {label}{mark}")
-        return lines
 
     def losses(self) -> list[tuple[str, str]]:
         """Return the ways evidence fails, and how much of the margin each takes, in words.
@@ -242,16 +242,15 @@ class Certificate:
         return self.story()
 
     def _repr_html_(self) -> str:
-        flip = self.flip_budget if self.flipped else None
-        told = f"The margin of row {self.id} as its {len(self.path)} strongest groups are removed: {self.sentence()}"
-        opening = f"<p><b>Row {escaped(self.id)}</b>: {escaped(self.sentence())}.</p>"
-        scores = plain_table(("score", ""), self._scores())
+        opening = f"<p><b>Row {escape(self.id)}</b>: {escape(self.sentence())}.</p>"
+        scores = draw_table(("score", ""), self._scores())
         if not self.path_margin:
-            steps = plain_table(("step", "removed"), list(enumerate(self.path, start=1)), numeric=(0,))
-            return opening + side_by_side(scores, steps)
+            steps = draw_table(("step", "removed"), list(enumerate(self.path, start=1)), numeric=(0,))
+            return opening + put_side_by_side(scores, steps)
         rows = [(step, *self._step(step)) for step in range(len(self.path_margin))]
-        steps = plain_table(("step", "removed", "margin", "predicts"), rows, numeric=(0, 2))
-        return opening + side_by_side(collapse_curve(self.path_margin, flip, told, width=300.0) + scores, steps)
+        steps = draw_table(("step", "removed", "margin", "predicts"), rows, numeric=(0, 2))
+        curve = draw_curve_svg(self.curve, describe_curve(self.id, self.sentence()), width=300.0)
+        return opening + put_side_by_side(curve + scores, steps)
 
     def _step(self, step: int) -> tuple[str, str, str]:
         removed = self.path[step - 1] if step else "(nothing)"
@@ -263,10 +262,3 @@ class Certificate:
         scores = [("k*", budget), ("exposure", f"{self.exposure:.3f}"), ("FDS", f"{self.fds:.3f}"), *self.losses()]
         thresholds = [(name, describe_threshold(value)) for name, value in self.thresholds.items()]
         return [*scores, *thresholds]
-
-
-def _bar(share: float, width: int = 10) -> str:
-    """Return a bar of fixed length: filled to the right of the middle for support, to the left for support lost."""
-    filled = round(min(abs(share), 1.0) * width)
-    left, right = ("", "#" * filled) if share >= 0 else ("#" * filled, "")
-    return f"{left:>{width}}|{right:<{width}}"

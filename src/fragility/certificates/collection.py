@@ -38,12 +38,13 @@ from fragility.certificates.parts import PART_ROWS, cut
 from fragility.certificates.searched import join_block, most_exposed, split_block
 from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
 from fragility.certificates.table import check_schema, claims_of, table_of
-from fragility.drawing.curve import collapse_curve, plain_table, side_by_side
-from fragility.drawing.svg import escaped
+from fragility.drawing.curve import draw_curve_svg
+from fragility.drawing.svg import draw_table, escape, put_side_by_side
 from fragility.errors import Advice, CertificateError
 from fragility.libraries import say_lacking
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
+from fragility.wording import describe_curve
 
 SHOWN_ROWS = 10
 RANKED_BY = ("exposure", "fds", "rcma", "independent_loss", "common_loss", "failure_probability")
@@ -475,15 +476,15 @@ class Certificates:
         )
 
     def _repr_html_(self) -> str:
-        opening = f"<p>{escaped(repr(self))}</p>"
+        opening = f"<p>{escape(repr(self))}</p>"
         if not len(self):
             return opening
         confident = self.most_fragile(SHOWN_ROWS)
         shown = confident if len(confident) else self.most_fragile(SHOWN_ROWS, min_confidence=0.0)
         which = "confident predictions" if len(confident) else "predictions (none is confident)"
         head = ("row", "predicts", "confidence", "k*", "exposure", "rests on")
-        table = plain_table(head, [_shown(cert) for cert in shown], numeric=(2, 3, 4))
-        return f"{opening}<p>The {which} that rest on least:</p>{side_by_side(table, _worst_curve(shown[0]))}"
+        table = draw_table(head, [_shown(cert) for cert in shown], numeric=(2, 3, 4))
+        return f"{opening}<p>The {which} that rest on least:</p>{put_side_by_side(table, _worst_curve(shown[0]))}"
 
     # --- files ------------------------------------------------------------------------------------------
 
@@ -567,11 +568,10 @@ def _shown(cert: Certificate) -> tuple[object, ...]:
 
 def _worst_curve(cert: Certificate) -> str:
     """Return the collapse of the most fragile prediction, with its sentence."""
-    caption = f"<p>Row {escaped(cert.id)}: {escaped(cert.sentence())}.</p>"
+    caption = f"<p>Row {escape(cert.id)}: {escape(cert.sentence())}.</p>"
     if not cert.path_margin:
         return caption
-    told = f"The margin of row {cert.id} as its strongest groups are removed: {cert.sentence()}"
-    return collapse_curve(cert.path_margin, cert.flip_budget if cert.flipped else None, told) + caption
+    return draw_curve_svg(cert.curve, describe_curve(cert.id, cert.sentence())) + caption
 
 
 def _position(value: Any, n: int) -> int:

@@ -1,30 +1,30 @@
 """Pictures of certificates, in the manner of scikit-learn's `Display` classes.
 
 `from_certificates` and `from_predictions` compute what is to be drawn, keep it in plain fields, draw it and return the
-display; `plot` draws it again, on axes of its own or on those it is given. Matplotlib is imported when something is
-drawn, and its global style is left as it was.
+display; `plot` draws it again, on axes of its own or on those it is given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fragility.calibration import FRAGILE_SHARE, checked_rows, class_columns, fragile_rows
 from fragility.certificates import Certificates
-from fragility.drawing.figure import BLUE, GREY, ORANGE, RED, drawing_style
+from fragility.drawing.curve import MarginCurve, draw_curve_axes
+from fragility.drawing.figure import BLUE, GREY, ORANGE, RED, Display, draw_panels
 from fragility.errors import DataError
 from fragility.models import ClassLabel
 from fragility.policy import ReviewCurve, ReviewPolicy, ReviewRule
 from fragility.ranking.predictive import BINS, ReliabilityCurve, reliability_curve
+from fragility.wording import write_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MARGIN_LABEL = {
     "support": "support margin of the predicted class\n(log odds against its best competitor)",
@@ -33,66 +33,14 @@ MARGIN_LABEL = {
 }
 
 
-def _new_figure(width: float, height: float) -> Figure:
-    import matplotlib.pyplot as plt
-
-    return plt.figure(figsize=(width, height), layout="constrained")
-
-
-def _panels(ax: Axes | Sequence[Axes] | None, count: int, size: tuple[float, float]) -> list[Axes]:
-    """Return `count` panels side by side: new ones, those given, or ones in the place of the one given."""
-    if ax is None:
-        return list(_new_figure(*size).subplots(1, count, sharey=True, squeeze=False)[0])
-    if isinstance(ax, (Sequence, np.ndarray)):
-        if len(ax) != count:
-            raise DataError(f"{count} axes were expected, one for each panel, got {len(ax)}")
-        return list(ax)
-    if count == 1:
-        return [ax]
-    # Like scikit-learn's PartialDependenceDisplay: the given axes lend their place to a row of panels.
-    from matplotlib.gridspec import GridSpecFromSubplotSpec
-
-    place = ax.get_subplotspec()
-    if place is None:
-        raise DataError("several panels need axes made by plt.subplots, got axes placed by hand")
-    ax.set_axis_off()
-    grid = GridSpecFromSubplotSpec(1, count, subplot_spec=place)
-    first = ax.figure.add_subplot(grid[0, 0])
-    return [first, *(ax.figure.add_subplot(grid[0, i], sharey=first) for i in range(1, count))]
-
-
-@dataclass(frozen=True)
-class CollapseCurve:
-    """One row's margin along its removal path; step 0 is the full record.
-
-    `flip_step` is k*, or None where the prediction survives every step; `flip_class` is the class it flips to.
-    """
-
-    identifier: Any
-    predicted: Any
-    confidence: float
-    groups: tuple[str, ...]
-    margin: tuple[float, ...]
-    flip_step: int | None
-    flip_class: Any = None
-
-    @property
-    def label(self) -> str:
-        return f"{self.predicted!r} at {self.confidence:.0%}"
-
-    @property
-    def tick_labels(self) -> list[str]:
-        return ["full record", *(f"− {name}" for name in self.groups)]
-
-
 @dataclass
-class CollapseDisplay:
+class CollapseDisplay(Display):
     """How the margin of some predictions collapses as their evidence is taken away, group after group.
 
     Attributes
     ----------
-    curves : tuple of CollapseCurve
-        The curves drawn, one a row.
+    curves : tuple of MarginCurve
+        The curves drawn, one per row.
     reading : str
         The protocol's reading, which names the margin.
     ax_ : matplotlib Axes or array of Axes
@@ -105,10 +53,8 @@ class CollapseDisplay:
     FragilityMapDisplay : All predictions at once.
     """
 
-    curves: tuple[CollapseCurve, ...]
+    curves: tuple[MarginCurve, ...]
     reading: str = "support"
-    ax_: Any = field(default=None, init=False, repr=False)
-    figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_certificates(
@@ -132,10 +78,13 @@ class CollapseDisplay:
         """
         if len(rows) == 0:
             raise DataError("rows must name at least one position, got none; for example rows=[0]")
-        return cls(tuple(_collapse_curve(certs, int(row)) for row in rows), certs.protocol.reading).plot(ax)
+        absent = next((row for row in rows if not -len(certs) <= row < len(certs)), None)
+        if absent is not None:
+            raise DataError(f"rows must be positions below {len(certs)}, the number of certificates; got {absent}")
+        return cls(tuple(certs[int(row)].curve for row in rows), certs.protocol.reading).plot(ax)
 
     def plot(self, ax: Axes | None = None) -> CollapseDisplay:
-        """Draw one panel a row.
+        """Draw one panel per row.
 
         Parameters
         ----------
@@ -147,52 +96,14 @@ class CollapseDisplay:
         CollapseDisplay
             The display itself; ``figure_`` and ``ax_`` are what it was drawn on.
         """
-        with drawing_style():
-            count = len(self.curves)
-            panels = _panels(ax, count, (1.2 + 4.6 * count, 4.2))
+        count = len(self.curves)
+        with draw_panels(ax, (1.2 + 4.6 * count, 4.2), count) as panels:
             for panel, curve in zip(panels, self.curves, strict=True):
-                _draw_collapse(panel, curve)
+                draw_curve_axes(panel, curve)
             panels[0].set_ylabel(MARGIN_LABEL[self.reading])
         self.ax_ = panels[0] if len(panels) == 1 else np.array(panels, dtype=object)
         self.figure_ = panels[0].figure
         return self
-
-
-def _collapse_curve(certs: Certificates, row: int) -> CollapseCurve:
-    if not -len(certs) <= row < len(certs):
-        raise DataError(f"rows must be positions below {len(certs)}, the number of certificates; got {row}")
-    cert = certs[row]
-    return CollapseCurve(
-        identifier=cert.id,
-        predicted=cert.predicted,
-        confidence=cert.confidence,
-        groups=cert.path,
-        margin=cert.path_margin,
-        flip_step=cert.flip_budget if cert.flipped else None,
-        flip_class=cert.flips_to,
-    )
-
-
-def _draw_collapse(ax: Axes, curve: CollapseCurve) -> None:
-    steps = np.arange(len(curve.margin))
-    ax.axhline(0.0, color="#444444", linewidth=1.0)
-    ax.plot(steps, curve.margin, color=BLUE, marker="o", markersize=5, linewidth=2.0, label=curve.label)
-    if curve.flip_step is not None:
-        k = curve.flip_step
-        ax.plot(steps[k:], curve.margin[k:], color=RED, marker="o", markersize=5, linewidth=2.0)
-        ax.plot(
-            [k], [curve.margin[k]], linestyle="none", marker="o", markersize=13, fillstyle="none",
-            markeredgewidth=2.0, color=RED, label=f"flips to {curve.flip_class!r} after {_groups(k)}",
-        )  # fmt: skip
-    ax.set_xticks(steps, curve.tick_labels, rotation=35, ha="right", rotation_mode="anchor")
-    ax.set_xlabel("evidence replaced by the baseline, one group after another")
-    ax.set_title(f"row {curve.identifier}")
-    ax.margins(y=0.15)
-    ax.legend(loc="best")
-
-
-def _groups(count: int) -> str:
-    return "1 group" if count == 1 else f"{count} groups"
 
 
 # k* -> how it is drawn; the darker the mark, the fewer groups it takes to overturn the prediction.
@@ -208,8 +119,8 @@ SCORE_LABEL = {"exposure": "exposure", "fds": "fragility (FDS)"}
 
 
 @dataclass
-class FragilityMapDisplay:
-    """Confidence against exposure (or FDS), one mark a prediction, with the exposed corner marked.
+class FragilityMapDisplay(Display):
+    """Confidence against exposure (or FDS), one mark per prediction, with the exposed corner marked.
 
     The corner holds the confident predictions (at least `min_confidence`) whose score is at least `threshold`:
     those that look safest and rest on least.
@@ -247,8 +158,6 @@ class FragilityMapDisplay:
     min_confidence: float = 0.9
     threshold: float = float("nan")
     by: str = "exposure"
-    ax_: Any = field(default=None, init=False, repr=False)
-    figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_certificates(
@@ -307,45 +216,38 @@ class FragilityMapDisplay:
         FragilityMapDisplay
             The display itself; ``figure_`` and ``ax_`` are what it was drawn on.
         """
-        with drawing_style():
-            if ax is None:
-                ax = _new_figure(7.2, 4.8).add_subplot()
-            self._draw_corner(ax)
-            self._draw_marks(ax)
-            ax.set_xlabel("confidence of the prediction")
-            ax.set_ylabel(f"{SCORE_LABEL.get(self.by, self.by)}: 0 rests on much, 1 on little")
-            ax.set_title("Confidence against fragility")
-            ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
-        self.ax_, self.figure_ = ax, ax.figure
+        with draw_panels(ax, (7.2, 4.8)) as (panel,):
+            if np.isfinite(self.threshold):
+                self._draw_corner(panel)
+            kind = np.where(~self.flipped, 0, np.clip(4 - self.flip_budget, 1, 3))
+            for number, (label, colour, marker, size) in enumerate(BUDGET_STYLES):
+                here = kind == number
+                if here.any():
+                    panel.scatter(
+                        self.confidence[here], self.score[here], s=size, c=colour, marker=marker, alpha=0.75,
+                        linewidths=0, label=f"{label} ({int(here.sum())})", zorder=2 + number,
+                    )  # fmt: skip
+            panel.set_xlabel("confidence of the prediction")
+            panel.set_ylabel(f"{SCORE_LABEL.get(self.by, self.by)}: 0 rests on much, 1 on little")
+            panel.set_title("Confidence against fragility")
+            panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+        self.ax_, self.figure_ = panel, panel.figure
         return self
 
     def _draw_corner(self, ax: Axes) -> None:
         from matplotlib.patches import Rectangle
 
-        if not np.isfinite(self.threshold):
-            return
-        right, top = 1.005, max(1.0, float(self.score.max())) + 0.015
+        top = max(1.0, float(self.score.max())) + 0.015
         corner = (self.min_confidence, self.threshold)
-        size = (right - corner[0], top - corner[1])
-        count = int(self.in_corner.sum())
-        label = f"exposed corner: {count} prediction{'' if count == 1 else 's'}"
+        size = (1.005 - corner[0], top - corner[1])
+        label = f"exposed corner: {write_count(int(self.in_corner.sum()), 'prediction')}"
         ax.add_patch(
             Rectangle(corner, *size, facecolor=RED, alpha=0.12, edgecolor=RED, linewidth=1.2, zorder=0.5, label=label)
         )
 
-    def _draw_marks(self, ax: Axes) -> None:
-        kind = np.where(~self.flipped, 0, np.clip(4 - self.flip_budget, 1, 3))
-        for number, (label, colour, marker, size) in enumerate(BUDGET_STYLES):
-            here = kind == number
-            if here.any():
-                ax.scatter(
-                    self.confidence[here], self.score[here], s=size, c=colour, marker=marker, alpha=0.75,
-                    linewidths=0, label=f"{label} ({int(here.sum())})", zorder=2 + number,
-                )  # fmt: skip
-
 
 @dataclass
-class FragileCalibrationDisplay:
+class FragileCalibrationDisplay(Display):
     """Accuracy against confidence, for the whole set and for its most fragile share.
 
     Attributes
@@ -366,8 +268,6 @@ class FragileCalibrationDisplay:
 
     curves: Mapping[str, Mapping[str, ReliabilityCurve]]
     fragile_share: float = FRAGILE_SHARE
-    ax_: Any = field(default=None, init=False, repr=False)  # the two axes drawn on
-    figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_predictions(
@@ -431,8 +331,7 @@ class FragileCalibrationDisplay:
             The display itself; ``figure_`` and ``ax_`` are what it was drawn on.
         """
         titles = {"all": "All rows", "fragile": f"Most fragile {self.fragile_share:.0%}"}
-        with drawing_style():
-            panels = _panels(ax, 2, (9.0, 4.4))
+        with draw_panels(ax, (9.0, 4.4), 2) as panels:
             for panel, (subset, curves) in zip(panels, self.curves.items(), strict=True):
                 n = int(sum(next(iter(curves.values())).count))
                 _draw_reliability(panel, curves, f"{titles[subset]} (n = {n:,})")
@@ -466,7 +365,7 @@ def _draw_reliability(ax: Axes, curves: Mapping[str, ReliabilityCurve], title: s
 
 
 @dataclass
-class ReviewPolicyDisplay:
+class ReviewPolicyDisplay(Display):
     """What a review policy does: the share reviewed against the brittle rate that stays unreviewed, with its bound.
 
     Attributes
@@ -484,12 +383,10 @@ class ReviewPolicyDisplay:
     """
 
     policy: ReviewPolicy
-    ax_: Any = field(default=None, init=False, repr=False)
-    figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_policy(cls, policy: ReviewPolicy, *, ax: Axes | None = None) -> ReviewPolicyDisplay:
-        """Draw a policy, one line a segment.
+        """Draw a policy, one line per segment.
 
         Parameters
         ----------
@@ -518,19 +415,18 @@ class ReviewPolicyDisplay:
         ReviewPolicyDisplay
             The display itself; ``figure_`` and ``ax_`` are what it was drawn on.
         """
-        with drawing_style():
-            if ax is None:
-                ax = _new_figure(7.2, 4.6).add_subplot()
+        with draw_panels(ax, (7.2, 4.6)) as (panel,):
             for number, (rule, curve) in enumerate(zip(self.policy.rules, self.policy.curves, strict=True)):
-                _draw_rule(ax, rule, curve, (BLUE, ORANGE, GREY, RED)[number % 4])
-            ax.axhline(self.policy.risk, color=RED, linewidth=1.0, linestyle="--", label=f"risk {self.policy.risk:.1%}")
-            ax.set_xlabel(f"share of confident predictions reviewed (highest {self.policy.by} first)")
-            ax.set_ylabel("brittle rate among the rest")
-            ax.set_title(f"Review policy: {self.policy.state}")
-            ax.set_xlim(0.0, 1.0)
-            ax.set_ylim(0.0, min(1.0, 4.0 * max(self.policy.risk, *(c.brittle_rate[-1] for c in self.policy.curves))))
-            ax.legend(loc="upper center")
-        self.ax_, self.figure_ = ax, ax.figure
+                _draw_rule(panel, rule, curve, (BLUE, ORANGE, GREY, RED)[number % 4])
+            risk = self.policy.risk
+            panel.axhline(risk, color=RED, linewidth=1.0, linestyle="--", label=f"risk {risk:.1%}")
+            panel.set_xlabel(f"share of confident predictions reviewed (highest {self.policy.by} first)")
+            panel.set_ylabel("brittle rate among the rest")
+            panel.set_title(f"Review policy: {self.policy.state}")
+            panel.set_xlim(0.0, 1.0)
+            panel.set_ylim(0.0, min(1.0, 4.0 * max(risk, *(c.brittle_rate[-1] for c in self.policy.curves))))
+            panel.legend(loc="upper center")
+        self.ax_, self.figure_ = panel, panel.figure
         return self
 
 

@@ -1,12 +1,23 @@
-"""The style that all pictures share; matplotlib is imported when something is drawn."""
+"""Matplotlib figures: the style that all of them share, their panels, and the display of reliability.
+
+Matplotlib is imported when something is drawn, and its global style is left as it was.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fragility.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from matplotlib.axes import Axes
 
 # Okabe and Ito's palette: told apart by people with any common form of colour blindness, and in grey print.
 BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#8A8F98"
@@ -30,9 +41,99 @@ STYLE: Any = {  # matplotlib types the keys of its settings one by one
 
 
 @contextmanager
-def drawing_style() -> Iterator[None]:
-    """Set the style of these pictures for a `with` block; it was and will be the user's outside."""
+def draw_panels(ax: Axes | Sequence[Axes] | None, size: tuple[float, float], count: int = 1) -> Iterator[list[Axes]]:
+    """Set our style for a `with` block and yield `count` panels side by side.
+
+    They are new ones if `ax` is None, else those given, or ones in the place of the one given.
+    """
     import matplotlib
+    import matplotlib.pyplot as plt
 
     with matplotlib.rc_context(STYLE):
-        yield
+        if ax is None:
+            figure = plt.figure(figsize=size, layout="constrained")
+            yield list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+        elif isinstance(ax, (Sequence, np.ndarray)):
+            if len(ax) != count:
+                raise DataError(f"{count} axes were expected, one for each panel, got {len(ax)}")
+            yield list(ax)
+        else:
+            yield [ax] if count == 1 else _split_axes(ax, count)
+
+
+def _split_axes(ax: Axes, count: int) -> list[Axes]:
+    """Return a row of panels in the place of the given axes, like scikit-learn's PartialDependenceDisplay."""
+    from matplotlib.gridspec import GridSpecFromSubplotSpec
+
+    place = ax.get_subplotspec()
+    if place is None:
+        raise DataError("several panels need axes made by plt.subplots, got axes placed by hand")
+    ax.set_axis_off()
+    grid = GridSpecFromSubplotSpec(1, count, subplot_spec=place)
+    first = ax.figure.add_subplot(grid[0, 0])
+    return [first, *(ax.figure.add_subplot(grid[0, i], sharey=first) for i in range(1, count))]
+
+
+@dataclass
+class Display:
+    """Base of the displays: what was drawn on."""
+
+    ax_: Any = field(default=None, init=False, repr=False)
+    figure_: Any = field(default=None, init=False, repr=False)
+
+
+@dataclass
+class ReliabilityDisplay(Display):
+    """Which feed to make reliable first.
+
+    Attributes
+    ----------
+    groups : sequence of str
+        Names of the groups, the most decisions kept first.
+    decisions_kept : sequence of float
+        Decisions that would be kept if each never failed.
+    lost : float
+        Decisions expected to be lost as things are.
+    rows : int
+        Decisions in all.
+    condition : str
+        How evidence fails, in words.
+    ax_ : matplotlib Axes
+        The axes drawn on.
+    figure_ : matplotlib Figure
+        The figure.
+
+    See Also
+    --------
+    FailureProbability.plot : Draws one.
+    """
+
+    groups: Sequence[str]
+    decisions_kept: Sequence[float]
+    lost: float
+    rows: int
+    condition: str
+
+    def plot(self, ax: Axes | None = None) -> ReliabilityDisplay:
+        """Draw one bar per group.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Draw on these; new axes otherwise.
+
+        Returns
+        -------
+        ReliabilityDisplay
+            Itself, with ``ax_`` and ``figure_`` set.
+        """
+        with draw_panels(ax, (7.2, 1.4 + 0.32 * len(self.groups))) as (panel,):
+            panel.barh(range(len(self.groups)), self.decisions_kept, color=BLUE, height=0.7)
+            panel.set_yticks(range(len(self.groups)), self.groups)
+            panel.invert_yaxis()
+            panel.grid(visible=False, axis="y")
+            panel.grid(visible=True, axis="x")
+            panel.set_xlabel("decisions kept if it never failed")
+            panel.set_title(f"{self.lost:.1f} of {self.rows} decisions expected to be lost\n{self.condition}")
+        self.ax_, self.figure_ = panel, panel.figure
+        return self

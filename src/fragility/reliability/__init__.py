@@ -8,7 +8,7 @@ events    recorded outages, taken as they co-occurred
 failure   which of them for which row
 """
 
-from fragility.drawing.reliability import ReliabilityDisplay
+from fragility.drawing.figure import ReliabilityDisplay
 from fragility.reliability.failure import failure_probability
 from fragility.reliability.outcomes import FailureProbability
 

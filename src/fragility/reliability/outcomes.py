@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.drawing.reliability import ReliabilityDisplay
+from fragility.drawing.figure import ReliabilityDisplay
 from fragility.saving import save_report, without_nan
 from fragility.text import align_columns
 from fragility.wording import describe_expected_loss, describe_failure, describe_first_group

@@ -5,89 +5,41 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fragility.drawing.curve import collapse_curve
+from fragility.drawing.curve import MarginCurve, draw_curve_svg
 from fragility.drawing.svg import (
     ACCENT,
     FLIP,
-    INK,
+    FLIP_TEXT,
+    LEFT,
     QUIET,
+    RIGHT,
+    WIDTH,
     Scale,
-    area,
-    bar,
-    cells,
-    dot,
-    line,
-    picture,
-    place_axis,
-    polyline,
-    tidy_ticks,
-    value_axis,
-    words,
+    draw_band,
+    draw_bar,
+    draw_cells,
+    draw_legend,
+    draw_line,
+    draw_picture,
+    draw_place_axis,
+    draw_polyline,
+    draw_text,
+    draw_value_axis,
+    list_ticks,
 )
-from fragility.intervals import Share
 from fragility.report.sentences import describe_case
 from fragility.report.summary import AuditNumbers, Case, Loss, Quartiles, ReviewView, SetNumbers
 from fragility.text import shorten
-from fragility.wording import write_percent
+from fragility.wording import describe_curve, write_percent
 
-WIDTH, LEFT, RIGHT = 440.0, 44.0, 424.0
-FLIP_WORDS = "var(--flip-text, currentColor)"
+MIDDLE = (LEFT + RIGHT) / 2
 SHOWN_STEPS = 10
 DENSITIES = (0.16, 0.34, 0.54, 0.76, 1.0)  # opacity of a cell, by how many predictions it holds
 CONFIDENCES = ((0.5, "50%"), (0.9, "90%"), (0.99, "99%"), (0.999, "99.9%"))
+QUARTERS = [(tick / 4, f"{tick / 4:.0%}") for tick in range(5)]
 
 
-# --- shares with intervals ----------------------------------------------------------------------------------
-
-
-def draw_shares(entries: Sequence[tuple[str, Share]], verb: str) -> str:
-    """Return one line per entry: its share as a dot, its interval as a line, its count in words."""
-    left, right, top, step = 128.0, 330.0, 20.0, 25.0
-    bottom = top + step * len(entries)
-    x = Scale(0.0, min(1.0, 1.05 * max(0.1, *(share.upper for _, share in entries if share.rows), 0.1)), left, right)
-    ticks = [tick for tick in tidy_ticks(0.0, x.high) if tick <= 1.0]
-    marks = [line((x(tick), top - 4), (x(tick), bottom - 6)) for tick in ticks]
-    marks += place_axis(x, [(tick, write_percent(tick)) for tick in ticks], bottom - 6)
-    for place, (name, share) in enumerate(entries):
-        y = top + step * (place + 0.5) - 4
-        colour = QUIET if place == 0 else ACCENT
-        marks.append(words((left - 10, y + 4), shorten(name, 20), anchor="end", bold=place == 0))
-        if share.rows:
-            marks.append(line((x(share.lower), y), (x(share.upper), y), colour=colour, width=2.4))
-            marks.append(dot((x(share.value), y), 4.5, colour=colour))
-        marks.append(words((right + 12, y + 4), f"{share.count:,} of {share.rows:,}"))
-    told = "; ".join(
-        f"{name}: {share.count} of {share.rows} {verb}, {write_percent(share.value)}, 95% interval "
-        f"{write_percent(share.lower)} to {write_percent(share.upper)}"
-        for name, share in entries
-    )
-    return picture(WIDTH, bottom + 16, f"Share that {verb}. {told}", marks)
-
-
-def draw_paired_shares(entries: Sequence[tuple[str, tuple[Share, Share]]], names: tuple[str, str]) -> str:
-    """Return two shares per entry with their intervals, one audit above the other."""
-    left, right, top, step = 128.0, 424.0, 44.0, 34.0
-    bottom = top + step * len(entries)
-    uppers = [share.upper for _, both in entries for share in both if share.rows]
-    x = Scale(0.0, min(1.0, 1.05 * max(0.1, *uppers, 0.1)), left, right)
-    ticks = [tick for tick in tidy_ticks(0.0, x.high) if tick <= 1.0]
-    marks = [line((x(tick), top - 4), (x(tick), bottom - 6)) for tick in ticks]
-    marks += place_axis(x, [(tick, write_percent(tick)) for tick in ticks], bottom - 6)
-    for place, (name, both) in enumerate(entries):
-        y = top + step * (place + 0.5) - 4
-        marks.append(words((left - 10, y + 4), shorten(name, 20), anchor="end"))
-        for offset, share, colour in zip((-6, 6), both, (QUIET, ACCENT), strict=True):
-            if share.rows:
-                ends = (x(share.lower), y + offset), (x(share.upper), y + offset)
-                marks += [line(*ends, colour=colour, width=2.4), dot((x(share.value), y + offset), 4, colour=colour)]
-    marks += _legend([(shorten(names[0], 24), QUIET, False), (shorten(names[1], 24), ACCENT, False)])
-    told = "; ".join(
-        f"{name}: {write_percent(one.value)} against {write_percent(two.value)}" for name, (one, two) in entries
-    )
-    return picture(WIDTH, bottom + 16, f"Share that flips early, {names[0]} against {names[1]}. {told}", marks)
-
-
-# --- k* -----------------------------------------------------------------------------------------------------
+# --- k* and collapse ----------------------------------------------------------------------------------------
 
 
 def fold_budgets(numbers: SetNumbers) -> list[tuple[str, int]]:
@@ -101,7 +53,7 @@ def fold_budgets(numbers: SetNumbers) -> list[tuple[str, int]]:
 
 def draw_budgets(audit: AuditNumbers) -> str:
     """Return how many groups it takes to flip a prediction, confident against all."""
-    height, top, bottom = 236.0, 40.0, 186.0
+    top, bottom = 40.0, 186.0
     sets = [("confident", audit.confident, ACCENT)] if audit.confident.rows else []
     sets.append(("all predictions", audit.everything, QUIET))
     shares = [[count / numbers.rows for _, count in fold_budgets(numbers)] for _, numbers, _ in sets]
@@ -109,33 +61,21 @@ def draw_budgets(audit: AuditNumbers) -> str:
     y = Scale(0.0, max(0.1, *(value for each in shares for value in each)) * 1.08, bottom, top)
     slot = (RIGHT - LEFT) / len(labels)
     thick = min(slot * 0.8 / len(sets), 22.0)
-    marks = value_axis(y, [(tick, f"{tick:.0%}") for tick in tidy_ticks(0.0, y.high)], LEFT, RIGHT)
+    marks = draw_value_axis(y, [(tick, f"{tick:.0%}") for tick in list_ticks(0.0, y.high)], LEFT, RIGHT)
     for place, label in enumerate(labels):
         middle = LEFT + slot * (place + 0.5)
-        marks.append(words((middle, bottom + 15), label, anchor="middle"))
+        marks.append(draw_text((middle, bottom + 15), label, anchor="middle"))
         for index, (_, _, colour) in enumerate(sets):
             x, value = middle - thick * len(sets) / 2 + index * thick, shares[index][place]
-            marks.append(bar(x + 0.5, y(value), thick - 1, bottom - y(value), colour=colour))
-    marks += [words(((LEFT + RIGHT) / 2, bottom + 36), "groups lost until the prediction flips", anchor="middle")]
-    marks += _legend([(name, colour, False) for name, _, colour in sets])
-    told = "; ".join(
+            marks.append(draw_bar(x + 0.5, y(value), thick - 1, bottom - y(value), colour=colour))
+    marks.append(draw_text((MIDDLE, bottom + 36), "groups lost until the prediction flips", anchor="middle"))
+    marks += draw_legend([(name, colour, "solid") for name, _, colour in sets], LEFT)
+    spoken = "; ".join(
         f"{name}: " + ", ".join(f"{label} {write_percent(v)}" for label, v in zip(labels, each, strict=True))
         for (name, _, _), each in zip(sets, shares, strict=True)
     )
-    return picture(WIDTH, height, f"Share of predictions by the number of groups lost until they flip. {told}", marks)
-
-
-def _legend(entries: Sequence[tuple[str, str, bool]], y: float = 16.0, left: float = LEFT) -> list[str]:
-    """Return coloured samples with their names on one line; (name, colour, whether it is a dashed line)."""
-    marks, x = [], left
-    for name, colour, dashed in entries:
-        sample = line((x, y - 4), (x + 14, y - 4), colour=colour, width=2.4, dashed=True) if dashed else None
-        marks += [sample or bar(x, y - 9, 12, 10, colour=colour), words((x + 19, y), name)]
-        x += 19 + 6.3 * len(name) + 20
-    return marks
-
-
-# --- collapse -----------------------------------------------------------------------------------------------
+    label = f"Share of predictions by the number of groups lost until they flip. {spoken}"
+    return draw_picture(WIDTH, 236.0, label, marks)
 
 
 def draw_collapse(audit: AuditNumbers) -> str:
@@ -143,85 +83,77 @@ def draw_collapse(audit: AuditNumbers) -> str:
     focus, everything = audit.focus.collapse, audit.everything.collapse
     if focus is None or everything is None:
         return ""
-    bottom, top = 186.0, 34.0
-    y, x = Scale(0.0, 1.0, bottom, top), Scale(0, len(focus) - 1, LEFT + 8, RIGHT - 8)
-    marks = value_axis(y, [(tick / 4, f"{tick / 4:.0%}") for tick in range(5)], LEFT, RIGHT)
-    marks += _band(focus, x, y)
-    legend = [("median", ACCENT, False), ("middle half", ACCENT, False)]
+    top, bottom, last = 34.0, 186.0, len(focus) - 1
+    y, x = Scale(0.0, 1.0, bottom, top), Scale(0, last, LEFT + 8, RIGHT - 8)
+    marks = draw_value_axis(y, QUARTERS, LEFT, RIGHT) + _draw_quartiles(focus, x, y)
+    legend = [("median", ACCENT, "solid"), ("middle half", ACCENT, "faint")]
     if audit.confident.rows:
-        marks.append(polyline(_line([each.median for each in everything], x, y), colour=QUIET, dashed=True))
-        legend.append(("median of all predictions", QUIET, True))
-    marks += place_axis(x, [(step, str(step)) for step in _few(len(focus) - 1)], bottom)
-    marks.append(words(((LEFT + RIGHT) / 2, bottom + 36), "groups removed, strongest first", anchor="middle"))
-    marks += _band_legend(legend)
-    told = ", ".join(f"{step}: {write_percent(each.median)}" for step, each in enumerate(focus))
-    return picture(WIDTH, 230.0, f"Median share of the margin lost, by groups removed. {told}", marks)
-
-
-def _band_legend(entries: Sequence[tuple[str, str, bool]]) -> list[str]:
-    marks = _legend(entries)
-    marks[2] = marks[2].replace("/>", ' fill-opacity="0.22"/>')  # the sample of the band is as faint as the band
-    return marks
-
-
-def _band(curve: Sequence[Quartiles], x: Scale, y: Scale) -> list[str]:
-    upper, lower = (_line([getattr(each, name) for each in curve], x, y) for name in ("upper", "lower"))
-    return [area(upper, lower, opacity=0.22), polyline(_line([each.median for each in curve], x, y), width=2.4)]
-
-
-def _line(values: Sequence[float], x: Scale, y: Scale) -> list[tuple[float, float]]:
-    return [(x(step), y(min(value, 1.0))) for step, value in enumerate(values)]
-
-
-def _few(last: int) -> list[int]:
-    every = max(1, math.ceil(last / 10))
-    return list(range(0, last + 1, every))
+        medians = [(x(step), y(min(each.median, 1.0))) for step, each in enumerate(everything)]
+        marks.append(draw_polyline(medians, colour=QUIET, dashed=True))
+        legend.append(("median of all predictions", QUIET, "dashed"))
+    marks += draw_place_axis(
+        x, [(step, str(step)) for step in range(0, last + 1, max(1, math.ceil(last / 10)))], bottom
+    )
+    marks.append(draw_text((MIDDLE, bottom + 36), "groups removed, strongest first", anchor="middle"))
+    marks += draw_legend(legend, LEFT)
+    label = f"Median share of the margin lost, by groups removed. {_list_medians(focus)}"
+    return draw_picture(WIDTH, 230.0, label, marks)
 
 
 def draw_class_curve(name: str, rows: int, curve: Sequence[Quartiles]) -> str:
     """Return one class's collapse, small, to stand beside the others."""
     left, right, top, bottom = 42.0, 202.0, 26.0, 106.0
     y, x = Scale(0.0, 1.0, bottom, top), Scale(0, len(curve) - 1, left + 4, right - 4)
-    marks = value_axis(y, [(0.0, "0%"), (0.5, "50%"), (1.0, "100%")], left, right)
-    marks += _band(curve, x, y)
+    marks = draw_value_axis(y, [(0.0, "0%"), (0.5, "50%"), (1.0, "100%")], left, right) + _draw_quartiles(curve, x, y)
     steps = [0, (len(curve) - 1) // 2, len(curve) - 1] if len(curve) > 4 else range(len(curve))
-    marks += place_axis(x, [(step, str(step)) for step in steps], bottom)
-    marks.append(words((left, 14), f"{shorten(name, 16)} ({rows:,})", bold=True))
-    told = ", ".join(f"{step}: {write_percent(each.median)}" for step, each in enumerate(curve))
-    return picture(208.0, 126.0, f"Class {name}, {rows} predictions: median share of the margin lost. {told}", marks)
+    marks += draw_place_axis(x, [(step, str(step)) for step in steps], bottom)
+    marks.append(draw_text((left, 14), f"{shorten(name, 16)} ({rows:,})", bold=True))
+    label = f"Class {name}, {rows} predictions: median share of the margin lost. {_list_medians(curve)}"
+    return draw_picture(208.0, 126.0, label, marks)
 
 
-# --- three ways ---------------------------------------------------------------------------------------------
+def _draw_quartiles(curve: Sequence[Quartiles], x: Scale, y: Scale) -> list[str]:
+    lower, median, upper = (
+        [(x(step), y(min(getattr(each, name), 1.0))) for step, each in enumerate(curve)]
+        for name in ("lower", "median", "upper")
+    )
+    return [draw_band(upper, lower, opacity=0.22), draw_polyline(median, width=2.4)]
+
+
+def _list_medians(curve: Sequence[Quartiles]) -> str:
+    return ", ".join(f"{step}: {write_percent(each.median)}" for step, each in enumerate(curve))
 
 
 def draw_loss(loss: Loss, name: str) -> str:
     """Return how a loss is spread over the predictions, with its median."""
     left, right, top, bottom = 8.0, 204.0, 46.0, 116.0
-    total, most = sum(loss.histogram), max(loss.histogram)
-    y, x = Scale(0, most, bottom, top), Scale(0.0, loss.top, left, right)
-    width = (right - left) / len(loss.histogram)
-    marks = [words((left, 14), name, bold=True, size=12)]
-    marks.append(
-        words((left, 30), f"median {_beyond(loss.quartiles.median, loss.top)}", colour="var(--muted, currentColor)")
+    y, x = Scale(0, max(loss.histogram), bottom, top), Scale(0.0, loss.top, left, right)
+    width, open_ended = (right - left) / len(loss.histogram), loss.top > 1.0
+    lower, median, upper = (
+        f"{loss.top:.0%} or more" if value >= loss.top and open_ended else write_percent(value)
+        for value in (loss.quartiles.lower, loss.quartiles.median, loss.quartiles.upper)
     )
+    marks = [
+        draw_text((left, 14), name, bold=True, size=12),
+        draw_text((left, 30), f"median {median}", colour="var(--muted, currentColor)"),
+    ]
     for place, count in enumerate(loss.histogram):
-        open_ended = place == len(loss.histogram) - 1
-        colour = QUIET if open_ended and loss.top > 1.0 else ACCENT
-        marks.append(bar(left + place * width + 0.5, y(count), width - 1, bottom - y(count), colour=colour))
-    marks.append(line((left, bottom), (right, bottom), colour=QUIET))
+        colour = QUIET if open_ended and place == len(loss.histogram) - 1 else ACCENT
+        marks.append(draw_bar(left + place * width + 0.5, y(count), width - 1, bottom - y(count), colour=colour))
+    marks.append(draw_line((left, bottom), (right, bottom), colour=QUIET))
     middle = x(min(loss.quartiles.median, loss.top))
-    marks.append(line((middle, top - 6), (middle, bottom), colour=FLIP, width=2))
-    ends = ((0.0, "0%", "start"), (loss.top / 2, f"{loss.top / 2:.0%}", "middle"))
-    marks += [words((x(value), bottom + 15), label, anchor=anchor) for value, label, anchor in ends]
-    marks.append(words((right, bottom + 15), f"{loss.top:.0%}{'+' if loss.top > 1 else ''}", anchor="end"))
-    told = f"{name}: of {total} predictions the median loses {_beyond(loss.quartiles.median, loss.top)} of the margin, "
-    told += f"a quarter at most {_beyond(loss.quartiles.lower, loss.top)}, a quarter at least "
-    told += f"{_beyond(loss.quartiles.upper, loss.top)}; {loss.half} lose half or more."
-    return picture(212.0, 136.0, told, marks)
-
-
-def _beyond(value: float, top: float) -> str:
-    return f"{top:.0%} or more" if value >= top > 1.0 else write_percent(value)
+    marks.append(draw_line((middle, top - 6), (middle, bottom), colour=FLIP, width=2))
+    ends = (
+        (0.0, "0%", "start"),
+        (loss.top / 2, f"{loss.top / 2:.0%}", "middle"),
+        (loss.top, f"{loss.top:.0%}{'+' if open_ended else ''}", "end"),
+    )
+    marks += [draw_text((x(value), bottom + 15), text, anchor=anchor) for value, text, anchor in ends]
+    label = (
+        f"{name}: of {sum(loss.histogram)} predictions the median loses {median} of the margin, a quarter at most "
+        f"{lower}, a quarter at least {upper}; {loss.half} lose half or more."
+    )
+    return draw_picture(212.0, 136.0, label, marks)
 
 
 # --- confidence against exposure ----------------------------------------------------------------------------
@@ -233,109 +165,70 @@ def draw_density(audit: AuditNumbers) -> str:
     top, bottom = 34.0, 282.0
     x, y = Scale(0.0, density.right, LEFT, RIGHT), Scale(0.0, 1.0, bottom, top)
     width, height = (RIGHT - LEFT) / density.columns, (bottom - top) / density.lines
-    marks = value_axis(y, [(tick / 4, f"{tick / 4:.2g}") for tick in range(5)], LEFT, RIGHT)
-    marks += _corner(audit, x, y)
+    marks = draw_value_axis(y, [(tick / 4, f"{tick / 4:.2g}") for tick in range(5)], LEFT, RIGHT)
+    if audit.confident.rows:
+        marks += _draw_corner(audit, x, y)
     most = max(count for _, _, count in density.cells)
     levels: list[list[tuple[float, float]]] = [[] for _ in DENSITIES]
     for column, row, count in density.cells:
         level = round((len(DENSITIES) - 1) * math.log1p(count - 1) / math.log1p(most - 1)) if most > 1 else -1
         levels[level].append((LEFT + column * width, bottom - (row + 1) * height))
-    marks += [
-        cells(corners, width - 0.6, height - 0.6, opacity=opacity)
-        for corners, opacity in zip(levels, DENSITIES, strict=True)
-    ]
-    ticks = [(-math.log10(1 - value), label) for value, label in CONFIDENCES]
-    marks += place_axis(x, ticks, bottom)
-    marks.append(words(((LEFT + RIGHT) / 2, bottom + 34), "confidence (stretched toward 100%)", anchor="middle"))
-    marks.append(words((LEFT - 36, 16), "exposure"))
-    marks += _density_legend(most)
-    told = f"Density of {audit.facts.rows} predictions by confidence and exposure. "
-    told += f"{density.corner} lie in the exposed corner." if audit.confident.rows else "None is confident."
-    return picture(WIDTH, 326.0, told, marks)
+    for corners, opacity in zip(levels, DENSITIES, strict=True):
+        marks.append(draw_cells(corners, width - 0.6, height - 0.6, opacity=opacity))
+    marks += draw_place_axis(x, [(-math.log10(1 - value), text) for value, text in CONFIDENCES], bottom)
+    marks.append(draw_text((MIDDLE, bottom + 34), "confidence (stretched toward 100%)", anchor="middle"))
+    marks.append(draw_text((LEFT - 36, 16), "exposure"))
+    legend = f"1 to {most:,} per cell"
+    marks.append(draw_text((RIGHT, 16), legend, anchor="end"))
+    start = RIGHT - 6.2 * len(legend) - len(DENSITIES) * 13 - 6
+    marks += [draw_bar(start + 13 * i, 7, 12, 10, opacity=opacity) for i, opacity in enumerate(DENSITIES)]
+    label = f"Density of {audit.facts.rows} predictions by confidence and exposure. "
+    label += f"{density.corner} lie in the exposed corner." if audit.confident.rows else "None is confident."
+    return draw_picture(WIDTH, 326.0, label, marks)
 
 
-def _corner(audit: AuditNumbers, x: Scale, y: Scale) -> list[str]:
-    if not audit.confident.rows:
-        return []
+def _draw_corner(audit: AuditNumbers, x: Scale, y: Scale) -> list[str]:
     least = min(audit.min_confidence, 1 - 10**-x.high)
     left, base = x(-math.log10(1 - least)), y(audit.density.threshold)
+    text = f"exposed corner: {audit.density.corner:,}"
     return [
-        bar(left, y.end, x.end - left, base - y.end, colour=FLIP, opacity=0.13),
-        line((left, y.end), (left, base), colour=FLIP, width=1.4),
-        line((left, base), (x.end, base), colour=FLIP, width=1.4),
-        words(
-            (x.end - 5, y.end + 14),
-            f"exposed corner: {audit.density.corner:,}",
-            anchor="end",
-            colour=FLIP_WORDS,
-            bold=True,
-        ),
+        draw_bar(left, y.end, x.end - left, base - y.end, colour=FLIP, opacity=0.13),
+        draw_line((left, y.end), (left, base), colour=FLIP, width=1.4),
+        draw_line((left, base), (x.end, base), colour=FLIP, width=1.4),
+        draw_text((x.end - 5, y.end + 14), text, anchor="end", colour=FLIP_TEXT, bold=True),
     ]
 
 
-def _density_legend(most: int) -> list[str]:
-    end = RIGHT
-    marks = [words((end, 16), f"1 to {most:,} a cell", anchor="end")]
-    start = end - 6.2 * len(f"1 to {most:,} a cell") - len(DENSITIES) * 13 - 6
-    return marks + [bar(start + 13 * i, 7, 12, 10, opacity=opacity) for i, opacity in enumerate(DENSITIES)]
-
-
-# --- labels -------------------------------------------------------------------------------------------------
+# --- review and cases ---------------------------------------------------------------------------------------
 
 
 def draw_review(view: ReviewView) -> str:
     """Return the share of what is sought that a review of a given size finds."""
-    if not view.found_in_all:
-        return ""
     top, bottom = 34.0, 206.0
     x, y = Scale(0.0, 1.0, LEFT, RIGHT), Scale(0.0, 1.0, bottom, top)
-    marks = value_axis(y, [(tick / 4, f"{tick / 4:.0%}") for tick in range(5)], LEFT, RIGHT)
-    marks.append(line((x(0), y(0)), (x(1), y(1)), colour=QUIET, dashed=False))
-    for values, colour, dashed in ((view.by_confidence, QUIET, True), (view.by_exposure, ACCENT, False)):
-        points = [(x(share), y(value / view.found_in_all)) for share, value in zip(view.shares, values, strict=True)]
-        marks.append(polyline(points, colour=colour, width=2.4, dashed=dashed))
-    marks += place_axis(x, [(tick / 4, f"{tick / 4:.0%}") for tick in range(5)], bottom)
-    marks.append(words(((LEFT + RIGHT) / 2, bottom + 36), "share reviewed", anchor="middle"))
-    marks += _legend([("by exposure", ACCENT, False), ("by confidence", QUIET, True)])
-    marks.append(words((RIGHT, 16), "thin: at random", anchor="end"))
-    told = ", ".join(
-        f"{share:.0%}: {write_percent(found / view.found_in_all)} against {write_percent(other / view.found_in_all)}"
-        for share, found, other in zip(view.shares, view.by_exposure, view.by_confidence, strict=True)
+    marks = draw_value_axis(y, QUARTERS, LEFT, RIGHT)
+    marks.append(draw_line((x(0), y(0)), (x(1), y(1)), colour=QUIET))
+    found, other = ([count / view.found_in_all for count in each] for each in (view.by_exposure, view.by_confidence))
+    for values, colour, dashed in ((other, QUIET, True), (found, ACCENT, False)):
+        points = [(x(share), y(value)) for share, value in zip(view.shares, values, strict=True)]
+        marks.append(draw_polyline(points, colour=colour, width=2.4, dashed=dashed))
+    marks += draw_place_axis(x, QUARTERS, bottom)
+    marks.append(draw_text((MIDDLE, bottom + 36), "share reviewed", anchor="middle"))
+    marks += draw_legend([("by exposure", ACCENT, "solid"), ("by confidence", QUIET, "dashed")], LEFT)
+    marks.append(draw_text((RIGHT, 16), "thin: at random", anchor="end"))
+    spoken = ", ".join(
+        f"{share:.0%}: {write_percent(one)} against {write_percent(two)}"
+        for share, one, two in zip(view.shares, found, other, strict=True)
         if share in (0.05, 0.1, 0.2, 0.5)
     )
-    return picture(
-        WIDTH, 248.0, f"Share of {view.sought} predictions found by exposure against confidence. {told}", marks
-    )
-
-
-def draw_fifths(fifths: Sequence[Share]) -> str:
-    """Return how often predictions are wrong, by fifths of exposure, with intervals."""
-    top, bottom = 20.0, 166.0
-    y = Scale(0.0, max(0.02, *(rate.upper for rate in fifths)) * 1.05, bottom, top)
-    slot = (RIGHT - LEFT) / len(fifths)
-    marks = value_axis(y, [(tick, write_percent(tick)) for tick in tidy_ticks(0.0, y.high)], LEFT, RIGHT)
-    names = ("least exposed", "second", "third", "fourth", "most exposed")
-    for place, (rate, name) in enumerate(zip(fifths, names, strict=True)):
-        middle = LEFT + slot * (place + 0.5)
-        marks.append(words((middle, bottom + 15), name, anchor="middle"))
-        marks.append(bar(middle - 20, y(rate.value), 40, bottom - y(rate.value), opacity=0.75))
-        marks += _whisker(middle, y(rate.lower), y(rate.upper))
-    marks.append(words(((LEFT + RIGHT) / 2, bottom + 36), "fifths by exposure", anchor="middle"))
-    told = ", ".join(f"{name} {write_percent(rate.value)}" for name, rate in zip(names, fifths, strict=True))
-    return picture(WIDTH, 208.0, f"Share of predictions that are wrong, by fifths of exposure: {told}", marks)
-
-
-def _whisker(x: float, low: float, high: float) -> list[str]:
-    ends = [line((x - 5, y), (x + 5, y), colour=INK, width=1.4) for y in (low, high)]
-    return [line((x, low), (x, high), colour=INK, width=1.4), *ends]
-
-
-# --- rows of tables and cases -------------------------------------------------------------------------------
+    label = f"Share of {view.sought} predictions found by exposure against confidence. {spoken}"
+    return draw_picture(WIDTH, 248.0, label, marks)
 
 
 def draw_case(case: Case) -> str:
-    """Return one case's margin along its path."""
+    """Return one case's margin along its path; empty where the audit holds no steps."""
     if case.margins is None:
         return ""
-    label = f"Row {case.id}, margin as groups are removed: {describe_case(case)}"
-    return collapse_curve(case.margins, case.flip_budget if case.flipped else None, label)
+    flip = case.flip_budget if case.flipped else None
+    curve = MarginCurve(case.id, case.predicted, case.confidence, case.path, case.margins, flip, case.flips_to)
+    return draw_curve_svg(curve, describe_curve(case.id, describe_case(case)))

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import fragility.report.figures as figures
 import fragility.report.sentences as sentences
+from fragility.drawing.svg import draw_fifths, draw_paired_shares, draw_shares
 from fragility.intervals import Share, share_of
 from fragility.report.blocks import (
     Block,
@@ -153,7 +154,7 @@ def _list_large_numbers(audit: AuditNumbers) -> list[tuple[str, str]]:
 def _draw_shares(entries: Sequence[tuple[str, Share]], caption: str) -> Figure:
     rows = [(name, write_part(share.count, share.rows), write_interval(share)) for name, share in entries]
     table = Table("The picture in numbers", ("", "flip early", "95% interval"), rows, folded=True)
-    return Figure([figures.draw_shares(entries, "flip early")], caption, table)
+    return Figure([draw_shares(entries, "flip early")], caption, table)
 
 
 def _compare(summary: ReportSummary) -> Section:
@@ -213,7 +214,7 @@ def _show_baselines(found: Dependence) -> Part:
     head = ("lost evidence becomes", "flip after one", "flip early", "95% interval", unflipped, "median k*")
     predictions = write_count(found.rows, "confident prediction")
     caption = f"Share of {predictions} that flip early, by baseline; lines are 95% intervals."
-    picture = figures.draw_shares([(name, one.flips_early) for name, one in entries], "flip early")
+    picture = draw_shares([(name, one.flips_early) for name, one in entries], "flip early")
     table = Table("The finding under each baseline", head, rows)
     blocks: list[Block] = [Text(sentences.describe_baselines(found)), Figure([picture], caption), table]
     return "baselines", "Does the finding depend on the baseline?", blocks
@@ -233,7 +234,7 @@ def _show_segments(audit: AuditNumbers, shares: SegmentShares, place: int) -> Pa
     head = (column, "rows", noun, "flip early", "95% interval", "median k*", "mean exposure")
     blocks: list[Block] = [
         Text([sentences.describe_segments(audit, shares)]),
-        Figure([figures.draw_shares(entries, "flip early")], caption),
+        Figure([draw_shares(entries, "flip early")], caption),
         Table(f"{noun.capitalize()} by {column}", head, rows, sortable=True),
     ]
     return f"by-{place}", f"By {column}", blocks
@@ -476,7 +477,7 @@ def _show_side_by_side(summary: ReportSummary) -> Section:
             segments = [(shorten_name(name), one) for name, one in compared.segments]
             caption = f"Confident predictions that flip early, by {column}"
             shares = [(name, (one.first, one.second)) for name, one in segments]
-            chart = figures.draw_paired_shares(shares, (first, second))
+            chart = draw_paired_shares(shares, (first, second))
             blocks.append(Figure([chart], f"{caption}; lines are 95% intervals."))
             cells = [(name, *_write_difference_cells(one)) for name, one in segments]
             head = (column, first, second, "difference", "95% interval")
@@ -552,7 +553,7 @@ def _show_accuracy(audits: Sequence[AuditNumbers]) -> Section:
             head = ("", "wrong", "95% interval")
             table = Table(f"Wrong {sentences.name_focus(audit)} by exposure", head, rows)
             caption = "How often predictions are wrong, by fifths of exposure; whiskers are 95% intervals."
-            blocks.append(Figure([figures.draw_fifths(fifths)], caption, table))
+            blocks.append(Figure([draw_fifths(fifths)], caption, table))
     return Section("accuracy", "Right and wrong", 2, blocks)
 
 

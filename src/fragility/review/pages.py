@@ -16,7 +16,7 @@ import pyarrow as pa
 from markupsafe import Markup, escape
 
 from fragility.certificates import Certificate, Certificates, Manifest
-from fragility.drawing.review import Bar, Curve, bars, margin_curve
+from fragility.drawing.curve import draw_curve_svg
 from fragility.protocol import Protocol
 from fragility.review.history import DECISIONS, WORDS, CaseState, Entry, undone_by
 from fragility.review.queries import QueuedCase, QueuePage
@@ -24,7 +24,7 @@ from fragility.review.rows import FieldLine
 from fragility.review.store import Bulk
 from fragility.review.views import BUDGETS, FLIPS, STATUSES, View, write_name, write_number
 from fragility.text import escape_controls
-from fragility.wording import LOSS_NAMES, describe_operator, describe_prediction, describe_smallest
+from fragility.wording import LOSS_NAMES, describe_curve, describe_operator, describe_prediction, describe_smallest
 
 STEPS = ("path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "one_step_confidence_drop")
 
@@ -232,9 +232,9 @@ class Story:
     """A certificate, to read."""
 
     sentence: str
-    curve: Curve | None
+    curve: Markup | None  # SVG
     steps: tuple[Step, ...]
-    drops: tuple[tuple[str, float, float, Bar], ...]  # group, margin it carries, confidence it carries
+    drops: tuple[tuple[str, float, float, float, float], ...]  # group, margin, confidence, bar's start and length in %
     idle: tuple[str, ...]  # groups that carry nothing that can be seen
     thresholds: tuple[tuple[str, float | None], ...]
     losses: tuple[tuple[str, str, float], ...]  # way, in words, share
@@ -249,11 +249,10 @@ def story_of(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, man
     thresholds = tuple((describe_operator(name), row[f"lambda_{name}"]) for name in operators)
     told = all(name in row for name in STEPS)
     cert = Certificates(pa.Table.from_pylist([dict(row)]), protocol, manifest)[0] if told else None
-    flip = queued.flip_budget if queued.flipped else None
     path = tuple(str(name) for name in row["path"])
     return Story(
         sentence=f"Predicted {cert.sentence() if cert else _short_sentence(queued, row)}.",
-        curve=margin_curve(cert.path_margin, path, flip, queued.flips_to) if cert else None,
+        curve=_draw_curve(cert) if cert else None,
         steps=_steps(cert) if cert else (),
         drops=_drops(cert) if cert else (),
         idle=tuple(name for name, drop in cert.one_step_drop.items() if abs(drop) < SEEN) if cert else (),
@@ -287,13 +286,25 @@ def _steps(cert: Certificate) -> tuple[Step, ...]:
     )
 
 
-def _drops(cert: Certificate) -> tuple[tuple[str, float, float, Bar], ...]:
-    carrying = [name for name, drop in cert.one_step_drop.items() if abs(drop) >= SEEN]
-    ordered = sorted(carrying, key=lambda name: -cert.one_step_drop[name])
-    lengths = bars([cert.one_step_drop[name] for name in ordered])
+def _draw_curve(cert: Certificate) -> Markup:
+    label = describe_curve(cert.id, cert.sentence())
+    return Markup(draw_curve_svg(cert.curve, label, width=640.0, height=236.0, styled=False))
+
+
+def _drops(cert: Certificate) -> tuple[tuple[str, float, float, float, float], ...]:
+    """Return what each group carries alone, with its bar: those below 0 grow to the left of a common zero."""
+    drops = {name: drop for name, drop in cert.one_step_drop.items() if abs(drop) >= SEEN}
+    low, high = min([0.0, *drops.values()]), max([0.0, *drops.values()])
+    scale = 100.0 / ((high - low) or 1.0)
     return tuple(
-        (name, cert.one_step_drop[name], cert.one_step_confidence_drop[name], bar)
-        for name, bar in zip(ordered, lengths, strict=True)
+        (
+            name,
+            drop,
+            cert.one_step_confidence_drop[name],
+            round(scale * (min(drop, 0.0) - low), 2),
+            round(scale * abs(drop), 2),
+        )
+        for name, drop in sorted(drops.items(), key=lambda entry: -entry[1])
     )
 
 
@@ -313,7 +324,7 @@ def _lattice(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[st
     if state is None:
         return ()
     budget = row["flip_budget"] if row["flipped"] else None
-    smallest = describe_smallest(state, row["smallest_set"] or (), row["smallest_count"], budget)
+    smallest = describe_smallest(state, row["smallest_set"] or (), row.get("smallest_count"), budget)
     told = [("smallest set that flips it", smallest), ("how likely it is lost", cert.chance() if cert else None)]
     if (margin := row.get("expected_margin")) is not None:
         told.append(("margin to expect then", f"{margin:+.3f}"))
