@@ -38,8 +38,17 @@ from fragility.cli import (
 )
 from fragility.cli.group import Commands
 from fragility.cli.outputs import forget_outputs, interruption
-from fragility.cli.terminal import DEBUG, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_SIGNALLED, complain, explain, note
-from fragility.cli.usage import UsageError, explain_usage
+from fragility.cli.terminal import (
+    DEBUG,
+    EXIT_ERROR,
+    EXIT_INTERRUPTED,
+    EXIT_SIGNALLED,
+    UsageError,
+    complain,
+    explain,
+    explain_usage,
+    note,
+)
 from fragility.errors import FragilityError, Message
 from fragility.version import __version__
 
@@ -75,16 +84,6 @@ def fragility(
 
 for commands in COMMANDS:
     commands.register(app)
-
-
-def _tell_what_takes_long() -> None:
-    """Show the library's own notes (such as a first compilation) to whoever waits at a terminal."""
-    if sys.stderr.isatty():
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        logger = logging.getLogger("fragility")
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
 
 
 @contextmanager
@@ -127,7 +126,12 @@ def _ended_by_signals() -> Iterator[None]:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; every error becomes one sentence on standard error and an exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    _tell_what_takes_long()
+    if sys.stderr.isatty():  # show the library's own notes, such as a first compilation, to whoever waits
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger = logging.getLogger("fragility")
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
     forget_outputs()
     try:
         with _warnings_as_notes(), _ended_by_signals():

@@ -17,6 +17,7 @@ from fragility.cli.group import AUDIT
 from fragility.cli.options import (
     Baseline,
     BaselineUnits,
+    ByColumns,
     Classes,
     DataArgument,
     Decimal,
@@ -46,9 +47,9 @@ from fragility.cli.options import (
     refuse_declared,
 )
 from fragility.cli.outputs import plan_folder
+from fragility.cli.reading import segment_table
 from fragility.cli.reliability import declared_rates, log_of
 from fragility.cli.report import save_after_audit
-from fragility.cli.segments import ByColumns, segment_table
 from fragility.cli.tables import (
     Columns,
     CsvFormat,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,40 +9,16 @@ from typing import Annotated, Any
 import typer
 
 import fragility as fg
+import fragility.cli.options as opt
 from fragility.cli.group import JUDGE
-from fragility.cli.options import (
-    Classes,
-    DataOption,
-    Decimal,
-    DirArgument,
-    Drop,
-    Encoding,
-    Engine,
-    Id,
-    IgnoreExtra,
-    ModelOption,
-    RowRange,
-    Separator,
-    Target,
-    Trust,
-    is_given,
-    load_protocol,
-    name_or_json,
-    parse_classes,
-)
-from fragility.cli.outputs import plan_files
-from fragility.cli.reading import certified
+from fragility.cli.options import is_given, load_inputs, load_model, name_or_json
+from fragility.cli.outputs import plan_files, save_result
+from fragility.cli.reading import take_given
 from fragility.cli.tables import Columns, CsvFormat, csv_format, field_names, note_unlabelled, read_rows, read_table
 from fragility.cli.terminal import err, note, say
 from fragility.errors import DataError
 from fragility.saving import TABLE_SUFFIXES, checked_suffix
 
-ProtocolArgument = Annotated[
-    Path,
-    typer.Argument(
-        metavar="PROTOCOL", help="A protocol file, or the folder that `fragility audit` wrote.", show_default=False
-    ),
-]
 Severity = Annotated[
     float, typer.Option("--severity", min=0.0, max=1.0, help="Rate of mask and dropout, extent of noise.")
 ]
@@ -89,7 +64,6 @@ By = Annotated[str, typer.Option("--by", metavar="SCORE", help="The ranking to j
 RandomOrders = Annotated[
     int, typer.Option("--random-orders", metavar="N", min=0, help="Random group orders to average; 0 leaves them out.")
 ]
-JsonOut = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON.")]
 CsvOut = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the table of scores as CSV.")]
 
 
@@ -100,9 +74,9 @@ def register(app: typer.Typer) -> None:
 
 def stress(
     context: typer.Context,
-    protocol: ProtocolArgument,
-    model: ModelOption,
-    data: DataOption,
+    protocol: opt.ProtocolArgument,
+    model: opt.ModelOption,
+    data: opt.DataOption,
     out_file: LabelsOut = None,
     outages: OutageLog = None,
     markers: Markers = None,
@@ -112,16 +86,16 @@ def stress(
     tau_confidence: TauConfidence = 0.90,
     tau_collapse: TauCollapse = 0.50,
     seed: Seed = 0,
-    target: Target = None,
-    id_column: Id = None,
-    drop: Drop = None,
-    ignore_extra: IgnoreExtra = False,
-    rows: RowRange = None,
-    separator: Separator = None,
-    encoding: Encoding = None,
-    decimal: Decimal = None,
-    classes: Classes = None,
-    trust: Trust = False,
+    target: opt.Target = None,
+    id_column: opt.Id = None,
+    drop: opt.Drop = None,
+    ignore_extra: opt.IgnoreExtra = False,
+    rows: opt.RowRange = None,
+    separator: opt.Separator = None,
+    encoding: opt.Encoding = None,
+    decimal: opt.Decimal = None,
+    classes: opt.Classes = None,
+    trust: opt.Trust = False,
 ) -> None:
     """Find which confident predictions break under random loss of evidence, or under your own recorded outages.
 
@@ -142,13 +116,11 @@ def stress(
         checked_suffix(out_file, TABLE_SUFFIXES)
     plan_files({"--out": out_file}, {"--model": model, "--data": data, "--outages": outages})
     form = csv_format(separator, encoding, decimal, data, outages)
-    declared = _stress(outages, markers, form, severity, draws, rule, tau_confidence, tau_collapse, seed)
-    loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-    pi = load_protocol(protocol)
-    columns = Columns.declare(field_names(loaded, pi), target, id_column, drop, ignore_extra)
-    given = read_rows(data, "DATA", columns, rows=rows, form=form)
-    columns.check_dropped()
-    note_unlabelled(given, target, data)
+    declared = _declare_stress(outages, markers, form, severity, draws, rule, tau_confidence, tau_collapse, seed)
+    loaded, pi, given = load_inputs(
+        model, protocol, data, form, target=target, id_column=id_column, drop=drop, ignore_extra=ignore_extra,
+        rows=rows, classes=classes, trust=trust,
+    )  # fmt: skip
     with _working("stressing"):
         labels = fg.label_brittle(loaded, given.X, pi, declared, ids=given.ids)
         independent = fg.label_brittle(loaded, given.X, pi, declared.independent(), ids=given.ids)
@@ -164,18 +136,18 @@ def stress(
 
 def evaluate(
     context: typer.Context,
-    directory: DirArgument,
-    model: ModelOption,
-    data: DataOption,
+    directory: opt.DirArgument,
+    model: opt.ModelOption,
+    data: opt.DataOption,
     validation: Validation = None,
-    target: Target = None,
-    id_column: Id = None,
-    drop: Drop = None,
-    ignore_extra: IgnoreExtra = False,
+    target: opt.Target = None,
+    id_column: opt.Id = None,
+    drop: opt.Drop = None,
+    ignore_extra: opt.IgnoreExtra = False,
     shap: ShapRows = 0,
     by: By = "exposure",
     random_orders: RandomOrders = 5,
-    json_file: JsonOut = None,
+    json_file: opt.JsonOut = None,
     csv_file: CsvOut = None,
     outages: OutageLog = None,
     markers: Markers = None,
@@ -185,12 +157,12 @@ def evaluate(
     tau_confidence: TauConfidence = 0.90,
     tau_collapse: TauCollapse = 0.50,
     seed: Seed = 0,
-    engine: Engine = "auto",
-    separator: Separator = None,
-    encoding: Encoding = None,
-    decimal: Decimal = None,
-    classes: Classes = None,
-    trust: Trust = False,
+    engine: opt.Engine = "auto",
+    separator: opt.Separator = None,
+    encoding: opt.Encoding = None,
+    decimal: opt.Decimal = None,
+    classes: opt.Classes = None,
+    trust: opt.Trust = False,
 ) -> None:
     """Does exposure find the predictions that break under stress better than the model's confidence does?
 
@@ -206,23 +178,27 @@ def evaluate(
       fragility evaluate audit/ --model model.skops --data test.parquet --outages outages.csv --json evaluation.json
     """
     _check_stress_options(context)
-    _check_validation_options(context)
+    if is_given(context, "engine") and validation is None:
+        raise DataError("--engine audits the --validation rows; name them with --validation or leave out --engine")
     plan_files(
         {"--json": json_file, "--csv": csv_file},
         {"--model": model, "--data": data, "--validation": validation, "--outages": outages},
     )
     form = csv_format(separator, encoding, decimal, data, validation, outages)
-    declared = _stress(outages, markers, form, severity, draws, rule, tau_confidence, tau_collapse, seed)
+    declared = _declare_stress(outages, markers, form, severity, draws, rule, tau_confidence, tau_collapse, seed)
     audit = fg.open_audit(directory)
-    loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
+    loaded = load_model(model, classes, trust)
     columns = Columns.declare(field_names(loaded, audit.protocol), target, id_column, drop, ignore_extra)
     given = read_rows(data, "DATA", columns, form=form)
-    certs = certified(audit, given.ids)
-    held = _held_out(validation, columns, form)
+    certs = take_given(audit, given.ids)
+    held = None
+    if validation is not None:
+        found = read_rows(validation, "--validation", columns, form=form, ids=False)
+        held = found.X, found.labels
     columns.check_dropped()
     note_unlabelled(given, target, data)
     with _working("evaluating"):
-        found = fg.evaluate(
+        judged = fg.evaluate(
             certs,
             loaded,
             given.X,
@@ -235,27 +211,13 @@ def evaluate(
             engine=engine,
             seed=seed,
         )
-    say(found.to_text())
-    _write(json_file, found.save)
-    _write(csv_file, found.save)
-
-
-def _held_out(validation: Path | None, columns: Columns, form: CsvFormat) -> Any:
-    if validation is None:
-        return None
-    held = read_rows(validation, "--validation", columns, form=form, ids=False)
-    return held.X, held.labels
+    say(judged.to_text())
+    save_result(judged, json_file, csv_file)
 
 
 def _working(what: str) -> AbstractContextManager[Any]:
     console = err()
     return console.status(what) if console.is_terminal else nullcontext()
-
-
-def _write(path: Path | None, save: Callable[[Path], None]) -> None:
-    if path is not None:
-        save(path)
-        note(f"written to {path}")
 
 
 def _check_stress_options(context: typer.Context) -> None:
@@ -266,30 +228,24 @@ def _check_stress_options(context: typer.Context) -> None:
         raise DataError("--severity is the extent of random stress, which --outages replaces; leave out one of the two")
 
 
-def _check_validation_options(context: typer.Context) -> None:
-    if is_given(context, "engine") and not is_given(context, "validation"):
-        raise DataError("--engine audits the --validation rows; name them with --validation or leave out --engine")
-
-
-def _stress(
-    outages: Path | None,
-    markers: str | None,
-    form: CsvFormat,
-    severity: float,
-    draws: int,
-    rule: str,
-    tau_confidence: float,
-    tau_collapse: float,
-    seed: int,
-) -> fg.Stress:
-    from fragility.stress import Dropout, Mask, Noise, Outages, outage_events
+def _declare_stress(
+    outages: Path | None, markers: str | None, form: CsvFormat, severity: float, draws: int, rule: str,
+    tau_confidence: float, tau_collapse: float, seed: int,
+) -> fg.Stress:  # fmt: skip
+    from fragility.stress import Dropout, Mask, Noise
 
     if outages is None:
-        return fg.Stress(
-            (Mask(severity), Dropout(severity), Noise(severity)), draws, rule, tau_confidence, tau_collapse, seed
-        )
-    events = outage_events(read_table(outages, "--outages", form), markers=parse_markers(markers))
-    return fg.Stress((Outages.from_events(events),), draws, rule, tau_confidence, tau_collapse, seed)
+        stressors: tuple[Any, ...] = (Mask(severity), Dropout(severity), Noise(severity))
+    else:
+        stressors = (read_outages(outages, "--outages", markers, form),)
+    return fg.Stress(stressors, draws, rule, tau_confidence, tau_collapse, seed)
+
+
+def read_outages(path: Path, option: str, markers: str | None, form: CsvFormat) -> fg.Outages:
+    """Read a log of outages."""
+    from fragility.stress import outage_events
+
+    return fg.Outages.from_events(outage_events(read_table(path, option, form), markers=parse_markers(markers)))
 
 
 def parse_markers(text: str | None) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -11,39 +10,13 @@ import typer
 from rich.markup import escape
 
 import fragility as fg
+import fragility.cli.options as opt
 from fragility.cli.audit import ProtocolFile
-from fragility.cli.evaluate import Markers, parse_markers
+from fragility.cli.evaluate import Markers, read_outages
 from fragility.cli.group import JUDGE
-from fragility.cli.options import (
-    Baseline,
-    BaselineUnits,
-    Decimal,
-    Drop,
-    Encoding,
-    Engine,
-    Groups,
-    Id,
-    IgnoreExtra,
-    ModelArgument,
-    Separator,
-    Space,
-    Trust,
-    is_given,
-    load_protocol,
-    name_or_json,
-    refuse_declared,
-)
+from fragility.cli.options import is_given, load_protocol, name_or_json, refuse_declared
 from fragility.cli.outputs import plan_files
-from fragility.cli.tables import (
-    AuditRows,
-    Columns,
-    CsvFormat,
-    csv_format,
-    field_names,
-    note_unlabelled,
-    read_rows,
-    read_table,
-)
+from fragility.cli.tables import AuditRows, Columns, csv_format, field_names, note_unlabelled, read_rows
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
 from fragility.files import MODEL
@@ -51,12 +24,10 @@ from fragility.files import MODEL
 if TYPE_CHECKING:
     from fragility.evidence.baselines import Units
     from fragility.evidence.space import Space as SpaceName
-    from fragility.hardening.twins import Degradation
 
 Train = Annotated[
     Path, typer.Option("--train", metavar="TRAIN", help="The training rows, with their labels.", show_default=False)
 ]
-TargetOption = Annotated[str, typer.Option("--target", metavar="COL", help="The label column.", show_default=False)]
 Out = Annotated[
     Path,
     typer.Option(
@@ -110,9 +81,9 @@ def register(app: typer.Typer) -> None:
 
 def harden(
     context: typer.Context,
-    model: ModelArgument,
+    model: opt.ModelArgument,
     train: Train,
-    target: TargetOption,
+    target: opt.LabelColumn,
     out_file: Out,
     rate: Rate = None,
     tolerance: Tolerance = None,
@@ -123,19 +94,19 @@ def harden(
     markers: Markers = None,
     test: Test = None,
     protocol: ProtocolFile = None,
-    groups: Groups = "raw-origin",
-    baseline: Baseline = "typical",
-    baseline_units: BaselineUnits = "raw",
-    space: Space = None,
+    groups: opt.Groups = "raw-origin",
+    baseline: opt.Baseline = "typical",
+    baseline_units: opt.BaselineUnits = "raw",
+    space: opt.Space = None,
     seed: Seed = 0,
-    engine: Engine = "auto",
-    id_column: Id = None,
-    drop: Drop = None,
-    ignore_extra: IgnoreExtra = False,
-    separator: Separator = None,
-    encoding: Encoding = None,
-    decimal: Decimal = None,
-    trust: Trust = False,
+    engine: opt.Engine = "auto",
+    id_column: opt.Id = None,
+    drop: opt.Drop = None,
+    ignore_extra: opt.IgnoreExtra = False,
+    separator: opt.Separator = None,
+    encoding: opt.Encoding = None,
+    decimal: opt.Decimal = None,
+    trust: opt.Trust = False,
 ) -> None:
     """Train a model again so that its predictions rest on more of their evidence, and show what that did.
 
@@ -161,29 +132,33 @@ def harden(
     check_storable(check_hardenable(loaded), out_file)
     finished = None if protocol is None else load_protocol(protocol)
     columns = Columns.declare(field_names(loaded, finished), target, id_column, drop, ignore_extra)
-    rows = _labelled(train, columns, form)
-    tested = None if test is None else _labelled_or_not(test, columns, form)
+    rows = read_rows(train, "--train", columns, form=form, ids=False)
+    if rows.labels is None:
+        names = ", ".join(map(str, rows.X.columns))
+        raise DataError(f"--target names the column {target!r}, but {train} has {names}")
+    tested = None
+    if test is not None:
+        tested = read_rows(test, "--test", columns, form=form)
+        note_unlabelled(tested, target, test)
     columns.check_dropped()
-    declared = (
-        finished
-        if finished is not None
-        else fg.Protocol.fit(
-            loaded,
-            rows.X,
-            groups=groups,
-            baseline=name_or_json(baseline, "--baseline"),
-            baseline_units=cast("Units", baseline_units),
-            space=cast("SpaceName | None", space),
-        )
+    declared = finished or fg.Protocol.fit(
+        loaded,
+        rows.X,
+        groups=groups,
+        baseline=name_or_json(baseline, "--baseline"),
+        baseline_units=cast("Units", baseline_units),
+        space=cast("SpaceName | None", space),
     )
-    log = None if outages is None else _read_log(outages, markers, form)
-    how = {"copies": copies, "kind": "outages" if log is not None else kind, "outages": log, "seed": seed}
-    plan = _Plan(loaded, rows, declared, how, engine)
-    chosen = rate if tolerance is None else plan.chosen_rate(tolerance, metric)
+    log = None if outages is None else read_outages(outages, "--outages", markers, form)
+    how: dict[str, Any] = {"copies": copies, "kind": kind if log is None else "outages", "outages": log, "seed": seed}
+    if tolerance is not None:
+        rate = _choose_rate(loaded, rows, tolerance, metric, protocol=declared, engine=engine, **how)
     started = time.perf_counter()
-    hardened = plan.hardened(chosen)
+    hardened = fg.harden(loaded, rows.X, rows.labels, protocol=declared, rate=rate, **how)
     seconds = time.perf_counter() - started
-    _print(plan, hardened, plan.some_rows() if tested is None else tested, seconds)
+    _print_effect(loaded, hardened, declared, rows, tested or _draw_training_rows(rows, seed), engine)
+    count = len(rows.X)
+    out().print(f"trained on {count} rows and {count * copies} degraded copies in {seconds:.1f} s")
     save_model(hardened, out_file)
     note(f"written to {out_file}")
     note(f"next: fragility audit {out_file} DATA --train {train} --target {target} --out audit-hardened/")
@@ -204,92 +179,48 @@ def _check_options(context: typer.Context, kind: str, has_log: bool) -> None:
         raise DataError("--markers is about a log of outages; name one with --outages")
 
 
-def _labelled(path: Path, columns: Columns, form: CsvFormat) -> AuditRows:
-    rows = read_rows(path, "--train", columns, form=form, ids=False)
-    if rows.labels is None:
-        names = ", ".join(map(str, rows.X.columns))
-        raise DataError(f"--target names the column {columns.target!r}, but {path} has {names}")
-    return rows
+def _choose_rate(model: fg.Model, rows: AuditRows, tolerance: float, metric: str, **how: Any) -> float:
+    """Return the largest rate that a part of the training rows, set aside, allows; print what each rate does."""
+    from sklearn.model_selection import train_test_split
+
+    try:
+        X, X_val, y, y_val = train_test_split(
+            rows.X, rows.labels, test_size=VALIDATION_SHARE, stratify=rows.labels, random_state=how["seed"]
+        )
+    except ValueError as error:
+        raise DataError(f"--train cannot be split for --tolerance: {error}") from error
+    choice = fg.choose_rate(model, X, y, X_val, y_val, tolerance=tolerance, metric=metric, **how)
+    out().print(f"Rates, trained on {len(X)} rows and judged on {len(X_val)} others of --train:")
+    out().print(escape(choice.to_text()) + "\n")
+    if choice.rate == 0.0:
+        raise DataError(
+            f"no rate loses at most {tolerance:g} of {metric} on the validation rows, so nothing was written; "
+            "raise --tolerance, or name a --rate"
+        )
+    return choice.rate
 
 
-def _labelled_or_not(path: Path, columns: Columns, form: CsvFormat) -> AuditRows:
-    rows = read_rows(path, "--test", columns, form=form)
-    note_unlabelled(rows, columns.target, path)
-    return rows
+def _draw_training_rows(rows: AuditRows, seed: int) -> AuditRows:
+    chosen = rows.X.sample(min(len(rows.X), MOST_TRAINING_ROWS), random_state=seed).index
+    note(f"compared on {len(chosen)} training rows, which both models have seen; name others with --test")
+    assert rows.labels is not None
+    return AuditRows(rows.X.loc[chosen], None, rows.labels.loc[chosen])
 
 
-def _read_log(path: Path, markers: str | None, form: CsvFormat) -> fg.Outages:
-    from fragility.stress import outage_events
-
-    return fg.Outages.from_events(outage_events(read_table(path, "--outages", form), markers=parse_markers(markers)))
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """The model as it was, the rows to train on, and how they are degraded."""
-
-    model: fg.Model
-    rows: AuditRows
-    protocol: fg.Protocol
-    how: dict[str, Any]
-    engine: str
-
-    def chosen_rate(self, tolerance: float, metric: str) -> float:
-        from sklearn.model_selection import train_test_split
-
-        X, y, X_val, y_val = self._split(train_test_split)
-        choice = fg.choose_rate(
-            self.model, X, y, X_val, y_val, tolerance=tolerance, metric=metric, protocol=self.protocol,
-            engine=self.engine, **self.how,
-        )  # fmt: skip
-        console = out()
-        console.print(f"Rates, trained on {len(X)} rows and judged on {len(X_val)} others of --train:")
-        console.print(escape(choice.to_text()) + "\n")
-        if choice.rate == 0.0:
-            raise DataError(
-                f"no rate loses at most {tolerance:g} of {metric} on the validation rows, so nothing was written; "
-                "raise --tolerance, or name a --rate"
-            )
-        return choice.rate
-
-    def _split(self, split: Any) -> Any:
-        labels = self.rows.labels
-        try:
-            X, X_val, y, y_val = split(
-                self.rows.X, labels, test_size=VALIDATION_SHARE, stratify=labels, random_state=self.how["seed"]
-            )
-        except ValueError as error:
-            raise DataError(f"--train cannot be split for --tolerance: {error}") from error
-        return X, y, X_val, y_val
-
-    def hardened(self, rate: float | None) -> Any:
-        how = {**self.how, "kind": cast("Degradation", self.how["kind"])}
-        return fg.harden(self.model, self.rows.X, self.rows.labels, protocol=self.protocol, rate=rate, **how)
-
-    def some_rows(self) -> AuditRows:
-        count = len(self.rows.X)
-        chosen = self.rows.X.sample(min(count, MOST_TRAINING_ROWS), random_state=self.how["seed"]).index
-        note(f"compared on {len(chosen)} training rows, which both models have seen; name others with --test")
-        assert self.rows.labels is not None
-        return AuditRows(self.rows.X.loc[chosen], None, self.rows.labels.loc[chosen])
-
-
-def _print(plan: _Plan, hardened: Any, compared: AuditRows, seconds: float) -> None:
+def _print_effect(
+    model: fg.Model, hardened: Any, before: fg.Protocol, rows: AuditRows, compared: AuditRows, engine: str
+) -> None:
+    """Print both models side by side, each under its own protocol and under the other's."""
     from fragility.hardening.assessment import HardeningEffect, assess_model, assess_transfer
     from fragility.hardening.training import refit_protocol
 
     def assess(model: Any, pi: fg.Protocol) -> Any:
         labels = None if compared.labels is None else compared.labels.to_numpy()
-        return assess_model(model, compared.X, pi, labels, ids=compared.ids, engine=plan.engine, progress=None)
+        return assess_model(model, compared.X, pi, labels, ids=compared.ids, engine=engine, progress=None)
 
-    after = refit_protocol(hardened, plan.rows.X, plan.protocol)
-    transfer = assess_transfer(
-        plan.model, hardened, compared.X, plan.rows.X, (plan.protocol, after), ids=compared.ids, engine=plan.engine
-    )
-    effect = HardeningEffect(assess(plan.model, plan.protocol), assess(hardened, after), further=transfer.lines())
-    console = out()
-    console.print(f"{plan.model.kind}, {effect.before.rows} rows:")
-    console.print(escape(effect.to_text()))
-    console.print(escape(transfer.sentence()))
-    rows = len(plan.rows.X)
-    console.print(f"trained on {rows} rows and {rows * plan.how['copies']} degraded copies in {seconds:.1f} s")
+    after = refit_protocol(hardened, rows.X, before)
+    transfer = assess_transfer(model, hardened, compared.X, rows.X, (before, after), ids=compared.ids, engine=engine)
+    effect = HardeningEffect(assess(model, before), assess(hardened, after), further=transfer.lines())
+    out().print(f"{model.kind}, {effect.before.rows} rows:")
+    out().print(escape(effect.to_text()))
+    out().print(escape(transfer.sentence()))

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import fragility as fg
+from fragility.cli.tables import AuditRows, Columns, CsvFormat, field_names, note_unlabelled, read_rows
 from fragility.errors import DataError, ProtocolError
 from fragility.files import read_json
 
@@ -115,6 +116,51 @@ Decimal = Annotated[
 ]
 
 
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold", metavar="T", help="A class is predicted where its probability is at least T, not at one half."
+    ),
+]
+Positive = Annotated[
+    str | None,
+    typer.Option("--positive", metavar="CLASS", help="The class that --threshold speaks of; the second if absent."),
+]
+Row = Annotated[str, typer.Option("--row", metavar="ID", help="The id of the row.", show_default=False)]
+RankedBy = Annotated[
+    str,
+    typer.Option("--by", metavar="SCORE", help="What to rank by: exposure, the paper's fds, failure_probability ..."),
+]
+ByColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--by",
+        metavar="COL",
+        help="Shares by a column: its values, bands of it (age:25,40,60) or so many bands (age:q5). May be repeated.",
+    ),
+]
+AuditedRows = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="DATA",
+        help="The audited rows, for --by and for the values of cases: a file, a folder, a pattern or an address.",
+    ),
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option("--labels", metavar="FILE", help="A table with the true classes (see --target), for accuracy."),
+]
+ProtocolArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PROTOCOL", help="A protocol file, or the folder that `fragility audit` wrote.", show_default=False
+    ),
+]
+LabelColumn = Annotated[str, typer.Option("--target", metavar="COL", help="The label column.", show_default=False)]
+JsonOut = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON.")]
+
+
 def is_given(context: typer.Context, name: str) -> bool:
     """Whether the user typed the option, be it with its default value."""
     source = context.get_parameter_source(name)
@@ -129,23 +175,29 @@ def refuse_declared(context: typer.Context, by: str, names: Iterable[str]) -> No
             raise ProtocolError(f"{by} already declares the {words}; leave out {option} or leave out {by}")
 
 
+def load_inputs(
+    model: str, protocol: Path, data: Path, form: CsvFormat, *, target: str | None, id_column: str | None,
+    drop: list[str] | None, ignore_extra: bool, rows: str | None = None, classes: str | None, trust: bool,
+) -> tuple[fg.Model, fg.Protocol, AuditRows]:  # fmt: skip
+    """Load a model, a protocol and the rows that a command works on."""
+    loaded, declared = load_model(model, classes, trust), load_protocol(protocol)
+    columns = Columns.declare(field_names(loaded, declared), target, id_column, drop, ignore_extra)
+    given = read_rows(data, "DATA", columns, rows=rows, form=form)
+    columns.check_dropped()
+    note_unlabelled(given, target, data)
+    return loaded, declared, given
+
+
+def load_model(model: str, classes: str | None, trust: bool) -> fg.Model:
+    """Load the model that `--model` (or MODEL), `--classes` and `--trust` name."""
+    return fg.load_model(model, trust=trust, classes=parse_classes(classes))
+
+
 def load_protocol(path: Path) -> fg.Protocol:
     """Read a protocol file, or the protocol of an audit folder."""
     from fragility.certificates import read_protocol
 
     return read_protocol(path)
-
-
-Threshold = Annotated[
-    float | None,
-    typer.Option(
-        "--threshold", metavar="T", help="A class is predicted where its probability is at least T, not at one half."
-    ),
-]
-Positive = Annotated[
-    str | None,
-    typer.Option("--positive", metavar="CLASS", help="The class that --threshold speaks of; the second if absent."),
-]
 
 
 def parse_decision(
@@ -174,6 +226,7 @@ def parse_classes(text: str | None) -> list[Any] | None:
 
 
 def parse_numbers(text: str | None, option: str) -> tuple[float, ...] | None:
+    """`0.5,1` as numbers."""
     if text is None:
         return None
     try:

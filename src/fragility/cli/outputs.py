@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from fragility.cli.terminal import note
 from fragility.errors import DataError
-from fragility.files import precious_kind
+from fragility.files import precious_kind, replacing
 
 # path -> how it looked when the command began
 _planned: dict[Path, object] = {}
@@ -31,25 +33,22 @@ def plan_folder(folder: Path, *, consent: bool = False, option: str | None = Non
     from fragility.certificates import check_writable_folder
 
     check_writable_folder(folder)
-    if not consent and (entries := _review_entries(folder)):
-        remedy = f"choose another folder{f', or give {option} to replace it all the same' if option else ''}"
-        raise DataError(f"{folder} is under review: {entries} speak of the certificates that it holds now; {remedy}")
-
-
-def _review_entries(folder: Path) -> str | None:
-    """Return how many entries the review of an audit has, in words; None if there is no review."""
     from fragility.review.store import STORE_FILE, Store, StoreError
 
-    path = folder / STORE_FILE
-    if not path.exists():
-        return None
+    if consent or not (folder / STORE_FILE).exists():
+        return
     try:
-        store = Store.open_to_read(path)
+        store = Store.open_to_read(folder / STORE_FILE)
     except StoreError:  # whatever it is, it is not ours to lose
-        return f"the decisions of {STORE_FILE}"
-    count = store.last()
-    store.close()
-    return f"{count} {'entry' if count == 1 else 'entries'} of {STORE_FILE}" if count else None
+        entries = f"the decisions of {STORE_FILE}"
+    else:
+        count = store.last()
+        store.close()
+        if not count:
+            return
+        entries = f"{count} {'entry' if count == 1 else 'entries'} of {STORE_FILE}"
+    remedy = f"choose another folder{f', or give {option} to replace it all the same' if option else ''}"
+    raise DataError(f"{folder} is under review: {entries} speak of the certificates that it holds now; {remedy}")
 
 
 def plan_files(
@@ -63,59 +62,57 @@ def plan_files(
     for option, path in outputs.items():
         if path is None:
             continue
-        _check_file(path, option, own)
+        if path.is_dir():
+            raise DataError(f"{option} {path} is a folder; name a file")
+        kind = precious_kind(path)
+        if kind not in (None, own):
+            raise DataError(f"{option} {path} is {kind}, which is never overwritten; choose another name")
+        if not path.parent.is_dir():
+            raise DataError(f"{option} {path} lies in a folder that does not exist; make {path.parent} first")
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise DataError(
+                f"{option} {path} cannot be written: no permission to write to {path.parent}; choose another place"
+            )
         other = taken.setdefault(path.resolve(), option)
         if other != option:
             raise DataError(f"{option} and {other} both name {path}; give {option} a file of its own")
         _planned[path] = _look(path)
 
 
+def save_result(result: Any, *paths: Path | None) -> None:
+    """Save a result to each file that was named."""
+    for path in paths:
+        if path is not None:
+            result.save(path)
+            note(f"written to {path}")
+
+
+def draw(display: Any, path: Path) -> None:
+    """Write a Display to the file that `--picture` names."""
+    try:
+        with replacing(path) as temporary:
+            display.figure_.savefig(temporary, dpi=150)
+    except ValueError as error:  # a kind of picture that matplotlib does not know
+        raise DataError(f"--picture {path} cannot be drawn: {error}") from error
+    note(f"drawn to {path}")
+
+
 def interruption(how: str = "interrupted") -> str:
     """Return what to say after Ctrl-C or SIGTERM."""
     if not _planned:
         return how
-    kept = [sentence for path in _planned if (sentence := _finished_parts(path))]
-    if kept:
-        return f"{how}; {kept[0]}"
+    for folder in _planned:
+        if finished := len(list((folder / ".audit").glob("part-*.json"))):
+            return f"{how}; {finished} finished parts are kept in {folder}; go on with --resume"
     changed = [str(path) for path, before in _planned.items() if _look(path) != before]
     if not changed:
         return f"{how}; nothing was written"
     return f"{how}; written by then, perhaps not to the end: {', '.join(changed)}"
 
 
-def _finished_parts(folder: Path) -> str | None:
-    """Say what an interrupted audit keeps in its folder."""
-    finished = len(list((folder / ".audit").glob("part-*.json")))
-    return f"{finished} finished parts are kept in {folder}; go on with --resume" if finished else None
-
-
-def _check_file(path: Path, option: str, own: str | None) -> None:
-    if path.is_dir():
-        raise DataError(f"{option} {path} is a folder; name a file")
-    kind = precious_kind(path)
-    if kind not in (None, own):
-        raise DataError(f"{option} {path} is {kind}, which is never overwritten; choose another name")
-    if not path.parent.is_dir():
-        raise DataError(f"{option} {path} lies in a folder that does not exist; make {path.parent} first")
-    _check_writable(path.parent, path, option)
-
-
-def _check_writable(folder: Path, target: Path, option: str) -> None:
-    if not folder.is_dir():
-        raise DataError(f"{option} {target} cannot be made: {folder} is not a folder")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise DataError(
-            f"{option} {target} cannot be written: no permission to write to {folder}; choose another place"
-        )
-
-
 def _look(path: Path) -> object:
     """Return something that differs once a file, or anything in a folder, was written."""
     if not path.exists():
         return None
-    return frozenset(_signature(each) for each in (path, *(path.rglob("*") if path.is_dir() else ())))
-
-
-def _signature(path: Path) -> tuple[str, int, int, int]:
-    found = path.lstat()
-    return str(path), found.st_ino, found.st_mtime_ns, found.st_size
+    found = [(str(each), each.lstat()) for each in (path, *(path.rglob("*") if path.is_dir() else ()))]
+    return frozenset((name, stat.st_ino, stat.st_mtime_ns, stat.st_size) for name, stat in found)

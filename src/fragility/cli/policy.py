@@ -9,12 +9,11 @@ import typer
 
 import fragility as fg
 from fragility.cli.group import JUDGE
-from fragility.cli.options import DirArgument, MinConfidence
-from fragility.cli.outputs import plan_files
-from fragility.cli.reading import By, certified
+from fragility.cli.options import DirArgument, MinConfidence, RankedBy
+from fragility.cli.outputs import draw, plan_files
+from fragility.cli.reading import take_given
 from fragility.cli.tables import read_stress_labels
 from fragility.cli.terminal import note, out
-from fragility.errors import DataError
 
 LabelsFile = Annotated[
     Path,
@@ -40,7 +39,7 @@ def policy(
     labels: LabelsFile,
     risk: Risk = 0.02,
     confidence: Confidence = 0.95,
-    by: By = "exposure",
+    by: RankedBy = "exposure",
     per_class: PerClass = False,
     min_confidence: MinConfidence = 0.9,
     out_file: Out = None,
@@ -60,7 +59,7 @@ def policy(
     """
     plan_files({"--out": out_file, "--picture": picture}, {"--labels": labels})
     table = read_stress_labels(labels, "--labels")
-    certs = certified(fg.open_audit(directory), table.column("id").to_pylist() if "id" in table.column_names else None)
+    certs = take_given(fg.open_audit(directory), table.column("id").to_pylist() if "id" in table.column_names else None)
     segments = "predicted" if per_class else None
     found = fg.ReviewPolicy.fit(
         certs, table, risk=risk, confidence=confidence, by=by, segments=segments, min_confidence=min_confidence
@@ -70,15 +69,4 @@ def policy(
         found.save(out_file)
         note(f"written to {out_file}; next: fragility top {directory} --policy {out_file}")
     if picture is not None:
-        _draw(found, picture)
-
-
-def _draw(found: fg.ReviewPolicy, picture: Path) -> None:
-    from fragility.files import replacing
-
-    try:
-        with replacing(picture) as temporary:
-            fg.ReviewPolicyDisplay.from_policy(found).figure_.savefig(temporary, dpi=150)
-    except ValueError as error:  # a kind of picture that matplotlib does not know
-        raise DataError(f"--picture {picture} cannot be drawn: {error}") from error
-    note(f"drawn to {picture}")
+        draw(fg.ReviewPolicyDisplay.from_policy(found), picture)

@@ -10,38 +10,20 @@ from rich.markup import escape
 from rich.table import Table
 
 import fragility as fg
+import fragility.cli.options as opt
 from fragility.cli.group import AUDIT
 from fragility.cli.options import (
-    Baseline,
-    BaselineUnits,
-    Classes,
-    DataOption,
-    Decimal,
-    Depth,
-    Drop,
-    Encoding,
-    Groups,
-    Id,
-    IgnoreExtra,
-    ModelOption,
-    Positive,
-    Reading,
-    Separator,
-    Smoothing,
-    Space,
-    Target,
-    Threshold,
-    Trust,
     is_given,
+    load_inputs,
+    load_model,
     load_protocol,
     name_or_json,
-    parse_classes,
     parse_decision,
     parse_numbers,
     refuse_declared,
 )
 from fragility.cli.outputs import plan_files
-from fragility.cli.tables import Columns, csv_format, field_names, note_unlabelled, read_rows, read_training
+from fragility.cli.tables import Columns, csv_format, read_training
 from fragility.cli.terminal import out
 from fragility.errors import ProtocolError
 
@@ -89,32 +71,32 @@ def register(app: typer.Typer) -> None:
 def write(
     context: typer.Context,
     file: FileArgument,
-    model: ModelOption,
+    model: opt.ModelOption,
     train: TrainOption,
-    target: Target = None,
-    id_column: Id = None,
-    drop: Drop = None,
-    ignore_extra: IgnoreExtra = False,
-    groups: Groups = "raw-origin",
-    baseline: Baseline = "typical",
-    baseline_units: BaselineUnits = "raw",
-    depth: Depth = None,
-    reading: Reading = "support",
-    space: Space = None,
+    target: opt.Target = None,
+    id_column: opt.Id = None,
+    drop: opt.Drop = None,
+    ignore_extra: opt.IgnoreExtra = False,
+    groups: opt.Groups = "raw-origin",
+    baseline: opt.Baseline = "typical",
+    baseline_units: opt.BaselineUnits = "raw",
+    depth: opt.Depth = None,
+    reading: opt.Reading = "support",
+    space: opt.Space = None,
     operators: Operators = None,
     severities: Severities = None,
     weights: Weights = None,
     resolution: Resolution = 1e-6,
-    smoothing: Smoothing = None,
-    threshold: Threshold = None,
-    positive: Positive = None,
+    smoothing: opt.Smoothing = None,
+    threshold: opt.Threshold = None,
+    positive: opt.Positive = None,
     merge_threshold: MergeThreshold = 0.8,
     paper: Paper = False,
-    separator: Separator = None,
-    encoding: Encoding = None,
-    decimal: Decimal = None,
-    classes: Classes = None,
-    trust: Trust = False,
+    separator: opt.Separator = None,
+    encoding: opt.Encoding = None,
+    decimal: opt.Decimal = None,
+    classes: opt.Classes = None,
+    trust: opt.Trust = False,
 ) -> None:
     """Fit a protocol on training rows and write it as JSON.
 
@@ -126,7 +108,12 @@ def write(
 
       fragility protocol write paper.json --model model.skops --train train.parquet --target class --paper
     """
-    _check_together(context, paper, groups)
+    if paper:
+        refuse_declared(context, "--paper", DECLARED_BY_PAPER)
+    if groups != "merged" and is_given(context, "merge_threshold"):
+        raise ProtocolError(
+            "--merge-threshold says which fields --groups merged joins; add --groups merged or leave it out"
+        )
     plan_files({"FILE": file}, {"--model": model, "--train": train})
     form = csv_format(separator, encoding, decimal, train)
     declared: dict[str, Any] = {
@@ -141,7 +128,7 @@ def write(
     }
     settings: dict[str, Any] = {} if paper else {name: value for name, value in declared.items() if value is not None}
     settings |= {"groups": groups, "space": space, "resolution": resolution, "merge_threshold": merge_threshold}
-    loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
+    loaded = load_model(model, classes, trust)
     columns = Columns.declare(loaded.columns, target, id_column, drop, ignore_extra)
     X_train = read_training(train, columns, form)
     columns.check_dropped()
@@ -149,16 +136,6 @@ def write(
     protocol = (fg.Protocol.paper if paper else fg.Protocol.fit)(loaded, X_train, **settings)
     protocol.save(file)
     out().print(f"{file}: {len(protocol.groups)} evidence groups, depth {protocol.depth}, {protocol.digest}")
-
-
-def _check_together(context: typer.Context, paper: bool, groups: str) -> None:
-    """Options that would have no effect beside others are refused."""
-    if paper:
-        refuse_declared(context, "--paper", DECLARED_BY_PAPER)
-    if groups != "merged" and is_given(context, "merge_threshold"):
-        raise ProtocolError(
-            "--merge-threshold says which fields --groups merged joins; add --groups merged or leave it out"
-        )
 
 
 def show(file: FileArgument) -> None:
@@ -172,21 +149,7 @@ def show(file: FileArgument) -> None:
     """
     protocol = load_protocol(file)
     console = out()
-    for name, value in _settings(protocol):
-        console.print(f"[bold]{name:<16}[/bold]{escape(value)}", soft_wrap=True)
-    columns = {column.name: column for column in protocol.columns}
-    table = Table("evidence group", "column", "kind", "baseline")
-    for group in protocol.groups:
-        for i, name in enumerate(group.columns):
-            column = columns[name]
-            first = escape(group.name) if i == 0 else ""
-            table.add_row(first, escape(name), column.kind, escape(_value(column.baseline)))
-    console.print(table)
-
-
-def _settings(protocol: fg.Protocol) -> list[tuple[str, str]]:
-    numbers = ", ".join(f"{s:g}" for s in protocol.severities)
-    return [
+    for name, value in (
         ("evidence space", protocol.space),
         ("grouping", str(protocol.grouping)),
         ("baseline", str(protocol.baseline)),
@@ -196,34 +159,38 @@ def _settings(protocol: fg.Protocol) -> list[tuple[str, str]]:
         ("reading", protocol.reading),
         ("decision", "the largest probability" if protocol.decision is None else str(protocol.decision)),
         ("operators", ", ".join(protocol.operators)),
-        ("severities", numbers),
+        ("severities", ", ".join(f"{s:g}" for s in protocol.severities)),
         ("weights", ", ".join(f"{w:.4g}" for w in protocol.weights)),
         ("resolution", f"{protocol.resolution:g}"),
         ("smoothing", f"{protocol.smoothing:g}"),
         ("training data", str(protocol.training_digest)),
         ("digest", protocol.digest),
-    ]
-
-
-def _value(value: object) -> str:
-    if value is None:
-        return "missing"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    ):
+        console.print(f"[bold]{name:<16}[/bold]{escape(value)}", soft_wrap=True)
+    columns = {column.name: column for column in protocol.columns}
+    table = Table("evidence group", "column", "kind", "baseline")
+    for group in protocol.groups:
+        for i, name in enumerate(group.columns):
+            column = columns[name]
+            own = "missing" if column.baseline is None else column.baseline
+            value = f"{own:.6g}" if isinstance(own, float) else str(own)
+            table.add_row(escape(group.name) if i == 0 else "", escape(name), column.kind, escape(value))
+    console.print(table)
 
 
 def check(
     file: FileArgument,
-    model: ModelOption,
-    data: DataOption,
-    target: Target = None,
-    id_column: Id = None,
-    drop: Drop = None,
-    ignore_extra: IgnoreExtra = False,
-    separator: Separator = None,
-    encoding: Encoding = None,
-    decimal: Decimal = None,
-    classes: Classes = None,
-    trust: Trust = False,
+    model: opt.ModelOption,
+    data: opt.DataOption,
+    target: opt.Target = None,
+    id_column: opt.Id = None,
+    drop: opt.Drop = None,
+    ignore_extra: opt.IgnoreExtra = False,
+    separator: opt.Separator = None,
+    encoding: opt.Encoding = None,
+    decimal: opt.Decimal = None,
+    classes: opt.Classes = None,
+    trust: opt.Trust = False,
 ) -> None:
     """Say whether a protocol fits a model and rows: same columns, same kinds, nothing left out.
 
@@ -234,11 +201,9 @@ def check(
     from fragility.protocol import bind
 
     form = csv_format(separator, encoding, decimal, data)
-    protocol = load_protocol(file)
-    loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-    columns = Columns.declare(field_names(loaded, protocol), target, id_column, drop, ignore_extra)
-    given = read_rows(data, "DATA", columns, form=form)
-    columns.check_dropped()
-    note_unlabelled(given, target, data)
+    loaded, protocol, given = load_inputs(
+        model, file, data, form, target=target, id_column=id_column, drop=drop, ignore_extra=ignore_extra,
+        classes=classes, trust=trust,
+    )  # fmt: skip
     rows = bind(loaded, given.X, protocol, ids=given.ids)
     out().print(f"{file} fits: {len(rows.ids)} rows, {len(protocol.columns)} columns, {len(protocol.groups)} groups")

@@ -12,21 +12,11 @@ from rich.markup import escape
 from rich.table import Table
 
 import fragility as fg
+import fragility.cli.options as opt
 from fragility.cli.group import READ
-from fragility.cli.options import (
-    Decimal,
-    DirArgument,
-    Encoding,
-    Id,
-    MinConfidence,
-    Separator,
-    Target,
-    is_given,
-    refuse_declared,
-)
+from fragility.cli.options import is_given, refuse_declared
 from fragility.cli.outputs import plan_files
-from fragility.cli.segments import AuditedRows, ByColumns, compared_tables, open_rows
-from fragility.cli.tables import Columns, CsvFormat, csv_format, read_rows
+from fragility.cli.tables import Columns, CsvFormat, csv_format, field_names, many_rows, read_rows
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
 from fragility.files import replacing
@@ -36,23 +26,17 @@ from fragility.text import escape_controls
 if TYPE_CHECKING:
     from fragility.certificates import AuditSummary
     from fragility.certificates.changes import AuditChanges
+    from fragility.protocol import Protocol
+    from fragility.report.summary import PairedAudits
+    from fragility.segments import SegmentShares
     from fragility.tables import RowSource
 
-Row = Annotated[str, typer.Option("--row", metavar="ID", help="The id of the row.", show_default=False)]
-By = Annotated[
-    str,
-    typer.Option("--by", metavar="SCORE", help="What to rank by: exposure, the paper's fds, failure_probability ..."),
-]
 PolicyFile = Annotated[
     Path | None, typer.Option("--policy", metavar="FILE", help="List what this review policy sends to review.")
 ]
 Count = Annotated[int, typer.Option("-n", "--number", metavar="N", min=1, help="How many to show.")]
 Directories = Annotated[
     list[Path], typer.Argument(metavar="DIR...", help="Two or more folders that `fragility audit` wrote.")
-]
-Labels = Annotated[
-    Path | None,
-    typer.Option("--labels", metavar="DATA", help="A table with the true classes (see --target), for accuracy."),
 ]
 Changes = Annotated[
     Path | None,
@@ -65,7 +49,7 @@ def register(app: typer.Typer) -> None:
         app.command(command.__name__, rich_help_panel=READ)(command)
 
 
-def show(directory: DirArgument, row: Row) -> None:
+def show(directory: opt.DirArgument, row: opt.Row) -> None:
     """Show one certificate: the removal path, the margin at each step, and where the prediction flips.
 
     [bold]Examples[/bold]
@@ -79,10 +63,10 @@ def show(directory: DirArgument, row: Row) -> None:
 
 def top(
     context: typer.Context,
-    directory: DirArgument,
+    directory: opt.DirArgument,
     number: Count = 20,
-    min_confidence: MinConfidence = 0.9,
-    by: By = "exposure",
+    min_confidence: opt.MinConfidence = 0.9,
+    by: opt.RankedBy = "exposure",
     policy: PolicyFile = None,
 ) -> None:
     """List the confident predictions that rest on least, the most fragile first.
@@ -100,7 +84,12 @@ def top(
     certs = fg.open_audit(directory)
     if policy is not None:
         refuse_declared(context, "--policy", ("by", "min_confidence"))
-        _print_selected(certs, fg.ReviewPolicy.load(policy), number)
+        rule = fg.ReviewPolicy.load(policy)
+        count, best = select_first(certs, rule, number)
+        if count:
+            out().print(fragile_table(list(best)))
+        out().print(f"{count} of {len(certs)} predictions are to be reviewed, {len(best)} shown")
+        note(rule.sentence())
         return
     chosen = list(certs.most_fragile(number, min_confidence=min_confidence, by=by))
     if not chosen:
@@ -109,17 +98,7 @@ def top(
     out().print(fragile_table(chosen))
 
 
-def _print_selected(certs: fg.StoredAudit, policy: fg.ReviewPolicy, number: int) -> None:
-    """Print what a policy sends to review, as many as asked for, and the policy's own sentence."""
-    count, best = _selected(certs, policy, number)
-    console = out()
-    if count:
-        console.print(fragile_table(list(best)))
-    console.print(f"{count} of {len(certs)} predictions are to be reviewed, {len(best)} shown")
-    note(policy.sentence())
-
-
-def _selected(certs: fg.StoredAudit, policy: fg.ReviewPolicy, number: int) -> tuple[int, fg.Certificates]:
+def select_first(certs: fg.StoredAudit, policy: fg.ReviewPolicy, number: int) -> tuple[int, fg.Certificates]:
     """Return how many predictions a policy sends to review, and the first of them, part by part."""
     import numpy as np
     import pyarrow as pa
@@ -134,29 +113,22 @@ def _selected(certs: fg.StoredAudit, policy: fg.ReviewPolicy, number: int) -> tu
 
 
 def fragile_table(certificates: list[fg.Certificate]) -> Table:
-    """One line a prediction: its numbers, and a sentence for whoever must decide on it."""
+    """Return a table with one line per prediction: its numbers, and a sentence for whoever must decide on it."""
+    with_chance = any(cert.failure_probability is not None for cert in certificates)
     table = Table()
-    table.add_column("row", justify="right", no_wrap=True)
-    table.add_column("exposure", justify="right", no_wrap=True)
-    table.add_column("FDS", justify="right", no_wrap=True)
-    likely = any(cert.failure_probability is not None for cert in certificates)
-    if likely:
-        table.add_column("lost", justify="right", no_wrap=True)
-    table.add_column("k*", justify="right", no_wrap=True)
+    for name in ("row", "exposure", "FDS", *(["lost"] if with_chance else []), "k*"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("what it rests on", overflow="fold")
     for cert in certificates:
+        p = cert.failure_probability
+        chance = "-" if p is None else "<0.01%" if 0.0 < p < 1e-4 else f"{p:.2%}"
+        scores = [f"{cert.exposure:.3f}", f"{cert.fds:.3f}", *([chance] if with_chance else [])]
         budget = str(cert.flip_budget) if cert.flipped else "none"
-        scores = [f"{cert.exposure:.3f}", f"{cert.fds:.3f}", *([_chance(cert)] if likely else [])]
         table.add_row(escape(escape_controls(cert.id)), *scores, budget, escape(escape_controls(cert.sentence())))
     return table
 
 
-def _chance(cert: fg.Certificate) -> str:
-    p = cert.failure_probability
-    return "-" if p is None else "<0.01%" if 0.0 < p < 1e-4 else f"{p:.2%}"
-
-
-def certified(audit: fg.StoredAudit, ids: Sequence[Any] | None) -> fg.Certificates:
+def take_given(audit: fg.StoredAudit, ids: Sequence[Any] | None) -> fg.Certificates:
     """Return the certificates of the rows at hand; an audit may have many more."""
     if ids is None:
         return audit.take(range(len(audit)))
@@ -174,16 +146,16 @@ def certified(audit: fg.StoredAudit, ids: Sequence[Any] | None) -> fg.Certificat
 def compare(
     context: typer.Context,
     directories: Directories,
-    min_confidence: MinConfidence = 0.9,
-    labels: Labels = None,
+    min_confidence: opt.MinConfidence = 0.9,
+    labels: opt.Labels = None,
     changes: Changes = None,
-    data: AuditedRows = None,
-    by: ByColumns = None,
-    target: Target = None,
-    id_column: Id = None,
-    separator: Separator = None,
-    encoding: Encoding = None,
-    decimal: Decimal = None,
+    data: opt.AuditedRows = None,
+    by: opt.ByColumns = None,
+    target: opt.Target = None,
+    id_column: opt.Id = None,
+    separator: opt.Separator = None,
+    encoding: opt.Encoding = None,
+    decimal: opt.Decimal = None,
 ) -> None:
     """Put audits side by side: confidence, k*, RCMA, FDS, exposure, and how many confident predictions flip.
 
@@ -200,7 +172,11 @@ def compare(
 
       fragility compare audit-logistic/ audit-boosting/ --data test.parquet --by age:25,40,60
     """
+    import pandas as pd
+
     from fragility.certificates.changes import changes_between
+    from fragility.report.comparison import paired_audits
+    from fragility.segments import read_by, segment_rows
 
     if changes is not None:
         checked_suffix(changes, (".csv",))
@@ -222,36 +198,17 @@ def compare(
     _note_differences(audits)
     for directory, change in zip(directories[1:], found, strict=True):
         out().print(escape(f"\n{directory} against {directories[0]}: {change.to_text(truth)}"))
-    _print_by(by or [], open_rows(data, by, audits[0].protocol, id_column, form), audits, directories, min_confidence)
+    rows = open_rows(data, by, audits[0].protocol, id_column, form)
+    if rows is not None:
+        coded = segment_rows(rows, read_by(by or [], rows.column_names), audits)
+        named = [(str(directory), certs) for directory, certs in zip(directories, audits, strict=True)]
+        for pair in paired_audits(named, min_confidence, coded):
+            _print_pair(pair)
     if changes is not None:
-        _write_changes(changes, directories[1:], found)
-
-
-def _print_by(
-    by: list[str], rows: RowSource | None, audits: list[fg.StoredAudit], directories: list[Path], min_confidence: float
-) -> None:
-    """Print how often confident predictions flip early in each audit, segment by segment."""
-    from fragility.report.comparison import paired_audits
-    from fragility.segments import read_by, segment_rows
-
-    if rows is None:
-        return
-    coded = segment_rows(rows, read_by(by, rows.column_names), audits)
-    named = [(str(directory), certs) for directory, certs in zip(directories, audits, strict=True)]
-    for pair in paired_audits(named, min_confidence, coded):
-        paired = f"{pair.both_confident} rows confident in both" if pair.shared else "their own rows, none in common"
-        out().print(escape(f"\n{pair.second} against {pair.first}: confident predictions that flip early, on {paired}"))
-        for table in compared_tables(pair):
-            out().print(table)
-
-
-def _write_changes(path: Path, directories: list[Path], found: list[AuditChanges]) -> None:
-    import pandas as pd
-
-    tables = [change.table.assign(audit=str(d)) for d, change in zip(directories, found, strict=True)]
-    with replacing(path) as temporary:
-        pd.concat(tables).to_csv(temporary, index=False)
-    note(f"written to {path}")
+        tables = [change.table.assign(audit=str(d)) for d, change in zip(directories[1:], found, strict=True)]
+        with replacing(changes) as temporary:
+            pd.concat(tables).to_csv(temporary, index=False)
+        note(f"written to {changes}")
 
 
 def refuse_without_labels(context: typer.Context, *, ids_too: bool = True) -> None:
@@ -325,10 +282,10 @@ def _comparison(directories: list[Path], kinds: list[str], summaries: list[Audit
         table.add_row("  of confident predictions", *(_share(s.confident_accuracy or 0.0) for s in summaries))
     for name, measure in MEASURES:
         table.add_row(name, *(measure(s) for s in summaries))
-    for name, field, told in BLOCK_MEASURES:
+    for name, field, show_figure in BLOCK_MEASURES:
         figures = [getattr(s, field) for s in summaries]
         if any(figure is not None for figure in figures):
-            table.add_row(name, *("-" if figure is None else told(figure) for figure in figures))
+            table.add_row(name, *("-" if figure is None else show_figure(figure) for figure in figures))
     for operator in summaries[0].no_flip_under:
         values = [s.no_flip_under.get(operator) for s in summaries]
         table.add_row(f"no flip under {operator}", *("-" if v is None else _share(v) for v in values))
@@ -352,6 +309,8 @@ def _print_protocols(first: Path, second: Path, change: AuditChanges) -> None:
 
 def _note_differences(audits: list[fg.StoredAudit]) -> None:
     """Numbers under different conditions or on different rows do not compare; say so rather than refuse."""
+    from fragility.ids import id_keys
+
     conditions = {
         declared.condition(certs.protocol)
         for certs in audits
@@ -359,14 +318,69 @@ def _note_differences(audits: list[fg.StoredAudit]) -> None:
     }
     if len(conditions) > 1:
         note(f"decisions are expected to be lost under different conditions: {'; '.join(sorted(conditions))}")
-    if len({_digest_of_ids(certs) for certs in audits}) > 1:
+    digests = set()
+    for certs in audits:
+        digest = hashlib.sha256()
+        for batch in certs.batches(["id"]):
+            digest.update(id_keys(batch.column("id").to_pylist()).tobytes())
+        digests.add(digest.digest())
+    if len(digests) > 1:
         note("the audits cover different rows")
 
 
-def _digest_of_ids(certs: fg.StoredAudit) -> bytes:
-    from fragility.ids import id_keys
+# --- by segments --------------------------------------------------------------------------------------------
 
-    found = hashlib.sha256()
-    for batch in certs.batches(["id"]):
-        found.update(id_keys(batch.column("id").to_pylist()).tobytes())
-    return found.digest()
+
+def open_rows(
+    data: str | None, by: Sequence[str] | None, protocol: Protocol, id_column: str | None, form: CsvFormat
+) -> RowSource | None:
+    """Return the rows that `--data` names, after a look at the columns that `--by` names; None without `--data`."""
+    from fragility.segments import read_by
+
+    if data is None:
+        if by:
+            raise DataError("--by cuts rows by a column of theirs; name the audited rows with --data")
+        return None
+    columns = Columns.declare(field_names(None, protocol), None, id_column)
+    source = many_rows(data, protocol, columns, rows=None, form=form)
+    if id_column is not None:
+        source.check_has(id_column)
+    read_by(by or (), source.column_names)
+    return source
+
+
+def segment_table(shares: SegmentShares) -> Table:
+    """Return one line per segment."""
+    table = Table(escape(shares.column), title_justify="left")
+    for name in ("rows", "confident", "flip early", "95% interval", "median k*", "mean exposure"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in shares.segments:
+        own = one.confident
+        counts = (f"{one.everything.rows:,}", f"{own.rows:,}")
+        if not own.rows:
+            table.add_row(escape(one.name), *counts, "-", "-", "-", "-")
+            continue
+        median = "no flip" if own.median_flip_budget is None else str(own.median_flip_budget)
+        early = own.flips_early
+        share = f"{early.count:,} ({early.value:.1%})", f"{early.lower:.1%} to {early.upper:.1%}"
+        table.add_row(escape(one.name), *counts, *share, median, f"{own.mean_exposure:.3f}")
+    return table
+
+
+def _print_pair(pair: PairedAudits) -> None:
+    """Print two audits side by side, segment by segment, in one table per column."""
+    rows = f"{pair.both_confident} rows confident in both" if pair.shared else "their own rows, none in common"
+    out().print(escape(f"\n{pair.second} against {pair.first}: confident predictions that flip early, on {rows}"))
+    for compared in pair.segments:
+        table = Table(escape(compared.column))
+        for name in (pair.first, pair.second, "difference", "95% interval"):
+            table.add_column(escape(name), justify="right", overflow="fold")
+        for name, one in compared.segments:
+            if not one.first.rows or not one.second.rows:
+                table.add_row(escape(name), f"{one.first.count} of {one.first.rows}", f"of {one.second.rows}", "-", "-")
+                continue
+            shares = (f"{share.count} of {share.rows} ({share.value:.1%})" for share in (one.first, one.second))
+            difference = one.difference
+            ends = f"{100 * difference.lower:+.1f} to {100 * difference.upper:+.1f}"
+            table.add_row(escape(name), *shares, f"{100 * difference.value:+.1f} points", ends)
+        out().print(table)

@@ -8,32 +8,14 @@ from typing import Annotated, Any
 import typer
 
 import fragility as fg
-from fragility.cli.evaluate import ProtocolArgument, parse_markers
+import fragility.cli.options as opt
+from fragility.cli.evaluate import read_outages
 from fragility.cli.group import JUDGE
-from fragility.cli.options import (
-    Classes,
-    DataOption,
-    Decimal,
-    Drop,
-    Encoding,
-    Engine,
-    Id,
-    IgnoreExtra,
-    ModelOption,
-    RowRange,
-    Separator,
-    Target,
-    Trust,
-    is_given,
-    load_protocol,
-    name_or_json,
-    parse_classes,
-)
-from fragility.cli.outputs import plan_files
-from fragility.cli.tables import Columns, CsvFormat, csv_format, field_names, note_unlabelled, read_rows, read_table
-from fragility.cli.terminal import note, say
+from fragility.cli.options import is_given, load_inputs, name_or_json
+from fragility.cli.outputs import draw, plan_files, save_result
+from fragility.cli.tables import CsvFormat, csv_format
+from fragility.cli.terminal import say
 from fragility.errors import DataError
-from fragility.files import replacing
 from fragility.saving import checked_suffix
 
 Rates = Annotated[
@@ -68,7 +50,6 @@ Draws = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the quasi-random subsets.")]
 Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="How many fields and rows to show.")]
-JsonOut = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON.")]
 CsvOut = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write one row a prediction as CSV.")]
 Picture = Annotated[
     Path | None,
@@ -82,29 +63,29 @@ def register(app: typer.Typer) -> None:
 
 def reliability(
     context: typer.Context,
-    protocol: ProtocolArgument,
-    model: ModelOption,
-    data: DataOption,
+    protocol: opt.ProtocolArgument,
+    model: opt.ModelOption,
+    data: opt.DataOption,
     rates: Rates,
     observations: Observations = None,
     markers: Markers = None,
     draws: Draws = 4096,
     seed: Seed = 0,
     top: Top = 10,
-    json_file: JsonOut = None,
+    json_file: opt.JsonOut = None,
     csv_file: CsvOut = None,
     picture: Picture = None,
-    target: Target = None,
-    id_column: Id = None,
-    drop: Drop = None,
-    ignore_extra: IgnoreExtra = False,
-    rows: RowRange = None,
-    engine: Engine = "auto",
-    separator: Separator = None,
-    encoding: Encoding = None,
-    decimal: Decimal = None,
-    classes: Classes = None,
-    trust: Trust = False,
+    target: opt.Target = None,
+    id_column: opt.Id = None,
+    drop: opt.Drop = None,
+    ignore_extra: opt.IgnoreExtra = False,
+    rows: opt.RowRange = None,
+    engine: opt.Engine = "auto",
+    separator: opt.Separator = None,
+    encoding: opt.Encoding = None,
+    decimal: opt.Decimal = None,
+    classes: opt.Classes = None,
+    trust: opt.Trust = False,
 ) -> None:
     """How many decisions will outages cost, and which field should be made reliable first?
 
@@ -130,15 +111,15 @@ def reliability(
     )
     form = csv_format(separator, encoding, decimal, data, log)
     declared = declared_rates(rates, log, markers, observations, form)
-    loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-    pi = load_protocol(protocol)
-    columns = Columns.declare(field_names(loaded, pi), target, id_column, drop, ignore_extra)
-    given = read_rows(data, "DATA", columns, rows=rows, form=form)
-    columns.check_dropped()
-    note_unlabelled(given, target, data)
+    loaded, pi, given = load_inputs(
+        model, protocol, data, form, target=target, id_column=id_column, drop=drop, ignore_extra=ignore_extra,
+        rows=rows, classes=classes, trust=trust,
+    )  # fmt: skip
     found = fg.failure_probability(loaded, given.X, pi, declared, ids=given.ids, engine=engine, draws=draws, seed=seed)
     say(found.to_text(top))
-    _write(found, json_file, csv_file, picture)
+    save_result(found, json_file, csv_file)
+    if picture is not None:
+        draw(found.plot(), picture)
 
 
 def log_of(rates: str) -> Path | None:
@@ -153,7 +134,10 @@ def log_of(rates: str) -> Path | None:
 
 def declared_rates(rates: str, log: Path | None, markers: str | None, observations: int | None, form: CsvFormat) -> Any:
     """Return what --rates declares, as the library takes it."""
-    return _number_or_mapping(rates) if log is None else _from_log(log, markers, observations, form)
+    if log is None:
+        return float(rates) if _is_number(rates) else name_or_json(rates, "--rates")
+    outages = read_outages(log, "--rates", markers, form)
+    return outages if observations is None else outages.rates(observations)
 
 
 def _is_number(text: str) -> bool:
@@ -162,26 +146,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _number_or_mapping(rates: str) -> Any:
-    return float(rates) if _is_number(rates) else name_or_json(rates, "--rates")
-
-
-def _from_log(log: Path, markers: str | None, observations: int | None, form: CsvFormat) -> Any:
-    from fragility.stress import Outages, outage_events
-
-    events = outage_events(read_table(log, "--rates", form), markers=parse_markers(markers))
-    outages = Outages.from_events(events)
-    return outages if observations is None else outages.rates(observations)
-
-
-def _write(found: fg.FailureProbability, json_file: Path | None, csv_file: Path | None, picture: Path | None) -> None:
-    for path in (json_file, csv_file):
-        if path is not None:
-            found.save(path)
-            note(f"written to {path}")
-    if picture is not None:
-        with replacing(picture) as temporary:
-            found.plot().figure_.savefig(temporary, dpi=150)
-        note(f"drawn to {picture}")

@@ -10,23 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import fragility as fg
+import fragility.cli.options as opt
 from fragility.cli.group import READ
-from fragility.cli.options import (
-    MODEL_HELP,
-    Classes,
-    Decimal,
-    Encoding,
-    Id,
-    MinConfidence,
-    Separator,
-    Target,
-    Trust,
-    is_given,
-    parse_classes,
-)
+from fragility.cli.options import MODEL_HELP, is_given, load_model
 from fragility.cli.outputs import plan_files
-from fragility.cli.reading import read_labels, refuse_without_labels
-from fragility.cli.segments import AuditedRows, ByColumns, open_rows
+from fragility.cli.reading import open_rows, read_labels, refuse_without_labels
 from fragility.cli.tables import csv_format, read_stress_labels
 from fragility.cli.terminal import note
 from fragility.errors import DataError, VerificationError
@@ -41,10 +29,6 @@ PART_ROWS = 100_000  # of which labels are read at a time
 Directories = Annotated[
     list[Path],
     typer.Argument(metavar="DIR...", help="Folders that `fragility audit` wrote; several are put side by side."),
-]
-Labels = Annotated[
-    Path | None,
-    typer.Option("--labels", metavar="FILE", help="A table with the true classes (see --target), for accuracy."),
 ]
 StressLabels = Annotated[
     Path | None,
@@ -79,13 +63,13 @@ def register(app: typer.Typer) -> None:
 def report(
     context: typer.Context,
     directories: Directories,
-    data: AuditedRows = None,
-    by: ByColumns = None,
-    labels: Labels = None,
-    target: Target = None,
-    id_column: Id = None,
+    data: opt.AuditedRows = None,
+    by: opt.ByColumns = None,
+    labels: opt.Labels = None,
+    target: opt.Target = None,
+    id_column: opt.Id = None,
     stress: StressLabels = None,
-    min_confidence: MinConfidence = 0.9,
+    min_confidence: opt.MinConfidence = 0.9,
     risk: Risk = 0.02,
     model: ReportModel = None,
     author: Author = None,
@@ -93,11 +77,11 @@ def report(
     date: Date = None,
     public_key: SignerKey = None,
     out_file: Out = None,
-    separator: Separator = None,
-    encoding: Encoding = None,
-    decimal: Decimal = None,
-    classes: Classes = None,
-    trust: Trust = False,
+    separator: opt.Separator = None,
+    encoding: opt.Encoding = None,
+    decimal: opt.Decimal = None,
+    classes: opt.Classes = None,
+    trust: opt.Trust = False,
 ) -> None:
     """Write a report about one audit or several: what predictions rest on, who is exposed, which cases to look at.
 
@@ -119,11 +103,17 @@ def report(
 
     if labels is None and data is None:
         refuse_without_labels(context)
-    _refuse_without_model(context, model, data)
+    if model is not None and data is None:
+        raise DataError("--model tells what replaces the values of cases; name the audited rows with --data")
+    for name in ("classes", "trust"):
+        if model is None and is_given(context, name):
+            raise DataError(f"--{name} speaks of the model; name it with --model, or leave out --{name}")
     audits = {str(directory): fg.open_audit(directory) for directory in directories}
     if len(audits) < len(directories):
         raise DataError("an audit is named twice; name each folder once")
-    target_file = out_file if out_file is not None else _default_out(directories, REPORT_FILE)
+    if out_file is None and len(directories) > 1:
+        raise DataError("a report about several audits belongs to none of their folders; name its file with --out")
+    target_file = directories[0] / REPORT_FILE if out_file is None else out_file
     checked_suffix(target_file, SUFFIXES)
     inputs = {"--labels": labels, "--stress": stress, "--data": data, "--model": model, "--public-key": public_key}
     plan_files({"--out": target_file}, inputs)
@@ -131,34 +121,29 @@ def report(
         raise DataError(f"{target_file} exists and is not a report of fragility's; choose another name with --out")
     form = csv_format(separator, encoding, decimal, labels, stress, data)
     rows = open_rows(data, by, next(iter(audits.values())).protocol, id_column, form)
+    if rows is None or labels is not None:
+        truth = read_labels(labels, target, id_column, form)
+    else:
+        truth = _read_own_labels(rows, target)
     made = Report.of(
         audits,
-        labels=read_labels(labels, target, id_column, form) if rows is None or labels else _labels(rows, target),
+        labels=truth,
         brittle=None if stress is None else read_stress_labels(stress, "--stress", form),
         min_confidence=min_confidence,
         risk=risk,
         rows=rows,
         by=by or (),
-        model=None if model is None else fg.load_model(model, trust=trust, classes=parse_classes(classes)),
+        model=None if model is None else load_model(model, classes, trust),
         author=author,
         purpose=purpose,
         date=date,
-        signed_by=None if public_key is None else [_signer(folder, public_key) for folder in directories],
+        signed_by=None if public_key is None else [_find_signer(folder, public_key) for folder in directories],
     )
     made.save(target_file)
     note(f"written to {target_file}")
 
 
-def _refuse_without_model(context: typer.Context, model: str | None, data: str | None) -> None:
-    """Refuse options that would have no effect."""
-    if model is not None and data is None:
-        raise DataError("--model tells what replaces the values of cases; name the audited rows with --data")
-    for name in ("classes", "trust"):
-        if model is None and is_given(context, name):
-            raise DataError(f"--{name} speaks of the model; name it with --model, or leave out --{name}")
-
-
-def _labels(rows: RowSource, target: str | None) -> dict[Any, Any] | None:
+def _read_own_labels(rows: RowSource, target: str | None) -> dict[Any, Any] | None:
     """Return the true classes that the audited rows hold; None where no column of them is named."""
     if target is None:
         return None
@@ -170,7 +155,7 @@ def _labels(rows: RowSource, target: str | None) -> dict[Any, Any] | None:
     return found
 
 
-def _signer(folder: Path, public_key: Path) -> str:
+def _find_signer(folder: Path, public_key: Path) -> str:
     """Return the key that signed an audit; an audit that it did not sign is refused."""
     from fragility.trust.keys import load_public_key
 
@@ -179,12 +164,6 @@ def _signer(folder: Path, public_key: Path) -> str:
         failed = next(check for check in outcome.checks if not check.passed)
         raise VerificationError(f"the signature of {folder} does not hold ({failed.name}: {failed.detail})")
     return str(load_public_key(public_key).keyid[:16])
-
-
-def _default_out(directories: list[Path], name: str) -> Path:
-    if len(directories) > 1:
-        raise DataError("a report about several audits belongs to none of their folders; name its file with --out")
-    return directories[0] / name
 
 
 def save_after_audit(

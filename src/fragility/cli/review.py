@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 import fragility as fg
+import fragility.cli.options as opt
 from fragility.cli.group import READ
-from fragility.cli.options import (
-    MODEL_HELP,
-    Classes,
-    Decimal,
-    DirArgument,
-    Encoding,
-    Id,
-    Separator,
-    Target,
-    Trust,
-    is_given,
-    load_protocol,
-    parse_classes,
-)
+from fragility.cli.options import MODEL_HELP, is_given, load_model, load_protocol
 from fragility.cli.outputs import plan_files
-from fragility.cli.tables import Columns, CsvFormat, csv_format, field_names, note_unlabelled, read_rows
+from fragility.cli.tables import Columns, csv_format, field_names, note_unlabelled, read_rows
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError, FragilityError
 from fragility.libraries import say_lacking
-
-if TYPE_CHECKING:
-    from fragility.review.serving import Given
 
 Model = Annotated[
     str | None, typer.Option("--model", metavar="MODEL", help=f"The audited model, for what-if. {MODEL_HELP}")
@@ -80,11 +65,11 @@ def register(app: typer.Typer) -> None:
 
 def review(
     context: typer.Context,
-    directory: DirArgument,
+    directory: opt.DirArgument,
     model: Model = None,
     data: Data = None,
-    target: Target = None,
-    id_column: Id = None,
+    target: opt.Target = None,
+    id_column: opt.Id = None,
     policy: Policy = None,
     reasons: Reasons = None,
     row: FirstRow = None,
@@ -92,11 +77,11 @@ def review(
     port: Port = None,
     no_open: NoOpen = False,
     plain_address: PlainAddress = False,
-    separator: Separator = None,
-    encoding: Encoding = None,
-    decimal: Decimal = None,
-    classes: Classes = None,
-    trust: Trust = False,
+    separator: opt.Separator = None,
+    encoding: opt.Encoding = None,
+    decimal: opt.Decimal = None,
+    classes: opt.Classes = None,
+    trust: opt.Trust = False,
 ) -> None:
     """Open the review workbench: a page in your browser, served by this machine to this machine only.
 
@@ -110,14 +95,27 @@ def review(
 
       fragility review audit/ --policy policy.json --store decisions.sqlite --no-open
     """
-    _refuse_without(context, model, data)
+    for name, option, needed, about in (
+        ("model", "--model", "--data", "audited rows; name them"),
+        ("target", "--target", "--data", "audited rows; name them"),
+        ("id_column", "--id", "--data", "audited rows; name them"),
+        ("trust", "--trust", "--model", "model; name it"),
+        ("classes", "--classes", "--model", "model; name it"),
+    ):
+        if is_given(context, name) and (data if needed == "--data" else model) is None:
+            raise DataError(f"{option} speaks of the {about} with {needed}, or leave out {option}")
     if lacking := say_lacking_workbench():
         raise MissingExtraError(lacking)
     from fragility.review.reasons import DEFAULT_REASONS, read_reasons
-    from fragility.review.serving import listen, open_workbench, serve
+    from fragility.review.serving import Given, listen, open_workbench, serve
 
     form = csv_format(separator, encoding, decimal, data)
-    given = _read_given(directory, model, data, target, id_column, form, classes, trust)
+    given = None
+    if data is not None:
+        columns = Columns.declare(field_names(None, load_protocol(directory)), target, id_column)
+        rows = read_rows(data, "DATA", columns, form=form)
+        note_unlabelled(rows, target, data)
+        given = Given(rows.X, rows.ids, None if model is None else load_model(model, classes, trust))
     chosen = None if policy is None else fg.ReviewPolicy.load(policy)
     codes = DEFAULT_REASONS if reasons is None else read_reasons(reasons)
     listening = listen(port)
@@ -130,33 +128,6 @@ def review(
 
     serve(bench, listening, announce=announce, browser=not no_open, plain=plain_address)
     note(f"stopped; next: fragility review export --store {bench.store.path} --out decisions.csv")
-
-
-def _read_given(
-    directory: Path, model: str | None, data: Path | None, target: str | None, id_column: str | None, form: CsvFormat,
-    classes: str | None, trust: bool,
-) -> Given | None:  # fmt: skip
-    from fragility.review.serving import Given
-
-    if data is None:
-        return None
-    columns = Columns.declare(field_names(None, load_protocol(directory)), target, id_column)
-    rows = read_rows(data, "DATA", columns, form=form)
-    note_unlabelled(rows, target, data)
-    loaded = None if model is None else fg.load_model(model, trust=trust, classes=parse_classes(classes))
-    return Given(rows.X, rows.ids, loaded)
-
-
-def _refuse_without(context: typer.Context, model: str | None, data: Path | None) -> None:
-    """Refuse options that would have no effect."""
-    if data is None:
-        for name, option in (("model", "--model"), ("target", "--target"), ("id_column", "--id")):
-            if is_given(context, name):
-                raise DataError(f"{option} speaks of the audited rows; name them with --data, or leave out {option}")
-    if model is None:
-        for name, option in (("trust", "--trust"), ("classes", "--classes")):
-            if is_given(context, name):
-                raise DataError(f"{option} speaks of the model; name it with --model, or leave out {option}")
 
 
 def export(store: StoreToRead, out_file: ExportFile, history: History = False) -> None:

@@ -1,12 +1,15 @@
-"""What every command shares: where results and notes go, and errors in one sentence."""
+"""What every command shares: where results and notes go, and errors in one sentence, mistyped options among them."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import shlex
 import sys
 import traceback
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import typer
@@ -24,6 +27,8 @@ EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_SIGNALLED = 128  # plus the number of the signal
 
+# Typer's own base class of errors in the typed words is not public under one name in all its versions.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 PIPE_WIDTH = 200  # tables in a pipe or file are for tools and wide windows, not for the 80 columns rich assumes
 
@@ -73,7 +78,14 @@ def note_command(*words: object) -> None:
 def explain(error: BaseException) -> str:
     """Return the sentence that a user sees for an error no command foresaw."""
     if isinstance(error, OSError):
-        return _explain_os(error)
+        name = f"{error.filename}: " if error.filename else ""
+        if error.errno == errno.ENOSPC:
+            return f"{name}the disk is full; free some space or choose another folder"
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return f"{name}no permission to read or write there; choose another place or change its permissions"
+        if error.errno == errno.ENOENT:
+            return f"{name}no such file or folder"
+        return f"{name}{error.strerror or error}"
     if isinstance(error, MemoryError):
         return "not enough memory; audit fewer rows at a time with --rows"
     kind = type(error).__name__
@@ -81,15 +93,42 @@ def explain(error: BaseException) -> str:
     return f"unexpected {kind}: {first_line} (set {DEBUG}=1 to see where it happened)"
 
 
-def _explain_os(error: OSError) -> str:
-    name = f"{error.filename}: " if error.filename else ""
-    if error.errno == errno.ENOSPC:
-        return f"{name}the disk is full; free some space or choose another folder"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"{name}no permission to read or write there; choose another place or change its permissions"
-    if error.errno == errno.ENOENT:
-        return f"{name}no such file or folder"
-    return f"{name}{error.strerror or error}"
+def explain_usage(error: Any, words: Sequence[str]) -> str:
+    """Return one sentence for an error in the typed `words`; empty if the help was already printed instead."""
+    context, parameter = error.ctx, getattr(error, "param", None)
+    if unknown := re.match(r"No such command '(.*?)'", error.message):
+        problem = f"there is no command {unknown[1]}{_suggest(unknown[1], context)}"
+    elif hasattr(error, "possibilities"):
+        problem = f"there is no option {error.option_name}{_suggest(error.option_name, context)}"
+    elif parameter is None:
+        problem = _plain(error.format_message())
+    else:
+        if parameter.param_type_name == "argument":
+            name = str(parameter.metavar or parameter.name.upper())
+        else:
+            name = f"{parameter.opts[0]} {parameter.metavar or ''}".rstrip()
+        problem = f"{name} is missing" if hasattr(error, "param_type") else f"{name}: {_plain(error.message)}"
+    if context is not None:
+        command = str(context.command_path)
+    else:
+        command = " ".join(["fragility", *(word for word in words[:1] if not word.startswith("-"))])
+    return f"{problem} (see {command} --help)" if problem else ""
+
+
+def _suggest(word: str, context: Any) -> str:
+    """Return the command or option that was probably meant, if there is one."""
+    if context is None:
+        return ""
+    options = [option for parameter in context.command.params for option in parameter.opts if option.startswith("-")]
+    commands = context.command.list_commands(context) if hasattr(context.command, "list_commands") else []
+    meant = get_close_matches(word, [*commands, *options], n=1)
+    return f"; did you mean {meant[0]}?" if meant else ""
+
+
+def _plain(message: str) -> str:
+    """Return a sentence in the manner of the others: no capital, no full stop, no quotes around an option."""
+    text = re.sub(r"'(--?[\w-]+)'", r"\1", message.strip().rstrip("."))
+    return text[:1].lower() + text[1:]
 
 
 def complain(sentence: str) -> None:

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 import fragility as fg
 from fragility.cli.group import TRUST
-from fragility.cli.options import DirArgument
+from fragility.cli.options import DirArgument, Row
 from fragility.cli.outputs import plan_files
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 
@@ -21,7 +21,6 @@ Key = Annotated[Path, typer.Option("--key", metavar="KEY", help="The private key
 Signed = Annotated[
     Path, typer.Argument(metavar="TARGET", help="An audit folder, or a protocol file.", show_default=False)
 ]
-Row = Annotated[str, typer.Option("--row", metavar="ID", help="The id of the row.", show_default=False)]
 ProofOut = Annotated[Path, typer.Option("--out", metavar="FILE", help="The proof to write (JSON).", show_default=False)]
 ProofFile = Annotated[Path, typer.Argument(metavar="FILE", help="What prove wrote.", show_default=False)]
 Root = Annotated[
