@@ -35,7 +35,7 @@ from fragility.certificates import (
 )
 from fragility.errors import CertificateError
 from fragility.files import MODEL, parse_json, write_bytes, write_text
-from fragility.models.storing import skops_bytes
+from fragility.models.loading import skops_bytes
 from fragility.protocol import Protocol
 from fragility.reliability import FailureProbability, failure_probability
 from fragility.report import REPORT_FILE, Report, is_report, verify_command

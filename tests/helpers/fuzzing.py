@@ -410,10 +410,9 @@ def forked(work: Callable[[], int]) -> int:
 
 
 def _trial(path: Path) -> int:
-    from fragility.models import trial
-    from fragility.models.soundness import fault_of_tree
+    from fragility.models.soundness import try_file
 
-    return trial.main(path.suffix, str(path), fault_of_tree)
+    return try_file(path.suffix, str(path))
 
 
 def _use_model(path: Path) -> int:

@@ -122,7 +122,7 @@ def harden(
       fragility harden model.skops --train train.parquet --target class --outages outages.csv --out hardened.skops
     """
     from fragility.hardening.acceptance import check_hardenable
-    from fragility.models.storing import check_storable, save_model
+    from fragility.models.loading import check_storable, save_model
 
     _check_options(context, kind, outages is not None)
     inputs: dict[str, str | Path | None] = {"MODEL": model, "--train": train, "--test": test, "--outages": outages}

@@ -31,12 +31,11 @@ from fragility.engines.trace import Progress, Trace
 from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows
 from fragility.libraries import family_of
-from fragility.models.links import PREDICT_PROBA
+from fragility.models.links import Link
 from fragility.protocol import Protocol
 
 ENGINE = "neural"
 MOST_SUM = 1e5  # of a unit behind the first layer: rounded to about 1e-11, which leaves digits to the layers behind it
-TORCH_LINK = " of a torch module, link in float64"
 OUTPUTS = ("logits", "binary_logit", "probabilities", "log_probabilities")
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "identity": nn.Identity,
@@ -125,12 +124,12 @@ def _refuse_rows(rows: EvidenceRows, error: Exception) -> None:
 
 
 def _kind_of(rows: EvidenceRows) -> str | None:
-    head, link = rows.model.head, rows.model.link
+    head, link = rows.model.head, rows.model.head_link
     if isinstance(head, nn.Module):
-        return "torch" if link.removesuffix(TORCH_LINK) in OUTPUTS else None
+        return "torch" if rows.model.output in OUTPUTS else None
     family = family_of(head)
     if family == "fragility.ResMLPClassifier":
-        return "residual" if link != PREDICT_PROBA.name else None
+        return "residual" if link is not Link.PREDICT_PROBA else None
     if family == "sklearn.MLPClassifier" and not (head.n_outputs_ > 1 and head.out_activation_ == "logistic"):
         return "sklearn"
     return None
@@ -139,14 +138,14 @@ def _kind_of(rows: EvidenceRows) -> str | None:
 def _network(rows: EvidenceRows) -> SplitNetwork:
     head, kind = rows.model.head, _kind_of(rows)
     if kind == "torch":
-        return _split(head, rows.model.link.removesuffix(TORCH_LINK), rows)
+        return _split(head, str(rows.model.output), rows)
     if kind == "residual":
         cuda = head.device != "cpu" and torch.cuda.is_available()
         module = copy.deepcopy(head.network_).to(device="cuda" if cuda else "cpu", dtype=torch.float64)
         return _split(module.eval(), "logits", rows)
     output = "logits"
     if head.out_activation_ == "logistic":
-        output = "binary_complement" if rows.model.link == PREDICT_PROBA.name else "binary_logit"
+        output = "binary_complement" if rows.model.head_link is Link.PREDICT_PROBA else "binary_logit"
     return _split(_sequential(head), output, rows)
 
 

@@ -1,10 +1,12 @@
 """Models: one door to anything that gives class probabilities.
 
 adapter       Model: classes, preprocessing and final estimator, probabilities, own labels
-wrappers      the fitted estimators within searches, calibrators, ensembles and votes
+wrappers      the fitted estimators within pipelines, searches, calibrators, ensembles and votes
 links         how each library's output becomes probabilities in double precision
 decision      how classes are decided: the largest probability, or a threshold
-fingerprint   a digest of what a model computes; descriptions and compiled say what is taken of each value
+fingerprint   a digest of what a model computes
+descriptions  what a fingerprint takes of each value
+soundness     whether trees are trees, and booster files are safe to load
 loading       model files, and what it takes to trust them
 """
 

@@ -7,10 +7,10 @@ that only put a threshold on another one's probabilities are looked through.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sklearn.pipeline import Pipeline
@@ -18,23 +18,22 @@ from sklearn.pipeline import Pipeline
 from fragility.arrays import Floats, Integers
 from fragility.errors import PYTHON_OBJECT, Advice, ModelError
 from fragility.libraries import family_of, is_torch_module
-from fragility.models.decision import ClassLabel, Decision, is_threshold_classifier, label_indices, own_decision
+from fragility.models.decision import ClassLabel, Decision, label_indices
 from fragility.models.fingerprint import Fingerprint, fingerprint
 from fragility.models.links import (
     LINK_TOLERANCE,
-    PREDICT_PROBA,
     Link,
     OutputKind,
+    apply_link,
     check_gives_probabilities,
-    checked_probabilities,
-    link_of,
+    check_probabilities,
+    find_link,
     type_name,
     xgboost_objective,
 )
-from fragility.models.wrappers import look_through, members
+from fragility.models.wrappers import look_through, members, own_decision, split_model
 
 VOTE_AVERAGING = ("ForestClassifier", "BaggingClassifier")  # bases of scikit-learn's, also of imbalanced-learn's
-
 
 # Classes whose ``predict`` names the most probable class, by their library's code; only those that are slow to ask.
 MOST_PROBABLE = (
@@ -64,6 +63,8 @@ class Model:
         Class labels in the order of the probability columns.
     head_link : Link
         How the final estimator's output becomes probabilities.
+    output : str or None
+        What a torch module or function was declared to return; None for any other model.
     decider : object or None
         Whose ``predict`` labels the rows that ``head`` takes; None: only ``estimator`` gives labels.
     decision : Decision or None
@@ -79,8 +80,9 @@ class Model:
     head: Any
     classes: tuple[ClassLabel, ...]
     head_link: Link
-    decider: Any = None  # whose ``predict`` labels the rows that ``head`` takes; None: only ``estimator`` gives labels
-    decision: Decision | None = None  # the model's own threshold
+    output: OutputKind | None = None
+    decider: Any = None
+    decision: Decision | None = None
 
     @classmethod
     def wrap(
@@ -128,10 +130,10 @@ class Model:
         """
         if isinstance(model, Model):
             return model
-        transformer, head, threshold, decider = _parts(model)
+        transformer, head, threshold, decider = split_model(model)
         check_gives_probabilities(head)
         labels = _classes_of(head, classes)
-        link = link_of(head, output)
+        link, declared = find_link(head, output)
         if len(labels) < 2:
             raise ModelError(
                 f"a classifier with at least 2 classes was expected, this one knows {len(labels)}: {labels!r}; "
@@ -145,15 +147,17 @@ class Model:
             head=head,
             classes=labels,
             head_link=link,
+            output=declared,
             decider=decider,
             decision=None if threshold is None else own_decision(threshold, list(head.classes_), labels),
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A link is made of functions without a name, which do not pickle; it follows from the rest.
-        own = self.head_link.name == PREDICT_PROBA.name
-        output = self.head_link.name.split(" of a ")[0] if " of a " in self.head_link.name else None
-        return _unpickled, (self.estimator, self.classes, output, own, self.__dict__.get("_fingerprint"))
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_ask"}  # functions that do not pickle
+
+    @cached_property
+    def _ask(self) -> Callable[[Any], Floats]:
+        return apply_link(self.head_link, self.head, self.output)
 
     @cached_property
     def _fingerprint(self) -> Fingerprint:
@@ -172,7 +176,7 @@ class Model:
     @property
     def link(self) -> str:
         """Name of the way from the model's output to probabilities."""
-        return self.head_link.name
+        return self.head_link.describe(self.output)
 
     @property
     def kind(self) -> str:
@@ -183,7 +187,7 @@ class Model:
             kind = f"Pipeline({' -> '.join([*(type_name(step) for _, step in inner), kind])})"
         if self.decision is None:
             return kind
-        return f"{type_name(_parts(self.estimator).threshold)}({kind})"
+        return f"{type_name(split_model(self.estimator).threshold)}({kind})"
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -232,7 +236,7 @@ class Model:
         array of shape (n, C)
             In the order of ``classes``.
         """
-        return checked_probabilities(self.head_link.apply(self.head, matrix), len_of(matrix), self.classes)
+        return check_probabilities(self._ask(matrix), len_of(matrix), self.classes)
 
     @property
     def labels_follow(self) -> bool:
@@ -257,7 +261,8 @@ class Model:
             None for a model that has no labels of its own.
         """
         giver = self.decider if handed_over else self.estimator
-        if not _gives_labels(giver):
+        # A booster's or a function's output is no decision, nor is a torch module's.
+        if not hasattr(giver, "predict_proba") or not callable(getattr(giver, "predict", None)):
             return None
         own = getattr(giver, "classes_", None)
         known = [_plain(label) for label in (self.classes if own is None else own)]
@@ -282,9 +287,10 @@ class Model:
         Model
             This model, or one that asks ``predict_proba``.
         """
-        if self.head_link.name == PREDICT_PROBA.name or not hasattr(self.head, "predict_proba"):
+        if self.head_link is Link.PREDICT_PROBA or not hasattr(self.head, "predict_proba"):
             return self
-        own = checked_probabilities(PREDICT_PROBA.apply(self.head, matrix), len_of(matrix), self.classes)
+        asking = replace(self, head_link=Link.PREDICT_PROBA, output=None)
+        own = asking.head_probabilities(matrix)
         try:
             linked = self.head_probabilities(matrix)
             gap = float(np.abs(own - linked).max(initial=0.0))
@@ -293,21 +299,10 @@ class Model:
         if gap <= LINK_TOLERANCE:
             return self
         warnings.warn(
-            f"{self.kind}: {self.head_link.name} differs from predict_proba by {gap:.3g}; using predict_proba",
+            f"{self.kind}: {self.link} differs from predict_proba by {gap:.3g}; using predict_proba",
             stacklevel=3,
         )
-        return replace(self, head_link=PREDICT_PROBA)
-
-
-def _unpickled(
-    estimator: Any, classes: tuple[ClassLabel, ...], output: OutputKind | None, own: bool, found: Fingerprint | None
-) -> Model:
-    model = Model.wrap(estimator, classes=classes, output=output)
-    if own:
-        model = replace(model, head_link=PREDICT_PROBA)
-    if found is not None:
-        model.__dict__["_fingerprint"] = found  # a worker need not compute it again
-    return model
+        return asking
 
 
 def len_of(rows: Any) -> int:
@@ -316,49 +311,6 @@ def len_of(rows: Any) -> int:
 
 def _plain(label: Any) -> Any:
     return label.item() if isinstance(label, np.generic) else label
-
-
-class _Parts(NamedTuple):
-    """What a model consists of, once searches and frozen estimators are looked through and pipelines are joined."""
-
-    transformer: Any  # fitted preprocessing, or None
-    head: Any  # the final classifier
-    threshold: Any  # the threshold classifier around it, or None
-    decider: Any  # whose ``predict`` labels the rows that ``head`` takes, or None
-
-
-def _parts(model: Any) -> _Parts:
-    steps: list[tuple[str, Any]] = []
-    threshold, before_threshold = None, 0
-    while True:
-        model = look_through(model)
-        if isinstance(model, Pipeline):
-            # Samplers (SMOTE and its like) work in training only; a prediction passes them by.
-            steps += [(name, step) for name, step in model.steps[:-1] if not hasattr(step, "fit_resample")]
-            model = model.steps[-1][1]
-        elif is_threshold_classifier(model):
-            if threshold is None:  # one inside another has no say: only its probabilities are asked
-                threshold, before_threshold = model, len(steps)
-            model = getattr(model, "estimator_", model.estimator)  # it may be put around a fitted classifier
-        else:
-            break
-    decider = model if threshold is None else threshold if len(steps) == before_threshold else None
-    return _Parts(_joined(steps), model, threshold, decider)
-
-
-def _joined(steps: list[tuple[str, Any]]) -> Any:
-    """Return one pipeline of fitted steps, None where none of them does anything."""
-    if all(step is None or step == "passthrough" for _, step in steps):
-        return None
-    names = [name for name, _ in steps]
-    if len(set(names)) < len(names):  # pipelines within a pipeline may repeat names
-        names = [f"{i}-{name}" for i, name in enumerate(names)]
-    return Pipeline([(name, step) for name, (_, step) in zip(names, steps, strict=True)])
-
-
-def _gives_labels(estimator: Any) -> bool:
-    """True for classifiers; a booster's or a function's output is no decision, nor is a torch module's."""
-    return hasattr(estimator, "predict_proba") and callable(getattr(estimator, "predict", None))
 
 
 def _column_names(estimator: Any) -> tuple[str, ...] | None:
@@ -402,34 +354,31 @@ def _booster_names(estimator: Any) -> Sequence[str] | None:
 
 
 def _classes_of(head: Any, declared: Sequence[ClassLabel] | None) -> tuple[ClassLabel, ...]:
-    known = getattr(head, "classes_", None)
+    known, family = getattr(head, "classes_", None), family_of(head)
     if known is None or len(known) == 0:
-        known = _booster_classes(head)
-    if _has_several_outputs(head, known):
+        known = None
+        if family == "xgboost.Booster":
+            known = range(max(xgboost_objective(head)[1], 2))
+        elif family == "lightgbm.Booster":
+            known = range(max(head.num_model_per_iteration(), 2))
+    several = known is not None and (
+        any(isinstance(part, (list, np.ndarray)) for part in known)  # one list of labels per output
+        or (len(known) > 2 and getattr(head, "out_activation_", "") == "logistic")  # labels that may hold together
+    )
+    if several or getattr(head, "multilabel_", False):
         raise ModelError(
             f"{type_name(head)} predicts several outputs, and a certificate is about one; audit a classifier with one "
             "output"
         )
-    if declared is None:
-        if known is None:
-            raise ModelError(f"{type_name(head)} ", *_unknown_classes(head))
-        return tuple(_plain(label) for label in known)
-    if known is not None:
+    if known is not None and declared is not None:
         _check_names([_plain(label) for label in known], list(declared))
-    return tuple(_plain(label) for label in declared)
-
-
-def _has_several_outputs(head: Any, known: Any) -> bool:
-    """True for lists of class labels, one list for each output, and for labels that do not exclude each other."""
-    if known is not None and any(isinstance(part, (list, np.ndarray)) for part in known):
-        return True
-    multilabel = known is not None and len(known) > 2 and getattr(head, "out_activation_", "") == "logistic"
-    return multilabel or bool(getattr(head, "multilabel_", False))
-
-
-def _unknown_classes(head: Any) -> tuple[str | Advice, ...]:
+    labels = known if declared is None else declared
+    if labels is not None:
+        return tuple(_plain(label) for label in labels)
     if hasattr(head, "fit"):
-        return ("is not fitted, or does not say which classes its probabilities stand for; fit it first",)
+        raise ModelError(
+            f"{type_name(head)} is not fitted, or does not say which classes its probabilities stand for; fit it first"
+        )
     if is_torch_module(head):
         wrap = "Model.wrap(model, classes=[...], output='logits')"
         advice = Advice(f"declare them in column order: {wrap}", f"wrap it in Python, {wrap}, and {PYTHON_OBJECT}")
@@ -438,7 +387,7 @@ def _unknown_classes(head: Any) -> tuple[str | Advice, ...]:
             "declare them in column order: Model.wrap(model, classes=[...])",
             "declare them in column order with --classes A,B",
         )
-    return "does not say which classes its probabilities stand for; ", advice
+    raise ModelError(f"{type_name(head)} does not say which classes its probabilities stand for; ", advice)
 
 
 def _check_names(known: list[Any], declared: list[Any]) -> None:
@@ -454,13 +403,3 @@ def _check_names(known: list[Any], declared: list[Any]) -> None:
         f"the model's own classes are {known!r}, in the order of its probability columns, but classes says "
         f"{declared!r}; leave classes out"
     )
-
-
-def _booster_classes(head: Any) -> list[int] | None:
-    family = family_of(head)
-    if family == "xgboost.Booster":
-        n = int(xgboost_objective(head)[1])
-        return list(range(max(n, 2)))
-    if family == "lightgbm.Booster":
-        return list(range(max(head.num_model_per_iteration(), 2)))
-    return None

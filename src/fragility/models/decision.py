@@ -19,12 +19,10 @@ import numpy as np
 import pandas as pd
 
 from fragility.arrays import Floats, Integers
-from fragility.errors import Advice, ModelError, ProtocolError
-from fragility.libraries import is_genuine
+from fragility.errors import ProtocolError
 
 ClassLabel: TypeAlias = str | int | bool | float
 SMALLEST_THRESHOLD = 1e-9  # probabilities are clipped at 1e-12: nearer to 0 or 1 no decision would ever flip
-THRESHOLD_CLASSIFIERS = ("FixedThresholdClassifier", "TunedThresholdClassifierCV")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,39 +95,8 @@ def _number(value: Any) -> Any:
     return float(value) if isinstance(value, (np.integer, np.floating)) else value
 
 
-# --- a model's own rule ---------------------------------------------------------------------------------------
-
-
-def is_threshold_classifier(model: Any) -> bool:
-    """True for scikit-learn's classifiers that put a threshold on another one's probabilities."""
-    bases = ((base.__module__.split(".")[0], base.__name__) for base in type(model).__mro__ if is_genuine(base))
-    return any(library == "sklearn" and name in THRESHOLD_CLASSIFIERS for library, name in bases)
-
-
-def own_decision(model: Any, own: Sequence[Any], shown: Sequence[ClassLabel]) -> Decision:
-    """Return the rule of a fitted threshold classifier; ``shown`` are the names of its classes ``own``."""
-    name = type(model).__name__
-    if model.response_method == "decision_function":
-        raise ModelError(
-            f"{name} thresholds the decision function, and a certificate speaks of probabilities; fit it ",
-            Advice("with response_method='predict_proba'", "anew so that it thresholds predict_proba"),
-        )
-    threshold = getattr(model, "best_threshold_", None)
-    if threshold is None:
-        threshold = 0.5 if model.threshold == "auto" else model.threshold
-    if not SMALLEST_THRESHOLD <= threshold <= 1.0 - SMALLEST_THRESHOLD:
-        raise ModelError(
-            f"{name} has the threshold {threshold:g}, at which one class is predicted whatever the probabilities; "
-            "such a prediction cannot lose its support"
-        )
-    scorer = getattr(model, "_curve_scorer", None)
-    positive = scorer._get_pos_label() if scorer is not None else getattr(model, "pos_label", None)
-    index = len(own) - 1 if positive is None else list(own).index(positive)
-    return Decision(shown[index], float(threshold))
-
-
 def label_indices(labels: Any, classes: Sequence[Any], n: int) -> Integers | None:
-    """Return (n,) positions of predicted labels among ``classes``; None where these are not one class label a row.
+    """Return (n,) positions of predicted labels among ``classes``; None where these are not one class label per row.
 
     Libraries answer in other shapes and types than their classes (CatBoost gives a column, and booleans as texts).
     """

@@ -72,7 +72,7 @@ class _Walk:
         while True:
             current = self._open[-1]
             for part in current.parts:
-                if self._take(current, part):
+                if self._enter(current, part):
                     break
             else:
                 self._open.pop()
@@ -80,7 +80,7 @@ class _Walk:
                     return current.digest()
                 self._close(current)
 
-    def _take(self, current: _Open, value: Any) -> bool:
+    def _enter(self, current: _Open, value: Any) -> bool:
         """Add a part to the current value; True if it has parts of its own and was opened."""
         data = plain(value)
         if data is not None:
@@ -92,28 +92,20 @@ class _Walk:
             current.add(chunk("back", str(current.place - place).encode()))
             current.reaches = min(current.reaches, place)
         else:
-            self._enter(value)
+            described = describe(value)
+            self.unseen.update(described.unseen)
+            self._open.append(_Open(described, len(self._unsettled)))
+            self._unsettled[id(value)] = len(self._unsettled)
+            self._alive.append(value)
             return True
         return False
 
-    def _enter(self, value: Any) -> None:
-        described = describe(value)
-        self.unseen.update(described.unseen)
-        place = len(self._unsettled)
-        self._unsettled[id(value)] = place
-        self._alive.append(value)
-        self._open.append(_Open(described, place))
-
     def _close(self, closed: _Open) -> None:
-        digest = closed.digest()
-        if closed.reaches == closed.place:
-            self._settle(closed.place, digest)
-        parent = self._open[-1]
-        parent.reaches = min(parent.reaches, closed.reaches)
-        parent.add(chunk("node", digest))
-
-    def _settle(self, place: int, digest: bytes) -> None:
-        while len(self._unsettled) > place:
+        digest, place = closed.digest(), closed.place
+        while closed.reaches == place and len(self._unsettled) > place:
             member, own = self._unsettled.popitem()
             within = chunk("member", digest + str(own - place).encode())
             self._settled[member] = digest if own == place else hashlib.sha256(within).digest()
+        parent = self._open[-1]
+        parent.reaches = min(parent.reaches, closed.reaches)
+        parent.add(chunk("node", digest))

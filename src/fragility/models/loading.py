@@ -1,4 +1,4 @@
-"""Loading model files. A model file is code: what could run code on loading needs the user's explicit trust.
+"""Model files. What could run code on loading needs the user's explicit trust.
 
 skops files, boosters in their libraries' own formats and safetensors hold data and load as they are (skops shows any
 type it does not know). Pickles and joblib files run whatever they contain, so they load with ``trust=True`` only.
@@ -19,11 +19,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import fragility.models.trial as trial
 from fragility.errors import Advice, FragilityError, ModelError
+from fragility.files import MODEL, replacing
+from fragility.libraries import family_of
+from fragility.models import soundness
 from fragility.models.adapter import Model
 from fragility.models.decision import ClassLabel
-from fragility.models.trial import TRIALS
+from fragility.models.links import type_name
+from fragility.models.soundness import TRIALS
 
 KINDS = (
     ".skops, XGBoost .json or .ubj, LightGBM .txt, CatBoost .cbm, .safetensors, .joblib or .pkl (with trust), "
@@ -48,11 +51,14 @@ LIGHTGBM_KEYS = ("name", "tree_info")
 
 # A booster file is tried in a process of its own, within these bounds.
 TRIAL_SECONDS = 60.0
-TRIAL_BYTES_A_SECOND = 2**20
+TRIAL_BYTES_PER_SECOND = 2**20
 TRIAL_MEMORY = 2 * 2**30  # more than twice what the largest of the libraries takes by itself
 TRIAL_MEMORY_PER_BYTE = 100  # of the file
-INFLATED_MOST = 200  # times the size of a .skops file that its content may take
-INFLATED_FREE = 256 * 2**20  # bytes that are always allowed
+MOST_INFLATED = 200  # the content of a .skops file may take this many times the file's size,
+FREE_INFLATED = 256 * 2**20  # and always this many bytes
+
+# File names that only one kind of estimator can be stored under.
+OWN_FORMATS = {".cbm": "catboost.CatBoostClassifier", ".safetensors": "fragility.ResMLPClassifier"}
 
 # Skops asks about it, yet a dtype is plain data; every pipeline with a SimpleImputer holds one.
 HARMLESS = frozenset({"numpy.dtype"})
@@ -90,32 +96,30 @@ def load_model(
     text = os.fspath(source)
     path = Path(text)
     if not path.exists() and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text):
-        return Model.wrap(_imported(text), classes=classes)
-    if path.is_dir():
-        raise ModelError(f"{text!r} ", *_say_folder(path))
+        return Model.wrap(_import_model(text), classes=classes)
+    suffix = path.suffix.lower()
+    if path.is_dir() or (path.is_file() and suffix not in _LOADERS):
+        raise ModelError(f"{text!r} ", *_say_what_it_is(path))
     if not path.is_file():
         raise ModelError(f"there is no model file {text!r}; a model is one of: {KINDS}")
-    load = _LOADERS.get(path.suffix.lower())
-    if load is None:
-        raise ModelError(f"{text!r} {_say_unknown(path)}")
-    if path.suffix.lower() == ".json":
+    if suffix == ".json":
         _check_is_xgboost(path)
-    if path.suffix.lower() in TRIALS:
-        _stand_trial(path)
+    if suffix in TRIALS:
+        _try_in_a_process(path)
     try:
         with _importable(path.parent if trust else None):
-            model = Model.wrap(load(path, trust), classes=classes)
-        if path.suffix.lower() in TRIALS:
-            model.fingerprint  # noqa: B018  (a booster may load and then refuse to tell what it holds)
+            model = Model.wrap(_LOADERS[suffix](path, trust), classes=classes)
+        if suffix in TRIALS:
+            model.fingerprint  # noqa: B018  (a booster may load and then fail to export what it holds)
     except FragilityError:
         raise
     except Exception as error:  # each library raises its own; a user needs the one sentence
-        raise ModelError(f"cannot load the model {text!r}: {_reason(error)}") from error
+        raise ModelError(f"cannot load the model {text!r}: {_explain(error)}") from error
     return model
 
 
-def _say_folder(path: Path) -> tuple[str | Advice, ...]:
-    """Say what a folder is that was given for a model file, and what to give instead."""
+def _say_what_it_is(path: Path) -> tuple[str | Advice, ...]:
+    """Say what a folder, or a file of no known kind, is, and what to give instead."""
     if (path / "MLmodel").is_file():
         inside = [each for each in sorted(path.glob("model.*")) if each.suffix.lower() in _LOADERS]
         if not inside:
@@ -124,18 +128,14 @@ def _say_folder(path: Path) -> tuple[str | Advice, ...]:
         return f"is an MLflow model folder; give the model file in it, {str(inside[0])!r}", *trust
     if (path / "manifest.json").is_file():
         return ("is the folder of an audit; give the model that was audited",)
-    return (f"is a folder; a model is one of: {KINDS}",)
-
-
-def _say_unknown(path: Path) -> str:
-    kind = OTHER_KINDS.get(path.suffix.lower())
-    if kind is None:
-        return f"is of no known kind; a model is one of: {KINDS}"
-    return f"is {kind} file, which says neither its classes nor what it returns; {IN_PYTHON}"
+    if path.is_file() and path.suffix.lower() in OTHER_KINDS:
+        kind = OTHER_KINDS[path.suffix.lower()]
+        return (f"is {kind} file, which says neither its classes nor what it returns; {IN_PYTHON}",)
+    return (f"is {'a folder' if path.is_dir() else 'of no known kind'}; a model is one of: {KINDS}",)
 
 
 def _check_is_xgboost(path: Path) -> None:
-    """Refuse the JSON files of other boosters, which XGBoost's parser would blame for what they are not."""
+    """Refuse the JSON files of other boosters by name; XGBoost's parser would only report a syntax error."""
     with path.open("rb") as stream:
         found = re.match(rb'\s*\{\s*"(\w+)"', stream.read(1000))
     first = found[1].decode() if found else ""
@@ -148,14 +148,14 @@ def _check_is_xgboost(path: Path) -> None:
         )
 
 
-def _stand_trial(path: Path) -> None:
-    """Load and use a booster file in a process of its own first; its library may crash, or never come back."""
+def _try_in_a_process(path: Path) -> None:
+    """Load and use a booster file in a process of its own first; its library may crash or hang on it."""
     if not sys.executable:
         return  # an interpreter inside another program cannot be started again
-    words = [sys.executable, "-P", trial.__file__, str(Path(trial.__file__).parent), path.suffix.lower(), str(path)]
+    words = [sys.executable, "-P", soundness.__file__, path.suffix.lower(), str(path)]
     places = os.pathsep.join(place for place in sys.path if place)
     environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
-    limit = TRIAL_SECONDS + path.stat().st_size / TRIAL_BYTES_A_SECOND
+    limit = TRIAL_SECONDS + path.stat().st_size / TRIAL_BYTES_PER_SECOND
     try:
         done = subprocess.run(
             words, capture_output=True, env=environment, timeout=limit, check=False, preexec_fn=_memory_limit(path)
@@ -164,23 +164,21 @@ def _stand_trial(path: Path) -> None:
         raise ModelError(f"the model {str(path)!r} is damaged: its library did not load it in {limit:.0f} s") from error
     except OSError as error:
         raise ModelError(f"cannot try the model {str(path)!r} in a process of its own: {error}") from error
-    told = (done.stdout.decode(errors="replace").strip().splitlines() or [""])[-1]
-    if done.returncode == trial.REFUSED:
-        raise ModelError(f"cannot load the model {str(path)!r}: {told:.400}")
-    if done.returncode == trial.FAULT:
-        raise ModelError(f"the model {str(path)!r} is damaged: {told:.400}")
-    if done.returncode:
-        raise ModelError(f"the model {str(path)!r} is damaged: its library crashed on it ({_ending(done.returncode)})")
-
-
-def _ending(code: int) -> str:
-    with suppress(ValueError):
-        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    return f"signal {-code}"
+    code = done.returncode
+    reason = (done.stdout.decode(errors="replace").strip().splitlines() or [""])[-1]
+    if code == soundness.REFUSED:
+        raise ModelError(f"cannot load the model {str(path)!r}: {reason:.400}")
+    if code and code != soundness.DAMAGED:
+        ending = f"exit code {code}" if code > 0 else f"signal {-code}"
+        with suppress(ValueError):
+            ending = signal.Signals(-code).name
+        reason = f"its library crashed on it ({ending})"
+    if code:
+        raise ModelError(f"the model {str(path)!r} is damaged: {reason:.400}")
 
 
 def _memory_limit(path: Path) -> Callable[[], None] | None:
-    """Return what bounds the memory of the process on trial: a damaged file may ask for any amount."""
+    """Return what bounds the memory of the process that tries a file: a damaged one may ask for any amount."""
     try:
         import resource
     except ImportError:  # Windows
@@ -206,8 +204,8 @@ def _importable(folder: Path | None) -> Iterator[None]:
         sys.path.remove(entry)
 
 
-def _reason(error: Exception) -> str:
-    """Return why a file cannot be loaded, in a sentence; for a class that cannot be found, what to do about it."""
+def _explain(error: Exception) -> str:
+    """Return why a file cannot be loaded, in one sentence; for a class that cannot be found, what to do about it."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return (
             f"it needs the module {error.name!r}, which cannot be found; install its package, or put {error.name}.py "
@@ -228,7 +226,7 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def _imported(spec: str) -> Any:
+def _import_model(spec: str) -> Any:
     module_name, _, attribute = spec.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does: the user's own module beside the data
@@ -244,7 +242,13 @@ def _imported(spec: str) -> Any:
 def _load_skops(path: Path, trust: bool) -> Any:
     from skops import io
 
-    _check_inflated(path)
+    with zipfile.ZipFile(path) as archive:  # before it is unpacked into memory
+        declared, size = sum(entry.file_size for entry in archive.infolist()), path.stat().st_size
+    if declared > max(FREE_INFLATED, MOST_INFLATED * size):
+        raise ModelError(
+            f"{path.name} declares {declared // 2**20} MiB of content in a file of {size // 2**10} KiB, which no model "
+            "does; if it is one, save it again uncompressed"
+        )
     unknown = io.get_untrusted_types(file=path)
     doubtful = sorted(set(unknown) - HARMLESS)
     if doubtful and not trust:
@@ -254,17 +258,6 @@ def _load_skops(path: Path, trust: bool) -> Any:
             TRUST,
         )
     return io.load(path, trusted=unknown)
-
-
-def _check_inflated(path: Path) -> None:
-    """Refuse an archive that declares absurdly more content than its size before it is unpacked into memory."""
-    with zipfile.ZipFile(path) as archive:
-        declared = sum(entry.file_size for entry in archive.infolist())
-    if declared > max(INFLATED_FREE, INFLATED_MOST * path.stat().st_size):
-        raise ModelError(
-            f"{path.name} declares {declared // 2**20} MiB of content in a file of "
-            f"{path.stat().st_size // 2**10} KiB, which no model does; if it is one, save it again uncompressed"
-        )
 
 
 def _load_pickle(path: Path, trust: bool) -> Any:
@@ -294,12 +287,6 @@ def _load_xgboost(path: Path, trust: bool) -> Any:
 def _load_lightgbm(path: Path, trust: bool) -> Any:
     import lightgbm
 
-    text = path.read_text(errors="replace")
-    if not text.startswith("tree"):
-        raise ModelError(f"{path.name} is not a LightGBM model: such a file starts with 'tree'")
-    if "\nend of trees" not in text or "\nend of parameters" not in text:
-        # On half a file LightGBM does not raise: it aborts the process, or forgets what followed, such as categories.
-        raise ModelError(f"{path.name} is cut off: the end of its trees or parameters is missing")
     return lightgbm.Booster(model_file=str(path))
 
 
@@ -324,3 +311,41 @@ _LOADERS: dict[str, Callable[[Path, bool], Any]] = {
     ".cbm": _load_catboost,
     ".safetensors": _load_resmlp,
 }
+
+
+# --- storing ----------------------------------------------------------------------------------------------------
+
+
+def check_storable(estimator: Any, path: str | os.PathLike[str]) -> None:
+    """Refuse, before a model is trained, a name by which it could not be stored."""
+    suffix = Path(path).suffix.lower()
+    known = (".skops", *PICKLES, *OWN_FORMATS)
+    if suffix not in known:
+        raise ModelError(f"{path} must end in {', '.join(known)}")
+    if suffix in OWN_FORMATS and family_of(estimator) != OWN_FORMATS[suffix]:
+        holds = OWN_FORMATS[suffix].split(".")[1]
+        raise ModelError(f"a {suffix} file holds a {holds} alone, this is a {type_name(estimator)}; choose .skops")
+
+
+def save_model(estimator: Any, path: str | os.PathLike[str]) -> None:
+    """Write a fitted estimator or pipeline, whole or not at all, in the format that the file's name asks for."""
+    check_storable(estimator, path)
+    suffix = Path(path).suffix.lower()
+    with replacing(path, own=MODEL) as temporary:
+        if suffix == ".skops":
+            temporary.write_bytes(skops_bytes(estimator))
+        elif suffix == ".cbm":
+            estimator.save_model(str(temporary), format="cbm")
+        elif suffix == ".safetensors":
+            estimator.save(temporary)
+        else:
+            import joblib
+
+            joblib.dump(estimator, temporary)
+
+
+def skops_bytes(estimator: Any) -> bytes:
+    """Return a fitted estimator as a compressed .skops file: its JSON shrinks to a fiftieth."""
+    from skops import io  # slow to import: it loads torch where torch is installed
+
+    return bytes(io.dumps(estimator, compression=zipfile.ZIP_DEFLATED))

@@ -10,7 +10,7 @@ import numpy as np
 from fragility.arrays import Floats
 from fragility.evidence import EvidenceRows
 from fragility.libraries import family_of
-from fragility.models.links import PREDICT_PROBA
+from fragility.models import links
 from fragility.scores import softmax_probabilities
 
 LOGISTIC = ("sklearn.LogisticRegression", "sklearn.LogisticRegressionCV")
@@ -31,7 +31,7 @@ def one_against_rest(scores: Floats) -> Floats:
 def link_for(rows: EvidenceRows) -> Link | None:
     """Return the link of a known linear model, None for any other; with two classes it is the logistic one."""
     head, family = rows.model.head, family_of(rows.model.head)
-    linked = rows.model.link != PREDICT_PROBA.name
+    linked = rows.model.head_link is not links.Link.PREDICT_PROBA
     if family in LOGISTIC or family == DISCRIMINANT:
         if linked:
             return softmax_probabilities

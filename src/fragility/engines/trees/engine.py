@@ -28,6 +28,7 @@ from fragility.engines.trees.scoring import in_this_thread, rows_of_block, score
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.models import Model
+from fragility.models.links import Link
 from fragility.protocol import Protocol
 
 ENGINE = "trees"
@@ -70,9 +71,9 @@ def supports(model: Model) -> str | None:
         forest = ensemble_of(model).forest
     except EngineError as error:
         return str(error)
-    expected = "predict_proba" if forest.link == AVERAGE else "raw score, link applied in float64"
-    if model.link != expected:
-        return f"its probabilities come from {model.link!r}, the tree engine reproduces {expected!r}"
+    expected = Link.PREDICT_PROBA if forest.link == AVERAGE else Link.RAW_SCORE
+    if model.head_link is not expected:
+        return f"its probabilities come from {model.link!r}, the tree engine reproduces {expected.value!r}"
     if forest.n_classes != len(model.classes):
         return f"its trees give {forest.n_classes} classes, the model declares {len(model.classes)}"
     return None

@@ -57,7 +57,7 @@ def test_a_lightgbm_header_that_its_library_would_read_beyond_is_refused(
     assert sound in text
     (tmp_path / "model.txt").write_text(text.replace(sound, broken))
     with pytest.raises(
-        ModelError, match=r"is damaged: (a parameter cannot be read|the sizes of its trees|.* an iteration)"
+        ModelError, match=r"is damaged: (a parameter cannot be read|the sizes of its trees|.* per iteration)"
     ):
         fg.load_model(tmp_path / "model.txt")
 

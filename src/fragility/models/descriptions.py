@@ -1,0 +1,553 @@
+"""Descriptions: what a value in a fitted model consists of, for its fingerprint.
+
+A description holds what decides predictions and nothing that use leaves behind: tables by their values rather than by
+their caches, objects by the state they are rebuilt from, functions by their code and what it reads. Code and classes of
+installed libraries go by name. What cannot be looked into is named in ``unseen``.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copyreg
+import dis
+import enum
+import functools
+import io
+import json
+import logging
+import random
+import sys
+import sysconfig
+import tempfile
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from sklearn.utils import Bunch
+
+from fragility.libraries import family_of, is_genuine, is_torch_module, library_of
+from fragility.models.wrappers import answers_for
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A compound value: a tag, its parts, whether their order counts, and what could not be looked into."""
+
+    tag: str
+    parts: Iterable[Any] = ()
+    ordered: bool = True
+    unseen: tuple[str, ...] = ()
+
+
+def chunk(tag: str, data: bytes = b"") -> bytes:
+    """Return tagged, length-prefixed bytes, so that no two sequences of chunks read the same."""
+    return f"{tag}:{len(data)}:".encode() + data
+
+
+def plain(value: Any) -> bytes | None:
+    """Return the bytes of a value without parts, or None for any other."""
+    if isinstance(value, np.generic) and value.dtype.names is None:
+        value = value.astype("i8") if value.dtype.kind in "mM" else value.item()
+    if value is None or isinstance(value, bool):
+        return chunk("value", repr(value).encode())
+    if type(value) in (int, np.longdouble, complex, slice, range):
+        return chunk("value", repr(value).encode())
+    if type(value) is float:
+        return chunk("float", value.hex().encode())
+    if type(value) is str:
+        return chunk("text", value.encode("utf-8", "surrogatepass"))
+    if type(value) in (bytes, bytearray):
+        return chunk("bytes", bytes(value))
+    if isinstance(value, np.dtype) and value.names is None:
+        return chunk("dtype", value.str.encode())
+    return None
+
+
+def _in_order(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: attributes[name] for name in sorted(attributes, key=str)}
+
+
+# --- sequences, sets, mappings, arrays and tables, by their values ----------------------------------------------
+
+
+def _describe_container(value: Any) -> Parts:
+    if type(value) in (list, tuple):
+        return Parts("list", value)
+    if type(value) in (set, frozenset):
+        return Parts("set", value, ordered=False)
+    # A Bunch has bookkeeping of its own, which it loses on being saved.
+    if type(value) in (dict, types.MappingProxyType, Bunch):
+        # In order: what iterates over a dictionary makes its columns in that order.
+        return Parts("mapping", [part for pair in value.items() for part in pair])
+    return _describe_object(value)
+
+
+def _describe_array(value: np.ndarray[Any, Any]) -> Parts:
+    form = [value.dtype.str if value.dtype.names is None else list(value.dtype.names), list(value.shape)]
+    if isinstance(value, np.ma.MaskedArray):
+        return Parts("masked array", [np.asarray(value.filled()), np.ma.getmaskarray(value)])
+    if value.dtype == object:
+        return Parts("array of objects", [list(value.shape), list(value.ravel())])
+    if value.dtype.names:
+        # Structured arrays may have padding, whose bytes are undefined: take field by field.
+        return Parts("structured array", [*form, *(np.ascontiguousarray(value[name]) for name in value.dtype.names)])
+    return Parts("array", [*form, np.ascontiguousarray(value).tobytes()])
+
+
+def _describe_sparse(value: Any) -> Parts:
+    parts = value.tocoo(copy=True)
+    parts.sum_duplicates()
+    return Parts("sparse", [list(value.shape), *parts.coords, parts.data])
+
+
+def _describe_pandas(value: Any) -> Parts:
+    if isinstance(value, pd.DataFrame):
+        columns = [_column_values(value.iloc[:, i].array) for i in range(value.shape[1])]
+        return Parts("table", [value.columns, value.index, *columns])
+    if isinstance(value, pd.Series):
+        return Parts("series", [value.name, value.index, _column_values(value.array)])
+    if isinstance(value, pd.Index):
+        values = list(value) if isinstance(value, pd.MultiIndex) else _column_values(value.array)
+        return Parts("index", [list(value.names), values])
+    if isinstance(value, pd.CategoricalDtype):
+        return Parts("categories", [value.categories, value.ordered])
+    if isinstance(value, pd.api.extensions.ExtensionDtype):
+        return Parts("column type", [str(value)])
+    return Parts("column", _column_values(value))
+
+
+def _column_values(array: Any) -> list[Any]:
+    """Return [type, values] of a pandas column: by value, whatever holds them and whatever it has cached."""
+    dtype = array.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        return [dtype, np.asarray(array.codes)]
+    if isinstance(dtype, np.dtype) and dtype.kind not in "mM":
+        return [dtype, np.asarray(array)]
+    if hasattr(array, "asi8"):
+        return [str(dtype), np.asarray(array.asi8)]
+    return [str(dtype), [None if value is pd.NA else value for value in array.astype(object)]]
+
+
+# --- code: functions by what they compute and read, classes by what they define ---------------------------------
+
+# Made by the interpreter or by the class statement; they compute nothing.
+CLASS_BOOKKEEPING = frozenset(
+    {
+        *("__module__", "__qualname__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__annotate__"),
+        *("__annotate_func__", "__annotations_cache__", "__abstractmethods__", "_abc_impl", "__firstlineno__"),
+        *("__static_attributes__", "__parameters__", "__orig_bases__", "__dataclass_fields__"),
+        *("__dataclass_params__", "__match_args__", "__slots__"),
+    }
+)
+SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+CLOSURE_READS = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF"})
+ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+REBINDS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
+WRITES = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_ATTR", "DELETE_ATTR"})
+# Methods by which the built-in containers change.
+MUTATORS = frozenset({"append", "extend", "insert", "add", "update", "setdefault", "pop", "popitem", "clear", "remove"})
+
+
+def _is_library(module: str | None) -> bool:
+    """True for modules of Python, of this package and of installed packages: known by name and version."""
+    if not module or module == "__main__":
+        return False
+    top = module.partition(".")[0]
+    if top == "fragility" or top in sys.stdlib_module_names:
+        return True
+    file = getattr(sys.modules.get(module) or sys.modules.get(top), "__file__", None)
+    return file is not None and _is_installed(file)
+
+
+@functools.cache
+def _is_installed(file: str) -> bool:
+    path = Path(file).resolve()
+    standard = [Path(sysconfig.get_paths()[name]).resolve() for name in ("stdlib", "platstdlib")]
+    return bool({"site-packages", "dist-packages"} & set(path.parts)) or any(map(path.is_relative_to, standard))
+
+
+def _describe_function(function: types.FunctionType) -> Parts:
+    home, owner = function.__module__, function.__globals__.get("__name__")  # they differ for a decorated function
+    held: Any = sys.modules.get(home or "")
+    for part in function.__qualname__.split("."):
+        held = getattr(held, part, None)
+    if held is function and _is_library(home):
+        return Parts("library function", [home, function.__qualname__])
+    code = function.__code__
+    unseen: list[str] = []
+    changed = _changed_names(code)
+    cells = [
+        _cell_contents(cell)
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
+        if name not in changed
+    ]
+    parts = [code, cells, function.__defaults__, function.__kwdefaults__, _in_order(vars(function))]
+    if not (_is_library(owner) and getattr(sys.modules.get(owner or ""), "__dict__", None) is function.__globals__):
+        for name, *attributes in _global_reads(code):
+            if name in changed:
+                continue
+            if name in function.__globals__:
+                parts += [name, *_follow_modules(function.__globals__[name], attributes, unseen)]
+            elif not hasattr(builtins, name):
+                unseen.append(f"{name!r}, which the function {function.__name__} reads and nothing defines")
+    unseen += [f"{name!r}, which the function {function.__name__} changes" for name in sorted(changed)]
+    return Parts("function", parts, unseen=tuple(unseen))
+
+
+def _cell_contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a variable that was never bound
+        return None
+
+
+def _follow_modules(value: Any, attributes: list[str], unseen: list[str]) -> list[Any]:
+    """Follow ``settings.RATE`` into modules of the user's own; a library's module is its name."""
+    path: list[Any] = []
+    while isinstance(value, types.ModuleType) and not _is_library(value.__name__):
+        if not attributes or not hasattr(value, attributes[0]):
+            unseen.append(f"the module {value.__name__}, which is used as a whole")
+            break
+        path.append(attributes[0])
+        value, attributes = getattr(value, attributes[0]), attributes[1:]
+    return [*path, value]
+
+
+def _global_reads(code: types.CodeType) -> list[tuple[str, ...]]:
+    """Return the globals read, each with the attributes read from it at once: ``np.log1p`` is ("np", "log1p")."""
+    instructions = list(dis.get_instructions(code))
+    own = {step.argval for step in instructions if step.opname == "STORE_NAME"}  # a class body's own names
+    found: dict[tuple[str, ...], None] = {}
+    for i, step in enumerate(instructions):
+        if step.opname in GLOBAL_READS and step.argval not in own:
+            end = i + 1
+            while instructions[end].opname in ATTRIBUTE_READS:
+                end += 1
+            found[tuple(str(each.argval) for each in instructions[i:end])] = None
+    for inner in _inner_codes(code):
+        found.update(dict.fromkeys(_global_reads(inner)))
+    return list(found)
+
+
+def _inner_codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    return (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+
+
+def _changed_names(code: types.CodeType) -> set[str]:
+    """Return the names from outside that the code binds anew, writes into or calls a mutating method of.
+
+    A value that a function itself changes (a counter, a cache) says how often it was called, not what it computes.
+    """
+    instructions = list(dis.get_instructions(code))
+    ends: dict[Any, set[Any]] = {}  # start of an expression in the source -> the ends of those that start there
+    written: dict[Any, Any] = {}  # start of a target such as ``n[key]`` or ``n.key`` -> its end
+    for step in instructions:
+        start, end = (step.positions or ())[0::2], (step.positions or ())[1::2]
+        ends.setdefault(start, set()).add(end)
+        if step.opname in WRITES:
+            written[start] = end
+    changed = set()
+    for step, after in pairwise(instructions):
+        closure = step.opname in CLOSURE_READS and step.argval in code.co_freevars
+        if step.opname in REBINDS and not (step.opname.endswith("_DEREF") and step.argval not in code.co_freevars):
+            changed.add(str(step.argval))
+        elif step.opname in GLOBAL_READS or closure:
+            # A target of the name itself: nothing but the name and the target starts here.
+            start = (step.positions or ())[0::2]
+            into = start in written and sum(end <= written[start] for end in ends[start]) == 2
+            if into or (after.opname in ATTRIBUTE_READS and after.argval in MUTATORS):
+                changed.add(str(step.argval))
+    for inner in _inner_codes(code):
+        changed |= _changed_names(inner) - set(code.co_cellvars)
+    return changed
+
+
+def _describe_code(code: types.CodeType) -> Parts:
+    counts = [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags]
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return Parts("code", [code.co_code, code.co_exceptiontable, counts, named, code.co_names, code.co_consts])
+
+
+def _describe_native_function(value: Any) -> Parts:
+    owner = getattr(value, "__self__", None)
+    name = getattr(value, "__qualname__", None) or value.__name__
+    if owner is not None and not isinstance(owner, (types.ModuleType, type)):
+        return Parts("native method", [owner, value.__name__])
+    module: str | None
+    if isinstance(value, np.ufunc):
+        homes = [module for module in ("numpy", "scipy.special") if module in sys.modules]
+        found = [module for module in homes if getattr(sys.modules[module], value.__name__, None) is value]
+        module, name, known = (found or ["numpy"])[0], value.__name__, bool(found)
+    else:
+        holder = getattr(value, "__objclass__", None) or (owner if isinstance(owner, type) else None)
+        module = getattr(value, "__module__", None) or getattr(holder, "__module__", None)
+        known = _is_library(module)
+    return Parts("native function", [module, name], unseen=() if known else (f"the native function {name}",))
+
+
+def _describe_class(value: type) -> Parts:
+    if _is_library(value.__module__) and is_genuine(value):
+        return Parts("library class", [value.__module__, value.__qualname__])
+    if issubclass(value, enum.Enum):
+        own = {name: member.value for name, member in value.__members__.items()}
+    else:
+        own = {n: p for n, p in vars(value).items() if n not in CLASS_BOOKKEEPING and not isinstance(p, SLOTS)}
+    return Parts("class", [value.__name__, list(value.__bases__), _in_order(own)])
+
+
+# --- objects, by the state they would be rebuilt from, without what use left in them ----------------------------
+
+RANDOM = (np.random.RandomState, np.random.Generator, np.random.BitGenerator, np.random.SeedSequence, random.Random)
+# Parameters of library estimators that cannot change a prediction: the same model with more threads is the same model.
+NOT_PREDICTIVE = frozenset(
+    {"n_jobs", "thread_count", "nthread", "num_threads", "verbose", "verbosity", "silent", "memory", "_sklearn_version"}
+)
+# Attributes in which a library keeps what use leaves behind.
+LEFT_BY_USE = {"numpy.vectorize": {"_ufunc"}, "skrub.MinHashEncoder": {"hash_dict_"}}
+# Dictionaries of further parameters within the wrappers of a booster.
+FURTHER_PARAMETERS = {"lightgbm": "_other_params", "xgboost": "kwargs"}
+
+
+def _describe_object(value: Any) -> Parts:
+    kind = type(value)
+    if callable(getattr(kind, "fingerprint", None)) and library_of(value) == "fragility" and is_genuine(kind):
+        # It knows what determines its predictions, and it is ours.
+        return Parts("own", [kind.__qualname__, str(value.fingerprint())])
+    if kind.__name__ == "cython_function_or_method":
+        return _describe_native_function(value)
+    parts = _rebuilding_parts(value)
+    if parts is None:
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        return Parts("object", [kind], unseen=(f"an object of type {name}, which shows no state",))
+    cached = sorted(_cached_properties(kind))  # type: ignore[arg-type]
+    return Parts("object", [kind, *parts], unseen=tuple(f"what {kind.__qualname__}.{name} keeps" for name in cached))
+
+
+def _rebuilding_parts(value: Any) -> list[Any] | None:
+    """Return the parts an object would be rebuilt from, or None if it shows none."""
+    try:
+        reducer = copyreg.dispatch_table.get(type(value))
+        reduced = reducer(value) if reducer is not None else value.__reduce_ex__(4)
+    except Exception:  # it cannot be saved; what it holds can still be looked at
+        held = getattr(value, "__dict__", None)
+        return None if held is None else [_predictive_state(value, held)]
+    if isinstance(reduced, str):
+        return [reduced]
+    make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+    known = make in (copyreg.__newobj__, copyreg.__newobj_ex__, type(value))  # type: ignore[attr-defined]
+    given = [part for part in arguments if part is not type(value)]
+    iterated = (list(part) for part in (items, pairs) if part is not None)
+    return [None if known else make, given, _predictive_state(value, state), *iterated]
+
+
+def _predictive_state(value: Any, state: Any) -> Any:
+    if isinstance(state, tuple) and len(state) == 2 and all(part is None or type(part) is dict for part in state):
+        return [_predictive_state(value, part) for part in state]  # attributes in __dict__ and in __slots__
+    if type(state) is not dict:
+        return state
+    gone = _attributes_left_out(value)
+    kept = {name: part for name, part in state.items() if name not in gone}
+    library, module = library_of(value), type(value).__module__
+    if library not in sys.stdlib_module_names and _is_library(module) and is_genuine(type(value)):
+        # A library's estimator draws in training; what else holds a generator may predict by it.
+        kept = {name: "generator" if isinstance(part, RANDOM) else part for name, part in kept.items()}
+    further = FURTHER_PARAMETERS.get(library, "")
+    if isinstance(kept.get(further), dict):
+        kept[further] = {name: part for name, part in kept[further].items() if name not in NOT_PREDICTIVE}
+    return _in_order(kept)
+
+
+def _attributes_left_out(value: Any) -> frozenset[str]:
+    """Return the attributes that say how an object was used or is run, not what it computes."""
+    kind = type(value)
+    names = _cached_properties(kind)  # type: ignore[arg-type]
+    if _is_library(kind.__module__) and is_genuine(kind):
+        names |= LEFT_BY_USE.get(f"{library_of(value)}.{kind.__name__}", set())
+        if hasattr(value, "get_params"):
+            names |= NOT_PREDICTIVE
+    return names
+
+
+@functools.lru_cache(maxsize=1000)
+def _cached_properties(kind: type) -> frozenset[str]:
+    parts = [(name, type(part)) for base in kind.__mro__ for name, part in vars(base).items()]
+    named = ("cached_property", "lazyproperty")
+    return frozenset(name for name, t in parts if issubclass(t, functools.cached_property) or t.__name__ in named)
+
+
+def _describe_moving(value: Any) -> Parts:
+    # A generator of random numbers, a cache of weak references: another after every use, and it may decide predictions.
+    name = type(value).__name__
+    return Parts("no effect", [name], unseen=(f"the state of a {name}",))
+
+
+def _describe_idle(value: Any) -> Parts:
+    return Parts("no effect", [type(value).__name__])  # locks and loggers compute nothing
+
+
+def _describe_closed(value: Any) -> Parts:
+    return Parts("unseen", [type(value).__name__], unseen=(f"an object of type {type(value).__name__}",))
+
+
+# --- what libraries hold in forms of their own ------------------------------------------------------------------
+
+# The state of a torch module that takes part in a forward pass in evaluation mode.
+TORCH_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+TORCH_BOOKKEEPING = frozenset(
+    {
+        *("training", "call_super_init", "dump_patches", "T_destination", "_is_full_backward_hook"),
+        *("_compiled_call_impl", "_backward_hooks", "_backward_pre_hooks", "_forward_hooks_with_kwargs"),
+        *("_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs", "_state_dict_hooks"),
+        *("_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+        "_non_persistent_buffers_set",
+    }
+)
+XGBOOST_ATTRIBUTES = '"attributes":'  # a key, as no text within quotes can be
+
+
+def _replaced_methods(value: Any) -> list[Any]:
+    """Return the methods that an instance has in place of those of its class."""
+    methods = {name: part for name, part in vars(value).items() if callable(getattr(type(value), name, None))}
+    return [_in_order(methods)] if methods else []
+
+
+def _describe_python_library(value: Any) -> Parts | None:
+    """Describe scikit-learn's neighbour trees, joblib's cached functions and numba's compiled ones."""
+    family = family_of(value)
+    if type(value).__module__ in ("sklearn.neighbors._kd_tree", "sklearn.neighbors._ball_tree"):
+        state = value.__getstate__()
+        return Parts("neighbour tree", [type(value), *state[:7], *state[11:]])  # between: counters of past queries
+    if family in ("joblib.MemorizedFunc", "joblib.NotMemorizedFunc", "joblib.AsyncMemorizedFunc"):
+        return Parts("cached function", [value.func, *_replaced_methods(value)])
+    if family.startswith("numba.") and hasattr(value, "py_func"):
+        return Parts("compiled function", [value.py_func])
+    return None
+
+
+def _describe_booster(value: Any) -> Parts | None:
+    family = family_of(value)
+    if family == "xgboost.Booster":
+        text = bytes(value.save_raw(raw_format="json")).decode()
+        # Attributes hold training logs and wrapper bookkeeping; only the best iteration decides predictions. The
+        # library writes its keys in order, so the rest is taken as it is written: reading the trees takes six times
+        # as long.
+        start = text.index(XGBOOST_ATTRIBUTES) + len(XGBOOST_ATTRIBUTES)
+        attributes, end = json.JSONDecoder().raw_decode(text, start)
+        parts = [text[:start], text[end:], attributes.get("best_iteration")]
+    elif family == "lightgbm.Booster":
+        # The order of the training categories decides which code a value gets.
+        parts = [str(value.model_to_string()).split("\nparameters:")[0], repr(value.pandas_categorical)]
+    elif not family.startswith("catboost.") or not hasattr(value, "_serialize_model"):
+        return None
+    elif not value.is_fitted():
+        parts = [type(value), _in_order(value.get_params())]
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.json"
+            value.save_model(str(path), format="json")
+            document = json.loads(path.read_text())
+        document.pop("model_info", None)  # training parameters, time and GUID: not the function
+        parts = [type(value), json.dumps(document, sort_keys=True)]
+    return Parts("booster", [*parts, *_replaced_methods(value)])
+
+
+def _describe_torch(value: Any) -> Parts | None:
+    if type(value).__name__ == "Generator":
+        return _describe_moving(value)
+    if hasattr(value, "detach") and hasattr(value, "dtype"):
+        here = value.detach().cpu()
+        if here.is_quantized or here.layout.__repr__() != "torch.strided":
+            return Parts("tensor", [str(here)], unseen=(f"a tensor of layout {here.layout}",))
+        wide = here.float() if str(here.dtype) in ("torch.bfloat16", "torch.float16") else here
+        return Parts("tensor", [str(here.dtype), np.asarray(wide.contiguous().numpy())])
+    if not is_torch_module(value):
+        return None
+    if hasattr(value, "inlined_graph"):
+        state = dict(sorted(value.state_dict().items()))
+        return Parts("script", [str(value.code), state], unseen=("the attributes of a TorchScript module",))
+    gone = TORCH_BOOKKEEPING | _attributes_left_out(value)
+    held = {name: part for name, part in vars(value).items() if name not in gone}
+    # Hooks are numbered in the order in which a process made them, whatever they belong to.
+    held |= {name: list(held.get(name, {}).values()) for name in TORCH_HOOKS}
+    return Parts("torch module", [type(value), _in_order(held)])
+
+
+def _describe_table(value: Any) -> Parts | None:
+    """Describe polars and Arrow tables, columns and scalars by their values."""
+    name = type(value).__name__
+    if library_of(value) == "pyarrow":
+        if hasattr(value, "to_pylist"):
+            return Parts("arrow", [str(getattr(value, "schema", None) or value.type), value.to_pylist()])
+        return Parts("arrow", [str(value.type), value.as_py()]) if hasattr(value, "as_py") else None
+    if name == "DataFrame":
+        return Parts("table", [list(value.columns), *value.get_columns()])
+    if name == "Series":
+        return Parts("series", [value.name, str(value.dtype), value.to_list()])
+    return Parts("expression", [value.meta.serialize(format="json")]) if name == "Expr" else None
+
+
+# --- which description belongs to a value: by its type, else by the libraries its class comes from --------------
+
+LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition)
+GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+WEAK_CACHES = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
+NATIVE_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, np.ufunc)
+PANDAS = (
+    *(pd.DataFrame, pd.Series, pd.Index),
+    *(pd.api.extensions.ExtensionArray, pd.api.extensions.ExtensionDtype),
+)
+
+_BY_TYPE: list[tuple[Any, Callable[[Any], Parts]]] = [
+    (np.ndarray, _describe_array),
+    ((list, tuple, set, frozenset, dict, types.MappingProxyType), _describe_container),
+    (sp.sparray | sp.spmatrix, _describe_sparse),
+    (types.FunctionType, _describe_function),
+    (types.CodeType, _describe_code),
+    (types.MethodType, lambda value: Parts("method", [value.__func__, value.__self__])),
+    (NATIVE_FUNCTIONS, _describe_native_function),
+    (enum.Enum, lambda value: Parts("member", [type(value).__name__, value.name])),
+    (type, _describe_class),
+    (types.ModuleType, lambda value: Parts("module", [value.__name__])),
+    (property, lambda value: Parts("property", [value.fget])),
+    ((staticmethod, classmethod), lambda value: Parts(type(value).__name__, [value.__func__])),
+    (PANDAS, _describe_pandas),
+    ((*RANDOM, *WEAK_CACHES, threading.local), _describe_moving),
+    ((*LOCKS, logging.Logger), _describe_idle),
+    (functools._lru_cache_wrapper, lambda value: Parts("cached function", [value.__wrapped__])),
+    ((*GENERATORS, weakref.ref, *weakref.ProxyTypes, io.IOBase), _describe_closed),
+]
+_BY_LIBRARY: dict[str, Callable[[Any], Parts | None]] = {
+    **dict.fromkeys(("sklearn", "joblib", "numba"), _describe_python_library),
+    **dict.fromkeys(("xgboost", "lightgbm", "catboost"), _describe_booster),
+    "torch": _describe_torch,
+    **dict.fromkeys(("polars", "pyarrow"), _describe_table),
+}
+
+
+def describe(value: Any) -> Parts:
+    """Return what a compound value consists of; a search is the same model as the estimator that it found."""
+    while (inner := answers_for(value)) is not None:
+        value = inner
+    for description in _descriptions_of(type(value)):  # type: ignore[arg-type]
+        found = description(value)
+        if found is not None:
+            return found
+    return _describe_object(value)
+
+
+@functools.lru_cache(maxsize=1000)
+def _descriptions_of(kind: type) -> tuple[Callable[[Any], Parts | None], ...]:
+    general = next((description for known, description in _BY_TYPE if issubclass(kind, known)), None)
+    if general is not None:
+        return (general,)
+    libraries = dict.fromkeys(base.__module__.split(".")[0] for base in kind.__mro__ if is_genuine(base))
+    return tuple(_BY_LIBRARY[library] for library in libraries if library in _BY_LIBRARY)
