@@ -22,11 +22,10 @@ from typing import Any
 from fragility.errors import Advice, FragilityError, ModelError
 from fragility.files import MODEL, replacing
 from fragility.libraries import family_of
-from fragility.models import soundness
 from fragility.models.adapter import Model
 from fragility.models.decision import ClassLabel
 from fragility.models.links import type_name
-from fragility.models.soundness import TRIALS
+from fragility.models.soundness import DAMAGED, REFUSED, TRIALS
 
 KINDS = (
     ".skops, XGBoost .json or .ubj, LightGBM .txt, CatBoost .cbm, .safetensors, .joblib or .pkl (with trust), "
@@ -152,7 +151,7 @@ def _try_in_a_process(path: Path) -> None:
     """Load and use a booster file in a process of its own first; its library may crash or hang on it."""
     if not sys.executable:
         return  # an interpreter inside another program cannot be started again
-    words = [sys.executable, "-P", soundness.__file__, path.suffix.lower(), str(path)]
+    words = [sys.executable, "-P", str(Path(__file__).with_name("soundness.py")), path.suffix.lower(), str(path)]
     places = os.pathsep.join(place for place in sys.path if place)
     environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
     limit = TRIAL_SECONDS + path.stat().st_size / TRIAL_BYTES_PER_SECOND
@@ -166,9 +165,9 @@ def _try_in_a_process(path: Path) -> None:
         raise ModelError(f"cannot try the model {str(path)!r} in a process of its own: {error}") from error
     code = done.returncode
     reason = (done.stdout.decode(errors="replace").strip().splitlines() or [""])[-1]
-    if code == soundness.REFUSED:
+    if code == REFUSED:
         raise ModelError(f"cannot load the model {str(path)!r}: {reason:.400}")
-    if code and code != soundness.DAMAGED:
+    if code and code != DAMAGED:
         ending = f"exit code {code}" if code > 0 else f"signal {-code}"
         with suppress(ValueError):
             ending = signal.Signals(-code).name
