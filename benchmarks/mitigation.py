@@ -26,7 +26,7 @@ from sklearn.pipeline import Pipeline
 from fragility.auditing.pipeline import audit
 from fragility.models import Model
 from fragility.protocol import Protocol
-from fragility.ranking import bootstrap_mean, paired_bootstrap
+from fragility.ranking.metrics import bootstrap_mean, paired_bootstrap
 from fragility.ranking.predictive import negative_log_likelihood
 from fragility.resmlp import FragilityPenalty, ResMLPClassifier
 from fragility.stress import label_brittle

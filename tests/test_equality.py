@@ -5,7 +5,8 @@ from dataclasses import fields, replace
 import pytest
 
 import fragility.certificates
-import fragility.ranking
+import fragility.ranking.comparison
+import fragility.ranking.predictive
 import fragility.search
 from fragility.equality import NanEqual
 
@@ -29,4 +30,4 @@ def test_undefined_figures_are_the_same_answer(report):
 def test_the_classes_that_can_hold_undefined_figures_are_among_them():
     names = {report.__name__ for report in REPORTS}
     assert {"ScoreResult", "Comparison", "Ceiling", "PredictiveMetrics", "SearchComparison", "AuditSummary"} <= names
-    assert fragility.ranking.ScoreResult in REPORTS and fragility.search.SearchComparison in REPORTS
+    assert fragility.ranking.comparison.ScoreResult in REPORTS and fragility.search.SearchComparison in REPORTS

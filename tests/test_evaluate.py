@@ -17,7 +17,7 @@ from fragility.auditing.pipeline import audit
 from fragility.cli import evaluate as commands
 from fragility.errors import DataError, FragilityError, ModelError
 from fragility.protocol import Protocol, bind
-from fragility.ranking import compare_scores
+from fragility.ranking.comparison import compare_scores
 from fragility.ranking.evaluating import (
     BETTER,
     CANNOT_TELL,

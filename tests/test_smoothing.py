@@ -28,11 +28,11 @@ from sklearn.tree import DecisionTreeClassifier
 from traces import assert_same_trace
 
 import fragility as fg
-from fragility import ranking
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import native_for
 from fragility.errors import ProtocolError
 from fragility.protocol import Protocol, bind
+from fragility.ranking import scores
 from fragility.scores import READINGS, reading_margin, support_margin
 from fragility.stress.draws import row_keys
 from fragility.stress.labels import label_rows, run_stress_rows
@@ -326,8 +326,8 @@ def test_scores_of_confidence_are_of_the_models_own_probabilities(dataset):
     case = pipelines.fitted(dataset, "random_forest", "transformed")
     X = case.X_test[:60]
     certs = fg.audit(case.model, X, Protocol.fit(case.model, case.X_train), progress=False)
-    full = ranking.scores_of(certs, case.model.predict_proba(X))
-    known = ranking.scores_of(certs)
+    full = scores.scores_of(certs, case.model.predict_proba(X))
+    known = scores.scores_of(certs)
     assert ("margin" in known) == (dataset == "credit_g")
     for name in known:
         np.testing.assert_allclose(known[name], full[name], atol=1e-9, err_msg=name)
@@ -341,4 +341,4 @@ def test_orders_of_other_scores_read_smoothed_margins():
     protocol = Protocol.fit(case.model, case.X_train)
     rows = bind(case.model, case.X_test[:30], protocol)
     claims = fg.audit(case.model, case.X_test[:30], protocol, progress=False).claims
-    np.testing.assert_allclose(ranking.rcma_along(rows, protocol, claims.path), claims.rcma, atol=1e-9)
+    np.testing.assert_allclose(scores.rcma_along(rows, protocol, claims.path), claims.rcma, atol=1e-9)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fragility.models.loading import load_model
     from fragility.policy import ReviewPolicy
     from fragility.protocol import Protocol
-    from fragility.ranking import compare_scores
+    from fragility.ranking.comparison import compare_scores
     from fragility.ranking.evaluating import Baselines, evaluate
     from fragility.reliability import FailureProbability, ReliabilityDisplay, failure_probability
     from fragility.report import Report
@@ -101,7 +101,7 @@ _HOME = {
     "choose_rate": "hardening.choice",
     "check_proof": "trust",
     "compare_baselines": "auditing.baselines",
-    "compare_scores": "ranking",
+    "compare_scores": "ranking.comparison",
     "compare_searches": "search",
     "evaluate": "ranking.evaluating",
     "failure_probability": "reliability",

@@ -21,7 +21,7 @@ from fragility.engines.choice import native_for, prepared
 from fragility.engines.linear import engine as linear_engine
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import bind
-from fragility.ranking import random_order_score, rcma_along
+from fragility.ranking.scores import random_order_score, rcma_along
 from fragility.search import failing_sets_of_rows
 from fragility.stress import run_stress_rows
 

@@ -5,9 +5,9 @@ import pandas as pd
 import pipelines
 import pytest
 
-from fragility import ranking
 from fragility.auditing.pipeline import audit
 from fragility.protocol import Protocol, bind
+from fragility.ranking import scores
 
 
 @pytest.mark.parametrize("space", ["transformed", "raw"])
@@ -18,8 +18,8 @@ def test_rcma_along_the_certificates_own_path_is_the_certificates(space, reading
     X = case.X_test.iloc[:25]
     certs, rows = audit(case.model, X, protocol, engine="blackbox"), bind(case.model, X, protocol)
     path = certs.claims.path
-    assert ranking.rcma_along(rows, protocol, path) == pytest.approx(certs.claims.rcma, abs=1e-9)
-    assert ranking.rcma_along(rows, protocol, path, byte_budget=1) == pytest.approx(certs.claims.rcma, abs=1e-9)
+    assert scores.rcma_along(rows, protocol, path) == pytest.approx(certs.claims.rcma, abs=1e-9)
+    assert scores.rcma_along(rows, protocol, path, byte_budget=1) == pytest.approx(certs.claims.rcma, abs=1e-9)
 
 
 def test_random_orders_are_the_mean_over_declared_orders():
@@ -28,8 +28,8 @@ def test_random_orders_are_the_mean_over_declared_orders():
     rows = bind(case.model, case.X_test.iloc[:20], protocol)
     generator = np.random.default_rng(3)
     orders = [generator.permutation(rows.n_groups) for _ in range(4)]
-    expected = np.mean([ranking.rcma_along(rows, protocol, order) for order in orders], axis=0)
-    assert ranking.random_order_score(rows, protocol, repeats=4, seed=3) == pytest.approx(expected)
+    expected = np.mean([scores.rcma_along(rows, protocol, order) for order in orders], axis=0)
+    assert scores.random_order_score(rows, protocol, repeats=4, seed=3) == pytest.approx(expected)
 
 
 def test_permutation_importance_puts_the_useful_group_first():
@@ -44,5 +44,5 @@ def test_permutation_importance_puts_the_useful_group_first():
     X = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 3)), columns=["a", "b", "c"])
     protocol = Protocol.fit(OneField(), X)
     y = (4 * X["b"] + 0.5 * X["c"] > 0).astype(int).to_numpy()
-    order = ranking.permutation_importance_order(bind(OneField(), X, protocol), y)
+    order = scores.permutation_importance_order(bind(OneField(), X, protocol), y)
     assert order.tolist() == [1, 2, 0]

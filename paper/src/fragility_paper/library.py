@@ -18,8 +18,9 @@ from fragility.evidence.groups import merged_fields
 from fragility.files import replacing, write_text
 from fragility.policy import STARTS, ReviewRule, fit_rule, upper_limit
 from fragility.protocol import bind
-from fragility.ranking import (
-    CERTIFICATE_SCORES,
+from fragility.ranking.attribution import concentration, group_shap
+from fragility.ranking.comparison import label_noise_ceiling
+from fragility.ranking.metrics import (
     MeanInterval,
     PairedDifference,
     aurc,
@@ -27,23 +28,27 @@ from fragility.ranking import (
     better_direction,
     bootstrap_mean,
     capture_at,
-    certificate_scores,
-    concentration,
-    confidence_scores,
     false_confidence_captured,
-    group_shap,
-    label_noise_ceiling,
-    natural_direction,
     paired_bootstrap,
-    permutation_importance_order,
-    predictive_metrics,
-    random_order_score,
+    quantile_interval,
     ranking_state,
-    rcma_along,
     resampled_aurocs,
 )
-from fragility.ranking.bootstrap import quantile_interval
-from fragility.ranking.predictive import brier_score, expected_calibration_error, negative_log_likelihood
+from fragility.ranking.predictive import (
+    brier_score,
+    expected_calibration_error,
+    negative_log_likelihood,
+    predictive_metrics,
+)
+from fragility.ranking.scores import (
+    CERTIFICATE_SCORES,
+    certificate_scores,
+    confidence_scores,
+    natural_direction,
+    permutation_importance_order,
+    random_order_score,
+    rcma_along,
+)
 from fragility.resmlp import Device
 from fragility.scores import (
     EARLY,

@@ -109,7 +109,8 @@ def stress(
 
       fragility stress audit/ --model model.skops --data test.parquet --outages train.parquet --markers '?,unknown'
     """
-    from fragility.ranking import DEFINED, label_noise_ceiling
+    from fragility.ranking.comparison import label_noise_ceiling
+    from fragility.ranking.metrics import DEFINED
 
     _check_stress_options(context)
     if out_file is not None:

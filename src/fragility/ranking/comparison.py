@@ -1,4 +1,4 @@
-"""compare_scores: every score against the same brittle labels.
+"""compare_scores: every score against the same brittle labels, as data and as text.
 
 Orientation. The four confidence scores are large where the model is sure. Every non-certificate score is reported as
 the paper ranks by it (`orientation = "paper"`: s as defined) and `oriented`: the better of s and -s on validation rows.
@@ -8,31 +8,194 @@ Certificate scores are never turned round.
 from __future__ import annotations
 
 import math
+import os
+import typing
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fragility.arrays import Booleans, Floats
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.certificates import Certificates
+from fragility.equality import NanEqual
 from fragility.errors import DataError
 from fragility.ids import places_by_id
-from fragility.ranking.bootstrap import quantile_interval, resampled_aurocs
 from fragility.ranking.metrics import (
     BUDGETS,
+    DEFINED,
     aurc,
     auroc,
     better_direction,
     capture_at,
     false_confidence_captured,
+    quantile_interval,
     ranking_state,
+    resampled_aurocs,
 )
-from fragility.ranking.report import Ceiling, Comparison, Labels, RankingReport, ScoreResult
 from fragility.ranking.scores import in_reading_order, natural_direction, score_kind, scores_of
+from fragility.saving import save_report, without_nan
+from fragility.text import align_columns, format_number
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
 
 _COMPARED = ("cfc_exposure", "cfc_fds", "cfc_rcma")
+
+
+class Labels(typing.Protocol):
+    """The part of a set of brittle labels that metrics need (see `fragility.stress.labels.BrittleLabels`)."""
+
+    @property
+    def id(self) -> npt.NDArray[Any]:
+        """Sample ids."""
+
+    @property
+    def high_confidence(self) -> Booleans:
+        """Rows the ranking is judged on."""
+
+    @property
+    def brittle(self) -> Booleans:
+        """The label."""
+
+    @property
+    def statistic(self) -> Floats:
+        """The value that the rule compares with its threshold: large for a row that breaks."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreResult(NanEqual):
+    """One score in one orientation. An undefined metric is NaN, and `state` says why."""
+
+    score: str
+    kind: str
+    orientation: str  # "paper": s as defined; "oriented": direction * s
+    direction: int
+    state: str
+    rows: int  # high-confidence rows that have this score
+    brittle: int
+    auroc: float
+    capture_5: float
+    capture_10: float
+    capture_20: float
+    false_confidence_captured_20: float
+    aurc: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ceiling(NanEqual):
+    """Label-noise ceiling: AUROC of the statistic of the rule over independent draws against the labels."""
+
+    auroc: float
+    state: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison(NanEqual):
+    """AUROC of one score minus an oriented baseline on the rows both have, with an interval over rows."""
+
+    score: str
+    baseline: str
+    difference: float
+    low: float
+    high: float
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankingReport:
+    """How well every score finds the brittle rows among the high-confidence ones."""
+
+    rows: int
+    high_confidence: int
+    brittle: int
+    wrong: int | None  # wrong high-confidence predictions; None if the truth was not given
+    wrong_brittle: int | None
+    orientation_source: str
+    results: tuple[ScoreResult, ...]
+    comparisons: tuple[Comparison, ...]
+    ceiling: Ceiling | None
+
+    def result(self, score: str, orientation: str = "oriented") -> ScoreResult:
+        """Return the line of one score."""
+        for line in self.results:
+            if line.score == score and line.orientation == orientation:
+                return line
+        known = sorted({line.score for line in self.results})
+        raise DataError(f"no result for score {score!r} ({orientation}); scores are {known}")
+
+    def strongest(self, kinds: Sequence[str], metric: str = "auroc") -> ScoreResult | None:
+        """Return the oriented line with the highest `metric` among the kinds; None if none is defined."""
+        lines = [r for r in self.results if r.kind in kinds and r.orientation == "oriented"]
+        known = [line for line in lines if not math.isnan(getattr(line, metric))]
+        return max(known, key=lambda line: getattr(line, metric)) if known else None
+
+    def undefined(self) -> dict[str, int]:
+        """Return how many scores have no AUROC, by reason."""
+        return dict(Counter(r.state for r in self.results if r.orientation == "oriented" and r.state != DEFINED))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form: NaN as None."""
+        document: dict[str, Any] = without_nan(asdict(self))
+        return document
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per score and orientation."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(line) for line in self.results])
+
+    def to_arrow(self) -> pa.Table:
+        """Return `to_pandas` as an Arrow table."""
+        import pyarrow as pa
+
+        return pa.Table.from_pylist([asdict(line) for line in self.results])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything (.json) or the table of scores (.csv, .parquet)."""
+        save_report(path, self.to_dict, self.to_arrow)
+
+    def to_text(self) -> str:
+        """Return counts, ceiling and one line per score, to read in a terminal."""
+        counts = f"{self.rows} rows, {self.high_confidence} high-confidence, {self.brittle} of them brittle"
+        if self.wrong is None:
+            counts += "; truth not given, so wrong predictions are not counted."
+        else:
+            counts += f"; {self.wrong} high-confidence predictions are wrong, {self.wrong_brittle} of these brittle."
+        if self.ceiling is None:
+            ceiling = "Label-noise ceiling: not measured."
+        elif self.ceiling.state != DEFINED:
+            ceiling = f"Label-noise ceiling: {self.ceiling.state}."
+        else:
+            ceiling = f"Label-noise ceiling (AUROC of independent draws): {self.ceiling.auroc:.3f}."
+        cells = [("score", "as paper", "oriented", "reversed", "@5%", "@10%", "@20%", "wrong@20%", "AURC", "note")]
+        for name in dict.fromkeys(line.score for line in self.results):
+            paper, turned = self.result(name, "paper"), self.result(name)
+            note = "" if turned.state == DEFINED else turned.state
+            if not note and turned.rows < self.high_confidence:
+                note = f"on {turned.rows} rows"
+            cells.append(
+                (
+                    name,
+                    format_number(paper.auroc),
+                    format_number(turned.auroc),
+                    "yes" if turned.direction < 0 else "",
+                    format_number(turned.capture_5),
+                    format_number(turned.capture_10),
+                    format_number(turned.capture_20),
+                    format_number(turned.false_confidence_captured_20),
+                    format_number(turned.aurc),
+                    note,
+                )
+            )
+        source = f"Orientation chosen on {self.orientation_source}; captures and AURC use the oriented score."
+        return "\n".join([counts, ceiling, "", *align_columns(cells), "", source])
+
+    def __str__(self) -> str:
+        return self.to_text()
 
 
 def compare_scores(
@@ -58,7 +221,7 @@ def compare_scores(
     probabilities : array of shape (n, C), optional
         At x, for the entropy and energy of models with more than two classes.
     scores : mapping of str to array of shape (n,), optional
-        Further scores by name, in the rows' order, NaN where unknown.
+        Further scores by name, in the rows' order, NaN if unknown.
     validation : tuple of (scores, labels), optional
         Of validation rows, which decide between s and -s. Without it the choice is made on the judged rows themselves,
         in every baseline's favour.
@@ -74,7 +237,7 @@ def compare_scores(
     Returns
     -------
     RankingReport
-        One line a score and orientation; printed as a table, exported by ``to_pandas``, ``to_arrow`` and ``save``.
+        One line per score and orientation; printed as a table, exported by ``to_pandas``, ``to_arrow`` and ``save``.
 
     See Also
     --------
@@ -84,13 +247,15 @@ def compare_scores(
     own = {} if certs is None else scores_of(certs, probabilities)
     given = {name: np.asarray(s, dtype=np.float64) for name, s in (scores or {}).items()}
     table = in_reading_order({**own, **given})
-    matched = labels if certs is None else _matched(labels, certs.claims.ids)
-    keep = np.asarray(matched.high_confidence, dtype=bool)
-    brittle = np.asarray(matched.brittle, dtype=bool)[keep]
+    rows = slice(None) if certs is None else _match_rows(labels, certs.claims.ids)
+    keep = np.asarray(labels.high_confidence, dtype=bool)[rows]
+    brittle = np.asarray(labels.brittle, dtype=bool)[rows][keep]
     misses = None if wrong is None else np.asarray(wrong, dtype=bool)[keep]
-    kept = {name: _kept(name, s, keep) for name, s in table.items()}
-    directions = _directions(kept, brittle, validation)
-    lines = [line for n, s in kept.items() for line in _score_lines(n, s, directions[n], brittle, misses)]
+    for name, values in table.items():
+        if values.shape != keep.shape:
+            raise DataError(f"score {name!r} must have one value for each of the {len(keep)} rows, got {values.shape}")
+    kept = {name: values[keep] for name, values in table.items()}
+    directions = {name: _choose_direction(name, values, brittle, validation) for name, values in kept.items()}
     return RankingReport(
         rows=len(keep),
         high_confidence=int(keep.sum()),
@@ -98,75 +263,44 @@ def compare_scores(
         wrong=None if misses is None else int(misses.sum()),
         wrong_brittle=None if misses is None else int((misses & brittle).sum()),
         orientation_source="judged rows, in each baseline's favour" if validation is None else "validation rows",
-        results=tuple(lines),
-        comparisons=_comparisons(kept, directions, brittle, resamples, seed),
+        results=tuple(
+            _measure_score(name, values, orientation, direction, brittle, misses)
+            for name, values in kept.items()
+            for orientation, direction in (("paper", 1), ("oriented", directions[name]))
+        ),
+        comparisons=_compare_with_baselines(kept, directions, brittle, resamples, seed),
         ceiling=None if independent is None else label_noise_ceiling(labels, independent),
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _MatchedLabels:
-    id: npt.NDArray[Any]
-    high_confidence: Booleans
-    brittle: Booleans
-    statistic: Floats
-
-
-def _matched(labels: Labels, ids: Sequence[object]) -> Labels:
-    """Labels in the order of `ids`."""
+def _match_rows(labels: Labels, ids: Sequence[object]) -> Integers:
+    """Return the places of `ids` among the labelled rows."""
     rows, missing = places_by_id(ids, np.asarray(labels.id).tolist())
     if missing:
         raise DataError(
             f"labels lack {len(missing)} of the {len(ids)} certified rows, e.g. id {missing[0]!r}; "
             "label the same rows with the same ids"
         )
-    return _MatchedLabels(
-        np.asarray(labels.id)[rows], labels.high_confidence[rows], labels.brittle[rows], labels.statistic[rows]
-    )
+    return rows
 
 
-def _kept(name: str, scores: Floats, keep: Booleans) -> Floats:
-    if scores.shape != keep.shape:
-        raise DataError(f"score {name!r} must have one value for each of the {len(keep)} rows, got {scores.shape}")
-    return scores[keep]
-
-
-def _directions(
-    kept: Mapping[str, Floats],
-    brittle: Booleans,
-    validation: tuple[Mapping[str, npt.ArrayLike], Labels] | None,
-) -> dict[str, int]:
-    """Direction of every score: certificate scores +1, the others the better one where it may be looked at."""
-    found = {}
-    for name, scores in kept.items():
-        fallback = natural_direction(name)
-        if score_kind(name) == "certificate":
-            found[name] = 1
-        elif validation is None:
-            found[name] = better_direction(scores, brittle, fallback)
-        else:
-            found[name] = _validated_direction(name, validation, fallback)
-    return found
-
-
-def _validated_direction(name: str, validation: tuple[Mapping[str, npt.ArrayLike], Labels], fallback: int) -> int:
-    scores, labels = validation
-    if name not in scores:
+def _choose_direction(
+    name: str, scores: Floats, brittle: Booleans, validation: tuple[Mapping[str, npt.ArrayLike], Labels] | None
+) -> int:
+    """Return +1 for a certificate score; for another one the direction that is better on the validation rows."""
+    if score_kind(name) == "certificate":
+        return 1
+    fallback = natural_direction(name)
+    if validation is None:
+        return better_direction(scores, brittle, fallback)
+    held, labels = validation
+    if name not in held:
         return fallback
     keep = np.asarray(labels.high_confidence, dtype=bool)
-    return better_direction(np.asarray(scores[name])[keep], np.asarray(labels.brittle)[keep], fallback)
+    return better_direction(np.asarray(held[name])[keep], np.asarray(labels.brittle)[keep], fallback)
 
 
-def _score_lines(
-    name: str, scores: Floats, direction: int, brittle: Booleans, wrong: Booleans | None
-) -> list[ScoreResult]:
-    return [
-        _score_line(name, scores, "paper", 1, brittle, wrong),
-        _score_line(name, scores, "oriented", direction, brittle, wrong),
-    ]
-
-
-def _score_line(
+def _measure_score(
     name: str, scores: Floats, orientation: str, direction: int, brittle: Booleans, wrong: Booleans | None
 ) -> ScoreResult:
     s = direction * scores
@@ -189,48 +323,36 @@ def _score_line(
     )
 
 
-def _comparisons(
+def _compare_with_baselines(
     kept: Mapping[str, Floats], directions: Mapping[str, int], brittle: Booleans, resamples: int, seed: int
 ) -> tuple[Comparison, ...]:
-    """Exposure, FDS and RCMA against every oriented baseline, on the rows that have the baseline's score."""
+    """Compare exposure, FDS and RCMA with every oriented baseline, on the rows that have the baseline's score."""
+    compared = [name for name in _COMPARED if name in kept]
     baselines = [name for name in kept if score_kind(name) != "certificate"]
     subsets: dict[bytes, list[str]] = {}  # baselines known on the same rows share their resamples
     for name in baselines:
         subsets.setdefault(np.isnan(kept[name]).tobytes(), []).append(name)
     found: dict[tuple[str, str], Comparison] = {}
-    for names in subsets.values():
-        found |= _compare_subset(names, kept, directions, brittle, resamples, seed)
-    return tuple(found[(s, b)] for s in _COMPARED if s in kept for b in baselines)
-
-
-def _compare_subset(
-    baselines: Sequence[str],
-    kept: Mapping[str, Floats],
-    directions: Mapping[str, int],
-    brittle: Booleans,
-    resamples: int,
-    seed: int,
-) -> dict[tuple[str, str], Comparison]:
-    known = ~np.isnan(kept[baselines[0]])
-    names = [*(s for s in _COMPARED if s in kept), *baselines]
-    oriented = {name: directions[name] * kept[name][known] for name in names}
-    label = brittle[known]
-    area = {name: auroc(scores, label) for name, scores in oriented.items()}
-    drawn = dict(zip(names, resampled_aurocs([*oriented.values()], label, resamples=resamples, seed=seed), strict=True))
-    pairs = [(s, b) for s in _COMPARED if s in kept for b in baselines]
-    return {
-        (s, b): Comparison(s, b, area[s] - area[b], *quantile_interval(drawn[s] - drawn[b]), int(known.sum()))
-        for s, b in pairs
-    }
+    for subset in subsets.values():
+        known = ~np.isnan(kept[subset[0]])
+        label, names = brittle[known], [*compared, *subset]
+        oriented = [directions[name] * kept[name][known] for name in names]
+        area = {name: auroc(scores, label) for name, scores in zip(names, oriented, strict=True)}
+        drawn = dict(zip(names, resampled_aurocs(oriented, label, resamples=resamples, seed=seed), strict=True))
+        for s in compared:
+            for b in subset:
+                low, high = quantile_interval(drawn[s] - drawn[b])
+                found[s, b] = Comparison(s, b, area[s] - area[b], low, high, int(known.sum()))
+    return tuple(found[s, b] for s in compared for b in baselines)
 
 
 def label_noise_ceiling(labels: Labels, independent: Labels) -> Ceiling:
-    """AUROC with which the rule's own statistic, over independent draws, predicts the labels of high-confidence rows.
+    """Return the AUROC with which the rule's own statistic, over independent draws, predicts the labels.
 
-    A score that knew everything about the row except which random numbers the labels drew would do about this well;
-    one with less noise than so many draws can pass it.
+    High-confidence rows count. A score that knew everything about the row except which random numbers the labels drew
+    would do about this well; one with less noise than so many draws can pass it.
     """
-    other = _matched(independent, np.asarray(labels.id).tolist())
+    rows = _match_rows(independent, np.asarray(labels.id).tolist())
     keep = np.asarray(labels.high_confidence, dtype=bool)
-    statistic, brittle = np.asarray(other.statistic)[keep], np.asarray(labels.brittle)[keep]
+    statistic, brittle = np.asarray(independent.statistic)[rows][keep], np.asarray(labels.brittle)[keep]
     return Ceiling(auroc(statistic, brittle), ranking_state(statistic, brittle))

@@ -1,16 +1,15 @@
-"""Does FDS find the brittle cases of *this* model better than its confidence does?
+"""evaluate: do certificates find the brittle cases of *this* model better than its confidence does?
 
-The paper's evaluation as a question a model owner asks about one model: label the audited rows with held-out stress
-(`fragility.stress`), rank them by every score (`fragility.ranking`), and say in one sentence whether the certificates
-were worth having. When there are too few brittle rows to tell, the answer is that it cannot be told.
+The audited rows are labelled with held-out stress and ranked by every score, and one sentence says whether the
+certificates were worth having. With too few brittle rows the answer is that it cannot be judged.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,13 +23,11 @@ from fragility.evidence import EvidenceRows
 from fragility.ids import IdSpan, check_same_rows, places_by_id, say_other_rows
 from fragility.models import Model
 from fragility.progress import Report
-from fragility.protocol import bind
+from fragility.protocol import Protocol, bind
 from fragility.ranking.attribution import group_shap
-from fragility.ranking.comparison import compare_scores
-from fragility.ranking.orders import permutation_importance_order, random_order_score, rcma_along
+from fragility.ranking.comparison import Comparison, RankingReport, ScoreResult, compare_scores
 from fragility.ranking.predictive import PredictiveMetrics, class_codes, predictive_metrics
-from fragility.ranking.report import Comparison, RankingReport, ScoreResult
-from fragility.ranking.scores import scores_of
+from fragility.ranking.scores import permutation_importance_order, random_order_score, rcma_along, scores_of
 from fragility.saving import save_report, without_nan
 from fragility.stress import BrittleLabels, Stress, label_rows, run_stress_rows
 
@@ -71,35 +68,51 @@ class Evaluation:
     baseline: str  # that scores and labels share
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain form; NaN as None."""
-        document = {
-            "verdict": asdict(self.verdict),
-            "report": self.report.to_dict(),
-            "stress": self.stress.to_dict(),
-            "counts": dict(self.counts),
-            "validation_counts": None if self.validation_counts is None else dict(self.validation_counts),
-            "predictive": None if self.predictive is None else asdict(self.predictive),
-            "model": self.model,
-            "protocol_digest": self.protocol_digest,
-            "baseline": self.baseline,
-        }
-        plain: dict[str, Any] = without_nan(document)
+        """Return the plain form; NaN as None."""
+        plain: dict[str, Any] = without_nan(asdict(self) | {"stress": self.stress.to_dict()})
         return plain
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per score and orientation."""
+        """Return one row per score and orientation."""
         return self.report.to_pandas()
 
     def to_arrow(self) -> pa.Table:
-        """`to_pandas` as an Arrow table."""
+        """Return `to_pandas` as an Arrow table."""
         return self.report.to_arrow()
 
     def to_text(self) -> str:
-        """Verdict, counts, ceiling and table."""
-        return render_evaluation(self)
+        """Return the verdict first, then what it rests on."""
+        lines = [self.verdict.sentence]
+        found = self.verdict.against_others
+        if found is not None:
+            name = next(words for score, words in JUDGED.values() if score == found.score)
+            rows = "" if found.rows == self.report.high_confidence else f" on {found.rows} rows"
+            lines.append(
+                f"Strongest other score: {found.baseline}, AUROC {self.report.result(found.baseline).auroc:.3f}; "
+                f"{name} differs from it by {found.difference:+.3f} ({found.low:+.3f} to {found.high:+.3f}){rows}."
+            )
+        by = {name.removeprefix("brittle by "): k for name, k in self.counts.items() if name.startswith("brittle by ")}
+        rule, quality = self.stress, self.predictive
+        lines += [
+            "",
+            self.report.to_text(),
+            "",
+            f"Brittle by stressor: {', '.join(f'{name} {count}' for name, count in by.items())}.",
+            f"Rule {rule.rule!r} over {rule.draws} draws, high confidence from {rule.tau_confidence:g}, "
+            f"collapse from {rule.tau_collapse:g}, seed {rule.seed}.",
+            f"Scores and labels share the baseline {self.baseline}: how the ranking does where lost evidence takes "
+            "other values is not judged here.",
+        ]
+        if quality is not None:
+            lines.append(
+                f"Model on these rows: accuracy {quality.accuracy:.3f}, macro-F1 {quality.macro_f1:.3f}, AUROC "
+                f"{quality.auroc:.3f}, average precision {quality.average_precision:.3f}, NLL {quality.nll:.3f}, "
+                f"ECE {quality.ece:.3f}, Brier {quality.brier:.3f}."
+            )
+        return "\n".join(lines)
 
     def __str__(self) -> str:
-        return render_evaluation(self)
+        return self.to_text()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything (.json) or the table of scores (.csv, .parquet)."""
@@ -196,236 +209,139 @@ def evaluate(
     compare_scores : The same table for scores and labels of your own.
     label_brittle : The labels alone.
     """
-    wrapped = Model.wrap(model)
-    _check_same_model(certs, wrapped)
-    bound = bind(wrapped, X, certs.protocol, ids=ids)
-    places = _certified_places(certs, bound)
     if by not in JUDGED:
         raise DataError(f"evaluate judges a ranking by {' or '.join(JUDGED)}, got {by!r}")
-    work = _Work(stress or Stress(), baselines or Baselines(), by, seed, engine, byte_budget, progress)
-    truth = None if y is None else class_codes(_labels_at(y, places, len(bound)), wrapped.classes)
-    held = None if validation is None else work.judge_validation(wrapped, certs, *validation)
-    certified = bound.take(places.tolist())
-    check_same_rows(certs.claims.ids, certs.claims.confidence, _confidence(certified, certs))
-    judged = work.judge(prepared(certified, engine), certs, None if held is None else held.order)
-    return work.evaluation(certs, judged, held, truth)
+    wrapped, protocol, claims = Model.wrap(model), certs.protocol, certs.claims
+    claimed = certs.manifest.model.fingerprint
+    if claimed is not None and claimed != wrapped.fingerprint:
+        raise ModelError(
+            f"the certificates are of the model {claimed}, this one is {wrapped.fingerprint}; "
+            "give the model that was audited"
+        )
+    bound = bind(wrapped, X, protocol, ids=ids)
+    places, missing = places_by_id(claims.ids, bound.ids)
+    if missing:
+        raise DataError(*say_other_rows(len(missing), len(certs), missing[0], IdSpan(claims.ids), IdSpan(bound.ids)))
+    truth = None
+    if y is not None:
+        labels = np.asarray(y)
+        if len(labels) != len(bound):
+            raise DataError(f"y must have one label for each of the {len(bound)} rows given, got {len(labels)}")
+        truth = class_codes(labels[places], wrapped.classes)
+    work = _Work(stress or Stress(), baselines or Baselines(), protocol, seed, byte_budget, progress)
+    held = order = None
+    if validation is not None:
+        others = bind(wrapped, validation[0], protocol)
+        certified = audit(
+            wrapped, others, protocol, engine=engine, byte_budget=byte_budget, progress=progress, lattice=False
+        )
+        rows = prepared(others, engine)
+        if validation[1] is not None:
+            order = permutation_importance_order(rows, class_codes(validation[1], wrapped.classes), seed=seed)
+        held = work.judge(rows, certified, order)
+    chosen = bound.take(places.tolist())
+    check_same_rows(claims.ids, claims.confidence, predictions_of(chosen)[np.arange(len(chosen)), claims.predicted])
+    rows = prepared(chosen, engine)
+    judged = work.judge(rows, certs, order)
+    # Scores and labels meet here for the first time.
+    report = compare_scores(
+        certs,
+        judged.labels,
+        scores=judged.scores,
+        validation=None if held is None else (held.scores, held.labels),
+        wrong=None if truth is None else truth != claims.predicted,
+        independent=work.label(rows, work.stress.independent()),
+        resamples=work.baselines.resamples,
+        seed=seed,
+    )
+    return Evaluation(
+        verdict=judge(report, by),
+        report=report,
+        stress=work.stress,
+        counts=judged.labels.counts(),
+        validation_counts=None if held is None else held.labels.counts(),
+        predictive=None if truth is None else predictive_metrics(judged.probabilities, truth),
+        model=rows.model.kind,
+        protocol_digest=protocol.digest,
+        baseline=protocol.baseline,
+    )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Judged:
-    """Rows with the scores and the labels that meet in the report."""
-
+class _Judged(NamedTuple):
     probabilities: Floats
     labels: BrittleLabels
     scores: Mapping[str, Floats]
-    order: Integers | None  # the permutation-importance order the scores used
-    rows: EvidenceRows
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The settings of one evaluation, and what is done with them to any set of rows."""
+    """The settings of one evaluation, by which any set of rows is scored and labelled."""
 
     stress: Stress
     baselines: Baselines
-    by: str
+    protocol: Protocol
     seed: int
-    engine: str
     byte_budget: int
     progress: bool | Report | None
 
-    def judge_validation(self, model: Model, certs: Certificates, X: Any, y: npt.ArrayLike | None) -> _Judged:
-        """Certify, score and label validation rows, bound once."""
-        bound = bind(model, X, certs.protocol)
-        held = audit(
-            model,
-            bound,
-            certs.protocol,
-            engine=self.engine,
-            byte_budget=self.byte_budget,
-            progress=self.progress,
-            lattice=False,
-        )
-        rows, order = prepared(bound, self.engine), None
-        if y is not None:
-            order = permutation_importance_order(rows, class_codes(y, model.classes), seed=self.seed)
-        return self.judge(rows, held, order)
-
     def judge(self, rows: EvidenceRows, certs: Certificates, order: Integers | None) -> _Judged:
         """Score and label rows whose certificates are known; the two do not see each other's results."""
-        labels = self.labels(rows, certs, self.stress)
+        labels = self.label(rows, self.stress)
         probabilities = predictions_of(rows)
         found = scores_of(certs, probabilities)
-        if self.baselines.random_orders > 0:
+        repeats, budget = self.baselines.random_orders, self.byte_budget
+        if repeats > 0:
             found["random_order"] = random_order_score(
-                rows,
-                certs.protocol,
-                repeats=self.baselines.random_orders,
-                seed=self.seed,
-                byte_budget=self.byte_budget,
+                rows, self.protocol, repeats=repeats, seed=self.seed, byte_budget=budget
             )
         if order is not None:
-            found["permutation_order"] = rcma_along(rows, certs.protocol, order, byte_budget=self.byte_budget)
+            found["permutation_order"] = rcma_along(rows, self.protocol, order, byte_budget=budget)
         if self.baselines.shap_rows > 0:
-            confident = labels.high_confidence  # by the model's confidence alone: says nothing of what broke
+            confident = labels.high_confidence  # by the model's confidence alone: it says nothing of what broke
             found["group_shap"] = group_shap(
-                rows, certs.protocol, max_rows=self.baselines.shap_rows, among=confident, seed=self.seed
+                rows, self.protocol, max_rows=self.baselines.shap_rows, among=confident, seed=self.seed
             ).score
-        return _Judged(probabilities, labels, found, order, rows)
+        return _Judged(probabilities, labels, found)
 
-    def labels(self, rows: EvidenceRows, certs: Certificates, stress: Stress) -> BrittleLabels:
-        run = run_stress_rows(rows, certs.protocol, stress, byte_budget=self.byte_budget, progress=self.progress)
+    def label(self, rows: EvidenceRows, stress: Stress) -> BrittleLabels:
+        run = run_stress_rows(rows, self.protocol, stress, byte_budget=self.byte_budget, progress=self.progress)
         return label_rows(run, stress)
-
-    def evaluation(
-        self, certs: Certificates, judged: _Judged, held: _Judged | None, truth: Integers | None
-    ) -> Evaluation:
-        """Let scores and labels meet."""
-        report = compare_scores(
-            certs,
-            judged.labels,
-            scores=judged.scores,
-            validation=None if held is None else (held.scores, held.labels),
-            wrong=None if truth is None else truth != certs.claims.predicted,
-            independent=self.labels(judged.rows, certs, self.stress.independent()),
-            resamples=self.baselines.resamples,
-            seed=self.seed,
-        )
-        return Evaluation(
-            verdict=judge(report, self.by),
-            report=report,
-            stress=self.stress,
-            counts=judged.labels.counts(),
-            validation_counts=None if held is None else held.labels.counts(),
-            predictive=None if truth is None else predictive_metrics(judged.probabilities, truth),
-            model=judged.rows.model.kind,
-            protocol_digest=certs.protocol.digest,
-            baseline=certs.protocol.baseline,
-        )
-
-
-def _check_same_model(certs: Certificates, model: Model) -> None:
-    claimed = certs.manifest.model.fingerprint
-    if claimed is not None and claimed != model.fingerprint:
-        raise ModelError(
-            f"the certificates are of the model {claimed}, this one is {model.fingerprint}; "
-            "give the model that was audited"
-        )
-
-
-def _certified_places(certs: Certificates, bound: EvidenceRows) -> Integers:
-    """The certificates' places among the rows given."""
-    places, missing = places_by_id(certs.claims.ids, bound.ids)
-    if missing:
-        raise DataError(
-            *say_other_rows(len(missing), len(certs), missing[0], IdSpan(certs.claims.ids), IdSpan(bound.ids))
-        )
-    return places
-
-
-def _confidence(rows: EvidenceRows, certs: Certificates) -> Floats:
-    """The probability of the certified class, by the model as it is here."""
-    return np.asarray(predictions_of(rows)[np.arange(len(rows)), certs.claims.predicted])
-
-
-def _labels_at(y: Any, places: Integers, count: int) -> Any:
-    """The labels of the certified rows, from any kind of column."""
-    if len(y) != count:
-        raise DataError(f"y must have one label for each of the {count} rows given, got {len(y)}")
-    return np.asarray(y)[places]
 
 
 def predictions_of(rows: EvidenceRows, chunk: int = 8192) -> Floats:
-    """Probabilities of bound rows at x, (n, C)."""
+    """Return (n, C) probabilities of bound rows at x."""
     starts = range(0, len(rows), chunk)
     return np.concatenate([rows.predict(rows.dense(start, min(start + chunk, len(rows)))) for start in starts])
 
 
-# --- the verdict -------------------------------------------------------------------------------------------------
-
-
 def judge(report: RankingReport, by: str = "exposure") -> Verdict:
-    """The ranking score against the strongest oriented confidence score, by the interval of the difference in AUROC."""
+    """Judge a ranking score against the strongest oriented confidence score by the interval of their difference."""
     sturdy = report.high_confidence - report.brittle
     best = report.strongest(("confidence",))
     if report.brittle < MIN_CASES or sturdy < MIN_CASES or best is None:
-        return Verdict(CANNOT_TELL, _too_few(report), None, None)
+        too_few = (
+            f"Cannot be judged: of {report.rows} rows {report.high_confidence} are high-confidence and "
+            f"{report.brittle} of those are brittle; at least {MIN_CASES} brittle and {MIN_CASES} other "
+            "high-confidence rows are needed. Audit more rows, or declare another stress (severity, thresholds, rule)."
+        )
+        return Verdict(CANNOT_TELL, too_few, None, None)
     score, name = JUDGED[by]
-    found = _comparison(report, score, best)
+    judged, found = report.result(score), _find_comparison(report, score, best)
     if found.low > 0.0:
         state, opening = BETTER, f"Yes: {name} finds the brittle cases of this model better than its confidence does."
     elif found.high < 0.0:
         state, opening = WORSE, f"No: the model's own confidence finds its brittle cases better than {name} does."
     else:
         state, opening = NOT_SHOWN, f"Not shown: on these rows {name} and the model's confidence cannot be told apart."
-    other = report.strongest(("perturbation", "attribution", "other"))
-    sentence = f"{opening} {_figures(report.result(score), name, best, found)}"
-    return Verdict(state, sentence, found, None if other is None else _comparison(report, score, other))
-
-
-def _comparison(report: RankingReport, score: str, baseline: ScoreResult) -> Comparison:
-    return next(c for c in report.comparisons if (c.score, c.baseline) == (score, baseline.score))
-
-
-def _figures(judged: ScoreResult, name: str, baseline: ScoreResult, found: Comparison) -> str:
-    return (
-        f"AUROC {judged.auroc:.3f} against {baseline.auroc:.3f} for {baseline.score} "
+    sentence = (
+        f"{opening} AUROC {judged.auroc:.3f} against {best.auroc:.3f} for {best.score} "
         f"(difference {found.difference:+.3f}, 95% interval {found.low:+.3f} to {found.high:+.3f}); "
         f"reviewing the top 20% finds {judged.capture_20:.0%} of the brittle cases by {name}, "
-        f"{baseline.capture_20:.0%} by {baseline.score}."
+        f"{best.capture_20:.0%} by {best.score}."
     )
+    other = report.strongest(("perturbation", "attribution", "other"))
+    return Verdict(state, sentence, found, None if other is None else _find_comparison(report, score, other))
 
 
-def _too_few(report: RankingReport) -> str:
-    return (
-        f"Cannot be judged: of {report.rows} rows {report.high_confidence} are high-confidence and {report.brittle} of "
-        f"those are brittle; at least {MIN_CASES} brittle and {MIN_CASES} other high-confidence rows are needed. "
-        "Audit more rows, or declare another stress (severity, thresholds, rule)."
-    )
-
-
-# --- text --------------------------------------------------------------------------------------------------------
-
-
-def render_evaluation(evaluation: Evaluation) -> str:
-    """Verdict first, then what it rests on."""
-    parts = [evaluation.verdict.sentence, *_others_line(evaluation), "", evaluation.report.to_text(), ""]
-    parts.append("Brittle by stressor: " + _stressor_line(evaluation.counts))
-    rule = evaluation.stress
-    parts.append(
-        f"Rule {rule.rule!r} over {rule.draws} draws, high confidence from {rule.tau_confidence:g}, "
-        f"collapse from {rule.tau_collapse:g}, seed {rule.seed}."
-    )
-    parts.append(
-        f"Scores and labels share the baseline {evaluation.baseline}: how the ranking does where lost evidence takes "
-        "other values is not judged here."
-    )
-    if evaluation.predictive is not None:
-        parts.append(_quality_line(evaluation.predictive))
-    return "\n".join(parts)
-
-
-def _others_line(evaluation: Evaluation) -> Sequence[str]:
-    found = evaluation.verdict.against_others
-    if found is None:
-        return ()
-    line = evaluation.report.result(found.baseline)
-    name = next(words for score, words in JUDGED.values() if score == found.score)
-    rows = "" if found.rows == evaluation.report.high_confidence else f" on {found.rows} rows"
-    return (
-        f"Strongest other score: {found.baseline}, AUROC {line.auroc:.3f}; {name} differs from it by "
-        f"{found.difference:+.3f} ({found.low:+.3f} to {found.high:+.3f}){rows}.",
-    )
-
-
-def _stressor_line(counts: Mapping[str, int]) -> str:
-    by = {name.removeprefix("brittle by "): k for name, k in counts.items() if name.startswith("brittle by ")}
-    return ", ".join(f"{name} {count}" for name, count in by.items()) + "."
-
-
-def _quality_line(quality: PredictiveMetrics) -> str:
-    return (
-        f"Model on these rows: accuracy {quality.accuracy:.3f}, macro-F1 {quality.macro_f1:.3f}, AUROC "
-        f"{quality.auroc:.3f}, average precision {quality.average_precision:.3f}, NLL {quality.nll:.3f}, "
-        f"ECE {quality.ece:.3f}, Brier {quality.brier:.3f}."
-    )
+def _find_comparison(report: RankingReport, score: str, baseline: ScoreResult) -> Comparison:
+    return next(c for c in report.comparisons if (c.score, c.baseline) == (score, baseline.score))

@@ -48,7 +48,7 @@ def class_codes(y: ArrayLike, classes: ArrayLike) -> Integers:
     """Column of every label of ``y`` in the declared class order."""
     labels = np.asarray(y)
     if labels.ndim != 1:
-        raise DataError(f"y must have one label a row (1 dimension), got shape {labels.shape}")
+        raise DataError(f"y must have one label per row (1 dimension), got shape {labels.shape}")
     # tolist gives Python scalars, so 1, 1.0 and np.int64(1) meet and True does not depend on its array's dtype
     column = {label: code for code, label in enumerate(np.asarray(classes).tolist())}
     values = labels.tolist()
