@@ -110,7 +110,7 @@ def test_one_certificate_reads_as_a_story(certs: Certificates) -> None:
     assert "<- flips" not in str(holds) and "(no flip)" in str(holds)
     shown = flipped._repr_html_()
     assert "<pre" not in shown and shown.count("<svg") == 1 and "<script" not in shown
-    assert f"flips at {flipped.flip_budget}" in shown and shown.count("<table") == 2
+    assert f"flips to &#x27;{flipped.flips_to}&#x27;" in shown and shown.count("<table") == 2
 
 
 def test_positions_and_ids(certs: Certificates) -> None:

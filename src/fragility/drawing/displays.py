@@ -1,7 +1,7 @@
 """Pictures of certificates, in the manner of scikit-learn's `Display` classes.
 
-`from_certificates` and `from_predictions` compute what is to be drawn, keep it in plain fields, draw it and return the
-display; `plot` draws it again, on axes of its own or on those it is given.
+`from_certificates` and `from_predictions` compute what is drawn, keep it in plain fields, draw it and return the
+display; `plot` draws it again.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike
 from fragility.calibration import FRAGILE_SHARE, checked_rows, class_columns, fragile_rows
 from fragility.certificates import Certificates
 from fragility.drawing.curve import MarginCurve, draw_curve_axes
-from fragility.drawing.figure import BLUE, GREY, ORANGE, RED, Display, draw_panels
+from fragility.drawing.figure import BLUE, GREY, ORANGE, RED, Display
 from fragility.errors import DataError
 from fragility.models import ClassLabel
-from fragility.policy import ReviewCurve, ReviewPolicy, ReviewRule
+from fragility.policy import ReviewPolicy
 from fragility.ranking.predictive import BINS, ReliabilityCurve, reliability_curve
 from fragility.wording import write_count
 
@@ -31,6 +31,16 @@ MARGIN_LABEL = {
     "support_unbounded": "support margin of the predicted class\n(log odds against its best competitor)",
     "current": "margin of whichever class leads\n(log odds against the runner-up)",
 }
+# k* -> how it is drawn; the darker the mark, the fewer groups it takes to overturn the prediction.
+BUDGET_STYLES = (
+    ("no flip along the path", GREY, "o", 14.0),
+    ("flips after 3 or more groups", BLUE, "o", 18.0),
+    ("flips after 2 groups", ORANGE, "^", 26.0),
+    ("flips after 1 group", RED, "D", 24.0),
+)
+# Different markers as well as colours: told apart in grey print.
+RELIABILITY_STYLES = ((GREY, "o"), (ORANGE, "s"), (BLUE, "D"), (RED, "^"), ("#009E73", "v"))
+SCORE_LABEL = {"exposure": "exposure", "fds": "fragility (FDS)"}
 
 
 @dataclass
@@ -83,39 +93,13 @@ class CollapseDisplay(Display):
             raise DataError(f"rows must be positions below {len(certs)}, the number of certificates; got {absent}")
         return cls(tuple(certs[int(row)].curve for row in rows), certs.protocol.reading).plot(ax)
 
-    def plot(self, ax: Axes | None = None) -> CollapseDisplay:
-        """Draw one panel per row.
+    def _measure(self) -> tuple[int, float, float]:
+        return len(self.curves), 1.2 + 4.6 * len(self.curves), 4.2
 
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            Draw in its place; new axes otherwise.
-
-        Returns
-        -------
-        CollapseDisplay
-            The display itself; ``figure_`` and ``ax_`` are what it was drawn on.
-        """
-        count = len(self.curves)
-        with draw_panels(ax, (1.2 + 4.6 * count, 4.2), count) as panels:
-            for panel, curve in zip(panels, self.curves, strict=True):
-                draw_curve_axes(panel, curve)
-            panels[0].set_ylabel(MARGIN_LABEL[self.reading])
-        self.ax_ = panels[0] if len(panels) == 1 else np.array(panels, dtype=object)
-        self.figure_ = panels[0].figure
-        return self
-
-
-# k* -> how it is drawn; the darker the mark, the fewer groups it takes to overturn the prediction.
-BUDGET_STYLES = (
-    ("no flip along the path", GREY, "o", 14.0),
-    ("flips after 3 or more groups", BLUE, "o", 18.0),
-    ("flips after 2 groups", ORANGE, "^", 26.0),
-    ("flips after 1 group", RED, "D", 24.0),
-)
-
-
-SCORE_LABEL = {"exposure": "exposure", "fds": "fragility (FDS)"}
+    def _draw(self, panels: Sequence[Axes]) -> None:
+        for panel, curve in zip(panels, self.curves, strict=True):
+            draw_curve_axes(panel, curve)
+        panels[0].set_ylabel(MARGIN_LABEL[self.reading])
 
 
 @dataclass
@@ -203,47 +187,34 @@ class FragilityMapDisplay(Display):
         """Which predictions lie in the exposed corner."""
         return (self.confidence >= self.min_confidence) & (self.score >= self.threshold)
 
-    def plot(self, ax: Axes | None = None) -> FragilityMapDisplay:
-        """Draw the map.
+    def _measure(self) -> tuple[int, float, float]:
+        return 1, 7.2, 4.8
 
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            Draw on it; new axes otherwise.
-
-        Returns
-        -------
-        FragilityMapDisplay
-            The display itself; ``figure_`` and ``ax_`` are what it was drawn on.
-        """
-        with draw_panels(ax, (7.2, 4.8)) as (panel,):
-            if np.isfinite(self.threshold):
-                self._draw_corner(panel)
-            kind = np.where(~self.flipped, 0, np.clip(4 - self.flip_budget, 1, 3))
-            for number, (label, colour, marker, size) in enumerate(BUDGET_STYLES):
-                here = kind == number
-                if here.any():
-                    panel.scatter(
-                        self.confidence[here], self.score[here], s=size, c=colour, marker=marker, alpha=0.75,
-                        linewidths=0, label=f"{label} ({int(here.sum())})", zorder=2 + number,
-                    )  # fmt: skip
-            panel.set_xlabel("confidence of the prediction")
-            panel.set_ylabel(f"{SCORE_LABEL.get(self.by, self.by)}: 0 rests on much, 1 on little")
-            panel.set_title("Confidence against fragility")
-            panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
-        self.ax_, self.figure_ = panel, panel.figure
-        return self
-
-    def _draw_corner(self, ax: Axes) -> None:
+    def _draw(self, panels: Sequence[Axes]) -> None:
         from matplotlib.patches import Rectangle
 
-        top = max(1.0, float(self.score.max())) + 0.015
-        corner = (self.min_confidence, self.threshold)
-        size = (1.005 - corner[0], top - corner[1])
-        label = f"exposed corner: {write_count(int(self.in_corner.sum()), 'prediction')}"
-        ax.add_patch(
-            Rectangle(corner, *size, facecolor=RED, alpha=0.12, edgecolor=RED, linewidth=1.2, zorder=0.5, label=label)
-        )
+        (ax,) = panels
+        if np.isfinite(self.threshold):
+            corner, top = (self.min_confidence, self.threshold), max(1.0, float(self.score.max())) + 0.015
+            label = f"exposed corner: {write_count(int(self.in_corner.sum()), 'prediction')}"
+            ax.add_patch(
+                Rectangle(
+                    corner, 1.005 - corner[0], top - corner[1], facecolor=RED, alpha=0.12, edgecolor=RED,
+                    linewidth=1.2, zorder=0.5, label=label,
+                )
+            )  # fmt: skip
+        kind = np.where(~self.flipped, 0, np.clip(4 - self.flip_budget, 1, 3))
+        for number, (label, colour, marker, size) in enumerate(BUDGET_STYLES):
+            here = kind == number
+            if here.any():
+                ax.scatter(
+                    self.confidence[here], self.score[here], s=size, c=colour, marker=marker, alpha=0.75,
+                    linewidths=0, label=f"{label} ({int(here.sum())})", zorder=2 + number,
+                )  # fmt: skip
+        ax.set_xlabel("confidence of the prediction")
+        ax.set_ylabel(f"{SCORE_LABEL.get(self.by, self.by)}: 0 rests on much, 1 on little")
+        ax.set_title("Confidence against fragility")
+        ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
 @dataclass
@@ -317,51 +288,24 @@ class FragileCalibrationDisplay(Display):
         }
         return cls(curves, fragile_share).plot(ax)
 
-    def plot(self, ax: Axes | Sequence[Axes] | None = None) -> FragileCalibrationDisplay:
-        """Draw two panels: all rows, and the most fragile ones.
+    def _measure(self) -> tuple[int, float, float]:
+        return 2, 9.0, 4.4
 
-        Parameters
-        ----------
-        ax : matplotlib Axes or two of them, optional
-            Draw on the two given or in the place of the one; new axes otherwise.
-
-        Returns
-        -------
-        FragileCalibrationDisplay
-            The display itself; ``figure_`` and ``ax_`` are what it was drawn on.
-        """
+    def _draw(self, panels: Sequence[Axes]) -> None:
         titles = {"all": "All rows", "fragile": f"Most fragile {self.fragile_share:.0%}"}
-        with draw_panels(ax, (9.0, 4.4), 2) as panels:
-            for panel, (subset, curves) in zip(panels, self.curves.items(), strict=True):
-                n = int(sum(next(iter(curves.values())).count))
-                _draw_reliability(panel, curves, f"{titles[subset]} (n = {n:,})")
-            panels[0].set_ylabel("accuracy (share of rows predicted right)")
-        self.ax_, self.figure_ = np.array(panels, dtype=object), panels[0].figure
-        return self
-
-
-# Different markers as well as colours: told apart in grey print.
-RELIABILITY_STYLES = ((GREY, "o"), (ORANGE, "s"), (BLUE, "D"), (RED, "^"), ("#009E73", "v"))
-
-
-def _draw_reliability(ax: Axes, curves: Mapping[str, ReliabilityCurve], title: str) -> None:
-    low = min(float(np.nanmin(curve.confidence)) for curve in curves.values())
-    ax.plot([0, 1], [0, 1], color="#B8BCC4", linewidth=1.0, linestyle="--", label="perfectly calibrated")
-    for i, (name, curve) in enumerate(curves.items()):
-        colour, marker = RELIABILITY_STYLES[i % len(RELIABILITY_STYLES)]
-        filled = curve.count > 0
-        ax.plot(
-            curve.confidence[filled],
-            curve.accuracy[filled],
-            color=colour,
-            marker=marker,
-            markersize=5,
-            label=f"{name} (ECE {curve.calibration_error:.3f})",
-        )
-    ax.set(xlim=(max(0.0, low - 0.05), 1.02), ylim=(-0.02, 1.02))
-    ax.set_title(title)
-    ax.set_xlabel("confidence (mean top probability of the bin)")
-    ax.legend(loc="lower right")
+        for ax, (subset, curves) in zip(panels, self.curves.items(), strict=True):
+            low = min(float(np.nanmin(curve.confidence)) for curve in curves.values())
+            ax.plot([0, 1], [0, 1], color="#B8BCC4", linewidth=1.0, linestyle="--", label="perfectly calibrated")
+            for i, (name, curve) in enumerate(curves.items()):
+                colour, marker = RELIABILITY_STYLES[i % len(RELIABILITY_STYLES)]
+                filled, label = curve.count > 0, f"{name} (ECE {curve.calibration_error:.3f})"
+                points = curve.confidence[filled], curve.accuracy[filled]
+                ax.plot(*points, color=colour, marker=marker, markersize=5, label=label)
+            ax.set(xlim=(max(0.0, low - 0.05), 1.02), ylim=(-0.02, 1.02))
+            ax.set_title(f"{titles[subset]} (n = {int(sum(next(iter(curves.values())).count)):,})")
+            ax.set_xlabel("confidence (mean top probability of the bin)")
+            ax.legend(loc="lower right")
+        panels[0].set_ylabel("accuracy (share of rows predicted right)")
 
 
 @dataclass
@@ -402,38 +346,23 @@ class ReviewPolicyDisplay(Display):
         """
         return cls(policy).plot(ax)
 
-    def plot(self, ax: Axes | None = None) -> ReviewPolicyDisplay:
-        """Draw the policy.
+    def _measure(self) -> tuple[int, float, float]:
+        return 1, 7.2, 4.6
 
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            Draw on it; new axes otherwise.
-
-        Returns
-        -------
-        ReviewPolicyDisplay
-            The display itself; ``figure_`` and ``ax_`` are what it was drawn on.
-        """
-        with draw_panels(ax, (7.2, 4.6)) as (panel,):
-            for number, (rule, curve) in enumerate(zip(self.policy.rules, self.policy.curves, strict=True)):
-                _draw_rule(panel, rule, curve, (BLUE, ORANGE, GREY, RED)[number % 4])
-            risk = self.policy.risk
-            panel.axhline(risk, color=RED, linewidth=1.0, linestyle="--", label=f"risk {risk:.1%}")
-            panel.set_xlabel(f"share of confident predictions reviewed (highest {self.policy.by} first)")
-            panel.set_ylabel("brittle rate among the rest")
-            panel.set_title(f"Review policy: {self.policy.state}")
-            panel.set_xlim(0.0, 1.0)
-            panel.set_ylim(0.0, min(1.0, 4.0 * max(risk, *(c.brittle_rate[-1] for c in self.policy.curves))))
-            panel.legend(loc="upper center")
-        self.ax_, self.figure_ = panel, panel.figure
-        return self
-
-
-def _draw_rule(ax: Axes, rule: ReviewRule, curve: ReviewCurve, colour: str) -> None:
-    name = "observed" if rule.segment is None else f"observed, {rule.segment}"
-    ax.plot(curve.review_share, curve.brittle_rate, color=colour, label=name)
-    ax.plot(curve.review_share, curve.bound, color=colour, linestyle=":", label=name.replace("observed", "upper bound"))
-    if rule.bound is not None:
-        label = f"policy: review {rule.review_share:.0%}"
-        ax.plot([rule.review_share], [rule.bound], marker="o", color=colour, linestyle="none", label=label)
+    def _draw(self, panels: Sequence[Axes]) -> None:
+        (ax,), policy = panels, self.policy
+        for number, (rule, curve) in enumerate(zip(policy.rules, policy.curves, strict=True)):
+            colour = (BLUE, ORANGE, GREY, RED)[number % 4]
+            segment = "" if rule.segment is None else f", {rule.segment}"
+            ax.plot(curve.review_share, curve.brittle_rate, color=colour, label=f"observed{segment}")
+            ax.plot(curve.review_share, curve.bound, color=colour, linestyle=":", label=f"upper bound{segment}")
+            if rule.bound is not None:
+                label = f"policy: review {rule.review_share:.0%}"
+                ax.plot([rule.review_share], [rule.bound], marker="o", color=colour, linestyle="none", label=label)
+        ax.axhline(policy.risk, color=RED, linewidth=1.0, linestyle="--", label=f"risk {policy.risk:.1%}")
+        ax.set_xlabel(f"share of confident predictions reviewed (highest {policy.by} first)")
+        ax.set_ylabel("brittle rate among the rest")
+        ax.set_title(f"Review policy: {policy.state}")
+        ax.set_xlim(0.0, 1.0)
+        ax.set_ylim(0.0, min(1.0, 4.0 * max(policy.risk, *(curve.brittle_rate[-1] for curve in policy.curves))))
+        ax.legend(loc="upper center")

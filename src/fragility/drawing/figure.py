@@ -6,17 +6,14 @@ Matplotlib is imported when something is drawn, and its global style is left as 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from fragility.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from matplotlib.axes import Axes
 
 # Okabe and Ito's palette: told apart by people with any common form of colour blindness, and in grey print.
@@ -40,25 +37,51 @@ STYLE: Any = {  # matplotlib types the keys of its settings one by one
 }
 
 
-@contextmanager
-def draw_panels(ax: Axes | Sequence[Axes] | None, size: tuple[float, float], count: int = 1) -> Iterator[list[Axes]]:
-    """Set our style for a `with` block and yield `count` panels side by side.
+@dataclass
+class Display:
+    """Base of the displays: it draws one, or a row of panels, and keeps what was drawn on."""
 
-    They are new ones if `ax` is None, else those given, or ones in the place of the one given.
-    """
-    import matplotlib
-    import matplotlib.pyplot as plt
+    ax_: Any = field(default=None, init=False, repr=False)
+    figure_: Any = field(default=None, init=False, repr=False)
 
-    with matplotlib.rc_context(STYLE):
-        if ax is None:
-            figure = plt.figure(figsize=size, layout="constrained")
-            yield list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
-        elif isinstance(ax, (Sequence, np.ndarray)):
-            if len(ax) != count:
-                raise DataError(f"{count} axes were expected, one for each panel, got {len(ax)}")
-            yield list(ax)
-        else:
-            yield [ax] if count == 1 else _split_axes(ax, count)
+    def plot(self, ax: Axes | Sequence[Axes] | None = None) -> Self:
+        """Draw it, in our style.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes or one per panel, optional
+            Draw on these, or several panels in the place of one; new axes otherwise.
+
+        Returns
+        -------
+        Display
+            The display itself; ``figure_`` and ``ax_`` are what it was drawn on.
+        """
+        import matplotlib
+        import matplotlib.pyplot as plt
+
+        count, width, height = self._measure()
+        with matplotlib.rc_context(STYLE):
+            if ax is None:
+                figure = plt.figure(figsize=(width, height), layout="constrained")
+                panels = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+            elif isinstance(ax, (Sequence, np.ndarray)):
+                if len(ax) != count:
+                    raise DataError(f"{count} axes were expected, one for each panel, got {len(ax)}")
+                panels = list(ax)
+            else:
+                panels = [ax] if count == 1 else _split_axes(ax, count)
+            self._draw(panels)
+        self.ax_ = panels[0] if count == 1 else np.array(panels, dtype=object)
+        self.figure_ = panels[0].figure
+        return self
+
+    def _measure(self) -> tuple[int, float, float]:
+        """Return the number of panels, and the width and height of a new figure in inches."""
+        raise NotImplementedError
+
+    def _draw(self, panels: Sequence[Axes]) -> None:
+        raise NotImplementedError
 
 
 def _split_axes(ax: Axes, count: int) -> list[Axes]:
@@ -72,14 +95,6 @@ def _split_axes(ax: Axes, count: int) -> list[Axes]:
     grid = GridSpecFromSubplotSpec(1, count, subplot_spec=place)
     first = ax.figure.add_subplot(grid[0, 0])
     return [first, *(ax.figure.add_subplot(grid[0, i], sharey=first) for i in range(1, count))]
-
-
-@dataclass
-class Display:
-    """Base of the displays: what was drawn on."""
-
-    ax_: Any = field(default=None, init=False, repr=False)
-    figure_: Any = field(default=None, init=False, repr=False)
 
 
 @dataclass
@@ -114,26 +129,15 @@ class ReliabilityDisplay(Display):
     rows: int
     condition: str
 
-    def plot(self, ax: Axes | None = None) -> ReliabilityDisplay:
-        """Draw one bar per group.
+    def _measure(self) -> tuple[int, float, float]:
+        return 1, 7.2, 1.4 + 0.32 * len(self.groups)
 
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            Draw on these; new axes otherwise.
-
-        Returns
-        -------
-        ReliabilityDisplay
-            Itself, with ``ax_`` and ``figure_`` set.
-        """
-        with draw_panels(ax, (7.2, 1.4 + 0.32 * len(self.groups))) as (panel,):
-            panel.barh(range(len(self.groups)), self.decisions_kept, color=BLUE, height=0.7)
-            panel.set_yticks(range(len(self.groups)), self.groups)
-            panel.invert_yaxis()
-            panel.grid(visible=False, axis="y")
-            panel.grid(visible=True, axis="x")
-            panel.set_xlabel("decisions kept if it never failed")
-            panel.set_title(f"{self.lost:.1f} of {self.rows} decisions expected to be lost\n{self.condition}")
-        self.ax_, self.figure_ = panel, panel.figure
-        return self
+    def _draw(self, panels: Sequence[Axes]) -> None:
+        (ax,) = panels
+        ax.barh(range(len(self.groups)), self.decisions_kept, color=BLUE, height=0.7)
+        ax.set_yticks(range(len(self.groups)), self.groups)
+        ax.invert_yaxis()
+        ax.grid(visible=False, axis="y")
+        ax.grid(visible=True, axis="x")
+        ax.set_xlabel("decisions kept if it never failed")
+        ax.set_title(f"{self.lost:.1f} of {self.rows} decisions expected to be lost\n{self.condition}")
