@@ -6,7 +6,7 @@ import pytest
 from small_audits import declared_model, small_audit, whole_numbers
 
 import fragility as fg
-from fragility.certificates.changes import changes_between
+from fragility.certificates.comparison import compare_audits
 from fragility.comparability import differences_between, differences_in_stress, list_differences
 from fragility.models.decision import Decision
 from fragility.protocol import Group
@@ -93,11 +93,11 @@ def test_what_decides_flips_comes_first_in_words():
 def test_a_change_of_protocol_is_not_told_as_the_model_s_merit():
     """One model under two baselines: nothing "no longer flips early"."""
     same_model = [small_audit(200, baseline=baseline) for baseline in ("mean", [5.0, -5.0, 5.0, 5.0, 5.0, 5.0])]
-    told = changes_between(*same_model, 0.5).to_text()
+    told = compare_audits(*same_model, 0.5).to_text()
     assert "no longer" not in told
     assert "baseline (mean against explicit)" in told and "do not compare the models" in told
     assert "under the first protocol only" in told
     both = [set(certs.table.column("id").to_pylist()) for certs in same_model]
     assert both[0] == both[1] and "200 rows in common" in told
-    again = changes_between(same_model[0], small_audit(200, baseline="mean"), 0.5)
+    again = compare_audits(same_model[0], small_audit(200, baseline="mean"), 0.5)
     assert again.comparable and "no longer flip early: 0" in again.to_text()

@@ -27,7 +27,6 @@ from fragility.auditing.pipeline import audit
 from fragility.bundled import load_credit_g
 from fragility.canonical import digest_bytes
 from fragility.certificates import (
-    CONFIDENT,
     AuditSummary,
     Certificate,
     Certificates,
@@ -111,7 +110,7 @@ def run_demo(folder: Path) -> Demo:
         model=model,
         reliability=reliability,
     )
-    fragile = list(certs.most_fragile(SHOWN, min_confidence=CONFIDENT))
+    fragile = list(certs.most_fragile(SHOWN))
     made = Demo(folder, certs, certs.summary(labels=labels), fragile, reliability, report)
     contents = {
         "model.skops": skops_bytes(model),

@@ -28,7 +28,7 @@ Predicted classes and flips never use smoothed probabilities.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -38,9 +38,20 @@ from fragility.arrays import Booleans, Floats, Integers
 Reading = Literal["support", "current", "support_unbounded"]
 
 CLIP = 1e-12  # smallest probability a score sees
+CONFIDENT = 0.9  # a prediction is confident from this probability on, unless a caller says otherwise
 EARLY = 2  # a prediction flips early if losing so many groups, strongest first, flips it
 EPSILON = 1e-8  # keeps normalisers and 1 / lambda* finite
 READINGS: tuple[Reading, ...] = ("support", "current", "support_unbounded")
+
+
+def flips_within(groups: int, flip_budget: Any, depth: int) -> Any:
+    """Return whether a prediction flips when so many groups are lost; a k* of depth + 1 means that it never flips."""
+    return flip_budget <= min(groups, depth)
+
+
+def flips_early(flip_budget: Any, depth: int) -> Any:
+    """Return whether a prediction flips within two groups."""
+    return flips_within(EARLY, flip_budget, depth)
 
 
 def clipped_probabilities(p: npt.ArrayLike) -> Floats:

@@ -19,18 +19,17 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.canonical import is_missing
-from fragility.certificates import CONFIDENT
+from fragility.certificates import Audit
 from fragility.errors import Advice, DataError
 from fragility.evidence.fields import kind_of
 from fragility.evidence.replacements import value_text
 from fragility.evidence.rows import read_rows
 from fragility.ids import IdSpan, id_keys, say_other_rows
 from fragility.intervals import Share, share_of
-from fragility.scores import EARLY
+from fragility.scores import CONFIDENT, flips_early
 
 BY = Advice("by", "--by")
 
@@ -55,21 +54,6 @@ class RowValues(Protocol):
 
     def values(self, names: Sequence[str], rows: int) -> Iterator[tuple[list[Any], pd.DataFrame]]:
         """Return the ids of the next rows and these columns of theirs."""
-        ...
-
-
-class Audited(Protocol):
-    """Certificates in memory, or an audit folder read part by part."""
-
-    @property
-    def protocol(self) -> Any:
-        """The protocol."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Return the table's next rows."""
         ...
 
 
@@ -311,7 +295,7 @@ def _without_empty(column: str, names: Sequence[str], codes: Integers) -> Coded:
 class _Lockstep:
     """Whether the ids of an audit come in the order of the rows given, compared as both are read."""
 
-    def __init__(self, audit: Audited) -> None:
+    def __init__(self, audit: Audit) -> None:
         self.batches = audit.batches(["id"])
         self.waiting: list[Any] = []
         self.same = True
@@ -331,7 +315,7 @@ class _Lockstep:
         return self.same and not self.waiting and next((b for b in self.batches if b.num_rows), None) is None
 
 
-def segment_rows(source: RowValues, by: Sequence[By], audits: Sequence[Audited]) -> list[list[Coded]]:
+def segment_rows(source: RowValues, by: Sequence[By], audits: Sequence[Audit]) -> list[list[Coded]]:
     """Return for each audit the segments of its rows, in its own order; segments are the same for all audits."""
     columns, names = [_Column(one) for one in by], [one.column for one in by]
     steps = [_Lockstep(audit) for audit in audits]
@@ -350,7 +334,7 @@ def segment_rows(source: RowValues, by: Sequence[By], audits: Sequence[Audited])
     return [_in_order(coded, places_of(audit, np.concatenate(keys), given)) for audit in audits]
 
 
-def places_of(audit: Audited, keys: npt.NDArray[np.bytes_], given: IdSpan) -> Integers:
+def places_of(audit: Audit, keys: npt.NDArray[np.bytes_], given: IdSpan) -> Integers:
     """Return where the row of each certificate stands among rows with these id keys."""
     order = np.argsort(keys, kind="stable")
     known, found = keys[order], []
@@ -478,7 +462,7 @@ class SegmentTally:
     def _numbers(self, place: int, code: int) -> SegmentNumbers:
         budgets = self.budgets[place, code]
         rows = int(budgets.sum())
-        early = int(budgets[1 : min(EARLY, self.depth) + 1].sum())
+        early = int(budgets[flips_early(np.arange(len(budgets)), self.depth)].sum())
         middle = int(np.searchsorted(np.cumsum(budgets), np.ceil(rows / 2)))
         return SegmentNumbers(
             rows=rows,
@@ -492,7 +476,7 @@ COUNTED = ("confidence", "flip_budget", "flipped", "exposure")
 
 
 def share_by(
-    certificates: Audited, rows: Any, by: ByColumn, *, ids: Any = None, min_confidence: float = CONFIDENT
+    certificates: Audit, rows: Any, by: ByColumn, *, ids: Any = None, min_confidence: float = CONFIDENT
 ) -> SegmentShares:
     """Say how many predictions of each segment flip early.
 

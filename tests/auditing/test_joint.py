@@ -16,7 +16,7 @@ from pipelines import Case, fitted
 
 import fragility as fg
 from fragility.auditing import files as stream_module
-from fragility.certificates.changes import changes_between
+from fragility.certificates.comparison import compare_audits
 from fragility.certificates.folder import write_folder
 from fragility.certificates.parts import cut
 from fragility.cli import tables
@@ -118,7 +118,7 @@ def test_a_stored_audit_tells_the_block_as_its_certificates_do(trees, tmp_path) 
     plain = audit_files(trees.model, source, declared(trees), tmp_path / "plain")
     with pytest.raises(CertificateError, match="have no failure_probability: audit with rates"):
         plain.most_fragile(by="failure_probability")
-    assert not len(changes_between(plain, stored, 0.9).began)
+    assert not len(compare_audits(plain, stored, 0.9).began)
 
 
 def test_an_interrupted_block_goes_on_to_the_same_bytes_and_to_no_others(trees, tmp_path, monkeypatch) -> None:

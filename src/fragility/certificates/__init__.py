@@ -1,8 +1,8 @@
 """Certificates: the claims of an audit, their digests, their table, and the folder they are written to."""
 
+from fragility.certificates.audit import RANKED_BY, Audit
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import EXTENTS, MEASURED, PER_STEP, Claims, Extent, contradictions, derived_claims
-from fragility.certificates.collection import RANKED_BY, Certificates
 from fragility.certificates.dependence import (
     COMPARED_CLAIMS,
     COMPARED_ROWS,
@@ -57,18 +57,18 @@ from fragility.certificates.manifest import (
     identical,
     manifest_text,
 )
+from fragility.certificates.memory import Certificates
 from fragility.certificates.parts import PART_ROWS, encoded_part, part_name
 from fragility.certificates.searched import RANKED, join_block, most_exposed
 from fragility.certificates.stored import StoredAudit, open_audit
-from fragility.certificates.summary import CONFIDENT, AuditSummary
 from fragility.certificates.table import claims_of, schema_of, table_of
+from fragility.certificates.tally import AuditSummary, Tally
 
 __all__ = [
     "BEAM_WIDTH",
     "CLAIM",
     "COMPARED_CLAIMS",
     "COMPARED_ROWS",
-    "CONFIDENT",
     "EXTENTS",
     "FORMAT",
     "LEAST_DRAWS",
@@ -82,6 +82,7 @@ __all__ = [
     "RANKED_BY",
     "SEARCH_STATES",
     "WORK_FOLDER",
+    "Audit",
     "AuditSummary",
     "AuditedModel",
     "AuditedRows",
@@ -96,6 +97,7 @@ __all__ = [
     "LatticeDeclaration",
     "Manifest",
     "StoredAudit",
+    "Tally",
     "Tolerance",
     "check_classes",
     "check_comparison",

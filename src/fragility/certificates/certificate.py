@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from fragility.certificates.claims import PER_STEP
+from fragility.certificates.lattice import LatticeDeclaration
 from fragility.drawing.curve import MarginCurve, draw_curve_svg, draw_curve_text
 from fragility.drawing.svg import draw_table, escape, put_side_by_side
+from fragility.errors import CertificateError
 from fragility.models import ClassLabel
+from fragility.protocol import Protocol
 from fragility.text import escape_controls
 from fragility.wording import (
     describe_curve,
@@ -17,6 +22,13 @@ from fragility.wording import (
     describe_smallest,
     describe_threshold,
 )
+
+PLAIN_FIELDS = (
+    *("id", "predicted", "confidence", "margin", "flip_budget", "flipped", "rcma", "fds"),
+    *("exposure", "independent_loss", "common_loss", "digest"),
+)
+BLOCK_FIELDS = ("smallest_state", "smallest_size", "smallest_count", "lattice_digest")
+FAILURE_FIELDS = ("failure_probability", "failure_low", "failure_high", "failure_exact", "expected_margin")
 
 
 @dataclass(frozen=True)
@@ -129,6 +141,41 @@ class Certificate:
     expected_margin: float | None = None
     failure_condition: str | None = None
     lattice_digest: str | None = None
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], protocol: Protocol, declared: LatticeDeclaration | None) -> Certificate:
+        """Return the certificate in a row of the table.
+
+        Parameters
+        ----------
+        row : mapping of str to value
+            The values by the names of their columns.
+        protocol : Protocol
+            The protocol it was made under.
+        declared : LatticeDeclaration, optional
+            Of the lattice block, where there is one.
+
+        Returns
+        -------
+        Certificate
+            To read.
+        """
+        if row["flipped"] is not (0 < (row["flip_budget"] or 0) <= protocol.depth):
+            raise CertificateError(f"flipped and flip_budget of row {row['id']!r} contradict each other")
+        steps: dict[str, Any] = {name: tuple(row.get(name, ())) for name in PER_STEP}  # none in a summary
+        by_group = {name: dict(zip(protocol.group_names, steps[name], strict=False)) for name in PER_STEP[-2:]}
+        block: dict[str, Any] = {}
+        if declared is not None:
+            names = BLOCK_FIELDS + FAILURE_FIELDS if declared.has_failures else BLOCK_FIELDS
+            block = {name: row[name] for name in names} | {"smallest_set": tuple(row["smallest_set"])}
+            block["failure_condition"] = declared.condition(protocol) if declared.has_failures else None
+        return cls(
+            **{name: row[name] for name in PLAIN_FIELDS},
+            thresholds={operator: row[f"lambda_{operator}"] for operator in protocol.operators},
+            path=tuple(row["path"]),
+            **{**steps, **by_group},
+            **block,
+        )
 
     @property
     def failing_groups(self) -> tuple[str, ...]:

@@ -20,12 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import Floats, Integers
-from fragility.certificates.summary import CONFIDENT
 from fragility.certificates.table import ID_TYPES, _floats, _id_array, _whole
 from fragility.errors import CertificateError
 from fragility.ids import id_keys
 from fragility.protocol import Protocol
-from fragility.scores import EARLY
+from fragility.scores import CONFIDENT, flips_early, flips_within
 from fragility.text import align_columns
 from fragility.wording import describe_dependence
 
@@ -137,7 +136,7 @@ class BaselineComparison:
         order = np.argsort(-self.exposures(baseline), kind="stable")[:SHOWN_EXPOSED]
         return BaselineFigures(
             baseline=baseline,
-            flip_within_one=int((budgets <= min(1, self.depth)).sum()),
+            flip_within_one=int(flips_within(1, budgets, self.depth).sum()),
             flip_within_two=int(self._early(baseline).sum()),
             never_flip=int((budgets > self.depth).sum()),
             median_flip_budget=float(np.median(budgets)),
@@ -145,7 +144,7 @@ class BaselineComparison:
         )
 
     def _early(self, baseline: str) -> Any:
-        return self.flip_budgets(baseline) <= min(EARLY, self.depth)
+        return flips_early(self.flip_budgets(baseline), self.depth)
 
     @cached_property
     def ids(self) -> tuple[Hashable, ...]:

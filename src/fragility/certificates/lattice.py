@@ -23,7 +23,7 @@ from fragility.arrays import Booleans, Floats, Integers
 from fragility.canonical import canonical_bytes
 from fragility.certificates.claims import Claims
 from fragility.certificates.digests import FORMAT, PROBABILITY_UNIT, _bytes_of, _counted, _id_bytes, digest_text
-from fragility.certificates.table import _floats, _indices, _list_of, _nullable, _whole
+from fragility.certificates.table import _floats, _list_of, _nullable, _whole, indices_of
 from fragility.errors import CertificateError
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
@@ -198,7 +198,7 @@ def lattice_claims_of(table: pa.Table, declaration: LatticeDeclaration, protocol
         failures["expected_margin"] = _nullable(table, "expected_margin", np.nan)
     return LatticeClaims(
         ids=tuple(_whole(table, "id").to_pylist()),
-        smallest_state=_indices(_whole(table, "smallest_state"), declaration.states(), "smallest_state"),
+        smallest_state=indices_of(_whole(table, "smallest_state"), declaration.states(), "smallest_state"),
         smallest_size=_integers(table, "smallest_size"),
         smallest_set=_sets(table, protocol.group_names),
         smallest_count=_integers(table, "smallest_count"),
@@ -220,7 +220,7 @@ def _sets(table: pa.Table, names: Sequence[str]) -> Booleans:
     members = column.flatten()
     if members.null_count:
         raise CertificateError("column 'smallest_set' of the certificate table holds nulls")
-    group = _indices(members, names, "smallest_set")
+    group = indices_of(members, names, "smallest_set")
     row = np.repeat(np.arange(len(column)), pc.list_value_length(column).to_numpy(zero_copy_only=False))
     if ((np.diff(group) <= 0) & (np.diff(row) == 0)).any():
         raise CertificateError("column 'smallest_set' of the certificate table does not name groups in declared order")

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from fragility.arrays import Integers
 from fragility.certificates.lattice import LatticeDeclaration, lattice_columns
-from fragility.certificates.summary import CONFIDENT
 from fragility.certificates.table import ID_TYPES
 from fragility.errors import CertificateError
+from fragility.scores import CONFIDENT
 from fragility.wording import NOT_SEARCHED
 
 RANKED = ("confidence", "exposure", "digest")  # columns by which rows are chosen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
@@ -13,11 +13,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from fragility.certificates.certificate import Certificate
-from fragility.certificates.claims import Extent
-from fragility.certificates.collection import Certificates, as_int, check_ranked_by
+from fragility.certificates.audit import Audit
 from fragility.certificates.dependence import BaselineComparison
 from fragility.certificates.folder import (
     content_of,
@@ -27,15 +24,14 @@ from fragility.certificates.folder import (
     read_searched,
 )
 from fragility.certificates.lattice import LatticeDeclaration, lattice_columns
+from fragility.certificates.memory import Certificates
 from fragility.certificates.parts import decoded_part, rows_of_part
 from fragility.certificates.searched import join_block
-from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
-from fragility.certificates.table import check_schema
 from fragility.errors import CertificateError
-from fragility.models import ClassLabel
+from fragility.scores import CONFIDENT
 
 
-class StoredAudit:
+class StoredAudit(Audit):
     """The certificates of a folder, read part by part; :func:`open_audit` makes one.
 
     Nothing is kept but the manifest and the protocol, so it can be larger than memory. Every part is compared with its
@@ -70,29 +66,8 @@ class StoredAudit:
         self.manifest = replace(self._saved, files=None)
         self.part_names = tuple(self._saved.files_of("certificates"))
 
-    @property
-    def classes(self) -> tuple[ClassLabel, ...]:
-        """The model's classes, in its order."""
-        return self.manifest.model.classes
-
-    @property
-    def engine(self) -> str:
-        """Name of the engine that traced the rows."""
-        return self.manifest.engine.name
-
-    @property
-    def extent(self) -> Extent:
-        """``full``, or ``summary`` where the lists with one entry a step, severity or group are left out."""
-        return self.manifest.claims
-
-    @property
-    def lattice_declaration(self) -> LatticeDeclaration | None:
-        """What the lattice block was searched with; None without a block."""
-        return self.manifest.lattice
-
     @cached_property
     def baselines(self) -> BaselineComparison | None:
-        """The same confident rows under every baseline that the model admits; None where they were not compared."""
         try:
             return read_comparison(self.folder, self._saved, self.protocol)
         except FileNotFoundError as error:
@@ -100,7 +75,6 @@ class StoredAudit:
 
     @property
     def searched_ids(self) -> list[Hashable]:
-        """Ids of the rows whose smallest failing set was searched; the most exposed first where only some were."""
         declared = self.lattice_declaration
         if declared is None:
             return []
@@ -114,40 +88,9 @@ class StoredAudit:
         return f"{len(self)} certificates of {self.manifest.model.kind} in {self.folder}"
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Return the table part by part, in order.
-
-        Parameters
-        ----------
-        columns : sequence of str, optional
-            Only these columns, in this order; all by default.
-
-        Returns
-        -------
-        iterator of pyarrow.Table
-            The next part.
-        """
         return (self.part(place, columns) for place in range(len(self.part_names)))
 
     def part(self, place: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return one part of the table.
-
-        Parameters
-        ----------
-        place : int
-            Which one, from 0.
-        columns : sequence of str, optional
-            Only these columns, in this order; all by default.
-
-        Returns
-        -------
-        pyarrow.Table
-            The rows of that part.
-
-        Raises
-        ------
-        CertificateError
-            The part is missing, unreadable, or not the one the manifest names.
-        """
         name = self.part_names[place]
         beside = self._block_beside(columns)
         stored = columns
@@ -162,7 +105,7 @@ class StoredAudit:
             table = join_block(table, *beside[1])
         if columns is not None:
             return table.select(list(columns))
-        check_schema(table, self.protocol, self.classes, lattice_columns(self.lattice_declaration), extent=self.extent)
+        self.check_table(table)
         return table
 
     def _block_beside(
@@ -191,68 +134,27 @@ class StoredAudit:
 
     @cached_property
     def part_starts(self) -> tuple[int, ...]:
-        """Where each part begins among all rows, and at the end how many rows there are."""
-        return tuple(accumulate(map(self._rows_of, self.part_names), initial=0))
-
-    def _rows_of(self, name: str) -> int:
         try:
-            return rows_of_part(self.folder / name)
+            return tuple(accumulate((rows_of_part(self.folder / name) for name in self.part_names), initial=0))
         except FileNotFoundError as error:
-            raise self._lost(name) from error
+            raise self._lost(Path(error.filename).name) from error
 
-    def take(self, positions: Sequence[int]) -> Certificates:
-        """Return the certificates at these positions, in memory.
-
-        Parameters
-        ----------
-        positions : sequence of int
-            Positions counted from 0.
-
-        Returns
-        -------
-        Certificates
-            The selection, in the order asked for; its manifest says how many rows were audited.
-        """
+    def take(self, positions: Any) -> Certificates:
         wanted = np.asarray(positions, dtype=np.int64)
         if len(wanted) and not (wanted.min() >= 0 and wanted.max() < len(self)):
             raise IndexError(f"positions must lie within the {len(self)} certificates, got {positions!r:.80}")
         places = np.array([bisect_right(self.part_starts, int(i)) - 1 for i in wanted], dtype=np.int64)
-        found = [self.part(0).slice(0, 0)]
-        for place in np.unique(places):
-            found.append(self.part(int(place)).take(pa.array(wanted[places == place] - self.part_starts[place])))
+        found = [
+            self.part(int(place)).take(pa.array(wanted[places == place] - self.part_starts[place]))
+            for place in np.unique(places)
+        ] or [self.part(0).slice(0, 0)]
         in_parts = np.argsort(places, kind="stable")
         table = pa.concat_tables(found).combine_chunks().take(pa.array(np.argsort(in_parts, kind="stable")))
-        return self._certificates(table).take(range(len(table)))
+        chosen = Certificates(table, self.protocol, self.manifest, self.protocol_signature)
+        return chosen.take(range(len(table)))  # a manifest of its own
 
-    def _certificates(self, table: pa.Table) -> Certificates:
-        return Certificates(table, self.protocol, self.manifest, self.protocol_signature)
-
-    def by_id(self, own_id: Hashable) -> Certificate:
-        """Return the certificate of the row with this id (a number may be given as text).
-
-        Parameters
-        ----------
-        own_id : int or str
-            The row's id.
-
-        Returns
-        -------
-        Certificate
-            The one certificate of that row.
-
-        Raises
-        ------
-        CertificateError
-            No row has this id.
-        """
-        first: list[Any] = []
-        for place, batch in enumerate(self.batches(["id"])):
-            ids = batch.column("id")
-            first = first or ids.slice(0, 3).to_pylist()
-            position = _position_of(own_id, ids)
-            if position >= 0:
-                return self._certificates(self.part(place))[position]
-        raise CertificateError(f"no certificate for row {own_id!r}; ids run like {first}")
+    def most_fragile(self, n: int = 20, min_confidence: float = CONFIDENT, by: str = "exposure") -> Certificates:
+        return self.take(self._rank(n, min_confidence, by))
 
     def of_rows(self, ids: Sequence[Hashable]) -> Certificates:
         """Return the certificates of these rows, as far as there are any, in memory.
@@ -268,65 +170,8 @@ class StoredAudit:
             Those found, in the order of the folder.
         """
         wanted = {str(own_id) for own_id in ids}
-        found, start = [], 0
-        for batch in self.batches(["id"]):
-            found += [start + i for i, own in enumerate(batch.column("id").to_pylist()) if str(own) in wanted]
-            start += len(batch)
-        return self.take(found)
-
-    def most_fragile(self, n: int = 20, min_confidence: float = 0.9, by: str = "exposure") -> Certificates:
-        """Return the confident predictions with the largest score, most fragile first.
-
-        Parameters
-        ----------
-        n : int, default=20
-            How many at most.
-        min_confidence : float, default=0.9
-            Where confident begins.
-        by : str, default="exposure"
-            The score, as in :meth:`Certificates.most_fragile`.
-
-        Returns
-        -------
-        Certificates
-            At most ``n`` certificates, in memory.
-        """
-        check_ranked_by(by, self.protocol, self.lattice_declaration)
-        start, positions, scores = 0, np.empty(0, dtype=np.int64), np.empty(0)
-        for batch in self.batches(["confidence", by]):
-            chosen = np.flatnonzero(batch.column("confidence").to_numpy() >= min_confidence)
-            positions = np.concatenate([positions, start + chosen])
-            scores = np.concatenate([scores, batch.column(by).to_numpy()[chosen]])
-            best = np.argsort(-scores, kind="stable")[:n]
-            positions, scores = positions[best], scores[best]
-            start += len(batch)
-        return self.take(positions.tolist())
-
-    def summary(self, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None) -> AuditSummary:
-        """Return means and shares over all certificates.
-
-        Parameters
-        ----------
-        min_confidence : float, default=0.9
-            Where confident begins.
-        labels : mapping of id to class, optional
-            True classes by row id, for accuracy.
-
-        Returns
-        -------
-        AuditSummary
-            The figures that ``fragility compare`` prints.
-        """
-        return summarise(self, min_confidence=min_confidence, labels=labels)
-
-
-def _position_of(own_id: Hashable, ids: pa.ChunkedArray) -> int:
-    """Return where an id stands among others; -1 if nowhere."""
-    whole = pa.types.is_integer(ids.type)
-    wanted = as_int(own_id) if whole else str(own_id)
-    if whole and not (isinstance(wanted, int) and -(2**63) <= wanted < 2**63):
-        return -1
-    return int(pc.index(ids, pa.scalar(wanted, type=ids.type)).as_py())
+        own = (own_id for batch in self.batches(["id"]) for own_id in batch.column("id").to_pylist())
+        return self.take([position for position, own_id in enumerate(own) if str(own_id) in wanted])
 
 
 def open_audit(folder: str | os.PathLike[str]) -> StoredAudit:

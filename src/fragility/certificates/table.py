@@ -134,7 +134,7 @@ def claims_of(
     thresholds = [_nullable(table, f"lambda_{operator}", np.inf) for operator in protocol.operators]
     return Claims(
         ids=tuple(_whole(table, "id").to_pylist()),
-        predicted=_indices(_whole(table, "predicted"), classes, "predicted"),
+        predicted=indices_of(_whole(table, "predicted"), classes, "predicted"),
         confidence=_floats(table, "confidence"),
         margin=_floats(table, "margin"),
         flip_budget=np.asarray(_whole(table, "flip_budget").to_numpy(), dtype=np.int64),
@@ -145,7 +145,7 @@ def claims_of(
         independent_loss=_floats(table, "independent_loss"),
         common_loss=_nullable(table, "common_loss", np.nan),
         thresholds=np.stack(thresholds, axis=1) if thresholds else np.empty((n, 0)),
-        path=_indices(_flat(table, "path", n, k), protocol.group_names, "path").reshape(n, k),
+        path=indices_of(_flat(table, "path", n, k), protocol.group_names, "path").reshape(n, k),
         **(_per_step(table, protocol, classes) if extent == "full" else _no_steps(n)),
     )
 
@@ -155,7 +155,7 @@ def _per_step(table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel]
     predicted = _flat(table, "path_predicted", n, k + 1)
     return {
         "path_margin": _float_lists(table, "path_margin", n, k + 1),
-        "path_predicted": _indices(predicted, classes, "path_predicted").reshape(n, k + 1),
+        "path_predicted": indices_of(predicted, classes, "path_predicted").reshape(n, k + 1),
         "path_collapse": _float_lists(table, "path_collapse", n, k + 1),
         "fade_margin": _padded(table, "fade_margin", n, 0 if protocol.fading is None else len(protocol.severities)),
         "one_step_drop": _float_lists(table, "one_step_drop", n, g),
@@ -259,7 +259,7 @@ def _float_lists(table: pa.Table, name: str, n: int, width: int) -> Floats:
     return _finite(_flat(table, name, n, width).to_numpy(zero_copy_only=False), name).reshape(n, width)
 
 
-def _indices(values: pa.Array, known: Sequence[Any], name: str) -> Integers:
+def indices_of(values: pa.Array, known: Sequence[Any], name: str) -> Integers:
     position = {label: i for i, label in enumerate(known)}
     encoded = values.dictionary_encode()
     try:

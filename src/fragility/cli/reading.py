@@ -25,7 +25,7 @@ from fragility.text import escape_controls
 
 if TYPE_CHECKING:
     from fragility.certificates import AuditSummary
-    from fragility.certificates.changes import AuditChanges
+    from fragility.certificates.comparison import AuditChanges
     from fragility.protocol import Protocol
     from fragility.report.summary import PairedAudits
     from fragility.segments import SegmentShares
@@ -174,8 +174,8 @@ def compare(
     """
     import pandas as pd
 
-    from fragility.certificates.changes import changes_between
-    from fragility.report.comparison import paired_audits
+    from fragility.certificates.comparison import compare_audits
+    from fragility.report.gathering import paired_audits
     from fragility.segments import read_by, segment_rows
 
     if changes is not None:
@@ -191,7 +191,7 @@ def compare(
     audits = [fg.open_audit(directory) for directory in directories]
     truth = read_labels(labels, target, id_column, form)
     summaries = [certs.summary(min_confidence=min_confidence, labels=truth) for certs in audits]
-    found = [changes_between(audits[0], certs, min_confidence) for certs in audits[1:]]
+    found = [compare_audits(audits[0], certs, min_confidence) for certs in audits[1:]]
     for directory, change in zip(directories[1:], found, strict=True):
         _print_protocols(directories[0], directory, change)
     out().print(_comparison(directories, [certs.manifest.model.kind for certs in audits], summaries))

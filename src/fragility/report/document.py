@@ -12,22 +12,22 @@ from typing import Any
 
 import pyarrow as pa
 
+from fragility.certificates import Audit
 from fragility.errors import DataError
 from fragility.files import write_text
 from fragility.reliability import FailureProbability
 from fragility.report.gathering import Asked, Settings, summarise
-from fragility.report.pieces import Audit
 from fragility.report.rendering import MARKER, render_fragment, render_html, render_markdown
 from fragility.report.rows import GivenRows
 from fragility.report.summary import Byline, ReportSummary
 from fragility.saving import checked_suffix
+from fragility.scores import CONFIDENT
 from fragility.segments import ByColumn
 from fragility.stress import BrittleLabels
 from fragility.text import replace_controls
 
 REPORT_FILE = "report.html"
 SUFFIXES = (".html", ".md", ".json")
-CONFIDENT = 0.9
 RISK = 0.02
 
 

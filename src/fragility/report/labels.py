@@ -18,8 +18,8 @@ from fragility.ids import IdSpan, check_same_rows, say_unlabelled
 from fragility.intervals import Share, difference_of, share_of
 from fragility.policy import STARTS, LabelledRows, fit_rule
 from fragility.protocol import Protocol
-from fragility.report.pieces import Piece
 from fragility.report.summary import Accuracy, ReviewView
+from fragility.report.tally import Piece
 from fragility.saving import without_nan
 from fragility.stress import BrittleLabels
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fragility.auditing.auditor import input_row_digests
+from fragility.certificates import Audit
 from fragility.errors import DataError
 from fragility.evidence.replacements import (
     SAMPLE,
@@ -26,7 +27,6 @@ from fragility.evidence.rows import read_rows
 from fragility.ids import GIVE_AUDITED, SeenIds, id_keys
 from fragility.merkle import packed_root
 from fragility.models import Model
-from fragility.report.pieces import Audit
 from fragility.report.summary import Case, FieldValue
 from fragility.segments import PART_ROWS, RowValues, TableRows
 

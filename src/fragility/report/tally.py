@@ -7,17 +7,20 @@ read from histograms: of n values the ceil(q n)-th smallest, at the histogram's 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats, Integers
+from fragility.certificates import Audit, LatticeDeclaration
+from fragility.certificates.table import indices_of
 from fragility.intervals import share_of
 from fragility.protocol import Protocol
-from fragility.report.pieces import Piece
 from fragility.report.summary import (
     WAYS,
     ClassCurve,
@@ -31,7 +34,7 @@ from fragility.report.summary import (
     Quartiles,
     SetNumbers,
 )
-from fragility.scores import EARLY, EPSILON
+from fragility.scores import EARLY, EPSILON, flips_within
 from fragility.wording import MINIMUM, NOT_SEARCHED
 
 HALF = 0.5
@@ -181,7 +184,7 @@ class SetTally:
 
     def _flips(self, budgets: Counts, removals: int) -> int:
         """Return how many flip within so many removals; the last entry counts those that never flip."""
-        return int(budgets[1 : min(removals, self.protocol.depth) + 1].sum())
+        return int(budgets[flips_within(removals, np.arange(len(budgets)), self.protocol.depth)].sum())
 
     def _mean(self, total: int) -> float:
         return total / WHOLE / self.rows if self.rows else float("nan")
@@ -292,3 +295,110 @@ def _quartiles(counts: Counts, steps: int) -> Quartiles:
 
 def _curve(counts: Counts) -> tuple[Quartiles, ...]:
     return tuple(_quartiles(step, COLLAPSE_STEPS) for step in counts)
+
+
+PIECE_ROWS = 1 << 16
+PLAIN = (
+    *("id", "predicted", "confidence", "margin", "flip_budget", "flipped"),
+    *("rcma", "fds", "exposure", "independent_loss", "common_loss", "path"),
+)
+SEARCHED = ("smallest_state", "smallest_size", "smallest_set", "smallest_count")
+FAILURES = ("failure_probability", "failure_low", "failure_high", "failure_exact")
+DETAILS = ("path_margin", "path_predicted", "path_collapse", "one_step_drop")
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Some rows of an audit: n rows, K depth, P operators, G groups. Classes and groups are indices."""
+
+    table: pa.Table
+    start: int  # position of the first row
+    predicted: Integers  # (n,)
+    confidence: Floats  # (n,)
+    margin: Floats  # (n,)
+    flip_budget: Integers  # (n,)
+    flipped: Booleans  # (n,)
+    losses: Floats  # (n, 3) targeted, independent, common; NaN where the protocol does not fade everything
+    exposure: Floats  # (n,)
+    thresholds: Floats  # (n, P) NaN where no severity flips
+    path: Integers  # (n, K)
+    collapse: Floats | None  # (n, K+1)
+    drops: Floats | None  # (n, G)
+
+    def __len__(self) -> int:
+        return len(self.exposure)
+
+
+def is_detailed(audit: Audit) -> bool:
+    """Whether the audit holds every step of every path, not only what follows from them."""
+    return bool(audit.manifest.claims == "full")
+
+
+def columns_of(audit: Audit) -> list[str]:
+    """Return the columns the report reads."""
+    thresholds = [f"lambda_{operator}" for operator in audit.protocol.operators]
+    return [*PLAIN, *thresholds, *(DETAILS if is_detailed(audit) else ()), *_lattice_columns(audit)]
+
+
+def _lattice_columns(audit: Audit) -> tuple[str, ...]:
+    declared = audit.manifest.lattice
+    if declared is None:
+        return ()
+    return SEARCHED if failure_condition(declared) is None else SEARCHED + FAILURES
+
+
+def failure_condition(declared: LatticeDeclaration | None) -> str | None:
+    """Return how a lattice block takes evidence to fail, in words; None where it declares no failures."""
+    if declared is None:
+        return None
+    rates, events = declared.rates, declared.events
+    if rates:
+        same = len(set(rates.values())) == 1
+        each = f"{next(iter(rates.values())):.2g}"
+        return f"if each group fails on its own with probability {each}" if same else "at the declared rates of failure"
+    return "under the recorded outages" if events else None
+
+
+def pieces_of(audit: Audit, columns: Sequence[str]) -> Iterator[Piece]:
+    """Return the audit's rows, a bounded number at a time."""
+    start = 0
+    for batch in audit.batches(columns):
+        for begin in range(0, batch.num_rows, PIECE_ROWS):
+            table = batch.slice(begin, PIECE_ROWS).combine_chunks()
+            yield _piece(table, start, audit)
+            start += table.num_rows
+
+
+def _piece(table: pa.Table, start: int, audit: Audit) -> Piece:
+    protocol, n = audit.protocol, table.num_rows
+    ways = [_numbers(table, name) for name in ("rcma", "independent_loss", "common_loss")]
+    thresholds = [_numbers(table, f"lambda_{operator}") for operator in protocol.operators]
+    detailed = "path_collapse" in table.column_names
+    return Piece(
+        table=table,
+        start=start,
+        predicted=indices_of(table.column("predicted").combine_chunks(), audit.classes, "predicted"),
+        confidence=_numbers(table, "confidence"),
+        margin=_numbers(table, "margin"),
+        flip_budget=np.asarray(table.column("flip_budget").to_numpy(), dtype=np.int64),
+        flipped=np.asarray(table.column("flipped").to_numpy(), dtype=bool),
+        losses=np.stack(ways, axis=1),
+        exposure=_numbers(table, "exposure"),
+        thresholds=np.stack(thresholds, axis=1) if thresholds else np.empty((n, 0)),
+        path=indices_of(_items(table, "path"), protocol.group_names, "path").reshape(n, protocol.depth),
+        collapse=_lists(table, "path_collapse", protocol.depth + 1) if detailed else None,
+        drops=_lists(table, "one_step_drop", len(protocol.groups)) if detailed else None,
+    )
+
+
+def _numbers(table: pa.Table, name: str) -> Floats:
+    return np.asarray(table.column(name).to_numpy(), dtype=np.float64)
+
+
+def _items(table: pa.Table, name: str) -> pa.Array:
+    column = table.column(name).combine_chunks()
+    return column.flatten() if table.num_rows else column.values
+
+
+def _lists(table: pa.Table, name: str, width: int) -> Floats:
+    return np.asarray(_items(table, name).to_numpy(zero_copy_only=False), dtype=np.float64).reshape(-1, width)

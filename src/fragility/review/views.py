@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
-from fragility.certificates import CONFIDENT
 from fragility.errors import FragilityError
+from fragility.scores import CONFIDENT
 from fragility.text import CONTROL
 
 RANKINGS = ("exposure", "fds")

@@ -10,20 +10,17 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from typing import Protocol as Interface
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fragility.canonical import digest_of
 from fragility.certificates import (
-    Certificates,
+    Audit,
     Claims,
-    Manifest,
-    StoredAudit,
     check_classes,
     claims_of,
     context_digest,
@@ -52,20 +49,11 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 MOST_SIBLINGS = 64
 
 
-class Readable(Interface):
-    """What a proof is made from: an audit in memory, or one that is read piece by piece."""
-
-    manifest: Manifest
-    protocol: Protocol
-
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]: ...
-
-
 # --- making ---------------------------------------------------------------------------------------------------
 
 
 def prove(
-    audit: str | os.PathLike[str] | Certificates | StoredAudit,
+    audit: str | os.PathLike[str] | Audit,
     row: Hashable,
     out: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
@@ -106,7 +94,7 @@ def prove(
     >>> fg.check_proof(proof, root=certs.manifest.root_digest).verdict
     'proved: the certificate of row 17 belongs to the audit with this root'
     """
-    source: Readable = audit if not isinstance(audit, (str, os.PathLike)) else open_audit(audit)
+    source = audit if isinstance(audit, Audit) else open_audit(audit)
     own, digests = _own_digest(source, row)
     leaves = sorted(digests)
     position = leaves.index(own)
@@ -127,7 +115,7 @@ def prove(
     return proof
 
 
-def _own_digest(source: Readable, row: Hashable) -> tuple[bytes, list[bytes]]:
+def _own_digest(source: Audit, row: Hashable) -> tuple[bytes, list[bytes]]:
     """Return the row's digest, and the digests of all rows."""
     wanted, own, digests = str(row), None, []
     examples: list[Any] = []
@@ -142,7 +130,7 @@ def _own_digest(source: Readable, row: Hashable) -> tuple[bytes, list[bytes]]:
     return digest_from_text(own), digests
 
 
-def _claims_with(source: Readable, digest: str) -> dict[str, Any]:
+def _claims_with(source: Audit, digest: str) -> dict[str, Any]:
     """Return the claims of the row with this digest, by the names of their columns."""
     for batch in source.batches():
         chosen = batch.filter(pc.equal(batch.column("digest"), digest))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from fragility.canonical import DIGEST_PREFIX, digest_bytes
-from fragility.certificates import CONFIDENT, MANIFEST_FILE, Certificates, StoredAudit, manifest_bytes
+from fragility.certificates import MANIFEST_FILE, Audit, manifest_bytes
 from fragility.envelopes import CERTIFICATES_PREDICATE, PROTOCOL_PREDICATE, Statement
 from fragility.errors import CertificateError
 from fragility.files import JSON_LIMIT, read_bounded
@@ -22,7 +18,7 @@ FINGERPRINT = "fragilityFingerprint"  # not sha256: that would be read as the di
 MEANS = ("confidence", "flip_budget", "rcma", "fds", "exposure")
 
 
-def audit_statement(folder: Path, certificates: Certificates | StoredAudit) -> Statement:
+def audit_statement(folder: Path, certificates: Audit) -> Statement:
     """Return the statement of an audit folder: model and manifest by digest, and what the audit found."""
     manifest = certificates.manifest
     subjects = {
@@ -41,33 +37,22 @@ def audit_statement(folder: Path, certificates: Certificates | StoredAudit) -> S
     return Statement(subjects, CERTIFICATES_PREDICATE, predicate)
 
 
-def verdict_summary(certificates: Certificates | StoredAudit) -> dict[str, Any]:
+def verdict_summary(audit: Audit) -> dict[str, Any]:
     """Return what an audit found, in counts and in means of exact sums: the same for every order of the rows."""
-    counts = np.zeros(4, dtype=np.int64)
-    for batch in certificates.batches(["confidence", "flipped", "flip_budget"]):
-        counts += _counts(batch)
-    confident, after_one, within_two, never = map(int, counts)
-    return {
-        "min_confidence": CONFIDENT,
-        "confident": confident,
-        "confident_flip_after_one": after_one,
-        "confident_flip_within_two": within_two,
-        "never_flip": never,
-        **{f"mean_{name}": _mean(certificates, name) for name in MEANS},
+    tally = audit.tally()
+    rows = tally.count("rows")
+    sums = {
+        name: math.fsum(value for batch in audit.batches([name]) for value in batch.column(0).to_pylist())
+        for name in MEANS
     }
-
-
-def _counts(batch: pa.Table) -> np.ndarray[Any, Any]:
-    confidence, flipped, budget = (batch.column(i).to_numpy() for i in range(3))
-    confident, flipped = confidence >= CONFIDENT, flipped.astype(bool)
-    cases = (confident, confident & flipped & (budget <= 1), confident & flipped & (budget <= 2), ~flipped)
-    return np.array([np.count_nonzero(case) for case in cases], dtype=np.int64)
-
-
-def _mean(certificates: Certificates | StoredAudit, name: str) -> float | None:
-    pieces = (batch.column(0).to_pylist() for batch in certificates.batches([name]))
-    rows = len(certificates)
-    return math.fsum(itertools.chain.from_iterable(pieces)) / rows if rows else None
+    return {
+        "min_confidence": tally.min_confidence,
+        "confident": tally.count("confident"),
+        "confident_flip_after_one": tally.count("after_one"),
+        "confident_flip_within_two": tally.count("early"),
+        "never_flip": tally.count("never_flips"),
+        **{f"mean_{name}": total / rows if rows else None for name, total in sums.items()},
+    }
 
 
 def protocol_statement(path: Path) -> Statement:

@@ -25,8 +25,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
-from typing import Protocol as Kind
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,12 +41,11 @@ from fragility.certificates import (
     PART_ROWS,
     PER_STEP,
     RANKED,
-    Certificates,
+    Audit,
     Claims,
     LatticeClaims,
     LatticeDeclaration,
     Manifest,
-    StoredAudit,
     Tolerance,
     check_comparison,
     check_declaration,
@@ -219,7 +217,7 @@ def told_checks(checks: Sequence[Check]) -> list[str]:
 
 
 def verify(
-    audit: str | os.PathLike[str] | Certificates | StoredAudit,
+    audit: str | os.PathLike[str] | Audit,
     model: Any,
     X: Any,
     *,
@@ -305,7 +303,7 @@ def verify(
     return Verification(tuple(checks), **counts, rows_unsearched=found.unsearched)
 
 
-def check_integrity(audit: str | os.PathLike[str] | Certificates | StoredAudit) -> tuple[Check, ...]:
+def check_integrity(audit: str | os.PathLike[str] | Audit) -> tuple[Check, ...]:
     """Return the checks that need neither model nor rows: format, digests and protocol."""
     loaded, first = _load(audit)
     return (first,) if loaded is None else (first, _check_digests(loaded), _check_protocol(loaded))
@@ -319,8 +317,6 @@ def _wrapped(model: Any) -> Model:
 
 
 # --- format -------------------------------------------------------------------------------------------------
-
-Audit: TypeAlias = Certificates | StoredAudit
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,7 +355,7 @@ class _Loaded:
 
 def _load(audit: str | os.PathLike[str] | Audit) -> tuple[_Loaded | None, Check]:
     """Return the certificates and the outcome of the format check."""
-    opened = isinstance(audit, (Certificates, StoredAudit))
+    opened = isinstance(audit, Audit)
     if not opened and not Path(audit).is_dir():  # type: ignore[arg-type]
         raise VerificationError(f"{audit} is not a folder; give the folder an audit was saved to")
     try:
@@ -612,12 +608,6 @@ def _say_other_rows(loaded: _Loaded, found: _Recomputed) -> tuple[str, Advice]:
 
 
 # --- recomputation ------------------------------------------------------------------------------------------
-
-
-class RowsInParts(Kind):
-    """Rows to be read part by part, such as those of files; each part has a ``frame`` and ``ids``."""
-
-    def parts(self, rows: int) -> Iterator[Any]: ...
 
 
 class _Given:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +20,9 @@ import pyarrow as pa
 
 from fragility.arrays import Floats
 from fragility.canonical import combine_digests, digest_bytes
+from fragility.certificates.audit import Audit
 from fragility.certificates.certificate import Certificate
-from fragility.certificates.claims import PER_STEP, Claims, Extent
+from fragility.certificates.claims import PER_STEP, Claims
 from fragility.certificates.dependence import COMPARED_CLAIMS, BaselineComparison, check_comparison
 from fragility.certificates.digests import context_digest, digest_from_text, row_digests
 from fragility.certificates.folder import read_folder, read_protocol_signature, write_folder
@@ -36,23 +37,19 @@ from fragility.certificates.lattice import (
 from fragility.certificates.manifest import ComparedBaselines, Manifest
 from fragility.certificates.parts import PART_ROWS, cut
 from fragility.certificates.searched import join_block, most_exposed, split_block
-from fragility.certificates.summary import CONFIDENT, AuditSummary, summarise
-from fragility.certificates.table import check_schema, claims_of, table_of
+from fragility.certificates.table import claims_of, table_of
 from fragility.drawing.curve import draw_curve_svg
 from fragility.drawing.svg import draw_table, escape, put_side_by_side
-from fragility.errors import Advice, CertificateError
+from fragility.errors import CertificateError
 from fragility.libraries import say_lacking
-from fragility.models import ClassLabel
 from fragility.protocol import Protocol
+from fragility.scores import CONFIDENT
 from fragility.wording import describe_curve
 
 SHOWN_ROWS = 10
-RANKED_BY = ("exposure", "fds", "rcma", "independent_loss", "common_loss", "failure_probability")
-BLOCK_FIELDS = ("smallest_state", "smallest_size", "smallest_count")
-FAILURE_FIELDS = ("failure_probability", "failure_low", "failure_high", "failure_exact", "expected_margin")
 
 
-class Certificates:
+class Certificates(Audit):
     """The certificates of one audit: a sequence of :class:`Certificate`, and a table.
 
     ``certs[0]`` is one certificate, ``certs[0:5]`` are certificates of their own. :func:`audit` makes them, ``load``
@@ -89,7 +86,11 @@ class Certificates:
         self.protocol = protocol
         self.manifest = manifest
         self.protocol_signature = protocol_signature
-        self.baselines = baselines
+        self._baselines = baselines
+
+    @property
+    def baselines(self) -> BaselineComparison | None:
+        return self._baselines
 
     @classmethod
     def build(cls, claims: Claims, protocol: Protocol, manifest: Manifest) -> Certificates:
@@ -167,30 +168,11 @@ class Certificates:
         manifest = replace(self.manifest, baselines=ComparedBaselines(**comparison.section()))
         return Certificates(self.table, self.protocol, manifest, self.protocol_signature, comparison)
 
-    @property
-    def classes(self) -> tuple[ClassLabel, ...]:
-        """The model's classes, in its order."""
-        return self.manifest.model.classes
-
-    @property
-    def engine(self) -> str:
-        """Name of the engine that traced the rows."""
-        return self.manifest.engine.name
-
-    @property
-    def extent(self) -> Extent:
-        """``full``, or ``summary`` where the lists with one entry a step, severity or group are left out."""
-        return self.manifest.claims
-
     @cached_property
     def claims(self) -> Claims:
         """The claims as arrays."""
-        return claims_of(self.table, self.protocol, self.classes, self._block_columns, extent=self.extent)
-
-    @property
-    def lattice_declaration(self) -> LatticeDeclaration | None:
-        """What the lattice block was searched with; None without a block."""
-        return self.manifest.lattice
+        block = lattice_columns(self.lattice_declaration)
+        return claims_of(self.table, self.protocol, self.classes, block, extent=self.extent)
 
     @cached_property
     def lattice(self) -> LatticeClaims | None:
@@ -200,16 +182,11 @@ class Certificates:
 
     @property
     def searched_ids(self) -> list[Hashable]:
-        """Ids of the rows whose smallest failing set was searched; the most exposed first where only some were."""
         declared = self.lattice_declaration
         if declared is None:
             return []
         searched = split_block(self.table, declared)[1] if declared.is_partial else self.table
         return list(searched.column("id").to_pylist())
-
-    @property
-    def _block_columns(self) -> list[tuple[str, pa.DataType]]:
-        return lattice_columns(self.lattice_declaration)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -223,92 +200,13 @@ class Certificates:
     def __getitem__(self, position: int | slice) -> Certificate | Certificates:
         if isinstance(position, slice):
             return self.take(range(len(self))[position])
-        return self._certificate(_position(position, len(self)))
+        return self.certificate(_position(position, len(self)))
 
-    def _certificate(self, position: int) -> Certificate:
-        row: dict[str, Any] = self.table.slice(position, 1).to_pylist()[0]
-        names = self.protocol.group_names
-        if row["flipped"] is not (0 < (row["flip_budget"] or 0) <= self.protocol.depth):
-            raise CertificateError(f"flipped and flip_budget of row {row['id']!r} contradict each other")
-        steps: dict[str, Any] = {name: row.get(name, ()) for name in PER_STEP}  # none in a summary
-        return Certificate(
-            **{name: row[name] for name in ("id", "predicted", "confidence", "margin", "flip_budget", "flipped")},
-            rcma=row["rcma"],
-            fds=row["fds"],
-            **{name: row[name] for name in ("exposure", "independent_loss", "common_loss")},
-            thresholds={operator: row[f"lambda_{operator}"] for operator in self.protocol.operators},
-            path=tuple(row["path"]),
-            path_margin=tuple(steps["path_margin"]),
-            path_predicted=tuple(steps["path_predicted"]),
-            path_collapse=tuple(steps["path_collapse"]),
-            fade_margin=tuple(steps["fade_margin"]),
-            one_step_drop=dict(zip(names, steps["one_step_drop"], strict=False)),
-            one_step_confidence_drop=dict(zip(names, steps["one_step_confidence_drop"], strict=False)),
-            digest=row["digest"],
-            **self._block_fields(row),
-        )
-
-    def _block_fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        declared = self.lattice_declaration
-        if declared is None:
-            return {}
-        block = {name: row[name] for name in (*BLOCK_FIELDS, "lattice_digest")}
-        if declared.has_failures:
-            block |= {name: row[name] for name in FAILURE_FIELDS}
-            block["failure_condition"] = declared.condition(self.protocol)
-        return {**block, "smallest_set": tuple(row["smallest_set"])}
+    def most_fragile(self, n: int = 20, min_confidence: float = CONFIDENT, by: str = "exposure") -> Certificates:
+        return self.take(self._rank(n, min_confidence, by))
 
     def __iter__(self) -> Iterator[Certificate]:
         return (self[i] for i in range(len(self)))
-
-    def by_id(self, own_id: Hashable) -> Certificate:
-        """Return the certificate of the row with this id (a number may be given as text).
-
-        Parameters
-        ----------
-        own_id : int or str
-            The row's id.
-
-        Returns
-        -------
-        Certificate
-            The one certificate of that row.
-
-        Raises
-        ------
-        CertificateError
-            No row has this id.
-        """
-        for candidate in (own_id, as_int(own_id), str(own_id)):
-            if candidate in self._positions:
-                return self[self._positions[candidate]]
-        raise CertificateError(f"no certificate for row {own_id!r}; ids run like {list(self._positions)[:3]}")
-
-    @cached_property
-    def _positions(self) -> dict[Hashable, int]:
-        return {own_id: i for i, own_id in enumerate(self.table.column("id").to_pylist())}
-
-    def most_fragile(self, n: int = 20, min_confidence: float = 0.9, by: str = "exposure") -> Certificates:
-        """Return the confident predictions with the largest score, most fragile first.
-
-        Parameters
-        ----------
-        n : int, default=20
-            How many at most.
-        min_confidence : float, default=0.9
-            Where confident begins.
-        by : str, default="exposure"
-            The score: ``exposure``, ``fds`` (the paper's), ``rcma``, ``independent_loss``, ``common_loss``, or
-            ``failure_probability`` where the audit was given rates.
-
-        Returns
-        -------
-        Certificates
-            At most ``n`` certificates; fewer where fewer predictions are confident.
-        """
-        score = self.score(by)
-        chosen = np.flatnonzero(self.table.column("confidence").to_numpy() >= min_confidence)
-        return self.take(chosen[np.argsort(-score[chosen], kind="stable")][:n])
 
     def score(self, by: str) -> Floats:
         """Return one of the scores that rank predictions, large where a prediction is fragile.
@@ -323,25 +221,10 @@ class Certificates:
         array of shape (n,)
             One value a prediction.
         """
-        check_ranked_by(by, self.protocol, self.lattice_declaration)
+        self.check_ranked_by(by)
         return np.asarray(self.table.column(by).to_numpy(), dtype=np.float64)
 
     def take(self, positions: Sequence[int] | npt.NDArray[Any]) -> Certificates:
-        """Return the certificates at these positions (or where a mask is true), as certificates of their own.
-
-        The manifest goes on to say how many rows were audited, so :func:`verify` tells a selection from the whole. A
-        comparison of baselines is of the whole audit, and is left out.
-
-        Parameters
-        ----------
-        positions : sequence of int or array of bool
-            Positions counted from 0, or a mask over all certificates.
-
-        Returns
-        -------
-        Certificates
-            The selection, in the order asked for.
-        """
         table = self.table.take(pa.array(_positions(positions, len(self)), type=pa.int64()))
         root = combine_digests(digest_from_text(text) for text in table.column("digest").to_pylist())
         derived: dict[str, Any] = {"rows": len(table), "root_digest": root, "baselines": None}
@@ -373,40 +256,13 @@ class Certificates:
         return Certificates(self.table, self.protocol, manifest, envelope, self.baselines)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Return the table piece by piece, in order, for what must not depend on how many rows there are.
-
-        Parameters
-        ----------
-        columns : sequence of str, optional
-            Only these columns, in this order; all by default.
-
-        Returns
-        -------
-        iterator of pyarrow.Table
-            The next rows.
-        """
-        return cut(self.table if columns is None else self.table.select(list(columns)))
+        return (self.part(place, columns) for place in range(len(self.part_starts) - 1))
 
     @property
     def part_starts(self) -> tuple[int, ...]:
-        """Where each piece of :meth:`batches` begins, and at the end how many certificates there are."""
         return (*range(0, max(len(self), 1), PART_ROWS), len(self))
 
     def part(self, place: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return one piece of :meth:`batches`.
-
-        Parameters
-        ----------
-        place : int
-            Which one, from 0.
-        columns : sequence of str, optional
-            Only these columns, in this order; all by default.
-
-        Returns
-        -------
-        pyarrow.Table
-            Its rows.
-        """
         table = self.table if columns is None else self.table.select(list(columns))
         return table.slice(place * PART_ROWS, PART_ROWS)
 
@@ -446,23 +302,6 @@ class Certificates:
 
     def _public_table(self) -> pa.Table:
         return self.table.drop_columns(list(PER_STEP[-1:])) if self.extent == "full" else self.table
-
-    def summary(self, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None) -> AuditSummary:
-        """Return means and shares over all certificates.
-
-        Parameters
-        ----------
-        min_confidence : float, default=0.9
-            Where confident begins.
-        labels : mapping of id to class, optional
-            True classes by row id, for accuracy.
-
-        Returns
-        -------
-        AuditSummary
-            The figures that ``fragility compare`` prints.
-        """
-        return summarise(self, min_confidence=min_confidence, labels=labels)
 
     def __repr__(self) -> str:
         opening = f"{len(self)} certificates of {self.manifest.model.kind}"
@@ -509,7 +348,7 @@ class Certificates:
             The folder holds other files and no audit, or cannot be written.
         """
         Manifest.from_dict(self.manifest.to_dict())  # by the rules that it is read by
-        check_schema(self.table, self.protocol, self.classes, self._block_columns, extent=self.extent)
+        self.check_table(self.table)
         table, beside, declared = self.table, dict[str, pa.Table](), self.lattice_declaration
         if declared is not None and declared.is_partial:
             table, beside["searched"] = split_block(table, declared)
@@ -543,20 +382,8 @@ class Certificates:
         found = read_folder(Path(folder))
         manifest = replace(found.manifest, files=None)
         loaded = cls(found.table, found.protocol, manifest, found.protocol_signature, found.baselines)
-        check_schema(loaded.table, loaded.protocol, loaded.classes, loaded._block_columns, extent=loaded.extent)
+        loaded.check_table(loaded.table)
         return loaded
-
-
-def check_ranked_by(by: str, protocol: Protocol, declared: LatticeDeclaration | None) -> None:
-    """Refuse a score that does not rank predictions, or that these certificates do not have."""
-    if by not in RANKED_BY:
-        raise CertificateError(f"predictions are ranked by one of {', '.join(RANKED_BY)}; got {by!r}")
-    if by == "failure_probability" and (declared is None or not declared.has_failures):
-        raise CertificateError(
-            "these certificates have no failure_probability: audit with ", Advice("rates=...", "--rates"), " to have it"
-        )
-    if by == "common_loss" and protocol.fading is None:
-        raise CertificateError("these certificates have no common_loss: their protocol lacks attenuate_all")
 
 
 def _shown(cert: Certificate) -> tuple[object, ...]:
@@ -597,10 +424,3 @@ def _positions(chosen: Sequence[int] | npt.NDArray[Any], n: int) -> list[int]:
     if values.shape != (n,):
         raise IndexError(f"a mask over the {n} certificates has {n} entries, got shape {values.shape}")
     return list(np.flatnonzero(values).tolist())
-
-
-def as_int(value: Hashable) -> Hashable:
-    try:
-        return int(str(value))
-    except ValueError:
-        return value

@@ -9,14 +9,13 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from fragility.certificates.collection import Certificates
-from fragility.certificates.stored import StoredAudit
+from fragility.certificates.audit import Audit
 from fragility.comparability import SettingDifference, differences_between, list_differences
-from fragility.scores import EARLY
+from fragility.scores import flips_early, flips_within
 from fragility.text import escape_controls
 
 IDS_SHOWN = 10
-COMPARED = ("id", "predicted", "confidence", "flip_budget", "flipped")
+COMPARED = ("id", "predicted", "confidence", "exposure", "flip_budget")
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,20 +92,26 @@ def _some(rows: pd.DataFrame) -> str:
     return f"{len(rows)} (rows {shown}{', ...' if len(rows) > IDS_SHOWN else ''})"
 
 
-def changes_between(
-    before: Certificates | StoredAudit, after: Certificates | StoredAudit, min_confidence: float
-) -> AuditChanges:
+def compare_audits(before: Audit, after: Audit, min_confidence: float) -> AuditChanges:
     """Return what changed on the rows that both audits cover, in the order of the first."""
-    both = _facts(before, min_confidence).merge(
-        _facts(after, min_confidence), on="id", suffixes=("_before", "_after"), how="inner"
+    first, second = (
+        rows.assign(early=rows["confident"] & rows["early"])[["predicted", "confidence", "flip_budget", "early"]]
+        for rows in (rows_by_id(audit, min_confidence) for audit in (before, after))
     )
+    both = first.add_suffix("_before").join(second.add_suffix("_after"), how="inner").reset_index()
     return AuditChanges(both, differences_between(before.protocol, after.protocol))
 
 
-def _facts(certs: Certificates | StoredAudit, min_confidence: float) -> pd.DataFrame:
-    table: pd.DataFrame = pa.concat_tables(certs.batches(COMPARED)).to_pandas()
-    flips = table["flipped"] & (table["flip_budget"] <= EARLY)
-    early = flips & (table["confidence"] >= min_confidence)
-    # Ids of one audit may be numbers and of the other the same numbers as text.
-    facts: pd.DataFrame = table.assign(id=table["id"].astype(str), early=early).drop(columns="flipped")
-    return facts
+def rows_by_id(audit: Audit, min_confidence: float) -> pd.DataFrame:
+    """Return what audits of the same rows are compared by: one row per prediction, by its id as text.
+
+    The index holds ids as text, because those of one audit may be numbers and of the other the same numbers as text.
+    """
+    table: pd.DataFrame = pa.concat_tables(audit.batches(COMPARED)).to_pandas()
+    depth = audit.protocol.depth
+    return table.assign(
+        id=table["id"].astype(str),
+        confident=table["confidence"] >= min_confidence,
+        after_one=flips_within(1, table["flip_budget"], depth),
+        early=flips_early(table["flip_budget"], depth),
+    ).set_index("id")

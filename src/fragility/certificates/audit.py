@@ -1,0 +1,297 @@
+"""Audit: what certificates in memory and those of a folder have in common.
+
+The table is handed out piece by piece. Whatever is asked of all rows is computed on the pieces, so that an audit may be
+larger than memory.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fragility.arrays import Integers
+from fragility.certificates.certificate import Certificate
+from fragility.certificates.claims import Extent
+from fragility.certificates.dependence import BaselineComparison
+from fragility.certificates.lattice import LatticeDeclaration, lattice_columns
+from fragility.certificates.manifest import Manifest
+from fragility.certificates.table import check_schema
+from fragility.certificates.tally import AuditSummary, Tally
+from fragility.errors import CertificateError
+from fragility.models import ClassLabel
+from fragility.protocol import Protocol
+from fragility.scores import CONFIDENT
+
+RANKED_BY = ("exposure", "fds", "rcma", "independent_loss", "common_loss", "failure_probability")
+
+
+class Audit(ABC):
+    """The certificates of one audit: :class:`Certificates` in memory, or a :class:`StoredAudit` in a folder.
+
+    Attributes
+    ----------
+    manifest : Manifest
+        What binds the rest: model, input, engine, versions and digests.
+    protocol : Protocol
+        The protocol the certificates were made under.
+    protocol_signature : bytes or None
+        The envelope that signed the protocol before the audit, where the manifest names one.
+    """
+
+    manifest: Manifest
+    protocol: Protocol
+    protocol_signature: bytes | None
+
+    @property
+    def classes(self) -> tuple[ClassLabel, ...]:
+        """The model's classes, in its order."""
+        return self.manifest.model.classes
+
+    @property
+    def engine(self) -> str:
+        """Name of the engine that traced the rows."""
+        return self.manifest.engine.name
+
+    @property
+    def extent(self) -> Extent:
+        """``full``, or ``summary`` without the lists that have one entry per step, severity or group."""
+        return self.manifest.claims
+
+    @property
+    def lattice_declaration(self) -> LatticeDeclaration | None:
+        """What the lattice block was searched with; None without a block."""
+        return self.manifest.lattice
+
+    @property
+    @abstractmethod
+    def baselines(self) -> BaselineComparison | None:
+        """The same confident rows under every baseline that the model admits; None where they were not compared."""
+
+    @property
+    @abstractmethod
+    def searched_ids(self) -> list[Hashable]:
+        """Ids of the rows whose smallest failing set was searched; the most exposed first where only some were."""
+
+    @property
+    @abstractmethod
+    def part_starts(self) -> tuple[int, ...]:
+        """Where each piece of :meth:`batches` begins, and at the end how many certificates there are."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def part(self, place: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return one piece of :meth:`batches`.
+
+        Parameters
+        ----------
+        place : int
+            Which one, from 0.
+        columns : sequence of str, optional
+            Only these columns, in this order; all by default.
+
+        Returns
+        -------
+        pyarrow.Table
+            Its rows.
+
+        Raises
+        ------
+        CertificateError
+            The part of a folder is missing, unreadable, or not the one the manifest names.
+        """
+
+    @abstractmethod
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Return the table piece by piece, in order; a folder's pieces are its files.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Only these columns, in this order; all by default.
+
+        Returns
+        -------
+        iterator of pyarrow.Table
+            The next rows.
+        """
+
+    @abstractmethod
+    def take(self, positions: Any) -> Audit:
+        """Return the certificates at these positions, in memory, as certificates of their own.
+
+        The manifest goes on to say how many rows were audited, so :func:`verify` tells a selection from the whole. A
+        comparison of baselines is of the whole audit, and is left out.
+
+        Parameters
+        ----------
+        positions : sequence of int or array of bool
+            Positions counted from 0; for certificates in memory also a mask over all of them.
+
+        Returns
+        -------
+        Certificates
+            The selection, in the order asked for.
+        """
+
+    def certificate(self, position: int) -> Certificate:
+        """Return the certificate at a position.
+
+        Parameters
+        ----------
+        position : int
+            Counted from 0.
+
+        Returns
+        -------
+        Certificate
+            The one there.
+        """
+        place = bisect_right(self.part_starts, position) - 1
+        row = self.part(place).slice(position - self.part_starts[place], 1).to_pylist()[0]
+        return Certificate.from_row(row, self.protocol, self.lattice_declaration)
+
+    def by_id(self, own_id: Hashable) -> Certificate:
+        """Return the certificate of the row with this id (a number may be given as text).
+
+        Parameters
+        ----------
+        own_id : int or str
+            The row's id.
+
+        Returns
+        -------
+        Certificate
+            The one certificate of that row.
+
+        Raises
+        ------
+        CertificateError
+            No row has this id.
+        """
+        start, first = 0, list[Any]()
+        for batch in self.batches(["id"]):
+            ids = batch.column("id")
+            first = first or ids.slice(0, 3).to_pylist()
+            position = _position_of(own_id, ids)
+            if position >= 0:
+                return self.certificate(start + position)
+            start += len(batch)
+        raise CertificateError(f"no certificate for row {own_id!r}; ids run like {first}")
+
+    @abstractmethod
+    def most_fragile(self, n: int = 20, min_confidence: float = CONFIDENT, by: str = "exposure") -> Audit:
+        """Return the confident predictions with the largest score, most fragile first.
+
+        Parameters
+        ----------
+        n : int, default=20
+            How many at most.
+        min_confidence : float, default=0.9
+            Where confident begins.
+        by : str, default="exposure"
+            The score: ``exposure``, ``fds`` (the paper's), ``rcma``, ``independent_loss``, ``common_loss``, or
+            ``failure_probability`` where the audit was given rates.
+
+        Returns
+        -------
+        Certificates
+            At most ``n`` certificates, in memory; fewer where fewer predictions are confident.
+        """
+
+    def _rank(self, n: int, min_confidence: float, by: str) -> Integers:
+        """Return the positions of the n confident predictions with the largest score."""
+        self.check_ranked_by(by)
+        start, positions, scores = 0, np.empty(0, dtype=np.int64), np.empty(0)
+        for batch in self.batches(["confidence", by]):
+            chosen = np.flatnonzero(batch.column("confidence").to_numpy() >= min_confidence)
+            positions = np.concatenate([positions, start + chosen])
+            scores = np.concatenate([scores, batch.column(by).to_numpy()[chosen]])
+            best = np.argsort(-scores, kind="stable")[:n]
+            positions, scores = positions[best], scores[best]
+            start += len(batch)
+        return positions
+
+    def check_ranked_by(self, by: str) -> None:
+        """Refuse a score that does not rank predictions, or that these certificates do not have.
+
+        Parameters
+        ----------
+        by : str
+            As in :meth:`most_fragile`.
+        """
+        declared = self.lattice_declaration
+        if by not in RANKED_BY:
+            raise CertificateError(f"predictions are ranked by one of {', '.join(RANKED_BY)}; got {by!r}")
+        if by == "failure_probability" and (declared is None or not declared.has_failures):
+            raise CertificateError("these certificates have no failure_probability: audit with rates=... to have it")
+        if by == "common_loss" and self.protocol.fading is None:
+            raise CertificateError("these certificates have no common_loss: their protocol lacks attenuate_all")
+
+    def check_table(self, table: pa.Table) -> None:
+        """Refuse rows whose columns are not those of the format.
+
+        Parameters
+        ----------
+        table : pyarrow.Table
+            All columns of some rows.
+        """
+        block = lattice_columns(self.lattice_declaration)
+        check_schema(table, self.protocol, self.classes, block, extent=self.extent)
+
+    def tally(self, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None) -> Tally:
+        """Count all certificates in one pass.
+
+        Parameters
+        ----------
+        min_confidence : float, default=0.9
+            Where confident begins.
+        labels : mapping of id to class, optional
+            True classes by row id, for accuracy; they must cover every row.
+
+        Returns
+        -------
+        Tally
+            The counts and sums that summaries and signed statements are made of.
+        """
+        tally = Tally(self.protocol, self.lattice_declaration, min_confidence, labels)
+        for batch in self.batches(tally.columns):
+            tally.add(batch)
+        return tally
+
+    def summary(self, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None) -> AuditSummary:
+        """Return means and shares over all certificates.
+
+        Parameters
+        ----------
+        min_confidence : float, default=0.9
+            Where confident begins.
+        labels : mapping of id to class, optional
+            True classes by row id, for accuracy.
+
+        Returns
+        -------
+        AuditSummary
+            The figures that ``fragility compare`` prints.
+        """
+        return self.tally(min_confidence=min_confidence, labels=labels).summary()
+
+
+def _position_of(own_id: Hashable, ids: pa.ChunkedArray) -> int:
+    """Return where an id stands among others; -1 if nowhere."""
+    wanted: Any = str(own_id)
+    if pa.types.is_integer(ids.type):
+        try:
+            wanted = int(wanted)
+        except ValueError:
+            return -1
+        if not -(2**63) <= wanted < 2**63:
+            return -1
+    return int(pc.index(ids, pa.scalar(wanted, type=ids.type)).as_py())
