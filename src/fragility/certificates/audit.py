@@ -23,7 +23,7 @@ from fragility.certificates.lattice import LatticeDeclaration, lattice_columns
 from fragility.certificates.manifest import Manifest
 from fragility.certificates.table import check_schema
 from fragility.certificates.tally import AuditSummary, Tally
-from fragility.errors import CertificateError
+from fragility.errors import Advice, CertificateError
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
 from fragility.scores import CONFIDENT
@@ -231,7 +231,11 @@ class Audit(ABC):
         if by not in RANKED_BY:
             raise CertificateError(f"predictions are ranked by one of {', '.join(RANKED_BY)}; got {by!r}")
         if by == "failure_probability" and (declared is None or not declared.has_failures):
-            raise CertificateError("these certificates have no failure_probability: audit with rates=... to have it")
+            raise CertificateError(
+                "these certificates have no failure_probability: audit with ",
+                Advice("rates=...", "--rates"),
+                " to have it",
+            )
         if by == "common_loss" and self.protocol.fading is None:
             raise CertificateError("these certificates have no common_loss: their protocol lacks attenuate_all")
 
