@@ -9,8 +9,7 @@ import pytest
 from command_line import COLUMNS, refuse, run
 
 from fragility.errors import DataError
-from fragility.review.history import Case
-from fragility.review.reasons import DEFAULT_REASONS, read_reasons
+from fragility.review.history import DEFAULT_REASONS, Case, read_reasons
 from fragility.review.store import Store
 
 

@@ -15,11 +15,10 @@ from starlette.testclient import TestClient
 
 import fragility as fg
 from fragility.review.app import Workbench, create_app
+from fragility.review.guards import Sessions
 from fragility.review.queries import CaseIndex
-from fragility.review.rows import given_rows
-from fragility.review.sessions import Sessions
+from fragility.review.rows import WhatIf, given_rows
 from fragility.review.store import Store
-from fragility.review.whatif import WhatIf
 
 HOST, PORT = "review-of-these-tests.localhost", 8808
 ADDRESS = f"http://{HOST}:{PORT}"

@@ -14,10 +14,10 @@ from workbench import ADDRESS, HOST, PORT, keys, reviewer, saved_audit, stranger
 
 import fragility as fg
 from fragility.errors import CertificateError
-from fragility.review.exporting import for_spreadsheets
+from fragility.review.guards import Sessions
+from fragility.review.history import for_spreadsheets
 from fragility.review.pages import STEPS, story_of
 from fragility.review.serving import open_workbench
-from fragility.review.sessions import Sessions
 
 
 def first_case(client, **words) -> str:

@@ -6,9 +6,8 @@ import socket
 import pytest
 from workbench import ADDRESS, HOST, PORT, keys, reviewer, stranger, workbench
 
-from fragility.review.guards import BODY_LIMIT, HEADERS, _token_in, _without_token
+from fragility.review.guards import BODY_LIMIT, HEADERS, Sessions, random_host, split_token
 from fragility.review.serving import LOOPBACK, PortError, listen
-from fragility.review.sessions import Sessions, random_host
 from fragility.review.views import View
 
 PAGES = ["/", "/queue", "/who", "/team", "/bulk", "/export/decisions.csv", "/static/review.css", "/nothing"]
@@ -111,7 +110,8 @@ def test_the_session_of_one_server_is_none_of_another(bench, ana):
 @pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example", "/%2F/evil.example", "///evil.example"])
 def test_the_first_address_leads_nowhere_else(path):
     scope = {"path": path.replace("%2F", "/"), "query_string": b"token=abc"}
-    assert _token_in(scope) == "abc" and re.match(r"/[^/\\]", _without_token(scope))
+    token, address = split_token(scope)
+    assert token == "abc" and re.match(r"/[^/\\]", address)
 
 
 # --- writes -------------------------------------------------------------------------------------------------

@@ -18,12 +18,11 @@ import fragility as fg
 from fragility.certificates import manifest_text
 from fragility.errors import CertificateError, DataError
 from fragility.evidence.replacements import value_text
-from fragility.review.filters import FilterError
 from fragility.review.history import case_state, undone_by
 from fragility.review.queries import CaseIndex
-from fragility.review.rows import _filterable
+from fragility.review.rows import to_filterable
 from fragility.review.store import Store
-from fragility.review.views import PAGE_ROWS, View, ViewError
+from fragility.review.views import PAGE_ROWS, FilterError, View, ViewError
 
 
 @pytest.fixture
@@ -125,7 +124,7 @@ def test_a_number_finds_what_a_page_shows_as_that_number(audited, bench):
     large = 1e6 + np.arange(len(fields)) % 7
     index = CaseIndex.open(audited.folder)
     texts = [value_text(value) for value in share]
-    index.add_fields(pa.table({"share": share, "single": _filterable(single), "large": large}))
+    index.add_fields(pa.table({"share": share, "single": to_filterable(single), "large": large}))
     for name, text, expected in (
         ("share", texts[17], [i for i, each in enumerate(texts) if each == texts[17]]),
         ("share", repr(float(share[17])), [17]),
@@ -141,9 +140,9 @@ def test_a_number_finds_what_a_page_shows_as_that_number(audited, bench):
 
 def test_values_are_offered_as_they_are_shown():
     days = pd.Series(pd.to_datetime(["2020-01-01", None, "2021-05-06 07:08"], format="ISO8601"))
-    assert _filterable(days).to_pylist() == ["2020-01-01", None, "2021-05-06 07:08"]
+    assert to_filterable(days).to_pylist() == ["2020-01-01", None, "2021-05-06 07:08"]
     mixed = pd.Series([27.0, " a", None, True], dtype=object)
-    assert _filterable(mixed).to_pylist() == ["27", " a", None, "True"]
+    assert to_filterable(mixed).to_pylist() == ["27", " a", None, "True"]
 
 
 def test_a_search_by_id_looks_at_all_predictions(bench, table):

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fragility.review.filters import FilterError, Wanted, read_numbers, read_values
-from fragility.review.views import View, ViewError, read_name, write_name
+from fragility.review.views import (
+    FilterError,
+    View,
+    ViewError,
+    Wanted,
+    read_name,
+    read_numbers,
+    read_values,
+    write_name,
+)
 
 
 def test_an_address_gives_back_its_view():

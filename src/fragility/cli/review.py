@@ -106,7 +106,7 @@ def review(
             raise DataError(f"{option} speaks of the {about} with {needed}, or leave out {option}")
     if lacking := say_lacking_workbench():
         raise MissingExtraError(lacking)
-    from fragility.review.reasons import DEFAULT_REASONS, read_reasons
+    from fragility.review.history import DEFAULT_REASONS, read_reasons
     from fragility.review.serving import Given, listen, open_workbench, serve
 
     form = csv_format(separator, encoding, decimal, data)
@@ -139,7 +139,7 @@ def export(store: StoreToRead, out_file: ExportFile, history: History = False) -
 
       fragility review export --store audit/review.sqlite --out history.parquet --history
     """
-    from fragility.review.exporting import decisions_table, for_spreadsheets
+    from fragility.review.history import decisions_table, for_spreadsheets
     from fragility.review.store import Store
     from fragility.saving import TABLE_SUFFIXES, checked_suffix, write_table
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from typing import Annotated, Any
@@ -23,27 +23,23 @@ from starlette.exceptions import HTTPException
 
 import fragility.review.pages as pages
 from fragility.errors import CertificateError, DataError, FragilityError
-from fragility.review.exporting import decisions_table, for_spreadsheets
-from fragility.review.filters import FilterError
-from fragility.review.guards import SESSION, Guards
+from fragility.review.guards import SESSION, Guards, Session, Sessions
 from fragility.review.history import (
     DECISIONS,
+    DEFAULT_REASONS,
     OPEN,
     WORDS,
     Case,
-    CaseState,
-    Entry,
     blind_pairs,
     case_state,
     cohens_kappa,
+    decisions_table,
+    for_spreadsheets,
 )
 from fragility.review.queries import CANDIDATES, CaseIndex, QueuedCase, awaited, case_key
-from fragility.review.reasons import DEFAULT_REASONS
-from fragility.review.rows import GivenRows
-from fragility.review.sessions import Session, Sessions
+from fragility.review.rows import GivenRows, WhatIf
 from fragility.review.store import ConflictError, RefusedError, Store, StoreError, reviewer_name
-from fragility.review.views import View, ViewError, read_name
-from fragility.review.whatif import WhatIf
+from fragility.review.views import FilterError, View, ViewError, read_name
 
 STATIC = {"review.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
 RECENT = 100
@@ -64,16 +60,12 @@ class Workbench:
     reasons: Mapping[str, str] = field(default_factory=lambda: DEFAULT_REASONS)
     first_page: str = "/"  # where the first address leads
 
-    @property
-    def default_budget(self) -> str:
-        return "20" if self.cases.policy is None else "policy"
 
-
-class NobodyError(FragilityError):
+class UnnamedError(FragilityError):
     """The reviewer has not said who they are."""
 
 
-class Words(dict[str, list[str]]):
+class FormFields(dict[str, list[str]]):
     """The fields of a form."""
 
     def one(self, name: str) -> str:
@@ -90,24 +82,25 @@ class Words(dict[str, list[str]]):
         return int(text)
 
 
-async def form_words(request: Request) -> Words:
+async def read_form(request: Request) -> FormFields:
     """Return the fields of a form that was sent."""
     try:
         text = (await request.body()).decode("utf-8")
-        return Words(parse_qs(text, keep_blank_values=True, max_num_fields=500, errors="strict"))
+        return FormFields(parse_qs(text, keep_blank_values=True, max_num_fields=500, errors="strict"))
     except ValueError as error:
         raise DataError("the form cannot be read") from error
 
 
-async def json_body(request: Request) -> Any:
+async def read_json_body(request: Request) -> Any:
+    """Return the JSON that was sent."""
     try:
         return json.loads(await request.body())
     except (ValueError, RecursionError) as error:
         raise DataError("JSON was expected") from error
 
 
-Form = Annotated[Words, Depends(form_words)]
-Json = Annotated[Any, Depends(json_body)]
+Form = Annotated[FormFields, Depends(read_form)]
+Json = Annotated[Any, Depends(read_json_body)]
 
 
 def create_app(bench: Workbench, sessions: Sessions) -> Guards:
@@ -117,8 +110,7 @@ def create_app(bench: Workbench, sessions: Sessions) -> Guards:
     reading: dict[str, Callable[..., Response]] = {
         "/": desk.start, "/queue": desk.queue, "/who": desk.who, "/case/{key}": desk.case,
         "/case/{key}/state": desk.case_state, "/bulk": desk.bulk, "/team": desk.team,
-        "/values": desk.values,
-        "/export/{name}": desk.export, "/static/{name}": desk.static,
+        "/values": desk.values, "/export/{name}": desk.export, "/static/{name}": desk.static,
     }  # fmt: skip
     writing: dict[str, Callable[..., Response]] = {
         "/who": desk.say_who, "/next": desk.next_case, "/case/{key}/decide": desk.decide,
@@ -129,7 +121,26 @@ def create_app(bench: Workbench, sessions: Sessions) -> Guards:
     for method, routes in (("GET", reading), ("POST", writing)):
         for path, answer in routes.items():
             app.add_api_route(path, answer, methods=[method], response_model=None)
-    _add_error_pages(app, desk)
+
+    @app.exception_handler(UnnamedError)
+    async def ask_name(request: Request, error: Exception) -> Response:
+        if request.method != "GET" or _wants_json(request):
+            return _refuse(request, desk, 403, "say who you are first, then try again")
+        query = f"?{request.url.query}" if request.url.query else ""
+        return _to("/who", next=request.url.path + query)
+
+    @app.exception_handler(FragilityError)
+    async def explain(request: Request, error: Exception) -> Response:
+        status = next(status for kind, status in STATUS if isinstance(error, kind))
+        return _refuse(request, desk, status, str(error))
+
+    @app.exception_handler(HTTPException)
+    @app.exception_handler(Exception)
+    async def give_up(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        sentence = "there is no such page" if status == 404 else "this request cannot be answered"
+        return _refuse(request, desk, status, sentence)
+
     return Guards(app, sessions)
 
 
@@ -147,11 +158,11 @@ class _Desk:
     def reviewer(self, request: Request) -> str:
         name = _session(request).reviewer
         if name is None:
-            raise NobodyError("say who you are first")
+            raise UnnamedError("say who you are first")
         return name
 
     def view(self, query: str) -> View:
-        return View.from_address(query).with_default_budget(query, self.bench.default_budget)
+        return View.from_address(query).with_default_budget(query, "20" if self.cases.policy is None else "policy")
 
     def frame(self, request: Request, title: str, view: View | None = None, tab: str = "", **more: Any) -> pages.Frame:
         written = "" if view is None else view.address(page=1)
@@ -187,10 +198,10 @@ class _Desk:
         asked = request.query_params.get("none")
         if found is not None and asked:
             left = self.cases.waiting(view, viewer)
-            told = _none_given(
+            why = _explain_none(
                 view, left, asked == "skipped", found.done.get("park", 0), self.store.claimed_by_others(viewer)
             )
-            notice = replace(notice or pages.Notice(""), also=told) if told else notice
+            notice = replace(notice or pages.Notice(""), also=why) if why else notice
         context = pages.QueuePageContext(
             frame=self.frame(request, "Queue", view, "queue", notice=notice, alert=alert),
             view=view,
@@ -232,18 +243,15 @@ class _Desk:
         if entry is None or entry.case.audit != self.cases.audit:
             return None
         if number == str(entry.seq):
-            return self._done(entry, view)
+            text, name = f"{WORDS.get(entry.action, entry.action)}.", entry.case.row_id
+            if entry.action == "undo":
+                return pages.Notice(text, name)
+            fields = {"entry": number, "view": view.address()}
+            return pages.Notice(text, name, f"/case/{case_key(entry.case)}/undo", fields)
         if bulk and bulk == entry.bulk:
             text = f"{self.store.standing_of(bulk, viewer):,} decisions saved."
             return pages.Notice(text, None, "/bulk/undo", {"bulk": bulk, "view": view.address()})
         return None
-
-    def _done(self, entry: Entry, view: View) -> pages.Notice:
-        text, name = f"{WORDS.get(entry.action, entry.action)}.", entry.case.row_id
-        if entry.action == "undo":
-            return pages.Notice(text, name)
-        fields = {"entry": str(entry.seq), "view": view.address()}
-        return pages.Notice(text, name, f"/case/{case_key(entry.case)}/undo", fields)
 
     def next_case(self, request: Request, form: Form) -> Response:
         """Give out the next case of the view; on a case that is left undecided, this passes over it."""
@@ -287,9 +295,8 @@ class _Desk:
         state = case_state(entries)
         history = pages.history_lines(entries, state, viewer)
         hidden = state.hidden_from(viewer)
-        story = pages.story_of(
-            self.cases.certificate_row(queued), queued, self.cases.protocol, self.cases.manifest
-        )  # fmt: skip
+        row = self.cases.certificate_row(queued)
+        story = pages.story_of(row, queued, self.cases.protocol, self.cases.manifest)
         before, after = self.cases.neighbours(view, viewer, queued)
         similar, similar_total = self.cases.similar(queued)
         states = self.store.states_of([other.case.digest for other in similar])
@@ -345,7 +352,9 @@ class _Desk:
         try:
             entry = self.store.write(queued.case, viewer, action, groups, note, reason, seen)
         except ConflictError as conflict:
-            alert = f"Not saved. {_told(conflict.newer)} Look again; what you decide now will stand beside it."
+            last = conflict.newer[-1]
+            wrote = f"{last.reviewer} wrote about this case meanwhile: {WORDS.get(last.action, last.action)}"
+            alert = f"Not saved. {wrote}. Look again; what you decide now will stand beside it."
             return self._case(request, viewer, view, queued, 409, alert, draft)
         except RefusedError as refused:
             return self._case(request, viewer, view, queued, 422, f"Not saved: {refused}.", draft)
@@ -353,13 +362,13 @@ class _Desk:
             return _to(f"/case/{key}", view.address(), done=entry.seq)
         return self._next(viewer, view, queued, done=entry.seq)
 
-    def _reason(self, form: Words) -> str:
+    def _reason(self, form: FormFields) -> str:
         reason = form.one("reason")
         if reason and reason not in self.bench.reasons:
             raise RefusedError(f"there is no reason {reason[:40]!r}; known are {', '.join(self.bench.reasons)}")
         return reason
 
-    def _groups(self, form: Words) -> tuple[str, ...]:
+    def _groups(self, form: FormFields) -> tuple[str, ...]:
         chosen = [read_name(name) for name in form.get("group", [])]
         unknown = [name for name in chosen if name not in self.cases.protocol.group_names]
         if unknown:
@@ -480,16 +489,24 @@ class _Desk:
         recent = self.store.latest(RECENT)
         digests = sorted({entry.case.digest for entry in recent})
         here, states = self.cases.find_all(entry.case for entry in recent), self.store.states_of(digests)
+        lines = []
+        for entry in recent:
+            queued, state = here.get(entry.case.digest), states[entry.case.digest]
+            hidden = state.hidden_from(viewer) and entry.reviewer != viewer
+            lines.append(pages.TeamLine(entry, None if queued is None else queued.key, hidden))
         tally = self.store.tally()
+        counts: dict[str, dict[str, int]] = {}
+        for reviewer, action, count in tally.standing:
+            counts.setdefault(reviewer, dict.fromkeys(DECISIONS, 0))[action] = count
         context = pages.TeamPage(
             frame=self.frame(request, "Team", view, "team"),
-            counts=_by_reviewer(tally.standing),
+            counts=tuple(sorted(counts.items())),
             pairs=len(pairs),
             agreeing=sum(a == b for a, b in pairs),
             kappa=cohens_kappa(pairs),
             waiting=tally.waiting,
             eligible=tally.eligible,
-            recent=tuple(_team_line(entry, here, states[entry.case.digest], viewer) for entry in recent),
+            recent=tuple(lines),
             bulks=tuple(self.store.bulks(BULKS, viewer)),
             store=str(self.store.path),
         )
@@ -533,21 +550,7 @@ def _session(request: Request) -> Session:
     return session
 
 
-def _team_line(entry: Entry, here: Mapping[str, QueuedCase], state: CaseState, viewer: str) -> pages.TeamLine:
-    queued = here.get(entry.case.digest)
-    hidden = state.hidden_from(viewer) and entry.reviewer != viewer
-    return pages.TeamLine(entry, None if queued is None else queued.key, hidden)
-
-
-def _by_reviewer(counts: Sequence[tuple[str, str, int]]) -> tuple[tuple[str, Mapping[str, int]], ...]:
-    """Return how many decisions of each kind stand, by reviewer."""
-    found: dict[str, dict[str, int]] = {}
-    for reviewer, action, count in counts:
-        found.setdefault(reviewer, dict.fromkeys(DECISIONS, 0))[action] = count
-    return tuple(sorted(found.items()))
-
-
-def _none_given(view: View, waiting: int, skipped: bool, parked: int, claimed: int) -> str:
+def _explain_none(view: View, waiting: int, skipped: bool, parked: int, claimed: int) -> str:
     """Return why there was no next case, of ``waiting`` in the view; empty if by now there is one."""
     others = waiting - (skipped and waiting > 0)
     if others > claimed:  # it was undone, or another reviewer left it
@@ -564,12 +567,6 @@ def _none_given(view: View, waiting: int, skipped: bool, parked: int, claimed: i
 def _fingerprint(cases: Sequence[tuple[Case, Sequence[str]]]) -> str:
     """Return a name for these cases in this order, so that what is confirmed is what was listed."""
     return hashlib.sha256("\n".join(case.digest for case, _ in cases).encode()).hexdigest()
-
-
-def _told(newer: Sequence[Entry]) -> str:
-    """Return what others wrote meanwhile."""
-    last = newer[-1]
-    return f"{last.reviewer} wrote about this case meanwhile: {WORDS.get(last.action, last.action)}."
 
 
 def _inside(path: str) -> str:
@@ -595,34 +592,11 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
 )  # fmt: skip
 
 
-def _add_error_pages(app: FastAPI, desk: _Desk) -> None:
-    async def nobody(request: Request, error: Exception) -> Response:
-        if request.method != "GET" or _wants_json(request):
-            return _refused(request, desk, 403, "say who you are first, then try again")
-        query = f"?{request.url.query}" if request.url.query else ""
-        return _to("/who", next=request.url.path + query)
-
-    async def known(request: Request, error: Exception) -> Response:
-        status = next(status for kind, status in STATUS if isinstance(error, kind))
-        return _refused(request, desk, status, str(error))
-
-    async def unanswered(request: Request, error: Exception) -> Response:
-        status = error.status_code if isinstance(error, HTTPException) else 500
-        sentence = "there is no such page" if status == 404 else "this request cannot be answered"
-        return _refused(request, desk, status, sentence)
-
-    handlers: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
-        NobodyError: nobody, FragilityError: known, HTTPException: unanswered, Exception: unanswered,
-    }  # fmt: skip
-    for kind, handler in handlers.items():
-        app.add_exception_handler(kind, handler)
-
-
 def _wants_json(request: Request) -> bool:
     return request.url.path.endswith(("/whatif", "/state", "/values"))
 
 
-def _refused(request: Request, desk: _Desk, status: int, sentence: str) -> Response:
+def _refuse(request: Request, desk: _Desk, status: int, sentence: str) -> Response:
     if _wants_json(request):
         return JSONResponse({"error": sentence}, status_code=status)
     return _page(pages.ErrorPage(desk.frame(request, "Not possible"), sentence), status)

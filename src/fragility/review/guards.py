@@ -1,4 +1,11 @@
-"""Which requests are answered at all: a chain of checks before any page, each with its reason.
+"""Who may use the workbench, and which requests are answered at all.
+
+A browser sends its cookies to every port of a host name, and any server of this machine can set cookies for the names
+it shares with us. The workbench is therefore served under a host name of its own, `review-<random>.localhost`, which
+browsers take to this machine: no other server is ever asked for under that name, so none receives or sets our cookie.
+What a cookie stands for, the reviewer's name included, is kept here and not in the browser.
+
+A chain of checks comes before any page, each with its reason:
 
     Host            the name and port that this server was given; a page elsewhere that lets its own name point here
                     (DNS rebinding) still sends its own name
@@ -13,14 +20,15 @@ show the page in a frame.
 
 from __future__ import annotations
 
+import hashlib
+import secrets
+import threading
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from html import escape
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
-
-from fragility.review.sessions import Session, Sessions
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -59,6 +67,70 @@ HEADERS = {
 }
 
 
+# --- sessions -----------------------------------------------------------------------------------------------
+
+LOOPBACK = "127.0.0.1"
+WEEK = 7 * 24 * 3600  # seconds; a session ends with the process, whatever the browser keeps
+
+
+def random_host() -> str:
+    """Return a name that browsers resolve to this machine, and that nobody else can guess."""
+    return f"review-{secrets.token_hex(10)}.localhost"
+
+
+@dataclass
+class Session:
+    """A browser that was let in."""
+
+    reviewer: str | None = None
+
+
+class Sessions:
+    """The tokens and the browsers of one server."""
+
+    def __init__(self, host: str, port: int, *, on_entry: Callable[[], None] = lambda: None) -> None:
+        self.authority = f"{host}:{port}"
+        self.cookie = f"fragility-review-{port}-{secrets.token_hex(4)}"
+        self._on_entry = on_entry
+        self._tokens: set[bytes] = set()
+        self._browsers: dict[bytes, Session] = {}
+        self._lock = threading.Lock()
+
+    def new_address(self, path: str = "/") -> str:
+        """Return an address that lets one browser in, once, and leads to a page."""
+        token = secrets.token_urlsafe(32)
+        with self._lock:
+            self._tokens.add(_hashed(token))
+        return f"http://{self.authority}{path}?token={token}"
+
+    def admit(self, token: str) -> str | None:
+        """Use up a token; return the secret for the browser's cookie, or None if the token is not valid (any more)."""
+        with self._lock:
+            if _hashed(token) not in self._tokens:
+                return None
+            self._tokens.discard(_hashed(token))
+            secret = secrets.token_urlsafe(32)
+            self._browsers[_hashed(secret)] = Session()
+        self._on_entry()
+        return secret
+
+    def find(self, secret: str) -> Session | None:
+        """Return the session of a cookie's secret."""
+        return self._browsers.get(_hashed(secret))
+
+    def set_cookie(self, secret: str) -> str:
+        """Return the header that gives a browser its cookie."""
+        return f"{self.cookie}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={WEEK}"
+
+
+def _hashed(secret: str) -> bytes:
+    # Looked up by hash, so that the time a lookup takes tells nothing about the secret.
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+# --- guards -------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Refusal:
     """Why a request is not answered."""
@@ -80,29 +152,30 @@ class Guards:
             return
         if scope["type"] != "http":
             return  # no other protocol is spoken here
-        headers = _headers(scope)
+        headers: dict[str, str] = {}
+        # A header that comes twice has all its values, which then match nothing.
+        for raw_name, raw_value in scope["headers"]:
+            name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+            headers[name] = f"{headers[name]}{'; ' if name == 'cookie' else ', '}{value}" if name in headers else value
         refusal = self.check_host(headers)
-        if refusal is None and scope["method"] == "GET" and (token := _token_in(scope)) is not None:
-            await self._enter(scope, headers, token, send)
-            return
         session = self.find_session(headers)
+        token, address = split_token(scope)
+        if refusal is None and scope["method"] == "GET" and token is not None:  # it is exchanged for a cookie
+            secret = self.sessions.admit(token)
+            if secret is None and session is None:
+                await _answer(send, 401, CLOSED)
+                return
+            extra = {"content-type": "text/html; charset=utf-8"}
+            if secret is not None and session is None:
+                extra["set-cookie"] = self.sessions.set_cookie(secret)
+            await _answer(send, 200, WELCOME.format(target=escape(address)), extra)
+            return
         refusal = refusal or (Refusal(401, CLOSED) if session is None else None)
         refusal = refusal or self.check_write(scope["method"], headers)
         if refusal is not None:
             await _answer(send, refusal.status, refusal.reason)
             return
         await self._pass_on({**scope, SESSION: session}, receive, send)
-
-    async def _enter(self, scope: Scope, headers: Mapping[str, str], token: str, send: Send) -> None:
-        """Exchange a token for a cookie, and lead to the address without the token."""
-        secret, known = self.sessions.admit(token), self.find_session(headers) is not None
-        if secret is None and not known:
-            await _answer(send, 401, CLOSED)
-            return
-        extra = {"content-type": "text/html; charset=utf-8"}
-        if secret is not None and not known:
-            extra["set-cookie"] = self.sessions.set_cookie(secret)
-        await _answer(send, 200, WELCOME.format(target=escape(_without_token(scope))), extra)
 
     # --- the checks, in order -------------------------------------------------------------------------------
 
@@ -139,11 +212,16 @@ class Guards:
     # --- passing on -----------------------------------------------------------------------------------------
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _body(receive)
-        if body is None:
-            await _answer(send, 413, f"a write holds at most {BODY_LIMIT} bytes")
-            return
-        waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        """Hand a request with its whole body, if that is small, to the application; add our headers to the answer."""
+        body, more = bytearray(), True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            if len(body) > BODY_LIMIT:
+                await _answer(send, 413, f"a write holds at most {BODY_LIMIT} bytes")
+                return
+            more = message["type"] != "http.disconnect" and message.get("more_body", False)
+        waiting: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
         async def replay() -> Message:
             return waiting.pop() if waiting else await receive()
@@ -158,18 +236,13 @@ class Guards:
         await self.app(scope, replay, guarded)
 
 
-async def _body(receive: Receive) -> bytes | None:
-    """Return the whole body, or None once it is larger than it may be."""
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return bytes(body)
-        body += message.get("body", b"")
-        if len(body) > BODY_LIMIT:
-            return None
-        if not message.get("more_body", False):
-            return bytes(body)
+def split_token(scope: Scope) -> tuple[str | None, str]:
+    """Return the token that an address holds, and the address without it, so that it does not stay there."""
+    query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    tokens = [value for name, value in query if name == "token"]
+    rest = urlencode([(name, value) for name, value in query if name != "token"])
+    path = quote("/" + scope["path"].lstrip("/\\"), safe="/-_.~")  # two slashes would lead to another machine
+    return tokens[-1] if tokens else None, f"{path}?{rest}" if rest else path
 
 
 async def _answer(send: Send, status: int, text: str, extra: Mapping[str, str] | None = None) -> None:
@@ -182,30 +255,3 @@ async def _answer(send: Send, status: int, text: str, extra: Mapping[str, str] |
         }
     )
     await send({"type": "http.response.body", "body": text.encode()})
-
-
-def _headers(scope: Scope) -> dict[str, str]:
-    """Return the headers by name; one that comes twice counts as all its values, which then match nothing."""
-    found: dict[str, str] = {}
-    for raw_name, raw_value in scope["headers"]:
-        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
-        separator = "; " if name == "cookie" else ", "
-        found[name] = f"{found[name]}{separator}{value}" if name in found else value
-    return found
-
-
-def _token_in(scope: Scope) -> str | None:
-    """Return the token that an address holds."""
-    tokens = [value for name, value in _query(scope) if name == "token"]
-    return tokens[-1] if tokens else None
-
-
-def _without_token(scope: Scope) -> str:
-    """Return the address without its token, so that it does not stay there."""
-    rest = urlencode([(name, value) for name, value in _query(scope) if name != "token"])
-    path = quote("/" + scope["path"].lstrip("/\\"), safe="/-_.~")  # two slashes would lead to another machine
-    return f"{path}?{rest}" if rest else path
-
-
-def _query(scope: Scope) -> list[tuple[str, str]]:
-    return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)

@@ -1,4 +1,4 @@
-"""What the entries about one case mean together: pure functions from entries to a state.
+"""What the entries about one case mean together, the reasons that may stand in them, and entries as a table.
 
 An entry is never changed. A reviewer's standing decision is the last of theirs that was not undone. A case is open
 while nobody's decision stands, or parked if someone put it aside; it has the decision on which all agree; or it is a
@@ -10,8 +10,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import pyarrow as pa
+
+from fragility.errors import DataError
+from fragility.files import read_bounded
 
 DECISIONS = ("accept", "escalate", "reacquire")
 WRITTEN = (*DECISIONS, "park", "comment")  # what a reviewer writes about one case
@@ -87,18 +94,15 @@ def case_state(entries: Iterable[Entry]) -> CaseState:
     valid = [entry for entry in ordered if entry.seq not in undone]
     last = {entry.reviewer: entry for entry in valid if entry.action in DECISIONS}
     standing = tuple(sorted(last.values(), key=lambda entry: entry.seq))
-    status = status_of({entry.action for entry in standing}, any(entry.action == "park" for entry in valid))
+    decisions = {entry.action for entry in standing}
+    if not decisions:
+        status = "park" if any(entry.action == "park" for entry in valid) else "open"
+    else:
+        status = decisions.pop() if len(decisions) == 1 else "conflict"
     request = next((entry for entry in reversed(valid) if entry.action == "second"), None)
     return CaseState(
         status, standing, request is not None and len(standing) == 1, None if request is None else request.reviewer
     )
-
-
-def status_of(standing: Collection[str], parked: bool) -> str:
-    """Return the status of a case with these different decisions standing."""
-    if not standing:
-        return "park" if parked else "open"
-    return next(iter(standing)) if len(standing) == 1 else "conflict"
 
 
 def may_be_blind(entries: Sequence[Entry], reviewer: str) -> bool:
@@ -157,3 +161,96 @@ def cohens_kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
 def groups_text(groups: Sequence[str]) -> str:
     """Return group names as they are stored."""
     return json.dumps(list(groups), ensure_ascii=False)
+
+
+# --- reasons ------------------------------------------------------------------------------------------------
+
+LONGEST_REASON = 80  # characters of a code
+LARGEST_FILE = 2**20
+
+DEFAULT_REASONS: Mapping[str, str] = {
+    "confirmed": "the decisive evidence was confirmed",
+    "plausible": "the rest of the record supports the prediction",
+    "immaterial": "the outcome would be the same either way",
+    "doubtful": "the decisive evidence is doubtful",
+    "outdated": "the decisive evidence is out of date",
+    "incomplete": "evidence is missing from the record",
+    "contradiction": "the record contradicts itself",
+    "waiting": "an answer is awaited",
+    "other": "see the note",
+}
+
+
+def read_reasons(path: Path) -> dict[str, str]:
+    """Return the reasons of a file, code to words, in their order.
+
+    The file is plain text in UTF-8, one reason per line, its code before the first colon:
+
+        confirmed: the decisive evidence was confirmed
+        doubtful: the decisive evidence is doubtful
+
+    Blank lines, and lines that begin with #, say nothing.
+    """
+    try:
+        text = read_bounded(path, LARGEST_FILE).decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read the reasons in {path}: {error}") from error
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        code, colon, words = (part.strip() for part in line.partition(":"))
+        if not (code and colon and words) or len(code) > LONGEST_REASON:
+            raise DataError(
+                f"line {number} of {path} must be a code of at most {LONGEST_REASON} characters, a colon and words, "
+                f"got {line[:60]!r}"
+            )
+        if code in found:
+            raise DataError(f"line {number} of {path} names the code {code!r} again; each reason has one of its own")
+        found[code] = words
+    if not found:
+        raise DataError(f"{path} holds no reason; write lines such as `confirmed: the evidence was confirmed`")
+    return found
+
+
+# --- entries as a table -------------------------------------------------------------------------------------
+
+# A spreadsheet runs a cell that begins with one of these as a formula.
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def decisions_table(entries: Sequence[Entry], *, history: bool = False) -> pa.Table:
+    """Return one row for each standing decision, or for each entry with ``history``; digest first."""
+    by_case = sorted(entries, key=lambda entry: (entry.case.digest, entry.seq))
+    chosen: list[tuple[Entry, str, bool]] = []
+    for _, group in groupby(by_case, key=lambda entry: entry.case.digest):
+        own = list(group)
+        state = case_state(own)
+        chosen += [(entry, state.status, entry in state.standing) for entry in (own if history else state.standing)]
+    text, rows = pa.string(), []
+    for entry, status, stands in chosen:
+        case = entry.case
+        rows.append((
+            case.digest, case.row_id, case.audit, status, entry.action, list(entry.groups), entry.reason, entry.note,
+            entry.reviewer, entry.at, entry.blind, entry.bulk, entry.seq, entry.undoes, stands,
+        ))  # fmt: skip
+    schema = pa.schema({
+        "digest": text, "id": text, "audit": text, "status": text, "decision": text, "groups": pa.list_(text),
+        "reason": text, "note": text, "reviewer": text, "at": text, "blind": pa.bool_(), "bulk": text,
+        "entry": pa.int64(), "undoes": pa.int64(), "stands": pa.bool_(),
+    })  # fmt: skip
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
+
+
+def for_spreadsheets(table: pa.Table) -> pa.Table:
+    """Return the table as CSV can hold it: lists as JSON, and no text that a spreadsheet would run as a formula."""
+    for i, field in enumerate(table.schema):
+        if pa.types.is_list(field.type):
+            values: list[str | None] = [groups_text(value) for value in table.column(i).to_pylist()]
+        elif pa.types.is_string(field.type):
+            texts = table.column(i).to_pylist()
+            values = [f"'{text}" if text is not None and text.startswith(FORMULA_STARTS) else text for text in texts]
+        else:
+            continue
+        table = table.set_column(i, field.name, pa.array(values, type=pa.string()))
+    return table

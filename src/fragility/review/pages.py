@@ -44,10 +44,6 @@ _templates = jinja2.Environment(
 _templates.globals.update(words=WORDS, decisions=DECISIONS)
 
 
-def _moment(at: str) -> str:
-    return at[:16].replace("T", " ") + " UTC"
-
-
 def _shown(text: str) -> Markup:
     """Return a text of unknown origin as a page shows it: control characters written out, and without an influence on
     the order of the words around it, whichever way its own script runs."""
@@ -61,24 +57,18 @@ def _breakable(name: str) -> Markup:
     )
 
 
-def _note(text: str) -> Markup:
-    """Return a text of several lines."""
-    return Markup("<bdi>{}</bdi>").format(escape_controls(text, lines=True))
-
-
 def _sentence_with(text: str, names: Iterable[str]) -> Markup:
     """Return a sentence of ours; names in it that run from right to left are isolated like any other text."""
-    found = sorted({escape_controls(name) for name in names if _runs_left(name)}, key=len, reverse=True)
+    left = (name for name in names if any(unicodedata.bidirectional(letter) in RIGHT_TO_LEFT for letter in name))
+    found = sorted({escape_controls(name) for name in left}, key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, found))})" if found else "(?!)", escape_controls(text))
     return Markup("").join(_shown(part) if part in found else escape(part) for part in parts)
 
 
-def _runs_left(text: str) -> bool:
-    return any(unicodedata.bidirectional(character) in RIGHT_TO_LEFT for character in text)
-
-
 _templates.filters.update(
-    moment=_moment, shown=_shown, breakable=_breakable, note=_note, with_names=_sentence_with, plain=escape_controls,
+    moment=lambda at: f"{at[:16].replace('T', ' ')} UTC",
+    note=lambda text: Markup("<bdi>{}</bdi>").format(escape_controls(text, lines=True)),
+    shown=_shown, breakable=_breakable, with_names=_sentence_with, plain=escape_controls,
     name=write_name, number=write_number, count=lambda n: f"{n:,}", share=lambda p: f"{p:.1%}",
 )  # fmt: skip
 
@@ -250,10 +240,17 @@ def story_of(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, man
     told = all(name in row for name in STEPS)
     cert = Certificates(pa.Table.from_pylist([dict(row)]), protocol, manifest)[0] if told else None
     path = tuple(str(name) for name in row["path"])
+    steps: tuple[Step, ...] = ()
+    if cert:
+        told_steps = zip(("nothing removed", *cert.path), cert.path_margin, cert.path_predicted, strict=True)
+        steps = tuple(
+            Step(k, name, margin, str(label), cert.flipped and k == cert.flip_budget)
+            for k, (name, margin, label) in enumerate(told_steps)
+        )
     return Story(
-        sentence=f"Predicted {cert.sentence() if cert else _short_sentence(queued, row)}.",
+        sentence=f"Predicted {cert.sentence() if cert else _summarise(queued, row)}.",
         curve=_draw_curve(cert) if cert else None,
-        steps=_steps(cert) if cert else (),
+        steps=steps,
         drops=_drops(cert) if cert else (),
         idle=tuple(name for name, drop in cert.one_step_drop.items() if abs(drop) < SEEN) if cert else (),
         thresholds=thresholds,
@@ -264,7 +261,7 @@ def story_of(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, man
     )
 
 
-def _short_sentence(queued: QueuedCase, row: Mapping[str, Any]) -> str:
+def _summarise(queued: QueuedCase, row: Mapping[str, Any]) -> str:
     """Say what flips a prediction whose certificate was written without its steps."""
     return describe_prediction(
         queued.label,
@@ -275,14 +272,6 @@ def _short_sentence(queued: QueuedCase, row: Mapping[str, Any]) -> str:
         row.get("smallest_set") or (),
         row.get("smallest_state"),
         [value for name, value in row.items() if name.startswith("lambda_")],
-    )
-
-
-def _steps(cert: Certificate) -> tuple[Step, ...]:
-    names = ("nothing removed", *cert.path)
-    return tuple(
-        Step(k, name, margin, str(label), cert.flipped and k == cert.flip_budget)
-        for k, (name, margin, label) in enumerate(zip(names, cert.path_margin, cert.path_predicted, strict=True))
     )
 
 
@@ -437,9 +426,17 @@ class TeamPage:
 
 def view_in_words(view: View, predictions: int, fields: Sequence[tuple[str, str]] = ()) -> tuple[tuple[str, str], ...]:
     """Return which predictions a view is about; ``fields`` are the conditions on fields, in words."""
-    told = [("among", f"all {predictions:,} predictions"), ("id contains", f"“{view.search}”")]
-    if not view.search:
-        told = [("among", _budget_in_words(view))]
+    confident = f"predictions at least {100 * view.confident:.12g}% confident"
+    if view.search:
+        told = [("among", f"all {predictions:,} predictions"), ("id contains", f"“{view.search}”")]
+    elif view.budget == "policy":  # which has a confidence of its own
+        told = [("among", "what the review policy sends to review")]
+    elif view.budget == "all":
+        told = [("among", f"all {confident}")]
+    else:
+        top = f"{view.cases_in_time:,}" if view.budget == "time" else f"{view.budget}%"
+        time = f" ({write_number(view.hours)} h at {write_number(view.rate)} an hour)" if view.budget == "time" else ""
+        told = [("among", f"the top {top} by {RANKING_WORDS[view.by]}{time} of the {confident}")]
     told += [("predicted", view.label)] if view.label is not None else []
     told += [("flips", FLIP_WORDS[view.k])] if view.k else []
     told += [("flipped by", view.group)] if view.group is not None else []
@@ -447,16 +444,3 @@ def view_in_words(view: View, predictions: int, fields: Sequence[tuple[str, str]
     told += [("status", WORDS[view.status])] if view.status else []
     told += [("reviewer", view.reviewer)] if view.reviewer is not None else []
     return tuple(told)
-
-
-def _budget_in_words(view: View) -> str:
-    """Return which predictions are in the budget; a policy has a confidence of its own."""
-    if view.budget == "policy":
-        return "what the review policy sends to review"
-    confident = f"predictions at least {100 * view.confident:.12g}% confident"
-    if view.budget == "all":
-        return f"all {confident}"
-    if view.budget == "time":
-        time = f"{write_number(view.hours)} h at {write_number(view.rate)} an hour"
-        return f"the top {view.cases_in_time:,} by {RANKING_WORDS[view.by]} ({time}) of the {confident}"
-    return f"the top {view.budget}% by {RANKING_WORDS[view.by]} of the {confident}"

@@ -27,15 +27,13 @@ from fragility.certificates import Manifest, join_block, read_manifest, read_pro
 from fragility.errors import CertificateError, DataError
 from fragility.policy import PREDICTED, ReviewPolicy
 from fragility.protocol import Protocol
-from fragility.review.filters import Interval, Wanted, read_numbers, read_values, shown_as
 from fragility.review.history import Case
 from fragility.review.scratch import Scratch
 from fragility.review.store import Store
-from fragility.review.views import PAGE_ROWS, SHARES, View, ViewError
+from fragility.review.views import PAGE_ROWS, SHARES, View, ViewError, Wanted, Where, read_numbers, read_values
 
 MEMORY = "128MB"  # that DuckDB may hold; beyond it, it writes to its temporary folder
 THREADS = 2
-CHUNK = 1 << 20
 SORTED_BY = {"exposure": "exposure", "fds": "fds", "confidence": "confidence", "k": "flip_budget", "id": "place"}
 SIMILAR = 8
 EXAMPLES = 8  # values named in an error
@@ -46,8 +44,8 @@ REPLACED = "the audit was replaced while it was being reviewed; start the workbe
 NEEDED = ("id", "predicted", "confidence", "flip_budget", "flipped", "fds", "exposure", "path", "digest")
 
 SHOWN = (
-    "c.place, c.name, c.label, c.confidence, c.flip_budget, c.flipped, c.exposure, c.fds, c.flips_to, c.failing, "
-    "c.digest"
+    "c.digest, c.place, c.name, c.failing, c.label, c.confidence, c.flip_budget, c.flipped, c.exposure, c.fds, "
+    "c.flips_to"
 )
 
 # What `case_state` says of a case, for many at once. A case is found by its place in this audit, or by its digest where
@@ -77,21 +75,11 @@ HIDDEN = "(s.second AND NOT list_contains(s.reviewers, ?))"
 
 
 @dataclass(frozen=True)
-class Where:
-    """A condition in SQL and its parameters."""
-
-    sql: str = "TRUE"
-    values: tuple[Any, ...] = ()
-
-    def __and__(self, other: Where) -> Where:
-        return Where(f"({self.sql}) AND ({other.sql})", (*self.values, *other.values))
-
-
-@dataclass(frozen=True)
 class QueuedCase:
     """One line of the queue."""
 
     case: Case
+    failing: tuple[str, ...]  # the groups of the path that flip it together; none if it never flips
     label: str
     confidence: float
     flip_budget: int
@@ -99,7 +87,6 @@ class QueuedCase:
     exposure: float
     fds: float
     flips_to: str | None
-    failing: tuple[str, ...]
 
     @property
     def key(self) -> str:
@@ -127,12 +114,6 @@ class FieldValues:
     values: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Part:
-    path: Path
-    first: int  # place of its first row
-
-
 def case_key(case: Case) -> str:
     """Return how an address names a case: its place, and the start of its digest, so that no other row can answer."""
     return f"{case.place}-{case.digest.removeprefix('sha256:')[:16]}"
@@ -142,13 +123,13 @@ class CaseIndex:
     """The cases of one audit folder."""
 
     def __init__(
-        self, folder: Path, manifest: Manifest, protocol: Protocol, parts: Sequence[_Part],
+        self, folder: Path, manifest: Manifest, protocol: Protocol, parts: Sequence[tuple[Path, int]],
         policy: ReviewPolicy | None,
     ) -> None:  # fmt: skip
         self.folder, self.manifest, self.protocol, self.policy = folder, manifest, protocol, policy
-        self._parts = tuple(parts)
+        self._parts = tuple(parts)  # each file, and the place of its first row
         self._searched = read_searched(folder, manifest, protocol)
-        self._schema = pq.read_schema(parts[0].path)
+        self._schema = pq.read_schema(parts[0][0])
         self._scratch = Scratch()
         settings: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": MEMORY,
@@ -162,7 +143,26 @@ class CaseIndex:
         self._known: dict[Any, list[tuple[Any, ...]]] = {}  # answers that cannot change, because an audit does not
         self._seen = 0
         self._field_columns: dict[str, tuple[str, bool]] = {}
-        self._build()
+        missing = [name for name in NEEDED if name not in self._schema.names]
+        if missing:
+            raise CertificateError(f"the certificate table lacks the column {missing[0]!r}")
+        flips_to = "path_predicted[flip_budget + 1]" if "path_predicted" in self._schema.names else "NULL"
+        self._database.execute(
+            "CREATE TABLE cases (place BIGINT, name VARCHAR, label VARCHAR, confidence DOUBLE, flip_budget INTEGER, "
+            "flipped BOOLEAN, exposure DOUBLE, fds DOUBLE, flips_to VARCHAR, failing VARCHAR[], digest VARCHAR)"
+        )
+        for path, first in self._parts:
+            self._database.execute(
+                "INSERT INTO cases SELECT file_row_number + ?, CAST(id AS VARCHAR), CAST(predicted AS VARCHAR), "
+                "confidence, flip_budget, flipped, exposure, fds, "
+                f"CASE WHEN flipped THEN CAST({flips_to} AS VARCHAR) END, "
+                "CASE WHEN flipped THEN path[:flip_budget] ELSE [] END, digest "
+                "FROM read_parquet(?, file_row_number = true)",
+                [first, str(path)],
+            )
+        self._database.execute(
+            "CREATE TABLE states (place BIGINT, status VARCHAR, reviewers VARCHAR[], second BOOLEAN)"
+        )
 
     @classmethod
     def open(cls, folder: Path, policy: ReviewPolicy | None = None) -> CaseIndex:
@@ -171,12 +171,20 @@ class CaseIndex:
         protocol = read_protocol(folder)  # compares the manifest with its own digest
         if policy is not None:
             _check_policy(policy, manifest, protocol)
-        names = manifest.files_of("certificates")
         parts, first = [], 0
-        for name in names:
-            _check_digest(folder / name, (manifest.files or {})[name])
-            parts.append(_Part(folder / name, first))
-            first += _rows_in(folder / name)
+        for path in (folder / name for name in manifest.files_of("certificates")):
+            try:
+                with path.open("rb") as stream:
+                    digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            except FileNotFoundError as error:
+                raise CertificateError(f"{folder} is incomplete: {path.name} is missing") from error
+            if f"sha256:{digest}" != (manifest.files or {})[path.name]:
+                raise CertificateError(f"{path} was changed after it was written: the manifest names other bytes")
+            parts.append((path, first))
+            try:
+                first += int(pq.read_metadata(path).num_rows)
+            except (OSError, ValueError, pa.ArrowException) as error:
+                raise CertificateError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
         if first != manifest.rows:
             raise CertificateError(f"{folder} declares {manifest.rows} certificates and holds {first}")
         return cls(folder, manifest, protocol, parts, policy)
@@ -195,32 +203,6 @@ class CaseIndex:
     @property
     def classes(self) -> tuple[str, ...]:
         return tuple(str(label) for label in self.manifest.model.classes)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(self._schema.names)
-
-    def _build(self) -> None:
-        missing = [name for name in NEEDED if name not in self._schema.names]
-        if missing:
-            raise CertificateError(f"the certificate table lacks the column {missing[0]!r}")
-        flips_to = "path_predicted[flip_budget + 1]" if "path_predicted" in self._schema.names else "NULL"
-        self._database.execute(
-            "CREATE TABLE cases (place BIGINT, name VARCHAR, label VARCHAR, confidence DOUBLE, flip_budget INTEGER, "
-            "flipped BOOLEAN, exposure DOUBLE, fds DOUBLE, flips_to VARCHAR, failing VARCHAR[], digest VARCHAR)"
-        )
-        for part in self._parts:
-            self._database.execute(
-                "INSERT INTO cases SELECT file_row_number + ?, CAST(id AS VARCHAR), CAST(predicted AS VARCHAR), "
-                "confidence, flip_budget, flipped, exposure, fds, "
-                f"CASE WHEN flipped THEN CAST({flips_to} AS VARCHAR) END, "
-                "CASE WHEN flipped THEN path[:flip_budget] ELSE [] END, digest "
-                "FROM read_parquet(?, file_row_number = true)",
-                [part.first, str(part.path)],
-            )
-        self._database.execute(
-            "CREATE TABLE states (place BIGINT, status VARCHAR, reviewers VARCHAR[], second BOOLEAN)"
-        )
 
     def _ask(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._database.cursor() as cursor:
@@ -241,7 +223,8 @@ class CaseIndex:
     def add_fields(self, table: pa.Table) -> None:
         """Make the audited rows' fields, in the order of the audit, known to filters."""
         self._field_columns = {
-            name: (f"f{i}", _is_number(table.schema.field(name).type)) for i, name in enumerate(table.column_names)
+            name: (f"f{i}", pa.types.is_integer(kind) or pa.types.is_floating(kind))
+            for i, (name, kind) in enumerate(zip(table.schema.names, table.schema.types, strict=True))
         }
         renamed = table.rename_columns([column for column, _ in self._field_columns.values()])
         renamed = renamed.append_column("place", pa.array(range(len(table)), type=pa.int64()))
@@ -295,7 +278,17 @@ class CaseIndex:
     def _budget(self, view: View) -> Where:
         """Return which cases are in the queue before any filter."""
         if view.budget == "policy":
-            return self._policy_budget()
+            if self.policy is None:
+                raise ViewError("no review policy was given; start the workbench with --policy")
+            where = Where("c.confidence >= ?", (self.policy.min_confidence,))
+            for rule in self.policy.rules:
+                if rule.threshold is None:
+                    continue
+                enough = Where(f"c.{self.policy.by} >= ?", (rule.threshold,))
+                if rule.segment is not None:
+                    enough = Where(f"c.label <> ? OR ({enough.sql})", (rule.segment, *enough.values))
+                where &= enough
+            return where
         confident = Where("c.confidence >= ?", (view.confident,))
         if view.budget == "all":
             return confident
@@ -313,30 +306,19 @@ class CaseIndex:
         last = Where(f"c.{view.by} > ? OR (c.{view.by} = ? AND c.place <= ?)", (score, score, place))
         return confident & last
 
-    def _policy_budget(self) -> Where:
-        if self.policy is None:
-            raise ViewError("no review policy was given; start the workbench with --policy")
-        where = Where("c.confidence >= ?", (self.policy.min_confidence,))
-        for rule in self.policy.rules:
-            if rule.threshold is None:
-                continue
-            enough = Where(f"c.{self.policy.by} >= ?", (rule.threshold,))
-            if rule.segment is not None:
-                enough = Where(f"c.label <> ? OR ({enough.sql})", (rule.segment, *enough.values))
-            where = where & enough
-        return where
-
     def _where(self, view: View, viewer: str) -> Where:
         """Return the condition of a view; someone who looks for an id looks among all predictions."""
         where = Where("contains(c.name, ?)", (view.search,)) if view.search else self._budget(view)
         if view.label is not None:
             where &= Where("c.label = ?", (view.label,))
-        if view.k:
-            where &= _flip_condition(view.k)
+        if view.k == "none":
+            where &= Where("NOT c.flipped")
+        elif view.k:
+            where &= Where(f"c.flipped AND c.flip_budget {'>=' if view.k == '4' else '='} ?", (int(view.k),))
         if view.group is not None:
             where &= Where("list_contains(c.failing, ?)", (view.group,))
         for name, text in view.where:
-            where &= _field_condition(f"f.{self._column(name)[0]}", self.wanted(name, text))
+            where &= self.wanted(name, text).condition(f"f.{self._column(name)[0]}")
         if view.status:
             where &= _status_condition(view.status, viewer)
         if view.reviewer is not None:
@@ -383,40 +365,35 @@ class CaseIndex:
 
     def page(self, view: View, viewer: str) -> QueuePage:
         """Return one page of the queue as this reviewer may see it."""
-        where, order = self._where(view, viewer), f"c.{SORTED_BY[view.order]} {_direction(view)}, c.place"
+        where, order = self._where(view, viewer), _order(view)
         # Which cases come first, then what they say: ordering whole rows takes ten times as long on a late page.
         chosen = (
             f"SELECT c.place {self._from(view)} WHERE {where.sql} ORDER BY {order} "
             f"LIMIT {PAGE_ROWS} OFFSET {(view.page - 1) * PAGE_ROWS}"
         )
         budget = self._budget(view)
+        done = (
+            f"SELECT CASE WHEN {HIDDEN} THEN 'second' ELSE s.status END AS shown, count(*) "
+            f"FROM states s JOIN cases c ON c.place = s.place WHERE s.status <> 'open' AND ({budget.sql}) "
+            "GROUP BY shown"
+        )
         return QueuePage(
             cases=self._list(f"FROM cases c WHERE c.place IN ({chosen}) ORDER BY {order}", where.values),
             found=self._count(view, where),
             budgeted=self._ask_once(f"SELECT count(*) FROM cases c WHERE {budget.sql}", budget.values)[0][0],
-            done=self._done(budget, viewer),
+            done=dict(self._ask(done, (viewer, *budget.values))),
         )
 
     def _count(self, view: View, where: Where) -> int:
         ask = self._ask if view.status or view.reviewer is not None else self._ask_once
         return int(ask(f"SELECT count(*) {self._from(view)} WHERE {where.sql}", where.values)[0][0])
 
-    def _done(self, budget: Where, viewer: str) -> dict[str, int]:
-        sql = (
-            f"SELECT CASE WHEN {HIDDEN} THEN 'second' ELSE s.status END AS shown, count(*) "
-            f"FROM states s JOIN cases c ON c.place = s.place WHERE s.status <> 'open' AND ({budget.sql}) "
-            "GROUP BY shown"
-        )
-        return dict(self._ask(sql, (viewer, *budget.values)))
-
     def _list(self, rest: str, values: Sequence[Any]) -> tuple[QueuedCase, ...]:
         """Return cases, given everything of the question but what is shown of them."""
-        return tuple(self._queued(row) for row in self._ask(f"SELECT {SHOWN} {rest}", values))
-
-    def _queued(self, row: tuple[Any, ...]) -> QueuedCase:
-        place, name, label, confidence, budget, flipped, exposure, fds, flips_to, failing, digest = row
-        case = Case(digest, self.audit, place, name)
-        return QueuedCase(case, label, confidence, budget, flipped, exposure, fds, flips_to, tuple(failing))
+        return tuple(
+            QueuedCase(Case(digest, self.audit, place, name), tuple(failing), *shown)
+            for digest, place, name, failing, *shown in self._ask(f"SELECT {SHOWN} {rest}", values)
+        )
 
     def find(self, key: str) -> QueuedCase:
         """Return the case that an address names; CertificateError if there is none."""
@@ -436,18 +413,18 @@ class CaseIndex:
 
     def certificate_row(self, queued: QueuedCase) -> dict[str, Any]:
         """Return the case's row of the certificate table, with what a search of the most exposed rows found."""
-        part = self._parts[bisect_right([part.first for part in self._parts], queued.case.place) - 1]
+        path, first = self._parts[bisect_right([first for _, first in self._parts], queued.case.place) - 1]
         with self._database.cursor() as cursor:
             try:
                 cursor.execute(
                     "SELECT * EXCLUDE (file_row_number) FROM read_parquet(?, file_row_number = true) "
                     "WHERE file_row_number = ?",
-                    [str(part.path), queued.case.place - part.first],
+                    [str(path), queued.case.place - first],
                 )
                 values = cursor.fetchone()
             except duckdb.Error as error:
                 raise CertificateError(REPLACED) from error
-            row = dict(zip(self.columns, values or (), strict=False))
+            row = dict(zip(self._schema.names, values or (), strict=False))
         if row.get("digest") != queued.case.digest:
             raise CertificateError(REPLACED)
         if self._searched is None:
@@ -488,8 +465,7 @@ class CaseIndex:
         where = self._where_waiting(view, viewer)
         if after is not None:
             where &= _beyond(view, after, forward=True)
-        order = f"c.{SORTED_BY[view.order]} {_direction(view)}, c.place"
-        rest = f"{self._from(replace(view, status=awaited(view)))} WHERE {where.sql} ORDER BY {order}"
+        rest = f"{self._from(replace(view, status=awaited(view)))} WHERE {where.sql} ORDER BY {_order(view)}"
         return tuple(queued.case for queued in self._list(f"{rest} LIMIT {CANDIDATES} OFFSET {skip}", where.values))
 
     def waiting(self, view: View, viewer: str) -> int:
@@ -504,7 +480,7 @@ class CaseIndex:
         where = self._where(view, viewer) & _status_condition("open", viewer)
         rows = self._ask(
             f"SELECT c.digest, c.place, c.name, c.failing {self._from(replace(view, status='open'))} "
-            f"WHERE {where.sql} ORDER BY c.{SORTED_BY[view.order]} {_direction(view)}, c.place",
+            f"WHERE {where.sql} ORDER BY {_order(view)}",
             where.values,
         )
         return tuple((Case(digest, self.audit, place, name), tuple(failing)) for digest, place, name, failing in rows)
@@ -546,6 +522,10 @@ def _direction(view: View) -> str:
     return "ASC" if view.up != (view.order == "id") else "DESC"
 
 
+def _order(view: View) -> str:
+    return f"c.{SORTED_BY[view.order]} {_direction(view)}, c.place"
+
+
 def _beyond(view: View, here: QueuedCase, forward: bool) -> Where:
     """Return the condition that a case comes after this one in the order of a view, or before it."""
     column = SORTED_BY[view.order]
@@ -553,29 +533,6 @@ def _beyond(view: View, here: QueuedCase, forward: bool) -> Where:
     beyond = ">" if forward == (_direction(view) == "ASC") else "<"
     tie = ">" if forward else "<"
     return Where(f"c.{column} {beyond} ? OR (c.{column} = ? AND c.place {tie} ?)", (value, value, here.case.place))
-
-
-def _flip_condition(k: str) -> Where:
-    if k == "none":
-        return Where("NOT c.flipped")
-    return (
-        Where("c.flipped AND c.flip_budget >= 4") if k == "4" else Where("c.flipped AND c.flip_budget = ?", (int(k),))
-    )
-
-
-def _field_condition(column: str, wanted: Wanted) -> Where:
-    """Return the condition that a column is any of what is wanted."""
-    parts = [_interval_condition(column, interval) for interval in wanted.intervals]
-    parts += [Where(f"{column} = ?", (value,)) for value in wanted.values]
-    parts += [Where(f"{column} IS NULL")] if wanted.missing else []
-    return Where(" OR ".join(f"({part.sql})" for part in parts), tuple(v for part in parts for v in part.values))
-
-
-def _interval_condition(column: str, interval: Interval) -> Where:
-    if interval.low == interval.high:
-        return Where(f"{column} BETWEEN ? AND ?", shown_as(interval.low))
-    low, high = ">=" if interval.low_included else ">", "<=" if interval.high_included else "<"
-    return Where(f"{column} {low} ? AND {column} {high} ?", (interval.low, interval.high))
 
 
 def _status_condition(status: str, viewer: str) -> Where:
@@ -592,10 +549,6 @@ def _rows_table(columns: Mapping[str, pa.DataType], rows: Sequence[tuple[Any, ..
     return pa.table(dict(zip(columns, arrays, strict=True)))
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
-
-
 def _check_policy(policy: ReviewPolicy, manifest: Manifest, protocol: Protocol) -> None:
     if protocol.digest != policy.protocol_digest:
         raise DataError("the policy was fitted under another protocol than this audit; fit one for it")
@@ -605,22 +558,3 @@ def _check_policy(policy: ReviewPolicy, manifest: Manifest, protocol: Protocol) 
         raise DataError("the policy has rules for segments of its own, which only Python knows; fit one without them")
     if policy.by not in ("exposure", "fds"):
         raise DataError(f"the workbench ranks by exposure or fds, the policy by {policy.by}; fit one by either")
-
-
-def _check_digest(path: Path, stated: str) -> None:
-    try:
-        with path.open("rb") as stream:
-            digest = hashlib.sha256()
-            while block := stream.read(CHUNK):
-                digest.update(block)
-    except FileNotFoundError as error:
-        raise CertificateError(f"{path.parent} is incomplete: {path.name} is missing") from error
-    if f"sha256:{digest.hexdigest()}" != stated:
-        raise CertificateError(f"{path} was changed after it was written: the manifest names other bytes")
-
-
-def _rows_in(path: Path) -> int:
-    try:
-        return int(pq.read_metadata(path).num_rows)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise CertificateError(f"cannot read {path}: {str(error).splitlines()[0]}") from error

@@ -1,7 +1,9 @@
-"""The audited rows themselves, where they are given: matched to their certificates, and shown to be those audited."""
+"""The audited rows themselves, where they are given, and the model's answers in any state of one of them."""
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +14,15 @@ import pyarrow as pa
 
 from fragility.canonical import combine_digests, is_missing, row_digests
 from fragility.certificates import Manifest
-from fragility.errors import DataError
+from fragility.errors import DataError, ModelError
+from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence.agreement import original_class
 from fragility.evidence.replacements import Replacement, fields_of_groups, find_replacements, value_text
 from fragility.evidence.rows import read_rows
 from fragility.ids import IdSpan, say_other_rows
 from fragility.models import Model
-from fragility.protocol import Protocol
+from fragility.protocol import Protocol, bind
+from fragility.scores import reading_margin, state_prediction
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,16 @@ class GivenRows:
 
     def to_arrow(self) -> pa.Table:
         """Return the fields as a table that filters can ask: numbers as numbers, everything else as pages show it."""
-        return pa.table({str(name): _filterable(self.frame[name]) for name in self.frame.columns})
+        return pa.table({str(name): to_filterable(self.frame[name]) for name in self.frame.columns})
+
+
+def to_filterable(column: pd.Series) -> pa.Array:
+    """Return a field for filters."""
+    if pd.api.types.is_bool_dtype(column.dtype) or not pd.api.types.is_numeric_dtype(column.dtype):
+        return pa.array([None if is_missing(value) else value_text(value) for value in column], type=pa.string())
+    if column.dtype in (np.float16, np.float32):  # 0.1 is meant by 0.1, and not the nearest number of 32 bits
+        column = column.astype(str).astype(np.float64)
+    return pa.array(column.to_numpy(dtype=np.float64, na_value=np.nan), from_pandas=True)
 
 
 def given_rows(
@@ -79,18 +93,15 @@ def given_rows(
     assert rows.frame is not None
     frame = rows.frame.iloc[chosen]
     own_ids = tuple(rows.ids[i] for i in chosen)
-    _check_audited(frame, own_ids, manifest)
+    if not manifest.is_selection:  # whose digest is over rows that are not here
+        texts = np.array([str(own_id) for own_id in own_ids], dtype=object)
+        columns = {str(name): frame[name].reset_index(drop=True) for name in frame.columns}
+        if combine_digests(row_digests({**columns, "id\x00": texts})) != manifest.input.digest:
+            raise DataError(
+                "the rows are not the ones that were audited: their values differ; give the rows of the audit"
+            )
     replacements = find_replacements(protocol.evidence, model, frame)
     return GivenRows(frame, own_ids, groups_of_fields(protocol, model), replacements)
-
-
-def _check_audited(frame: pd.DataFrame, ids: Sequence[Any], manifest: Manifest) -> None:
-    if manifest.is_selection:
-        return  # a selection from an audit: the digest is over rows that are not here
-    texts = np.array([str(own_id) for own_id in ids], dtype=object)
-    columns = {str(name): frame[name].reset_index(drop=True) for name in frame.columns}
-    if combine_digests(row_digests({**columns, "id\x00": texts})) != manifest.input.digest:
-        raise DataError("the rows are not the ones that were audited: their values differ; give the rows of the audit")
 
 
 def groups_of_fields(protocol: Protocol, model: Model | None = None) -> dict[str, tuple[str, ...]]:
@@ -101,9 +112,75 @@ def groups_of_fields(protocol: Protocol, model: Model | None = None) -> dict[str
     }
 
 
-def _filterable(column: pd.Series) -> pa.Array:
-    if pd.api.types.is_bool_dtype(column.dtype) or not pd.api.types.is_numeric_dtype(column.dtype):
-        return pa.array([None if is_missing(value) else value_text(value) for value in column], type=pa.string())
-    if column.dtype in (np.float16, np.float32):  # 0.1 is meant by 0.1, and not the nearest number of 32 bits
-        column = column.astype(str).astype(np.float64)
-    return pa.array(column.to_numpy(dtype=np.float64, na_value=np.nan), from_pandas=True)
+KEPT = 64  # rows bound lately; binding asks the model a few times
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One state of one row."""
+
+    predicted: str
+    confidence: float  # of the class predicted in this state
+    original: str
+    support: float  # probability of the class predicted on the full record
+    margin: float
+    margin_before: float
+    flipped: bool
+    probabilities: Mapping[str, float]
+
+
+class WhatIf:
+    """The audited model, ready to be asked what it answers when evidence of one row fails, in whole or in part.
+
+    The state is the one of the protocol: each column of group g moves by s_g * (baseline - x), through the same rule
+    (`evidence.blend`), the same predictor and the same readings of margin and class as the engines use. With the groups
+    of the path at severity 1 it therefore gives the path's own numbers.
+    """
+
+    def __init__(self, model: Model, protocol: Protocol, rows: GivenRows) -> None:
+        self.model, self.protocol, self.rows = model, protocol, rows
+        self._bound: OrderedDict[int, EvidenceRows] = OrderedDict()
+        self._lock = threading.Lock()  # models are not promised to answer two threads at once
+
+    @classmethod
+    def of(cls, model: Model, protocol: Protocol, rows: GivenRows, manifest: Manifest) -> WhatIf:
+        """Return it for the audited model; refuse another."""
+        if model.fingerprint != manifest.model.fingerprint:
+            raise ModelError("this is not the model that was audited: its fingerprint differs; give the audited model")
+        return cls(model, protocol, rows)
+
+    def ask(self, place: int, severities: Mapping[str, float]) -> Answer:
+        """Return the model's answer for the row at ``place`` with groups degraded; groups not named stay whole."""
+        protocol = self.protocol
+        names = {name: i for i, name in enumerate(protocol.group_names)}
+        severity = np.zeros(len(names))
+        for name, value in severities.items():
+            if name not in names:
+                raise DataError(f"this protocol has no evidence group {str(name)[:60]!r}")
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value <= 1.0:
+                raise DataError(f"a severity lies between 0 and 1, got {value!r:.40} for {name!r}")
+            severity[names[name]] = value
+        with self._lock:
+            if place not in self._bound:
+                self._bound[place] = bind(self.model, self.rows.row(place), protocol, [self.rows.ids[place]])
+                while len(self._bound) > KEPT:
+                    self._bound.popitem(last=False)
+            self._bound.move_to_end(place)
+            rows = self._bound[place]
+            both = np.stack([np.zeros_like(severity), severity])
+            p = rows.answers(rows.dense(), RowStates(np.zeros(2, dtype=np.int64), both > 0.0, both))
+        original = original_class(rows, p[:1], protocol.resolution)
+        predicted = int(state_prediction(p[1:], original, protocol.resolution, rows.offset)[0])
+        margins = reading_margin(p, original[[0, 0]], protocol.reading, rows.offset, protocol.smoothing)
+        before, after = margins.tolist()
+        classes = [str(label) for label in rows.model.classes]
+        return Answer(
+            predicted=classes[predicted],
+            confidence=min(float(p[1, predicted]), 1.0),
+            original=classes[int(original[0])],
+            support=min(float(p[1, int(original[0])]), 1.0),
+            margin=after,
+            margin_before=before,
+            flipped=predicted != int(original[0]),
+            probabilities=dict(zip(classes, p[1].tolist(), strict=True)),
+        )

@@ -26,7 +26,7 @@ class Scratch:
     """A folder that only its user can read, locked while it is in use."""
 
     def __init__(self) -> None:
-        _remove_abandoned(Path(tempfile.gettempdir()))
+        remove_abandoned(Path(tempfile.gettempdir()))
         self._folder = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)  # of mode 0700
         self.path = Path(self._folder.name)
         # Locked before it has the name that others look for: they never see it without the lock.
@@ -40,7 +40,7 @@ class Scratch:
         self._folder.cleanup()
 
 
-def _remove_abandoned(folder: Path) -> None:
+def remove_abandoned(folder: Path) -> None:
     """Remove what workbenches of this user left in a folder when they were killed."""
     if fcntl is None:
         return

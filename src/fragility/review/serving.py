@@ -24,12 +24,11 @@ from fragility.errors import FragilityError
 from fragility.models import Model
 from fragility.policy import ReviewPolicy
 from fragility.review.app import Workbench, create_app
+from fragility.review.guards import LOOPBACK, Sessions, random_host
+from fragility.review.history import DEFAULT_REASONS
 from fragility.review.queries import CaseIndex
-from fragility.review.reasons import DEFAULT_REASONS
-from fragility.review.rows import given_rows
-from fragility.review.sessions import LOOPBACK, Sessions, random_host
+from fragility.review.rows import WhatIf, given_rows
 from fragility.review.store import STORE_FILE, Store
-from fragility.review.whatif import WhatIf
 
 LOOPBACK_V6 = "::1"
 USUAL_PORT = 8808
@@ -88,25 +87,21 @@ def listen(port: int | None) -> tuple[socket.socket, ...]:
     wanted = (USUAL_PORT, *[0] * ATTEMPTS) if port is None else (port,)
     for attempt, number in enumerate(wanted, start=1):
         try:
-            return _listen_on_both(number)
+            first = _bind(socket.AF_INET, LOOPBACK, number)
+            try:
+                return first, _bind(socket.AF_INET6, LOOPBACK_V6, first.getsockname()[1])
+            except OSError as error:
+                if error.errno in NO_IPV6:  # then nobody else can listen there either
+                    return (first,)
+                first.close()
+                raise
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES) or attempt == len(wanted):
                 raise PortError(f"cannot listen on port {number}: {error.strerror}; choose another --port") from error
     raise AssertionError
 
 
-def _listen_on_both(port: int) -> tuple[socket.socket, ...]:
-    first = _bound(socket.AF_INET, LOOPBACK, port)
-    try:
-        return first, _bound(socket.AF_INET6, LOOPBACK_V6, first.getsockname()[1])
-    except OSError as error:
-        if error.errno in NO_IPV6:  # then nobody else can listen there either
-            return (first,)
-        first.close()
-        raise
-
-
-def _bound(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
         if sys.platform != "win32":  # there it would let another program listen on the same port
@@ -169,23 +164,19 @@ def serve(
         announce(address)
         if browser:
             redirect.open(address)
-        _run(create_app(bench, sessions), listening)
-
-
-def _run(app: Any, listening: tuple[socket.socket, ...]) -> None:
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,  # the first address holds the token
-        server_header=False,
-        proxy_headers=False,
-        lifespan="off",
-        ws="none",
-        timeout_graceful_shutdown=PATIENCE,
-    )
-    server = uvicorn.Server(config)
-    with _ending_at_hangup(server), suppress(KeyboardInterrupt):  # which is how it is meant to end
-        server.run(sockets=list(listening))
+        config = uvicorn.Config(
+            create_app(bench, sessions),
+            log_level="warning",
+            access_log=False,  # the first address holds the token
+            server_header=False,
+            proxy_headers=False,
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=PATIENCE,
+        )
+        server = uvicorn.Server(config)
+        with _ending_at_hangup(server), suppress(KeyboardInterrupt):  # which is how it is meant to end
+            server.run(sockets=list(listening))
 
 
 @contextmanager

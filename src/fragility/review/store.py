@@ -28,6 +28,7 @@ from typing import Any
 from fragility.errors import FragilityError
 from fragility.review.history import (
     DECISIONS,
+    LONGEST_REASON,
     OPEN,
     WRITTEN,
     Case,
@@ -44,7 +45,6 @@ VERSION = 2
 LEASE = 15 * 60.0  # seconds for which a case given out by "next" is nobody else's
 PATIENCE = 30.0  # seconds to wait for another writer
 LONGEST_NOTE = 4000
-LONGEST_REASON = 80
 LONGEST_NAME = 80
 MANY = 500  # names in one query; SQLite bounds them
 
@@ -169,7 +169,13 @@ class Store:
         try:
             connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
             try:
-                _prepare(connection, path)
+                connection.execute(f"PRAGMA busy_timeout = {int(PATIENCE * 1000)}")
+                if connection.execute("PRAGMA application_id").fetchone()[0] == 0:
+                    _create(connection, path)
+                _check_store(connection, path)
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute("PRAGMA foreign_keys = ON")
             except BaseException:
                 connection.close()
                 raise
@@ -461,16 +467,6 @@ class Store:
         return entry
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute(f"PRAGMA busy_timeout = {int(PATIENCE * 1000)}")
-    if connection.execute("PRAGMA application_id").fetchone()[0] == 0:
-        _create(connection, path)
-    _check_store(connection, path)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
-
-
 def _check_store(connection: sqlite3.Connection, path: Path) -> None:
     """Refuse a file of another program or version, and one that is damaged."""
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
@@ -516,24 +512,18 @@ def _create(connection: sqlite3.Connection, path: Path) -> None:
         if connection.execute("PRAGMA application_id").fetchone()[0] == 0:
             if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 raise StoreError(f"{path} belongs to another program; choose another place with --store")
-            for statement in _statements(SCHEMA):
-                connection.execute(statement)
+            statement = ""
+            for line in SCHEMA.splitlines(keepends=True):  # one by one: `executescript` would commit the transaction
+                statement += line
+                if sqlite3.complete_statement(statement):
+                    connection.execute(statement)
+                    statement = ""
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-
-
-def _statements(script: str) -> Iterator[str]:
-    """Return a script's statements one by one: `executescript` would commit the transaction it is in."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
 
 
 def _check_entry(action: str, groups: Sequence[str], note: str, reason: str, allowed: Sequence[str] = WRITTEN) -> None:
@@ -566,18 +556,6 @@ def _insert(
 
 def _entries(rows: Iterable[Any]) -> list[Entry]:
     return [
-        Entry(
-            seq=row[0],
-            at=row[1],
-            case=Case(row[2], row[3], row[4], row[5]),
-            reviewer=row[6],
-            action=row[7],
-            groups=tuple(json.loads(row[8])),
-            reason=row[9],
-            note=row[10],
-            undoes=row[11],
-            blind=bool(row[12]),
-            bulk=row[13],
-        )
-        for row in rows
+        Entry(seq, at, Case(*case), who, action, tuple(json.loads(groups)), reason, note, undoes, bool(blind), bulk)
+        for seq, at, *case, who, action, groups, reason, note, undoes, blind, bulk in rows
     ]

@@ -1,4 +1,7 @@
-"""Views: what a reviewer looks at, as it stands in the address of a page, so that it can be shared and reloaded."""
+"""Views: what a reviewer looks at, as it stands in the address of a page, so that it can be shared and reloaded.
+
+Below: what was typed for a field of the rows, read as conditions, and the conditions of a view in SQL.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 from fragility.errors import FragilityError
+from fragility.evidence.replacements import value_text
 from fragility.scores import CONFIDENT
 from fragility.text import CONTROL
 
@@ -64,6 +68,11 @@ class View:
         except ValueError as error:
             raise ViewError("the address has too many words") from error
         given = {name: values[-1] for name, values in words.items() if values[-1]}  # a blank says nothing
+        names, values = words.get("field", []), words.get("value", [])
+        if len(names) != len(values) or len(names) > MOST_FIELDS:
+            raise ViewError(f"the address must name at most {MOST_FIELDS} fields, each with one value")
+        typed = [(name, value) for name, value in zip(names, values, strict=True) if name and value]
+        pairs = [(read_name(_short(name, "field")), _short(value, "value")) for name, value in typed]
         return cls(
             by=_one_of(given, "by", RANKINGS, "exposure"),
             budget=_one_of(given, "budget", BUDGETS, "20"),
@@ -73,7 +82,7 @@ class View:
             label=_name(given, "label"),
             k=_one_of(given, "k", FLIPS, ""),
             group=_name(given, "group"),
-            where=_pairs(words.get("field", []), words.get("value", [])),
+            where=tuple(pairs),
             status=_one_of(given, "status", STATUSES, ""),
             reviewer=_name(given, "reviewer"),
             search=_short(given.get("search", "").strip(), "search"),
@@ -98,10 +107,9 @@ class View:
                 words += [pair for name, wanted in value for pair in (("field", write_name(name)), ("value", wanted))]
             elif each.name in NAMES and value is not None:
                 words.append((each.name, write_name(value)))
-            elif (
-                value != getattr(plain, each.name) or each.name == "budget"
-            ):  # whose default is not the same everywhere
-                words.append((each.name, _written(value)))
+            elif value != getattr(plain, each.name) or each.name == "budget":  # its default is not the same everywhere
+                text = "1" if value is True else write_number(value) if isinstance(value, float) else str(value)
+                words.append((each.name, text))
         return words
 
     def with_default_budget(self, query: str, budget: str) -> View:
@@ -115,12 +123,6 @@ class View:
     @property
     def order(self) -> str:
         return self.sort or self.by
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, bool):
-        return "1" if value else ""
-    return write_number(value) if isinstance(value, float) else str(value)
 
 
 def write_number(value: float) -> str:
@@ -139,8 +141,11 @@ def _number(given: Mapping[str, str], name: str, default: float, least: float, m
     text = given.get(name)
     if text is None:
         return default
-    value = _as_number(text, float)
-    if value is None or not least <= value <= most:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:  # NaN lies nowhere
         raise ViewError(f"{name} in the address must be a number from {least:g} to {most:g}, got {text[:40]!r}")
     return value
 
@@ -155,39 +160,153 @@ def _name(given: Mapping[str, str], name: str) -> str | None:
     return read_name(_short(given[name], name)) if name in given else None
 
 
-def _pairs(names: Sequence[str], values: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    if len(names) != len(values) or len(names) > MOST_FIELDS:
-        raise ViewError(f"the address must name at most {MOST_FIELDS} fields, each with one value")
-    pairs = zip(names, values, strict=True)
-    return tuple((read_name(_short(name, "field")), _short(value, "value")) for name, value in pairs if name and value)
-
-
-def _as_number(text: str, kind: Callable[[str], float]) -> float | None:
-    try:
-        value = kind(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
 # --- names in addresses and forms -----------------------------------------------------------------------------
 
 
 def write_name(name: str) -> str:
     """Return a name of a class, group, field or reviewer as an address or form holds it; it is never empty."""
-    return UNSAFE.sub(_escape, name) or "\\e"
+
+    def escape(found: re.Match[str]) -> str:
+        number = ord(found[0])
+        return "\\\\" if found[0] == "\\" else f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+
+    return UNSAFE.sub(escape, name) or "\\e"
 
 
 def read_name(text: str) -> str:
     """Return the name that was written."""
-    return ESCAPED.sub(_unescape, text)
+
+    def unescape(found: re.Match[str]) -> str:
+        kind = found[1]
+        return kind if kind == "\\" else "" if kind == "e" else chr(int(kind[1:], 16))
+
+    return ESCAPED.sub(unescape, text)
 
 
-def _escape(found: re.Match[str]) -> str:
-    number = ord(found[0])
-    return "\\\\" if found[0] == "\\" else f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+# --- what was typed for a field -----------------------------------------------------------------------------
+#
+# What cannot be read is an error, never an empty answer. A field of numbers takes a list of 12, <12, <=12, >12, >=12,
+# 12-36 (or 12..36) and missing. Any other field takes one of its values, a list of them, or missing; a value with a
+# comma is found as it is before the text is taken for a list.
+
+MISSING = "missing"
+SHOWN_DIGITS = 6  # of a number with decimals, in `value_text`
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+RANGE = re.compile(rf"({NUMBER})\s*(?:\.\.|-|–|to)\s*({NUMBER})")
+BOUND = re.compile(rf"(<=|>=|<|>|≤|≥)\s*({NUMBER})")
+HOW_TO_WRITE = "write 12, <12, >=12, 12-36, a list of these, or missing"
 
 
-def _unescape(found: re.Match[str]) -> str:
-    kind = found[1]
-    return kind if kind == "\\" else "" if kind == "e" else chr(int(kind[1:], 16))
+class FilterError(FragilityError):
+    """What was typed for a field means nothing."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """A condition in SQL and its parameters."""
+
+    sql: str = "TRUE"
+    values: tuple[Any, ...] = ()
+
+    def __and__(self, other: Where) -> Where:
+        return Where(f"({self.sql}) AND ({other.sql})", (*self.values, *other.values))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Numbers from ``low`` to ``high``, each end included or not."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    low_included: bool = True
+    high_included: bool = True
+
+    def in_words(self) -> str:
+        low, high = write_number(self.low), write_number(self.high)
+        if self.low == self.high:
+            return low
+        if self.high == math.inf:
+            return f"{low} or more" if self.low_included else f"more than {low}"
+        if self.low == -math.inf:
+            return f"{high} or less" if self.high_included else f"less than {high}"
+        return f"{low} to {high}"
+
+    def condition(self, column: str) -> Where:
+        """Return the condition that a column lies in it."""
+        if self.low == self.high:
+            return Where(f"{column} BETWEEN ? AND ?", shown_as(self.low))
+        low, high = ">=" if self.low_included else ">", "<=" if self.high_included else "<"
+        return Where(f"{column} {low} ? AND {column} {high} ?", (self.low, self.high))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a field must be: any of these."""
+
+    missing: bool = False
+    intervals: tuple[Interval, ...] = ()
+    values: tuple[str, ...] = ()
+
+    def in_words(self) -> str:
+        parts = [interval.in_words() for interval in self.intervals] + [f"“{value}”" for value in self.values]
+        return " or ".join(parts + [MISSING] * (self.missing and MISSING not in self.values))
+
+    def condition(self, column: str) -> Where:
+        """Return the condition that a column of the fields is any of these."""
+        parts = [interval.condition(column) for interval in self.intervals]
+        parts += [Where(f"{column} = ?", (value,)) for value in self.values]
+        parts += [Where(f"{column} IS NULL")] if self.missing else []
+        return Where(" OR ".join(f"({part.sql})" for part in parts), tuple(v for part in parts for v in part.values))
+
+
+def read_numbers(field: str, text: str) -> Wanted:
+    """Read what was typed for a field of numbers."""
+    terms = [term.strip() for term in text.split(",")]
+    intervals = tuple(_read_interval(field, text, term) for term in terms if term.lower() != MISSING)
+    return Wanted(missing=len(intervals) < len(terms), intervals=intervals)
+
+
+def _read_interval(field: str, text: str, term: str) -> Interval:
+    if re.fullmatch(NUMBER, term):
+        return Interval(number := _read_number(field, term), number)
+    if bound := BOUND.fullmatch(term):
+        number, included = _read_number(field, bound[2]), bound[1] not in ("<", ">")
+        above = bound[1] in (">", ">=", "≥")
+        return Interval(low=number, low_included=included) if above else Interval(high=number, high_included=included)
+    ends = RANGE.fullmatch(term)
+    if ends is None:
+        raise FilterError(f"{field!r} is a number, and {text[:60]!r} cannot be read as one; {HOW_TO_WRITE}")
+    low, high = _read_number(field, ends[1]), _read_number(field, ends[2])
+    if low > high:
+        raise FilterError(f"the range {term!r} for {field!r} is empty; write the smaller number first")
+    return Interval(low, high)
+
+
+def _read_number(field: str, text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise FilterError(f"the number {text[:20]!r}... for {field!r} is too large")
+    return value
+
+
+def shown_as(number: float) -> tuple[float, float]:
+    """Return the least and the greatest value that a page shows as this number: pages round, and a reader copies."""
+    if number == 0 or float(value_text(number)) != number:
+        return number, number
+    half = 0.5 * 10.0 ** min(math.floor(math.log10(abs(number))) - SHOWN_DIGITS + 1, 0)
+    return number - half, number + half
+
+
+def read_values(field: str, text: str, has: Callable[[str], bool], examples: Callable[[], Sequence[str]]) -> Wanted:
+    """Read what was typed for any other field; ``has`` says whether a value occurs, ``examples`` names some."""
+    for candidate in (text, text.strip()):
+        if has(candidate):
+            return Wanted(values=(candidate,), missing=candidate.lower() == MISSING)
+    terms = [term.strip() for term in text.split(",")]
+    asked_missing = any(term.lower() == MISSING for term in terms)
+    values = tuple(term for term in terms if term.lower() != MISSING or has(term))
+    unknown = [value for value in values if not has(value)]
+    if unknown:
+        known = ", ".join(repr(value[:40]) for value in examples()) or "none but missing"
+        raise FilterError(f"no row has {unknown[0][:60]!r} in {field!r}; it has {known}")
+    return Wanted(missing=asked_missing, values=values)
