@@ -53,6 +53,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "filename_pattern": r"/plot_",
+    "ignore_pattern": r"^credit\.py$",
     "within_subsection_order": "gallery_order.InReadingOrder",
     "copyfile_regex": r"never^",
     "download_all_examples": False,

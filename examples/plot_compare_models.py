@@ -7,27 +7,15 @@ and compare what their confident predictions rest on.
 """
 
 # %%
-from sklearn.compose import make_column_transformer
+from credit import X_test, X_train, fit_pipeline, y_test
 from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
 
-X, y = fg.load_credit_g()
-X_train, y_train, X_test, y_test = X[:700], y[:700], X[700:], y[700:]
-nominal = list(X.select_dtypes(exclude="number"))
-
-
-def with_encoding(estimator):
-    encode = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), nominal), remainder=StandardScaler())
-    return make_pipeline(encode, estimator).fit(X_train, y_train)
-
-
 models = {
-    "logistic regression": with_encoding(LogisticRegression(max_iter=1000)),
-    "boosted trees": with_encoding(GradientBoostingClassifier(random_state=0)),
+    "logistic regression": fit_pipeline(LogisticRegression(max_iter=1000)),
+    "boosted trees": fit_pipeline(GradientBoostingClassifier(random_state=0)),
 }
 
 # %%

@@ -8,18 +8,12 @@ replayed on every prediction.
 
 # %%
 import pandas as pd
-from sklearn.compose import make_column_transformer
+from credit import X_test, X_train, fit_pipeline
 from sklearn.ensemble import GradientBoostingClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
 
-X, y = fg.load_credit_g()
-X_train, y_train, X_test = X[:600], y[:600], X[600:]
-nominal = list(X.select_dtypes(exclude="number"))
-encode = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), nominal), remainder=StandardScaler())
-model = make_pipeline(encode, GradientBoostingClassifier(random_state=0)).fit(X_train, y_train)
+model = fit_pipeline(GradientBoostingClassifier(random_state=0))
 protocol = fg.Protocol.fit(model, X_train)
 
 # %%

@@ -12,16 +12,12 @@ of it can be recomputed.
 import tempfile
 from pathlib import Path
 
+from credit import X_test, X_train, fit_pipeline
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 import fragility as fg
 
-X, y = fg.load_credit_g()
-X = X.select_dtypes("number")
-X_train, y_train, X_test = X[:700], y[:700], X[700:]
-model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X_train, y_train)
+model = fit_pipeline(LogisticRegression(max_iter=1000))
 
 folder = Path(tempfile.mkdtemp()) / "audit"
 fg.audit(model, X_test, fg.Protocol.fit(model, X_train, depth=5)).save(folder)
@@ -45,7 +41,7 @@ print(fg.verify(folder.parent / "selection", model, X_test))
 # Another model
 # -------------
 # A model with other parameters has another fingerprint, even if it predicts much the same.
-other = make_pipeline(StandardScaler(), LogisticRegression(C=0.5)).fit(X_train, y_train)
+other = fit_pipeline(LogisticRegression(C=0.5, max_iter=1000))
 print(fg.verify(folder, other, X_test))
 
 # %%

@@ -198,6 +198,20 @@ def test_no_option_is_documented_that_does_not_exist(words):
     assert not unknown, f"fragility {' '.join(words)} has no {unknown}"
 
 
+FOREIGN = {"--cov", "--fail-on-warning"}  # options of other programs
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=name)
+def test_every_option_that_is_named_exists(page):
+    text = page.read_text(encoding="utf-8")
+    commands = {option for leaf in LEAVES.values() for p in leaf.params for option in (*p.opts, *p.secondary_opts)}
+    scripts = "\n".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "benchmarks").glob("*.py"))
+    known = commands | set(re.findall(r"\"(--[a-z-]+)\"", scripts)) | FOREIGN | {"--help", "--version"}
+    spans = "\n".join(re.findall(r"`[^`\n]+`", text))
+    unknown = sorted(set(re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", spans)) - known)
+    assert not unknown, f"{name(page)} names {unknown}"
+
+
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
 def test_every_command_shows_an_example(words):
     assert f"fragility {' '.join(words)}" in (LEAVES[words].help or ""), "add an example to the docstring"

@@ -19,6 +19,7 @@ def test_example_runs(example, tmp_path, monkeypatch):
     if library and find_spec(library) is None:
         pytest.skip(f"{example.name} needs {library}")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(EXAMPLES)  # as for a script, whose folder comes first
     with matplotlib.rc_context({"backend": "agg"}):
         runpy.run_path(str(example), run_name="__main__")
         drawn = plt.get_fignums()
