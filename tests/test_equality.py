@@ -8,7 +8,7 @@ import fragility.certificates
 import fragility.ranking.comparison
 import fragility.ranking.predictive
 import fragility.search
-from fragility.equality import NanEqual
+from fragility.saving import NanEqual
 
 REPORTS = list({report.__name__: report for report in NanEqual.__subclasses__()}.values())
 

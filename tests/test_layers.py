@@ -16,8 +16,7 @@ import fragility
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
 LAYERS: list[set[str]] = [  # lowest first; a module named here stands apart from its package
-    {"version", "errors", "equality", "arrays", "libraries", "bundled", "files", "progress", "text", "merkle"}
-    | {"intervals"},
+    {"version", "errors", "arrays", "libraries", "bundled", "files", "progress", "text", "merkle"} | {"intervals"},
     {"canonical", "saving", "wording", "drawing.figure", "envelopes", "ids"},
     {"scores", "drawing.svg"},
     {"drawing.curve"},

@@ -17,7 +17,7 @@ Report = Callable[[int, int], None]
 
 @contextmanager
 def progress_bar(task: str, wanted: bool | Report | None = None) -> Iterator[Report | None]:
-    """Yield a function (rows done, rows in all or 0 where nobody knows), or None where nobody is looking.
+    """Yield a function (rows done, rows in all or 0 if unknown), or None if no progress is to be shown.
 
     wanted: None for a bar if standard error is a terminal, True or False to insist, or a function to call instead.
     """
@@ -35,7 +35,7 @@ def progress_bar(task: str, wanted: bool | Report | None = None) -> Iterator[Rep
 
 
 class _LateBar:
-    """A bar that appears only once the work has proved long."""
+    """A bar that appears once the work has taken SHOW_AFTER_SECONDS."""
 
     def __init__(self, task: str) -> None:
         self._name = task
@@ -43,12 +43,13 @@ class _LateBar:
         self._bar: Progress | None = None
 
     def report(self, done: int, total: int) -> None:
-        if self._bar is None and time.monotonic() - self._start >= SHOW_AFTER_SECONDS:
-            self._bar = _transient_bar()
+        seconds = time.monotonic() - self._start
+        if self._bar is None and seconds >= SHOW_AFTER_SECONDS:
+            self._bar = _make_bar()
             self._bar.start()
             self._task = self._bar.add_task(self._name, total=total or None, speed="")
         if self._bar is not None:
-            speed = rows_a_second(done, time.monotonic() - self._start)
+            speed = f"{done / seconds:,.0f} rows/s" if seconds > 0 else ""
             self._bar.update(self._task, completed=done, total=total or None, speed=speed)
 
     def close(self) -> None:
@@ -56,16 +57,11 @@ class _LateBar:
             self._bar.stop()
 
 
-def _transient_bar() -> Progress:
-    from rich.console import Console  # only whoever waits at a terminal needs it
+def _make_bar() -> Progress:
+    # Only a bar that appears needs rich.
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     counts = (MofNCompleteColumn(), TextColumn("{task.fields[speed]}"), TimeRemainingColumn())
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), *counts, console=Console(stderr=True), transient=True
-    )
-
-
-def rows_a_second(rows: int, seconds: float) -> str:
-    """Return the speed of some work in words."""
-    return f"{rows / seconds:,.0f} rows/s" if seconds > 0 else ""
+    console = Console(stderr=True)
+    return Progress(TextColumn("{task.description}"), BarColumn(), *counts, console=console, transient=True)

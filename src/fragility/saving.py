@@ -1,4 +1,4 @@
-"""Results as files: a document as JSON, a table as Parquet or CSV, whole or not at all."""
+"""Results as files: JSON, Parquet or CSV, whole or not at all; and results that may hold NaN."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,3 +61,24 @@ def checked_suffix(path: str | os.PathLike[str], allowed: Sequence[str]) -> str:
     if suffix not in allowed:
         raise DataError(f"{path} must end in {' or '.join(allowed)}")
     return suffix
+
+
+class NanEqual:
+    """Base of a dataclass (with ``eq=False``) that equals another one field by field, NaN being equal to NaN.
+
+    Python decides by identity or by value whether a dataclass that holds NaN equals itself, depending on its version.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._figures() == other._figures()
+
+    def __hash__(self) -> int:
+        return hash(self._figures())
+
+    def _figures(self) -> tuple[Any, ...]:
+        values = (getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]
+        return tuple("undefined" if isinstance(value, float) and math.isnan(value) else value for value in values)

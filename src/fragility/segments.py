@@ -1,20 +1,21 @@
 """Segments: audited rows cut by a column of theirs, and how many of each segment flip early.
 
 A column of text, or of few distinct numbers, is cut by its values: the most frequent ones, and the others together. A
-column of numbers is cut into bands, between declared values or at its quantiles; one of dates at its quantiles. Rows
+column of numbers is cut into bands, at declared values or at its quantiles; a column of dates at its quantiles. Rows
 without a value are a segment of their own. Columns need not be fields of the model.
 
-Rows are read part by part. Of each column asked about, one number per row is held.
+Rows are read part by part. For each column, one number per row is held.
 """
 
 from __future__ import annotations
 
 import re
+import typing
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from itertools import chain, islice, pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,7 @@ BY = Advice("by", "--by")
 
 SHOWN_VALUES = 12  # values of a column that have a segment of their own
 MOST_VALUES = 100_000  # distinct values that are held while a column is read
-BANDS = 4  # of equally many rows, where nobody declared any
+BANDS = 4  # of about equally many rows, if none were declared
 PART_ROWS = 50_000
 MISSING, EMPTY = "(missing)", "(empty)"
 WHOLE = 10**9  # exposures are added up as whole billionths, so that no sum depends on the order of rows
@@ -43,8 +44,8 @@ WHOLE = 10**9  # exposures are added up as whole billionths, so that no sum depe
 ByColumn: TypeAlias = str | Sequence[str] | Mapping[str, Sequence[float] | int | None]
 
 
-@runtime_checkable
-class RowValues(Protocol):
+@typing.runtime_checkable
+class RowValues(typing.Protocol):
     """Rows whose columns can be read part by part."""
 
     @property
@@ -102,9 +103,9 @@ def read_by(by: ByColumn, column_names: Sequence[str]) -> tuple[By, ...]:
     A column whose own name holds a colon is found by its whole name first.
     """
     if isinstance(by, Mapping):
-        asked = [_declared(str(name), how) for name, how in by.items()]
+        asked = [_declare(str(name), how) for name, how in by.items()]
     else:
-        asked = [_parsed(text, column_names) for text in ([by] if isinstance(by, str) else by)]
+        asked = [_parse(text, column_names) for text in ([by] if isinstance(by, str) else by)]
     for one in asked:
         if one.column not in column_names:
             known = ", ".join(map(str, column_names[:12])) + (", ..." if len(column_names) > 12 else "")
@@ -115,14 +116,14 @@ def read_by(by: ByColumn, column_names: Sequence[str]) -> tuple[By, ...]:
     return tuple(asked)
 
 
-def _parsed(text: str, column_names: Sequence[str]) -> By:
+def _parse(text: str, column_names: Sequence[str]) -> By:
     if text in column_names:
         return By(text)
     column, colon, how = text.rpartition(":")
     if not colon:
         return By(text)
     if re.fullmatch(r"q\d+", how.strip()):
-        return _declared(column, int(how.strip()[1:]))
+        return _declare(column, int(how.strip()[1:]))
     try:
         cuts = [float(part) for part in how.split(",")]
     except ValueError as error:
@@ -131,10 +132,10 @@ def _parsed(text: str, column_names: Sequence[str]) -> By:
             " must be a column, a column with bands such as age:25,40,60, or with a number of bands such as age:q5; "
             f"got {text!r}",
         ) from error
-    return _declared(column, cuts)
+    return _declare(column, cuts)
 
 
-def _declared(column: str, how: Sequence[float] | int | None) -> By:
+def _declare(column: str, how: Sequence[float] | int | None) -> By:
     if how is None:
         return By(column)
     if isinstance(how, int):
@@ -164,8 +165,8 @@ class _Column:
 
     def __init__(self, by: By) -> None:
         self.by = by
-        self.kind: str | None = None  # numbers, dates or text; None: no value was seen yet
-        self.parts: list[Any] = []
+        self.kind: str | None = None  # numbers, dates or text; None if no value was seen yet
+        self.parts: list[Floats] = []
         self.texts: dict[str, int] = {}
 
     def add(self, column: pd.Series) -> None:
@@ -173,20 +174,29 @@ class _Column:
         if bool(column.isna().all()):
             self.parts.append(np.full(len(column), np.nan))
             return
-        kind = _kind(column)
+        dates = pd.api.types.is_datetime64_any_dtype(column.dtype)
+        kind = "dates" if dates else "numbers" if kind_of(column) == "numeric" else "text"
         if self.kind not in (None, kind):
             raise DataError(
                 f"the column {self.by.column!r} holds {self.kind} in some parts of the rows, {kind} in others"
             )
         self.kind = kind
-        self.parts.append(self._text_codes(column) if kind == "text" else _measured(column))
+        if kind == "text":
+            self.parts.append(self._encode_text(column))
+        elif kind == "numbers":
+            self.parts.append(np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan)))
+        else:
+            instants = pd.DatetimeIndex(column).tz_localize(None)  # the day as its own clock has it
+            whole = instants.as_unit("ns").asi8.astype(np.float64)
+            self.parts.append(np.where(instants.isna(), np.nan, whole))
 
-    def _text_codes(self, column: pd.Series) -> Floats:
+    def _encode_text(self, column: pd.Series) -> Floats:
         try:
             codes, uniques = pd.factorize(column)
         except TypeError:  # values without a hash, such as lists
             codes, uniques = pd.factorize(column.map(lambda value: None if is_missing(value) else str(value)))
-        places = np.array([self.texts.setdefault(_text(value), len(self.texts)) for value in uniques], dtype=np.float64)
+        texts = [_write_number(float(v)) if isinstance(v, (float, np.floating)) else str(v) or EMPTY for v in uniques]
+        places = np.array([self.texts.setdefault(text, len(self.texts)) for text in texts], dtype=np.float64)
         if len(self.texts) > MOST_VALUES:
             raise DataError(
                 f"the column {self.by.column!r} has more than {MOST_VALUES:,} distinct values; choose one that groups "
@@ -194,20 +204,20 @@ class _Column:
             )
         return np.where(codes < 0, np.nan, np.append(places, np.nan)[codes])
 
-    def coded(self) -> Coded:
+    def encode(self) -> Coded:
         """Return the segment of every row."""
         values = np.concatenate(self.parts) if self.parts else np.empty(0)
-        self.parts = []  # of many rows, what is held twice is missed
-        if self.by.cuts is not None or self.by.bands is not None:
-            return self._banded(values)
-        if self.kind in ("numbers", "dates"):
-            distinct = np.unique(values[~np.isnan(values)])
-            if len(distinct) > SHOWN_VALUES:
-                return self._banded(values)
-            return _by_value(self.by.column, values, {value: self._name(value) for value in distinct}, rising=True)
-        return _by_value(self.by.column, values, {float(code): text for text, code in self.texts.items()})
+        self.parts = []  # not to hold the values of many rows twice
+        known = np.unique(values[~np.isnan(values)])
+        measured = self.kind in ("numbers", "dates")
+        if self.by.cuts is not None or self.by.bands is not None or (measured and len(known) > SHOWN_VALUES):
+            return self._cut_into_bands(values)
+        names = {float(code): text for text, code in self.texts.items()}
+        if measured:
+            names = {value: self._write(value) for value in known}
+        return _cut_by_value(self.by.column, values, names, rising=measured)
 
-    def _banded(self, values: Floats) -> Coded:
+    def _cut_into_bands(self, values: Floats) -> Coded:
         if self.kind == "text":
             some = next(iter(self.texts))
             raise DataError(f"bands are for numbers and dates, and the column {self.by.column!r} holds {some!r}")
@@ -217,73 +227,44 @@ class _Column:
                 f"number of bands: {self.by.column}:q4"
             )
         known = values[~np.isnan(values)]
-        cuts = _quantiles(known, self.by.bands or BANDS) if self.by.cuts is None else np.array(self.by.cuts)
+        cuts = np.array(self.by.cuts or ())
+        if self.by.cuts is None and len(known):  # at quantiles; equal values are never parted
+            bands = self.by.bands or BANDS
+            cuts = np.unique(np.quantile(known, np.arange(1, bands) / bands, method="inverted_cdf"))
+            cuts = cuts[cuts > known.min()]
         codes = np.where(np.isnan(values), len(cuts) + 1, np.searchsorted(cuts, values, side="right"))
-        return _without_empty(self.by.column, [*_band_names([self._name(cut) for cut in cuts]), MISSING], codes)
+        names, ends = ["all values"], [self._write(cut) for cut in cuts]
+        if ends:
+            between = [f"{low} to under {high}" for low, high in pairwise(ends)]
+            names = [f"under {ends[0]}", *between, f"{ends[-1]} or more"]
+        return _drop_empty(self.by.column, [*names, MISSING], codes)
 
-    def _name(self, value: float) -> str:
-        return value_text(pd.Timestamp(int(value))) if self.kind == "dates" else _number(value)
-
-
-def _kind(column: pd.Series) -> str:
-    if pd.api.types.is_datetime64_any_dtype(column.dtype):
-        return "dates"
-    return "numbers" if kind_of(column) == "numeric" else "text"
+    def _write(self, value: float) -> str:
+        return value_text(pd.Timestamp(int(value))) if self.kind == "dates" else _write_number(value)
 
 
-def _measured(column: pd.Series) -> Floats:
-    if not pd.api.types.is_datetime64_any_dtype(column.dtype):
-        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    instants = pd.DatetimeIndex(column)
-    instants = instants.tz_localize(None)  # the day as its own clock has it
-    whole = instants.as_unit("ns").asi8.astype(np.float64)
-    return np.where(instants.isna(), np.nan, whole)
-
-
-def _text(value: Any) -> str:
-    return _number(float(value)) if isinstance(value, (float, np.floating)) else str(value) or EMPTY
-
-
-def _number(value: float) -> str:
+def _write_number(value: float) -> str:
     return f"{value:.10g}"
 
 
-def _quantiles(known: Floats, bands: int) -> Floats:
-    """Return the values at which as many bands of about equally many rows begin; equal values are never parted."""
-    if not len(known):
-        return np.empty(0)
-    shares = np.arange(1, bands) / bands
-    cuts = np.unique(np.quantile(known, shares, method="inverted_cdf"))
-    return np.asarray(cuts[cuts > known.min()])
-
-
-def _band_names(ends: Sequence[str]) -> list[str]:
-    if not ends:
-        return ["all values"]
-    between = [f"{low} to under {high}" for low, high in pairwise(ends)]
-    return [f"under {ends[0]}", *between, f"{ends[-1]} or more"]
-
-
-def _by_value(column: str, values: Floats, names: Mapping[float, str], *, rising: bool = False) -> Coded:
+def _cut_by_value(column: str, values: Floats, names: Mapping[float, str], *, rising: bool) -> Coded:
     """Return the most frequent values as segments, in the order of their numbers or of their frequency."""
-    known = values[~np.isnan(values)]
-    found, counts = np.unique(known, return_counts=True)
+    known = ~np.isnan(values)
+    found, counts = np.unique(values[known], return_counts=True)
     frequent = sorted(range(len(found)), key=lambda i: (-counts[i], names[float(found[i])]))
     own = frequent[: SHOWN_VALUES if len(found) > SHOWN_VALUES + 1 else None]
     if rising:
         own = sorted(own)
-    place = {float(found[i]): at for at, i in enumerate(own)}
-    others = len(found) - len(own)
-    lookup = np.array([place.get(float(value), len(own)) for value in found], dtype=np.int64)
+    lookup = np.full(len(found), len(own), dtype=np.int64)  # the others
+    lookup[own] = np.arange(len(own))
     codes = np.full(len(values), len(own) + 1, dtype=np.int64)
-    codes[~np.isnan(values)] = lookup[np.searchsorted(found, known)]
+    codes[known] = lookup[np.searchsorted(found, values[known])]
     shown = [names[float(found[i])] for i in own]
-    return _without_empty(column, [*shown, f"(other: {others:,} values)", MISSING], codes)
+    return _drop_empty(column, [*shown, f"(other: {len(found) - len(own):,} values)", MISSING], codes)
 
 
-def _without_empty(column: str, names: Sequence[str], codes: Integers) -> Coded:
-    counts = np.bincount(codes, minlength=len(names))
-    kept = np.flatnonzero(counts)
+def _drop_empty(column: str, names: Sequence[str], codes: Integers) -> Coded:
+    kept = np.flatnonzero(np.bincount(codes, minlength=len(names)))
     lookup = np.zeros(len(names), dtype=np.int16)
     lookup[kept] = np.arange(len(kept))
     return Coded(column, tuple(names[i] for i in kept.tolist()), lookup[codes])
@@ -292,49 +273,28 @@ def _without_empty(column: str, names: Sequence[str], codes: Integers) -> Coded:
 # --- matching rows to certificates ----------------------------------------------------------------------------
 
 
-class _Lockstep:
-    """Whether the ids of an audit come in the order of the rows given, compared as both are read."""
-
-    def __init__(self, audit: Audit) -> None:
-        self.batches = audit.batches(["id"])
-        self.waiting: list[Any] = []
-        self.same = True
-
-    def follow(self, ids: Sequence[Any]) -> None:
-        while self.same and len(self.waiting) < len(ids):
-            batch = next(self.batches, None)
-            if batch is None:
-                self.same = False
-                return
-            self.waiting += batch.column("id").to_pylist()
-        if self.same:
-            self.same = list(map(str, self.waiting[: len(ids)])) == list(map(str, ids))
-            self.waiting = self.waiting[len(ids) :]
-
-    def finish(self) -> bool:
-        return self.same and not self.waiting and next((b for b in self.batches if b.num_rows), None) is None
-
-
 def segment_rows(source: RowValues, by: Sequence[By], audits: Sequence[Audit]) -> list[list[Coded]]:
     """Return for each audit the segments of its rows, in its own order; segments are the same for all audits."""
     columns, names = [_Column(one) for one in by], [one.column for one in by]
-    steps = [_Lockstep(audit) for audit in audits]
+    audited = [chain.from_iterable(batch.column("id").to_pylist() for batch in a.batches(["id"])) for a in audits]
+    in_order = True
     for ids, frame in source.values(names, PART_ROWS):
         for column in columns:
             column.add(frame[column.by.column])
-        for step in steps:
-            step.follow(ids)
-    coded = [column.coded() for column in columns]
-    if all(step.finish() for step in steps):
+        texts = list(map(str, ids))
+        in_order = in_order and all(list(map(str, islice(own, len(ids)))) == texts for own in audited)
+    coded = [column.encode() for column in columns]
+    if in_order and all(not list(islice(own, 1)) for own in audited):
         return [coded for _ in audits]
     given, keys = IdSpan(), list[npt.NDArray[np.bytes_]]()
     for ids, _ in source.values(names, PART_ROWS):
         given.add(ids)
         keys.append(id_keys(ids))
-    return [_in_order(coded, places_of(audit, np.concatenate(keys), given)) for audit in audits]
+    places = [_find_places(audit, np.concatenate(keys), given) for audit in audits]
+    return [[replace(one, codes=one.codes[own]) for one in coded] for own in places]
 
 
-def places_of(audit: Audit, keys: npt.NDArray[np.bytes_], given: IdSpan) -> Integers:
+def _find_places(audit: Audit, keys: npt.NDArray[np.bytes_], given: IdSpan) -> Integers:
     """Return where the row of each certificate stands among rows with these id keys."""
     order = np.argsort(keys, kind="stable")
     known, found = keys[order], []
@@ -352,33 +312,17 @@ def places_of(audit: Audit, keys: npt.NDArray[np.bytes_], given: IdSpan) -> Inte
     return places
 
 
-def _in_order(coded: Sequence[Coded], places: Integers) -> list[Coded]:
-    return [replace(one, codes=one.codes[places]) for one in coded]
-
-
 # --- counting -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentNumbers:
-    """Predictions of one segment.
-
-    Attributes
-    ----------
-    rows : int
-        How many there are.
-    flips_early : Share
-        Those that flip within two groups, with the 95% interval.
-    median_flip_budget : int or None
-        The median k*; None where half of them or more never flip, or there are none.
-    mean_exposure : float
-        Their mean exposure; NaN where there are none.
-    """
+    """Predictions of one segment."""
 
     rows: int
-    flips_early: Share
-    median_flip_budget: int | None
-    mean_exposure: float
+    flips_early: Share  # within two groups
+    median_flip_budget: int | None  # None if half of them or more never flip, or there are none
+    mean_exposure: float  # NaN if there are none
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,25 +361,24 @@ class SegmentShares:
             Columns ``segment``, ``rows``, ``confident``, ``flips_early`` (how many), ``share``, ``lower``, ``upper``
             (its 95% interval), ``median_flip_budget`` and ``mean_exposure``.
         """
+        confident = [one.confident for one in self.segments]
         return pd.DataFrame(
             {
                 "segment": [one.name for one in self.segments],
                 "rows": [one.everything.rows for one in self.segments],
-                "confident": [one.confident.rows for one in self.segments],
-                "flips_early": [one.confident.flips_early.count for one in self.segments],
-                "share": [one.confident.flips_early.value for one in self.segments],
-                "lower": [one.confident.flips_early.lower for one in self.segments],
-                "upper": [one.confident.flips_early.upper for one in self.segments],
-                "median_flip_budget": pd.array(
-                    [one.confident.median_flip_budget for one in self.segments], dtype="Int64"
-                ),
-                "mean_exposure": [one.confident.mean_exposure for one in self.segments],
+                "confident": [one.rows for one in confident],
+                "flips_early": [one.flips_early.count for one in confident],
+                "share": [one.flips_early.value for one in confident],
+                "lower": [one.flips_early.lower for one in confident],
+                "upper": [one.flips_early.upper for one in confident],
+                "median_flip_budget": pd.array([one.median_flip_budget for one in confident], dtype="Int64"),
+                "mean_exposure": [one.mean_exposure for one in confident],
             }
         )
 
 
 class SegmentTally:
-    """Counts of the segments of one column, piece after piece."""
+    """Counts of the segments of one column, part after part."""
 
     def __init__(self, coded: Coded, depth: int, min_confidence: float) -> None:
         self.coded, self.depth, self.min_confidence = coded, depth, min_confidence
@@ -443,7 +386,7 @@ class SegmentTally:
         self.exposures = np.zeros((2, len(coded.names)), dtype=object)
 
     def add(self, start: int, budget: Integers, confidence: Floats, exposure: Floats) -> None:
-        """Count rows that begin at a position; ``budget`` is depth + 1 where a prediction never flips."""
+        """Count rows that begin at a position; ``budget`` is depth + 1 if a prediction never flips."""
         codes = self.coded.codes[start : start + len(budget)].astype(np.int64)
         whole = np.rint(exposure * WHOLE).astype(np.int64)
         sets: tuple[Booleans, Booleans] = (confidence >= self.min_confidence, np.ones(len(budget), dtype=bool))

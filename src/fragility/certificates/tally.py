@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from fragility.arrays import Floats
 from fragility.certificates.lattice import LatticeDeclaration
-from fragility.equality import NanEqual
 from fragility.errors import DataError
 from fragility.ids import IdSpan, say_unlabelled
 from fragility.protocol import Protocol
+from fragility.saving import NanEqual
 from fragility.scores import CONFIDENT, flips_early, flips_within
 from fragility.wording import NONE_AT_ALL, NOT_SEARCHED, UNDECIDED, UPPER_BOUND
 

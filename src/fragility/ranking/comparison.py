@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.certificates import Certificates
-from fragility.equality import NanEqual
 from fragility.errors import DataError
 from fragility.ids import places_by_id
 from fragility.ranking.metrics import (
@@ -36,7 +35,7 @@ from fragility.ranking.metrics import (
     resampled_aurocs,
 )
 from fragility.ranking.scores import in_reading_order, natural_direction, score_kind, scores_of
-from fragility.saving import save_report, without_nan
+from fragility.saving import NanEqual, save_report, without_nan
 from fragility.text import align_columns, format_number
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from scipy import stats
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.equality import NanEqual
 from fragility.errors import DataError
+from fragility.saving import NanEqual
 
 BUDGETS = (0.05, 0.10, 0.20)
 DEFINED = "defined"

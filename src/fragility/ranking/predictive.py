@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 
 from fragility.arrays import Floats, Integers
-from fragility.equality import NanEqual
 from fragility.errors import Advice, DataError
 from fragility.ranking.metrics import auroc
+from fragility.saving import NanEqual
 from fragility.scores import CLIP
 
 BINS = 15

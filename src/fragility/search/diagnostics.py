@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.arrays import Integers
-from fragility.equality import NanEqual
 from fragility.errors import ProtocolError
+from fragility.saving import NanEqual
 from fragility.search.found import FailingSets
 
 
