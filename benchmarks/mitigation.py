@@ -29,7 +29,7 @@ from fragility.protocol import Protocol
 from fragility.ranking.metrics import bootstrap_mean, paired_bootstrap
 from fragility.ranking.predictive import negative_log_likelihood
 from fragility.resmlp import FragilityPenalty, ResMLPClassifier
-from fragility.stress import label_brittle
+from fragility.stress.labels import label_brittle
 from fragility_paper.data import DATA_VARIABLE, load, preprocessing, split
 
 DATASETS = ("adult", "bank_marketing", "credit_g", "electricity", "heloc")

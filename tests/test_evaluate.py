@@ -29,7 +29,8 @@ from fragility.ranking.evaluating import (
     judge,
     predictions_of,
 )
-from fragility.stress import Stress, label_brittle
+from fragility.stress.declaration import Stress
+from fragility.stress.labels import label_brittle
 
 LOOSE = Stress(tau_confidence=0.7, tau_collapse=0.3, draws=8)
 CHEAP = Baselines(random_orders=0, resamples=100)

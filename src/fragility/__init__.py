@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         FragilityMapDisplay,
         ReviewPolicyDisplay,
     )
+    from fragility.drawing.reliability import ReliabilityDisplay
     from fragility.errors import (
         CertificateError,
         ClusterError,
@@ -43,12 +44,15 @@ if TYPE_CHECKING:
     from fragility.protocol import Protocol
     from fragility.ranking.comparison import compare_scores
     from fragility.ranking.evaluating import Baselines, evaluate
-    from fragility.reliability import FailureProbability, ReliabilityDisplay, failure_probability
+    from fragility.reliability.failure import failure_probability
+    from fragility.reliability.outcomes import FailureProbability
     from fragility.report import Report
     from fragility.resmlp import FragilityPenalty, ResMLPClassifier
     from fragility.search import compare_searches, find_failing_sets
     from fragility.segments import SegmentShares, share_by
-    from fragility.stress import Donor, Dropout, Mask, Noise, Outages, Stress, label_brittle
+    from fragility.stress.declaration import Stress
+    from fragility.stress.labels import label_brittle
+    from fragility.stress.stressors import Donor, Dropout, Mask, Noise, Outages
     from fragility.tables import CsvFormat
     from fragility.trust import Outcome, check_proof, generate_key, prove, sign, verify_signature
     from fragility.verification.verifying import Verification, verify
@@ -65,11 +69,11 @@ _HOME = {
     "CollapseDisplay": "drawing.displays",
     "CsvFormat": "tables",
     "DataError": "errors",
-    "Donor": "stress",
-    "Dropout": "stress",
+    "Donor": "stress.stressors",
+    "Dropout": "stress.stressors",
     "EngineError": "errors",
     "EvidenceError": "errors",
-    "FailureProbability": "reliability",
+    "FailureProbability": "reliability.outcomes",
     "FragileCalibrationDisplay": "drawing.displays",
     "FragilityCalibratedClassifier": "calibration",
     "FragilityError": "errors",
@@ -77,23 +81,23 @@ _HOME = {
     "FragilityPenalty": "resmlp",
     "FragilityTemperature": "calibration",
     "HardenedClassifier": "hardening.classifier",
-    "Mask": "stress",
+    "Mask": "stress.stressors",
     "Model": "models",
     "ModelError": "errors",
-    "Noise": "stress",
-    "Outages": "stress",
+    "Noise": "stress.stressors",
+    "Outages": "stress.stressors",
     "Outcome": "trust",
     "Protocol": "protocol",
     "ProtocolError": "errors",
     "RateChoice": "hardening.choice",
-    "ReliabilityDisplay": "reliability",
+    "ReliabilityDisplay": "drawing.reliability",
     "Report": "report",
     "ResMLPClassifier": "resmlp",
     "ReviewPolicy": "policy",
     "ReviewPolicyDisplay": "drawing.displays",
     "SegmentShares": "segments",
     "StoredAudit": "certificates",
-    "Stress": "stress",
+    "Stress": "stress.declaration",
     "Verification": "verification.verifying",
     "VerificationError": "errors",
     "audit": "auditing.pipeline",
@@ -104,11 +108,11 @@ _HOME = {
     "compare_scores": "ranking.comparison",
     "compare_searches": "search",
     "evaluate": "ranking.evaluating",
-    "failure_probability": "reliability",
+    "failure_probability": "reliability.failure",
     "find_failing_sets": "search",
     "harden": "hardening.training",
     "generate_key": "trust",
-    "label_brittle": "stress",
+    "label_brittle": "stress.labels",
     "load_credit_g": "bundled",
     "load_model": "models.loading",
     "prove": "trust",

@@ -36,7 +36,8 @@ from fragility.errors import CertificateError
 from fragility.files import MODEL, parse_json, write_bytes, write_text
 from fragility.models.loading import skops_bytes
 from fragility.protocol import Protocol
-from fragility.reliability import FailureProbability, failure_probability
+from fragility.reliability.failure import failure_probability
+from fragility.reliability.outcomes import FailureProbability
 from fragility.report import REPORT_FILE, Report, is_report, verify_command
 
 SEED = 0

@@ -35,8 +35,7 @@ from fragility.errors import Advice, DataError, ProtocolError
 from fragility.files import parse_json, read_json, write_text
 from fragility.ids import IdSpan, check_same_rows, places_by_id, say_unlabelled
 from fragility.protocol import Protocol
-from fragility.stress import BrittleLabels
-from fragility.stress.labels import PROTOCOL_KEY, STRESS_KEY
+from fragility.stress.labels import PROTOCOL_KEY, STRESS_KEY, BrittleLabels
 from fragility.wording import describe_guarantee, describe_rule
 
 FORMAT = "fragility-policy/1"

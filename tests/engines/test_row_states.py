@@ -23,7 +23,7 @@ from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import bind
 from fragility.ranking.scores import random_order_score, rcma_along
 from fragility.search import failing_sets_of_rows
-from fragility.stress import run_stress_rows
+from fragility.stress.labels import run_stress_rows
 
 pytest.importorskip("numba")
 lightgbm = pytest.importorskip("lightgbm")

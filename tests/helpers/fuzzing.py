@@ -274,7 +274,8 @@ def read_groups(sound: Path, place: Path, chance: random.Random) -> None:
 def read_outages(sound: Path, place: Path, chance: random.Random) -> None:
     from fragility.cli.evaluate import parse_markers
     from fragility.cli.tables import read_table
-    from fragility.stress.outages import Outages, outage_events
+    from fragility.stress.declaration import outage_events
+    from fragility.stress.stressors import Outages
 
     if chance.random() < 0.3:
         path = place / "markers.json"

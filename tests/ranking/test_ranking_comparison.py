@@ -16,7 +16,8 @@ from fragility.auditing.pipeline import audit
 from fragility.errors import DataError
 from fragility.protocol import Protocol
 from fragility.ranking import comparison, metrics
-from fragility.stress import Stress, label_brittle
+from fragility.stress.declaration import Stress
+from fragility.stress.labels import label_brittle
 
 NAN = math.nan
 

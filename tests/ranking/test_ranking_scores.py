@@ -14,7 +14,8 @@ import fragility
 from fragility.auditing.pipeline import audit
 from fragility.protocol import Protocol, bind
 from fragility.ranking import metrics, scores
-from fragility.stress import Stress, label_brittle
+from fragility.stress.declaration import Stress
+from fragility.stress.labels import label_brittle
 
 SOURCE = Path(fragility.__file__).parent
 

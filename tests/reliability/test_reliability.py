@@ -12,7 +12,7 @@ from naive_lattice import Enumerated
 import fragility as fg
 from fragility.errors import DataError
 from fragility.protocol import bind
-from fragility.stress import Layout, Outages
+from fragility.stress.stressors import Layout, Outages
 from fragility.wording import describe_chance
 
 BLOCKS = {

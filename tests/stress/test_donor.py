@@ -8,8 +8,9 @@ import fragility as fg
 from fragility.errors import ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.protocol import bind
-from fragility.stress import Donor, Layout, row_keys, uniforms
+from fragility.stress.draws import row_keys, uniforms
 from fragility.stress.labels import with_donors
+from fragility.stress.stressors import Donor, Layout
 
 STRESS = fg.Stress((Donor(0.4),), draws=6, tau_confidence=0.6)
 

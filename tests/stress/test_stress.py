@@ -21,25 +21,17 @@ from fragility.errors import DataError, ProtocolError
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
 from fragility.scores import sigmoid_probabilities
-from fragility.stress import (
-    Dropout,
-    Layout,
-    Mask,
-    Noise,
-    Outages,
-    Stress,
-    label_brittle,
-    label_rows,
-    outage_events,
-    row_keys,
-    run_stress,
-    run_stress_rows,
-    strikes,
-    uniforms,
-)
 from fragility.stress import draws as drawing
+from fragility.stress.declaration import Stress, outage_events
+from fragility.stress.draws import row_keys, strikes, uniforms
+from fragility.stress.labels import label_brittle, label_rows, run_stress_rows
+from fragility.stress.stressors import Dropout, Layout, Mask, Noise, Outages
 
 EVENTS = [{"age"}, {"age", "job"}, {"job", "age"}, {"credit_amount"}]
+
+
+def run_stress(*arguments, **settings):
+    return label_brittle(*arguments, **settings).run
 
 
 @pytest.fixture(scope="module", params=["transformed", "raw"])

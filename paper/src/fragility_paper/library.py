@@ -64,8 +64,8 @@ from fragility.scores import (
     softmax_probabilities,
 )
 from fragility.search import failing_sets_of_rows
-from fragility.stress import BrittleLabels, Donor, label_rows, run_stress_rows
-from fragility.stress.labels import MOST_DONORS, collapse_under, with_donors
+from fragility.stress.labels import MOST_DONORS, BrittleLabels, collapse_under, label_rows, run_stress_rows, with_donors
+from fragility.stress.stressors import Donor
 
 __all__ = [
     "BLACKBOX",

@@ -30,9 +30,9 @@ from fragility.evidence import EvidenceRows, RowStates
 from fragility.libraries import say_lacking
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
-from fragility.reliability.events import EventSets
 from fragility.reliability.failure import declared_failures, failure_of_rows
 from fragility.reliability.outcomes import FailureProbability
+from fragility.reliability.rates import EventSets
 from fragility.reliability.sampling import live_groups
 from fragility.search import FailingSets, failing_sets_of_rows, find_failing_sets
 from fragility.wording import MINIMUM, NONE_AT_ALL, none_up_to

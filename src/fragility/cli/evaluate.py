@@ -233,7 +233,7 @@ def _declare_stress(
     outages: Path | None, markers: str | None, form: CsvFormat, severity: float, draws: int, rule: str,
     tau_confidence: float, tau_collapse: float, seed: int,
 ) -> fg.Stress:  # fmt: skip
-    from fragility.stress import Dropout, Mask, Noise
+    from fragility.stress.stressors import Dropout, Mask, Noise
 
     if outages is None:
         stressors: tuple[Any, ...] = (Mask(severity), Dropout(severity), Noise(severity))
@@ -244,7 +244,7 @@ def _declare_stress(
 
 def read_outages(path: Path, option: str, markers: str | None, form: CsvFormat) -> fg.Outages:
     """Read a log of outages."""
-    from fragility.stress import outage_events
+    from fragility.stress.declaration import outage_events
 
     return fg.Outages.from_events(outage_events(read_table(path, option, form), markers=parse_markers(markers)))
 

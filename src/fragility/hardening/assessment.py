@@ -33,8 +33,9 @@ from fragility.progress import Report
 from fragility.protocol import Protocol, bind
 from fragility.ranking.predictive import PredictiveMetrics, class_codes, predictive_metrics
 from fragility.scores import EPSILON
-from fragility.stress import Donor, Dropout, Mask, Noise, Stress, label_brittle
-from fragility.stress.declaration import Stressor
+from fragility.stress.declaration import Stress, Stressor
+from fragility.stress.labels import label_brittle
+from fragility.stress.stressors import Donor, Dropout, Mask, Noise
 from fragility.text import align_columns, format_number
 from fragility.wording import join_names
 

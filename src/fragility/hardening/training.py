@@ -38,8 +38,8 @@ from fragility.models import Model
 from fragility.models.links import type_name
 from fragility.models.wrappers import is_fitted
 from fragility.protocol import Protocol, bind
-from fragility.stress import Layout
 from fragility.stress.draws import Words
+from fragility.stress.stressors import Layout
 
 PROBE_ROWS = 256  # rows on which an estimator that was never fitted is asked what kind of input it takes
 
@@ -139,7 +139,7 @@ def harden(
     own = refit_protocol(probe, rows.native, protocol)
     removed = None
     if plan.outages is not None:
-        removed = plan.outages.removed_groups(Layout.of(own.evidence, bind(probe, rows.head(1).native, own)))
+        removed = plan.outages.removed_groups(Layout.of(own, bind(probe, rows.head(1).native, own)))
     maker = TwinMaker.of(plan, own, removed, rows, prepared.transformer, prepared.handed)
     aside, validation = prepared.set_aside(training, extra)
     kept = np.flatnonzero(~aside)

@@ -31,8 +31,9 @@ from fragility.evidence.codec import RawCodec
 from fragility.evidence.handover import as_matrix
 from fragility.evidence.rows import Rows, stacked
 from fragility.protocol import Protocol
-from fragility.stress import Outages, outage_events
+from fragility.stress.declaration import outage_events
 from fragility.stress.draws import Words, row_keys, strikes, uniforms
+from fragility.stress.stressors import Outages
 
 Degradation: TypeAlias = Literal["mask", "attenuate", "outages"]
 DEGRADATIONS: tuple[str, ...] = get_args(Degradation)

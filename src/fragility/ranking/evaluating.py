@@ -29,7 +29,8 @@ from fragility.ranking.comparison import Comparison, RankingReport, ScoreResult,
 from fragility.ranking.predictive import PredictiveMetrics, class_codes, predictive_metrics
 from fragility.ranking.scores import permutation_importance_order, random_order_score, rcma_along, scores_of
 from fragility.saving import save_report, without_nan
-from fragility.stress import BrittleLabels, Stress, label_rows, run_stress_rows
+from fragility.stress.declaration import Stress
+from fragility.stress.labels import BrittleLabels, label_rows, run_stress_rows
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,12 +18,11 @@ from fragility.engines.lattice.whole import Block, WholeLattice, linear_sums, ro
 from fragility.evidence import EvidenceRows
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
-from fragility.reliability.events import EventSets
 from fragility.reliability.outcomes import FailureProbability
-from fragility.reliability.rates import group_rates
+from fragility.reliability.rates import EventSets, group_rates
 from fragility.reliability.sampling import DrawnSubsets, flips_of, live_groups, multilinear
 from fragility.search.trees import BoundedRow
-from fragility.stress import Layout, Outages
+from fragility.stress.stressors import Layout, Outages
 from fragility.wording import describe_events, describe_rates
 
 DEFAULT_DRAWS = 4096
@@ -66,7 +65,7 @@ def failure_probability(
     seed : int, default=0
         Of their scrambling.
     ids : sequence, optional
-        One distinct id a row; by default the index of a pandas frame, else 0, 1, ...
+        One distinct id per row; by default the index of a pandas frame, else 0, 1, ...
     engine : str, default="auto"
         ``auto`` reads the model where a native engine knows it exactly; ``blackbox`` asks it for everything.
     byte_budget : int, default=256 MiB
@@ -77,7 +76,7 @@ def failure_probability(
     Returns
     -------
     FailureProbability
-        One probability a row, in the order of ``X``, and what each group has to do with it.
+        One probability per row, in the order of ``X``, and what each group has to do with it.
 
     Raises
     ------
@@ -98,10 +97,10 @@ def failure_probability(
 
 
 def declared_failures(rates: Any, rows: EvidenceRows, protocol: Protocol) -> Floats | EventSets:
-    """Return what the user declares as rates of groups (G,), or as events that remove groups."""
+    """Return the rates of groups (G,) or the events that remove groups, as the user declares them."""
     layout = Layout.of(protocol, rows)
     if isinstance(rates, Outages):
-        return EventSets.of(rates, layout)
+        return EventSets.of_patterns(rates.removed_groups(layout), np.asarray(rates.counts))
     return group_rates(rates, protocol.group_names, layout)
 
 
@@ -139,9 +138,8 @@ class _Work:
         self.margin = np.full(n, np.nan)
         self.importance, self.kept = np.zeros((n, n_groups)), np.zeros((n, n_groups))
 
-    # -- independent rates ---------------------------------------------------------------------------------------
-
     def from_rates(self, rates: Floats, draws: int, seed: int, report: Report | None) -> None:
+        """Fill in what groups that fail independently do to each row."""
         lattice = whole_lattice(self.rows, self.protocol, self.engine, self.byte_budget)
         drawn = DrawnSubsets.of(rates, draws, seed)
         if lattice is None:
@@ -149,30 +147,28 @@ class _Work:
             return
         for whole in lattice.blocks():
             block = whole.among(rates > 0.0)  # groups that never fail need no place in a table
-            self._note_originals(block.start, block.x, block.original)
-            self._tabulated(lattice, block, rates, report)
+            at = slice(block.start, block.start + len(block.x))
+            self._note_originals(at.start, block.x, block.original)
+            done = block.start
+            for found in lattice.subsets(block):
+                done += len(found.place)
+                if report is not None:
+                    report(done, len(self.rows))
+                tabulated = block.start + found.place
+                self.p[tabulated], self.importance[tabulated] = found.probabilities(rates)
+                self._mark_exact(tabulated, LATTICE)
+                self.kept[tabulated] = rates * self.importance[tabulated]
             left_out = whole.live & ~block.live  # what such a group would do is not known
-            self.importance[block.start : block.start + len(block.x)][left_out] = np.nan
-            self._wide(lattice, block, drawn)
+            self.importance[at][left_out] = np.nan
+            self._sample_wide(lattice, block, drawn)
             expected = lattice.model.expected_margin(block.x, block.original, rates, lattice.workers(0))
             if expected is not None:
-                self.margin[block.start : block.start + len(block.x)] = np.where(block.doubted, np.nan, expected)
+                self.margin[at] = np.where(block.doubted, np.nan, expected)
             if report is not None:
-                report(block.start + len(block.x), len(self.rows))
+                report(at.stop, len(self.rows))
 
-    def _tabulated(self, lattice: WholeLattice, block: Block, rates: Floats, report: Report | None) -> None:
-        done = block.start
-        for found in lattice.subsets(block):
-            done += len(found.place)
-            if report is not None:
-                report(done, len(self.rows))
-            at = block.start + found.place
-            self.p[at], self.importance[at] = found.probabilities(rates)
-            self._certain(at, LATTICE)
-            self.kept[at] = rates * self.importance[at]
-
-    def _wide(self, lattice: WholeLattice, block: Block, drawn: DrawnSubsets) -> None:
-        """Rows with too many live groups: some cannot be lost at all, the others are sampled."""
+    def _sample_wide(self, lattice: WholeLattice, block: Block, drawn: DrawnSubsets) -> None:
+        """Fill in rows with too many live groups: some cannot be lost at all, the others are sampled."""
         wide = block.wide
         if lattice.model.name == "trees":
             bounded = [
@@ -180,17 +176,12 @@ class _Work:
                 for i in wide
             ]
             safe = np.asarray(bounded, dtype=bool)
-            self._certain(block.start + wide[safe], BOUNDS)
+            self._mark_exact(block.start + wide[safe], BOUNDS)
             wide = wide[~safe]
         ask = prepared(self.rows.take((block.start + wide).tolist()), self.engine) if len(wide) else self.rows
-        for i in wide:
-            self._ask(ask, block.start + int(i), block.x[i : i + 1], block.original[i : i + 1], drawn)
-        for i in np.flatnonzero(block.doubted):
-            self._ask(self.rows, block.start + int(i), block.x[i : i + 1], block.original[i : i + 1], drawn)
-
-    def _certain(self, at: Integers, method: str) -> None:
-        self.low[at] = self.high[at] = self.p[at]
-        self.exact[at], self.method[at] = True, method
+        for some, asked in ((wide, ask), (np.flatnonzero(block.doubted), self.rows)):
+            for i in some:
+                self._ask(asked, block.start + int(i), block.x[i : i + 1], block.original[i : i + 1], drawn)
 
     def _sample_everyone(self, rates: Floats, drawn: DrawnSubsets, report: Report | None) -> None:
         ask = prepared(self.rows, self.engine)
@@ -212,33 +203,32 @@ class _Work:
         """Ask the model about one row, x (1, d): all its subsets if they are no more than the draws, else the draws."""
         moved = live_groups(ask, x)[0]
         able = moved if 1 << int(moved.sum()) <= drawn.draws else moved & (drawn.rates > 0.0)
-        if 1 << int(able.sum()) <= drawn.draws:
-            self._enumerate(ask, row, x, original, drawn.rates, np.flatnonzero(able))
-            self.importance[row, moved & ~able] = np.nan
+        if 1 << int(able.sum()) > drawn.draws:
+            flips = flips_of(ask, self.rule, x, original, drawn.removed, self.byte_budget)
+            self.p[[row]], self.low[[row]], self.high[[row]] = drawn.estimates(flips)
+            self.importance[[row]], self.kept[[row]] = drawn.importance(flips)
+            self.method[row] = QUASI_RANDOM
             return
-        flips = flips_of(ask, self.rule, x, original, drawn.removed, self.byte_budget)
-        self.p[[row]], self.low[[row]], self.high[[row]] = drawn.estimates(flips)
-        self.importance[[row]], self.kept[[row]] = drawn.importance(flips)
-        self.method[row] = QUASI_RANDOM
-
-    def _enumerate(
-        self, ask: EvidenceRows, row: int, x: Floats, original: Integers, rates: Floats, live: Integers
-    ) -> None:
+        live = np.flatnonzero(able)
         removed = np.zeros((1 << len(live), self.rows.n_groups), dtype=bool)
         removed[:, live] = (np.arange(len(removed))[:, None] >> np.arange(len(live))[::-1]) & 1
         flips = flips_of(ask, self.rule, x, original, removed, self.byte_budget)[0]
-        self.p[row], self.importance[row, live] = multilinear(flips, rates[live])
-        self.kept[row] = rates * self.importance[row]
-        self._certain(np.array([row]), ENUMERATION)
+        self.p[row], self.importance[row, live] = multilinear(flips, drawn.rates[live])
+        self.kept[row] = drawn.rates * self.importance[row]
+        self._mark_exact(np.array([row]), ENUMERATION)
+        self.importance[row, moved & ~able] = np.nan
+
+    def _mark_exact(self, at: Integers, method: str) -> None:
+        self.low[at] = self.high[at] = self.p[at]
+        self.exact[at], self.method[at] = True, method
 
     def _note_originals(self, start: int, x: Floats, original: Integers) -> None:
         at = slice(start, start + len(x))
         self.original[at] = original
         self.confidence[at] = self.rows.predict(x)[np.arange(len(x)), original]
 
-    # -- recorded events -----------------------------------------------------------------------------------------
-
     def from_events(self, events: EventSets, report: Report | None) -> None:
+        """Fill in the share of recorded events that flips each row."""
         ask = prepared(self.rows, self.engine)
         self.importance[:] = np.nan
         for start, x, original in row_blocks(self.rows, self.rule):
@@ -247,7 +237,7 @@ class _Work:
                 at = np.array([start + i])
                 flips = flips_of(ask, self.rule, x[i : i + 1], original[i : i + 1], events.removed, self.byte_budget)
                 self.p[at], self.kept[at] = events.answers(flips)
-                self._certain(at, EVENTS)
+                self._mark_exact(at, EVENTS)
                 if report is not None:
                     report(start + i + 1, len(self.rows))
 

@@ -38,15 +38,15 @@ class FailureProbability:
     p_flip : array of shape (n,)
         The probability that it is lost.
     low : array of shape (n,)
-        Lower end of its 95% interval; ``p_flip`` itself where that is exact.
+        Lower end of its 95% interval; ``p_flip`` itself if that is exact.
     high : array of shape (n,)
         Upper end of the interval.
     exact : array of bool of shape (n,)
-        Where ``p_flip`` is exact.
+        Whether ``p_flip`` is exact.
     method : tuple of str
         By row: ``lattice``, ``bounds``, ``enumeration``, ``quasi-random`` or ``events``.
     expected_margin : array of shape (n,)
-        The expected margin of two classes, clips aside; NaN where it has no closed form.
+        The expected margin of two classes, clips aside; NaN if it has no closed form.
     importance : array of shape (n, G)
         Birnbaum's: P(lost | the group fails) - P(lost | it holds); NaN for recorded events, and where a group that
         never fails was left out of the count.
@@ -65,20 +65,20 @@ class FailureProbability:
     ReliabilityDisplay : Its picture.
     """
 
-    id: npt.NDArray[Any]  # (n,)
-    predicted: npt.NDArray[Any]  # (n,) the decision that may be lost
-    confidence: Floats  # (n,)
-    p_flip: Floats  # (n,)
-    low: Floats  # (n,) 95% interval, p_flip itself where it is exact
-    high: Floats  # (n,)
-    exact: Booleans  # (n,)
-    method: tuple[str, ...]  # (n,) lattice, bounds, enumeration, quasi-random, events
-    expected_margin: Floats  # (n,) of two classes, clips aside; NaN where it has no closed form
-    importance: Floats  # (n, G) Birnbaum: P(flip | g fails) - P(flip | g holds); NaN for recorded events
-    kept: Floats  # (n, G) by how much p_flip falls if g never fails
-    rates: Floats | None  # (G,) None for recorded events
+    id: npt.NDArray[Any]
+    predicted: npt.NDArray[Any]
+    confidence: Floats
+    p_flip: Floats
+    low: Floats
+    high: Floats
+    exact: Booleans
+    method: tuple[str, ...]
+    expected_margin: Floats
+    importance: Floats
+    kept: Floats
+    rates: Floats | None
     group_names: tuple[str, ...]
-    condition: str  # "if each field is missing 5% of the time"
+    condition: str
 
     def __len__(self) -> int:
         return len(self.id)
@@ -109,7 +109,7 @@ class FailureProbability:
         Returns
         -------
         pandas.DataFrame
-            One row a group: ``group``, ``rate``, ``decisions_kept`` and ``share_of_lost``.
+            One row per group: ``group``, ``rate``, ``decisions_kept`` and ``share_of_lost``.
         """
         kept = self.kept_by_group
         table = pd.DataFrame(
@@ -144,7 +144,7 @@ class FailureProbability:
         Returns
         -------
         pandas.DataFrame
-            One row a prediction; the importance of each group under ``importance: NAME``.
+            One row per prediction; the importance of each group under ``importance: NAME``.
         """
         table: dict[str, Any] = {
             "id": self.id,
@@ -236,7 +236,12 @@ class FailureProbability:
         str
             Several lines of text; also what printing shows.
         """
-        return "\n".join([*self.group_lines(top), "", *self._row_lines(top)])
+        cells = [("row", "decision", "confidence", "probability of loss")]
+        for i in self.order()[:top]:
+            cells.append(
+                (str(self.id[i]), str(self.predicted[i]), f"{self.confidence[i]:.3f}", f"{self.p_flip[i]:.4f}")
+            )
+        return "\n".join([*self.group_lines(top), "", *align_columns(cells, left=2)])
 
     def __str__(self) -> str:
         return self.to_text()
@@ -261,11 +266,3 @@ class FailureProbability:
         for name, kept, share in zip(table["group"], table["decisions_kept"], table["share_of_lost"], strict=True):
             cells.append((str(name), f"{kept:.2f}", f"{share:.0%}"))
         return [lost, *([] if first is None else [first]), "", *align_columns(cells)]
-
-    def _row_lines(self, top: int) -> list[str]:
-        cells = [("row", "decision", "confidence", "probability of loss")]
-        for i in self.order()[:top]:
-            cells.append(
-                (str(self.id[i]), str(self.predicted[i]), f"{self.confidence[i]:.3f}", f"{self.p_flip[i]:.4f}")
-            )
-        return align_columns(cells, left=2)

@@ -1,15 +1,16 @@
-"""Rates: how often each evidence group fails, from one number or from rates of groups and raw fields."""
+"""How evidence fails, as the user declares it: a rate per group, or recorded outages taken as they co-occurred."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fragility.arrays import Floats
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import DataError
-from fragility.stress import Layout
+from fragility.stress.stressors import Layout
 
 
 def group_rates(declared: Any, names: tuple[str, ...], layout: Layout) -> Floats:
@@ -18,28 +19,24 @@ def group_rates(declared: Any, names: tuple[str, ...], layout: Layout) -> Floats
     declared: one number for every group, or a mapping by group or by raw field. A group fails when any of its fields
     does: its rate is 1 - prod(1 - r) over the fields named. Groups that are not named never fail.
     """
-    if isinstance(declared, Mapping):
-        return _mapped(declared, names, layout)
-    return np.full(len(names), _rate("rates", declared))
-
-
-def _mapped(declared: Mapping[Any, Any], names: tuple[str, ...], layout: Layout) -> Floats:
+    if not isinstance(declared, Mapping):
+        return np.full(len(names), _read_rate("rates", declared))
     if not declared:
         raise DataError("rates must name at least one group or field, got an empty mapping")
     by_member: dict[int, list[float]] = {}
     by_group = {name for name in declared if name in names}
     for key, value in declared.items():
-        group = names.index(key) if key in by_group else _group_of_field(str(key), names, layout)
+        group = names.index(key) if key in by_group else _find_group(str(key), names, layout)
         if key not in by_group and names[group] in by_group:
             raise DataError(f"rates name the group {names[group]!r} and its field {key!r}; give one of the two")
-        by_member.setdefault(group, []).append(_rate(f"the rate of {key!r}", value))
+        by_member.setdefault(group, []).append(_read_rate(f"the rate of {key!r}", value))
     rates = np.zeros(len(names))
     for group, members in by_member.items():  # one rate stays the number that was declared
         rates[group] = members[0] if len(members) == 1 else 1.0 - np.prod(1.0 - np.array(members))
     return rates
 
 
-def _group_of_field(field: str, names: tuple[str, ...], layout: Layout) -> int:
+def _find_group(field: str, names: tuple[str, ...], layout: Layout) -> int:
     groups = layout.groups_of(field)
     if len(groups) == 0:
         known = sorted({*names, *layout.known_fields})
@@ -50,13 +47,43 @@ def _group_of_field(field: str, names: tuple[str, ...], layout: Layout) -> int:
     return int(groups[0])
 
 
-def _rate(what: str, value: Any) -> float:
-    if isinstance(value, (bool, np.bool_)):
-        raise DataError(f"{what} must be a number from 0 to 1, got {value!r}")
+def _read_rate(what: str, value: Any) -> float:
     try:
-        rate = float(value)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{what} must be a number from 0 to 1, got {value!r}") from error
-    if not 0.0 <= rate <= 1.0:
-        raise DataError(f"{what} must be a number from 0 to 1, got {rate:g}")
+        rate = None if isinstance(value, (bool, np.bool_)) else float(value)
+    except (TypeError, ValueError):
+        rate = None
+    if rate is None or not 0.0 <= rate <= 1.0:
+        shown = repr(value) if rate is None else f"{rate:g}"
+        raise DataError(f"{what} must be a number from 0 to 1, got {shown}")
     return rate
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventSets:
+    """The distinct sets of groups that events remove, and what would be left of them if a group never failed.
+
+    p_flip is the share of events that flip a row: exact for every model.
+    """
+
+    removed: Booleans  # (U, G) distinct sets
+    weight: Floats  # (E,) share of each pattern of events
+    of_event: Integers  # (E,) its set
+    without: Integers  # (E, G) its set, if g never failed
+    events: int  # recorded in all
+
+    @classmethod
+    def of_patterns(cls, patterns: Booleans, counts: Integers) -> EventSets:
+        """Patterns (E, G) of groups, and how often each was recorded (E,)."""
+        count, n_groups = patterns.shape
+        reduced = patterns[:, None, :] & ~np.eye(n_groups, dtype=bool)
+        every = np.concatenate([patterns, reduced.reshape(-1, n_groups)])
+        removed, place = np.unique(every, axis=0, return_inverse=True)
+        place = place.ravel()
+        events = int(counts.sum())
+        return cls(removed, counts / events, place[:count], place[count:].reshape(count, n_groups), events)
+
+    def answers(self, flips: Booleans) -> tuple[Floats, Floats]:
+        """Return p_flip (m,) and by how much it falls if a group never fails (m, G), from flips (m, U)."""
+        p = flips[:, self.of_event] @ self.weight
+        spared = np.einsum("meg,e->mg", flips[:, self.without], self.weight)
+        return np.asarray(p), np.asarray(p[:, None] - spared)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from fragility.certificates import Audit
 from fragility.errors import DataError
 from fragility.files import write_text
-from fragility.reliability import FailureProbability
+from fragility.reliability.outcomes import FailureProbability
 from fragility.report.gathering import Asked, Settings, summarise
 from fragility.report.rendering import MARKER, render_fragment, render_html, render_markdown
 from fragility.report.rows import GivenRows
@@ -23,7 +23,7 @@ from fragility.report.summary import Byline, ReportSummary
 from fragility.saving import checked_suffix
 from fragility.scores import CONFIDENT
 from fragility.segments import ByColumn
-from fragility.stress import BrittleLabels
+from fragility.stress.labels import BrittleLabels
 from fragility.text import replace_controls
 
 REPORT_FILE = "report.html"

@@ -19,7 +19,7 @@ from fragility.evidence.replacements import Replacement, fields_of_groups, find_
 from fragility.intervals import difference_of, paired_difference, share_of
 from fragility.models import Model
 from fragility.protocol import Protocol
-from fragility.reliability import FailureProbability
+from fragility.reliability.outcomes import FailureProbability
 from fragility.report.headline import Segmentation, find_worst
 from fragility.report.labels import LabelTally, brittle_labels, class_labels
 from fragility.report.rows import GivenRows, lacking_field, with_values
@@ -43,7 +43,7 @@ from fragility.report.summary import (
 )
 from fragility.report.tally import Piece, Row, SetTally, columns_of, failure_condition, is_detailed, pieces_of
 from fragility.segments import ByColumn, Coded, SegmentShares, SegmentTally, read_by, segment_rows
-from fragility.stress import BrittleLabels
+from fragility.stress.labels import BrittleLabels
 
 EXPOSED_SHARE = 0.2  # the exposed corner: the most exposed fifth of the confident predictions
 MAP_COLUMNS, MAP_LINES, MAP_RIGHT = 40, 40, 4.0

@@ -21,7 +21,7 @@ from fragility.protocol import Protocol
 from fragility.report.summary import Accuracy, ReviewView
 from fragility.report.tally import Piece
 from fragility.saving import without_nan
-from fragility.stress import BrittleLabels
+from fragility.stress.labels import BrittleLabels
 
 FIFTHS = 5
 POLICY_CONFIDENCE = 0.95

@@ -1,38 +1,26 @@
-"""Stress: the label channel, declared."""
+"""Stress: the label channel, declared; and the forms in which people keep records of outages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from fragility.errors import ProtocolError
+import narwhals as nw
+import numpy as np
+
+from fragility.arrays import Booleans
+from fragility.errors import Advice, DataError, ProtocolError
 from fragility.stress.draws import DRAW_FORMAT
-from fragility.stress.outages import Markers, Outages, outage_events
-from fragility.stress.stressors import Donor, Dropout, Mask, Noise
+from fragility.stress.stressors import Donor, Dropout, Mask, Noise, Outages
 
 RULES = ("expected", "any")
 # A second seed far from the small ones people choose, so that `independent()` of seed 0 is not their seed 1.
 _INDEPENDENT_OFFSET = 1_000_003
 
 Stressor: TypeAlias = Mask | Dropout | Noise | Donor | Outages
-_STRESSORS: dict[str, type[Mask] | type[Dropout] | type[Noise] | type[Donor] | type[Outages]] = {
-    "mask": Mask,
-    "dropout": Dropout,
-    "noise": Noise,
-    "donor": Donor,
-    "outages": Outages,
-}
-
-
-def _stressor_from_dict(document: Mapping[str, Any]) -> Stressor:
-    fields = {key: value for key, value in document.items() if key != "kind"}
-    kind = document.get("kind")
-    if kind not in _STRESSORS:
-        raise ProtocolError(f"stressor kind must be one of {sorted(_STRESSORS)}, got {kind!r}")
-    if kind == "outages":
-        return Outages(tuple(tuple(p) for p in fields["patterns"]), tuple(int(c) for c in fields["counts"]))
-    return _STRESSORS[kind](**fields)
+Markers: TypeAlias = Sequence[object] | Mapping[str, Sequence[object]]
+_STRESSORS: dict[str, type[Stressor]] = {each.kind: each for each in (Mask, Dropout, Noise, Donor, Outages)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +114,9 @@ class Stress:
         Parameters
         ----------
         log : table or list
-            A list of sets of field names, one an event; a long table with a row for each unavailable field (columns
-            ``event`` and ``field``); a wide table of booleans, one row an event, one column a field, true for
-            unavailable; or, with ``markers``, a table of raw rows in which the markers say that a field was
+            A list of sets of field names, one per event; a long table with a row for each unavailable field (columns
+            ``event`` and ``field``); a wide table of booleans, one row per event, one column per field, true
+            for unavailable; or, with ``markers``, a table of raw rows in which the markers say that a field was
             unavailable.
         markers : sequence or mapping of str to sequence, optional
             Values that mean "unavailable", for every column, or by column; None among them stands for null and NaN.
@@ -206,11 +194,100 @@ class Stress:
         """
         if document.get("draw_format", DRAW_FORMAT) != DRAW_FORMAT:
             raise ProtocolError(f"stress: draw_format must be {DRAW_FORMAT!r}, got {document['draw_format']!r}")
+        stressors: list[Stressor] = []
+        for entry in document["stressors"]:
+            fields = {key: value for key, value in entry.items() if key != "kind"}
+            kind = entry.get("kind")
+            if kind not in _STRESSORS:
+                raise ProtocolError(f"stressor kind must be one of {sorted(_STRESSORS)}, got {kind!r}")
+            if kind == "outages":
+                patterns, counts = fields["patterns"], fields["counts"]
+                stressors.append(Outages(tuple(tuple(p) for p in patterns), tuple(int(c) for c in counts)))
+            else:
+                stressors.append(_STRESSORS[kind](**fields))
         return cls(
-            stressors=tuple(_stressor_from_dict(entry) for entry in document["stressors"]),
+            stressors=tuple(stressors),
             draws=int(document["draws"]),
             rule=document["rule"],
             tau_confidence=float(document["tau_confidence"]),
             tau_collapse=float(document["tau_collapse"]),
             seed=int(document["seed"]),
         )
+
+
+def outage_events(
+    log: Any,
+    *,
+    markers: Markers | None = None,
+    event: str = "event",
+    field: str = "field",
+    fields: Sequence[str] | None = None,
+) -> list[tuple[str, ...]]:
+    """Return sets of fields that were unavailable together, from a user's table or from a list of sets.
+
+    Parameters
+    ----------
+    log : one of
+        - a list of sets (or lists) of field names, one per event;
+        - a long table with a row for each unavailable field: columns `event` and `field`;
+        - a wide table of booleans, one row per event, one column per field, true = unavailable (a column called
+          `event` is its name and is skipped);
+        - with `markers`, a table of raw rows in which the markers say that a field was unavailable.
+    markers : values that mean "unavailable", for every column, or a dict from column to values; `None` in
+        the values stands for null and NaN.
+    fields : keep only these fields.
+
+    Rows that lack nothing are no events.
+    """
+    if isinstance(log, (list, tuple)) and all(isinstance(e, (list, tuple, set, frozenset)) for e in log):
+        found = [tuple(str(name) for name in entry) for entry in log]
+    else:
+        frame = nw.from_native(log, eager_only=True)
+        if markers is not None:
+            found = _list_events(frame, _find_marked(frame, markers))
+        elif {event, field} <= set(frame.columns):
+            together: dict[object, set[str]] = {}
+            for key, name in zip(frame[event].to_list(), frame[field].to_list(), strict=True):
+                together.setdefault(key, set()).add(str(name))
+            found = [tuple(sorted(names)) for names in together.values()]
+        else:
+            found = _list_events(frame, _find_true(frame, event))
+    kept = None if fields is None else set(fields)
+    trimmed = [tuple(n for n in names if kept is None or n in kept) for names in found]
+    return [names for names in trimmed if names]
+
+
+def _find_marked(frame: nw.DataFrame[Any], markers: Markers) -> dict[str, Booleans]:
+    declared = markers if isinstance(markers, Mapping) else {name: markers for name in frame.columns}
+    absent = sorted(set(declared) - set(frame.columns))
+    if absent:
+        raise DataError(f"outage markers name columns {absent} that the table does not have: {list(frame.columns)}")
+    unavailable = {}
+    for name, values in declared.items():
+        if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+            raise DataError(f"outage markers of {name!r} must be a list of values, got {values!r}")
+        wanted = [value for value in values if value is not None]
+        null = any(value is None for value in values)
+        entries = frame[name].to_list()
+        unavailable[name] = np.array(
+            [(null and (v is None or v != v)) or any(v == w for w in wanted) for v in entries], dtype=bool
+        )
+    return unavailable
+
+
+def _find_true(frame: nw.DataFrame[Any], event: str) -> dict[str, Booleans]:
+    columns = [name for name in frame.columns if name != event]
+    other = [name for name in columns if frame[name].dtype != nw.Boolean]
+    if other or not columns:
+        raise DataError(
+            "outage log: expected columns 'event' and 'field', or one boolean column per field, or ",
+            Advice("markers=...", "--markers A,B"),
+            f"; got columns {list(frame.columns)}, of which {other} are not boolean",
+        )
+    return {name: frame[name].fill_null(False).to_numpy().astype(bool) for name in columns}
+
+
+def _list_events(frame: nw.DataFrame[Any], unavailable: Mapping[str, Booleans]) -> list[tuple[str, ...]]:
+    names = np.asarray(list(unavailable), dtype=object)
+    table = np.column_stack([unavailable[name] for name in names]) if len(names) else np.zeros((len(frame), 0), bool)
+    return [tuple(names[row]) for row in table if row.any()]

@@ -1,7 +1,7 @@
 """The label channel: held-out random stress that says which confident predictions really break.
 
-Nothing here is used by any certificate or ranking score; `fragility.ranking` does not import this module. The
-definitions are those of the paper's app:threshold_protocol and app:non_circular_labels, with the open choices settled:
+Nothing here is used by any certificate or ranking score. The definitions are those of the paper's
+app:threshold_protocol and app:non_circular_labels, with the open choices settled:
 
     kappa_P(x) = [m(x) - m_P(x)]_+ / (|m(x)| + 1e-8)
     brittle(x) = 1[ p^(x) >= tau_p  and, for at least one stressor P,  flip_P(x)  or  kappa_P(x) >= tau_kappa ]
@@ -35,9 +35,9 @@ from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.saving import write_table
 from fragility.scores import EPSILON, reading_margin, support_margin
-from fragility.stress.declaration import Stress, Stressor
-from fragility.stress.draws import Words, row_keys
-from fragility.stress.stressors import Donor, Layout, Noise
+from fragility.stress.declaration import Stress
+from fragility.stress.draws import row_keys
+from fragility.stress.stressors import Layout, Replacing
 
 MOST_DONORS = 4096
 STRESS_KEY = "fragility.stress"  # where a table of labels says which stress made them
@@ -46,7 +46,7 @@ PROTOCOL_KEY = "fragility.protocol"  # and under which protocol
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StressRun:
-    """What the model did under stress, before any threshold; n rows, P stressors, D draws."""
+    """The model's answers under stress, before any threshold; n rows, P stressors, D draws."""
 
     id: npt.NDArray[Any]  # (n,)
     predicted: Integers  # (n,) class index at x
@@ -56,26 +56,6 @@ class StressRun:
     draw_flip: Booleans  # (n, P, D) whether the draw flips the prediction
     stress: Stress
     protocol: Protocol
-
-
-def run_stress(
-    model: Any,
-    X: Any,
-    protocol: Protocol,
-    stress: Stress | None = None,
-    *,
-    donors: Any = None,
-    ids: Any = None,
-    engine: str = "auto",
-    byte_budget: int = DEFAULT_BYTE_BUDGET,
-    progress: bool | Report | None = None,
-) -> StressRun:
-    """Ask the model for every row, stressor and draw; the costly half of `label_brittle`."""
-    bound, lent = bind(model, X, protocol, ids=ids), None
-    if donors is not None:
-        bound, lent = with_donors(bound, model, X, donors, protocol)
-    rows = prepared(bound, engine)
-    return run_stress_rows(rows, protocol, stress or Stress(), donors=lent, byte_budget=byte_budget, progress=progress)
 
 
 def with_donors(
@@ -101,66 +81,57 @@ def run_stress_rows(
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     progress: bool | Report | None = False,
 ) -> StressRun:
-    """`run_stress` on rows that are already bound, asked through their own predictor; donors (m, d) in their space."""
-    run = _blank_run(rows, protocol, stress)
-    layout = Layout.of(protocol, rows, donors)
-    chunk = rows_per_chunk(rows.width, stress.draws, byte_budget)
-    with progress_bar("stressing", progress) as report:
-        for start in range(0, len(rows), chunk):
-            part = slice(start, min(start + chunk, len(rows)))
-            _fill_chunk(run, part, rows, layout, byte_budget)
-            if report is not None:
-                report(part.stop, len(rows))
-    return run
-
-
-def _blank_run(rows: EvidenceRows, protocol: Protocol, stress: Stress) -> StressRun:
-    n = len(rows)
-    return StressRun(
+    """Ask the model about every row, stressor and draw; donors (m, d) are in the space of the bound rows."""
+    n, drawn = len(rows), (len(rows), len(stress.stressors), stress.draws)
+    run = StressRun(
         id=np.fromiter(rows.ids, dtype=object, count=n),
         predicted=np.empty(n, dtype=np.int64),
         confidence=np.empty(n),
         margin=np.empty(n),
-        draw_margin=np.empty((n, len(stress.stressors), stress.draws)),
-        draw_flip=np.empty((n, len(stress.stressors), stress.draws), dtype=bool),
+        draw_margin=np.empty(drawn),
+        draw_flip=np.empty(drawn, dtype=bool),
         stress=stress,
         protocol=protocol,
     )
+    layout = Layout.of(protocol, rows, donors)
+    chunk = rows_per_chunk(rows.width, stress.draws, byte_budget)
+    with progress_bar("stressing", progress) as report:
+        for start in range(0, n, chunk):
+            part = slice(start, min(start + chunk, n))
+            _fill_chunk(run, part, rows, layout, byte_budget)
+            if report is not None:
+                report(part.stop, n)
+    return run
 
 
 def _fill_chunk(run: StressRun, part: slice, rows: EvidenceRows, layout: Layout, byte_budget: int) -> None:
+    protocol, draws = run.protocol, np.arange(run.stress.draws)
     x = rows.dense(part.start, part.stop)
     p = rows.answers(x, RowStates.unmoved(len(x), rows.n_groups), byte_budget)
-    predicted = run.predicted[part] = original_class(rows, p, run.protocol.resolution, part)
+    predicted = run.predicted[part] = original_class(rows, p, protocol.resolution, part)
     run.confidence[part] = p[np.arange(len(p)), predicted]
-    run.margin[part] = reading_margin(p, predicted, "support", rows.offset, run.protocol.smoothing)
+    run.margin[part] = reading_margin(p, predicted, "support", rows.offset, protocol.smoothing)
+    original = np.repeat(predicted, len(draws))
     for index, stressor in enumerate(run.stress.stressors):
         keys = row_keys(run.stress.seed, stressor.kind, run.id[part])
-        p = _asked(stressor, rows, x, keys, np.arange(run.stress.draws), layout, byte_budget)
-        original = np.repeat(predicted, run.stress.draws)
-        margins = reading_margin(p, original, "support", rows.offset, run.protocol.smoothing)
+        if isinstance(stressor, Replacing):
+            p = rows.predict_copies(x, stressor.stressed(x, keys, draws, layout))
+        else:
+            p = rows.answers(x, stressor.states(keys, draws, layout), byte_budget)
+        margins = reading_margin(p, original, "support", rows.offset, protocol.smoothing)
         run.draw_margin[part, index] = margins.reshape(len(x), -1)
-        lost = support_margin(p, original, rows.offset) < -run.protocol.resolution
+        lost = support_margin(p, original, rows.offset) < -protocol.resolution
         run.draw_flip[part, index] = lost.reshape(len(x), -1)
 
 
-def _asked(
-    stressor: Stressor, rows: EvidenceRows, x: Floats, keys: Words, draws: Integers, layout: Layout, byte_budget: int
-) -> Floats:
-    """Return (m draws, C) probabilities of rows x (m, d) under a stressor, draw by draw of each row."""
-    if isinstance(stressor, Noise | Donor):  # values of their own, not the baseline's
-        return rows.predict_copies(x, stressor.stressed(x, keys, draws, layout))
-    return rows.answers(x, stressor.states(keys, draws, layout), byte_budget)
-
-
 def rows_per_chunk(n_columns: int, copies: int, byte_budget: int) -> int:
-    """Rows whose stressed copies fit the budget; the factor 4 covers words, masks and the model's own copy."""
+    """Return how many rows' copies fit the budget; the factor 4 covers words, masks and the model's own copy."""
     return max(1, byte_budget // (4 * 8 * max(1, n_columns) * copies))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BrittleLabels:
-    """Held-out labels, one row a prediction; n rows, P stressors.
+    """Held-out labels, one row per prediction; n rows, P stressors.
 
     Ranking is judged on the rows where `high_confidence` holds; `brittle` is false outside them.
     """
@@ -183,15 +154,16 @@ class BrittleLabels:
 
     @property
     def statistic(self) -> Floats:
-        """What the rule decides by, (n,): under ``expected`` the largest collapse of a mean margin over stressors.
+        """(n,) the value that the rule decides by.
 
-        Under ``any`` it is the share of draws that break the row.
+        Under ``expected`` the largest collapse of a mean margin over stressors; under ``any`` the share of draws that
+        break the row.
         """
         return np.asarray(self.kappa.max(axis=1)) if self.stress.rule == "expected" else self.brittle_rate
 
     @property
     def brittle_by(self) -> Booleans:
-        """Which stressor breaks a row by the rule, confident or not, shape (n, P)."""
+        """(n, P) which stressor breaks which row by the rule, confident or not."""
         return self.flip | (self.kappa >= self.stress.tau_collapse)
 
     def relabel(
@@ -201,7 +173,7 @@ class BrittleLabels:
         tau_collapse: float | None = None,
         rule: str | None = None,
     ) -> BrittleLabels:
-        """Labels by other thresholds or the other rule, from the same draws (no new model calls)."""
+        """Return labels by other thresholds or the other rule, from the same draws (no new model calls)."""
         stress = replace(
             self.stress,
             tau_confidence=self.stress.tau_confidence if tau_confidence is None else tau_confidence,
@@ -211,7 +183,7 @@ class BrittleLabels:
         return label_rows(self.run, stress)
 
     def counts(self) -> dict[str, int]:
-        """Rows, high-confidence rows, brittle rows, and brittle rows by stressor."""
+        """Return the numbers of rows, high-confidence rows, brittle rows, and brittle rows by stressor."""
         by = (self.brittle_by & self.high_confidence[:, None]).sum(axis=0)
         named = {f"brittle by {name}": int(k) for name, k in zip(self.stress.names, by, strict=True)}
         return {
@@ -222,7 +194,7 @@ class BrittleLabels:
         }
 
     def to_arrow(self) -> pa.Table:
-        """One row a prediction; per-stressor values in columns named after the stressor."""
+        """Return one row per prediction; per-stressor values in columns named after the stressor."""
         columns: dict[str, Any] = {
             "id": self.id,
             "confidence": self.confidence,
@@ -240,7 +212,7 @@ class BrittleLabels:
         return table.replace_schema_metadata(made_by)
 
     def to_pandas(self) -> pd.DataFrame:
-        """`to_arrow` as a pandas DataFrame."""
+        """Return `to_arrow` as a pandas DataFrame."""
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 
@@ -309,7 +281,7 @@ def label_brittle(
     donors : array or table, optional
         Training rows whose values the stressor :class:`Donor` lends; at most 4,096 of them, chosen by their content.
     ids : sequence, optional
-        One distinct id a row, as in :func:`audit`; the random numbers of a row depend on its id.
+        One distinct id per row, as in :func:`audit`; the random numbers of a row depend on its id.
     engine : str, default="auto"
         Whose predictor answers for the stressed rows: ``auto`` takes a native one where the model is known to it.
     byte_budget : int, default=256 MiB
@@ -327,15 +299,9 @@ def label_brittle(
     evaluate : Whether the certificates find these rows.
     Stress : What happens to a row.
     """
-    run = run_stress(
-        model,
-        X,
-        protocol,
-        stress,
-        donors=donors,
-        ids=ids,
-        engine=engine,
-        byte_budget=byte_budget,
-        progress=progress,
-    )
-    return label_rows(run, run.stress)
+    bound, lent = bind(model, X, protocol, ids=ids), None
+    if donors is not None:
+        bound, lent = with_donors(bound, model, X, donors, protocol)
+    rows, declared = prepared(bound, engine), stress or Stress()
+    run = run_stress_rows(rows, protocol, declared, donors=lent, byte_budget=byte_budget, progress=progress)
+    return label_rows(run, declared)

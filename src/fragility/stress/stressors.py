@@ -1,4 +1,4 @@
-"""Stressors: what happens to a row, given its random numbers.
+"""Stressors: how a row is changed, given its random numbers.
 
 With xbar the protocol's baseline and u independent uniforms on [0, 1):
 
@@ -7,20 +7,22 @@ With xbar the protocol's baseline and u independent uniforms on [0, 1):
 * ``Donor(r)``: every column of group g takes the values of donor row floor(v_g * m) where u_g < r, with m donor rows
   (training rows, in the order of their digests) and v_g the uniform at position G + g: no baseline is involved;
 * ``Noise(e)``: a numeric column becomes x_j + e * spread_j * (2 u_j - 1), spread_j its training standard deviation;
-  nominal columns (one-hot, ordinal, indicators, nominal fields) and columns without a spread are left alone.
+  nominal columns (one-hot, ordinal, indicators, nominal fields) and columns without a spread are left alone;
+* ``Outages(patterns, counts)``: a recorded event is drawn and the groups of the fields it lacked take their baseline.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fragility.arrays import Floats, Integers
-from fragility.errors import Advice, EvidenceError, ProtocolError
+from fragility.arrays import Booleans, Floats, Integers
+from fragility.errors import Advice, DataError, EvidenceError, ProtocolError
 from fragility.evidence import EvidenceRows, RowStates
-from fragility.evidence.space import EvidenceSpace
 from fragility.evidence.tracing import trace_columns
 from fragility.protocol import Protocol
 from fragility.stress.draws import Words, strikes, uniforms
@@ -38,20 +40,33 @@ class Layout:
     donors: Floats | None = None  # (m, d) rows that lend their values, for `Donor`
 
     @classmethod
-    def of(cls, protocol: Protocol | EvidenceSpace, rows: EvidenceRows, donors: Floats | None = None) -> Layout:
-        """The layout of rows bound to a protocol."""
-        spread = [_noise_spread(column.kind, column.spread) for column in protocol.columns]
+    def of(cls, protocol: Protocol, rows: EvidenceRows, donors: Floats | None = None) -> Layout:
+        """Return the layout of rows bound to a protocol."""
+        spread = [
+            float(column.spread)
+            if column.kind == "numeric" and column.spread is not None and np.isfinite(column.spread)
+            else 0.0
+            for column in protocol.columns
+        ]
+        transformer = rows.model.transformer
+        if protocol.space == "raw" or transformer is None:
+            fields: tuple[tuple[str, ...], ...] = tuple((column.name,) for column in protocol.columns)
+        else:
+            try:
+                fields = tuple(origin.fields for origin in trace_columns(transformer, rows.source.names))
+            except EvidenceError:  # groups were declared over columns; only an outage log needs the fields, and says so
+                fields = tuple(() for _ in protocol.columns)
         return cls(
             baseline=np.asarray(rows.baseline, dtype=np.float64),
             column_group=np.asarray(rows.column_group, dtype=np.int64),
             n_groups=int(rows.n_groups),
             spread=np.asarray(spread, dtype=np.float64),
-            fields=_column_fields(protocol, rows),
+            fields=fields,
             donors=donors,
         )
 
     def groups_of(self, field: str) -> Integers:
-        """Indices of the groups that hold a column of the raw field."""
+        """Return indices of the groups that hold a column of the raw field."""
         here = np.asarray([field in names for names in self.fields], dtype=bool)
         return np.unique(self.column_group[here])
 
@@ -61,26 +76,62 @@ class Layout:
         return tuple(sorted({name for names in self.fields for name in names}))
 
 
-def _column_fields(protocol: Protocol | EvidenceSpace, rows: EvidenceRows) -> tuple[tuple[str, ...], ...]:
-    """Raw fields of every column: its own name, or what the preprocessing made it from."""
-    transformer = rows.model.transformer
-    if protocol.space == "raw" or transformer is None:
-        return tuple((column.name,) for column in protocol.columns)
-    try:
-        return tuple(origin.fields for origin in trace_columns(transformer, rows.source.names))
-    except EvidenceError:  # groups were declared over columns; only an outage log needs the fields, and says so
-        return tuple(() for _ in protocol.columns)
-
-
-def _noise_spread(kind: str, spread: float | None) -> float:
-    usable = kind == "numeric" and spread is not None and np.isfinite(spread)
-    return float(spread) if usable and spread is not None else 0.0
-
-
 def _check_rate(kind: str, what: str, value: float, upper: float) -> None:
     if not (isinstance(value, (int, float)) and 0.0 <= value <= upper):
         limit = f"between 0 and {upper:g}" if np.isfinite(upper) else "a finite number of at least 0"
         raise ProtocolError(f"{kind}: {what} must be {limit}, got {value!r}")
+
+
+class Removing:
+    """Base of the stressors under which lost values take their baseline."""
+
+    __slots__ = ()
+
+    def states(self, keys: Words, draws: Integers, layout: Layout) -> RowStates:
+        """Return the states of rows, draw by draw.
+
+        Parameters
+        ----------
+        keys : array of shape (n,)
+            One random key per row, made from seed, stressor and row id.
+        draws : array of int
+            Numbers of the draws.
+        layout : Layout
+            Groups, baseline and spread of the columns.
+
+        Returns
+        -------
+        RowStates
+            What each draw removes from each row.
+        """
+        raise NotImplementedError
+
+
+class Replacing:
+    """Base of the stressors that bring values of their own."""
+
+    __slots__ = ()
+
+    def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
+        """Return stressed copies of rows.
+
+        Parameters
+        ----------
+        x : array of shape (n, d)
+            Rows of the evidence space.
+        keys : array of shape (n,)
+            One random key per row, made from seed, stressor and row id.
+        draws : array of int
+            Numbers of the draws.
+        layout : Layout
+            Groups, baseline and spread of the columns.
+
+        Returns
+        -------
+        array of shape (n, draws, d)
+            One copy per row and draw.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +161,7 @@ class _Rated:
 
 
 @dataclass(frozen=True, slots=True)
-class Mask(_Rated):
+class Mask(_Rated, Removing):
     """Every group replaced by its baseline independently with probability ``rate``.
 
     Parameters
@@ -126,27 +177,11 @@ class Mask(_Rated):
     kind = "mask"
 
     def states(self, keys: Words, draws: Integers, layout: Layout) -> RowStates:
-        """Return the states of rows, draw by draw.
-
-        Parameters
-        ----------
-        keys : array of shape (n,)
-            One random key a row, made from seed, stressor and row id.
-        draws : array of int
-            Numbers of the draws.
-        layout : Layout
-            Groups, baseline and spread of the columns.
-
-        Returns
-        -------
-        RowStates
-            What each draw removes from each row.
-        """
         return RowStates.removals(strikes(keys, draws, np.arange(layout.n_groups), self.rate))
 
 
 @dataclass(frozen=True, slots=True)
-class Dropout(_Rated):
+class Dropout(_Rated, Removing):
     """Every column replaced by its baseline independently with probability ``rate``.
 
     Parameters
@@ -162,28 +197,12 @@ class Dropout(_Rated):
     kind = "dropout"
 
     def states(self, keys: Words, draws: Integers, layout: Layout) -> RowStates:
-        """Return the states of rows, draw by draw.
-
-        Parameters
-        ----------
-        keys : array of shape (n,)
-            One random key a row, made from seed, stressor and row id.
-        draws : array of int
-            Numbers of the draws.
-        layout : Layout
-            Groups, baseline and spread of the columns.
-
-        Returns
-        -------
-        RowStates
-            What each draw removes from each row.
-        """
         columns = np.arange(len(layout.column_group))
         return RowStates.removals(strikes(keys, draws, columns, self.rate), by_column=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Donor(_Rated):
+class Donor(_Rated, Replacing):
     """Every group replaced by another row's values independently with probability ``rate``; needs donor rows.
 
     Parameters
@@ -199,24 +218,6 @@ class Donor(_Rated):
     kind = "donor"
 
     def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
-        """Return stressed copies of rows.
-
-        Parameters
-        ----------
-        x : array of shape (n, d)
-            Rows of the evidence space.
-        keys : array of shape (n,)
-            One random key a row, made from seed, stressor and row id.
-        draws : array of int
-            Numbers of the draws.
-        layout : Layout
-            Groups, baseline and spread of the columns.
-
-        Returns
-        -------
-        array of shape (n, draws, d)
-            One copy a row and draw.
-        """
         if layout.donors is None:
             raise ProtocolError(
                 "donor: another row's values are needed; give training rows",
@@ -230,7 +231,7 @@ class Donor(_Rated):
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class Noise(Replacing):
     """Uniform noise of at most ``extent`` training standard deviations on numeric columns.
 
     Parameters
@@ -265,24 +266,6 @@ class Noise:
         return {"kind": self.kind, "extent": float(self.extent)}
 
     def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
-        """Return stressed copies of rows.
-
-        Parameters
-        ----------
-        x : array of shape (n, d)
-            Rows of the evidence space.
-        keys : array of shape (n,)
-            One random key a row, made from seed, stressor and row id.
-        draws : array of int
-            Numbers of the draws.
-        layout : Layout
-            Groups, baseline and spread of the columns.
-
-        Returns
-        -------
-        array of shape (n, draws, d)
-            One copy a row and draw.
-        """
         moved = np.flatnonzero(layout.spread > 0.0)
         out = np.repeat(x[:, None, :], len(draws), axis=1)
         shift = uniforms(keys, draws, moved)
@@ -291,3 +274,162 @@ class Noise:
         shift *= self.extent * layout.spread[moved]
         out[:, :, moved] += shift
         return out
+
+
+@dataclass(frozen=True, slots=True)
+class Outages(Removing):
+    """Recorded outages: which fields were unavailable together, and how often.
+
+    Parameters
+    ----------
+    patterns : tuple of tuple of str
+        Sorted tuples of raw field names, in sorted order.
+    counts : tuple of int
+        The number of events of each.
+
+    See Also
+    --------
+    Stress.from_outages : From a log as people keep it.
+
+    Examples
+    --------
+    >>> import fragility as fg
+    >>> fg.Outages.from_events([{"income", "employer"}, {"income"}, {"employer", "income"}])
+    Outages(patterns=(('employer', 'income'), ('income',)), counts=(2, 1))
+    """
+
+    patterns: tuple[tuple[str, ...], ...]
+    counts: tuple[int, ...]
+    kind = "outages"
+
+    def __post_init__(self) -> None:
+        if not self.patterns:
+            raise DataError(
+                "outages: expected at least one event with at least one unavailable field, got none; "
+                "check the log, or the markers that say a field is unavailable"
+            )
+        if len(self.patterns) != len(self.counts) or any(count < 1 for count in self.counts):
+            raise DataError("outages: expected one positive count per pattern")
+        if list(self.patterns) != sorted({tuple(sorted(set(p))) for p in self.patterns}) or not all(self.patterns):
+            raise DataError("outages: patterns must be distinct, non-empty, sorted tuples in sorted order")
+
+    @classmethod
+    def from_events(cls, events: Iterable[Iterable[str]]) -> Outages:
+        """Return the outages that sets of field names describe; events that lack nothing are left out.
+
+        Parameters
+        ----------
+        events : iterable of iterables of str
+            The fields each event lacked.
+
+        Returns
+        -------
+        Outages
+            Equal events counted together.
+        """
+        tally = Counter(tuple(sorted({str(name) for name in event})) for event in events)
+        ordered = sorted(pattern for pattern in tally if pattern)
+        return cls(tuple(ordered), tuple(tally[p] for p in ordered))
+
+    @property
+    def events(self) -> int:
+        """Number of recorded events, N."""
+        return sum(self.counts)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Every field that was ever unavailable, sorted."""
+        return tuple(sorted({name for pattern in self.patterns for name in pattern}))
+
+    def rates(self, observations: int) -> dict[str, float]:
+        """Return how often each field was unavailable, for :func:`failure_probability` with independent failures.
+
+        Parameters
+        ----------
+        observations : int
+            How many times the fields were looked at while the log was kept, with or without an outage: rows scored,
+            polls of the feeds, days. A log holds the outages alone, so this number is yours to give.
+
+        Returns
+        -------
+        dict of str to float
+            The share of the observations that lacked each field.
+
+        Raises
+        ------
+        DataError
+            There were fewer observations than recorded events.
+        """
+        if observations < self.events:
+            raise DataError(
+                f"observations must be at least the {self.events} recorded events, which were observed too, "
+                f"got {observations}"
+            )
+        seen = {name: 0 for name in self.fields}
+        for pattern, count in zip(self.patterns, self.counts, strict=True):
+            for name in pattern:
+                seen[name] += count
+        return {name: count / observations for name, count in seen.items()}
+
+    @property
+    def name(self) -> str:
+        """Readable name."""
+        return "outages"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form.
+
+        Returns
+        -------
+        dict
+            JSON values; :meth:`Stress.from_dict` reads them.
+        """
+        return {"kind": self.kind, "patterns": [list(p) for p in self.patterns], "counts": list(self.counts)}
+
+    def states(self, keys: Words, draws: Integers, layout: Layout) -> RowStates:
+        return RowStates.removals(self.removed_groups(layout)[self.drawn_patterns(keys, draws)])
+
+    def drawn_patterns(self, keys: Words, draws: Integers) -> Integers:
+        """Return the pattern each draw takes.
+
+        Parameters
+        ----------
+        keys : array of shape (n,)
+            One random key per row.
+        draws : array of int
+            Numbers of the draws.
+
+        Returns
+        -------
+        array of shape (n, draws)
+            Indices into ``patterns``.
+        """
+        event = np.floor(uniforms(keys, draws, np.zeros(1, dtype=np.int64))[:, :, 0] * self.events)
+        return np.searchsorted(np.cumsum(self.counts), event, side="right")
+
+    def removed_groups(self, layout: Layout) -> Booleans:
+        """Return which groups each pattern removes.
+
+        Parameters
+        ----------
+        layout : Layout
+            Groups of the columns and the fields they are made from.
+
+        Returns
+        -------
+        array of bool of shape (patterns, G)
+            True where the group is lost.
+        """
+        unknown = sorted(set(self.fields) - set(layout.known_fields))
+        if unknown:
+            raise ProtocolError(
+                f"outages: the model's evidence has no fields {unknown}, only {list(layout.known_fields)}; "
+                "correct the names, or ",
+                Advice("keep only known ones with fields=[...] when reading the log", "remove the others from the log"),
+            )
+        groups = {name: layout.groups_of(name) for name in self.fields}
+        removed = np.zeros((len(self.patterns), layout.n_groups), dtype=bool)
+        for row, pattern in enumerate(self.patterns):
+            for name in pattern:
+                removed[row, groups[name]] = True
+        return removed
