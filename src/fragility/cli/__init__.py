@@ -1,7 +1,7 @@
 """The command line: parse, call, print.
 
-Each module here adds its commands in `register(app)`; nothing is computed in this package. To add a command, write
-such a module, name it in COMMANDS, and describe every option in docs/guide/command-line.md (a test compares them).
+Nothing is computed in this package. To add a command, write a function whose docstring is its help, name it in
+COMMANDS, and describe every option in docs/guide/command-line.md (a test compares them).
 A command imports what is slow to import (pandas, scikit-learn, the library itself) inside its functions, or takes it
 from the package's door, so that help and a mistyped option answer at once.
 Other packages add commands through `fragility.cli.group`.
@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -52,7 +52,23 @@ from fragility.cli.terminal import (
 from fragility.errors import FragilityError, Message
 from fragility.version import __version__
 
-COMMANDS = (demo, protocol, audit, reading, report, review, trust, evaluate, policy, reliability, harden, calibrate)
+DECLARE = "Declare, audit, verify"
+# By panel of `fragility --help`.
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Start here": {"demo": demo.demo},
+    DECLARE: {"audit": audit.audit, "verify": audit.verify},
+    "Read certificates": {
+        "show": reading.show, "top": reading.top, "compare": reading.compare, "report": report.report,
+        "review": review.review, "review export": review.export,
+    },
+    "Sign and prove": {
+        "keygen": trust.keygen, "sign": trust.sign, "prove": trust.prove, "check-proof": trust.check_proof,
+    },
+    "Judge and correct": {
+        "stress": evaluate.stress, "evaluate": evaluate.evaluate, "policy": policy.policy,
+        "reliability": reliability.reliability, "harden": harden.harden, "calibrate": calibrate.calibrate,
+    },
+}  # fmt: skip
 
 app = typer.Typer(
     name="fragility",
@@ -82,8 +98,10 @@ def fragility(
     certificates that anyone can recompute."""
 
 
-for commands in COMMANDS:
-    commands.register(app)
+for panel, commands in COMMANDS.items():
+    for name, command in commands.items():
+        app.command(name, rich_help_panel=panel)(command)
+app.add_typer(protocol.group, rich_help_panel=DECLARE)
 
 
 @contextmanager

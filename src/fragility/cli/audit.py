@@ -13,7 +13,6 @@ import typer
 from rich.markup import escape
 
 import fragility as fg
-from fragility.cli.group import AUDIT
 from fragility.cli.options import (
     Baseline,
     BaselineUnits,
@@ -167,11 +166,6 @@ DECLARED_BY_PROTOCOL = (
     "train", "groups", "baseline", "baseline_units", "depth", "reading", "smoothing", "space", "threshold",
     "positive",
 )  # fmt: skip
-
-
-def register(app: typer.Typer) -> None:
-    app.command("audit", rich_help_panel=AUDIT)(audit)
-    app.command("verify", rich_help_panel=AUDIT)(verify)
 
 
 def audit(

@@ -9,7 +9,6 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.group import JUDGE
 from fragility.cli.options import load_model, load_protocol
 from fragility.cli.outputs import draw, plan_files
 from fragility.cli.tables import AuditRows, Columns, CsvFormat, csv_format, field_names, read_rows
@@ -31,8 +30,7 @@ ValidationArgument = Annotated[
     ),
 ]
 ProtocolOption = Annotated[
-    Path,
-    typer.Option("--protocol", metavar="FILE", help="A protocol file or an audit folder.", show_default=False),
+    Path, typer.Option("--protocol", metavar="FILE", help="A protocol file or an audit folder.", show_default=False)
 ]
 Out = Annotated[
     Path,
@@ -46,10 +44,6 @@ Apply = Annotated[Path | None, typer.Option("--apply", metavar="FILE", help="Row
 Probabilities = Annotated[
     Path | None, typer.Option("--probabilities", metavar="FILE", help="Where to write those of the --apply rows (CSV).")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("calibrate", rich_help_panel=JUDGE)(calibrate)
 
 
 def calibrate(

@@ -11,7 +11,6 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from fragility.cli.audit import dependence_lines
-from fragility.cli.group import START
 from fragility.cli.outputs import plan_folder
 from fragility.cli.review import say_lacking_workbench
 from fragility.cli.terminal import note, note_command, out
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
     from fragility.demo import Demo
 
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.")]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("demo", rich_help_panel=START)(demo)
 
 
 def demo(out_dir: Out = Path("demo-audit")) -> None:

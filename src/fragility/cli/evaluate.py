@@ -10,7 +10,6 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.group import JUDGE
 from fragility.cli.options import is_given, load_inputs, load_model, name_or_json
 from fragility.cli.outputs import plan_files, save_result
 from fragility.cli.reading import take_given
@@ -54,8 +53,7 @@ LabelsOut = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="Write the labels, one row a prediction (.parquet, .csv).")
 ]
 Validation = Annotated[
-    Path | None,
-    typer.Option("--validation", metavar="FILE", help="Rows on which each baseline's direction is chosen."),
+    Path | None, typer.Option("--validation", metavar="FILE", help="Rows on which each baseline's direction is chosen.")
 ]
 ShapRows = Annotated[
     int, typer.Option("--shap", metavar="N", min=0, help="Explain N rows for the group-SHAP baseline; 0 leaves it out.")
@@ -65,11 +63,6 @@ RandomOrders = Annotated[
     int, typer.Option("--random-orders", metavar="N", min=0, help="Random group orders to average; 0 leaves them out.")
 ]
 CsvOut = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the table of scores as CSV.")]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("stress", rich_help_panel=JUDGE)(stress)
-    app.command("evaluate", rich_help_panel=JUDGE)(evaluate)
 
 
 def stress(

@@ -16,13 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from fragility.errors import FragilityError
 
-# The panels of `fragility --help`.
-START = "Start here"
-AUDIT = "Declare, audit, verify"
-READ = "Read certificates"
-TRUST = "Sign and prove"
-JUDGE = "Judge and correct"
-ELSEWHERE = "From other packages"
+ELSEWHERE = "From other packages"  # the last panel of `fragility --help`
 
 EXTENSIONS = "fragility.commands"
 

@@ -13,7 +13,6 @@ import fragility as fg
 import fragility.cli.options as opt
 from fragility.cli.audit import ProtocolFile
 from fragility.cli.evaluate import Markers, read_outages
-from fragility.cli.group import JUDGE
 from fragility.cli.options import is_given, load_protocol, name_or_json, refuse_declared
 from fragility.cli.outputs import plan_files
 from fragility.cli.tables import AuditRows, Columns, csv_format, field_names, note_unlabelled, read_rows
@@ -73,10 +72,6 @@ Test = Annotated[
 DECLARED_BY_PROTOCOL = ("groups", "baseline", "baseline_units", "space")
 VALIDATION_SHARE = 0.2
 MOST_TRAINING_ROWS = 2000  # compared on where no other rows are given
-
-
-def register(app: typer.Typer) -> None:
-    app.command("harden", rich_help_panel=JUDGE)(harden)
 
 
 def harden(

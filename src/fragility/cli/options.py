@@ -47,8 +47,7 @@ IgnoreExtra = Annotated[
     bool, typer.Option("--ignore-extra", help="Leave out all columns that the model does not know, and say which.")
 ]
 RowRange = Annotated[
-    str | None,
-    typer.Option("--rows", metavar="N|A:B", help="Only the first N rows, or rows A to B-1, counted from 0."),
+    str | None, typer.Option("--rows", metavar="N|A:B", help="Only the first N rows, or rows A to B-1, counted from 0.")
 ]
 Trust = Annotated[
     bool,

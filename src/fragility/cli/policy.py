@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 import fragility as fg
-from fragility.cli.group import JUDGE
 from fragility.cli.options import DirArgument, MinConfidence, RankedBy
 from fragility.cli.outputs import draw, plan_files
 from fragility.cli.reading import take_given
@@ -16,8 +15,7 @@ from fragility.cli.tables import read_stress_labels
 from fragility.cli.terminal import note, out
 
 LabelsFile = Annotated[
-    Path,
-    typer.Option("--labels", metavar="FILE", help="Held-out labels, as `fragility stress --out` writes them."),
+    Path, typer.Option("--labels", metavar="FILE", help="Held-out labels, as `fragility stress --out` writes them.")
 ]
 Risk = Annotated[
     float, typer.Option("--risk", min=0.0, max=1.0, help="Largest brittle rate allowed among unreviewed predictions.")
@@ -28,10 +26,6 @@ Confidence = Annotated[
 PerClass = Annotated[bool, typer.Option("--per-class", help="A rule for each predicted class; all hold at once.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the policy as JSON.")]
 Picture = Annotated[Path | None, typer.Option("--picture", metavar="FILE", help="Draw the policy (.png, .svg, .pdf).")]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("policy", rich_help_panel=JUDGE)(policy)
 
 
 def policy(

@@ -11,7 +11,6 @@ from rich.table import Table
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.group import AUDIT
 from fragility.cli.options import (
     is_given,
     load_inputs,
@@ -55,17 +54,6 @@ Paper = Annotated[
 
 
 DECLARED_BY_PAPER = ("reading", "baseline", "depth", "operators", "severities", "weights", "smoothing")
-
-
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        name="protocol", no_args_is_help=True, rich_markup_mode="rich",
-        help="Write, show and check a protocol file without auditing.",
-    )  # fmt: skip
-    group.command("write")(write)
-    group.command("show")(show)
-    group.command("check")(check)
-    app.add_typer(group, rich_help_panel=AUDIT)
 
 
 def write(
@@ -207,3 +195,13 @@ def check(
     )  # fmt: skip
     rows = bind(loaded, given.X, protocol, ids=given.ids)
     out().print(f"{file} fits: {len(rows.ids)} rows, {len(protocol.columns)} columns, {len(protocol.groups)} groups")
+
+
+group = typer.Typer(
+    name="protocol",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Write, show and check a protocol file without auditing.",
+)
+for command in (write, show, check):
+    group.command(command.__name__)(command)

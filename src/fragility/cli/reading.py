@@ -13,7 +13,6 @@ from rich.table import Table
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.group import READ
 from fragility.cli.options import is_given, refuse_declared
 from fragility.cli.outputs import plan_files
 from fragility.cli.tables import Columns, CsvFormat, csv_format, field_names, many_rows, read_rows
@@ -42,11 +41,6 @@ Changes = Annotated[
     Path | None,
     typer.Option("--changes", metavar="FILE", help="Write each row before and after, against the first audit (.csv)."),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    for command in (show, top, compare):
-        app.command(command.__name__, rich_help_panel=READ)(command)
 
 
 def show(directory: opt.DirArgument, row: opt.Row) -> None:

@@ -10,7 +10,6 @@ import typer
 import fragility as fg
 import fragility.cli.options as opt
 from fragility.cli.evaluate import read_outages
-from fragility.cli.group import JUDGE
 from fragility.cli.options import is_given, load_inputs, name_or_json
 from fragility.cli.outputs import draw, plan_files, save_result
 from fragility.cli.tables import CsvFormat, csv_format
@@ -55,10 +54,6 @@ Picture = Annotated[
     Path | None,
     typer.Option("--picture", metavar="FILE", help="Draw the fields against the decisions kept (.png, .svg, .pdf)."),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("reliability", rich_help_panel=JUDGE)(reliability)
 
 
 def reliability(

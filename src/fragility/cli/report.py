@@ -11,7 +11,6 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.group import READ
 from fragility.cli.options import MODEL_HELP, is_given, load_model
 from fragility.cli.outputs import plan_files
 from fragility.cli.reading import open_rows, read_labels, refuse_without_labels
@@ -54,10 +53,6 @@ SignerKey = Annotated[
     Path | None,
     typer.Option("--public-key", metavar="PUB", help="Verify the signature of each audit with this key, and state it."),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("report", rich_help_panel=READ)(report)
 
 
 def report(

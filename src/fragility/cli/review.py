@@ -9,7 +9,6 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.group import READ
 from fragility.cli.options import MODEL_HELP, is_given, load_model, load_protocol
 from fragility.cli.outputs import plan_files
 from fragility.cli.tables import Columns, csv_format, field_names, note_unlabelled, read_rows
@@ -56,11 +55,6 @@ class MissingExtraError(FragilityError):
 def say_lacking_workbench() -> str | None:
     """Return what to install before the workbench can be opened; None where it can."""
     return say_lacking("the review workbench", "duckdb", "fastapi", "uvicorn")
-
-
-def register(app: typer.Typer) -> None:
-    app.command("review", rich_help_panel=READ)(review)
-    app.command("review export", rich_help_panel=READ)(export)
 
 
 def review(

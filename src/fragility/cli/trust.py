@@ -9,7 +9,6 @@ import typer
 from rich.markup import escape
 
 import fragility as fg
-from fragility.cli.group import TRUST
 from fragility.cli.options import DirArgument, Row
 from fragility.cli.outputs import plan_files
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
@@ -30,16 +29,8 @@ PublicKey = Annotated[
     Path | None, typer.Option("--public-key", metavar="PUB", help="The public key of whoever signed the audit.")
 ]
 SignatureFile = Annotated[
-    Path | None,
-    typer.Option("--signature", metavar="FILE", help="The audit's signature.dsse.json, which has a root."),
+    Path | None, typer.Option("--signature", metavar="FILE", help="The audit's signature.dsse.json, which has a root.")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("keygen", rich_help_panel=TRUST)(keygen)
-    app.command("sign", rich_help_panel=TRUST)(sign)
-    app.command("prove", rich_help_panel=TRUST)(prove)
-    app.command("check-proof", rich_help_panel=TRUST)(check_proof)
 
 
 def keygen(out_file: KeyOut) -> None:
