@@ -11,7 +11,7 @@ import pytest
 from command_line import COLUMNS, audit_words, refuse, run
 
 import fragility as fg
-from fragility.cli.outputs import forget_outputs, interruption, plan_files, plan_folder
+from fragility.cli.outputs import describe_interruption, forget_outputs, plan_files, plan_folder
 
 # --- Ctrl-C -------------------------------------------------------------------------------------------------
 
@@ -73,18 +73,18 @@ def test_interrupted_after_the_first_of_two_files(made, tmp_path):
 
 def test_what_was_written_is_read_from_the_disk(tmp_path):
     forget_outputs()
-    assert interruption() == "interrupted"
+    assert describe_interruption() == "interrupted"
     old, new, folder = tmp_path / "old.json", tmp_path / "new.json", tmp_path / "audit"
     old.write_text("{}")
     folder.mkdir()
     plan_files({"--json": old, "--csv": new}, {})
     plan_folder(folder)
-    assert interruption() == "interrupted; nothing was written"
+    assert describe_interruption() == "interrupted; nothing was written"
     new.write_text("")
-    assert interruption().endswith(f": {new}")
+    assert describe_interruption().endswith(f": {new}")
     old.write_text("{} ")
     (folder / "certificates.parquet").write_text("")
-    assert interruption().endswith(f": {old}, {new}, {folder}")
+    assert describe_interruption().endswith(f": {old}, {new}, {folder}")
     forget_outputs()
 
 

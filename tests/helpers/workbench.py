@@ -17,7 +17,7 @@ import fragility as fg
 from fragility.review.app import Workbench, create_app
 from fragility.review.guards import Sessions
 from fragility.review.queries import CaseIndex
-from fragility.review.rows import WhatIf, given_rows
+from fragility.review.rows import WhatIf, match_rows
 from fragility.review.store import Store
 
 HOST, PORT = "review-of-these-tests.localhost", 8808
@@ -49,7 +49,7 @@ def workbench(audit: Audit, store: Path, *, data: bool = True, policy: fg.Review
     if data:
         model = fg.Model.wrap(audit.model)
         ids = audit.certs.table.column("id").to_pylist()
-        rows = given_rows(audit.X, ids, cases.names(), cases.protocol, cases.manifest, model)
+        rows = match_rows(audit.X, ids, cases.names(), cases.protocol, cases.manifest, model)
         cases.add_fields(rows.to_arrow())
         whatif = WhatIf.of(model, cases.protocol, rows, cases.manifest)
     try:

@@ -15,8 +15,8 @@ from workbench import ADDRESS, HOST, PORT, keys, reviewer, saved_audit, stranger
 import fragility as fg
 from fragility.errors import CertificateError
 from fragility.review.guards import Sessions
-from fragility.review.history import for_spreadsheets
-from fragility.review.pages import STEPS, story_of
+from fragility.review.history import escape_formulas
+from fragility.review.pages import STEPS, tell_story
 from fragility.review.serving import open_workbench
 
 
@@ -328,11 +328,11 @@ def audited_training():
 
 
 def test_without_the_model_the_record_does_not_guess(audited, tmp_path):
-    from fragility.review.rows import given_rows
+    from fragility.review.rows import match_rows
 
     with workbench(audited, tmp_path / "review.sqlite", data=False) as bare:
         ids = audited.certs.table.column("id").to_pylist()
-        rows = given_rows(audited.X, ids, bare.cases.names(), bare.cases.protocol, bare.cases.manifest)
+        rows = match_rows(audited.X, ids, bare.cases.names(), bare.cases.protocol, bare.cases.manifest)
         ana = reviewer(replace(bare, rows=rows), "Ana")
         page = ana.get(first_case(ana)).text
         assert "When lost" not in page and "--model</code> to see what replaces a lost value" in page
@@ -579,7 +579,7 @@ def test_exports_are_keyed_by_digest(ana, ben, audited):
     read = pyarrow.csv.read_csv(io.BytesIO(text))
     assert read.equals(pyarrow.csv.read_csv(io.BytesIO(text))) and read.num_rows == 2
     assert read["note"].to_pylist()[0] == "'=HYPERLINK(1)"  # no spreadsheet runs it
-    assert for_spreadsheets(found)["groups"].to_pylist()[1] == '["age", "purpose"]'
+    assert escape_formulas(found)["groups"].to_pylist()[1] == '["age", "purpose"]'
     ana.post(f"{case}/undo", data={"entry": "1", "view": ""})
     history = pyarrow.parquet.read_table(io.BytesIO(ana.get("/export/decisions.parquet?history=1").content))
     assert history["decision"].to_pylist() == ["accept", "reacquire", "undo"]
@@ -590,11 +590,11 @@ def test_an_audit_without_its_steps_or_without_a_search_is_still_read(bench, ana
     queued = bench.cases.find(first_case(ana).removeprefix("/case/"))
     row = bench.cases.certificate_row(queued)
     fewer = {name: value for name, value in row.items() if name not in STEPS}
-    story = story_of(fewer, queued, bench.cases.protocol, bench.cases.manifest)
+    story = tell_story(fewer, queued, bench.cases.protocol, bench.cases.manifest)
     assert story.curve is None and len(story.losses) == 3 and "it flips to" in story.sentence
     assert story.lattice == ()
     searched = {**fewer, "smallest_state": "minimum", "smallest_set": ["age", "purpose"], "lattice_digest": "sha256:0"}
-    story = story_of(searched, queued, bench.cases.protocol, bench.cases.manifest)
+    story = tell_story(searched, queued, bench.cases.protocol, bench.cases.manifest)
     (found,) = story.lattice
     assert found[0] == "smallest set that flips it" and found[1].startswith("age and purpose; no smaller set flips it")
 

@@ -18,7 +18,7 @@ import fragility as fg
 from fragility.certificates import manifest_text
 from fragility.errors import CertificateError, DataError
 from fragility.evidence.replacements import value_text
-from fragility.review.history import case_state, undone_by
+from fragility.review.history import case_state, find_undos
 from fragility.review.queries import CaseIndex
 from fragility.review.rows import to_filterable
 from fragility.review.store import Store
@@ -257,7 +257,7 @@ def test_the_index_says_what_case_state_says(audited, tmp_path, acts):
     cases[3] = replace(cases[3], audit="sha256:another", place=0)  # decided in another audit that holds the row, too
     for number, reviewer, action, catch_up in acts:
         case, entries = cases[number], store.entries(cases[number].digest)
-        own = [e for e in entries if e.reviewer == reviewer and e.action != "undo" and e.seq not in undone_by(entries)]
+        own = [e for e in entries if e.reviewer == reviewer and e.action != "undo" and e.seq not in find_undos(entries)]
         if action == "second":
             store.ask_second([case], reviewer)
         elif action == "undo":
@@ -358,19 +358,19 @@ def test_an_address_names_one_case_or_none(bench, key):
 
 
 def test_rows_that_were_not_audited_are_refused(audited, bench):
-    from fragility.review.rows import given_rows
+    from fragility.review.rows import match_rows
 
     ids = audited.certs.table.column("id").to_pylist()
     about = (bench.cases.names(), bench.cases.protocol, bench.cases.manifest)
     changed = audited.X.assign(age=audited.X["age"] + 1)
     with pytest.raises(DataError, match="their values differ"):
-        given_rows(changed, ids, *about)
+        match_rows(changed, ids, *about)
     with pytest.raises(DataError, match="lack the field 'age'"):
-        given_rows(audited.X.drop(columns="age"), ids, *about)
+        match_rows(audited.X.drop(columns="age"), ids, *about)
     with pytest.raises(DataError, match=r"300 of the 300 audited rows are not among them \(first: 'L0700'"):
-        given_rows(audited.X, None, *about)
+        match_rows(audited.X, None, *about)
     shuffled = audited.X.assign(extra=1).sample(frac=1, random_state=0)
-    matched = given_rows(shuffled, [ids[i - 700] for i in shuffled.index], *about)
+    matched = match_rows(shuffled, [ids[i - 700] for i in shuffled.index], *about)
     assert matched.frame.index.tolist() == audited.X.index.tolist()
 
 

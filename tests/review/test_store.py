@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
-from fragility.review.history import OPEN, Case, blind_pairs, case_state, cohens_kappa, undone_by
-from fragility.review.store import ConflictError, RefusedError, Store, StoreError, reviewer_name
+from fragility.review.history import OPEN, Case, blind_pairs, case_state, cohens_kappa, find_undos
+from fragility.review.store import ConflictError, RefusedError, Store, StoreError, check_name
 
 
 def a_case(number: int = 0) -> Case:
@@ -86,12 +86,12 @@ def test_what_is_no_decision_is_refused(store, action, groups, note, sentence):
 @pytest.mark.parametrize("name", ["", "   ", "x" * 81, "Ana\x00", "Ana\u202eLima"])
 def test_a_reviewer_has_a_name(name):
     with pytest.raises(RefusedError, match="reviewer's name"):
-        reviewer_name(name)
+        check_name(name)
 
 
 def test_names_are_written_one_way():
-    assert reviewer_name("  Ana \t Lima ") == "Ana Lima"
-    assert reviewer_name("Jose\u0301") == reviewer_name("Jos\u00e9")
+    assert check_name("  Ana \t Lima ") == "Ana Lima"
+    assert check_name("Jose\u0301") == check_name("Jos\u00e9")
 
 
 def test_the_file_itself_refuses_to_change_or_forget_an_entry(store):
@@ -310,7 +310,7 @@ def test_the_fast_ways_over_many_cases_say_what_case_state_says(tmp_path, acts, 
         wanted = [(e.case.digest, e.reviewer, e.action, e.seq) for e in state.standing]
         assert own == (wanted if case.digest in changed else [])
         entries = store.entries(case.digest)
-        parked = [e for e in entries if e.action == "park" and e.seq not in undone_by(entries)]
+        parked = [e for e in entries if e.action == "park" and e.seq not in find_undos(entries)]
         assert (case.digest in found.parked) == bool(parked)
     store.close()
 

@@ -37,7 +37,7 @@ from fragility.cli import (
     trust,
 )
 from fragility.cli.group import Commands
-from fragility.cli.outputs import forget_outputs, interruption
+from fragility.cli.outputs import describe_interruption, forget_outputs
 from fragility.cli.terminal import (
     DEBUG,
     EXIT_ERROR,
@@ -156,11 +156,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             # not standalone: what Typer would print in a box of its own, we say in one sentence
             code = app(args=words, prog_name="fragility", standalone_mode=False) or 0
         if code == EXIT_INTERRUPTED:
-            complain(interruption())
+            complain(describe_interruption())
         sys.exit(code)
     except (KeyboardInterrupt, Terminated) as interrupt:
         terminated = isinstance(interrupt, Terminated)
-        complain(interruption("terminated" if terminated else "interrupted"))
+        complain(describe_interruption("terminated" if terminated else "interrupted"))
         sys.exit(EXIT_SIGNALLED + interrupt.args[0] if terminated else EXIT_INTERRUPTED)
     except UsageError as error:
         if sentence := explain_usage(error, words):

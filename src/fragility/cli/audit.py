@@ -40,14 +40,14 @@ from fragility.cli.options import (
     Trust,
     is_given,
     load_protocol,
-    name_or_json,
     parse_classes,
     parse_decision,
+    read_name_or_json,
     refuse_declared,
 )
 from fragility.cli.outputs import plan_folder
-from fragility.cli.reading import segment_table
-from fragility.cli.reliability import declared_rates, log_of
+from fragility.cli.reading import tabulate_segments
+from fragility.cli.reliability import find_log, read_rates
 from fragility.cli.report import save_after_audit
 from fragility.cli.tables import (
     Columns,
@@ -240,9 +240,9 @@ def audit(
     from fragility.certificates import PART_ROWS
     from fragility.segments import read_by
 
-    log = None if rates is None else log_of(rates)
+    log = None if rates is None else find_log(rates)
     form = csv_format(separator, encoding, decimal, data, train, log)
-    failing = None if rates is None else declared_rates(rates, log, None, None, form)
+    failing = None if rates is None else read_rates(rates, log, None, None, form)
     started = time.perf_counter()
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
     check_many(data, form, id_column=id_column, rows=rows)
@@ -383,7 +383,7 @@ def _fit_protocol(
             model,
             X_train,
             groups=groups,
-            baseline=name_or_json(baseline, "--baseline"),
+            baseline=read_name_or_json(baseline, "--baseline"),
             baseline_units=cast("fitting.Units", baseline_units),
             depth=depth,
             reading=cast("scores.Reading", reading),  # the protocol checks the word and names the choices
@@ -407,7 +407,7 @@ def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float, segments
     for line in [*lattice_lines(certs, summary), *dependence_lines(certs)]:
         console.print(escape(line))
     for shares in segments:
-        console.print(segment_table(shares))
+        console.print(tabulate_segments(shares))
     note(f"next: fragility top {folder}, or open {folder / 'report.html'}")
 
 

@@ -10,7 +10,7 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.options import is_given, load_inputs, load_model, name_or_json
+from fragility.cli.options import is_given, load_inputs, load_model, read_name_or_json
 from fragility.cli.outputs import plan_files, save_result
 from fragility.cli.reading import take_given
 from fragility.cli.tables import Columns, CsvFormat, csv_format, field_names, note_unlabelled, read_rows, read_table
@@ -246,7 +246,7 @@ def parse_markers(text: str | None) -> Any:
     """`?,unknown,-9` or a JSON file; a word that is a number stands for both, since a file does not tell."""
     if text is None:
         return None
-    document = name_or_json(text, "--markers")
+    document = read_name_or_json(text, "--markers")
     if not isinstance(document, str):
         return document
     found: list[object] = []

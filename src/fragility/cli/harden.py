@@ -13,7 +13,7 @@ import fragility as fg
 import fragility.cli.options as opt
 from fragility.cli.audit import ProtocolFile
 from fragility.cli.evaluate import Markers, read_outages
-from fragility.cli.options import is_given, load_protocol, name_or_json, refuse_declared
+from fragility.cli.options import is_given, load_protocol, read_name_or_json, refuse_declared
 from fragility.cli.outputs import plan_files
 from fragility.cli.tables import AuditRows, Columns, csv_format, field_names, note_unlabelled, read_rows
 from fragility.cli.terminal import note, out
@@ -140,7 +140,7 @@ def harden(
         loaded,
         rows.X,
         groups=groups,
-        baseline=name_or_json(baseline, "--baseline"),
+        baseline=read_name_or_json(baseline, "--baseline"),
         baseline_units=cast("Units", baseline_units),
         space=cast("SpaceName | None", space),
     )

@@ -234,7 +234,7 @@ def parse_numbers(text: str | None, option: str) -> tuple[float, ...] | None:
         raise DataError(f"{option} must be numbers with commas between, got {text!r}") from error
 
 
-def name_or_json(text: str, option: str) -> Any:
+def read_name_or_json(text: str, option: str) -> Any:
     """A word stays a word; the name of a JSON file becomes its object."""
     path = Path(text)
     if path.suffix.lower() != ".json" and not path.is_file():

@@ -97,7 +97,7 @@ def draw(display: Any, path: Path) -> None:
     note(f"drawn to {path}")
 
 
-def interruption(how: str = "interrupted") -> str:
+def describe_interruption(how: str = "interrupted") -> str:
     """Return what to say after Ctrl-C or SIGTERM."""
     if not _planned:
         return how

@@ -16,9 +16,9 @@ from fragility.cli.options import (
     load_inputs,
     load_model,
     load_protocol,
-    name_or_json,
     parse_decision,
     parse_numbers,
+    read_name_or_json,
     refuse_declared,
 )
 from fragility.cli.outputs import plan_files
@@ -106,7 +106,7 @@ def write(
     form = csv_format(separator, encoding, decimal, train)
     declared: dict[str, Any] = {
         "reading": reading,
-        "baseline": name_or_json(baseline, "--baseline"),
+        "baseline": read_name_or_json(baseline, "--baseline"),
         "baseline_units": baseline_units,
         "depth": depth,
         "operators": None if operators is None else tuple(operators.split(",")),

@@ -81,7 +81,7 @@ def top(
         rule = fg.ReviewPolicy.load(policy)
         count, best = select_first(certs, rule, number)
         if count:
-            out().print(fragile_table(list(best)))
+            out().print(tabulate_certificates(list(best)))
         out().print(f"{count} of {len(certs)} predictions are to be reviewed, {len(best)} shown")
         note(rule.sentence())
         return
@@ -89,7 +89,7 @@ def top(
     if not chosen:
         out().print(f"none of the {len(certs)} predictions reaches a confidence of {min_confidence:.0%}")
         return
-    out().print(fragile_table(chosen))
+    out().print(tabulate_certificates(chosen))
 
 
 def select_first(certs: fg.StoredAudit, policy: fg.ReviewPolicy, number: int) -> tuple[int, fg.Certificates]:
@@ -106,7 +106,7 @@ def select_first(certs: fg.StoredAudit, policy: fg.ReviewPolicy, number: int) ->
     return count, best
 
 
-def fragile_table(certificates: list[fg.Certificate]) -> Table:
+def tabulate_certificates(certificates: list[fg.Certificate]) -> Table:
     """Return a table with one line per prediction: its numbers, and a sentence for whoever must decide on it."""
     with_chance = any(cert.failure_probability is not None for cert in certificates)
     table = Table()
@@ -343,7 +343,7 @@ def open_rows(
     return source
 
 
-def segment_table(shares: SegmentShares) -> Table:
+def tabulate_segments(shares: SegmentShares) -> Table:
     """Return one line per segment."""
     table = Table(escape(shares.column), title_justify="left")
     for name in ("rows", "confident", "flip early", "95% interval", "median k*", "mean exposure"):

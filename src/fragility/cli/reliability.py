@@ -10,7 +10,7 @@ import typer
 import fragility as fg
 import fragility.cli.options as opt
 from fragility.cli.evaluate import read_outages
-from fragility.cli.options import is_given, load_inputs, name_or_json
+from fragility.cli.options import is_given, load_inputs, read_name_or_json
 from fragility.cli.outputs import draw, plan_files, save_result
 from fragility.cli.tables import CsvFormat, csv_format
 from fragility.cli.terminal import say
@@ -97,7 +97,7 @@ def reliability(
     for path, allowed in ((json_file, (".json",)), (csv_file, (".csv",)), (picture, (".png", ".svg", ".pdf"))):
         if path is not None:
             checked_suffix(path, allowed)
-    log = log_of(rates)
+    log = find_log(rates)
     if log is None and (is_given(context, "markers") or is_given(context, "observations")):
         raise DataError("--markers and --observations are about a log of outages; name one with --rates")
     plan_files(
@@ -105,7 +105,7 @@ def reliability(
         {"--model": model, "--data": data, "--rates": log},
     )
     form = csv_format(separator, encoding, decimal, data, log)
-    declared = declared_rates(rates, log, markers, observations, form)
+    declared = read_rates(rates, log, markers, observations, form)
     loaded, pi, given = load_inputs(
         model, protocol, data, form, target=target, id_column=id_column, drop=drop, ignore_extra=ignore_extra,
         rows=rows, classes=classes, trust=trust,
@@ -117,7 +117,7 @@ def reliability(
         draw(found.plot(), picture)
 
 
-def log_of(rates: str) -> Path | None:
+def find_log(rates: str) -> Path | None:
     """The log of outages that --rates names, None where it is a number or a JSON file."""
     path = Path(rates)
     if _is_number(rates) or path.suffix.lower() == ".json":
@@ -127,10 +127,10 @@ def log_of(rates: str) -> Path | None:
     return path
 
 
-def declared_rates(rates: str, log: Path | None, markers: str | None, observations: int | None, form: CsvFormat) -> Any:
+def read_rates(rates: str, log: Path | None, markers: str | None, observations: int | None, form: CsvFormat) -> Any:
     """Return what --rates declares, as the library takes it."""
     if log is None:
-        return float(rates) if _is_number(rates) else name_or_json(rates, "--rates")
+        return float(rates) if _is_number(rates) else read_name_or_json(rates, "--rates")
     outages = read_outages(log, "--rates", markers, form)
     return outages if observations is None else outages.rates(observations)
 

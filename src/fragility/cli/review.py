@@ -133,7 +133,7 @@ def export(store: StoreToRead, out_file: ExportFile, history: History = False) -
 
       fragility review export --store audit/review.sqlite --out history.parquet --history
     """
-    from fragility.review.history import decisions_table, for_spreadsheets
+    from fragility.review.history import escape_formulas, tabulate_decisions
     from fragility.review.store import Store
     from fragility.saving import TABLE_SUFFIXES, checked_suffix, write_table
 
@@ -141,8 +141,8 @@ def export(store: StoreToRead, out_file: ExportFile, history: History = False) -
     suffix = checked_suffix(out_file, TABLE_SUFFIXES)
     found = Store.open_to_read(store)
     try:
-        table = decisions_table(found.everything(), history=history)
+        table = tabulate_decisions(found.everything(), history=history)
     finally:
         found.close()
-    write_table(out_file, for_spreadsheets(table) if suffix == ".csv" else table)
+    write_table(out_file, escape_formulas(table) if suffix == ".csv" else table)
     out().print(f"{table.num_rows} {'entries' if history else 'decisions'} in {out_file}")

@@ -33,12 +33,12 @@ from fragility.review.history import (
     blind_pairs,
     case_state,
     cohens_kappa,
-    decisions_table,
-    for_spreadsheets,
+    escape_formulas,
+    tabulate_decisions,
 )
-from fragility.review.queries import CANDIDATES, CaseIndex, QueuedCase, awaited, case_key
+from fragility.review.queries import CANDIDATES, CaseIndex, QueuedCase, case_key
 from fragility.review.rows import GivenRows, WhatIf
-from fragility.review.store import ConflictError, RefusedError, Store, StoreError, reviewer_name
+from fragility.review.store import ConflictError, RefusedError, Store, StoreError, check_name
 from fragility.review.views import FilterError, View, ViewError, read_name
 
 STATIC = {"review.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -176,7 +176,7 @@ class _Desk:
         return _page(pages.WhoPage(self.frame(request, "Who is reviewing?"), goto, self.store.reviewers()))
 
     def say_who(self, request: Request, form: Form) -> Response:
-        _session(request).reviewer = reviewer_name(form.one("name"))
+        _session(request).reviewer = check_name(form.one("name"))
         return _to(_inside(form.one("next") or "/queue"))
 
     def static(self, name: str) -> Response:
@@ -206,7 +206,7 @@ class _Desk:
             frame=self.frame(request, "Queue", view, "queue", notice=notice, alert=alert),
             view=view,
             queue=found,
-            lines=() if found is None else pages.queue_lines(found.cases, states, viewer),
+            lines=() if found is None else pages.list_queue(found.cases, states, viewer),
             choices=self.choices(),
             scope=() if found is None else self.scope(view),
             rows=len(self.cases),
@@ -217,7 +217,7 @@ class _Desk:
     def scope(self, view: View) -> tuple[tuple[str, str], ...]:
         """Return which predictions a view is about, in words."""
         fields = [(name, self.cases.wanted(name, text).in_words()) for name, text in view.where]
-        return pages.view_in_words(view, len(self.cases), fields)
+        return pages.describe_view(view, len(self.cases), fields)
 
     def values(self, request: Request) -> Response:
         """Answer a filter that asks what a field holds."""
@@ -274,7 +274,7 @@ class _Desk:
             while candidates := self.cases.candidates(view, viewer, start, skip):
                 free = [case for case in candidates if left is None or case.digest != left.case.digest]
                 skipped |= len(free) < len(candidates)
-                given = self.store.claim(free, viewer, awaited(view))
+                given = self.store.claim(free, viewer, view.awaited)
                 if given is not None:
                     return _to(f"/case/{case_key(given)}", view.address(), done=done)
                 skip += CANDIDATES
@@ -293,10 +293,10 @@ class _Desk:
         self.cases.catch_up(self.store)
         entries = self.store.entries(queued.case.digest)
         state = case_state(entries)
-        history = pages.history_lines(entries, state, viewer)
+        history = pages.list_history(entries, state, viewer)
         hidden = state.hidden_from(viewer)
         row = self.cases.certificate_row(queued)
-        story = pages.story_of(row, queued, self.cases.protocol, self.cases.manifest)
+        story = pages.tell_story(row, queued, self.cases.protocol, self.cases.manifest)
         before, after = self.cases.neighbours(view, viewer, queued)
         similar, similar_total = self.cases.similar(queued)
         states = self.store.states_of([other.case.digest for other in similar])
@@ -327,7 +327,7 @@ class _Desk:
             claimed_by=None if claimed == viewer else claimed,
             before=before,
             after=after,
-            similar=pages.queue_lines(similar, states, viewer),
+            similar=pages.list_queue(similar, states, viewer),
             similar_total=similar_total,
             reasons=self.bench.reasons,
             draft=draft or {},
@@ -338,7 +338,7 @@ class _Desk:
         """Answer a page that asks whether someone else wrote about its case."""
         viewer, queued = self.reviewer(request), self.cases.find(key)
         entries = self.store.entries(queued.case.digest)
-        lines = pages.history_lines(entries, case_state(entries), viewer)
+        lines = pages.list_history(entries, case_state(entries), viewer)
         newest = lines[0].entry if lines else None
         return JSONResponse({"last": newest.seq if newest else 0, "by": newest.reviewer if newest else None})
 
@@ -532,10 +532,10 @@ class _Desk:
         history = request.query_params.get("history") == "1"
         if name not in ("decisions.csv", "decisions.parquet"):
             raise HTTPException(404)
-        table = decisions_table(self.store.everything(), history=history)
+        table = tabulate_decisions(self.store.everything(), history=history)
         sink = io.BytesIO()
         if name.endswith(".csv"):
-            pyarrow.csv.write_csv(for_spreadsheets(table), sink)
+            pyarrow.csv.write_csv(escape_formulas(table), sink)
         else:
             pyarrow.parquet.write_table(table, sink)
         kind = "text/csv; charset=utf-8" if name.endswith(".csv") else "application/vnd.apache.parquet"

@@ -122,7 +122,7 @@ def may_be_blind(entries: Sequence[Entry], reviewer: str) -> bool:
     return True
 
 
-def undone_by(entries: Iterable[Entry]) -> dict[int, Entry]:
+def find_undos(entries: Iterable[Entry]) -> dict[int, Entry]:
     """Return, by its number, the entry that undid each undone one."""
     return {entry.undoes: entry for entry in entries if entry.undoes is not None}
 
@@ -158,7 +158,7 @@ def cohens_kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
     return None if chance == 1.0 else (observed - chance) / (1.0 - chance)
 
 
-def groups_text(groups: Sequence[str]) -> str:
+def write_groups(groups: Sequence[str]) -> str:
     """Return group names as they are stored."""
     return json.dumps(list(groups), ensure_ascii=False)
 
@@ -219,7 +219,7 @@ def read_reasons(path: Path) -> dict[str, str]:
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def decisions_table(entries: Sequence[Entry], *, history: bool = False) -> pa.Table:
+def tabulate_decisions(entries: Sequence[Entry], *, history: bool = False) -> pa.Table:
     """Return one row for each standing decision, or for each entry with ``history``; digest first."""
     by_case = sorted(entries, key=lambda entry: (entry.case.digest, entry.seq))
     chosen: list[tuple[Entry, str, bool]] = []
@@ -242,11 +242,11 @@ def decisions_table(entries: Sequence[Entry], *, history: bool = False) -> pa.Ta
     return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
 
 
-def for_spreadsheets(table: pa.Table) -> pa.Table:
+def escape_formulas(table: pa.Table) -> pa.Table:
     """Return the table as CSV can hold it: lists as JSON, and no text that a spreadsheet would run as a formula."""
     for i, field in enumerate(table.schema):
         if pa.types.is_list(field.type):
-            values: list[str | None] = [groups_text(value) for value in table.column(i).to_pylist()]
+            values: list[str | None] = [write_groups(value) for value in table.column(i).to_pylist()]
         elif pa.types.is_string(field.type):
             texts = table.column(i).to_pylist()
             values = [f"'{text}" if text is not None and text.startswith(FORMULA_STARTS) else text for text in texts]

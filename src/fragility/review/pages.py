@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from fragility.certificates import Certificate, Certificates, Manifest
 from fragility.drawing.curve import draw_curve_svg
 from fragility.protocol import Protocol
-from fragility.review.history import DECISIONS, WORDS, CaseState, Entry, undone_by
+from fragility.review.history import DECISIONS, WORDS, CaseState, Entry, find_undos
 from fragility.review.queries import QueuedCase, QueuePage
 from fragility.review.rows import FieldLine
 from fragility.review.store import Bulk
@@ -189,7 +189,7 @@ class QueuePageContext:
         return "ascending" if self.view.up != (column == "id") else "descending"
 
 
-def queue_lines(cases: Sequence[QueuedCase], states: Mapping[str, CaseState], viewer: str) -> tuple[QueueLine, ...]:
+def list_queue(cases: Sequence[QueuedCase], states: Mapping[str, CaseState], viewer: str) -> tuple[QueueLine, ...]:
     """Return the lines of a page as this reviewer may see them."""
     lines = []
     for queued in cases:
@@ -233,7 +233,7 @@ class Story:
     lattice: tuple[tuple[str, str], ...]  # name, in words
 
 
-def story_of(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, manifest: Manifest) -> Story:
+def tell_story(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, manifest: Manifest) -> Story:
     """Return one row of the certificate table, to read; an audit may have been written without its steps."""
     operators = [name.removeprefix("lambda_") for name in row if name.startswith("lambda_")]
     thresholds = tuple((describe_operator(name), row[f"lambda_{name}"]) for name in operators)
@@ -327,10 +327,10 @@ class HistoryLine:
     can_undo: bool
 
 
-def history_lines(entries: Sequence[Entry], state: CaseState, viewer: str) -> tuple[HistoryLine, ...]:
+def list_history(entries: Sequence[Entry], state: CaseState, viewer: str) -> tuple[HistoryLine, ...]:
     """Return the history, newest first, as this reviewer may see it; their own newest standing entry can be undone."""
     shown = [entry for entry in entries if not state.hidden_from(viewer) or entry.reviewer == viewer]
-    undone = undone_by(entries)
+    undone = find_undos(entries)
     mine = [e for e in shown if e.reviewer == viewer and e.action != "undo" and e.seq not in undone]
     newest = mine[-1].seq if mine else None
     return tuple(HistoryLine(entry, entry.seq in undone, entry.seq == newest) for entry in reversed(shown))
@@ -424,7 +424,7 @@ class TeamPage:
     template: str = "team.html"
 
 
-def view_in_words(view: View, predictions: int, fields: Sequence[tuple[str, str]] = ()) -> tuple[tuple[str, str], ...]:
+def describe_view(view: View, predictions: int, fields: Sequence[tuple[str, str]] = ()) -> tuple[tuple[str, str], ...]:
     """Return which predictions a view is about; ``fields`` are the conditions on fields, in words."""
     confident = f"predictions at least {100 * view.confident:.12g}% confident"
     if view.search:

@@ -465,15 +465,15 @@ class CaseIndex:
         where = self._where_waiting(view, viewer)
         if after is not None:
             where &= _beyond(view, after, forward=True)
-        rest = f"{self._from(replace(view, status=awaited(view)))} WHERE {where.sql} ORDER BY {_order(view)}"
+        rest = f"{self._from(replace(view, status=view.awaited))} WHERE {where.sql} ORDER BY {_order(view)}"
         return tuple(queued.case for queued in self._list(f"{rest} LIMIT {CANDIDATES} OFFSET {skip}", where.values))
 
     def waiting(self, view: View, viewer: str) -> int:
         """Return how many cases of a view wait for this reviewer."""
-        return self._count(replace(view, status=awaited(view)), self._where_waiting(view, viewer))
+        return self._count(replace(view, status=view.awaited), self._where_waiting(view, viewer))
 
     def _where_waiting(self, view: View, viewer: str) -> Where:
-        return self._where(view, viewer) & _status_condition(awaited(view), viewer)
+        return self._where(view, viewer) & _status_condition(view.awaited, viewer)
 
     def open_cases(self, view: View, viewer: str) -> tuple[tuple[Case, tuple[str, ...]], ...]:
         """Return every open case of a view in its order, each with the groups that flip it."""
@@ -510,11 +510,6 @@ class CaseIndex:
         if digests:
             found += self._list("FROM cases c WHERE c.digest IN (SELECT unnest(?))", [digests])
         return {queued.case.digest: queued for queued in found if queued.case.digest in wanted}
-
-
-def awaited(view: View) -> str:
-    """Return the status of the cases that wait for a reviewer in a view: open ones, unless it asks for others."""
-    return view.status if view.status in ("second", "park") else "open"
 
 
 def _direction(view: View) -> str:

@@ -75,7 +75,7 @@ def to_filterable(column: pd.Series) -> pa.Array:
     return pa.array(column.to_numpy(dtype=np.float64, na_value=np.nan), from_pandas=True)
 
 
-def given_rows(
+def match_rows(
     X: pd.DataFrame, ids: Any, names: Sequence[str], protocol: Protocol, manifest: Manifest,
     model: Model | None = None,
 ) -> GivenRows:  # fmt: skip

@@ -27,7 +27,7 @@ from fragility.review.app import Workbench, create_app
 from fragility.review.guards import LOOPBACK, Sessions, random_host
 from fragility.review.history import DEFAULT_REASONS
 from fragility.review.queries import CaseIndex
-from fragility.review.rows import WhatIf, given_rows
+from fragility.review.rows import WhatIf, match_rows
 from fragility.review.store import STORE_FILE, Store
 
 LOOPBACK_V6 = "::1"
@@ -64,7 +64,7 @@ def open_workbench(
     try:
         rows = whatif = None
         if given is not None:
-            rows = given_rows(given.X, given.ids, cases.names(), cases.protocol, cases.manifest, given.model)
+            rows = match_rows(given.X, given.ids, cases.names(), cases.protocol, cases.manifest, given.model)
             cases.add_fields(rows.to_arrow())
             if given.model is not None:
                 whatif = WhatIf.of(given.model, cases.protocol, rows, cases.manifest)

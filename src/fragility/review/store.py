@@ -35,8 +35,8 @@ from fragility.review.history import (
     CaseState,
     Entry,
     case_state,
-    groups_text,
     may_be_blind,
+    write_groups,
 )
 
 STORE_FILE = "review.sqlite"  # in the audit's folder, unless named otherwise
@@ -140,7 +140,7 @@ class Bulk:
     standing: int  # that were not undone
 
 
-def reviewer_name(text: str) -> str:
+def check_name(text: str) -> str:
     """Return a reviewer's name as it is stored; refuse what is no name."""
     name = " ".join(unicodedata.normalize("NFC", text).split())
     if not name or len(name) > LONGEST_NAME:
@@ -549,7 +549,7 @@ def _insert(
     values = (at, case.digest, case.audit, case.place, case.row_id, reviewer, action)
     cursor = connection.execute(
         f"INSERT INTO entries ({COLUMNS.removeprefix('seq, ')}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*values, groups_text(groups), reason, note, undoes, int(blind), bulk),
+        (*values, write_groups(groups), reason, note, undoes, int(blind), bulk),
     )
     return int(cursor.lastrowid or 0)
 

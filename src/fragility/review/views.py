@@ -124,6 +124,11 @@ class View:
     def order(self) -> str:
         return self.sort or self.by
 
+    @property
+    def awaited(self) -> str:
+        """The status of the cases that wait for a reviewer: open ones, unless the view asks for others."""
+        return self.status if self.status in ("second", "park") else "open"
+
 
 def write_number(value: float) -> str:
     """Return a number with all the digits that tell it from others."""
@@ -234,7 +239,7 @@ class Interval:
     def condition(self, column: str) -> Where:
         """Return the condition that a column lies in it."""
         if self.low == self.high:
-            return Where(f"{column} BETWEEN ? AND ?", shown_as(self.low))
+            return Where(f"{column} BETWEEN ? AND ?", find_rounded(self.low))
         low, high = ">=" if self.low_included else ">", "<=" if self.high_included else "<"
         return Where(f"{column} {low} ? AND {column} {high} ?", (self.low, self.high))
 
@@ -289,7 +294,7 @@ def _read_number(field: str, text: str) -> float:
     return value
 
 
-def shown_as(number: float) -> tuple[float, float]:
+def find_rounded(number: float) -> tuple[float, float]:
     """Return the least and the greatest value that a page shows as this number: pages round, and a reader copies."""
     if number == 0 or float(value_text(number)) != number:
         return number, number
