@@ -27,9 +27,9 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fragility.bundled import load_credit_g
-from fragility.engines.choice import prepared
-from fragility.engines.kernels import THREADS
-from fragility.engines.lattice.whole import WholeLattice, whole_lattice
+from fragility.engines.choice import prepare_answers
+from fragility.engines.kernels.compiling import THREADS
+from fragility.engines.lattice.whole import WholeLattice, find_lattice
 from fragility.protocol import Protocol, bind
 
 TARGETS = {"adult": "income", "bank_marketing": "class", "heloc": "RiskPerformance", "default_credit": "class"}
@@ -94,16 +94,16 @@ def measure(name: str, X: pd.DataFrame, y: pd.Series, model: str, n: int, repeat
     rows = bind(pipeline, X[train : train + n], protocol)
     many = bind(pipeline, X[train : train + 20_000], protocol)
     cells = many.dense()
-    lattice = whole_lattice(rows, protocol, "auto", BYTES)
+    lattice = find_lattice(rows, protocol, "auto", BYTES)
     assert lattice is not None
     live = np.concatenate([block.live.sum(axis=1) for block in lattice.blocks()])
     a_pass = best(lambda: many.predict(cells), repeats)[0] / len(many)
-    fast = prepared(many)
+    fast = prepare_answers(many)
     native = best(lambda: fast.predict(cells), repeats)[0] / len(many)
     seconds, wall = (value / len(rows) for value in best(lambda: sweep(lattice), repeats))
     chances = best(lambda: sweep(lattice, np.full(rows.n_groups, 0.1)), repeats)[0] / len(rows)
     full = np.flatnonzero(live == live.max())
-    widest = whole_lattice(rows.take(np.resize(full, max(20, n // 10)).tolist()), protocol, "auto", BYTES)
+    widest = find_lattice(rows.take(np.resize(full, max(20, n // 10)).tolist()), protocol, "auto", BYTES)
     assert widest is not None
     return {
         "data": name,

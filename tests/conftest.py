@@ -15,8 +15,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 def kernel_cache() -> Path:
     """A folder of compiled kernels for exactly these sources: numba would not notice a change in another file."""
-    package = Path(fg.__file__).parent / "engines" / "trees"
-    sources = [package / "encoding.py", *sorted((package / "kernels").glob("*.py"))]
+    package = Path(fg.__file__).parent / "engines"
+    sources = [package / "trees" / "forest.py", *sorted((package / "kernels").glob("*.py"))]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     return REPOSITORY / ".cache" / "kernels" / digest[:16]
 

@@ -237,7 +237,7 @@ import os, pickle, random, signal, sys, time
 from pathlib import Path
 import fragility as fg
 from fragility.auditing.files import audit_files
-import fragility.engines.linear.engine
+import fragility.engines.linear
 
 source, home = Path(sys.argv[1]), Path(sys.argv[2])
 model, protocol = pickle.loads((home / "model.pkl").read_bytes())

@@ -12,7 +12,7 @@ from sklearn.naive_bayes import GaussianNB
 import fragility as fg
 from fragility.engines import choice
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.comparison import disagreement
+from fragility.engines.checking import compare_traces
 from fragility.protocol import bind
 from fragility.scores import support_margin
 
@@ -61,25 +61,25 @@ def test_prepared_rows_answer_as_the_model_does(family):
     case = pipelines.fitted("credit_g", family, "transformed")
     protocol = fg.Protocol.fit(case.model, case.X_train)
     rows = bind(case.model, case.X_test[:40], protocol)
-    fast = choice.prepared(rows)
+    fast = choice.prepare_answers(rows)
     assert fast.predict_matrix is not rows.predict_matrix
     stressed = np.where(np.random.default_rng(0).random(rows.dense().shape) < 0.3, rows.baseline, rows.dense())
     np.testing.assert_allclose(fast.predict(stressed), rows.predict(stressed), rtol=0, atol=1e-15)
-    assert choice.prepared(rows, "blackbox") is rows
+    assert choice.prepare_answers(rows, "blackbox") is rows
 
 
 def test_models_that_no_engine_knows_are_asked_themselves(data):
     X, y = data
     model = GaussianNB().fit(X, y)
     rows = bind(model, X, fg.Protocol.fit(model, X))
-    assert choice.prepared(rows) is rows
+    assert choice.prepare_answers(rows) is rows
 
 
 def test_a_linear_model_answers_states_and_predicts_rows_itself(data):
     X, y = data
     model = LogisticRegression().fit(X, y)
     rows = bind(model, X, fg.Protocol.fit(model, X))
-    ready = choice.prepared(rows)
+    ready = choice.prepare_answers(rows)
     assert ready.answer_states is not None and ready.predict_matrix is rows.predict_matrix
 
 
@@ -91,9 +91,9 @@ def test_a_predictor_that_disagrees_with_the_model_gives_way_with_a_warning(data
     monkeypatch.setattr(choice, "NATIVE", (wrong,))
     monkeypatch.setattr(choice, "ENGINES", (*choice.ENGINES, "disagreeing"))
     with pytest.warns(UserWarning, match="the disagreeing engine differs from GaussianNB's own probabilities by 0.25"):
-        assert choice.prepared(rows) is rows
+        assert choice.prepare_answers(rows) is rows
     with pytest.raises(fg.EngineError, match=r"differs .* by 0.25; use engine='auto'"):
-        choice.prepared(rows, "disagreeing")
+        choice.prepare_answers(rows, "disagreeing")
 
 
 @pytest.mark.parametrize(
@@ -129,18 +129,18 @@ def test_rounding_at_the_edge_of_the_resolution_is_no_disagreement(data, monkeyp
     later = right.threshold.copy()
     later[i, 0] = np.inf
     other = dataclasses.replace(right, threshold=later)
-    assert "flip thresholds in 1 of 16" in disagreement(other, right, few, protocol, 1e-6)
+    assert "flip thresholds in 1 of 16" in compare_traces(other, right, few, protocol, 1e-6)
     state = few.dense(i, i + 1) + right.threshold[i, 0] * (few.baseline - few.dense(i, i + 1))
     support = float(support_margin(few.predict(state), right.predicted[i])[0])
     monkeypatch.setattr("fragility.protocol.MAX_RESOLUTION", 10.0)
     on_the_edge = dataclasses.replace(protocol, resolution=-support)
-    assert disagreement(other, right, few, on_the_edge, 1e-6) is None
+    assert compare_traces(other, right, few, on_the_edge, 1e-6) is None
 
 
 def test_an_engine_whose_library_is_absent_says_so(data, monkeypatch):
     X, y = data
     model = LogisticRegression().fit(X, y)
-    absent = choice.NativeEngine("linear", "fragility.engines.linear.engine", ("a_library_that_is_not_there",), 1e-6)
+    absent = choice.NativeEngine("linear", "fragility.engines.linear", ("a_library_that_is_not_there",), 1e-6)
     monkeypatch.setattr(choice, "NATIVE", (absent,))
     assert fg.audit(model, X, fg.Protocol.fit(model, X)).engine == "blackbox"
     with pytest.raises(

@@ -364,7 +364,7 @@ def test_prepared_rows_answer_odd_rows_as_the_model_does(kind):
         "tiny": lambda: numeric("lightgbm"),
     }[kind]()
     rows = bind(case.model, mixed(case, 20), case.protocol)
-    fast, x = choice.prepared(rows), rows.dense()
+    fast, x = choice.prepare_answers(rows), rows.dense()
     assert fast.answer_states is not None
     moved = np.random.default_rng(0).random((len(rows), 4, rows.n_groups)) < 0.5
     states = RowStates.removals(moved)

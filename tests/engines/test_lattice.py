@@ -23,7 +23,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import fragility as fg
 from fragility.engines.lattice import whole
-from fragility.engines.lattice.rule import FlipRule
+from fragility.engines.lattice.additive import FlipRule
 from fragility.errors import DataError, EngineError
 from fragility.protocol import bind
 from fragility.search import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, none_up_to

@@ -17,10 +17,9 @@ from sklearn.preprocessing import StandardScaler
 from traces import assert_same_trace, covertype_groups
 
 import fragility as fg
+from fragility.engines import linear, linear_traces
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.linear import engine as linear
-from fragility.engines.linear import fillings
-from fragility.engines.linear.fillings import BOUND
+from fragility.engines.linear_traces import BOUND
 from fragility.errors import DataError, EngineError
 from fragility.protocol import Protocol, bind
 from fragility.scores import READINGS
@@ -87,7 +86,7 @@ def test_many_classes_take_the_direct_way(factor, monkeypatch):
     protocol = Protocol.fit(model, data.X_train)
     rows = bind(model, data.X_test[:200], protocol)
     asked = trace_blackbox(rows, protocol)
-    monkeypatch.setattr(fillings, "state_prediction", lambda *_: pytest.fail("the slow way was taken"))
+    monkeypatch.setattr(linear_traces, "state_prediction", lambda *_: pytest.fail("the slow way was taken"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         claimed = linear.trace(rows, protocol)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba")
 
-from fragility.engines import kernels
-from fragility.engines.states import StatesAsked
-from fragility.engines.trace import original_confidence
-from fragility.engines.trees.encoding import AVERAGE, SIGMOID, SOFTMAX
-from fragility.engines.trees.observed import Blank, Rules, probabilities
+from fragility.engines.kernels import observing
+from fragility.engines.trace import StatesAsked, original_confidence
+from fragility.engines.trees.engine import Blank, Rules
+from fragility.engines.trees.forest import AVERAGE, SIGMOID, SOFTMAX
+from fragility.engines.trees.scoring import compute_probabilities
 from fragility.scores import (
     READINGS,
     flip_threshold,
@@ -93,17 +93,17 @@ def read(case: Case) -> dict[str, Any]:
     order = np.empty((n, case.asked.longest), dtype=np.int64)
     rules = Rules.of(case.forest, case.asked, case.offset, case.bare)
     path_support = np.empty_like(out.path_margin)
-    kernels.observe_removals(case.first, rules, out, (order, path_support))
-    kernels.observe_path_and_grid(case.second, rules, out, path_support)
+    observing.observe_removals(case.first, rules, out, (order, path_support))
+    observing.observe_path_and_grid(case.second, rules, out, path_support)
     return {**out._asdict(), "order": order}
 
 
 def defined(case: Case) -> dict[str, Any]:
     """Return the same from the functions of ``fragility.scores``."""
     asked, offset, n = case.asked, case.offset, case.first.shape[-1]
-    p = probabilities(case.forest, case.first)  # (1 + G, n, C)
-    later = probabilities(case.forest, case.second)
-    bare = np.repeat(probabilities(case.forest, case.bare[None, :, None]), n, axis=1)
+    p = compute_probabilities(case.forest, case.first)  # (1 + G, n, C)
+    later = compute_probabilities(case.forest, case.second)
+    bare = np.repeat(compute_probabilities(case.forest, case.bare[None, :, None]), n, axis=1)
     predicted = predicted_class(p[0], asked.resolution, offset) if case.decided is None else case.decided
     margin = asked.margins(p, predicted, offset)
     order = removal_order((margin[0] - margin[1:]).T, asked.resolution)

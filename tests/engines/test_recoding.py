@@ -17,7 +17,7 @@ from traces import assert_same
 
 import fragility as fg
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.choice import native_for, prepared
+from fragility.engines.choice import native_for, prepare_answers
 from fragility.engines.lattice import whole
 from fragility.engines.trees import engine as trees
 from fragility.protocol import bind
@@ -154,14 +154,14 @@ def test_a_booster_keeps_its_categories_in_a_file(tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_threads_do_not_change_a_bit(family, monkeypatch):
-    from fragility.engines import kernels
+    from fragility.engines.kernels import compiling
 
     case = fitted("credit_g", family, "raw")
     protocol = fg.Protocol.fit(case.model, case.X_train, space="raw")
     rows = bind(case.model, pd.concat([case.X_test] * 4, ignore_index=True), protocol)
     results = []
     for n_threads in (1, 2, 3):
-        monkeypatch.setattr(kernels, "THREADS", n_threads)
+        monkeypatch.setattr(compiling, "THREADS", n_threads)
         results.append(trees.trace(rows, protocol))
     for field in ("margin", "one_step_margin", "path_margin", "order", "threshold", "confidence"):
         for other in results[1:]:
@@ -174,7 +174,7 @@ def test_the_fast_predictor_equals_the_model_on_any_stressed_rows(family):
     train, rows = typed(case, case.X_train), typed(case, case.X_test)
     model = native_estimator(family, train).fit(train, labels_for(family, split("credit_g").y_train))
     bound = bind(model, rows, fg.Protocol.fit(model, train, space="raw"))
-    fast = prepared(bound)
+    fast = prepare_answers(bound)
     assert fast.predict_matrix is not bound.predict_matrix
     x = bound.dense()
     halfway = np.where(bound.stepwise, x, x + 0.37 * (bound.baseline - x))
@@ -186,7 +186,7 @@ def test_the_lattice_reads_the_same_trees(family):
     case = fitted("credit_g", family, "raw")
     protocol = fg.Protocol.fit(case.model, case.X_train, space="raw")
     rows = bind(case.model, case.X_test[:6], protocol)
-    lattice = whole.whole_lattice(rows, protocol, "trees", 2**28)
+    lattice = whole.find_lattice(rows, protocol, "trees", 2**28)
     assert lattice is not None
     draws = np.random.default_rng(0)
     for block in lattice.blocks():
@@ -194,7 +194,7 @@ def test_the_lattice_reads_the_same_trees(family):
             for i in range(len(found.place)):
                 states = draws.integers(0, 1 << int(found.lives[i]), 200)
                 marked = (found.words_of(i)[states >> 6] >> (states & 63).astype(np.uint64)) & np.uint64(1)
-                asked = lattice._flips(block, int(found.place[i]), states, found.group[i])
+                asked = lattice.ask_flips(block, int(found.place[i]), states, found.group[i])
                 np.testing.assert_array_equal(marked.astype(bool), asked)
 
 

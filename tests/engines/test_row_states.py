@@ -17,8 +17,8 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from tree_models import LGB, MODELS
 
 import fragility as fg
-from fragility.engines.choice import native_for, prepared
-from fragility.engines.linear import engine as linear_engine
+from fragility.engines import linear as linear_engine
+from fragility.engines.choice import native_for, prepare_answers
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import bind
 from fragility.ranking.scores import random_order_score, rcma_along
@@ -61,7 +61,7 @@ def check(rows: EvidenceRows, engine: str) -> None:
     """The engine answers every kind of states itself, and as the model does."""
     native = native_for(rows, "auto")
     assert native is not None and native.name == engine
-    answer = native.state_answers(rows)
+    answer = native.module.state_answers(rows)
     assert answer is not None
     x = rows.dense()
     for states in kinds_of_states(rows):
@@ -158,14 +158,14 @@ def eight(numbers) -> dict[str, EvidenceRows]:
 )
 @settings(max_examples=25, deadline=None)
 def test_neighbours_threads_and_order_do_not_change_a_bit(eight, name, cuts, threads, order):
-    from fragility.engines import kernels
+    from fragility.engines.kernels import compiling
 
     rows = eight[name]
     x, states = rows.dense(), kinds_of_states(rows, per_row=150)[0]
-    answer = native_for(rows, "trees").state_answers(rows)
+    answer = native_for(rows, "trees").module.state_answers(rows)
     whole = answer(x, states)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "THREADS", threads)
+        patch.setattr(compiling, "THREADS", threads)
         for start, stop in itertools.pairwise([0, *sorted(cuts), len(states)]):
             np.testing.assert_array_equal(answer(x, states.between(start, stop)), whole[start:stop])
         places = np.concatenate([np.flatnonzero(states.owner == row) for row in order])
@@ -176,7 +176,7 @@ def test_neighbours_threads_and_order_do_not_change_a_bit(eight, name, cuts, thr
 def test_no_states_at_all(eight):
     for rows in eight.values():
         none = kinds_of_states(rows, per_row=0)[0]
-        assert prepared(rows).answers(rows.dense(), none).shape == (0, 2)
+        assert prepare_answers(rows).answers(rows.dense(), none).shape == (0, 2)
 
 
 # --- what an engine leaves to the model -------------------------------------------------------------------------------
@@ -184,15 +184,15 @@ def test_no_states_at_all(eight):
 
 def test_severities_of_each_unit_go_to_the_model(eight, numbers):
     rows = eight["lightgbm"]
-    answer = native_for(rows, "trees").state_answers(rows)
+    answer = native_for(rows, "trees").module.state_answers(rows)
     removals = kinds_of_states(rows, per_row=8)[0]
     own = replace(removals, severity=np.random.default_rng(0).random(removals.moved.shape))
     assert answer(rows.dense(), own) is None
-    ready = prepared(rows)
+    ready = prepare_answers(rows)
     np.testing.assert_allclose(ready.answers(rows.dense(), own), rows.answers(rows.dense(), own), rtol=0, atol=1e-15)
     X, y = numbers
     linear = bound(LogisticRegression().fit(X, y), X, X[:8])
-    told = native_for(linear, "linear").state_answers(linear)(linear.dense(), own)
+    told = native_for(linear, "linear").module.state_answers(linear)(linear.dense(), own)
     np.testing.assert_allclose(told, linear.answers(linear.dense(), own), rtol=0, atol=1e-12)
 
 
@@ -200,7 +200,7 @@ def test_severities_of_each_unit_go_to_the_model(eight, numbers):
 def test_cells_the_model_refuses_are_refused(name, cell, numbers):
     X, y = numbers
     rows = bound((TREES | LINEAR)[name]().fit(X, y), X, X[:20].copy())
-    ready = prepared(rows)
+    ready = prepare_answers(rows)
     x = rows.dense()
     x[17, 2] = cell
     with pytest.raises((fg.DataError, fg.ModelError)):
@@ -219,7 +219,7 @@ def test_answers_that_disagree_with_the_model_give_way_with_a_warning(numbers, m
     with pytest.warns(
         UserWarning, match="the linear engine differs from LogisticRegression's own probabilities by 0.25"
     ):
-        assert prepared(rows) is rows
+        assert prepare_answers(rows) is rows
 
 
 # --- what is made of the answers --------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ FAMILIES = ("lightgbm", "catboost", "random_forest", "logistic")
 def counted(rows: EvidenceRows) -> tuple[EvidenceRows, list[int]]:
     """The rows, prepared, with a list of how many rows were handed to any predictor afterwards."""
     calls: list[int] = []
-    ready = prepared(rows)
+    ready = prepare_answers(rows)
 
     def predict(matrix: np.ndarray) -> np.ndarray:
         calls.append(len(matrix))

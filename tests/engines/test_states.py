@@ -3,7 +3,7 @@
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from fragility.engines.states import StatesAsked
+from fragility.engines.trace import StatesAsked
 from fragility.protocol import Protocol
 
 

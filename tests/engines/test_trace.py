@@ -17,7 +17,7 @@ def whole() -> Trace:
 
 
 def test_pieces_joined_are_the_whole(whole):
-    joined = Trace.joined([whole.rows(slice(0, 11)), whole.rows(slice(11, 30))])
+    joined = Trace.join([whole.rows(slice(0, 11)), whole.rows(slice(11, 30))])
     for name in Trace.arrays():
         np.testing.assert_array_equal(getattr(joined, name), getattr(whole, name))
     assert joined.evaluations == 2 * whole.evaluations and joined.engine == "blackbox"

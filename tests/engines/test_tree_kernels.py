@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba")
 
-from fragility.engines import kernels
-from fragility.engines.trees import encoding
+from fragility.engines.kernels.compiling import run_on_all_threads
+from fragility.engines.kernels.decisions import baseline_ways
+from fragility.engines.kernels.preparing import build_networks, preorder
+from fragility.engines.trees import forest as encoding
 from fragility.engines.trees.forest import Convention, TreeNodes, assemble
-from fragility.engines.trees.plan import Plan, States, tree_groups
-from fragility.engines.trees.prediction import raw_scores
-from fragility.engines.trees.scoring import bit_planes, on_all_threads, walks
+from fragility.engines.trees.scoring import (
+    Plan,
+    States,
+    make_row_scorer,
+    mark_tree_groups,
+    score_by_planes,
+    score_by_walks,
+)
 from fragility.evidence import blend
 
 VALUES = np.array([-2.0, -1.0, -1e-36, 0.0, 0.1, 0.5, 1.0, 1.5, 2.0, 3.0, 33.0, np.nan])
@@ -130,8 +137,8 @@ def plan_of(problem: dict[str, Any], monotone: bool) -> Plan:
         stepwise=problem["stepwise"].astype(np.uint8),
         column_group=group,
         test_group=group[forest.test_column],
-        test_base=kernels.baseline_ways(forest, problem["baseline"], problem["rounding"], False),
-        tree_group=tree_groups(forest, group, n_groups),
+        test_base=baseline_ways(forest, problem["baseline"], problem["rounding"], False),
+        tree_group=mark_tree_groups(forest, group, n_groups),
         slots=forest.most_nodes,
         rounding=problem["rounding"],
         single=False,
@@ -168,15 +175,15 @@ def test_both_kernels_equal_materialised_rows_to_the_last_bit(problem):
     want = expected(problem)
     for monotone in (True, False):
         plan = plan_of(problem, monotone)
-        for kernel in (bit_planes, walks):
-            got = kernel(problem["forest"], plan, on_all_threads)(problem["X"], order_of(problem), states)
+        for kernel in (score_by_planes, score_by_walks):
+            got = kernel(problem["forest"], plan, run_on_all_threads)(problem["X"], order_of(problem), states)
             np.testing.assert_array_equal(got, want, err_msg=f"{kernel.__name__}, monotone={monotone}")
 
 
 @settings(max_examples=20, deadline=None)
 @given(problems())
 def test_plain_rows(problem):
-    got = raw_scores(problem["forest"], problem["X"])
+    got = make_row_scorer(problem["forest"], problem["X"].shape[1])(problem["X"]).T
     np.testing.assert_array_equal(
         got, naive_scores(problem["nodes"], problem["sets"], problem["forest"].base, problem["X"])
     )
@@ -207,12 +214,12 @@ def test_leaf_numbers_of_a_balanced_tree_need_one_union_a_node():
     size = 2 ** (depth + 1) - 1
     leaf = np.arange(size) >= size // 2
     left = np.where(leaf, 0, 2 * np.arange(size) + 1)
-    order = kernels.preorder(left, left + 1, leaf)
+    order = preorder(left, left + 1, leaf)
     place = np.empty(size, dtype=np.int64)
     place[order] = np.arange(size)
     test = np.where(leaf[order], -1, 0).astype(np.int32)
     right = place[np.where(leaf, 0, left + 1)][order].astype(np.int32)
-    gates, _, slots, _ = kernels.build_networks(test, right, np.array([0, size]))
+    gates, _, slots, _ = build_networks(test, right, np.array([0, size]))
     assert len(gates) == len(slots) == 2**depth - 1
 
 
@@ -236,6 +243,8 @@ def test_more_states_than_one_walk_holds():
         "moved": rng.integers(0, 2, (70, 3)).astype(np.uint8),
     }
     states = States(problem["severity"], problem["moved"])
-    for kernel in (bit_planes, walks):
-        got = kernel(problem["forest"], plan_of(problem, True), on_all_threads)(problem["X"], order_of(problem), states)
+    for kernel in (score_by_planes, score_by_walks):
+        got = kernel(problem["forest"], plan_of(problem, True), run_on_all_threads)(
+            problem["X"], order_of(problem), states
+        )
         np.testing.assert_array_equal(got, expected(problem))

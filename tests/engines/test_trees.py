@@ -25,8 +25,8 @@ from tree_models import CAT, LGB, MODELS
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.trace import Trace
 from fragility.engines.trees import engine as trees
-from fragility.engines.trees.prediction import forest_predictor, forest_probabilities, raw_scores
-from fragility.engines.trees.readers import load_forest
+from fragility.engines.trees.readers import read_ensemble
+from fragility.engines.trees.scoring import compute_probabilities, make_row_scorer
 from fragility.errors import DataError, EngineError, ModelError
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
@@ -110,8 +110,8 @@ def test_raw_scores_equal_the_library_to_the_last_bit(name, n_classes, numbers):
     X, y = numbers
     y = (np.digitize(X[:, 0] + X[:, 1], [-0.7, 0.0, 0.7]) if n_classes == 4 else y).astype(int)
     model = MODELS[name]().fit(X, y)
-    forest = load_forest(model)
-    sums = raw_scores(forest, X)
+    forest = read_ensemble(model).forest
+    sums = make_row_scorer(forest, X.shape[1])(X).T
     own = np.asarray(RAW[name](model, X)).reshape(len(X), -1)
     np.testing.assert_array_equal(sums / forest.divisor, own)
 
@@ -130,11 +130,12 @@ def test_probabilities_of_arbitrary_rows(name, numbers):
     X, y = numbers
     model = MODELS[name]().fit(X, y)
     rows = np.random.default_rng(0).normal(scale=3.0, size=(1100, 6))
-    forest = load_forest(model)
-    p = forest_probabilities(forest, rows)
-    np.testing.assert_array_equal(forest_predictor(forest, 6)(rows[5:9]), p[5:9])
+    forest = read_ensemble(model).forest
+    score = make_row_scorer(forest, 6)
+    p = compute_probabilities(forest, score(rows))
+    np.testing.assert_array_equal(compute_probabilities(forest, score(rows[5:9])), p[5:9])
     np.testing.assert_allclose(p, Model.wrap(model).head_probabilities(rows), rtol=0, atol=1e-14)
-    assert forest_probabilities(forest, rows[:0]).shape == (0, 2)
+    assert compute_probabilities(forest, score(rows[:0])).shape == (0, 2)
 
 
 # --- missing values and unusual cells ---------------------------------------------------------------------------
@@ -370,7 +371,7 @@ REFUSED = {
 def test_unusual_settings_that_are_refused(name, numbers):
     make, reason = REFUSED[name]
     with pytest.raises(EngineError, match=reason):
-        load_forest(make(*numbers))
+        read_ensemble(make(*numbers))
 
 
 def test_refusal_names_the_reason(numbers):
@@ -389,7 +390,7 @@ class Doubtful(RandomForestClassifier):
 
 def test_a_subclass_is_not_taken_for_its_parent(numbers):
     with pytest.raises(EngineError, match="does not know"):
-        load_forest(Doubtful(3).fit(*numbers))
+        read_ensemble(Doubtful(3).fit(*numbers))
 
 
 # --- invariance ---------------------------------------------------------------------------------------------------
@@ -397,7 +398,7 @@ def test_a_subclass_is_not_taken_for_its_parent(numbers):
 
 @pytest.mark.parametrize("name", ["lightgbm", "xgboost", "catboost", "random forest", "lightgbm 400 leaves"])
 def test_threads_and_neighbours_do_not_change_a_bit(name, numbers, monkeypatch):
-    from fragility.engines import kernels
+    from fragility.engines.kernels import compiling
 
     X, y = numbers
     rows = np.random.default_rng(1).normal(size=(1500, 6))
@@ -405,7 +406,7 @@ def test_threads_and_neighbours_do_not_change_a_bit(name, numbers, monkeypatch):
     protocol = Protocol.fit(model, X)
     results = []
     for n_threads in (1, 2, 3):
-        monkeypatch.setattr(kernels, "THREADS", n_threads)
+        monkeypatch.setattr(compiling, "THREADS", n_threads)
         results.append(trees.trace(bind(model, rows, protocol), protocol))
     alone = trees.trace(bind(model, rows[700:703], protocol), protocol)
     monkeypatch.setattr(trees, "CHUNK_ROWS", 600)

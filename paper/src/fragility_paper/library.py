@@ -10,8 +10,8 @@ from fragility.calibration import scaled_probabilities
 from fragility.certificates import Claims
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.choice import NativeEngine, choose_native, prepared
-from fragility.engines.lattice.whole import whole_lattice
+from fragility.engines.choice import NativeEngine, choose_native, prepare_answers
+from fragility.engines.lattice.whole import find_lattice
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.evidence.groups import merged_fields
@@ -107,6 +107,7 @@ __all__ = [
     "failing_sets_of_rows",
     "false_confidence_captured",
     "fds",
+    "find_lattice",
     "fit_rule",
     "flip_budget",
     "group_shap",
@@ -121,7 +122,7 @@ __all__ = [
     "paired_bootstrap",
     "permutation_importance_order",
     "predictive_metrics",
-    "prepared",
+    "prepare_answers",
     "pseudo_logits",
     "quantile_interval",
     "random_order_score",
@@ -135,7 +136,6 @@ __all__ = [
     "softmax_probabilities",
     "trace_blackbox",
     "upper_limit",
-    "whole_lattice",
     "with_donors",
     "write_text",
 ]

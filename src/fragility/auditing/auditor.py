@@ -39,8 +39,8 @@ from fragility.certificates import (
 from fragility.certificates import row_digests as claim_digests
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
+from fragility.engines.checking import trace_checked
 from fragility.engines.choice import NativeEngine, choose_native
-from fragility.engines.doubts import trace_checked
 from fragility.engines.trace import HandedOver, Progress, Trace
 from fragility.errors import Advice, DataError, EngineError, ModelError
 from fragility.evidence import EvidenceRows

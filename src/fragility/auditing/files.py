@@ -387,7 +387,7 @@ class FolderSink:
         if compared is not None:
             beside["baselines"] = compared.table
         rows, evaluations = sum(record.rows for record in records), sum(record.evaluations for record in records)
-        handed_over = HandedOver.joined(record.handed_over for record in records)
+        handed_over = HandedOver.join(record.handed_over for record in records)
         handed_over.warn(auditor.engine, rows)
         manifest = replace(
             auditor.manifest(AuditedRows(input_digest, rows), root, evaluations, handed_over.rows),

@@ -23,8 +23,8 @@ from fragility.certificates import (
     seed_of,
 )
 from fragility.engines.choice import refusal
-from fragility.engines.lattice.rule import FlipRule
-from fragility.engines.lattice.whole import MOST_LIVE, never_searches, row_blocks, whole_lattice
+from fragility.engines.lattice.additive import FlipRule
+from fragility.engines.lattice.whole import MOST_LIVE, find_lattice, never_searches, row_blocks
 from fragility.errors import EngineError, FragilityWarning
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.libraries import say_lacking
@@ -82,7 +82,7 @@ def declare_lattice(
     """
     if wanted is False and rates is None:
         return None
-    lattice = None if engine == "neural" else whole_lattice(rows, protocol, engine, DEFAULT_BYTE_BUDGET)
+    lattice = None if engine == "neural" else find_lattice(rows, protocol, engine, DEFAULT_BYTE_BUDGET)
     partial = wanted is None and rates is None
     if partial and lattice is None:
         return None
@@ -239,7 +239,7 @@ def _distinct(disputed: list[Disputed]) -> list[Disputed]:
 def _sets_that_hold(claimed: LatticeClaims, rows: EvidenceRows, protocol: Protocol) -> list[Disputed]:
     """Return the sets that do not flip the model."""
     rule, out = FlipRule.of(rows, protocol), []
-    for start, x, original in row_blocks(rows, rule):
+    for start, x, _, original in row_blocks(rows, rule):
         sets = claimed.smallest_set[start : start + len(x)]
         margin = rule.margin(rows.answers(x, RowStates(np.arange(len(x)), sets)), original)
         holds = (margin < DISAGREEMENT - rule.resolution) | ~sets.any(axis=1)
@@ -258,7 +258,7 @@ def _searched_again(
     try:
         if declared.engine != BLACKBOX:
             reason = refusal(declared.engine, rows)
-            if reason is None and whole_lattice(rows, protocol, declared.engine, DEFAULT_BYTE_BUDGET) is None:
+            if reason is None and find_lattice(rows, protocol, declared.engine, DEFAULT_BYTE_BUDGET) is None:
                 reason = say_lacking("the exact search of failing sets", "numba") or "its subsets cannot be tabulated"
             if reason is not None:
                 return None, reason

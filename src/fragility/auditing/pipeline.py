@@ -148,7 +148,7 @@ def audit(
         input_digest = hashing.result()
     finally:
         beside.shutdown(cancel_futures=True)
-    handed_over = HandedOver.joined(part.handed_over for part in parts)
+    handed_over = HandedOver.join(part.handed_over for part in parts)
     handed_over.warn(auditor.engine, n)
     evaluations = sum(part.evaluations for part in parts)
     root = combine_digests((part.digests for part in parts), b"".join(leaves))

@@ -17,8 +17,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
-from fragility.engines.states import StatesAsked
-from fragility.engines.trace import Progress, Trace, original_confidence
+from fragility.engines.trace import Progress, StatesAsked, Trace, original_confidence
 from fragility.evidence import STEP, EvidenceRows
 from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
@@ -53,7 +52,7 @@ def trace_blackbox(
         parts.append(_trace_chunk(_dense_rows(rows, chosen), chosen, rows, asked, calls, severities_at_once))
         if progress is not None:
             progress(len(rows) * (start + len(chosen)) // len(distinct), len(rows))
-    return replace(Trace.joined(parts).rows(copy_of), evaluations=calls.evaluations)
+    return replace(Trace.join(parts).rows(copy_of), evaluations=calls.evaluations)
 
 
 def _dense_rows(rows: EvidenceRows, chosen: Integers) -> Floats:

@@ -26,8 +26,7 @@ from torch import nn
 
 from fragility.arrays import Booleans, Floats
 from fragility.engines.neural_states import Sizes, SplitNetwork, StatePlan, split_module, trace_states
-from fragility.engines.states import StatesAsked
-from fragility.engines.trace import Progress, Trace
+from fragility.engines.trace import Progress, StatesAsked, Trace
 from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows
 from fragility.libraries import family_of
@@ -91,6 +90,14 @@ def trace(
         except FloatingPointError as error:
             _refuse_rows(rows, error)
     return Trace(**arrays, evaluations=evaluations, engine=ENGINE)
+
+
+def predictor(rows: EvidenceRows) -> None:
+    """Return None: the model itself predicts rows as fast."""
+
+
+def state_answers(rows: EvidenceRows) -> None:
+    """Return None: a network is handed the cells of its states."""
 
 
 def doubts(rows: EvidenceRows) -> Callable[[Floats], Booleans]:

@@ -1,4 +1,14 @@
-"""What is answered: Trace, the observations of an engine before any score is made of them."""
+"""What is asked of an engine, the states of a protocol, and what it answers: a Trace, before any score is made of it.
+
+    x                                       the row itself
+    R(x, {g})            g = 1..G           each group removed alone
+    x^(k)                k = 2..K           the path: the first k groups in order of their one-step drops removed
+    x attenuated         P operators        the first ``width`` groups of that order moved toward the baseline,
+                         severities         by each severity of the grid
+
+x^(1) is a one-step state. Full attenuation (severity 1) of ``width`` groups is their removal: a step of the path where
+the path is that long, or the baseline itself where it covers every group.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.arrays import Floats, Integers
+from fragility.protocol import Protocol, operator_width
+from fragility.scores import Reading, reading_margin
 
 Progress: TypeAlias = Callable[[int, int], None]  # (rows done, rows in all)
 
@@ -19,6 +31,66 @@ DOUBTS = {
     UNPROMISED: "it holds a value that the engine may read otherwise than the model",
     CONTRADICTED: "the engine contradicts the model's own answer",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class StatesAsked:
+    """The states of a protocol, and how their margins are read: all that an engine needs to know of it."""
+
+    n_groups: int
+    depth: int
+    widths: tuple[int, ...]  # (P,) groups that each operator degrades
+    fading: int | None  # which operator is attenuate_all, whose margins are kept
+    severities: tuple[float, ...]  # of the grid, rising
+    reading: Reading
+    resolution: float
+    smoothing: float
+
+    @classmethod
+    def of(cls, protocol: Protocol, n_groups: int) -> StatesAsked:
+        return cls(
+            n_groups=n_groups,
+            depth=protocol.depth,
+            widths=tuple(operator_width(operator, n_groups) for operator in protocol.operators),
+            fading=protocol.fading,
+            severities=protocol.severities,
+            reading=protocol.reading,
+            resolution=protocol.resolution,
+            smoothing=protocol.smoothing,
+        )
+
+    def margins(self, p: Floats, original: npt.ArrayLike, offset: Floats | None) -> Floats:
+        """Return the margins of states of probabilities p (..., C), by the protocol's reading and smoothing."""
+        return reading_margin(p, original, self.reading, offset, self.smoothing)
+
+    @property
+    def fade_steps(self) -> int:
+        """How many margins of attenuate_all are kept per row."""
+        return 0 if self.fading is None else len(self.severities)
+
+    def on_path(self, width: int) -> bool:
+        """Return whether the removal of the first ``width`` groups is a step of the path."""
+        return width <= self.depth
+
+    def removal_known(self, width: int) -> bool:
+        """Return whether full attenuation of the first ``width`` groups is a state known otherwise."""
+        return self.on_path(width) or width == self.n_groups
+
+    @property
+    def grid(self) -> list[float]:
+        """The severities to evaluate: full attenuation only where some operator's is not known otherwise."""
+        known = all(self.removal_known(width) for width in self.widths)
+        return [severity for severity in self.severities if severity < 1.0 or not known]
+
+    @property
+    def per_row(self) -> int:
+        """How many states are evaluated per row by an engine that spares none."""
+        return 1 + self.n_groups + self.depth - 1 + len(self.grid) * len(self.widths)
+
+    @property
+    def longest(self) -> int:
+        """How far down the order of removal any state goes, states that cover every group aside."""
+        return max([self.depth, *(width for width in self.widths if width < self.n_groups)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +117,16 @@ class Trace:
     doubt: npt.NDArray[np.uint8] | None = None  # (n,) why the model was asked instead of the engine; 0: it was not
 
     @classmethod
-    def joined(cls, parts: Sequence[Trace]) -> Trace:
+    def join(cls, parts: Sequence[Trace]) -> Trace:
         """Return the trace of several pieces of rows, one after the other."""
         arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.arrays()}
         return cls(**arrays, evaluations=sum(part.evaluations for part in parts), engine=parts[0].engine)
 
     @classmethod
-    def merged(cls, parts: Sequence[tuple[Integers, Trace]], engine: str) -> Trace:
+    def merge(cls, parts: Sequence[tuple[Integers, Trace]], engine: str) -> Trace:
         """Return the trace of rows of which some were traced in one way and some in another: (their places, trace)."""
         place = np.argsort(np.concatenate([places for places, _ in parts]))
-        whole = cls.joined([trace for _, trace in parts])
+        whole = cls.join([trace for _, trace in parts])
         return replace(whole.rows(place), engine=engine)
 
     def rows(self, chosen: slice | Integers) -> Trace:
@@ -63,7 +135,7 @@ class Trace:
 
     @classmethod
     def arrays(cls) -> list[str]:
-        """Return the names of the arrays, which all have one entry a row."""
+        """Return the names of the arrays, which all have one entry per row."""
         return [f.name for f in fields(cls) if f.name not in ("evaluations", "engine", "doubt")]
 
 
@@ -82,13 +154,13 @@ class HandedOver(NamedTuple):
         return cls(int((trace.doubt > 0).sum()), ids[first], DOUBTS[int(trace.doubt[first])])
 
     @classmethod
-    def joined(cls, parts: Iterable[HandedOver]) -> HandedOver:
+    def join(cls, parts: Iterable[HandedOver]) -> HandedOver:
         """Return those of several parts of the rows, in their order."""
         some = [part for part in parts if part.rows]
         return cls(sum(part.rows for part in some), *some[0][1:]) if some else cls()
 
     def warn(self, engine: str, total: int) -> None:
-        """Say so, where there are any."""
+        """Warn, if there are any."""
         if self.rows:
             warnings.warn(
                 f"{self.rows} of {total} rows were audited by asking the model instead of the {engine} engine (first: "

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
 from fragility.auditing.pipeline import audit
 from fragility.certificates import Certificates
-from fragility.engines.choice import prepared
+from fragility.engines.choice import prepare_answers
 from fragility.errors import DataError, ModelError
 from fragility.evidence import EvidenceRows
 from fragility.ids import IdSpan, check_same_rows, places_by_id, say_other_rows
@@ -236,13 +236,13 @@ def evaluate(
         certified = audit(
             wrapped, others, protocol, engine=engine, byte_budget=byte_budget, progress=progress, lattice=False
         )
-        rows = prepared(others, engine)
+        rows = prepare_answers(others, engine)
         if validation[1] is not None:
             order = permutation_importance_order(rows, class_codes(validation[1], wrapped.classes), seed=seed)
         held = work.judge(rows, certified, order)
     chosen = bound.take(places.tolist())
     check_same_rows(claims.ids, claims.confidence, predictions_of(chosen)[np.arange(len(chosen)), claims.predicted])
-    rows = prepared(chosen, engine)
+    rows = prepare_answers(chosen, engine)
     judged = work.judge(rows, certs, order)
     # Scores and labels meet here for the first time.
     report = compare_scores(

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
-from fragility.engines.choice import prepared
-from fragility.engines.lattice.rule import FlipRule
-from fragility.engines.lattice.whole import Block, WholeLattice, linear_sums, row_blocks, whole_lattice
+from fragility.engines.choice import prepare_answers
+from fragility.engines.lattice.additive import FlipRule
+from fragility.engines.lattice.whole import Block, WholeLattice, find_lattice, find_linear_sums, row_blocks
 from fragility.evidence import EvidenceRows
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.reliability.outcomes import FailureProbability
 from fragility.reliability.rates import EventSets, group_rates
 from fragility.reliability.sampling import DrawnSubsets, flips_of, live_groups, multilinear
-from fragility.search.trees import BoundedRow
+from fragility.search.finding import BoundedRow
 from fragility.stress.stressors import Layout, Outages
 from fragility.wording import describe_events, describe_rates
 
@@ -140,7 +140,7 @@ class _Work:
 
     def from_rates(self, rates: Floats, draws: int, seed: int, report: Report | None) -> None:
         """Fill in what groups that fail independently do to each row."""
-        lattice = whole_lattice(self.rows, self.protocol, self.engine, self.byte_budget)
+        lattice = find_lattice(self.rows, self.protocol, self.engine, self.byte_budget)
         drawn = DrawnSubsets.of(rates, draws, seed)
         if lattice is None:
             self._sample_everyone(rates, drawn, report)
@@ -178,15 +178,15 @@ class _Work:
             safe = np.asarray(bounded, dtype=bool)
             self._mark_exact(block.start + wide[safe], BOUNDS)
             wide = wide[~safe]
-        ask = prepared(self.rows.take((block.start + wide).tolist()), self.engine) if len(wide) else self.rows
+        ask = prepare_answers(self.rows.take((block.start + wide).tolist()), self.engine) if len(wide) else self.rows
         for some, asked in ((wide, ask), (np.flatnonzero(block.doubted), self.rows)):
             for i in some:
                 self._ask(asked, block.start + int(i), block.x[i : i + 1], block.original[i : i + 1], drawn)
 
     def _sample_everyone(self, rates: Floats, drawn: DrawnSubsets, report: Report | None) -> None:
-        ask = prepared(self.rows, self.engine)
-        found = linear_sums(self.rows, self.protocol, self.engine)
-        for start, x, original in row_blocks(self.rows, self.rule):
+        ask = prepare_answers(self.rows, self.engine)
+        found = find_linear_sums(self.rows, self.protocol, self.engine)
+        for start, x, _, original in row_blocks(self.rows, self.rule):
             self._note_originals(start, x, original)
             if found is not None and self.rule.n_classes == 2:
                 sums, doubter = found
@@ -229,9 +229,9 @@ class _Work:
 
     def from_events(self, events: EventSets, report: Report | None) -> None:
         """Fill in the share of recorded events that flips each row."""
-        ask = prepared(self.rows, self.engine)
+        ask = prepare_answers(self.rows, self.engine)
         self.importance[:] = np.nan
-        for start, x, original in row_blocks(self.rows, self.rule):
+        for start, x, _, original in row_blocks(self.rows, self.rule):
             self._note_originals(start, x, original)
             for i in range(len(x)):
                 at = np.array([start + i])

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.engines.lattice.rule import FlipRule
+from fragility.engines.lattice.additive import FlipRule
 from fragility.errors import DataError
 from fragility.evidence import EvidenceRows, RowStates
 

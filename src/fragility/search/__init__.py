@@ -11,9 +11,8 @@ diagnostics  how far the greedy path is from the smallest set
 """
 
 from fragility.search.blackbox import failing_sets_of_rows
-from fragility.search.diagnostics import SearchComparison, compare_searches
 from fragility.search.finding import find_failing_sets
-from fragility.search.found import FailingSets, MinimalSets
+from fragility.search.found import FailingSets, MinimalSets, SearchComparison, compare_searches
 from fragility.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, none_up_to
 
 __all__ = [

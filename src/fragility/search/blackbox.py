@@ -21,14 +21,13 @@ from itertools import combinations, islice
 import numpy as np
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
-from fragility.engines.lattice.rule import FlipRule
+from fragility.engines.lattice.additive import FlipRule
 from fragility.errors import ProtocolError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
-from fragility.search.answers import Answers
-from fragility.search.found import FailingSets
+from fragility.search.found import Answers, FailingSets
 
 METHODS = ("auto", "exact", "beam")
 DEFAULT_BUDGET = 50_000
@@ -50,10 +49,10 @@ def failing_sets_of_rows(
     """Search bound rows through their own predictor alone; max_size is the protocol's depth by default."""
     limit = min(protocol.depth, rows.n_groups) if max_size is None else max_size
     check_request(rows, method, width, limit)
-    answers = Answers.blank(len(rows), rows.n_groups, limit, every=False)
+    answers = Answers.make_blank(len(rows), rows.n_groups, limit, every=False)
     with progress_bar("searching", progress) as report:
         search_by_asking(answers, rows, protocol, np.arange(len(rows)), method, width, budget, byte_budget, report)
-    return answers.finished(rows, protocol)
+    return answers.finish(rows, protocol)
 
 
 def check_request(rows: EvidenceRows, method: str, width: int, max_size: int) -> None:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET, Integers
-from fragility.engines.choice import prepared
-from fragility.engines.lattice.rule import FlipRule
-from fragility.engines.lattice.whole import WholeLattice, linear_sums, row_blocks, whole_lattice
+from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
+from fragility.engines.choice import prepare_answers
+from fragility.engines.lattice.additive import FlipRule, LinearLattice
+from fragility.engines.lattice.whole import Block, WholeLattice, find_lattice, find_linear_sums, row_blocks
 from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
-from fragility.search.answers import Answers
 from fragility.search.blackbox import BEAM, BY_SIZE, DEFAULT_BUDGET, DEFAULT_WIDTH, check_request, search_by_asking
-from fragility.search.found import FailingSets, MinimalSets
-from fragility.search.linear import search_linear
-from fragility.search.trees import BoundedRow, search_bounded
-from fragility.search.whole import search_lattice
+from fragility.search.found import NOT_COUNTED, Answers, FailingSets, MinimalSets
 
+LATTICE, CLOSED_FORM, BRANCH_AND_BOUND = "lattice", "closed form", "branch and bound"
+MOST_LISTED = 1000  # minimal sets listed for a row
+MOST_SETS = 1000  # failing sets of one size that branch and bound looks at
 ROUNDING = 1e-9  # of a margin, between two batches of one model
 
 
@@ -65,7 +65,7 @@ def find_failing_sets(
     width : int, default=8
         Of the beam.
     ids : sequence, optional
-        One distinct id a row; by default the index of a pandas frame, else 0, 1, ...
+        One distinct id per row; by default the index of a pandas frame, else 0, 1, ...
     engine : str, default="auto"
         ``auto`` reads the model where a native engine knows it exactly; ``blackbox`` asks it for everything.
     byte_budget : int, default=256 MiB
@@ -94,12 +94,12 @@ def find_failing_sets(
     rows = bind(model, X, protocol, ids=ids)
     limit = rows.n_groups if max_size is None else max_size
     check_request(rows, method, width, limit)
-    work = _Finding(rows, protocol, Answers.blank(len(rows), rows.n_groups, limit, every), engine, byte_budget)
+    work = _Finding(rows, protocol, Answers.make_blank(len(rows), rows.n_groups, limit, every), engine, byte_budget)
     with progress_bar("searching", progress) as report:
-        open_rows = work.exactly(budget, report) if method != "beam" else np.arange(len(rows))
-        work.by_asking(open_rows, method, width, budget, report)
+        open_rows = work.search_exactly(budget, report) if method != "beam" else np.arange(len(rows))
+        work.ask_model(open_rows, method, width, budget, report)
     work.confirm(width, budget)
-    return work.answers.finished(rows, protocol)
+    return work.answers.finish(rows, protocol)
 
 
 class _Finding:
@@ -110,54 +110,50 @@ class _Finding:
         self.engine, self.byte_budget = engine, byte_budget
         self.rule = FlipRule.of(rows, protocol)
 
-    def exactly(self, budget: int, report: Report | None) -> Integers:
+    def search_exactly(self, budget: int, report: Report | None) -> Integers:
         """Search what an additive model allows; return the rows that are left."""
-        lattice = whole_lattice(self.rows, self.protocol, self.engine, self.byte_budget)
-        if lattice is None:
-            return self._closed_form()
-        undecided = []
-        for block in lattice.blocks():
-            search_lattice(self.answers, lattice, block, self.protocol.group_names, report)
-            undecided += [self._wide_rows(lattice, block, budget), block.start + np.flatnonzero(block.doubted)]
-            if report is not None:
-                report(block.start + len(block.x), len(self.rows))
-        return np.concatenate(undecided)
-
-    def _closed_form(self) -> Integers:
-        found = linear_sums(self.rows, self.protocol, self.engine)
+        left: list[Integers] = []
+        lattice = find_lattice(self.rows, self.protocol, self.engine, self.byte_budget)
+        if lattice is not None:
+            for block in lattice.blocks():
+                search_lattice(self.answers, lattice, block, self.protocol.group_names, report)
+                left += [self._search_wide_rows(lattice, block, budget), block.start + np.flatnonzero(block.doubted)]
+                if report is not None:
+                    report(block.start + len(block.x), len(self.rows))
+            return np.concatenate(left)
+        found = find_linear_sums(self.rows, self.protocol, self.engine)
         if found is None:
             return np.arange(len(self.rows))
-        (sums, doubter), left = found, list[Integers]()
-        for start, x, original in row_blocks(self.rows, self.rule):
-            doubted = doubter(start, x, self.rows.predict(x))
+        sums, doubter = found
+        for start, x, p, original in row_blocks(self.rows, self.rule):
+            doubted = doubter(start, x, p)
             search_linear(self.answers, self.rows, sums, start, np.flatnonzero(~doubted), x, original)
             left.append(start + np.flatnonzero(doubted))
         return np.concatenate(left)
 
-    def _wide_rows(self, lattice: WholeLattice, block: Any, budget: int) -> Integers:
+    def _search_wide_rows(self, lattice: WholeLattice, block: Block, budget: int) -> Integers:
         """Search the rows of a block with too many live groups for a table; return those left open."""
-        wide = block.wide
+        wide, answers = block.wide, self.answers
         if lattice.model.name == "linear":
             sums = lattice.model.lattice
-            search_linear(self.answers, self.rows, sums, block.start, wide, block.x, block.original)
+            search_linear(answers, self.rows, sums, block.start, wide, block.x, block.original)
             return np.zeros(0, dtype=np.int64)
         for place in wide:
             search = BoundedRow(self.rows, self.rule, lattice.model, block.x[place], int(block.original[place]))
-            search_bounded(self.answers, block.start + int(place), search, budget, self.protocol.group_names)
+            search_bounded(answers, block.start + int(place), search, budget, self.protocol.group_names)
         rows = block.start + wide
-        answers = self.answers
         found = answers.size[rows] <= answers.max_size
         left = ~found & (answers.searched[rows] < answers.max_size) & ~answers.exhausted[rows]
         return np.asarray(rows[left])
 
-    def by_asking(self, places: Integers, method: str, width: int, budget: int, report: Report | None) -> None:
+    def ask_model(self, places: Integers, method: str, width: int, budget: int, report: Report | None) -> None:
         """Ask the model about the rows that are left; what branch and bound proved of them stays proved."""
         if not len(places):
             return
         answers = self.answers
         proved, spent = answers.searched[places].copy(), answers.evaluations[places].copy()
         tried = answers.method[places] != ""
-        ask = prepared(self.rows.take(places.tolist()), self.engine)
+        ask = prepare_answers(self.rows.take(places.tolist()), self.engine)
         for those, how in ((~tried, method), (tried, "beam")):
             if how == method or method == "auto":  # an upper bound at least
                 some = ask.take(np.flatnonzero(those).tolist())
@@ -176,27 +172,211 @@ class _Finding:
         """Ask the model itself about every set that is reported, for its margin; each must fail.
 
         A native predictor may differ from the model by rounding: what it found and the model denies is searched again.
-        """
-        denied = self._denied()
-        asked = np.isin(self.answers.method[denied], (BEAM, BY_SIZE))
-        if not asked.all():
-            raise EngineError(
-                "a set was found that does not flip the model itself; use ", Advice.argument("engine", "blackbox")
-            )
-        those = self.rows.take(denied.tolist())
-        search_by_asking(self.answers, those, self.protocol, denied, "auto", width, budget, self.byte_budget, None)
-
-    def _denied(self) -> Integers:
-        """Fill in the margins of the sets found; return the rows whose set does not fail.
-
         A model may round by the shape of its batch: an answer it gave in another batch stands where that is all.
         """
-        answers, denied = self.answers, [np.zeros(0, dtype=np.int64)]
-        for start, x, original in row_blocks(self.rows, self.rule):
+        answers, parts = self.answers, [np.zeros(0, dtype=np.int64)]
+        for start, x, _, original in row_blocks(self.rows, self.rule):
             rows = start + np.arange(len(x))
             hit = np.flatnonzero(answers.size[rows] <= answers.max_size)
             if len(hit):
                 p = self.rows.answers(x, RowStates(hit, answers.removed[rows[hit]]))
                 answers.margin[rows[hit]] = self.rule.margin(p, original[hit])
-                denied.append(rows[hit][answers.margin[rows[hit]] >= ROUNDING - self.rule.resolution])
-        return np.concatenate(denied)
+                parts.append(rows[hit][answers.margin[rows[hit]] >= ROUNDING - self.rule.resolution])
+        denied = np.concatenate(parts)
+        if not np.isin(answers.method[denied], (BEAM, BY_SIZE)).all():
+            raise EngineError(
+                "a set was found that does not flip the model itself; use ", Advice.argument("engine", "blackbox")
+            )
+        those = self.rows.take(denied.tolist())
+        search_by_asking(answers, those, self.protocol, denied, "auto", width, budget, self.byte_budget, None)
+
+
+# --- through the whole lattice: every subset of a row's live groups is decided -------------------------------
+
+
+def search_lattice(
+    answers: Answers, lattice: WholeLattice, block: Block, names: tuple[str, ...], report: Report | None
+) -> None:
+    """Fill the answers of the rows of a block whose subsets can be tabulated.
+
+    Nothing is left to prove: the smallest size with a failing set is the minimum, its sets are counted, the first in
+    lexicographic order of declared groups is reported, and where no subset fails there is none at all.
+    """
+
+    def settle(sizes: Integers) -> Integers:
+        """No state above the smallest certain size matters, unless every set is wanted."""
+        limit = np.full(len(sizes), answers.max_size)
+        smallest = np.where(sizes.any(axis=1), (sizes > 0).argmax(axis=1), answers.max_size)
+        return limit if answers.minimal is not None else np.minimum(limit, smallest)
+
+    done = block.start
+    for found in lattice.subsets(block, settle):
+        sizes = found.sizes()[:, : answers.max_size + 1]
+        rows = block.start + found.place
+        answers.method[rows] = LATTICE
+        answers.searched[rows] = answers.max_size
+        answers.exhausted[rows] = found.lives <= answers.max_size
+        answers.evaluations[rows] = np.int64(1) << found.lives
+        for i in np.flatnonzero(sizes.any(axis=1)):
+            smallest = int(np.flatnonzero(sizes[i])[0])
+            answers.put(int(rows[i]), found.list_sets(int(i), smallest, smallest, 1)[0], int(sizes[i, smallest]))
+            if answers.minimal is not None:
+                sets, total = found.list_minimal(int(i), answers.max_size, MOST_LISTED)
+                answers.minimal[rows[i]] = MinimalSets(answers.name_sets(sets, names), total <= MOST_LISTED)
+        done += len(rows)
+        if report is not None:
+            report(done, len(answers.size))
+
+
+# --- closed form, for linear models of any number of groups --------------------------------------------------
+
+
+def search_linear(
+    answers: Answers,
+    rows: EvidenceRows,
+    lattice: LinearLattice,
+    start: int,
+    places: Integers,
+    x: Floats,
+    original: Integers,
+) -> None:
+    """Fill the answers of rows ``start + places``; x (m, d) and original (m,) are of the block that begins there.
+
+    With the flip inequality of rival c, E_c(S) = E_c - sum_{g in S} d_gc < 0 (`engines.lattice.additive`), no set of k
+    groups does better against c than the k largest d_gc. So c is reached with k groups if and only if those k reach it,
+    the smallest such k is found along the sorted sums, and the minimum over rivals is the smallest failing set. Groups
+    of d <= 0 are in none. Sums within rounding of the edge are asked of the model; where it says no, but another set of
+    that size lies within rounding too, smaller sets are not excluded and the answer is an upper bound.
+    """
+    total, removed, rounding = lattice.of_rows(start, start + len(x))
+    total, removed, rounding = total[:, places], removed[..., places], rounding[places]
+    reach = []  # of each rival: groups by falling d, their d, and E along the best sets of 1, 2, ... groups
+    for c in range(len(total)):
+        begin, steps = lattice.inequality(total, removed, original[places], c)
+        order = np.argsort(-steps, axis=1, kind="stable")
+        steps = np.maximum(np.take_along_axis(steps, order, axis=1), 0.0)
+        reach.append((order, steps, begin[:, None] - np.cumsum(steps, axis=1)))
+    for i, place in enumerate(places):
+        row = start + int(place)
+        answers.method[row] = CLOSED_FORM
+        answers.evaluations[row] = len(reach)
+
+        def flips(gone: Booleans, place: int = int(place), row: int = row) -> bool:
+            answers.evaluations[row] += 1
+            p = rows.answers(x[place][None], RowStates.of_one(gone[None]))
+            return bool(lattice.rule.flipped(p, original[place : place + 1])[0])
+
+        rivals = [_RivalReach(order[i], steps[i], values[i], float(rounding[i])) for order, steps, values in reach]
+        _search_sorted_sums(answers, row, rivals, flips)
+
+
+class _RivalReach(NamedTuple):
+    """E along the best sets of 1, 2, ... groups of one row against one rival."""
+
+    order: Integers  # (G,) groups by falling d
+    steps: Floats  # (G,) their d, at least 0
+    values: Floats  # (G,) E
+    rounding: float
+
+    def near(self, size: int) -> bool:
+        return bool(self.values[size - 1] < self.rounding)
+
+    def another_near(self, size: int) -> bool:
+        """Whether a second set of this size lies within rounding: the last member exchanged for the next group."""
+        if size == len(self.steps):
+            return False
+        return bool(self.values[size - 1] + self.steps[size - 1] - self.steps[size] < self.rounding)
+
+
+def _search_sorted_sums(
+    answers: Answers, row: int, reach: list[_RivalReach], flips: Callable[[Booleans], bool]
+) -> None:
+    proved, sizes = True, len(reach[0].order)
+    for size in range(1, min(sizes, answers.max_size) + 1):
+        candidates = [rival for rival in reach if rival.near(size)]
+        for rival in candidates:
+            best = np.zeros(sizes, dtype=bool)
+            best[rival.order[:size]] = True
+            if rival.values[size - 1] < -rival.rounding or flips(best):
+                answers.put(row, best)
+                return
+        proved &= not any(rival.another_near(size) for rival in candidates)
+        if proved:
+            answers.searched[row] = size
+    # The values fall with the size: where the largest set is far from the edge, so is every other.
+    answers.exhausted[row] = proved and (answers.max_size == sizes or not any(rival.near(sizes) for rival in reach))
+
+
+# --- branch and bound, for trees with more live groups than a table holds ------------------------------------
+
+
+class BoundedRow:
+    """The search of one row, size by size.
+
+    A set is passed over where it cannot reach the edge: in one tree, removing group g lowers the value by at most the
+    greatest leaf on x's side less the least leaf on the baseline's side, over the nodes of g where the two part; summed
+    over trees this bounds what any further removal can do, whatever was removed before. Groups that cannot lower the
+    value at all are in no smallest set. Where even the least leaves together do not reach the edge, no set fails. Every
+    bound is in whole numbers and sound; sets near the edge are asked of the model.
+    """
+
+    def __init__(self, rows: EvidenceRows, rule: FlipRule, trees: Any, x: Floats, original: int) -> None:
+        self.rows, self.rule, self.trees, self.x, self.original = rows, rule, trees, x, original
+        bounded = {rival: trees.bounds(x, original, rival) for rival in rule.rivals(original)}
+        self.gains: dict[int, Integers] = {
+            rival: gains
+            for rival, (least, gains) in bounded.items()
+            if least < trees.edge(original, rival, wide=True).high
+        }
+        self.spent = len(bounded)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether no set at all can fail."""
+        return not self.gains
+
+    def sets_of_size(self, size: int, budget: int) -> tuple[Booleans, bool, bool]:
+        """Return (failing sets (k, G) in lexicographic order, whether these are all, whether the size was decided)."""
+        parts: list[Integers] = []
+        complete = True
+        for rival, gains in self.gains.items():
+            found, _, spent, done = self.trees.sets_of_size(
+                self.x, self.original, rival, gains, size, budget - self.spent, MOST_SETS
+            )
+            self.spent += spent
+            if not done:
+                return self._keep_failing([*parts, found]), False, False
+            complete &= len(found) < MOST_SETS
+            parts.append(found)
+        failing = self._keep_failing(parts)
+        return failing, complete, complete or len(failing) > 0
+
+    def _keep_failing(self, parts: list[Integers]) -> Booleans:
+        """Ask the model which of some sets fail."""
+        found = np.unique(np.concatenate(parts), axis=0)
+        gone = np.zeros((len(found), self.rows.n_groups), dtype=bool)
+        np.put_along_axis(gone, found, True, axis=1)
+        if not len(found):
+            return gone
+        self.spent += len(found)
+        p = self.rows.answers(self.x[None], RowStates.of_one(gone))
+        return gone[self.rule.flipped(p, self.original)]
+
+
+def search_bounded(answers: Answers, row: int, search: BoundedRow, budget: int, names: tuple[str, ...]) -> None:
+    """Fill one row's answer; it stays open where the budget ends first."""
+    answers.method[row] = BRANCH_AND_BOUND
+    able = max((int((gains > 0).sum()) for gains in search.gains.values()), default=0)
+    for size in range(1, min(answers.max_size, able) + 1):
+        failing, complete, decided = search.sets_of_size(size, budget)
+        answers.evaluations[row] = search.spent
+        if len(failing):
+            answers.put(row, failing[0], len(failing) if complete else NOT_COUNTED)
+            if answers.minimal is not None:
+                answers.minimal[row] = MinimalSets(answers.name_sets(failing, names), complete=False)
+            return
+        if not decided:
+            return
+        answers.searched[row] = size
+    answers.searched[row], answers.exhausted[row] = answers.max_size, able <= answers.max_size
+    answers.evaluations[row] = search.spent

@@ -28,12 +28,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.engines.trees.scoring import on_all_threads
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 DRAW_FORMAT = "fragility-draw/1"
-KERNELS = "fragility.engines.kernels"
+KERNELS = "fragility.engines.kernels.preparing"
 ROWS_AT_ONCE = 256  # of a thread
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -79,10 +78,11 @@ def strikes(keys: Words, draws: Integers, positions: Integers, rate: float) -> B
 
 
 def _strike_compiled(keys: Words, offsets: Words, bound: np.uint64, out: Booleans) -> None:
-    from fragility.engines.kernels import strike
+    from fragility.engines.kernels.compiling import run_on_all_threads
+    from fragility.engines.kernels.preparing import strike
 
     flat = out.reshape(len(keys), offsets.size)
-    on_all_threads(len(keys), ROWS_AT_ONCE, lambda span: strike(keys, offsets.ravel(), bound, span, flat))
+    run_on_all_threads(len(keys), ROWS_AT_ONCE, lambda span: strike(keys, offsets.ravel(), bound, span, flat))
 
 
 _WORDS_AT_ONCE = 2**16  # 512 KB: a block of words stays in a core's cache through all the steps of the mixer

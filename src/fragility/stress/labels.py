@@ -26,7 +26,7 @@ import pandas as pd
 import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
-from fragility.engines.choice import prepared
+from fragility.engines.choice import prepare_answers
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.evidence.rows import input_digests, stacked
@@ -302,6 +302,6 @@ def label_brittle(
     bound, lent = bind(model, X, protocol, ids=ids), None
     if donors is not None:
         bound, lent = with_donors(bound, model, X, donors, protocol)
-    rows, declared = prepared(bound, engine), stress or Stress()
+    rows, declared = prepare_answers(bound, engine), stress or Stress()
     run = run_stress_rows(rows, protocol, declared, donors=lent, byte_budget=byte_budget, progress=progress)
     return label_rows(run, declared)

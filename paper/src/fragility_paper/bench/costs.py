@@ -169,7 +169,7 @@ class Bench:
     def certificate(self) -> object:
         if self.native is None:
             return self.blackbox()
-        return claims_from(self.native.trace(self.rows, self.protocol, None), self.rows, self.protocol)
+        return claims_from(self.native.module.trace(self.rows, self.protocol, None), self.rows, self.protocol)
 
     def blackbox(self) -> object:
         return claims_from(trace_blackbox(self.rows, self.protocol), self.rows, self.protocol)

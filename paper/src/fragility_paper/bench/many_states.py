@@ -21,7 +21,7 @@ from fragility_paper.library import (
     EvidenceRows,
     RowStates,
     failing_sets_of_rows,
-    prepared,
+    prepare_answers,
     random_order_score,
     run_stress_rows,
 )
@@ -33,14 +33,14 @@ CHUNK_ROWS = 4096  # whose states are held at a time
 
 def many_states_costs(bench: Bench, repeats: int) -> dict[str, float]:
     """Return the passes that 48 states of every row take: ``mask`` and ``dropout``."""
-    rows = prepared(bench.rows)
+    rows = prepare_answers(bench.rows)
     mask, dropout = _answering(rows, by_column=False), _answering(rows, by_column=True)
     return _in_passes(bench, {"mask": mask, "dropout": dropout}, repeats)
 
 
 def uses_costs(bench: Bench, repeats: int) -> dict[str, float]:
     """Return the passes that labels of 48 draws, random orders (five) and a beam search take."""
-    rows, protocol = prepared(bench.rows), bench.protocol
+    rows, protocol = prepare_answers(bench.rows), bench.protocol
     stresses = {f"labels by {s.kind}": fg.Stress((s,), draws=STATES) for s in (fg.Mask(RATE), fg.Dropout(RATE))}
     uses: dict[str, Callable[[], object]] = {
         name: lambda stress=stress: run_stress_rows(rows, protocol, stress)  # type: ignore[misc]

@@ -12,7 +12,7 @@ from sklearn.pipeline import Pipeline
 import fragility as fg
 from fragility_paper.arrays import Array
 from fragility_paper.data import Dataset, Split, split
-from fragility_paper.library import BLACKBOX, EvidenceRows, bind, merged_fields, prepared
+from fragility_paper.library import BLACKBOX, EvidenceRows, bind, merged_fields, prepare_answers
 from fragility_paper.models import model_spec
 from fragility_paper.plan import Profile, Unit
 from fragility_paper.training import train
@@ -56,7 +56,7 @@ class FittedUnit:
 
         Certificates are not made of these: an audit binds its own rows and checks its engine against the model.
         """
-        return prepared(self.asked(positions, protocol), self.predictor)
+        return prepare_answers(self.asked(positions, protocol), self.predictor)
 
     def asked(self, positions: Array, protocol: fg.Protocol | None = None) -> EvidenceRows:
         """The rows as evidence, asked of the model itself."""

@@ -16,7 +16,7 @@ from fragility_paper.library import (
     Donor,
     EvidenceRows,
     label_rows,
-    prepared,
+    prepare_answers,
     run_stress_rows,
     with_donors,
 )
@@ -59,7 +59,7 @@ def donor_labels(work: Work, rows: AuditedRows, seed_offsets: tuple[int, ...]) -
     order = np.random.default_rng(fitted.unit.seed).permutation(fitted.split.train)
     donors = fitted.rows(np.sort(order[:MOST_DONORS]))
     bound, lent = with_donors(rows.evidence, fitted.model, fitted.rows(rows.positions), donors, fitted.protocol)
-    asked = prepared(bound, fitted.predictor)
+    asked = prepare_answers(bound, fitted.predictor)
 
     def labels(seed_offset: int) -> BrittleLabels:
         seed = work.label_seed + seed_offset

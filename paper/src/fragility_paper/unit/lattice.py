@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fragility_paper.arrays import Array, Floats
-from fragility_paper.library import DEFAULT_BYTE_BUDGET, Claims, fds, whole_lattice
+from fragility_paper.library import DEFAULT_BYTE_BUDGET, Claims, fds, find_lattice
 from fragility_paper.plan import FAILURE_RATES
 from fragility_paper.unit.rows import AuditedRows
 from fragility_paper.unit.work import Work
@@ -66,7 +66,7 @@ def lattice_of(work: Work, rows: AuditedRows) -> Lattice | None:
     """
     fitted = work.fitted
     evidence = fitted.asked(rows.positions)
-    lattice = whole_lattice(evidence, fitted.protocol, fitted.predictor, DEFAULT_BYTE_BUDGET)
+    lattice = find_lattice(evidence, fitted.protocol, fitted.predictor, DEFAULT_BYTE_BUDGET)
     if lattice is None:
         return None
     table = _Table(len(rows), int(evidence.n_groups))

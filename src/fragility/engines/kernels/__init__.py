@@ -22,36 +22,3 @@ Entry points are called in several threads, each on its own rows; a row's sums r
 the number of threads. Named tuples of arrays (Forest, Plan, ...) are taken apart before a loop begins: inside it, each
 access counts references to every array of the tuple, in all threads at once, and costs more than the loop's own work.
 """
-
-from fragility.engines.kernels.cells import baseline_ways
-from fragility.engines.kernels.compiling import LANES, THREADS, TOGETHER
-from fragility.engines.kernels.decisions import BLOCK, WORDS
-from fragility.engines.kernels.drawing import strike
-from fragility.engines.kernels.layout import MAX_LEAVES, build_networks, fill_nodes, groups_asked, preorder
-from fragility.engines.kernels.observing import observe_path_and_grid, observe_removals
-from fragility.engines.kernels.planes import score_states
-from fragility.engines.kernels.row_states import score_row_states
-from fragility.engines.kernels.row_walks import walk_row_states
-from fragility.engines.kernels.walks import WALK_BLOCK, walk_states
-
-__all__ = [
-    "BLOCK",
-    "LANES",
-    "MAX_LEAVES",
-    "THREADS",
-    "TOGETHER",
-    "WALK_BLOCK",
-    "WORDS",
-    "baseline_ways",
-    "build_networks",
-    "fill_nodes",
-    "groups_asked",
-    "observe_path_and_grid",
-    "observe_removals",
-    "preorder",
-    "score_row_states",
-    "score_states",
-    "strike",
-    "walk_row_states",
-    "walk_states",
-]

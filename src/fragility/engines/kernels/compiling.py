@@ -1,4 +1,4 @@
-"""How kernels are compiled: the only module that imports numba.
+"""How kernels are compiled and run on threads: the only module that imports numba.
 
 Compiled code is kept beside the sources. numba looks only at the file of the kernel itself for changes: who edits a
 helper that another file calls must delete the ``__pycache__`` of this folder (the tests keep a cache of their own).
@@ -6,6 +6,9 @@ helper that another file calls must delete the ``__pycache__`` of this folder (t
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from llvmlite import ir
@@ -14,6 +17,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 THREADS = int(config.NUMBA_NUM_THREADS)  # the processor's cores, unless the environment says otherwise
+SPANS_PER_THREAD = 4  # several, so that a busy core does not hold up the rest
 
 # Division as numpy divides: a test for zero in front of every division would keep loops from using vectors.
 _OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}
@@ -22,6 +26,23 @@ entry = njit(**_OPTIONS)  # called from Python, in several threads on separate r
 helper = njit(**_OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 # For the innermost loops: no call is left of it, so that a name costs nothing.
 inlined = njit(**_OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
+
+
+def run_in_this_thread(n: int, block: int, run: Callable[[tuple[int, int]], None]) -> None:
+    """Run all rows together, for a caller that has threads of its own."""
+    run((0, n))
+
+
+def run_on_all_threads(n: int, block: int, run: Callable[[tuple[int, int]], None]) -> None:
+    """Run the rows in spans of whole blocks on all threads; what a row gets does not depend on its span."""
+    blocks = max(-(-n // block), 1)
+    spans = min(blocks, SPANS_PER_THREAD * THREADS)
+    bounds = [min(n, block * (blocks * i // spans)) for i in range(spans)] + [n]
+    if THREADS == 1 or spans == 1:
+        run((0, n))
+        return
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(run, itertools.pairwise(bounds)))
 
 
 @intrinsic

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from fragility.engines.kernels.cells import compared_cell, goes_right
 from fragility.engines.kernels.compiling import count_bits, entry, helper
+from fragility.engines.kernels.decisions import compared_cell, goes_right
 from fragility.engines.kernels.subsets import FIRST_BITS, WORD_BITS, transform_and_mark, words_of
-from fragility.engines.trees.encoding import KIND, NUMERIC
+from fragility.engines.trees.forest import KIND, NUMERIC
 
 FIRST = (1 << FIRST_BITS) - 1
 RIGHT, PARTS = 1, 2  # bits of a test's way: x goes right; x and the baseline part

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fragility.engines.kernels.compiling import entry, helper, inlined
-from fragility.engines.trees.encoding import SIGMOID, SOFTMAX
+from fragility.engines.trees.forest import SIGMOID, SOFTMAX
 from fragility.scores import CLIP
 
 UNCLIPPED = 27.0  # below log(1 / CLIP): a class this far below the leader, less the log of their number, is not clipped

@@ -28,12 +28,11 @@ from fragility.engines.kernels.lattice import (
     tree_bounds,
 )
 from fragility.engines.kernels.subsets import FIRST_BITS, WORD_BITS
-from fragility.engines.lattice.rule import FlipRule
-from fragility.engines.trees.encoding import AVERAGE, SIGMOID
+from fragility.engines.lattice.additive import FlipRule
 from fragility.engines.trees.engine import ensemble_of
-from fragility.engines.trees.forest import NO_LEVELS, Forest
-from fragility.engines.trees.plan import plan_for
-from fragility.engines.trees.recoding import recoding_of
+from fragility.engines.trees.forest import AVERAGE, NO_LEVELS, SIGMOID, Forest
+from fragility.engines.trees.recoding import make_recoding
+from fragility.engines.trees.scoring import make_plan
 from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
 
@@ -60,9 +59,9 @@ class TreeLattice:
     def __init__(self, rows: EvidenceRows, protocol: Protocol, rule: FlipRule) -> None:
         ensemble = ensemble_of(rows.model)
         self.forest = with_nodes(ensemble.forest)
-        self.recoding = recoding_of(ensemble, rows)
+        self.recoding = make_recoding(ensemble, rows)
         self.rule = rule
-        plan = plan_for(self.forest, self.recoding, rows, protocol)
+        plan = make_plan(self.forest, self.recoding, rows, protocol)
         self.plan = plan._replace(slots=self.forest.most_nodes)
         self._edges: dict[tuple[int, int, bool], TreeEdge] = {}
         self._tables: dict[tuple[int, Any], npt.NDArray[Any]] = {}  # by worker and kind of number
@@ -84,13 +83,13 @@ class TreeLattice:
 
     def live(self, x: Floats, run: Any) -> Booleans:
         """(n, G) the groups that can change a row's scores."""
-        live, cells = np.zeros((len(x), self.plan.tree_group.shape[0]), dtype=bool), self.recoding.recoded(x)
+        live, cells = np.zeros((len(x), self.plan.tree_group.shape[0]), dtype=bool), self.recoding.recode(x)
         run(len(x), lambda span, _: live_groups(self.forest, self.plan, cells, live, span))
         return live
 
     def mark(self, x: Floats, original: int, jobs: Any, marks: Any, run: Any) -> None:
         """Mark the flips of the rows of ``jobs``, which all are of one original class."""
-        size, cells = 1 << max(int(jobs[2].max(initial=0)), WORD_BITS), self.recoding.recoded(x)
+        size, cells = 1 << max(int(jobs[2].max(initial=0)), WORD_BITS), self.recoding.recode(x)
         for rival in self.rule.rivals(original):
             edge = self.edge(original, rival)
             masks = _masks(edge.leaf.dtype)
@@ -112,7 +111,7 @@ class TreeLattice:
         """(n,) expected support margin, clips aside; None where the margin is no sum of the trees."""
         if self.forest.link != SIGMOID:
             return None
-        out, cells = np.zeros(len(x)), self.recoding.recoded(x)
+        out, cells = np.zeros(len(x)), self.recoding.recode(x)
         values = self.forest.leaf_value[:, 0].astype(np.float64)
         run(len(x), lambda span, _: expected_values(self.forest, self.plan, values, cells, rates, out, span))
         score = (out + float(self.forest.base[0])) / self.forest.divisor * self.forest.scale
@@ -125,7 +124,7 @@ class TreeLattice:
         """Return (least E over all states, by how much each group's removal can lower it)."""
         gains = np.zeros(self.plan.tree_group.shape[0], dtype=np.int64)
         edge = self.edge(original, rival, wide=True)
-        return int(tree_bounds(self.forest, self.plan, edge, self.recoding.recoded(row), gains)), gains
+        return int(tree_bounds(self.forest, self.plan, edge, self.recoding.recode(row), gains)), gains
 
     def sets_of_size(
         self, row: Floats, original: int, rival: int, gains: Integers, size: int, budget: int, cap: int
@@ -135,7 +134,7 @@ class TreeLattice:
         found = np.zeros((cap, size), dtype=np.int64)
         edge = self.edge(original, rival, wide=True)
         listed, sure, spent, done = search_size(
-            self.forest, self.plan, edge, self.recoding.recoded(row), groups, gains[groups], size, budget, found
+            self.forest, self.plan, edge, self.recoding.recode(row), groups, gains[groups], size, budget, found
         )
         return found[:listed], int(sure), int(spent), bool(done)
 

@@ -4,7 +4,7 @@ A worker's table takes 2^L entries of 4 or 8 bytes (at 24 groups 64 or 128 MiB);
 byte budget, at least one. The bits of a chunk of rows are kept together until they have been read. Each row is worked
 on by one worker from start to end in whole numbers, so nothing depends on how many there are.
 
-States near the edge are asked of the model itself, in one batch a chunk.
+States near the edge are asked of the model itself, in one batch per chunk.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ import numpy.typing as npt
 from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import NativeEngine, RowDoubter, native_for, never_reads
-from fragility.engines.lattice.linear import LinearLattice, LinearMarks, additive
-from fragility.engines.lattice.rule import FlipRule
+from fragility.engines.lattice.additive import FlipRule, LinearLattice, LinearMarks, is_additive
 from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
@@ -114,48 +113,37 @@ class Subsets:
 
     def sizes(self) -> Integers:
         """(m, 25) how many failing sets of each size a row has."""
-        return _sizes(self.words, self.first_word, self.lives, self.run)
+        return _count_sizes(self.words, self.first_word, self.lives, self.run)
 
-    def listed(self, i: int, smallest: int, largest: int, cap: int) -> Booleans:
+    def list_sets(self, i: int, smallest: int, largest: int, cap: int) -> Booleans:
         """(k, G) failing sets of one row within these sizes, by size and then in lexicographic order of groups."""
-        words, live = self.words_of(i), int(self.lives[i])
-        found = _listed(words, live, smallest, largest, cap)
-        return _as_groups(found, self.group[i], self.block.live.shape[1])
+        found = _list_subsets(self.words_of(i), int(self.lives[i]), smallest, largest, cap)
+        return _mark_groups(found, self.group[i], self.block.live.shape[1])
 
-    def minimal(self, i: int, largest: int, cap: int) -> tuple[Booleans, int]:
+    def list_minimal(self, i: int, largest: int, cap: int) -> tuple[Booleans, int]:
         """Return the failing sets without a failing proper subset, by size, at most ``cap``; and how many there are."""
         from fragility.engines.kernels.subsets import keep_minimal
 
         words, live = self.words_of(i).copy(), int(self.lives[i])
         keep_minimal(words, live)
-        counts = _sizes(words, np.zeros(1, dtype=np.int64), self.lives[i : i + 1], Workers(1))[0, : largest + 1]
-        parts: list[Integers] = []
-        room = cap
+        counts = _count_sizes(words, np.zeros(1, dtype=np.int64), self.lives[i : i + 1], Workers(1))[0, : largest + 1]
+        found = np.zeros(0, dtype=np.int64)
         for size in np.flatnonzero(counts):
-            parts.append(_listed(words, live, int(size), int(size), room))
-            room -= len(parts[-1])
-            if room == 0:
-                break
-        found = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-        return _as_groups(found, self.group[i], self.block.live.shape[1]), int(counts.sum())
+            found = np.append(found, _list_subsets(words, live, int(size), int(size), cap - len(found)))
+        return _mark_groups(found, self.group[i], self.block.live.shape[1]), int(counts.sum())
 
     def probabilities(self, rates: Floats) -> tuple[Floats, Floats]:
         """Return (m,) the probability of a flip where group g fails at rates[g], and (m, G) its slope in each rate."""
         from fragility.engines.kernels.subsets import failure_probabilities
 
-        m, n_groups = len(self.place), len(rates)
+        m, words, first_word, lives = len(self.place), self.words, self.first_word, self.lives
         by_bit = np.where(self.group >= 0, rates[np.maximum(self.group, 0)], 0.0)
-        probability, slope = np.zeros(m), np.zeros((m, MOST_LIVE))
-        self.run(
-            m,
-            lambda span, _: failure_probabilities(
-                self.words, self.first_word, self.lives, by_bit, probability, slope, span
-            ),
-        )
-        importance = np.zeros((m, n_groups))
+        p, slope = np.zeros(m), np.zeros((m, MOST_LIVE))
+        self.run(m, lambda span, _: failure_probabilities(words, first_word, lives, by_bit, p, slope, span))
+        importance = np.zeros((m, len(rates)))
         row, bit = np.nonzero(self.group >= 0)
         importance[row, self.group[row, bit]] = slope[row, bit]
-        return probability, importance
+        return p, importance
 
 
 class WholeLattice:
@@ -167,33 +155,29 @@ class WholeLattice:
 
     def blocks(self) -> Iterator[Block]:
         run, doubter = Workers(_cores()), RowDoubter(self.native, self.rows)
-        for start, x, p, original in _answered_blocks(self.rows, self.rule):
+        for start, x, p, original in row_blocks(self.rows, self.rule):
             self.model.begin(start, start + len(x))
             yield Block(start, x, original, self.model.live(x, run), doubter(start, x, p))
 
     def subsets(self, block: Block, settle: Callable[[Integers], Integers] | None = None) -> Iterator[Subsets]:
-        """Yield the tabulated rows of a block, in chunks.
+        """Yield the tabulated rows of a block, in chunks: rows of one original class, within the bytes of a chunk.
 
         settle: given the failing sets of each size that are certain, (m, 25), the largest size (m,) up to which states
         near the edge are to be settled; all of them by default.
         """
-        for place in self._chunks(block):
-            yield self._chunk(block, place, settle)
-
-    def _chunks(self, block: Block) -> Iterator[Integers]:
-        """Rows of one original class together, within the bytes of a chunk."""
         lives = block.live.sum(axis=1)
         for original in np.unique(block.original[block.narrow]):
             rows = block.narrow[block.original[block.narrow] == original]
             rows = rows[np.argsort(lives[rows], kind="stable")]
             bytes_of = 16 << np.maximum(lives[rows] - WORD_BITS, 0)
             cuts = np.flatnonzero(np.diff(np.cumsum(bytes_of) // CHUNK_BYTES)) + 1
-            yield from np.split(rows, cuts)
+            for place in np.split(rows, cuts):
+                yield self._mark_chunk(block, place, settle)
 
-    def _chunk(self, block: Block, place: Integers, settle: Callable[[Integers], Integers] | None) -> Subsets:
+    def _mark_chunk(self, block: Block, place: Integers, settle: Callable[[Integers], Integers] | None) -> Subsets:
         live = block.live[place]
         lives = live.sum(axis=1).astype(np.int64)
-        group, bits = _bits_of(live, lives)
+        group, bits = _number_groups(live, lives)
         sizes = 1 << np.maximum(lives - WORD_BITS, 0)
         first_word = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
         sure, near = np.zeros(int(sizes.sum()), dtype=np.uint64), np.zeros(int(sizes.sum()), dtype=np.uint64)
@@ -203,42 +187,48 @@ class WholeLattice:
         near &= ~sure
         found = Subsets(block, place, group, lives, first_word, sure, 0, run)
         limit = np.full(len(place), MOST_LIVE) if settle is None else settle(found.sizes())
-        asked = self._settle(found, near, limit)
-        return Subsets(block, place, group, lives, first_word, sure, asked, run)
+        return replace(found, asked=self._settle(found, near, limit))
 
     def workers(self, live: int) -> Workers:
+        """Return as many threads as have room for a table of so many live groups."""
         table = self.model.entry_bytes() << max(live, WORD_BITS)
         return Workers(max(1, min(_cores(), self.byte_budget // table)))
 
     def _settle(self, found: Subsets, near: Words, limit: Integers) -> int:
         """Ask the model for the states near the edge, up to a size for each row, and mark those that flip."""
-        counts = _sizes(near, found.first_word, found.lives, found.run)
+        counts = _count_sizes(near, found.first_word, found.lives, found.run)
         total = 0
         for i in np.flatnonzero(counts.any(axis=1)):
             wanted = int(counts[i, : int(limit[i]) + 1].sum())
             if wanted == 0:
                 continue
-            live = int(found.lives[i])
-            first = found.first_word[i]
-            part = near[first : first + (1 << max(live - WORD_BITS, 0))]
-            states = _listed(part, live, 0, int(limit[i]), wanted)
-            flips = states[self._flips(found.block, int(found.place[i]), states, found.group[i])]
-            words = found.words_of(int(i))
+            words, first = found.words_of(int(i)), found.first_word[i]
+            states = _list_subsets(near[first : first + len(words)], int(found.lives[i]), 0, int(limit[i]), wanted)
+            flips = states[self.ask_flips(found.block, int(found.place[i]), states, found.group[i])]
             np.bitwise_or.at(words, flips >> WORD_BITS, np.uint64(1) << (flips & 63).astype(np.uint64))
             total += wanted
         return total
 
-    def _flips(self, block: Block, row: int, states: Integers, group: Integers) -> Booleans:
+    def ask_flips(self, block: Block, row: int, states: Integers, group: Integers) -> Booleans:
+        """Ask the model which of some subsets of one row's groups flip it."""
         out = np.empty(len(states), dtype=bool)
         step = max(1, self.byte_budget // (32 * self.rows.width))
         for start in range(0, len(states), step):
-            gone = _as_groups(states[start : start + step], group, block.live.shape[1])
+            gone = _mark_groups(states[start : start + step], group, block.live.shape[1])
             p = self.rows.answers(block.x[row][None], RowStates.of_one(gone), self.byte_budget)
             out[start : start + step] = self.rule.flipped(p, block.original[row])
         return out
 
 
-def _bits_of(live: Booleans, lives: Integers) -> tuple[Integers, npt.NDArray[np.int64]]:
+def row_blocks(rows: EvidenceRows, rule: FlipRule) -> Iterator[tuple[int, Floats, Floats, Integers]]:
+    """Yield (first row, cells (m, d), the model's probabilities (m, C), original classes (m,)), some rows at a time."""
+    for start in range(0, len(rows), BLOCK_ROWS):
+        x = rows.dense(start, start + BLOCK_ROWS)
+        p = rows.own_probabilities(start, x)
+        yield start, x, p, original_class(rows, p, rule.resolution, slice(start, start + len(x)))
+
+
+def _number_groups(live: Booleans, lives: Integers) -> tuple[Integers, npt.NDArray[np.int64]]:
     """Return (group of each bit (m, 24), bit of each group (m, G)): the first live group is the highest bit."""
     row, g = np.nonzero(live)
     rank = np.cumsum(live, axis=1)[row, g] - 1
@@ -250,7 +240,7 @@ def _bits_of(live: Booleans, lives: Integers) -> tuple[Integers, npt.NDArray[np.
     return group, bits
 
 
-def _sizes(words: Words, first_word: Integers, lives: Integers, run: Workers) -> Integers:
+def _count_sizes(words: Words, first_word: Integers, lives: Integers, run: Workers) -> Integers:
     from fragility.engines.kernels.subsets import count_sizes
 
     counts = np.zeros((len(lives), MOST_LIVE + 1), dtype=np.int64)
@@ -258,14 +248,14 @@ def _sizes(words: Words, first_word: Integers, lives: Integers, run: Workers) ->
     return counts
 
 
-def _listed(words: Words, live: int, smallest: int, largest: int, cap: int) -> Integers:
+def _list_subsets(words: Words, live: int, smallest: int, largest: int, cap: int) -> Integers:
     from fragility.engines.kernels.subsets import list_subsets
 
     out = np.empty(cap, dtype=np.int64)
     return out[: list_subsets(words, live, smallest, largest, out)]
 
 
-def _as_groups(states: Integers, group: Integers, n_groups: int) -> Booleans:
+def _mark_groups(states: Integers, group: Integers, n_groups: int) -> Booleans:
     """(k, G) the groups of some subsets of one row."""
     gone = np.zeros((len(states), n_groups), dtype=bool)
     live = np.flatnonzero(group >= 0)
@@ -274,7 +264,7 @@ def _as_groups(states: Integers, group: Integers, n_groups: int) -> Booleans:
 
 
 def _cores() -> int:
-    from fragility.engines.kernels import THREADS
+    from fragility.engines.kernels.compiling import THREADS
 
     return THREADS
 
@@ -282,20 +272,50 @@ def _cores() -> int:
 # --- which models -------------------------------------------------------------------------------------------
 
 
-def whole_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int) -> WholeLattice | None:
+def find_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int) -> WholeLattice | None:
     """Return the lattice of an additive model, once it agreed with the model on a few states; None for any other."""
-    native = native_for(rows, engine)
-    rule = FlipRule.of(rows, protocol)
+    native, rule = native_for(rows, engine), FlipRule.of(rows, protocol)
     if native is None or rule.clip_matters:
         return None
     if lacking := say_lacking("the exact search of failing sets", "numba"):
         suggest_extra(lacking)
         return None
-    model = _additive(native.name, rows, protocol, rule)
+    model: Any = None
+    if native.name == "linear" and is_additive(rows):
+        model = LinearMarks(LinearLattice(rows, rule))
+    elif native.name == "trees":
+        model = importlib.import_module("fragility.engines.lattice.trees").TreeLattice(rows, protocol, rule)
     if model is None:
         return None
     lattice = WholeLattice(rows, rule, native, model, byte_budget)
-    return lattice if _agrees(lattice, required=engine != "auto") else None
+    if _agrees(lattice):
+        return lattice
+    message = (
+        f"the lattice of {rows.model.kind} marks a state as flipped that its own probabilities do not, "
+        "or the other way round"
+    )
+    if engine != "auto":
+        raise EngineError(f"{message}; use ", Advice.argument("engine", "auto"))
+    warnings.warn(f"{message}; the model is searched as a black box instead", stacklevel=4)
+    return None
+
+
+def _agrees(lattice: WholeLattice) -> bool:
+    """Compare the marks of a few rows with the model itself, on states spread over all sizes."""
+    few, model = lattice.rows.take(range(min(CHECK_ROWS, len(lattice.rows)))), lattice.model
+    if isinstance(model, LinearMarks):
+        model = LinearMarks(LinearLattice(few, model.rule))
+    small = WholeLattice(few, lattice.rule, lattice.native, model, lattice.byte_budget)
+    draws = np.random.default_rng(0)
+    for block in small.blocks():
+        for found in small.subsets(block):
+            for i in range(len(found.place)):
+                states = draws.integers(0, 1 << int(found.lives[i]), CHECK_STATES)
+                marked = (found.words_of(i)[states >> WORD_BITS] >> (states & 63).astype(np.uint64)) & np.uint64(1)
+                asked = small.ask_flips(block, int(found.place[i]), states, found.group[i])
+                if not np.array_equal(marked.astype(bool), asked):
+                    return False
+    return True
 
 
 def never_searches(engine: str, rows: EvidenceRows, protocol: Protocol) -> str | None:
@@ -305,67 +325,15 @@ def never_searches(engine: str, rows: EvidenceRows, protocol: Protocol) -> str |
         return reason
     if FlipRule.of(rows, protocol).clip_matters:
         return "its decisions depend on how probabilities are clipped"
-    return "its decisions are no differences of its scores" if engine == "linear" and not additive(rows) else None
+    return "its decisions are no differences of its scores" if engine == "linear" and not is_additive(rows) else None
 
 
-def linear_sums(rows: EvidenceRows, protocol: Protocol, engine: str) -> tuple[LinearLattice, RowDoubter] | None:
+def find_linear_sums(rows: EvidenceRows, protocol: Protocol, engine: str) -> tuple[LinearLattice, RowDoubter] | None:
     """Return a linear model's sums over groups where its decisions are differences of them, else None.
 
     With them comes the function (first row, cells, probabilities) -> (m,) rows that are left to the model.
     """
     native, rule = native_for(rows, engine), FlipRule.of(rows, protocol)
-    if native is None or native.name != "linear" or rule.clip_matters or not additive(rows):
+    if native is None or native.name != "linear" or rule.clip_matters or not is_additive(rows):
         return None
     return LinearLattice(rows, rule), RowDoubter(native, rows)
-
-
-def row_blocks(rows: EvidenceRows, rule: FlipRule) -> Iterator[tuple[int, Floats, Integers]]:
-    """Yield (first row, cells (m, d), original classes (m,)) of some rows at a time."""
-    for start, x, _, original in _answered_blocks(rows, rule):
-        yield start, x, original
-
-
-def _answered_blocks(rows: EvidenceRows, rule: FlipRule) -> Iterator[tuple[int, Floats, Floats, Integers]]:
-    """Yield the same with the model's probabilities (m, C) before the classes."""
-    for start in range(0, len(rows), BLOCK_ROWS):
-        x = rows.dense(start, start + BLOCK_ROWS)
-        p = rows.own_probabilities(start, x)
-        yield start, x, p, original_class(rows, p, rule.resolution, slice(start, start + len(x)))
-
-
-def _additive(name: str, rows: EvidenceRows, protocol: Protocol, rule: FlipRule) -> Any:
-    if name == "linear":
-        return LinearMarks(LinearLattice(rows, rule)) if additive(rows) else None
-    if name == "trees":
-        return importlib.import_module("fragility.engines.lattice.trees").TreeLattice(rows, protocol, rule)
-    return None
-
-
-def _agrees(lattice: WholeLattice, required: bool) -> bool:
-    """Compare the marks of a few rows with the model itself, on states spread over all sizes."""
-    few = lattice.rows.take(range(min(CHECK_ROWS, len(lattice.rows))))
-    small = WholeLattice(few, lattice.rule, lattice.native, _rebound(lattice.model, few), lattice.byte_budget)
-    draws = np.random.default_rng(0)
-    for block in small.blocks():
-        for found in small.subsets(block):
-            for i in range(len(found.place)):
-                states = draws.integers(0, 1 << int(found.lives[i]), CHECK_STATES)
-                marked = (found.words_of(i)[states >> WORD_BITS] >> (states & 63).astype(np.uint64)) & np.uint64(1)
-                asked = small._flips(block, int(found.place[i]), states, found.group[i])
-                if not np.array_equal(marked.astype(bool), asked):
-                    return _disagrees(lattice.rows.model.kind, required)
-    return True
-
-
-def _rebound(model: Any, rows: EvidenceRows) -> Any:
-    return LinearMarks(LinearLattice(rows, model.rule)) if isinstance(model, LinearMarks) else model
-
-
-def _disagrees(kind: str, required: bool) -> bool:
-    message = (
-        f"the lattice of {kind} marks a state as flipped that its own probabilities do not, or the other way round"
-    )
-    if required:
-        raise EngineError(f"{message}; use ", Advice.argument("engine", "auto"))
-    warnings.warn(f"{message}; the model is searched as a black box instead", stacklevel=5)
-    return False

@@ -9,16 +9,27 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.arrays import Floats, Integers
-from fragility.engines.trees.encoding import CATEGORY, KIND
 from fragility.errors import EngineError, ModelError
 from fragility.models.soundness import fault_of_tree, fault_of_trees
+
+# The flags of a test are three bits: where a missing cell goes, and (KIND) what is compared.
+NAN_RIGHT = 1  # a missing cell, and for ZERO_BAND a zero, goes right
+NUMERIC = 0  # right iff v > threshold
+ZERO_BAND = 2  # the same, but zeros are missing (LightGBM's zero_as_missing)
+CATEGORY = 4  # right iff the cell is 0 or more and in the set that the threshold numbers
+CATEGORY_INVERTED = 6  # right iff it is not in the set; -0.5 counts as 0
+KIND = 6
+FLAGS = NAN_RIGHT | KIND
+
+WHOLE, NARROW = 1, 2  # rounding of a column's cells before they are compared: to whole numbers, to float32
+
+SIGMOID, SOFTMAX, AVERAGE = 0, 1, 2  # links: how raw scores become probabilities
 
 Columns: TypeAlias = npt.NDArray[np.int32]
 Flags: TypeAlias = npt.NDArray[np.uint8]
 Words: TypeAlias = npt.NDArray[np.uint32]
 
 NO_LEVELS: tuple[Columns, Integers] = (np.zeros(0, dtype=np.int32), np.zeros(1, dtype=np.int64))
-NO_SETS: tuple[Integers, Words] = (np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint32))
 
 
 class Forest(NamedTuple):
@@ -26,7 +37,7 @@ class Forest(NamedTuple):
 
     test_column: Columns  # (T,) sorted
     test_threshold: Floats  # (T,) rising within a column; for a category test the number of its set
-    test_flags: Flags  # (T,) see ``encoding``
+    test_flags: Flags  # (T,) NAN_RIGHT and KIND
     column_start: Integers  # (d+1,) first test of each column
     set_start: Integers  # (sets+1,) first word of each category set
     set_words: Words  # category c is in a set if bit c % 32 of its word c // 32 is 1
@@ -101,25 +112,27 @@ def assemble(
 
     sets: the categories that category tests ask for; a test's threshold is its place in this list.
     """
-    from fragility.engines.kernels import preorder
+    from fragility.engines.kernels.preparing import preorder
 
     if not trees:
         raise EngineError("the ensemble has no trees")
     _refuse_damaged(trees, n_columns)
-    ordered = [_reordered(tree, preorder(tree.left, tree.right, tree.leaf)) for tree in trees]
+    ordered = [_reorder(tree, preorder(tree.left, tree.right, tree.leaf)) for tree in trees]
     starts = starts_of([len(tree.leaf) for tree in ordered])
     leaf = np.concatenate([tree.leaf for tree in ordered])
-    column = np.concatenate([tree.column for tree in ordered])[~leaf].astype(np.int32)
-    flags = np.concatenate([tree.flags for tree in ordered])[~leaf]
-    threshold = np.concatenate([tree.threshold for tree in ordered])[~leaf].astype(np.float64)
-    set_start, set_words, threshold = pack_sets(sets, flags, threshold)
-    tests, inner_test = distinct_tests(column, threshold, flags)
+    tests, inner_test = collect_tests(
+        np.concatenate([tree.column for tree in ordered])[~leaf].astype(np.int32),
+        np.concatenate([tree.threshold for tree in ordered])[~leaf].astype(np.float64),
+        np.concatenate([tree.flags for tree in ordered])[~leaf],
+        n_columns,
+        sets,
+    )
+    node_test = np.empty(len(leaf), dtype=np.int32)
+    node_test[~leaf] = inner_test
+    node_test[leaf] = -1 - np.arange(int(leaf.sum()), dtype=np.int32)
     return Forest(
-        *tests,
-        column_start=column_starts(tests[0], n_columns),
-        set_start=set_start,
-        set_words=set_words,
-        node_test=_numbered(leaf, inner_test),
+        **tests,
+        node_test=node_test,
         node_right=np.concatenate([t.right + s for t, s in zip(ordered, starts, strict=False)]).astype(np.int32),
         tree_start=starts,
         leaf_start=starts_of([int(tree.leaf.sum()) for tree in ordered]),
@@ -133,10 +146,10 @@ def assemble(
 
 def _refuse_damaged(trees: Sequence[TreeNodes], n_columns: int) -> None:
     arrays = [(tree.left, tree.right, tree.leaf, tree.column) for tree in trees]
-    starts = starts_of([len(tree.leaf) for tree in trees])
-    alike = all(len(array) == len(tree.leaf) for tree, own in zip(trees, arrays, strict=True) for array in own)
-    if alike:
+    if all(len(array) == len(tree.leaf) for tree, own in zip(trees, arrays, strict=True) for array in own):
+        # all trees at once: to look at each by itself is slow
         left, right, leaf, column = (np.concatenate(part) for part in zip(*arrays, strict=True))
+        starts = starts_of([len(tree.leaf) for tree in trees])
         if fault_of_trees(left, right, leaf, column, starts, n_columns) is None:
             return
     for number, own in enumerate(arrays):
@@ -145,15 +158,7 @@ def _refuse_damaged(trees: Sequence[TreeNodes], n_columns: int) -> None:
             raise ModelError(f"the model is damaged: tree {number}: {fault}")
 
 
-def _numbered(leaf: npt.NDArray[np.bool_], inner_test: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Return (N,) the test of each inner node, -1 - number of each leaf."""
-    node_test = np.empty(len(leaf), dtype=np.int32)
-    node_test[~leaf] = inner_test
-    node_test[leaf] = -1 - np.arange(int(leaf.sum()), dtype=np.int32)
-    return node_test
-
-
-def _reordered(tree: TreeNodes, order: Integers) -> TreeNodes:
+def _reorder(tree: TreeNodes, order: Integers) -> TreeNodes:
     place = np.empty(len(tree.leaf), dtype=np.int64)
     place[order] = np.arange(len(order))
     return TreeNodes(
@@ -173,39 +178,40 @@ def starts_of(sizes: Sequence[int]) -> Integers:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-def pack_sets(sets: Sequence[Sequence[int]], flags: Flags, threshold: Floats) -> tuple[Integers, Words, Floats]:
-    """Return (starts, words) of the distinct category sets and thresholds that number them."""
+def members_of(words: npt.NDArray[np.uint32]) -> list[int]:
+    """Return the categories whose bits are set in some words."""
+    return [int(i) for i in np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))]
+
+
+def collect_tests(
+    column: Columns, threshold: Floats, flags: Flags, n_columns: int, sets: Sequence[Sequence[int]]
+) -> tuple[dict[str, Any], npt.NDArray[np.int32]]:
+    """Return the distinct tests of all splits, as fields of ``Forest``, and the number of each split's test.
+
+    sets: as for ``assemble``; equal sets get one number.
+    """
     distinct: dict[tuple[int, ...], int] = {}
     numbers = np.array([distinct.setdefault(tuple(sorted(s)), len(distinct)) for s in sets], dtype=np.int64)
     category = (flags & KIND) >= CATEGORY
-    threshold = threshold.copy()
     if category.any():
+        threshold = threshold.copy()
         threshold[category] = numbers[threshold[category].astype(np.int64)]
-    if not distinct:
-        return *NO_SETS, threshold
-    words = [_set_words(members) for members in distinct]
-    return starts_of([len(row) for row in words]), np.concatenate(words), threshold
-
-
-def _set_words(members: Sequence[int]) -> Words:
-    words = np.zeros(max(members, default=0) // 32 + 1, dtype=np.uint32)
-    for member in members:
-        words[member // 32] |= np.uint32(1 << (member % 32))
-    return words
-
-
-def distinct_tests(
-    column: Columns, threshold: Floats, flags: Flags
-) -> tuple[tuple[Columns, Floats, Flags], npt.NDArray[np.int32]]:
-    """Return the distinct (column, threshold, flags), sorted, and the number of each split's test."""
+    words = [np.zeros(max(members, default=0) // 32 + 1, dtype=np.uint32) for members in distinct]
+    for bits, members in zip(words, distinct, strict=True):
+        for member in members:
+            bits[member // 32] |= np.uint32(1 << (member % 32))
     order = np.lexsort((flags, threshold, column))
     c, t, f = column[order], threshold[order], flags[order]
     first = np.ones(len(order), dtype=bool)
     first[1:] = (c[1:] != c[:-1]) | (t[1:] != t[:-1]) | (f[1:] != f[:-1])
     number = np.empty(len(order), dtype=np.int32)
     number[order] = np.cumsum(first) - 1
-    return (c[first], t[first], f[first]), number
-
-
-def column_starts(test_column: Columns, n_columns: int) -> Integers:
-    return np.searchsorted(test_column, np.arange(n_columns + 1)).astype(np.int64)
+    fields = {
+        "test_column": c[first],
+        "test_threshold": t[first],
+        "test_flags": f[first],
+        "column_start": np.searchsorted(c[first], np.arange(n_columns + 1)).astype(np.int64),
+        "set_start": starts_of([len(bits) for bits in words]),
+        "set_words": np.concatenate([np.zeros(0, dtype=np.uint32), *words]),
+    }
+    return fields, number

@@ -16,10 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fragility.arrays import Booleans, Floats
-from fragility.engines.trees.encoding import NARROW, WHOLE
-from fragility.engines.trees.forest import Flags, Forest
+from fragility.engines.trees.forest import NARROW, WHOLE, Flags, Forest
 from fragility.errors import EngineError
 from fragility.evidence import CellForm, EvidenceRows
+
+
+def number_categories(categories: Sequence[Any]) -> dict[Any, int]:
+    """Return {category: its place in the list}."""
+    return {category: code for code, category in enumerate(categories)}
 
 
 class Vocabulary(NamedTuple):
@@ -47,11 +51,11 @@ class Recoding:
 
     tables: Mapping[int, Floats]  # by column: the code of each place of its table of values
     listed: Mapping[int, tuple[Floats, Floats]]  # by column of numbers: those listed, rising, and their codes
-    rounding: Flags  # (d,) of a cell once it is stressed; see ``encoding``
+    rounding: Flags  # (d,) of a cell once it is stressed; WHOLE, NARROW
     unknown: Mapping[int, Booleans] = field(default_factory=dict)  # by column: places whose code is only a guess
     closed: bool = False  # the same for numbers that are not listed
 
-    def unlisted(self, cells: Floats) -> Booleans:
+    def find_unlisted(self, cells: Floats) -> Booleans:
         """Return (m,) the rows of cells (m, d) with a category that the library may read otherwise than as missing."""
         found = np.zeros(len(cells), dtype=bool)
         for column, places in self.unknown.items():
@@ -61,7 +65,7 @@ class Recoding:
                 found |= ~np.isin(cells[:, column], numbers) & ~np.isnan(cells[:, column])
         return found
 
-    def recoded(self, matrix: Floats) -> Floats:
+    def recode(self, matrix: Floats) -> Floats:
         """Return rows (m, d), or one (d,), with categories as the library codes them; other cells as they are."""
         if not self.tables and not self.listed:
             return matrix
@@ -74,9 +78,9 @@ class Recoding:
             out[..., column] = np.where(numbers[place] == cells, codes[place], np.nan)
         return out
 
-    def handed_over(self, matrix: Floats) -> Floats:
+    def recode_and_round(self, matrix: Floats) -> Floats:
         """Return any rows (m, d) as the trees compare them: recoded and rounded."""
-        out = self.recoded(matrix)
+        out = self.recode(matrix)
         whole, narrow = (np.flatnonzero(self.rounding & kind) for kind in (WHOLE, NARROW))
         if len(whole) or len(narrow):
             out = out.copy() if out is matrix else out
@@ -86,33 +90,35 @@ class Recoding:
         return out
 
 
-def recoding_of(ensemble: Ensemble, rows: EvidenceRows) -> Recoding:
+def make_recoding(ensemble: Ensemble, rows: EvidenceRows) -> Recoding:
     """Return the recoding of some rows; EngineError where it is not known exactly."""
-    forms = rows.forms
-    everywhere = ensemble.forest.single or (forms is None and rows.cell_dtype == np.float32)
+    forms, vocabulary = rows.forms, ensemble.vocabulary
+    everywhere = NARROW if ensemble.forest.single or (forms is None and rows.cell_dtype == np.float32) else 0
     if forms is None:
-        if ensemble.vocabulary.coded is not None:
+        if vocabulary.coded is not None:
             raise EngineError("its categories are texts, the rows are a matrix of numbers")
-        rounding = np.full(rows.width, NARROW if everywhere else 0, dtype=np.uint8)
-        listed = _listed_numbers(ensemble.vocabulary, rows, [None] * rows.width)
-        return Recoding({}, listed, rounding, closed=ensemble.vocabulary.closed)
-    _check_codes_whole(rows, forms)
-    mappings = _mappings(ensemble.vocabulary, forms)
-    tables = {j: _codes(form, mappings.get(j), j) for j, form in enumerate(forms) if form.values is not None}
+        rounding = np.full(rows.width, everywhere, dtype=np.uint8)
+        listed = _list_numbers(vocabulary, rows, [None] * rows.width)
+        return Recoding({}, listed, rounding, closed=vocabulary.closed)
+    for j, form in enumerate(forms):
+        holds_codes = form.values is None and not form.whole and form.precision.kind in "iu"
+        if holds_codes and rows.baseline[j] != np.rint(rows.baseline[j]):
+            raise EngineError(f"the baseline of column {j} is no whole number, as its codes are")
+    mappings = _map_categories(vocabulary, forms)
+    tables = {j: _code_values(form, mappings.get(j), j) for j, form in enumerate(forms) if form.values is not None}
     if tables and type(rows.source.native).__module__.split(".")[0] != "pandas":
         raise EngineError("values that are not numbers are read from a pandas table only")
-    rounding = np.array([_rounding(form) | (NARROW if everywhere else 0) for form in forms], dtype=np.uint8)
-    vocabulary, unknown = ensemble.vocabulary, dict[int, Booleans]()
+    unknown: dict[int, Booleans] = {}
     if vocabulary.closed:
-        known = {j: [value is None for value in form.values or ()] for j, form in enumerate(forms)}
-        unknown = {j: np.isnan(codes) & ~np.array(known[j]) for j, codes in tables.items()}
-    listed = _listed_numbers(vocabulary, rows, forms)
-    return Recoding(
-        tables, listed, rounding, {j: places for j, places in unknown.items() if places.any()}, vocabulary.closed
-    )
+        for j, codes in tables.items():
+            guessed = np.isnan(codes) & ~np.array([value is None for value in forms[j].values or ()])
+            if guessed.any():
+                unknown[j] = guessed
+    rounding = np.array([_rounding_of(form) | everywhere for form in forms], dtype=np.uint8)
+    return Recoding(tables, _list_numbers(vocabulary, rows, forms), rounding, unknown, vocabulary.closed)
 
 
-def _mappings(vocabulary: Vocabulary, forms: Sequence[CellForm]) -> dict[int, Mapping[Any, int]]:
+def _map_categories(vocabulary: Vocabulary, forms: Sequence[CellForm]) -> dict[int, Mapping[Any, int]]:
     """Return {category: code} of each column whose values the library numbers."""
     categorical = [j for j, form in enumerate(forms) if form.categories is not None]
     found = dict(vocabulary.listed)
@@ -126,12 +132,12 @@ def _mappings(vocabulary: Vocabulary, forms: Sequence[CellForm]) -> dict[int, Ma
         categories = forms[j].categories
         if categories is None or cut_texts(categories) != texts:
             raise EngineError(f"column {j} holds categories beyond ASCII in another order than in training")
-        found[j] = {category: code for code, category in enumerate(categories)}
+        found[j] = number_categories(categories)
     if vocabulary.coded is not None:
         found |= vocabulary.coded(forms)
     if vocabulary.own_codes:
         for j in categorical:
-            found.setdefault(j, {category: code for code, category in enumerate(forms[j].categories or ())})
+            found.setdefault(j, number_categories(forms[j].categories or ()))
     return found
 
 
@@ -158,7 +164,7 @@ def cut_texts(texts: Sequence[Any]) -> tuple[bytes, ...]:
     return tuple(joined[a:b] for a, b in itertools.pairwise(ends))
 
 
-def _codes(form: CellForm, mapping: Mapping[Any, int] | None, column: int) -> Floats:
+def _code_values(form: CellForm, mapping: Mapping[Any, int] | None, column: int) -> Floats:
     """Return the code of each value of a column's table; NaN for a missing value, and for one that is not listed."""
     assert form.values is not None
     if mapping is None:
@@ -168,7 +174,7 @@ def _codes(form: CellForm, mapping: Mapping[Any, int] | None, column: int) -> Fl
     return np.array([np.nan if value is None else mapping.get(value, np.nan) for value in form.values])
 
 
-def _listed_numbers(
+def _list_numbers(
     vocabulary: Vocabulary, rows: EvidenceRows, forms: Sequence[CellForm | None]
 ) -> dict[int, tuple[Floats, Floats]]:
     """Return (numbers, codes) of the columns of numbers that the library takes for categories."""
@@ -186,19 +192,12 @@ def _listed_numbers(
     return found
 
 
-def _check_codes_whole(rows: EvidenceRows, forms: Sequence[CellForm]) -> None:
-    """Refuse a fraction that takes the place of a code in a column of whole numbers, which cannot hold it."""
-    for j, form in enumerate(forms):
-        codes = form.values is None and not form.whole and form.precision.kind in "iu"
-        if codes and rows.baseline[j] != np.rint(rows.baseline[j]):
-            raise EngineError(f"the baseline of column {j} is no whole number, as its codes are")
-
-
-def _rounding(form: CellForm) -> int:
+def _rounding_of(form: CellForm) -> int:
     if form.values is not None:
         return 0
+    whole = WHOLE if form.whole else 0
     if form.precision.kind in "iu":
-        return WHOLE if form.whole else 0  # codes are whole numbers and only jump
+        return whole  # codes are whole numbers and only jump
     if form.precision not in (np.float32, np.float64):
         raise EngineError(f"cells of type {form.dtype} are rounded in a way the tree engine does not follow")
-    return (WHOLE if form.whole else 0) | (NARROW if form.precision == np.float32 else 0)
+    return whole | (NARROW if form.precision == np.float32 else 0)

@@ -1,120 +1,215 @@
-"""Scoring: the kernel that fits a forest, prepared once and run on all threads."""
+"""Raw scores of states: what an audit means for a forest (Plan, States), and the kernel that fits the forest.
+
+The kernels themselves are explained in ``engines.kernels``; here a forest is brought into the form that each reads.
+"""
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from fragility.arrays import MEBIBYTE, Floats, Integers
-from fragility.engines.trees.encoding import COLUMN_SHIFT
-from fragility.engines.trees.forest import Forest, starts_of
-from fragility.engines.trees.plan import Plan, States
-from fragility.evidence import STEP
+from fragility.engines.kernels.compiling import LANES, TOGETHER, run_in_this_thread, run_on_all_threads
+from fragility.engines.kernels.decisions import BLOCK, WORDS, baseline_ways
+from fragility.engines.kernels.planes import score_states
+from fragility.engines.kernels.preparing import COLUMN_SHIFT, MAX_LEAVES, build_networks, fill_nodes, groups_asked
+from fragility.engines.kernels.walks import WALK_BLOCK, walk_states
+from fragility.engines.trace import StatesAsked
+from fragility.engines.trees.forest import NARROW, SIGMOID, SOFTMAX, Forest, starts_of
+from fragility.engines.trees.recoding import Recoding
+from fragility.evidence import STEP, EvidenceRows
+from fragility.protocol import Protocol
+from fragility.scores import sigmoid_probabilities, softmax_probabilities
 
 logger = logging.getLogger(__name__)
 
 DECISION_BYTES = 64 * MEBIBYTE  # a block's decision bits stay below this, else trees are walked
-SPANS_PER_THREAD = 4  # several, so that a busy core does not hold up the rest
 CACHE_LINE = 64  # bytes
 WALK_STATES = 64  # states in one walk: bits of a word
+CHUNK_ROWS = 16384  # rows that a predictor scores at a time
+MONOTONE_BELOW = 0.999  # severities; only within rounding of 1 can x + s (b - x) pass the baseline itself
+
+
+# --- what an audit means for a forest -----------------------------------------------------------------------
+
+
+class Plan(NamedTuple):
+    """What a protocol's baseline and groups mean for the tests of a forest; G groups."""
+
+    baseline: Floats  # (d,)
+    stepwise: npt.NDArray[np.uint8]  # (d,)
+    column_group: npt.NDArray[np.uint32]  # (d,)
+    test_group: npt.NDArray[np.uint32]  # (T,)
+    test_base: npt.NDArray[np.uint8]  # (T,) 1 where the baseline goes right
+    tree_group: npt.NDArray[np.uint8]  # (G, trees) 1 where a tree asks about a group
+    slots: int  # nodes of the largest tree
+    rounding: npt.NDArray[np.uint8]  # (d,) of cells before they are compared: WHOLE, NARROW
+    single: bool  # all of them are compared in float32
+    zero_missing: bool  # a zero cell is missing (XGBoost on sparse rows)
+    monotone: bool  # a cell moving through the grid crosses a threshold at most once
+
+
+class States(NamedTuple):
+    """States by place in a row's order: state q moves the groups at the places marked, by one severity."""
+
+    severity: Floats  # (Q,)
+    moved: npt.NDArray[np.uint8]  # (Q, G)
+
+
+def make_plan(forest: Forest, recoding: Recoding, rows: EvidenceRows, protocol: Protocol) -> Plan:
+    baseline = recoding.recode(rows.baseline)
+    zero_missing = bool(sp.issparse(rows.matrix)) and forest.absent_missing
+    group = rows.column_group.astype(np.uint32)
+    largest = max((severity for severity in protocol.severities if severity < 1.0), default=0.0)
+    return Plan(
+        baseline=baseline,
+        stepwise=rows.stepwise.astype(np.uint8),
+        column_group=group,
+        test_group=group[forest.test_column],
+        test_base=baseline_ways(forest, baseline, recoding.rounding, zero_missing),
+        tree_group=mark_tree_groups(forest, group, rows.n_groups),
+        slots=forest.most_nodes,
+        rounding=recoding.rounding,
+        single=bool((recoding.rounding & NARROW).all()),
+        zero_missing=zero_missing,
+        monotone=not zero_missing and largest <= MONOTONE_BELOW,
+    )
+
+
+def make_plain_plan(forest: Forest, n_columns: int, sparse: bool) -> Plan:
+    """Return the plan of rows that are not stressed: one group that no state moves."""
+    return Plan(
+        baseline=np.zeros(n_columns),
+        stepwise=np.zeros(n_columns, dtype=np.uint8),
+        column_group=np.zeros(n_columns, dtype=np.uint32),
+        test_group=np.zeros(len(forest.test_column), dtype=np.uint32),
+        test_base=np.zeros(len(forest.test_column), dtype=np.uint8),
+        tree_group=np.zeros((1, forest.n_trees), dtype=np.uint8),
+        slots=forest.most_nodes,
+        rounding=np.full(n_columns, NARROW if forest.single else 0, dtype=np.uint8),
+        single=forest.single,
+        zero_missing=sparse and forest.absent_missing,
+        monotone=False,
+    )
+
+
+def mark_tree_groups(forest: Forest, group: npt.NDArray[np.uint32], n_groups: int) -> npt.NDArray[np.uint8]:
+    """Return (G, trees): 1 where a tree asks about a group."""
+    tests, starts = (
+        (forest.level_test, forest.level_start) if forest.oblivious else (forest.node_test, forest.tree_start)
+    )
+    asked = np.zeros((n_groups, forest.n_trees), dtype=np.uint8)
+    groups_asked(tests, starts, group[forest.test_column], asked)
+    return asked
+
+
+def list_originals(n_groups: int) -> States:
+    """Return one state, the row itself."""
+    return States(np.zeros(1), np.zeros((1, n_groups), dtype=np.uint8))
+
+
+def list_single_removals(n_groups: int) -> States:
+    """Return the row itself, then every group removed alone."""
+    severity = np.ones(1 + n_groups)
+    severity[0] = 0.0
+    return States(severity, np.eye(1 + n_groups, n_groups, -1, dtype=np.uint8))
+
+
+def list_path_and_grid(asked: StatesAsked) -> States:
+    """Return the removal of the first 2..K groups, then each severity of each operator."""
+    places = np.arange(asked.n_groups)
+    steps = range(2, asked.depth + 1)
+    moved = [places < k for k in steps] + [places < width for _ in asked.grid for width in asked.widths]
+    severity = [1.0 for _ in steps] + [s for s in asked.grid for _ in asked.widths]
+    return States(np.array(severity), np.array(moved, dtype=np.uint8).reshape(len(severity), asked.n_groups))
+
+
+# --- scoring functions --------------------------------------------------------------------------------------
 
 # (rows (n, d), order (n, places): groups of each row by place, Q states) -> raw sums (Q, outputs, n)
 Score: TypeAlias = Callable[[Floats, Integers, States], npt.NDArray[Any]]
-
-
 # (rows, rows of a block, what scores the rows first..last) -> None: which rows are scored together, and where
 Share: TypeAlias = Callable[[int, int, Callable[[tuple[int, int]], None]], None]
 
 
-def scorer_of(forest: Forest, plan: Plan, share: Share) -> Score:
+def make_scorer(forest: Forest, plan: Plan, share: Share = run_in_this_thread) -> Score:
     """Return the scoring function of a forest: bit planes for small and oblivious trees, walks for deep ones."""
-    import fragility.engines.kernels as kernels
-
-    if not (kernels.score_states.signatures or kernels.walk_states.signatures):
+    if not (score_states.signatures or walk_states.signatures):
         logger.info("loading the tree kernels; the first use on a machine compiles them, which takes some seconds")
-    return bit_planes(forest, plan, share) if _fits_planes(forest) else walks(forest, plan, share)
+    return score_by_planes(forest, plan, share) if fits_planes(forest) else score_by_walks(forest, plan, share)
 
 
-def rows_of_block(forest: Forest) -> int:
-    """Return how many rows the kernel of a forest takes together."""
-    import fragility.engines.kernels as kernels
-
-    return kernels.BLOCK if _fits_planes(forest) else kernels.WALK_BLOCK
-
-
-def _fits_planes(forest: Forest) -> bool:
-    from fragility.engines.kernels import MAX_LEAVES, WORDS
-
+def fits_planes(forest: Forest, decisions_per_test: int = 3) -> bool:
+    """Return whether bit planes score a forest; they hold the decisions at x, at a severity, and of a state."""
     small = forest.most_leaves <= MAX_LEAVES or forest.oblivious
-    return small and 3 * len(forest.test_column) * 8 * WORDS <= DECISION_BYTES
+    return small and decisions_per_test * len(forest.test_column) * 8 * WORDS <= DECISION_BYTES
 
 
-def bit_planes(forest: Forest, plan: Plan, share: Share) -> Score:
-    from fragility.engines.kernels import BLOCK, score_states
-
-    networks = networks_of(forest)
+def score_by_planes(forest: Forest, plan: Plan, share: Share) -> Score:
+    networks = build_gates(forest)
 
     def score(x: Floats, order: Integers, states: States) -> npt.NDArray[Any]:
-        scores = _blank_scores(forest, states, len(x))
+        scores = np.empty((len(states.severity), len(forest.base), len(x)), dtype=forest.leaf_value.dtype)
         share(len(x), BLOCK, lambda span: score_states(forest, networks, plan, x, order, states, span, scores))
         return scores
 
     return score
 
 
-def walks(forest: Forest, plan: Plan, share: Share) -> Score:
-    from fragility.engines.kernels import WALK_BLOCK, walk_states
-
+def score_by_walks(forest: Forest, plan: Plan, share: Share) -> Score:
     packed = pack_nodes(forest, plan)
 
     def score(x: Floats, order: Integers, states: States) -> npt.NDArray[Any]:
-        scores = _blank_scores(forest, states, len(x))
+        scores = np.empty((len(states.severity), len(forest.base), len(x)), dtype=forest.leaf_value.dtype)
         for start in range(0, len(scores), WALK_STATES):
             some = slice(start, start + WALK_STATES)
-            levels, part = levels_of(states.some(some)), scores[some]
+            levels, part = sort_levels(States(states.severity[some], states.moved[some])), scores[some]
             share(len(x), WALK_BLOCK, lambda span: walk_states(forest, plan, packed, x, order, levels, span, part))  # noqa: B023
         return scores
 
     return score
 
 
-def _blank_scores(forest: Forest, states: States, n: int) -> npt.NDArray[Any]:
-    return np.empty((len(states.severity), len(forest.base), n), dtype=forest.leaf_value.dtype)
+def compute_probabilities(forest: Forest, sums: npt.NDArray[Any]) -> Floats:
+    """Return (..., n, C) probabilities of raw sums (..., outputs, n): the forest's link in float64."""
+    scores = np.moveaxis(sums, -2, -1).astype(np.float64) / forest.divisor * forest.scale
+    if forest.link == SIGMOID:
+        return sigmoid_probabilities(scores[..., 0])
+    return softmax_probabilities(scores) if forest.link == SOFTMAX else scores
 
 
-def in_this_thread(n: int, block: int, run: Callable[[tuple[int, int]], None]) -> None:
-    """Run all rows together, for a caller that has threads of its own."""
-    run((0, n))
+def make_row_scorer(forest: Forest, n_columns: int, sparse: bool = False) -> Callable[[Floats], npt.NDArray[Any]]:
+    """Return the function rows (m, d) -> raw sums (outputs, m), without states; ``sparse``: as a sparse matrix."""
+    score = make_scorer(forest, make_plain_plan(forest, n_columns, sparse), run_on_all_threads)
+
+    def sum_leaves(matrix: Floats) -> npt.NDArray[Any]:
+        rows = np.ascontiguousarray(matrix, dtype=np.float64)
+        out = [np.empty((len(forest.base), 0), dtype=forest.leaf_value.dtype)]
+        for start in range(0, len(rows), CHUNK_ROWS):
+            part = rows[start : start + CHUNK_ROWS]
+            out.append(score(part, np.zeros((len(part), 1), dtype=np.int64), list_originals(1))[0])
+        return np.concatenate(out, axis=1)
+
+    return sum_leaves
 
 
-def on_all_threads(n: int, block: int, run: Callable[[tuple[int, int]], None]) -> None:
-    """Run the rows in spans of whole blocks on all threads; what a row gets does not depend on its span."""
-    from fragility.engines.kernels import THREADS
-
-    blocks = max(-(-n // block), 1)
-    spans = min(blocks, SPANS_PER_THREAD * THREADS)
-    bounds = [min(n, block * (blocks * i // spans)) for i in range(spans)] + [n]
-    if THREADS == 1 or spans == 1:
-        run((0, n))
-        return
-    with ThreadPoolExecutor(THREADS) as threads:
-        list(threads.map(run, itertools.pairwise(bounds)))
+# --- a forest as the kernels read it ------------------------------------------------------------------------
 
 
 class Networks(NamedTuple):
     """The trees of a forest as networks of ANDs, and their leaves as a block of rows adds them.
 
-    Trees are added several at a time. Where their number is no multiple of that, the last ones are a tree more that the
-    forest does not have: without a split, and its leaf -0.0, the number that changes no sum, not even the sign of 0.
+    Trees are added several at a time. Where their number is no multiple of that, the sequence is filled up with a tree
+    that the forest does not have: without a split, and its leaf -0.0, the number that changes no sum, not even the sign
+    of 0.
     """
 
-    gates: npt.NDArray[np.uint32]  # these four: see ``kernels.build_networks``
+    gates: npt.NDArray[np.uint32]  # these four: see ``kernels.preparing.build_networks``
     gate_start: Integers
     plane_slots: npt.NDArray[np.uint32]
     plane_start: Integers
@@ -126,52 +221,38 @@ class Networks(NamedTuple):
     number_bytes: int  # of the number of a leaf within its tree
 
 
-def networks_of(forest: Forest) -> Networks:
-    from fragility.engines.kernels import LANES, MAX_LEAVES, build_networks
-
-    sequence, sequence_start = _sequence_of(forest)
+def build_gates(forest: Forest) -> Networks:
     gates, gate_start, plane_slots, plane_start = build_networks(forest.node_test, forest.node_right, forest.tree_start)
     n_leaves, values = forest.leaf_value.shape
+    sequence = []
+    for output in range(len(forest.base) if values == 1 else 1):
+        trees = np.flatnonzero(forest.tree_output == output)
+        sequence.append(np.append(trees, np.full(-len(trees) % TOGETHER, forest.n_trees)))
     parts = -(-values // LANES) if values > 1 else 0
     leaves = np.full((n_leaves + 1, max(parts * LANES, 1)), -0.0, dtype=forest.leaf_value.dtype)
     leaves[:-1, :values] = forest.leaf_value
-    lanes = leaves if parts else leaves[:, :0]
+    lanes = (leaves if parts else leaves[:, :0]).reshape(n_leaves + 1, parts, LANES).transpose(1, 0, 2)
+    # Leaf vectors begin with a line of the cache, so that no vector of a line's length lies across two.
+    memory = np.empty(lanes.nbytes + CACHE_LINE, dtype=np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    aligned = memory[start : start + lanes.nbytes].view(lanes.dtype).reshape(lanes.shape)
+    aligned[:] = lanes
     return Networks(
         gates=gates,
         gate_start=gate_start,
         plane_slots=plane_slots,
         plane_start=plane_start,
-        sequence=sequence,
-        sequence_start=sequence_start,
+        sequence=np.concatenate(sequence),
+        sequence_start=starts_of([len(trees) for trees in sequence]),
         leaf_start=forest.leaf_start,
         leaf_value=np.ascontiguousarray(leaves[: 0 if parts else None, 0]),
-        leaf_lanes=_aligned(lanes.reshape(n_leaves + 1, parts, LANES).transpose(1, 0, 2)),
+        leaf_lanes=aligned,
         number_bytes=1 if forest.most_leaves <= MAX_LEAVES else 2,
     )
 
 
-def _aligned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a copy that begins with a line of the cache, so that no vector of a line's length lies across two."""
-    memory = np.empty(values.nbytes + CACHE_LINE, dtype=np.uint8)
-    start = -memory.ctypes.data % CACHE_LINE
-    copy = memory[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
-    copy[:] = values
-    return copy
-
-
-def _sequence_of(forest: Forest) -> tuple[Integers, Integers]:
-    """Return the trees of each output in order, filled up to whole groups, and where each output begins."""
-    from fragility.engines.kernels import TOGETHER
-
-    parts = []
-    for output in range(len(forest.base) if forest.leaf_value.shape[1] == 1 else 1):
-        trees = np.flatnonzero(forest.tree_output == output)
-        parts.append(np.append(trees, np.full(-len(trees) % TOGETHER, forest.n_trees)))
-    return np.concatenate(parts), starts_of([len(part) for part in parts])
-
-
 class PackedNodes(NamedTuple):
-    """The nodes of a forest as a walk reads them; the word of a node is explained in ``encoding``."""
+    """The nodes of a forest as a walk reads them; the word of a node is explained in ``kernels.preparing``."""
 
     nodes: npt.NDArray[Any]  # (N,) records of ``threshold`` and ``word``
     leaves: npt.NDArray[Any]  # (L * V + LANES,) leaf values one after the other, and a vector more to read beyond them
@@ -180,29 +261,23 @@ class PackedNodes(NamedTuple):
 
 
 def pack_nodes(forest: Forest, plan: Plan) -> PackedNodes:
-    """Return the forest packed for a walk, in eight bytes a node where they suffice.
+    """Return the forest packed for a walk, in eight bytes per node where they suffice.
 
     Where cells are compared in float32, the threshold may be rounded down to float32, since v > t exactly if v exceeds
-    the largest float32 that is <= t. Eight bytes a node instead of sixteen make the walk nearly twice as fast: it waits
-    for memory most of the time.
+    the largest float32 that is <= t. Eight bytes per node instead of sixteen make the walk nearly twice as fast: it
+    waits for memory most of the time.
     """
-    from fragility.engines.kernels import LANES, fill_nodes
-
     column_bits = max(len(plan.baseline) - 1, 1).bit_length()
     small = plan.single and forest.most_nodes << (COLUMN_SHIFT + column_bits) < 2**31
     precision, whole = (np.float32, np.int32) if small else (np.float64, np.int64)
+    threshold: npt.NDArray[Any] = forest.test_threshold.astype(precision)
+    above = np.flatnonzero(threshold > forest.test_threshold)
+    threshold[above] = np.nextafter(threshold[above], precision(-np.inf))
     nodes = np.empty(len(forest.node_test), dtype=[("threshold", precision), ("word", whole)])
-    fill_nodes(forest, plan.test_base, _rounded_down(forest.test_threshold, precision), column_bits, nodes)
+    fill_nodes(forest, plan.test_base, threshold, column_bits, nodes)
     leaves = np.zeros(forest.leaf_value.size + LANES, dtype=forest.leaf_value.dtype)
     leaves[: forest.leaf_value.size] = forest.leaf_value.ravel()
     return PackedNodes(nodes, leaves, np.empty(0, dtype=precision), column_bits)
-
-
-def _rounded_down(values: Floats, precision: Any) -> npt.NDArray[Any]:
-    rounded = values.astype(precision)
-    above = np.flatnonzero(rounded > values)
-    rounded[above] = np.nextafter(rounded[above], precision(-np.inf))
-    return rounded
 
 
 class Levels(NamedTuple):
@@ -214,7 +289,7 @@ class Levels(NamedTuple):
     jump: int  # the first severity at which a cell that cannot be interpolated is at its baseline
 
 
-def levels_of(states: States) -> Levels:
+def sort_levels(states: States) -> Levels:
     bit = np.uint64(1) << np.arange(len(states.severity), dtype=np.uint64)
     severities = np.unique(states.severity[(states.severity > 0.0) & (states.severity < 1.0)])
     moved = np.where(states.moved.astype(bool), bit[:, None], np.uint64(0))  # (Q, G)

@@ -1,7 +1,7 @@
-"""Reading fitted ensembles: one module for each library that stores its trees in its own way.
+"""Reading fitted ensembles: one module per library, since each stores its trees in its own way.
 
-A reader takes the estimator and returns its ``Forest``, or raises EngineError with the reason why the engine could not
-evaluate it exactly: an objective whose link is unknown, trees that are not a plain sum.
+A reader takes the estimator and returns its ``Ensemble``, or raises EngineError with the reason why the engine could
+not evaluate it exactly: an objective whose link is unknown, trees that are not a plain sum.
 """
 
 from __future__ import annotations
@@ -9,15 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fragility.engines.trees.forest import Forest
-from fragility.engines.trees.readers import (
-    catboost,
-    gradient_boosting,
-    hist_gradient_boosting,
-    lightgbm,
-    sklearn_forests,
-    xgboost,
-)
+from fragility.engines.trees.readers import catboost, lightgbm, sklearn, xgboost
 from fragility.engines.trees.recoding import Ensemble
 from fragility.errors import EngineError
 from fragility.libraries import family_of
@@ -29,22 +21,17 @@ READERS: dict[str, Callable[[Any], Ensemble]] = {
     "xgboost.Booster": xgboost.read_booster,
     "lightgbm.LGBMClassifier": lightgbm.read_classifier,
     "lightgbm.Booster": lightgbm.read_booster,
-    "sklearn.DecisionTreeClassifier": sklearn_forests.read_tree,
-    "sklearn.ExtraTreeClassifier": sklearn_forests.read_tree,
-    "sklearn.RandomForestClassifier": sklearn_forests.read_forest,
-    "sklearn.ExtraTreesClassifier": sklearn_forests.read_forest,
-    "sklearn.GradientBoostingClassifier": gradient_boosting.read,
-    "sklearn.HistGradientBoostingClassifier": hist_gradient_boosting.read,
-    "catboost.CatBoostClassifier": catboost.read,
+    "sklearn.DecisionTreeClassifier": sklearn.read_forest,
+    "sklearn.ExtraTreeClassifier": sklearn.read_forest,
+    "sklearn.RandomForestClassifier": sklearn.read_forest,
+    "sklearn.ExtraTreesClassifier": sklearn.read_forest,
+    "sklearn.GradientBoostingClassifier": sklearn.read_gradient_boosting,
+    "sklearn.HistGradientBoostingClassifier": sklearn.read_hist_gradient_boosting,
+    "catboost.CatBoostClassifier": catboost.read_classifier,
 }
 
 
-def load_forest(head: Any) -> Forest:
-    """Return the trees of the fitted ensemble ``head`` as flat arrays."""
-    return load_ensemble(head).forest
-
-
-def load_ensemble(head: Any) -> Ensemble:
+def read_ensemble(head: Any) -> Ensemble:
     """Return the fitted ensemble ``head``; refuse with a reason what cannot be evaluated exactly."""
     reader = READERS.get(family_of(head))
     if reader is None:

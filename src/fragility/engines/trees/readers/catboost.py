@@ -1,4 +1,4 @@
-"""CatBoost: oblivious trees from its JSON export; one test a level, leaf index bit j = test of level j."""
+"""CatBoost: oblivious trees from its JSON export; one test per level, leaf index bit j = test of level j."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from fragility.arrays import Floats
-from fragility.engines.trees.encoding import CATEGORY, NAN_RIGHT, SIGMOID, SOFTMAX
 from fragility.engines.trees.forest import (
-    Columns,
+    CATEGORY,
+    NAN_RIGHT,
+    SIGMOID,
+    SOFTMAX,
     Convention,
-    Flags,
     Forest,
-    column_starts,
-    distinct_tests,
-    pack_sets,
+    collect_tests,
     starts_of,
 )
 from fragility.engines.trees.recoding import Ensemble, Vocabulary
@@ -29,22 +27,22 @@ from fragility.evidence import CellForm
 LOSSES = ("Logloss", "CrossEntropy", "MultiClass")
 
 
-def read(head: Any) -> Ensemble:
+def read_classifier(head: Any) -> Ensemble:
     loss = str(head.get_all_params().get("loss_function", "")).split(":")[0]
     if loss not in LOSSES:
         raise EngineError(f"CatBoost loss {loss or 'custom'!r} has no link the tree engine knows")
-    document = _exported(head)
+    document = _export(head)
     _refuse_unknown(document)
     bias = document["scale_and_bias"][1]
     n_outputs = len(bias) if loss == "MultiClass" else 1
     base = np.zeros(n_outputs) + np.array(bias, dtype=np.float64)
     convention = Convention(base, SIGMOID if n_outputs == 1 else SOFTMAX, single=True)
     features = document["features_info"].get("categorical_features", [])
-    vocabulary = Vocabulary(coded=_Hashes(head, features).codes) if features else Vocabulary()
+    vocabulary = Vocabulary(coded=_Hashes(head, features).code_forms) if features else Vocabulary()
     return Ensemble(_assemble(document, convention), vocabulary)
 
 
-def _exported(head: Any, pool: Any = None) -> dict[str, Any]:
+def _export(head: Any, pool: Any = None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.json"
         head.save_model(str(path), format="json", pool=pool)
@@ -71,19 +69,30 @@ def _refuse_unknown(document: dict[str, Any]) -> None:
 def _assemble(document: dict[str, Any], convention: Convention) -> Forest:
     """Return the forest: tests and leaves alone, since an oblivious tree needs no nodes."""
     info, trees = document["features_info"], document["oblivious_trees"]
-    features = [*info["float_features"], *info.get("categorical_features", [])]
+    numbers = {feature["feature_index"]: feature for feature in info["float_features"]}
+    categories = {feature["feature_index"]: feature for feature in info.get("categorical_features", [])}
     sets: list[Sequence[int]] = []
-    column, threshold, flags = _splits(info, trees, sets)
-    set_start, set_words, threshold = pack_sets(sets, flags, threshold)
-    tests, level_test = distinct_tests(column, threshold, flags)
+    splits: list[tuple[int, float, int]] = []  # column, threshold and flags of all levels of all trees
+    for split in (split for tree in trees for split in tree["splits"]):
+        if split["split_type"] == "FloatFeature":
+            feature = numbers[split["float_feature_index"]]
+            # AsTrue sends NaN to the side of v > border; AsFalse and AsIs (NaN > border is false) do not
+            flags = NAN_RIGHT if feature["nan_value_treatment"] == "AsTrue" else 0
+            splits.append((feature["flat_feature_index"], float(np.float32(split["border"])), flags))
+        else:
+            # The one category that is asked for goes right; its code is its place among those the model asks for.
+            feature = categories[split["cat_feature_index"]]
+            splits.append((feature["flat_feature_index"], float(len(sets)), CATEGORY))
+            sets.append([[value % 2**32 for value in feature["values"]].index(split["value"] % 2**32)])
+    n_columns = max((f["flat_feature_index"] for f in (*numbers.values(), *categories.values())), default=-1) + 1
+    column, threshold, flag = zip(*splits, strict=True) if splits else ((), (), ())
+    tests, level_test = collect_tests(
+        np.array(column, np.int32), np.array(threshold, np.float64), np.array(flag, np.uint8), n_columns, sets
+    )
     leaves = [np.array(tree["leaf_values"], dtype=np.float64).reshape(-1, len(convention.base)) for tree in trees]
-    n_columns = max((feature["flat_feature_index"] for feature in features), default=-1) + 1
     no_nodes = np.zeros(0, dtype=np.int32)
     return Forest(
-        *tests,
-        column_start=column_starts(tests[0], n_columns),
-        set_start=set_start,
-        set_words=set_words,
+        **tests,
         node_test=no_nodes,
         node_right=no_nodes,
         tree_start=np.zeros(len(trees) + 1, dtype=np.int64),
@@ -96,61 +105,26 @@ def _assemble(document: dict[str, Any], convention: Convention) -> Forest:
     )
 
 
-def _splits(
-    info: dict[str, Any], trees: list[dict[str, Any]], sets: list[Sequence[int]]
-) -> tuple[Columns, Floats, Flags]:
-    """Return (columns, thresholds, flags) of all levels of all trees; category sets are added to ``sets``."""
-    numbers = {feature["feature_index"]: feature for feature in info["float_features"]}
-    categories = {feature["feature_index"]: feature for feature in info.get("categorical_features", [])}
-    found = [
-        _float_split(numbers[split["float_feature_index"]], split)
-        if split["split_type"] == "FloatFeature"
-        else _one_hot_split(categories[split["cat_feature_index"]], split, sets)
-        for tree in trees
-        for split in tree["splits"]
-    ]
-    column, threshold, flags = zip(*found, strict=True) if found else ((), (), ())
-    return (
-        np.array(column, dtype=np.int32),
-        np.array(threshold, dtype=np.float64),
-        np.array(flags, dtype=np.uint8),
-    )
-
-
-def _float_split(feature: dict[str, Any], split: dict[str, Any]) -> tuple[int, float, int]:
-    # nan_value_treatment: AsTrue sends NaN to the side of v > border; AsFalse and AsIs (NaN > border is false) do not
-    flags = NAN_RIGHT if feature["nan_value_treatment"] == "AsTrue" else 0
-    return feature["flat_feature_index"], float(np.float32(split["border"])), flags
-
-
-def _one_hot_split(feature: dict[str, Any], split: dict[str, Any], sets: list[Sequence[int]]) -> tuple[int, float, int]:
-    """The one category that is asked for goes right; its code is its place among those that the model asks for."""
-    sets.append([[_unsigned(value) for value in feature["values"]].index(_unsigned(split["value"]))])
-    return feature["flat_feature_index"], float(len(sets) - 1), CATEGORY
-
-
-def _unsigned(value: int) -> int:
-    return value % 2**32
-
-
 class _Hashes:
     """What CatBoost makes of a category: the hash of its text, asked of the library itself and kept."""
 
     def __init__(self, head: Any, features: list[dict[str, Any]]) -> None:
         self.head = head
         self.asked = {
-            feature["flat_feature_index"]: [_unsigned(value) for value in feature.get("values", [])]
+            feature["flat_feature_index"]: [value % 2**32 for value in feature.get("values", [])]
             for feature in features
         }
         self.hash_of: dict[str, int] = {}
 
-    def codes(self, forms: Sequence[CellForm]) -> dict[int, dict[Any, int]]:
+    def code_forms(self, forms: Sequence[CellForm]) -> dict[int, dict[Any, int]]:
         """Return {category: code} of each column of categories; one that no tree asks for has no code."""
         for column in self.asked:
             values = forms[column].values
             if values is None or not all(type(value) is str for value in values):
                 raise EngineError(f"column {column} holds categories that are not texts")
-        self._learn(sorted({str(v) for column in self.asked for v in forms[column].values or ()} - set(self.hash_of)))
+        texts = sorted({str(v) for column in self.asked for v in forms[column].values or ()} - set(self.hash_of))
+        if texts:
+            self._learn(texts)
         return {
             column: {v: asked.index(self.hash_of[v]) for v in forms[column].values or () if self.hash_of[v] in asked}
             for column, asked in self.asked.items()
@@ -158,12 +132,10 @@ class _Hashes:
 
     def _learn(self, texts: list[str]) -> None:
         """Export the model with a table of these texts: CatBoost then lists their hashes."""
-        if not texts:
-            return
         import pandas as pd
         from catboost import Pool
 
         names = list(self.head.feature_names_)
         table = pd.DataFrame({name: texts if j in self.asked else 0.0 for j, name in enumerate(names)}, columns=names)
-        listed = _exported(self.head, Pool(table, cat_features=sorted(self.asked)))["features_info"]
-        self.hash_of |= {entry["value"]: _unsigned(entry["hash"]) for entry in listed["cat_features_hash"]}
+        listed = _export(self.head, Pool(table, cat_features=sorted(self.asked)))["features_info"]
+        self.hash_of |= {entry["value"]: entry["hash"] % 2**32 for entry in listed["cat_features_hash"]}

@@ -8,12 +8,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from fragility.arrays import Floats, Integers
-from fragility.engines.trees.encoding import CATEGORY_INVERTED, NAN_RIGHT, NUMERIC, SIGMOID, SOFTMAX, ZERO_BAND
-from fragility.engines.trees.forest import Convention, TreeNodes, assemble
-from fragility.engines.trees.recoding import Ensemble, Vocabulary
+from fragility.engines.trees.forest import (
+    CATEGORY_INVERTED,
+    NAN_RIGHT,
+    NUMERIC,
+    SIGMOID,
+    SOFTMAX,
+    ZERO_BAND,
+    Convention,
+    TreeNodes,
+    assemble,
+    members_of,
+)
+from fragility.engines.trees.recoding import Ensemble, Vocabulary, number_categories
 from fragility.errors import EngineError
 
 # ``decision_type`` of a node: is it a category, does a missing cell go left, and what counts as missing
@@ -40,7 +48,7 @@ def read_classifier(head: Any) -> Ensemble:
 
 def read_booster(booster: Any) -> Ensemble:
     header, *blocks = booster.model_to_string().split("\nTree=")
-    settings = _settings(header)
+    settings = _parse_settings(header)
     objective = settings.get("objective", "").split()
     if not objective or objective[0] not in ("binary", "multiclass"):
         name = settings.get("objective", "custom")
@@ -49,28 +57,21 @@ def read_booster(booster: Any) -> Ensemble:
         raise EngineError("LightGBM boosting type rf averages probabilities, not scores")
     n_outputs = int(settings["num_tree_per_iteration"])
     sets: list[Sequence[int]] = []
-    trees = [_nodes(block, t % n_outputs, sets) for t, block in enumerate(_tree_settings(blocks))]
+    trees = [_read_nodes(block, t % n_outputs, sets) for t, block in enumerate(_parse_trees(blocks))]
     scale = float(next((word.split(":")[1] for word in objective if word.startswith("sigmoid:")), 1.0))
     convention = Convention(np.zeros(n_outputs), SIGMOID if n_outputs == 1 else SOFTMAX, scale=scale)
     forest = assemble(trees, convention, int(settings["max_feature_idx"]) + 1, sets)
-    vocabulary = Vocabulary(in_order=[_numbered(kept) for kept in booster.pandas_categorical or ()])
+    vocabulary = Vocabulary(in_order=[number_categories(kept) for kept in booster.pandas_categorical or ()])
     return Ensemble(forest, vocabulary, least=TINY)
 
 
-def _numbered(categories: Sequence[Any]) -> dict[Any, int]:
-    """A frame's categories become their places in the list that training has left."""
-    return {category: code for code, category in enumerate(categories)}
+def _parse_settings(text: str) -> dict[str, Any]:
+    return dict(line.split("=", 1) for line in text.split("\n") if "=" in line)
 
 
-def _settings(header: str) -> dict[str, str]:
-    return dict(line.split("=", 1) for line in header.split("\n") if "=" in line)
-
-
-def _tree_settings(blocks: Sequence[str]) -> list[dict[str, Any]]:
+def _parse_trees(blocks: Sequence[str]) -> list[dict[str, Any]]:
     """Return the settings of each tree, its columns of numbers as arrays."""
-    trees: list[dict[str, Any]] = [
-        dict(line.split("=", 1) for line in block.split("\n\n")[0].split("\n") if "=" in line) for block in blocks
-    ]
+    trees = [_parse_settings(block.split("\n\n")[0]) for block in blocks]
     for name, kind in NUMBERS.items():
         owners = [tree for tree in trees if name in tree]
         words = [tree[name].split() for tree in owners]
@@ -82,20 +83,31 @@ def _tree_settings(blocks: Sequence[str]) -> list[dict[str, Any]]:
     return trees
 
 
-def _nodes(block: dict[str, Any], output: int, sets: list[Sequence[int]]) -> TreeNodes:
+def _read_nodes(block: dict[str, Any], output: int, sets: list[Sequence[int]]) -> TreeNodes:
     """Return one tree, its leaves behind its inner nodes; its category sets are added to ``sets``."""
     if block.get("is_linear", "0") != "0":
         raise EngineError("LightGBM trees with linear models in their leaves (linear_tree)")
     n_leaves = int(block["num_leaves"])
-    value = block["leaf_value"][:, None]
-    inner = n_leaves - 1
+    value, inner, pad = block["leaf_value"][:, None], n_leaves - 1, np.zeros(n_leaves, dtype=np.int64)
     if inner == 0:
-        return _single_leaf(value, output)
-    flags, threshold = _tests(block, sets)
+        return TreeNodes(pad, np.zeros(1), pad, pad, np.ones(1, dtype=bool), pad.astype(np.uint8), value[:1], output)
+    threshold, decision = block["threshold"].copy(), block["decision_type"]
+    default_right = (decision & DEFAULT_LEFT_BIT) == 0
+    missing = (decision >> MISSING_SHIFT) & MISSING_MASK
+    nan_right = np.where(missing == NAN_IS_ZERO, threshold < 0.0, default_right)  # 0 > t
+    flags = np.where(nan_right, NAN_RIGHT, 0) | np.where(missing == ZERO_IS_MISSING, ZERO_BAND, NUMERIC)
+    own_sets: list[list[int]] = []
+    if block.get("num_cat", "0") != "0":
+        bounds = [int(word) for word in block["cat_boundaries"].split()]
+        words = np.array(block["cat_threshold"].split(), dtype=np.uint32)
+        own_sets = [members_of(words[a:b]) for a, b in itertools.pairwise(bounds)]
+    for node in np.flatnonzero(decision & CATEGORY_BIT):
+        flags[node] = CATEGORY_INVERTED | NAN_RIGHT  # the listed categories go left, all else right
+        sets.append(own_sets[int(threshold[node])])
+        threshold[node] = len(sets) - 1
     # LightGBM numbers leaves from 0 as ~leaf, which is negative
     children = (block["left_child"], block["right_child"])
     left, right = (np.where(child < 0, inner + ~child, child) for child in children)
-    pad = np.zeros(n_leaves, dtype=np.int64)
     return TreeNodes(
         np.concatenate([block["split_feature"], pad]),
         np.concatenate([threshold, pad]),
@@ -106,34 +118,3 @@ def _nodes(block: dict[str, Any], output: int, sets: list[Sequence[int]]) -> Tre
         np.concatenate([np.zeros((inner, 1)), value]),
         output,
     )
-
-
-def _tests(block: dict[str, Any], sets: list[Sequence[int]]) -> tuple[Integers, Floats]:
-    """Return (flags, thresholds) of a tree's inner nodes."""
-    threshold, decision = block["threshold"].copy(), block["decision_type"]
-    default_right = (decision & DEFAULT_LEFT_BIT) == 0
-    missing = (decision >> MISSING_SHIFT) & MISSING_MASK
-    nan_right = np.where(missing == NAN_IS_ZERO, threshold < 0.0, default_right)  # 0 > t
-    flags = np.where(nan_right, NAN_RIGHT, 0) | np.where(missing == ZERO_IS_MISSING, ZERO_BAND, NUMERIC)
-    own_sets = _category_sets(block)
-    for node in np.flatnonzero(decision & CATEGORY_BIT):
-        flags[node] = CATEGORY_INVERTED | NAN_RIGHT  # the listed categories go left, all else right
-        sets.append(own_sets[int(threshold[node])])
-        threshold[node] = len(sets) - 1
-    return np.asarray(flags, dtype=np.int64), threshold
-
-
-def _category_sets(block: dict[str, Any]) -> list[list[int]]:
-    if block.get("num_cat", "0") == "0":
-        return []
-    bounds = [int(word) for word in block["cat_boundaries"].split()]
-    words = np.array(block["cat_threshold"].split(), dtype=np.uint32)
-    return [
-        [int(i) for i in np.flatnonzero(np.unpackbits(words[a:b].view(np.uint8), bitorder="little"))]
-        for a, b in itertools.pairwise(bounds)
-    ]
-
-
-def _single_leaf(value: npt.NDArray[Any], output: int) -> TreeNodes:
-    nothing, no_flags = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint8)
-    return TreeNodes(nothing, np.zeros(1), nothing, nothing, np.ones(1, dtype=bool), no_flags, value[:1], output)

@@ -1,4 +1,9 @@
-"""From sums to a trace: three ways to fill some rows of it, the fastest that is exact for a link and a protocol.
+"""Traces of linear models: three ways to fill some rows, the fastest that is exact for a link and a protocol.
+
+With two classes and the logistic link the margin needs no link at all: log p1 - log p0 = s, and clipping probabilities
+at 1e-12 clips s at log(1e12). With many classes and the softmax link, let o be the original class and D_c = s_o - s_c:
+the support margin is min_{c != o} D_c as long as no probability in it is clipped, and
+p_o = 1 / (1 + sum_{c != o} exp(-D_c)).
 
 A filling is handed views of the rows to fill, s (O, m), t (G, O, m), what is asked and how the class at x is decided.
 Rows come last in every array, so that each operation runs over whole vectors.
@@ -13,9 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fragility.arrays import Floats, Integers
-from fragility.engines.linear.links import Link
-from fragility.engines.states import StatesAsked
-from fragility.engines.trace import Trace, original_confidence
+from fragility.engines.trace import StatesAsked, Trace, original_confidence
 from fragility.evidence import EvidenceRows
 from fragility.scores import (
     CLIP,
@@ -27,6 +30,8 @@ from fragility.scores import (
     state_prediction,
     support_margin,
 )
+
+Link: TypeAlias = Callable[[Floats], Floats]  # raw scores (..., C) -> probabilities (..., C)
 
 BOUND = -float(np.log(CLIP))  # largest margin two clipped probabilities can have
 TINY = 1e-290
@@ -48,7 +53,7 @@ class Rule:
 Filling: TypeAlias = Callable[[Trace, Floats, Floats, StatesAsked, Rule], None]
 
 
-def filling(outputs: int, link: Link, asked: StatesAsked) -> Filling:
+def choose_filling(outputs: int, link: Link, asked: StatesAsked) -> Filling:
     """Return how some rows are filled: the fastest way that is exact for this link and protocol."""
     if outputs == 1:
         return _fill_binary if asked.smoothing == 0.0 else _fill_linked(lambda s: sigmoid_probabilities(s[..., 0]))

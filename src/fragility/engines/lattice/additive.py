@@ -1,38 +1,88 @@
-"""Linear models: every group adds its own term, so the flip inequality of a rival c is
+"""When a state flips, in the form that an additive model can answer; and the linear models.
+
+A state flips when some rival class c beats the original class o by more than the resolution:
+
+    log p~_c + a_c  >  log p~_o + a_o + resolution              p~ = max(p, 1e-12), a the decision's offsets
+
+For a softmax (two classes: the logistic link) of raw scores f, and as long as no clip matters, this is
+
+    E_c(S) = f_o(S) - f_c(S) + lead_oc  <  0                    lead_oc = resolution + a_o - a_c
+
+and for averaged probabilities  E_c(S) = exp(lead_oc) p_o(S) - p_c(S) < 0: linear in the model's sums in both cases.
+
+No clip matters while all |lead| < log(1e12) - log C. Let t be the most probable class, p_t >= 1/C. If p_o < 1e-12, then
+t beats o both ways. If p_o >= 1e-12 and a rival of p_c < 1e-12 beats it only because of the clip, then log p_o is
+below -log(1e12) + a_c - a_o - resolution, and t beats o without any clip. Clipping a rival upwards never undoes a flip.
+
+In a linear model every group adds its own term, so the inequality of a rival c is
 
     E_c(S) = s_o - s_c + lead_oc - sum_{g in S} d_gc,      d_gc = t_go - t_gc
 
-with s the raw scores of x and t_g what the removal of group g takes from them (`engines.linear.sums`, which also bounds
-the rounding of these sums).
+with s the raw scores of x and t_g what the removal of group g takes from them (`engines.linear`, which also bounds the
+rounding of these sums).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.engines.lattice.rule import FlipRule
-from fragility.engines.linear.links import link_for
-from fragility.engines.linear.sums import GroupScores
+from fragility.engines.linear import GroupScores, link_for
 from fragility.evidence import EvidenceRows
-from fragility.scores import softmax_probabilities
+from fragility.protocol import Protocol
+from fragility.scores import CLIP, softmax_probabilities, support_margin
 
 LINK_ROUNDING = 1e-13
 TABLE_BITS = 24
 QUANTA = 2.0**58  # the largest value a state may have
 
 
-def additive(rows: EvidenceRows) -> bool:
-    """Whether the decisions of a linear model are differences of its scores: two classes, or a softmax."""
+@dataclass(frozen=True, slots=True, eq=False)
+class FlipRule:
+    """The decision of a protocol on C classes."""
+
+    resolution: float
+    offset: Floats  # (C,) added to log-probabilities
+
+    @classmethod
+    def of(cls, rows: EvidenceRows, protocol: Protocol) -> FlipRule:
+        return cls(protocol.resolution, np.zeros(rows.n_classes) if rows.offset is None else rows.offset)
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.offset)
+
+    def lead(self, original: int, rival: int) -> float:
+        """How far ahead of the original class the rival must be."""
+        return float(self.resolution + self.offset[original] - self.offset[rival])
+
+    @property
+    def clip_matters(self) -> bool:
+        furthest = self.resolution + float(self.offset.max() - self.offset.min())
+        return not furthest < -np.log(CLIP) - np.log(self.n_classes)
+
+    def rivals(self, original: int) -> list[int]:
+        return [c for c in range(self.n_classes) if c != original]
+
+    def margin(self, p: Floats, original: npt.ArrayLike) -> Floats:
+        return support_margin(p, original, self.offset)
+
+    def flipped(self, p: Floats, original: npt.ArrayLike) -> Booleans:
+        """Whether states of these probabilities flip, by the definition itself."""
+        return np.asarray(self.margin(p, original) < -self.resolution)
+
+
+def is_additive(rows: EvidenceRows) -> bool:
+    """Return whether the decisions of a linear model are differences of its scores: two classes, or a softmax."""
     return rows.n_classes == 2 or link_for(rows) is softmax_probabilities
 
 
 class LinearLattice:
     """A linear model's sums over groups, bound to some rows."""
-
-    name = "linear"
 
     def __init__(self, rows: EvidenceRows, rule: FlipRule) -> None:
         self.rows, self.rule = rows, rule
@@ -40,11 +90,11 @@ class LinearLattice:
 
     def of_rows(self, start: int, stop: int) -> tuple[Floats, Floats, Floats]:
         """Return s (C, m), t (G, C, m) and the bound on rounding (m,) of some rows; two classes have scores 0 and s."""
-        total, removed = self.scores.of_piece(self.rows, slice(start, stop))
+        total, removed = self.scores.sum_piece(self.rows, slice(start, stop))
         if len(total) == 1:
             total = np.concatenate([np.zeros_like(total), total])
             removed = np.concatenate([np.zeros_like(removed), removed], axis=1)
-        return total, removed, self.scores.rounding(self.rows.matrix[start:stop]) + LINK_ROUNDING
+        return total, removed, self.scores.bound_rounding(self.rows.matrix[start:stop]) + LINK_ROUNDING
 
     def inequality(self, total: Floats, removed: Floats, original: Integers, rival: int) -> tuple[Floats, Floats]:
         """Return E (m,) at x and d (m, G) for one rival; E is infinite where the rival is the original class itself."""
@@ -55,7 +105,7 @@ class LinearLattice:
         return np.where(original == rival, np.inf, start), np.ascontiguousarray(steps)
 
 
-def in_quanta(start: Floats, steps: Floats, rounding: Floats) -> tuple[Integers, Integers, Integers]:
+def _count_quanta(start: Floats, steps: Floats, rounding: Floats) -> tuple[Integers, Integers, Integers]:
     """Return E at x, -d and the two edges (m, 2) as whole numbers, of a quantum of its own for each row."""
     span = np.abs(start) + np.abs(steps).sum(axis=1)
     scale = 2.0 ** np.floor(np.log2(QUANTA / np.maximum(span, 1e-300)))
@@ -66,7 +116,7 @@ def in_quanta(start: Floats, steps: Floats, rounding: Floats) -> tuple[Integers,
 
 
 class LinearMarks:
-    """The same door to `whole` that trees have: live groups, marks, expected margins, over a block of rows."""
+    """What `whole` asks of an additive model, for a linear one: live groups, marks, expected margins of a block."""
 
     name = "linear"
 
@@ -96,7 +146,7 @@ class LinearMarks:
         bit = np.log2(bits[place, group]).astype(np.int64)
         for rival in self.rule.rivals(original):
             start, steps = self.lattice.inequality(total, removed, np.full(len(row), original), rival)
-            begin, moves, edges = in_quanta(start, steps, rounding)
+            begin, moves, edges = _count_quanta(start, steps, rounding)
             by_bit = np.zeros((len(row), TABLE_BITS), dtype=np.int64)
             by_bit[place, bit] = moves[place, group]
             run(len(row), lambda span, _: mark_sums(begin, by_bit, edges, lives, first_word, marks[0], marks[1], span))  # noqa: B023

@@ -1,4 +1,11 @@
-"""Preparing trees: nodes in preorder, and a tree as a network of ANDs."""
+"""Small kernels that prepare trees: nodes in preorder, nodes as words, networks of ANDs; and the random draws.
+
+A node of a deep tree, as a walk reads it, is its threshold and one integer, its ``word``:
+
+    a leaf      -1 - number of the leaf
+    inner node  steps to the right child | column      | BASELINE_RIGHT | flags of the test (``trees.forest``)
+                all bits that are left   | column_bits | 1 bit          | 3 bits
+"""
 
 from __future__ import annotations
 
@@ -7,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from fragility.engines.kernels.compiling import entry, helper
-from fragility.engines.trees.encoding import BASELINE_RIGHT, COLUMN_SHIFT
 
+BASELINE_RIGHT = 8  # of a node's word: the baseline goes right here
+COLUMN_SHIFT = 4  # of a node's word: the column begins above the flags and BASELINE_RIGHT
 PLANES = 8  # bits of a leaf's number
 MAX_LEAVES = 2**PLANES  # of a tree in the bit-plane form: a leaf number is one byte a row
 
@@ -47,7 +55,7 @@ def groups_asked(test: Any, start: Any, group: Any, asked: Any) -> None:
 
 @entry
 def fill_nodes(forest: Any, test_base: Any, threshold: Any, column_bits: int, nodes: Any) -> None:
-    """Fill ``nodes`` (N,), records of threshold and word (see ``encoding``); threshold: (T,) in their precision."""
+    """Fill ``nodes`` (N,), records of threshold and word; threshold: (T,) in their precision."""
     node_test, node_right = forest.node_test, forest.node_right
     column, flags = forest.test_column, forest.test_flags
     for node in range(len(nodes)):
@@ -127,3 +135,22 @@ def _common_bits(test: Any, right: Any, bits: Any, parent: Any) -> None:
     for slot in range(len(test) - 1, -1, -1):
         if test[slot] >= 0:
             bits[slot] = bits[slot + 1] & bits[right[slot]]
+
+
+MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+@entry
+def strike(keys: Any, offset: Any, bound: Any, span: Any, out: Any) -> None:
+    """Fill out (n, positions) of the rows span[0]..span[1]: whether the word at each offset lies below the bound.
+
+    Steps 2 and 3 of the draw format (``stress.draws``), word by word.
+    """
+    for row in range(span[0], span[1]):
+        key = keys[row]
+        for place in range(len(offset)):
+            word = key + offset[place]
+            word = (word ^ (word >> np.uint64(30))) * MIX_1
+            word = (word ^ (word >> np.uint64(27))) * MIX_2
+            word ^= word >> np.uint64(31)
+            out[row, place] = (word >> np.uint64(11)) < bound

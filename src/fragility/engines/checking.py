@@ -1,0 +1,300 @@
+"""Is a native engine right? It is compared with the black box on a few rows, and with the model on every row.
+
+On the first rows an engine is compared with the black box in every state (`compare_traces`). Floats may differ by the
+engine's tolerance. Orders, predictions and thresholds must be equal, except where a state lies so near the resolution's
+edge that rounding decides; there the model itself is asked whether it does.
+
+That says little of rows that hold what the first ones do not: a category that training did not have, a placeholder such
+as 999999999999, a cell at the very edge of a rule. So every row is looked at, and for a row in doubt the model itself
+is asked:
+
+    unpromised   the engine itself knows that it may not read some cell of the row as the model does (its ``doubts``)
+    contradicted the engine's margin differs from the model's own, at x or at one other state of the row's trace, which
+                 follows from the row's id
+
+Whether a row is in doubt depends on that row alone, never on the batch or the part it came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
+from fragility.engines.blackbox import multipliers, trace_blackbox
+from fragility.engines.trace import CONTRADICTED, UNPROMISED, Progress, StatesAsked, Trace, original_confidence
+from fragility.evidence import EvidenceRows, OwnRows, RowStates, blend
+from fragility.evidence.agreement import original_class
+from fragility.ids import id_keys
+from fragility.protocol import Protocol, operator_width
+from fragility.scores import pseudo_logits, removal_order, support_margin
+
+BATCH_ROWS = 16384
+COPIES = 8  # of the cells of a batch: x, its stressed copy and what is needed to make it
+
+
+# --- the first rows, in every state -------------------------------------------------------------------------
+
+
+def compare_traces(
+    claimed: Trace, asked: Trace, rows: EvidenceRows, protocol: Protocol, tolerance: float
+) -> str | None:
+    """Return how a native trace contradicts the black box's trace of the same rows; None if it does not."""
+    comparison = _Comparison(claimed, asked, rows, protocol, tolerance)
+    gap = comparison.largest_gap()
+    if not gap <= tolerance:  # NaN is no agreement
+        return f"differs from {rows.model.kind}'s own probabilities by {gap:.3g}"
+    for claim, wrong in [
+        ("predictions", comparison.wrong_predictions()),
+        ("orders of removal", comparison.wrong_orders()),
+        ("predictions along the path", comparison.wrong_path_predictions()),
+        ("flip thresholds", comparison.wrong_thresholds()),
+    ]:
+        if wrong:
+            return f"differs from {rows.model.kind}'s own {claim} in {wrong} of {len(rows)} rows"
+    return None
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    claimed: Trace
+    asked: Trace
+    rows: EvidenceRows
+    protocol: Protocol
+    tolerance: float
+
+    def largest_gap(self) -> float:
+        """Return the largest difference of margins and confidences over all states that both have visited."""
+        a, b = self.claimed, self.asked
+        same = a.predicted == b.predicted
+        names = ("margin", "confidence", "one_step_margin", "one_step_confidence")
+        gaps = [np.abs(getattr(a, name) - getattr(b, name))[same] for name in names]
+        gaps.append(np.abs(a.path_margin - b.path_margin)[self.shared_steps()])
+        fading = np.abs(a.fade_margin - b.fade_margin)
+        gaps.append(fading[same[:, None] & ~np.isnan(a.fade_margin) & ~np.isnan(b.fade_margin)])
+        return float(np.max([np.max(part, initial=0.0) for part in gaps]))
+
+    def shared_steps(self) -> Booleans:
+        """(n, K+1): where both paths have removed the same groups, for the same predicted class."""
+        steps = range(self.protocol.depth + 1)
+        return np.stack([self.same_groups(self.claimed.order, self.asked.order, k) for k in steps], axis=1)
+
+    def same_groups(self, one: Integers, other: Integers, width: int) -> Booleans:
+        """(n,): whether the first ``width`` groups of two orders are the same ones, for the same predicted class."""
+        same = (np.sort(one[:, :width], axis=1) == np.sort(other[:, :width], axis=1)).all(axis=1)
+        return np.asarray(same & (self.claimed.predicted == self.asked.predicted))
+
+    def wrong_predictions(self) -> int:
+        """Another class may be named only where two lie within rounding of the resolution."""
+        differs = np.flatnonzero(self.claimed.predicted != self.asked.predicted)
+        p = self.rows.predict(self.rows.dense()[differs]) if len(differs) else np.empty((0, self.rows.n_classes))
+        support = support_margin(p, self.claimed.predicted[differs], self.rows.offset)
+        return int((support < -self.protocol.resolution - 2 * self.tolerance).sum())
+
+    def wrong_orders(self) -> int:
+        """Two groups may change places only where their drops round to the resolution's other side."""
+        drops = self.asked.margin[:, None] - self.asked.one_step_margin
+        mine, theirs = (np.take_along_axis(drops, t.order, axis=1) for t in (self.claimed, self.asked))
+        apart = (np.abs(mine - theirs) > self.protocol.resolution + 4 * self.tolerance).any(axis=1)
+        twice = (np.diff(np.sort(self.claimed.order, axis=1), axis=1) == 0).any(axis=1)
+        return int((twice | (apart & (self.claimed.predicted == self.asked.predicted))).sum())
+
+    def wrong_path_predictions(self) -> int:
+        differs = (self.claimed.path_predicted != self.asked.path_predicted) & self.shared_steps()
+        wrong = {
+            int(i)
+            for i, k in zip(*np.nonzero(differs), strict=True)
+            if not self.rounding_decides(int(i), self.asked.order[i, :k], 1.0, int(self.claimed.path_predicted[i, k]))
+        }
+        return len(wrong)
+
+    def wrong_thresholds(self) -> int:
+        one, other = (
+            removal_order(t.margin[:, None] - t.one_step_margin, self.protocol.resolution)
+            for t in (self.claimed, self.asked)
+        )
+        wrong: set[int] = set()
+        for j, operator in enumerate(self.protocol.operators):
+            width = operator_width(operator, self.rows.n_groups)
+            mine, theirs = self.claimed.threshold[:, j], self.asked.threshold[:, j]
+            for i in np.flatnonzero((mine != theirs) & self.same_groups(one, other, width)):
+                severity = float(min(mine[i], theirs[i]))
+                if not self.rounding_decides(int(i), other[i, :width], severity, None):
+                    wrong.add(int(i))
+        return len(wrong)
+
+    def rounding_decides(self, i: int, groups: Integers, severity: float, named: int | None) -> bool:
+        """Ask the model about one state: is it within rounding of a flip, or (``named``) of another class's lead?"""
+        moved = np.isin(np.arange(self.rows.n_groups), groups)[None]
+        state = RowStates(np.zeros(1, dtype=np.int64), moved, np.array([severity]))
+        p = self.rows.answers(self.rows.dense(i, i + 1), state)[0]
+        edge, offset = 2 * self.tolerance, self.rows.offset
+        support = float(support_margin(p, self.asked.predicted[i], offset))
+        if abs(support + self.protocol.resolution) <= edge:
+            return True
+        rivals = self.protocol.resolution + edge  # several classes that close: the first of them is named
+        return named is not None and support < 0 and float(support_margin(p, named, offset)) >= -rivals
+
+
+# --- every row of a trace -----------------------------------------------------------------------------------
+
+
+def trace_checked(
+    native: Any, rows: EvidenceRows, protocol: Protocol, byte_budget: int, progress: Progress | None = None
+) -> Trace:
+    """Return a native engine's trace, with the black box's own in the rows for which the engine is in doubt."""
+    doubt = np.where(native.find_doubtful(rows), UNPROMISED, 0).astype(np.uint8)
+    promised = np.flatnonzero(doubt == 0)
+    parts: list[tuple[Integers, Trace]] = []
+    if len(promised):
+        own = rows if len(promised) == len(rows) else rows.take(promised.tolist())
+        trace: Trace = native.module.trace(own, protocol, progress)
+        wrong = _find_contradicted_claims(trace, own, protocol, native)
+        if not wrong.any() and len(promised) == len(rows):
+            return trace
+        doubt[promised[wrong]] = CONTRADICTED
+        parts.append((promised[~wrong], trace.rows(np.flatnonzero(~wrong))))
+    asked = np.flatnonzero(doubt)
+    parts.append((asked, trace_blackbox(rows.take(asked.tolist()), protocol, byte_budget=byte_budget)))
+    merged = Trace.merge(parts, native.name)
+    # Each row counts by itself: what rows share in a batch is not theirs.
+    states = len(asked) * StatesAsked.of(protocol, rows.n_groups).per_row
+    evaluations = states + sum(trace.evaluations for places, trace in parts if places is not asked)
+    return replace(merged, doubt=doubt, evaluations=evaluations)
+
+
+def _find_contradicted_claims(trace: Trace, rows: EvidenceRows, protocol: Protocol, native: Any) -> Booleans:
+    """Return (n,) the rows whose margins the model's own answers deny, at x or at one other state."""
+    asked = StatesAsked.of(protocol, rows.n_groups)
+    # no further from the model's own margin than the protocol lets a verifier find it
+    tolerance = min(native.tolerance, max(protocol.resolution, native.rounding))
+    wrong = np.zeros(len(rows), dtype=bool)
+    step = rows_within(DEFAULT_BYTE_BUDGET, rows.width, copies=COPIES, most=BATCH_ROWS)
+    for start in range(0, len(rows), step):
+        part = slice(start, min(start + step, len(rows)))
+        seen, x = trace.rows(part), rows.dense(part.start, part.stop)
+        p = rows.own_probabilities(start, x)
+        original_class(rows, p, protocol.resolution, part)  # refuses a model whose predict contradicts it
+        wrong[part] = _differ(asked.margins(p, seen.predicted, rows.offset), seen.margin, tolerance)
+        wrong[part] |= _differ(original_confidence(p, seen.predicted), seen.confidence, tolerance)
+        if native.bounded:
+            continue  # its rounding is known for every row: no other state says more
+        cells, claimed = _draw_states(seen, x, rows, protocol, rows.ids[part])
+        q = rows.predict(cells)
+        stands = support_margin(q, seen.predicted, rows.offset) >= -protocol.resolution + 2 * tolerance
+        differs = _differ(asked.margins(q, seen.predicted, rows.offset), claimed, tolerance)
+        wrong[part] |= np.where(np.isnan(claimed), stands, differs)
+    return wrong
+
+
+def _differ(own: Floats, claimed: Floats, tolerance: float) -> Booleans:
+    """Return where two numbers differ by more than rounding; NaN differs from everything."""
+    return np.asarray(~(np.abs(own - claimed) <= tolerance * (1.0 + 1e-3 * np.abs(own))))
+
+
+def _draw_states(
+    seen: Trace, x: Floats, rows: EvidenceRows, protocol: Protocol, ids: Sequence[Hashable]
+) -> tuple[Floats, Floats]:
+    """Return one state per row, a step of its path or a severity at which all fades, and the margin claimed there.
+
+    The row's id draws the state, so that it is the same wherever the row stands. It is returned as cells (m, d). A
+    claim of NaN says that the prediction has flipped there.
+    """
+    depth, everyone = protocol.depth, np.arange(len(x))
+    words = np.frombuffer(id_keys(ids).tobytes(), dtype=">u8").reshape(-1, 2)[:, 0]
+    choice = (words >> np.uint64(11)).astype(np.int64) % (depth + seen.fade_margin.shape[1])
+    step = np.minimum(choice, depth - 1) + 1
+    claimed = seen.path_margin[everyone, step]
+    rank = np.full((len(x), rows.n_groups), rows.n_groups)  # place of each group in the order
+    np.put_along_axis(rank, seen.order, np.arange(seen.order.shape[1])[None], axis=1)
+    cells = np.where((rank < step[:, None])[:, rows.column_group], rows.baseline, x)
+    fading = np.flatnonzero(choice >= depth)
+    if len(fading) and protocol.fading is not None:
+        at = choice[fading] - depth
+        claimed[fading] = seen.fade_margin[fading, at]
+        severity = np.where(
+            np.isnan(claimed[fading]), seen.threshold[fading, protocol.fading], np.array(protocol.severities)[at]
+        )
+        cells[fading] = blend(x[fading], rows.baseline, severity[:, None], rows.stepwise)
+    return cells, claimed
+
+
+# --- every row that is answered for -------------------------------------------------------------------------
+
+
+def find_contradicted(ready: EvidenceRows, rows: EvidenceRows, tolerance: float, known: Booleans) -> Booleans:
+    """Return (n,) the rows for which an engine's answers are not the model's: at x, and without about half the groups.
+
+    ready: the rows with the engine's answers; rows: with the model's own; known: (n,) rows in doubt anyway.
+    """
+    wrong = np.zeros(len(rows), dtype=bool)
+    places = np.flatnonzero(~known)
+    step = rows_within(DEFAULT_BYTE_BUDGET, rows.width, copies=COPIES, most=BATCH_ROWS)
+    for start in range(0, len(places), step):
+        some = places[start : start + step]
+        part = rows.take(some.tolist()) if len(places) < len(rows) else rows.between(start, start + step)
+        x = part.dense()
+        wrong[some] = compare_answers(ready, rows, x, part.ids, part.own_probabilities(0, x), tolerance)
+    return wrong
+
+
+def compare_answers(
+    ready: EvidenceRows, rows: EvidenceRows, x: Floats, ids: Sequence[Hashable], p: Floats, tolerance: float
+) -> Booleans:
+    """Return the same for some rows x (m, d), whose probabilities by the model itself are p (m, C)."""
+    bits = np.unpackbits(np.frombuffer(id_keys(ids).tobytes(), dtype=np.uint8).reshape(len(ids), -1), axis=1)
+    halves = np.tile(bits, -(-rows.n_groups // bits.shape[1]))[:, : rows.n_groups].astype(bool)
+    states = RowStates.removals(np.stack([np.zeros_like(halves), halves], axis=1))
+    without = RowStates(np.arange(len(x)), halves)
+    own = np.stack([p, rows.predict(rows.stressed(x, without))], axis=1)
+    told = ready.answers(x, states).reshape(own.shape)
+    return np.asarray(~(np.abs(pseudo_logits(own) - pseudo_logits(told)) <= tolerance).all(axis=(1, 2)))
+
+
+def mix_own_answers(
+    ready: EvidenceRows, rows: EvidenceRows, doubted: Booleans, doubts: Callable[[Floats], Booleans]
+) -> EvidenceRows:
+    """Return rows with an engine's answers, and the model's own for rows in doubt (n,) and for cells that it doubts."""
+    keys = np.unique(_content_keys(rows.take(np.flatnonzero(doubted).tolist()).dense()))
+
+    def in_doubt(x: Floats) -> Booleans:
+        return np.isin(_content_keys(x), keys) if len(keys) else np.zeros(len(x), dtype=bool)
+
+    def predict(matrix: Floats) -> Floats:
+        own = in_doubt(matrix) | doubts(matrix)
+        if not own.any():
+            return ready.predict_matrix(matrix)
+        p = np.empty((len(matrix), rows.n_classes))
+        p[own] = rows.predict(matrix[own])
+        if not own.all():
+            p[~own] = ready.predict_matrix(matrix[~own])
+        return p
+
+    def answer(x: Floats, states: RowStates) -> Floats | None:
+        assert ready.answer_states is not None
+        own = in_doubt(x)[states.owner]
+        if not own.any():
+            return ready.answer_states(x, states)
+        p = np.empty((len(states), rows.n_classes))
+        p[own] = rows.answers(x, states.some(own))
+        if not own.all():
+            p[~own] = ready.answers(x, states.some(~own))
+        return p
+
+    changed = ready.predict_matrix is not rows.predict_matrix
+    return replace(
+        ready,
+        predict_matrix=predict if changed else rows.predict_matrix,
+        answer_states=None if ready.answer_states is None else answer,
+        asked_itself=OwnRows(in_doubt, rows.predict_matrix),
+    )
+
+
+def _content_keys(x: Floats) -> npt.NDArray[np.uint64]:
+    """Return a number per row of cells, equal for equal rows; another row that has it is asked about as well."""
+    bits = np.ascontiguousarray(x, dtype=np.float64).view(np.uint64)
+    return np.asarray(bits @ multipliers(x.shape[1]))
