@@ -28,7 +28,7 @@ from fragility.engines.trace import Progress, StatesAsked, Trace
 from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.libraries import family_of
-from fragility.models.links import PREDICT_PROBA
+from fragility.models import links
 from fragility.protocol import Protocol
 from fragility.scores import sigmoid_probabilities, softmax_probabilities
 
@@ -50,7 +50,7 @@ MOST_ROUNDING = 1e-9  # of a margin
 def link_for(rows: EvidenceRows) -> Link | None:
     """Return the link of a known linear model, None for any other; with two classes it is the logistic one."""
     head, family = rows.model.head, family_of(rows.model.head)
-    linked = rows.model.link != PREDICT_PROBA.name
+    linked = rows.model.head_link is not links.Link.PREDICT_PROBA
     if family in LOGISTIC or family == DISCRIMINANT:
         if linked:
             return softmax_probabilities
