@@ -28,6 +28,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module named here stands apart fro
     {"engines"},
     {"search", "stress"},
     {"reliability"},
+    {"formats"},
     {"tables"},
     {"auditing"},
     {"verification"},

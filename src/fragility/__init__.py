@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         ProtocolError,
         VerificationError,
     )
+    from fragility.formats import CsvFormat
     from fragility.hardening.choice import RateChoice, choose_rate
     from fragility.hardening.classifier import HardenedClassifier
     from fragility.hardening.training import harden
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from fragility.stress.declaration import Stress
     from fragility.stress.labels import label_brittle
     from fragility.stress.stressors import Donor, Dropout, Mask, Noise, Outages
-    from fragility.tables import CsvFormat
     from fragility.trust import Outcome, check_proof, generate_key, prove, sign, verify_signature
     from fragility.verification.verifying import Verification, verify
 
@@ -67,7 +67,7 @@ _HOME = {
     "ClusterError": "errors",
     "Certificates": "certificates",
     "CollapseDisplay": "drawing.displays",
-    "CsvFormat": "tables",
+    "CsvFormat": "formats",
     "DataError": "errors",
     "Donor": "stress.stressors",
     "Dropout": "stress.stressors",

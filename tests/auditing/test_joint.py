@@ -20,7 +20,7 @@ from fragility.certificates.comparison import compare_audits
 from fragility.certificates.folder import write_folder
 from fragility.certificates.parts import cut
 from fragility.cli import tables
-from fragility.cli.tables import PLAIN, Columns, labels_of, many_rows
+from fragility.cli.tables import labels_of, open_data
 from fragility.errors import CertificateError, DataError
 from fragility.report import verify_command
 
@@ -209,7 +209,7 @@ def test_labels_that_would_take_long_to_read_are_left_out_of_the_report(trees, t
     source = tmp_path / "rows.parquet"
     rows = trees.X_test.reset_index(drop=True)[:ROWS].assign(truth=trees.model.predict(trees.X_test[:ROWS]))
     rows.to_parquet(source)
-    found = many_rows(str(source), None, Columns(target="truth"), rows="10:30", form=PLAIN)
+    found = open_data(source, None, target="truth", rows="10:30")
     assert labels_of(found, 20, trees.model.classes_) == dict(enumerate(rows["truth"][10:30], start=10))
     assert labels_of(found, 20, ["something", "else"]) is None
     monkeypatch.setattr(tables, "MOST_LABELLED", 19)

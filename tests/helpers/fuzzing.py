@@ -280,12 +280,12 @@ def read_outages(sound: Path, place: Path, chance: random.Random) -> None:
     if chance.random() < 0.3:
         path = place / "markers.json"
         path.write_bytes(either((sound / "markers.json").read_bytes(), chance))
-        outage_events(read_table(sound / "rows.csv", "--outages"), markers=parse_markers(str(path)))
+        outage_events(read_table(sound / "rows.csv"), markers=parse_markers(str(path)))
         return
     path = place / "outages.csv"
     source = sound / chance.choice(("long.csv", "wide.csv"))
     path.write_bytes(mutated_bytes(source.read_bytes(), chance))
-    Outages.from_events(outage_events(read_table(path, "--outages"))).rates(10**6)
+    Outages.from_events(outage_events(read_table(path))).rates(10**6)
 
 
 def read_policy(sound: Path, place: Path, chance: random.Random) -> None:
@@ -350,7 +350,7 @@ def read_csv(sound: Path, place: Path, chance: random.Random) -> None:
     else:
         path = place / "rows.csv"
         path.write_bytes(mutated_bytes(data, chance))
-    read_rows(path, "DATA", Columns(target="class"), rows="1:")
+    read_rows(path, Columns(target="class"), rows="1:")
 
 
 MODELS = ("model.txt", "model.json", "model.ubj", "model.cbm", "model.safetensors")

@@ -69,12 +69,13 @@ from fragility.certificates.parts import read_columns
 from fragility.engines.trace import HandedOver, Progress
 from fragility.errors import Advice, CertificateError, DataError, FragilityError
 from fragility.files import AUDIT_FILE, force_to_disk, parse_json, sweep_parts, write_bytes
+from fragility.formats import CsvFormat
 from fragility.ids import KEY_BYTES, SeenIds
 from fragility.libraries import library_versions
 from fragility.merkle import DIGEST_BYTES
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
-from fragility.tables import CsvFormat, RawPart, RowSource, open_source
+from fragility.tables import RawPart, RowSource, open_source
 from fragility.verification.verifying import check_integrity
 
 RUN_FILE = "run.json"
@@ -96,7 +97,7 @@ WORDS = {
 
 def audit_files(
     model: Any,
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | RowSource,
     protocol: Protocol,
     out: str | os.PathLike[str],
     *,
@@ -130,7 +131,8 @@ def audit_files(
         The fitted classifier; whatever :meth:`Model.wrap` takes.
     source : path or address
         Parquet, CSV or Arrow: a file, a folder of files, or a pattern such as ``rows/2026-*.parquet``; with ``://`` in
-        it an address that pyarrow knows, such as ``s3://bucket/rows/``.
+        it an address that pyarrow knows, such as ``s3://bucket/rows/``. Rows that were opened before (a ``RowSource``)
+        come with their ids, columns and format.
     protocol : Protocol
         What is removed and degraded, and how the result is read.
     out : path
@@ -213,16 +215,18 @@ def audit_files(
     if any(bound is not None and bound < 0 for bound in (chosen.start, chosen.stop)) or chosen.step not in (None, 1):
         raise DataError(f"rows of files are counted forward, one by one; got {rows}")
     envelope = None if protocol_signature is None else read_protocol_signature(protocol_signature, protocol.digest)
-    found = open_source(
-        source,
-        fields=protocol.fields,
-        id_column=id_column,
-        target=target,
-        rows=chosen,
-        csv=csv,
-        filesystem=filesystem,
-        drop=drop,
-    )
+    found = source
+    if not isinstance(found, RowSource):
+        found = open_source(
+            found,
+            fields=protocol.fields,
+            id_column=id_column,
+            target=target,
+            rows=chosen,
+            csv=csv,
+            filesystem=filesystem,
+            drop=drop,
+        )
     first = found.head(FIRST_ROWS)
     with name_rows_in_errors(found, first, protocol):
         auditor = Auditor.prepare(
@@ -281,7 +285,7 @@ def _list_tasks(
 
 def _run_key(auditor: Auditor, source: RowSource, part_rows: int) -> dict[str, Any]:
     """Return what must be the same in a run that continues the parts of this one."""
-    csv = source.csv
+    csv = source.tables.csv
     return {
         "model": auditor.model.fingerprint,
         "protocol": auditor.protocol.digest,

@@ -35,6 +35,7 @@ from fragility.cli import (
     report,
     review,
     trust,
+    verify,
 )
 from fragility.cli.group import Commands
 from fragility.cli.outputs import describe_interruption, forget_outputs
@@ -56,7 +57,7 @@ DECLARE = "Declare, audit, verify"
 # By panel of `fragility --help`.
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Start here": {"demo": demo.demo},
-    DECLARE: {"audit": audit.audit, "verify": audit.verify},
+    DECLARE: {"audit": audit.audit, "verify": verify.verify},
     "Read certificates": {
         "show": reading.show, "top": reading.top, "compare": reading.compare, "report": report.report,
         "review": review.review, "review export": review.export,

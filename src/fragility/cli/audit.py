@@ -1,4 +1,4 @@
-"""`fragility audit` and `fragility verify`: make certificates, and check them."""
+"""`fragility audit`: make certificates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from fragility.cli.options import (
     DataArgument,
     Decimal,
     Depth,
-    DirArgument,
     Drop,
     Encoding,
     Engine,
@@ -38,7 +37,6 @@ from fragility.cli.options import (
     Target,
     Threshold,
     Trust,
-    is_given,
     load_protocol,
     parse_classes,
     parse_decision,
@@ -51,24 +49,23 @@ from fragility.cli.reliability import find_log, read_rates
 from fragility.cli.report import save_after_audit
 from fragility.cli.tables import (
     Columns,
-    CsvFormat,
-    check_many,
     csv_format,
     field_names,
     labels_of,
-    many_rows,
     must_be_read_whole,
+    note_unlabelled,
+    open_data,
     read_training,
-    row_range,
 )
-from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
-from fragility.errors import ClusterError, DataError, FragilityError, ProtocolError, VerificationError
+from fragility.cli.terminal import note, out
+from fragility.errors import ClusterError, DataError, ProtocolError
 from fragility.wording import describe_artificial, join_names
 
 if TYPE_CHECKING:
     from fragility import fitting, scores
     from fragility.auditing.parts import Workers
     from fragility.certificates import AuditSummary, Extent
+    from fragility.formats import CsvFormat
     from fragility.report import GivenRows
     from fragility.tables import RowSource
 
@@ -105,33 +102,12 @@ PartRows = Annotated[
         "--part-rows", metavar="N", min=1, help="Rows held at a time and written to one file. (default 50000)"
     ),
 ]
-CheckedModel = Annotated[
-    str | None, typer.Option("--model", metavar="MODEL", help="The model that was audited, to recompute its claims.")
-]
-CheckedData = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        metavar="DATA",
-        help="The rows that were audited, to recompute their claims: a file, a folder of files, a pattern or address.",
-    ),
-]
-PublicKey = Annotated[
-    Path | None,
-    typer.Option("--public-key", metavar="PUB", help="Check that whoever has this key signed the audit and protocol."),
-]
-ProtocolKey = Annotated[
-    Path | None, typer.Option("--protocol-key", metavar="PUB", help="The key of the protocol's signer, if another's.")
-]
 On = Annotated[
     str | None,
     typer.Option("--on", metavar="NAME", help="Let the workers of a cluster, ray or spark, make the parts."),
 ]
 WorkerCount = Annotated[
     int | None, typer.Option("--workers", metavar="N", min=1, help="How many workers of --on; one a core if absent.")
-]
-Sample = Annotated[
-    int | None, typer.Option("--sample", metavar="N", min=1, help="Recompute only N rows, chosen at random.")
 ]
 Lattice = Annotated[
     bool | None,
@@ -245,7 +221,7 @@ def audit(
     failing = None if rates is None else read_rates(rates, log, None, None, form)
     started = time.perf_counter()
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-    check_many(data, form, id_column=id_column, rows=rows)
+    source = open_data(data, form, target=target, id_column=id_column, rows=rows)
     finished = None if protocol is None else load_protocol(protocol)
     columns = Columns.declare(field_names(loaded, finished), target, id_column, drop, ignore_extra)
     if finished is not None:
@@ -255,22 +231,18 @@ def audit(
         declared = _fit_protocol(
             loaded, train, columns, form, groups, baseline, baseline_units, depth, reading, smoothing, space, decision
         )
-    source = many_rows(data, declared, columns, rows=rows, form=form)
     left_out = columns.to_leave_out(source.column_names, data)
     columns.check_dropped()
-    _note_unlabelled(source, data)
+    note_unlabelled(target in source.column_names, target, data)
     read_by(by or (), source.column_names)
+    source = replace(source, fields=declared.fields, drop=tuple(left_out))
     if other_baselines == "all":
-        _announce_other_baselines(loaded, replace(source, drop=tuple(left_out)), declared, engine)
+        _announce_other_baselines(loaded, source, declared, engine)
     certs = fg.audit_files(
         loaded,
-        data,
+        source,
         declared,
         out_dir,
-        id_column=id_column,
-        target=target,
-        drop=left_out,
-        rows=None if rows is None else row_range(rows),
         resume=resume,
         claims=cast("Extent", claims),  # the library checks the word and names the choices
         engine=engine,
@@ -279,7 +251,6 @@ def audit(
         rates=failing,
         other_baselines=other_baselines == "all",
         protocol_signature=signature,
-        csv=fg.CsvFormat(form.separator, form.encoding, form.decimal),
         workers=cluster,
     )
     words = _verify_words(model, data, target, id_column, rows, separator, encoding, decimal, classes, trust)
@@ -330,12 +301,6 @@ def _workers(on: str | None, count: int | None) -> Workers | None:
         check_ready()
         return SparkWorkers(count)
     raise ClusterError(f"--on must be ray or spark, got {on!r}")
-
-
-def _note_unlabelled(source: RowSource, data: str) -> None:
-    """Rows need no labels, but whoever mistyped --target should see that it had no effect."""
-    if source.target is not None and source.target not in source.column_names:
-        note(f"{data} has no column {source.target!r}, so --target has no effect on it")
 
 
 def _verify_words(
@@ -448,96 +413,3 @@ def lattice_lines(certs: fg.Certificates | fg.StoredAudit, summary: AuditSummary
         condition = declared.condition(certs.protocol)
         lines.append(f"{summary.decisions_lost:.1f} decisions ({share:.1%}) are expected to be lost {condition}")
     return lines
-
-
-def verify(
-    context: typer.Context,
-    directory: DirArgument,
-    model: CheckedModel = None,
-    data: CheckedData = None,
-    public_key: PublicKey = None,
-    protocol_key: ProtocolKey = None,
-    target: Target = None,
-    id_column: Id = None,
-    rows: RowRange = None,
-    sample: Sample = None,
-    separator: Separator = None,
-    encoding: Encoding = None,
-    decimal: Decimal = None,
-    classes: Classes = None,
-    trust: Trust = False,
-) -> None:
-    """Check certificates against the model and the rows they speak of, and who signed them.
-
-    The checks, in this order: format, digests, protocol and model fingerprint, input digest, recomputation, lattice;
-    with --public-key also the signature. Without --model and --data nothing is recomputed, and the last line says so.
-    Exit code 0: every claim checked holds. 1: a claim does not hold, and which. 2: it could not be checked.
-
-    [bold]Examples[/bold]
-
-      fragility verify audit/ --model model.skops --data test.parquet --target class
-
-      fragility verify audit/ --model model.skops --data test.parquet --target class --sample 100
-
-      fragility verify audit/ --public-key audit-key.pub
-    """
-    if model is None or data is None:
-        _refuse_without_model(context, model, data, public_key)
-    from fragility.certificates import check_is_audit
-
-    check_is_audit(directory)  # a folder that is no audit cannot be checked, which is not the same as a false claim
-    if model is None or data is None:
-        assert public_key is not None
-        outcome: Any = fg.verify_signature(directory, public_key, protocol_key=protocol_key)
-    else:
-        form = csv_format(separator, encoding, decimal, data)
-        loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-        check_many(data, form, id_column=id_column, rows=rows)
-        protocol = _protocol_of(directory)
-        columns = Columns.declare(field_names(loaded, protocol), target, id_column)
-        source = many_rows(data, protocol, columns, rows=rows, form=form)
-        _note_unlabelled(source, data)
-        outcome = fg.verify(directory, loaded, source, sample=sample)
-        outcome = _with_signature(outcome, directory, public_key, protocol_key)
-    out().print(escape(str(outcome)))
-    if not outcome:
-        raise typer.Exit(EXIT_CLAIM_FAILED)
-
-
-def _protocol_of(directory: Path) -> fg.Protocol | None:
-    """Return the protocol of an audit; None where it cannot be read, for verify to say so."""
-    from fragility.certificates import read_protocol
-
-    try:
-        return read_protocol(directory)
-    except FragilityError:
-        return None
-
-
-NEEDS_MODEL = ("target", "id_column", "rows", "sample", "separator", "encoding", "decimal", "classes", "trust")
-
-
-def _refuse_without_model(context: typer.Context, model: str | None, data: str | None, public_key: Path | None) -> None:
-    """Refuse what recomputing needs where nothing is recomputed, and to check nothing at all."""
-    lacking = "--model MODEL" if model is None else "--data DATA"
-    if model is not None or data is not None or public_key is None:
-        raise VerificationError(
-            f"{lacking} is missing: claims are recomputed with --model and --data; --public-key alone says who signed"
-        )
-    for name in NEEDS_MODEL:
-        if is_given(context, name):
-            option = {"id_column": "--id"}.get(name, f"--{name}")
-            raise VerificationError(f"{option} has no effect without --model and --data; leave it out or give both")
-
-
-def _with_signature(
-    verification: fg.Verification, directory: Path, public_key: Path | None, protocol_key: Path | None
-) -> fg.Verification:
-    if public_key is None:
-        if protocol_key is not None:
-            raise VerificationError("--protocol-key goes with --public-key; give both, or neither")
-        return verification
-    from fragility.trust.signing import SIGNATURE_FILE, signature_checks
-
-    found = signature_checks(directory, public_key, directory / SIGNATURE_FILE, protocol_key)
-    return replace(verification, checks=(*verification.checks, *found))

@@ -11,7 +11,7 @@ import fragility as fg
 import fragility.cli.options as opt
 from fragility.cli.options import load_model, load_protocol
 from fragility.cli.outputs import draw, plan_files
-from fragility.cli.tables import AuditRows, Columns, CsvFormat, csv_format, field_names, read_rows
+from fragility.cli.tables import AuditRows, Columns, csv_format, field_names, read_rows
 from fragility.cli.terminal import note, say
 from fragility.errors import DataError
 from fragility.files import replacing
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from fragility.arrays import Floats
+    from fragility.formats import CsvFormat
 
 ValidationArgument = Annotated[
     Path,
@@ -93,7 +94,7 @@ def calibrate(
     given, labels = _read_labelled(validation, "VALIDATION", columns, form)
     tested = None if test is None else _read_labelled(test, "--test", columns, form)
     # A label of the rows to correct, if there is one, is set aside.
-    new = None if apply is None else read_rows(apply, "--apply", columns, form=form)
+    new = None if apply is None else read_rows(apply, columns, form=form)
     columns.check_dropped()
 
     def ask(rows: AuditRows) -> tuple[Floats, Floats]:
@@ -128,7 +129,7 @@ def calibrate(
 
 
 def _read_labelled(path: Path, role: str, columns: Columns, form: CsvFormat) -> tuple[AuditRows, pd.Series]:
-    rows = read_rows(path, role, columns, form=form, ids=False)
+    rows = read_rows(path, columns, form=form, ids=False)
     if rows.labels is None:
         raise DataError(
             f"{role} {path} must hold the label column {columns.target!r}; it has {list(rows.X.columns)[:8]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,10 +13,13 @@ import fragility.cli.options as opt
 from fragility.cli.options import is_given, load_inputs, load_model, read_name_or_json
 from fragility.cli.outputs import plan_files, save_result
 from fragility.cli.reading import take_given
-from fragility.cli.tables import Columns, CsvFormat, csv_format, field_names, note_unlabelled, read_rows, read_table
+from fragility.cli.tables import Columns, csv_format, field_names, note_unlabelled, read_rows, read_table
 from fragility.cli.terminal import err, note, say
 from fragility.errors import DataError
 from fragility.saving import TABLE_SUFFIXES, checked_suffix
+
+if TYPE_CHECKING:
+    from fragility.formats import CsvFormat
 
 Severity = Annotated[
     float, typer.Option("--severity", min=0.0, max=1.0, help="Rate of mask and dropout, extent of noise.")
@@ -183,14 +186,14 @@ def evaluate(
     audit = fg.open_audit(directory)
     loaded = load_model(model, classes, trust)
     columns = Columns.declare(field_names(loaded, audit.protocol), target, id_column, drop, ignore_extra)
-    given = read_rows(data, "DATA", columns, form=form)
+    given = read_rows(data, columns, form=form)
     certs = take_given(audit, given.ids)
     held = None
     if validation is not None:
-        found = read_rows(validation, "--validation", columns, form=form, ids=False)
+        found = read_rows(validation, columns, form=form, ids=False)
         held = found.X, found.labels
     columns.check_dropped()
-    note_unlabelled(given, target, data)
+    note_unlabelled(given.labels is not None, target, data)
     with _working("evaluating"):
         judged = fg.evaluate(
             certs,
@@ -231,15 +234,15 @@ def _declare_stress(
     if outages is None:
         stressors: tuple[Any, ...] = (Mask(severity), Dropout(severity), Noise(severity))
     else:
-        stressors = (read_outages(outages, "--outages", markers, form),)
+        stressors = (read_outages(outages, markers, form),)
     return fg.Stress(stressors, draws, rule, tau_confidence, tau_collapse, seed)
 
 
-def read_outages(path: Path, option: str, markers: str | None, form: CsvFormat) -> fg.Outages:
+def read_outages(path: Path, markers: str | None, form: CsvFormat) -> fg.Outages:
     """Read a log of outages."""
     from fragility.stress.declaration import outage_events
 
-    return fg.Outages.from_events(outage_events(read_table(path, option, form), markers=parse_markers(markers)))
+    return fg.Outages.from_events(outage_events(read_table(path, form), markers=parse_markers(markers)))
 
 
 def parse_markers(text: str | None) -> Any:

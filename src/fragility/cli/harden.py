@@ -127,14 +127,14 @@ def harden(
     check_storable(check_hardenable(loaded), out_file)
     finished = None if protocol is None else load_protocol(protocol)
     columns = Columns.declare(field_names(loaded, finished), target, id_column, drop, ignore_extra)
-    rows = read_rows(train, "--train", columns, form=form, ids=False)
+    rows = read_rows(train, columns, form=form, ids=False)
     if rows.labels is None:
         names = ", ".join(map(str, rows.X.columns))
         raise DataError(f"--target names the column {target!r}, but {train} has {names}")
     tested = None
     if test is not None:
-        tested = read_rows(test, "--test", columns, form=form)
-        note_unlabelled(tested, target, test)
+        tested = read_rows(test, columns, form=form)
+        note_unlabelled(tested.labels is not None, target, test)
     columns.check_dropped()
     declared = finished or fg.Protocol.fit(
         loaded,
@@ -144,7 +144,7 @@ def harden(
         baseline_units=cast("Units", baseline_units),
         space=cast("SpaceName | None", space),
     )
-    log = None if outages is None else read_outages(outages, "--outages", markers, form)
+    log = None if outages is None else read_outages(outages, markers, form)
     how: dict[str, Any] = {"copies": copies, "kind": kind if log is None else "outages", "outages": log, "seed": seed}
     if tolerance is not None:
         rate = _choose_rate(loaded, rows, tolerance, metric, protocol=declared, engine=engine, **how)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import fragility as fg
-from fragility.cli.tables import AuditRows, Columns, CsvFormat, field_names, note_unlabelled, read_rows
+from fragility.cli.tables import AuditRows, Columns, field_names, note_unlabelled, read_rows
 from fragility.errors import DataError, ProtocolError
 from fragility.files import read_json
+
+if TYPE_CHECKING:
+    from fragility.formats import CsvFormat
 
 MODEL_HELP = (
     "A model file (.skops, XGBoost .json/.ubj, LightGBM .txt, CatBoost .cbm, .joblib or .pkl with --trust) "
@@ -181,9 +184,9 @@ def load_inputs(
     """Load a model, a protocol and the rows that a command works on."""
     loaded, declared = load_model(model, classes, trust), load_protocol(protocol)
     columns = Columns.declare(field_names(loaded, declared), target, id_column, drop, ignore_extra)
-    given = read_rows(data, "DATA", columns, rows=rows, form=form)
+    given = read_rows(data, columns, rows=rows, form=form)
     columns.check_dropped()
-    note_unlabelled(given, target, data)
+    note_unlabelled(given.labels is not None, target, data)
     return loaded, declared, given
 
 

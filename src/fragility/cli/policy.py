@@ -52,7 +52,7 @@ def policy(
       fragility top audit/ --policy policy.json
     """
     plan_files({"--out": out_file, "--picture": picture}, {"--labels": labels})
-    table = read_stress_labels(labels, "--labels")
+    table = read_stress_labels(labels)
     certs = take_given(fg.open_audit(directory), table.column("id").to_pylist() if "id" in table.column_names else None)
     segments = "predicted" if per_class else None
     found = fg.ReviewPolicy.fit(

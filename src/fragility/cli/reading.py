@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ import fragility as fg
 import fragility.cli.options as opt
 from fragility.cli.options import is_given, refuse_declared
 from fragility.cli.outputs import plan_files
-from fragility.cli.tables import Columns, CsvFormat, csv_format, field_names, many_rows, read_rows
+from fragility.cli.tables import Columns, csv_format, field_names, open_data, read_rows
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
 from fragility.files import replacing
@@ -25,6 +26,7 @@ from fragility.text import escape_controls
 if TYPE_CHECKING:
     from fragility.certificates import AuditSummary
     from fragility.certificates.comparison import AuditChanges
+    from fragility.formats import CsvFormat
     from fragility.protocol import Protocol
     from fragility.report.summary import PairedAudits
     from fragility.segments import SegmentShares
@@ -222,7 +224,7 @@ def read_labels(
         return None
     if target is None:
         raise DataError("--labels needs --target, the column with the true class")
-    given = read_rows(path, "--labels", Columns(target, id_column), form=form)
+    given = read_rows(path, Columns(target, id_column), form=form)
     if given.labels is None:
         raise DataError(f"--target names the column {target!r}, but {path} has none of that name")
     assert given.ids is not None
@@ -335,10 +337,8 @@ def open_rows(
         if by:
             raise DataError("--by cuts rows by a column of theirs; name the audited rows with --data")
         return None
-    columns = Columns.declare(field_names(None, protocol), None, id_column)
-    source = many_rows(data, protocol, columns, rows=None, form=form)
-    if id_column is not None:
-        source.check_has(id_column)
+    Columns.declare(field_names(None, protocol), None, id_column)
+    source = replace(open_data(data, form, id_column=id_column), fields=protocol.fields)
     read_by(by or (), source.column_names)
     return source
 

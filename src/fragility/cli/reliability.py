@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,10 +12,13 @@ import fragility.cli.options as opt
 from fragility.cli.evaluate import read_outages
 from fragility.cli.options import is_given, load_inputs, read_name_or_json
 from fragility.cli.outputs import draw, plan_files, save_result
-from fragility.cli.tables import CsvFormat, csv_format
+from fragility.cli.tables import csv_format
 from fragility.cli.terminal import say
 from fragility.errors import DataError
 from fragility.saving import checked_suffix
+
+if TYPE_CHECKING:
+    from fragility.formats import CsvFormat
 
 Rates = Annotated[
     str,
@@ -131,7 +134,7 @@ def read_rates(rates: str, log: Path | None, markers: str | None, observations: 
     """Return what --rates declares, as the library takes it."""
     if log is None:
         return float(rates) if _is_number(rates) else read_name_or_json(rates, "--rates")
-    outages = read_outages(log, "--rates", markers, form)
+    outages = read_outages(log, markers, form)
     return outages if observations is None else outages.rates(observations)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -123,7 +122,7 @@ def report(
     made = Report.of(
         audits,
         labels=truth,
-        brittle=None if stress is None else read_stress_labels(stress, "--stress", form),
+        brittle=None if stress is None else read_stress_labels(stress, form),
         min_confidence=min_confidence,
         risk=risk,
         rows=rows,
@@ -145,8 +144,8 @@ def _read_own_labels(rows: RowSource, target: str | None) -> dict[Any, Any] | No
     if target not in rows.column_names:
         raise DataError(f"--target names the column {target!r}, which the rows of --data do not have")
     found: dict[Any, Any] = {}
-    for ids, values in replace(rows, target=target).labels(PART_ROWS):
-        found.update(zip(ids, values.tolist(), strict=True))
+    for ids, frame in rows.values([target], PART_ROWS):
+        found.update(zip(ids, frame[target].tolist(), strict=True))
     return found
 
 

@@ -107,8 +107,8 @@ def review(
     given = None
     if data is not None:
         columns = Columns.declare(field_names(None, load_protocol(directory)), target, id_column)
-        rows = read_rows(data, "DATA", columns, form=form)
-        note_unlabelled(rows, target, data)
+        rows = read_rows(data, columns, form=form)
+        note_unlabelled(rows.labels is not None, target, data)
         given = Given(rows.X, rows.ids, None if model is None else load_model(model, classes, trust))
     chosen = None if policy is None else fg.ReviewPolicy.load(policy)
     codes = DEFAULT_REASONS if reasons is None else read_reasons(reasons)
