@@ -64,6 +64,14 @@ def test_every_page_is_in_the_table_of_contents(folder):
     assert pages == set(re.findall(r"^([\w-]+)$", contents, re.MULTILINE))
 
 
+def test_decisions_are_numbered_without_gaps_and_listed_by_their_titles():
+    pages = sorted((DOCS / "decisions").glob("0*.md"))
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    titles = [page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") for page in pages]
+    listed = re.findall(r"^- \[(.*)\]\((.*)\)$", (DOCS / "decisions" / "index.md").read_text(encoding="utf-8"), re.M)
+    assert listed == [(title, page.name) for title, page in zip(titles, pages, strict=True)]
+
+
 def test_the_start_page_runs():
     (code,) = re.findall(r"^```python\n(.*?)^```", (DOCS / "index.md").read_text(encoding="utf-8"), re.M | re.S)
     exec(code, {})
