@@ -22,8 +22,7 @@ import numpy as np
 import fragility as fg
 from fragility.auditing.auditor import Auditor, claims_from
 from fragility.certificates import Claims
-from fragility.certificates.digests import row_digests
-from fragility.certificates.table import table_of
+from fragility.certificates.claims import row_digests, table_of
 from fragility.scores import common_loss, exposure, independent_loss, support_margin
 from fragility_paper.bench import MODELS, Bench
 from fragility_paper.bench.costs import measure

@@ -20,7 +20,7 @@ import numpy as np
 from fragility.auditing.auditor import claims_from
 from fragility.certificates import Claims
 from fragility.engines.blackbox import trace_blackbox
-from fragility.verification.verifying import EXACT
+from fragility.verification.recomputing import EXACT
 from fragility_paper.bench import MODELS, Bench
 from fragility_paper.data import DATA_VARIABLE, DATASETS, load
 

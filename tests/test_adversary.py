@@ -23,7 +23,9 @@ from fragility.canonical import combine_digests, digest_bytes
 from fragility.certificates import MEASURED, Certificates, context_digest, derived_claims, manifest_text, row_digests
 from fragility.errors import ProtocolError
 from fragility.protocol import Protocol, bind
-from fragility.verification.verifying import Verification, check_integrity, verify
+from fragility.verification.integrity import check_integrity
+from fragility.verification.outcome import Verification
+from fragility.verification.verifying import verify
 
 N = 100
 

@@ -25,7 +25,8 @@ from fragility.certificates import Certificates, Claims
 from fragility.errors import EngineError
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
-from fragility.verification.verifying import EXACT, verify
+from fragility.verification.recomputing import EXACT
+from fragility.verification.verifying import verify
 
 N = 16
 

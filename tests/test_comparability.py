@@ -6,8 +6,12 @@ import pytest
 from small_audits import declared_model, small_audit, whole_numbers
 
 import fragility as fg
-from fragility.certificates.comparison import compare_audits
-from fragility.comparability import differences_between, differences_in_stress, list_differences
+from fragility.certificates.comparison import (
+    compare_audits,
+    differences_between,
+    differences_in_stress,
+    list_differences,
+)
 from fragility.models.decision import Decision
 from fragility.protocol import Group
 

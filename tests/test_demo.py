@@ -12,7 +12,7 @@ from fragility.canonical import digest_bytes
 from fragility.certificates import Certificates
 from fragility.cli import main
 from fragility.errors import CertificateError
-from fragility.verification.verifying import check_integrity
+from fragility.verification.integrity import check_integrity
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from fragility.canonical import digest_bytes
 from fragility.certificates import BaselineComparison, dependence, manifest_text
 from fragility.certificates.parts import beside_name, encoded_part
 from fragility.errors import CertificateError, DataError, ModelError, ProtocolError
-from fragility.verification.verifying import check_integrity
+from fragility.verification.integrity import check_integrity
 
 FAMILIES = ("lightgbm", "logistic", "mlp")
 

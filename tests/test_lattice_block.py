@@ -24,7 +24,9 @@ from fragility.certificates import Certificates, LatticeClaims, Manifest
 from fragility.errors import CertificateError, DataError
 from fragility.protocol import bind
 from fragility.search import find_failing_sets
-from fragility.verification.verifying import Verification, check_integrity, verify
+from fragility.verification.integrity import check_integrity
+from fragility.verification.outcome import Verification
+from fragility.verification.verifying import verify
 from fragility.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND
 
 pytest.importorskip("numba")

@@ -23,17 +23,17 @@ LAYERS: list[set[str]] = [  # lowest first; a module named here stands apart fro
     {"models"},
     {"evidence"},
     {"protocol"},
-    {"comparability"},
     {"certificates"},
     {"engines"},
     {"search", "stress"},
     {"reliability"},
     {"formats"},
     {"tables"},
+    {"auditing.lattice"},
+    {"verification.outcome"},
+    {"verification.integrity"},  # a folder to resume is checked first
     {"auditing"},
     {"verification"},
-    {"auditing.files"},  # a folder to resume is checked first
-    {"auditing.ray", "auditing.spark"},
     {"ranking"},
     {"calibration", "resmlp"},
     {"models.loading"},  # reads every kind of model file, ours included

@@ -54,8 +54,9 @@ if TYPE_CHECKING:
     from fragility.stress.declaration import Stress
     from fragility.stress.labels import label_brittle
     from fragility.stress.stressors import Donor, Dropout, Mask, Noise, Outages
-    from fragility.trust import Outcome, check_proof, generate_key, prove, sign, verify_signature
-    from fragility.verification.verifying import Verification, verify
+    from fragility.trust import check_proof, generate_key, prove, sign, verify_signature
+    from fragility.verification.outcome import Outcome, Verification
+    from fragility.verification.verifying import verify
 
 # Public name -> its module, which is imported when the name is first used: pandas, scikit-learn and the rest take over
 # a second, and whoever asks for the version or mistypes an option should not wait for them.
@@ -86,7 +87,7 @@ _HOME = {
     "ModelError": "errors",
     "Noise": "stress.stressors",
     "Outages": "stress.stressors",
-    "Outcome": "trust",
+    "Outcome": "verification.outcome",
     "Protocol": "protocol",
     "ProtocolError": "errors",
     "RateChoice": "hardening.choice",
@@ -98,7 +99,7 @@ _HOME = {
     "SegmentShares": "segments",
     "StoredAudit": "certificates",
     "Stress": "stress.declaration",
-    "Verification": "verification.verifying",
+    "Verification": "verification.outcome",
     "VerificationError": "errors",
     "audit": "auditing.pipeline",
     "audit_files": "auditing.files",

@@ -1,8 +1,8 @@
 """Signed statements as data: a DSSE envelope around an in-toto Statement v1, read and written; no keys are needed here.
 
 An envelope is read strictly, because it comes from anyone: exactly the fields of DSSE v1 (``keyid`` may be absent, as
-other tools leave it out), base64 that decodes in one way only, and a layout that a JSON writer gives, so that no byte
-of the file can change without notice. Whether a signature is valid is asked in ``fragility.trust``.
+other tools leave it out), each once, and base64 that decodes in one way only. White space between the fields means
+nothing. Whether a signature is valid is asked in ``fragility.trust``.
 """
 
 from __future__ import annotations
@@ -57,18 +57,10 @@ def read_envelope(data: bytes, name: object) -> Envelope:
     document = _parsed(data, f"the envelope {name}")
     if not isinstance(document, dict) or set(document) != {"payload", "payloadType", "signatures"}:
         raise CertificateError(f"{name} is no DSSE envelope: it must have payload, payloadType and signatures alone")
-    if data.decode() not in _layouts(document):
-        raise CertificateError(f"{name} was changed after it was written: no JSON writer lays it out like this")
     if not isinstance(document["payloadType"], str) or not isinstance(document["signatures"], list):
         raise CertificateError(f"{name} is no DSSE envelope: payloadType must be text and signatures a list")
     signatures = tuple(_signature(entry, name) for entry in document["signatures"])
     return Envelope(_decoded(document["payload"], name), document["payloadType"], signatures)
-
-
-def _layouts(document: Any) -> list[str]:
-    compact = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
-    spaced, indented = json.dumps(document, ensure_ascii=False), json.dumps(document, indent=2, ensure_ascii=False)
-    return [text + end for text in (indented, compact, spaced) for end in ("\n", "")]
 
 
 def _signature(entry: Any, name: object) -> Signature:
@@ -131,22 +123,20 @@ def read_statement(envelope: Envelope, name: object) -> Statement:
 
 
 def _subjects(entries: Any, name: object) -> dict[str, dict[str, str]]:
-    if not isinstance(entries, list) or not all(map(_is_subject, entries)):
-        raise CertificateError(f"{name} holds a statement whose subjects are not names with digests")
-    subjects = {entry["name"]: dict(entry["digest"]) for entry in entries}
-    if len(subjects) != len(entries):
-        raise CertificateError(f"{name} holds a statement that names a subject twice")
-    return subjects
-
-
-def _is_subject(entry: Any) -> bool:
-    return (
+    well_formed = isinstance(entries, list) and all(
         isinstance(entry, dict)
         and set(entry) == {"name", "digest"}
         and isinstance(entry["name"], str)
         and isinstance(entry["digest"], dict)
         and all(isinstance(digest, str) for digest in entry["digest"].values())
+        for entry in entries
     )
+    if not well_formed:
+        raise CertificateError(f"{name} holds a statement whose subjects are not names with digests")
+    subjects = {entry["name"]: dict(entry["digest"]) for entry in entries}
+    if len(subjects) != len(entries):
+        raise CertificateError(f"{name} holds a statement that names a subject twice")
+    return subjects
 
 
 def _parsed(data: bytes, what: str) -> Any:

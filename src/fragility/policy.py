@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.certificates import Certificates
-from fragility.comparability import differences_in_stress, list_differences
+from fragility.certificates.comparison import differences_in_stress, list_differences
 from fragility.errors import Advice, DataError, ProtocolError
 from fragility.files import parse_json, read_json, write_text
 from fragility.ids import IdSpan, check_same_rows, places_by_id, say_unlabelled

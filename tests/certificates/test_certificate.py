@@ -267,7 +267,7 @@ def test_rows_are_hashed_as_the_format_says(certs: Certificates, ids: str, monke
         data += (np.rint(claims.one_step_drop[i] / units) + 0.0).astype("<f8").tobytes()
         data += (np.rint(claims.one_step_confidence_drop[i] * 2**20) + 0.0).astype("<f8").tobytes()
         assert digests[i] == hashlib.sha256(context + data).digest()
-    monkeypatch.setattr("fragility.certificates.digests.BLOCK_BYTES", 1500)
+    monkeypatch.setattr("fragility.certificates.claims.BLOCK_BYTES", 1500)
     assert row_digests(claims, context, units) == digests
 
 

@@ -27,7 +27,7 @@ from fragility.cli import main
 from fragility.errors import CertificateError
 from fragility.files import open_regular, parse_json, replacing, write_text
 from fragility.protocol import Protocol
-from fragility.verification.verifying import check_integrity
+from fragility.verification.integrity import check_integrity
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="kills processes")
 LEFTOVER = ".fragility-0123456789abcdef.part"

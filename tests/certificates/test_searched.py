@@ -21,10 +21,10 @@ from pipelines import fitted
 import fragility as fg
 from fragility.auditing import lattice as _lattice
 from fragility.canonical import digest_bytes
-from fragility.certificates import lattice, manifest_text, searched
+from fragility.certificates import lattice, manifest_text
 from fragility.certificates.parts import beside_name, encoded_part
 from fragility.errors import CertificateError, EngineError
-from fragility.verification.verifying import check_integrity
+from fragility.verification.integrity import check_integrity
 from fragility.wording import NOT_SEARCHED, ONE_WAY
 
 audit_files = partial(fg.audit_files, other_baselines=False)  # their tests are in test_dependence
@@ -94,10 +94,10 @@ def test_the_choice_equals_its_slow_twin(data):
     )
     count = data.draw(st.integers(1, 12))
     expected = naive_lattice.most_exposed(table.to_pylist(), count)
-    found = table.take(pa.array(searched.most_exposed(table, count)))
+    found = table.take(pa.array(lattice.most_exposed(table, count)))
     assert found.column("id").to_pylist() == expected
     turned = table.take(pa.array(data.draw(st.permutations(range(n)))))
-    assert turned.take(pa.array(searched.most_exposed(turned, count))).column("id").to_pylist() == expected
+    assert turned.take(pa.array(lattice.most_exposed(turned, count))).column("id").to_pylist() == expected
 
 
 def test_black_boxes_are_searched_only_on_request(case, protocol, rows):
@@ -280,7 +280,7 @@ def test_another_choice_of_rows_is_found_without_the_model(saved, change, told):
 
 def test_a_false_claim_is_found(saved, case, rows, protocol):
     from fragility.certificates import lattice_claims_of, lattice_context, lattice_digests
-    from fragility.certificates.digests import digest_text
+    from fragility.certificates.claims import digest_text
 
     stored = fg.open_audit(saved)
     declared = stored.lattice_declaration

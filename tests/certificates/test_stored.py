@@ -10,8 +10,8 @@ from pipelines import fitted
 import fragility as fg
 from fragility.certificates import Certificates, StoredAudit
 from fragility.certificates.folder import write_folder
+from fragility.certificates.lattice import split_block
 from fragility.certificates.parts import cut
-from fragility.certificates.searched import split_block
 from fragility.errors import CertificateError
 
 

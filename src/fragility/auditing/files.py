@@ -76,7 +76,7 @@ from fragility.merkle import DIGEST_BYTES
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
 from fragility.tables import RawPart, RowSource, open_source
-from fragility.verification.verifying import check_integrity
+from fragility.verification.integrity import check_integrity
 
 RUN_FILE = "run.json"
 RESUME = Advice("resume=True", "--resume")

@@ -2,7 +2,23 @@
 
 from fragility.certificates.audit import RANKED_BY, Audit
 from fragility.certificates.certificate import Certificate
-from fragility.certificates.claims import EXTENTS, MEASURED, PER_STEP, Claims, Extent, contradictions, derived_claims
+from fragility.certificates.claims import (
+    EXTENTS,
+    FORMAT,
+    MEASURED,
+    PER_STEP,
+    Claims,
+    Extent,
+    claims_of,
+    context_digest,
+    contradictions,
+    derived_claims,
+    digest_from_text,
+    digest_text,
+    row_digests,
+    schema_of,
+    table_of,
+)
 from fragility.certificates.dependence import (
     COMPARED_CLAIMS,
     COMPARED_ROWS,
@@ -11,7 +27,6 @@ from fragility.certificates.dependence import (
     comparison_table,
     rows_to_compare,
 )
-from fragility.certificates.digests import FORMAT, context_digest, digest_from_text, digest_text, row_digests
 from fragility.certificates.folder import (
     MANIFEST_FILE,
     WORK_FOLDER,
@@ -31,15 +46,18 @@ from fragility.certificates.lattice import (
     BEAM_WIDTH,
     LEAST_DRAWS,
     MOST_EXPOSED,
+    RANKED,
     SEARCH_STATES,
     LatticeClaims,
     LatticeDeclaration,
     check_declaration,
+    join_block,
     lattice_claims_of,
     lattice_columns,
     lattice_context,
     lattice_contradictions,
     lattice_digests,
+    most_exposed,
     seed_of,
     with_block,
 )
@@ -59,9 +77,7 @@ from fragility.certificates.manifest import (
 )
 from fragility.certificates.memory import Certificates
 from fragility.certificates.parts import PART_ROWS, encoded_part, part_name
-from fragility.certificates.searched import RANKED, join_block, most_exposed
 from fragility.certificates.stored import StoredAudit, open_audit
-from fragility.certificates.table import claims_of, schema_of, table_of
 from fragility.certificates.tally import AuditSummary, Tally
 
 __all__ = [

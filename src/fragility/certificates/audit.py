@@ -17,11 +17,10 @@ import pyarrow.compute as pc
 
 from fragility.arrays import Integers
 from fragility.certificates.certificate import Certificate
-from fragility.certificates.claims import Extent
+from fragility.certificates.claims import Extent, check_schema
 from fragility.certificates.dependence import BaselineComparison
 from fragility.certificates.lattice import LatticeDeclaration, lattice_columns
 from fragility.certificates.manifest import Manifest
-from fragility.certificates.table import check_schema
 from fragility.certificates.tally import AuditSummary, Tally
 from fragility.errors import Advice, CertificateError
 from fragility.models import ClassLabel

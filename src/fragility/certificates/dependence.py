@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import Floats, Integers
-from fragility.certificates.table import ID_TYPES, _floats, _id_array, _whole
+from fragility.certificates.claims import ID_TYPES, _floats, _id_array, _whole
 from fragility.errors import CertificateError
 from fragility.ids import id_keys
 from fragility.protocol import Protocol

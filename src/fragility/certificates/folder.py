@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from fragility.canonical import digest_bytes
 from fragility.certificates.dependence import BaselineComparison, check_comparison_table
-from fragility.certificates.lattice import LatticeDeclaration
+from fragility.certificates.lattice import LatticeDeclaration, check_block_table, join_block
 from fragility.certificates.manifest import Manifest, digest_in_name, named_files, parse_manifest
 from fragility.certificates.parts import (
     beside_name,
@@ -31,7 +31,6 @@ from fragility.certificates.parts import (
     short_digest,
     signature_name,
 )
-from fragility.certificates.searched import check_block_table, join_block
 from fragility.envelopes import signed_protocol
 from fragility.errors import CertificateError
 from fragility.files import (

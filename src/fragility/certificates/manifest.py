@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fragility.canonical import digest_of
-from fragility.certificates.claims import EXTENTS, Extent
-from fragility.certificates.digests import FORMAT
+from fragility.certificates.claims import EXTENTS, FORMAT, Extent
 from fragility.certificates.lattice import DECLARED, LatticeDeclaration
 from fragility.errors import CertificateError
 from fragility.files import parse_json

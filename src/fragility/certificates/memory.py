@@ -22,22 +22,30 @@ from fragility.arrays import Floats
 from fragility.canonical import combine_digests, digest_bytes
 from fragility.certificates.audit import Audit
 from fragility.certificates.certificate import Certificate
-from fragility.certificates.claims import PER_STEP, Claims
+from fragility.certificates.claims import (
+    PER_STEP,
+    Claims,
+    claims_of,
+    context_digest,
+    digest_from_text,
+    row_digests,
+    table_of,
+)
 from fragility.certificates.dependence import COMPARED_CLAIMS, BaselineComparison, check_comparison
-from fragility.certificates.digests import context_digest, digest_from_text, row_digests
 from fragility.certificates.folder import read_folder, read_protocol_signature, write_folder
 from fragility.certificates.lattice import (
     LatticeClaims,
     LatticeDeclaration,
+    join_block,
     lattice_claims_of,
     lattice_columns,
     lattice_context,
+    most_exposed,
+    split_block,
     with_block,
 )
 from fragility.certificates.manifest import ComparedBaselines, Manifest
 from fragility.certificates.parts import PART_ROWS, cut
-from fragility.certificates.searched import join_block, most_exposed, split_block
-from fragility.certificates.table import claims_of, table_of
 from fragility.drawing.curve import draw_curve_svg
 from fragility.drawing.svg import draw_table, escape, put_side_by_side
 from fragility.errors import CertificateError

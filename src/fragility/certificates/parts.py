@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from io import BytesIO
+from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fragility.canonical import digest_bytes
-from fragility.certificates.footer import Declared, footer_bytes, read_footer
 from fragility.certificates.manifest import place_text
 from fragility.errors import CertificateError
+from fragility.files import open_regular
 from fragility.merkle import DIGEST_BYTES
 from fragility.protocol import Protocol
 
@@ -50,32 +53,30 @@ def encoded_part(table: pa.Table) -> bytes:
 
 
 def decoded_part(data: bytes, name: str, protocol: Protocol, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the table of a part, or some of its columns."""
-    try:
-        table = _read_claims(data, protocol, columns)
-    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
-        raise CertificateError(f"cannot read {name}: {told(error)}") from error
-    if columns is None:
-        return table
-    lacking = [column for column in columns if column not in table.column_names]
-    if lacking:
-        raise CertificateError(f"{name} lacks the column {lacking[0]!r}")
-    return table.select(list(columns))
-
-
-def _read_claims(data: bytes, protocol: Protocol, columns: Sequence[str] | None) -> pa.Table:
-    """Return the table of a part; ValueError where it declares more than a file of its size can hold.
+    """Return the table of a part, or some of its columns; refuse one that declares more than a file of its size holds.
 
     Compressed data can stand for any amount of memory. But a row's digest cannot be compressed below its 32 bytes, so
     the size of the file bounds the rows, and the protocol bounds the values of a row.
     """
-    declared = read_footer(data)
-    _check_declared(declared, len(data), protocol)
-    table = read_columns(data, columns)
-    table.validate(full=True)  # also that text is text
-    if table.num_columns and len(table) != declared.rows:
-        raise ValueError(f"it declares {declared.rows} rows and holds {len(table)}")
-    return table
+    most_rows = len(data) // DIGEST_BYTES
+    width = max(protocol.depth + 1, len(protocol.groups), len(protocol.severities))
+    try:
+        rows, chunks = read_footer(data)
+        if rows > most_rows:
+            raise ValueError(f"it declares {rows} rows, and a file of its size holds {most_rows} at most")
+        for values, inflated in chunks:
+            if values > most_rows * width or inflated > len(data) * MOST_INFLATED:
+                raise ValueError(f"a column declares {values} values, {inflated} bytes, which it cannot hold")
+        table = read_columns(data, columns)
+        table.validate(full=True)  # also that text is text
+        if table.num_columns and len(table) != rows:
+            raise ValueError(f"it declares {rows} rows and holds {len(table)}")
+    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
+        raise CertificateError(f"cannot read {name}: {told(error)}") from error
+    lacking = [column for column in columns or () if column not in table.column_names]
+    if lacking:
+        raise CertificateError(f"{name} lacks the column {lacking[0]!r}")
+    return table if columns is None else table.select(list(columns))
 
 
 def read_columns(data: bytes, columns: Sequence[str] | None) -> pa.Table:
@@ -90,20 +91,15 @@ def read_columns(data: bytes, columns: Sequence[str] | None) -> pa.Table:
     return file.read(columns=None if columns is None else list(columns), use_threads=False)
 
 
-def _check_declared(declared: Declared, size: int, protocol: Protocol) -> None:
-    most_rows = size // DIGEST_BYTES
-    width = max(protocol.depth + 1, len(protocol.groups), len(protocol.severities))
-    if declared.rows > most_rows:
-        raise ValueError(f"it declares {declared.rows} rows, and a file of its size holds {most_rows} at most")
-    for column in declared.columns:
-        if column.values > most_rows * width or column.inflated > size * MOST_INFLATED:
-            raise ValueError(f"a column declares {column.values} values, {column.inflated} bytes, which it cannot hold")
-
-
 def rows_of_part(path: str | os.PathLike[str]) -> int:
     """Return how many rows a part declares, from its footer alone. FileNotFoundError where it is gone."""
     try:
-        return read_footer(footer_bytes(path)).rows
+        with open_regular(path) as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(size - 8, 0))
+            footer = int.from_bytes(stream.read(4), "little") + 8
+            stream.seek(max(size - footer, 0))
+            return read_footer(stream.read())[0]
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
@@ -138,3 +134,80 @@ def signature_name(data: bytes) -> str:
 def short_digest(data: bytes) -> str:
     """Return the digits of a content's digest that its name holds."""
     return digest_bytes(data).removeprefix("sha256:")[:16]
+
+
+# --- the footer of a Parquet file -----------------------------------------------------------------------------
+
+MAGIC = b"PAR1"
+NESTING = 20
+# Thrift's types in the compact protocol, and fields of Parquet's FileMetaData, RowGroup, ColumnChunk, ColumnMetaData.
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+NUM_ROWS, ROW_GROUPS, COLUMNS, META_DATA, NUM_VALUES, UNCOMPRESSED = 3, 4, 1, 3, 5, 6
+
+
+def read_footer(data: bytes) -> tuple[int, list[tuple[int, int]]]:
+    """Return how many rows a Parquet file declares, and of each column chunk how many values in how many bytes.
+
+    pyarrow reads the footer too, but ends the process where the description of a column is malformed.
+    """
+    size = int.from_bytes(data[-8:-4], "little")
+    if data[-4:] != MAGIC or not 0 < size <= len(data) - 8:
+        raise ValueError("it is no Parquet file, or cut off")
+    try:
+        footer = Thrift(data[len(data) - 8 - size : -8]).read(STRUCT)
+        columns = [chunk[META_DATA] for group in footer[ROW_GROUPS] for chunk in group[COLUMNS]]
+        rows, chunks = footer[NUM_ROWS], [(column[NUM_VALUES], column[UNCOMPRESSED]) for column in columns]
+    except (IndexError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError("its footer is malformed") from error
+    if any(type(value) is not int or value < 0 for value in (rows, *chain.from_iterable(chunks))):
+        raise ValueError("its footer declares a number of things below 0")
+    return rows, chunks
+
+
+class Thrift:
+    """A reader of Thrift's compact protocol; a structure becomes a dict from field number to value."""
+
+    def __init__(self, data: bytes) -> None:
+        self._stream = BytesIO(data)
+
+    def read(self, kind: int, depth: int = 0) -> Any:
+        """Return the value of this kind that begins here."""
+        if depth > NESTING:
+            raise ValueError("its footer is nested absurdly deep")
+        if kind in (TRUE, FALSE):
+            return kind == TRUE
+        if kind in (BYTE, DOUBLE):
+            return self._take(1 if kind == BYTE else 8)
+        if kind in (I16, I32, I64):
+            value = self._varint()
+            return (value >> 1) ^ -(value & 1)
+        if kind == BINARY:
+            return self._take(self._varint())
+        if kind in (LIST, SET):
+            head = self._take(1)[0]
+            size = self._varint() if head >> 4 == 15 else head >> 4
+            item = BYTE if head & 15 in (TRUE, FALSE) else head & 15
+            return [self.read(item, depth + 1) for _ in range(size)]  # an item takes a byte at least
+        if kind != STRUCT:
+            raise ValueError("its footer holds what no Parquet footer does")  # maps among them
+        fields: dict[int, Any] = {}
+        number = 0
+        while head := self._take(1)[0]:
+            number = number + (head >> 4) if head >> 4 else self.read(I16)
+            fields[number] = self.read(head & 15, depth + 1)
+        return fields
+
+    def _take(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        if len(data) < size:
+            raise ValueError("its footer is cut off")
+        return data
+
+    def _varint(self) -> int:
+        value = 0
+        for shift in range(0, 70, 7):
+            byte = self._take(1)[0]
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+        raise ValueError("its footer holds a number without end")

@@ -16,17 +16,10 @@ import pyarrow as pa
 
 from fragility.certificates.audit import Audit
 from fragility.certificates.dependence import BaselineComparison
-from fragility.certificates.folder import (
-    content_of,
-    manifest_bytes,
-    read_comparison,
-    read_declarations,
-    read_searched,
-)
-from fragility.certificates.lattice import LatticeDeclaration, lattice_columns
+from fragility.certificates.folder import content_of, manifest_bytes, read_comparison, read_declarations, read_searched
+from fragility.certificates.lattice import LatticeDeclaration, join_block, lattice_columns
 from fragility.certificates.memory import Certificates
 from fragility.certificates.parts import decoded_part, rows_of_part
-from fragility.certificates.searched import join_block
 from fragility.errors import CertificateError
 from fragility.scores import CONFIDENT
 

@@ -290,7 +290,7 @@ def _comparison(directories: list[Path], kinds: list[str], summaries: list[Audit
 
 def _print_protocols(first: Path, second: Path, change: AuditChanges) -> None:
     """Say above the table which settings of two protocols differ, and what cannot be compared because of it."""
-    from fragility.comparability import list_differences
+    from fragility.certificates.comparison import list_differences
 
     if not change.differences:
         return

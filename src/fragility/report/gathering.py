@@ -11,9 +11,8 @@ import pandas as pd
 import pyarrow as pa
 
 from fragility.certificates import Audit, BaselineComparison
-from fragility.certificates.comparison import rows_by_id
+from fragility.certificates.comparison import differences_between, rows_by_id
 from fragility.certificates.dependence import STABLE
-from fragility.comparability import differences_between
 from fragility.errors import DataError
 from fragility.evidence.replacements import Replacement, fields_of_groups, find_replacements
 from fragility.intervals import difference_of, paired_difference, share_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from fragility.comparability import list_differences
+from fragility.certificates.comparison import list_differences
 from fragility.report.summary import (
     AuditNumbers,
     Case,

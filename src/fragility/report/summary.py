@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fragility.comparability import SettingDifference
+from fragility.certificates.comparison import SettingDifference
 from fragility.intervals import Difference, Share
 from fragility.saving import without_nan
 from fragility.segments import SegmentShares

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.certificates import Audit, LatticeDeclaration
-from fragility.certificates.table import indices_of
+from fragility.certificates.claims import indices_of
 from fragility.intervals import share_of
 from fragility.protocol import Protocol
 from fragility.report.summary import (

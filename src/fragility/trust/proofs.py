@@ -36,9 +36,8 @@ from fragility.errors import Advice, CertificateError, FragilityError, Verificat
 from fragility.files import JSON_LIMIT, parse_json, read_bounded, write_text
 from fragility.merkle import inclusion_proof, root_from_proof
 from fragility.protocol import Protocol
-from fragility.trust.outcome import Outcome
 from fragility.trust.signing import signed_predicate
-from fragility.verification.verifying import MALFORMED, Check
+from fragility.verification.outcome import MALFORMED, Check, Outcome
 
 FORMAT = "fragility-proof/1"
 FIELDS = (

@@ -22,9 +22,9 @@ from fragility.envelopes import (
 from fragility.errors import CertificateError, FragilityError, VerificationError
 from fragility.files import JSON_LIMIT, read_bounded, write_text
 from fragility.trust.keys import is_signed_by, load_private_key, load_public_key, with_signature
-from fragility.trust.outcome import Outcome
 from fragility.trust.statements import audit_statement, protocol_statement
-from fragility.verification.verifying import Check, check_integrity
+from fragility.verification.integrity import check_integrity
+from fragility.verification.outcome import Check, Outcome
 
 SIGNATURE_FILE = "signature.dsse.json"
 SIGNATURE_SUFFIX = ".dsse.json"

@@ -1,0 +1,173 @@
+"""Outcomes: what a check found, claim by claim, and the verdict over all checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from fragility.text import escape_controls
+
+MAX_LISTED = 20
+MAX_KEPT = 10_000  # differences; what is wrong in more rows than this is counted only
+FORGED_SHARE = 0.01  # the share of forged rows for which the chance to escape a sample is told
+# What a document of unknown origin can still set off behind the checks that name its fault.
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, pa.ArrowException)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A claim that does not hold."""
+
+    row: Hashable
+    field: str
+    claimed: Any
+    recomputed: Any
+
+    def __str__(self) -> str:
+        told = f"row {self.row}, {self.field}: claimed {self.claimed}, recomputed {self.recomputed}"
+        return escape_controls(told)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: whether it passed, in words, and the claims that failed it."""
+
+    name: str
+    passed: bool
+    detail: str
+    tolerance: float | None = None
+    differences: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The result of all checks; true if every one passed. Whether they covered every row, ``complete`` says.
+
+    Attributes
+    ----------
+    checks : tuple of Check
+        The checks in order: ``name``, ``passed``, ``detail``, ``tolerance`` and the ``differences`` found.
+    rows_audited : int
+        Rows of the audit, as its manifest says.
+    rows_present : int
+        Certificates that are here.
+    rows_given : int
+        Rows handed to :func:`verify`.
+    rows_recomputed : int
+        Certificates whose every claim was recomputed.
+    rows_unsearched : int
+        Of these, those with a claim in their lattice block that could not be recomputed, because the engine that made
+        it cannot read the model here.
+    """
+
+    checks: tuple[Check, ...]
+    rows_audited: int = 0
+    rows_present: int = 0
+    rows_given: int = 0
+    rows_recomputed: int = 0
+    rows_unsearched: int = 0
+
+    def __bool__(self) -> bool:
+        return all(check.passed for check in self.checks)
+
+    @property
+    def complete(self) -> bool:
+        """True if every row audited and every row given has a certificate here whose every claim was recomputed."""
+        whole = self.rows_recomputed == self.rows_present == self.rows_audited == self.rows_given
+        return bool(self) and whole and not self.rows_unsearched
+
+    def escape_probability(self, forged: int) -> float:
+        """Return the chance that none of so many forged certificates was among those recomputed.
+
+        Parameters
+        ----------
+        forged : int
+            How many of the certificates present are supposed to be forged.
+
+        Returns
+        -------
+        float
+            0 where every certificate was recomputed.
+        """
+        n, sampled = self.rows_present, self.rows_recomputed
+        few, many = sorted((min(forged, n), sampled))
+        return math.prod((n - many - i) / (n - i) for i in range(few)) if few + many <= n else 0.0
+
+    @property
+    def verdict(self) -> str:
+        """The result in one line."""
+        if not self:
+            failed = [check.name for check in self.checks if not check.passed]
+            return f"NOT verified: {' and '.join(failed)} failed"
+        if self.complete:
+            return f"verified: every claim of all {self.rows_present} certificates holds"
+        return f"verified in part: every claim recomputed holds; {'; '.join(self._gaps())}"
+
+    def _gaps(self) -> list[str]:
+        """Say what was not checked."""
+        gaps = []
+        hidden, uncertified = self.rows_audited - self.rows_present, self.rows_given - self.rows_present
+        if hidden:
+            gaps.append(f"{self.rows_present} of {self.rows_audited} audited rows are here, {hidden} are not checked")
+        if uncertified and self.rows_given != self.rows_audited:
+            gaps.append(f"{uncertified} of the {self.rows_given} rows given have no certificate")
+        if self.rows_recomputed < self.rows_present:
+            forged = max(1, round(FORGED_SHARE * self.rows_present))
+            gaps.append(
+                f"{self.rows_recomputed} of {self.rows_present} certificates were recomputed, chosen at random: "
+                f"{forged} forged ({forged / self.rows_present:.0%}) would escape with probability "
+                f"{self.escape_probability(forged):.2g}"
+            )
+        if self.rows_unsearched:
+            gaps.append(f"the lattice block of {self.rows_unsearched} rows was not searched again")
+        return gaps
+
+    def __str__(self) -> str:
+        return "\n".join([*describe_checks(self.checks), self.verdict])
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of checking a signature or a proof; true if every check passed.
+
+    Attributes
+    ----------
+    checks : tuple of Check
+        The checks in order: ``name``, ``passed`` and ``detail``.
+    holds : str
+        What follows where every check passed, in one sentence.
+    """
+
+    checks: tuple[Check, ...]
+    holds: str
+
+    def __bool__(self) -> bool:
+        return bool(self.checks) and all(check.passed for check in self.checks)
+
+    @property
+    def verdict(self) -> str:
+        """The result in one line."""
+        failed = [check.name for check in self.checks if not check.passed]
+        return self.holds if self else f"NOT verified: {' and '.join(failed)} failed"
+
+    def __str__(self) -> str:
+        return "\n".join([*describe_checks(self.checks), self.verdict])
+
+    __repr__ = __str__
+
+
+def describe_checks(checks: Sequence[Check]) -> list[str]:
+    """Return a line for each check, and below it the claims that failed it."""
+    lines = []
+    for check in checks:
+        lines.append(f"{'ok    ' if check.passed else 'FAILED'}  {check.name:<13}  {escape_controls(check.detail)}")
+        lines += [f"          {difference}" for difference in check.differences[:MAX_LISTED]]
+        if len(check.differences) > MAX_LISTED:
+            lines.append(f"          and {len(check.differences) - MAX_LISTED} more")
+    return lines
