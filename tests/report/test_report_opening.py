@@ -12,7 +12,7 @@ from small_audits import small_audit, small_labels
 
 import fragility as fg
 from fragility.intervals import difference_of, paired_difference, share_of
-from fragility.report.headline import Segmentation, find_worst
+from fragility.report.gathering import find_worst
 
 
 def counts() -> st.SearchStrategy[tuple[int, int]]:
@@ -22,10 +22,7 @@ def counts() -> st.SearchStrategy[tuple[int, int]]:
 @given(st.lists(st.lists(counts(), min_size=1, max_size=5), min_size=1, max_size=3))
 def test_the_worst_segment_is_the_clearest_of_those_looked_at(tables) -> None:
     """Twin: every segment against the rest, at the level that Bonferroni leaves to each."""
-    cuts = [
-        Segmentation(f"c{i}", [(f"s{j}", share_of(*one)) for j, one in enumerate(table)])
-        for i, table in enumerate(tables)
-    ]
+    cuts = [(f"c{i}", [(f"s{j}", share_of(*one)) for j, one in enumerate(table)]) for i, table in enumerate(tables)]
     found = find_worst(cuts)
     looked = [(i, j) for i, table in enumerate(tables) for j in range(len(table)) if len(table) > 1]
     bounds = {}

@@ -14,7 +14,7 @@ from small_audits import InParts, declared_model, small_audit, small_labels, who
 import fragility as fg
 from fragility.certificates import LatticeDeclaration
 from fragility.errors import DataError
-from fragility.report.labels import captured
+from fragility.report.inputs import count_found
 from fragility.report.summary import AuditNumbers
 
 
@@ -149,8 +149,8 @@ def test_smaller_sets_and_failure_probabilities_are_told_where_the_audit_has_the
     assert found is not None and found.by_size == ((1, 299),) and (found.minimum, found.none_found) == (299, 1)
     assert found.fewer == sum(not c.flipped or c.flip_budget > 1 for c in certs if c.id)
     assert found.expected_lost == pytest.approx(300 / 8)
-    assert "If each group fails on its own with probability 0.05, about" in report.markdown
-    assert "The decision is lost in 1 of 8 cases if each group" in report.markdown
+    assert "If each field is missing 5% of the time, about" in report.markdown
+    assert "The decision is lost in 1 of 8 cases if each field" in report.markdown
     assert ("(95% interval 10.00% to 15.00%)" in report.markdown) is not exact
     assert "Smallest failing set: " in report.html and "no smaller set flips it" in report.html
     assert numbers(certs).confident.lattice is None
@@ -204,7 +204,7 @@ def test_accuracy_counts_right_predictions_and_compares_fifths(certs) -> None:
 def test_a_review_finds_what_lies_in_its_first_rows() -> None:
     rng = np.random.default_rng(0)
     score, bad = rng.normal(size=200), rng.random(200) < 0.2
-    found = captured(score, bad)
+    found = count_found(score, bad)
     order = sorted(range(200), key=lambda place: -score[place])
     assert found == tuple(sum(bad[place] for place in order[: round(share / 100 * 200)]) for share in range(101))
 

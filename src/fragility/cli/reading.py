@@ -171,7 +171,7 @@ def compare(
     import pandas as pd
 
     from fragility.certificates.comparison import compare_audits
-    from fragility.report.gathering import paired_audits
+    from fragility.report.gathering import pair_audits
     from fragility.segments import read_by, segment_rows
 
     if changes is not None:
@@ -198,7 +198,7 @@ def compare(
     if rows is not None:
         coded = segment_rows(rows, read_by(by or [], rows.column_names), audits)
         named = [(str(directory), certs) for directory, certs in zip(directories, audits, strict=True)]
-        for pair in paired_audits(named, min_confidence, coded):
+        for pair in pair_audits(named, min_confidence, coded):
             _print_pair(pair)
     if changes is not None:
         tables = [change.table.assign(audit=str(d)) for d, change in zip(directories[1:], found, strict=True)]

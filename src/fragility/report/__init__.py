@@ -2,7 +2,7 @@
 
 from fragility.certificates import Audit
 from fragility.report.document import REPORT_FILE, SUFFIXES, Report, is_report, save_beside, verify_command
-from fragility.report.rows import GivenRows
+from fragility.report.inputs import GivenRows
 from fragility.report.summary import ReportSummary
 
 __all__ = [

@@ -17,8 +17,8 @@ from fragility.errors import DataError
 from fragility.files import write_text
 from fragility.reliability.outcomes import FailureProbability
 from fragility.report.gathering import Asked, Settings, summarise
+from fragility.report.inputs import GivenRows
 from fragility.report.rendering import MARKER, render_fragment, render_html, render_markdown
-from fragility.report.rows import GivenRows
 from fragility.report.summary import Byline, ReportSummary
 from fragility.saving import checked_suffix
 from fragility.scores import CONFIDENT

@@ -1,27 +1,34 @@
-"""From audits to the report's summary: one pass over each audit, a bounded piece at a time."""
+"""From audits to the report's summary: one pass over each audit, a bounded number of rows at a time.
+
+The headline names the segment that flips early clearly more often than the rest. It is named only if its difference
+from the rest stays above zero in Newcombe's interval at the level 1 - 0.05 / m, with m the number of segments looked at
+(Bonferroni): the more one looks, the more one finds by chance.
+
+Audits are compared over the rows they share, matched by id. That needs one entry per row of each audit, and is the one
+part of the report whose memory grows with rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from fragility.arrays import Floats, Integers
 from fragility.certificates import Audit, BaselineComparison
 from fragility.certificates.comparison import differences_between, rows_by_id
 from fragility.certificates.dependence import STABLE
 from fragility.errors import DataError
 from fragility.evidence.replacements import Replacement, fields_of_groups, find_replacements
-from fragility.intervals import difference_of, paired_difference, share_of
+from fragility.intervals import Share, difference_of, normal_quantile, paired_difference, share_of
 from fragility.models import Model
 from fragility.protocol import Protocol
 from fragility.reliability.outcomes import FailureProbability
-from fragility.report.headline import Segmentation, find_worst
-from fragility.report.labels import LabelTally, brittle_labels, class_labels
-from fragility.report.rows import GivenRows, lacking_field, with_values
+from fragility.report.inputs import GivenRows, LabelTally, add_values, read_brittle, read_classes
 from fragility.report.summary import (
     AuditFacts,
     AuditNumbers,
@@ -37,15 +44,19 @@ from fragility.report.summary import (
     ProtocolFacts,
     ReliabilityNumbers,
     ReportSummary,
-    SetNumbers,
     SmallestSet,
+    WorstSegment,
 )
-from fragility.report.tally import Piece, Row, SetTally, columns_of, failure_condition, is_detailed, pieces_of
-from fragility.segments import ByColumn, Coded, SegmentShares, SegmentTally, read_by, segment_rows
+from fragility.report.tally import Row, SetTally, read_pieces
+from fragility.segments import ByColumn, Coded, SegmentTally, read_by, segment_rows
 from fragility.stress.labels import BrittleLabels
 
+ALPHA = 0.05
 EXPOSED_SHARE = 0.2  # the exposed corner: the most exposed fifth of the confident predictions
 MAP_COLUMNS, MAP_LINES, MAP_RIGHT = 40, 40, 4.0
+
+# A column, or None for the predicted class, and its segments: their names and the shares that flip early.
+Cut: TypeAlias = tuple[str | None, Sequence[tuple[str, Share]]]
 
 
 @dataclass(frozen=True)
@@ -75,36 +86,19 @@ class Settings:
 def summarise(asked: Sequence[Asked], settings: Settings) -> ReportSummary:
     """Return the summary that every rendering of a report reads."""
     _check(asked, settings)
-    truth = None if settings.labels is None else class_labels(settings.labels)
-    coded = _segmented(asked, settings)
-    audits = tuple(_numbers(one, settings, truth, own) for one, own in zip(asked, coded, strict=True))
-    if settings.rows is not None:
-        given = settings.rows
-        audits = tuple(_with_values(numbers, one.audit, given) for numbers, one in zip(audits, asked, strict=True))
-    named = [(one.name, one.audit) for one in asked]
-    paired = paired_audits(named, settings.min_confidence, coded) if len(asked) > 1 else ()
-    return ReportSummary(audits, paired, settings.byline)
-
-
-def _segmented(asked: Sequence[Asked], settings: Settings) -> list[list[Coded]]:
-    """Return the segments of every audit's rows, by each column asked for."""
-    if not settings.by:
-        return [[] for _ in asked]
-    if settings.rows is None:
-        raise DataError("by cuts rows by a column of theirs; give the rows that were audited too")
-    columns = read_by(settings.by, settings.rows.values.column_names)
-    return segment_rows(settings.rows.values, columns, [one.audit for one in asked])
-
-
-def _with_values(numbers: AuditNumbers, audit: Audit, given: GivenRows) -> AuditNumbers:
-    lacking = lacking_field(given, audit)
-    if lacking is not None:
-        return replace(numbers, lacks_field=lacking)
-    shown, becomes = with_values(numbers.focus.cases, given, audit)
-    numbers = replace(numbers, protocol=_protocol_facts(audit.protocol, becomes, given.model))
-    if numbers.confident.rows:
-        return replace(numbers, confident=replace(numbers.confident, cases=shown))
-    return replace(numbers, everything=replace(numbers.everything, cases=shown))
+    given, codes = settings.rows, list[list[Coded]]([] for _ in asked)
+    if settings.by:
+        if given is None:
+            raise DataError("by cuts rows by a column of theirs; give the rows that were audited too")
+        codes = segment_rows(
+            given.values, read_by(settings.by, given.values.column_names), [one.audit for one in asked]
+        )
+    truth = None if settings.labels is None else read_classes(settings.labels)
+    audits = [_summarise_audit(one, settings, truth, own) for one, own in zip(asked, codes, strict=True)]
+    if given is not None:
+        audits = [_show_values(numbers, one.audit, given) for numbers, one in zip(audits, asked, strict=True)]
+    paired = pair_audits([(one.name, one.audit) for one in asked], settings.min_confidence, codes)
+    return ReportSummary(tuple(audits), paired, settings.byline)
 
 
 def _check(asked: Sequence[Asked], settings: Settings) -> None:
@@ -128,44 +122,84 @@ def _check(asked: Sequence[Asked], settings: Settings) -> None:
             raise DataError("the failure probabilities are of other rows or groups than the audit")
 
 
-def _numbers(one: Asked, settings: Settings, truth: dict[str, str] | None, coded: Sequence[Coded]) -> AuditNumbers:
-    audit, protocol = one.audit, one.audit.protocol
-    detailed, least = is_detailed(audit), settings.min_confidence
+# --- one audit ------------------------------------------------------------------------------------------------
+
+
+def _summarise_audit(
+    one: Asked, settings: Settings, truth: dict[str, str] | None, coded: Sequence[Coded]
+) -> AuditNumbers:
+    audit, protocol, least = one.audit, one.audit.protocol, settings.min_confidence
+    detailed, declared = audit.manifest.claims == "full", audit.manifest.lattice
     everything, confident = (SetTally(protocol, audit.classes, detailed) for _ in range(2))
-    tallies = _label_tallies(settings, truth, protocol)
+    tallies = [] if truth is None else [LabelTally("wrong", truth, least)]
+    if settings.brittle is not None:
+        tallies.append(LabelTally("brittle", *read_brittle(settings.brittle, least, protocol)))
     density = np.zeros((MAP_COLUMNS, MAP_LINES), dtype=np.int64)
     segments = [SegmentTally(own, protocol.depth, least) for own in coded]
-    for piece in pieces_of(audit, columns_of(audit)):
-        everything.add(piece, np.ones(len(piece), dtype=bool))
-        confident.add(piece, piece.confidence >= least)
-        density += _density(piece)
+    for piece in read_pieces(audit):
+        everything.add(piece)
+        confident.add(piece.take(piece.confidence >= least))
+        np.add.at(density, _place_on_map(piece.confidence, piece.exposure), 1)
         for segment in segments:
-            segment.add(piece.start, everything.budget(piece), piece.confidence, piece.exposure)
+            segment.add(int(piece.position[0]), piece.budget, piece.confidence, piece.exposure)
         for tally in tallies:
             tally.add(piece, audit.classes)
-    by_class = {tally.sought: tally for tally in tallies}
-    condition = failure_condition(audit.manifest.lattice)
-    every = everything.numbers(_cases(everything, protocol) if not confident.rows else (), condition)
-    sure = confident.numbers(_cases(confident, protocol), condition)
+    condition = declared.condition(protocol) if declared is not None and declared.has_failures else None
+    cases = [_read_case(row, protocol, everything.classes) for _, _, row in (confident.worst or everything.worst)]
+    every = everything.summarise(() if confident.rows else cases, condition)
+    sure = confident.summarise(cases if confident.rows else (), condition)
     focus, shares = sure if sure.rows else every, tuple(segment.shares() for segment in segments)
+    cuts: list[Cut] = [(None, [(each.predicted, each.flips_early) for each in focus.class_losses])]
+    for own in shares:
+        numbers = [(each.name, each.confident if sure.rows else each.everything) for each in own.segments]
+        cuts.append((own.column, [(name, each.flips_early) for name, each in numbers]))
+    threshold, corner = (confident if confident.rows else everything).find_threshold(EXPOSED_SHARE)
+    cells = tuple((int(x), int(y), int(density[x, y])) for x, y in np.argwhere(density > 0))
     return AuditNumbers(
-        facts=_facts(one),
-        protocol=_protocol_facts(protocol, find_replacements(protocol.evidence)),
+        facts=_state_facts(one),
+        protocol=_state_protocol(protocol, find_replacements(protocol.evidence)),
         min_confidence=least,
         everything=every,
         confident=sure,
-        worst=find_worst([_by_class(focus), *(_by_column(each, bool(sure.rows)) for each in shares)]),
+        worst=find_worst(cuts),
         segments=shares,
-        density=_density_map(density, confident if confident.rows else everything),
-        accuracy=by_class["wrong"].accuracy() if "wrong" in by_class else None,
-        reviews=tuple(tally.review(settings.risk) for tally in tallies),
+        density=DensityMap(MAP_RIGHT, MAP_COLUMNS, MAP_LINES, cells, threshold, corner),
+        accuracy=None if truth is None else tallies[0].measure_accuracy(),
+        reviews=tuple(tally.simulate_review(settings.risk) for tally in tallies),
         detailed=detailed,
-        dependence=None if audit.baselines is None else _dependence(audit.baselines, protocol),
-        reliability=None if settings.reliability is None else _reliability(settings.reliability),
+        dependence=None if audit.baselines is None else _summarise_baselines(audit.baselines, protocol),
+        reliability=None if settings.reliability is None else _summarise_reliability(settings.reliability),
     )
 
 
-def _reliability(found: FailureProbability) -> ReliabilityNumbers:
+def _place_on_map(confidence: Floats, exposure: Floats) -> tuple[Integers, Integers]:
+    with np.errstate(divide="ignore"):
+        place = -np.log10(np.maximum(1.0 - confidence, 0.0))
+    across = np.clip(place / MAP_RIGHT * MAP_COLUMNS, 0, MAP_COLUMNS - 1).astype(np.int64)
+    return across, np.clip(exposure * MAP_LINES, 0, MAP_LINES - 1).astype(np.int64)
+
+
+def find_worst(cuts: Sequence[Cut]) -> WorstSegment | None:
+    """Return the segment that differs most clearly from the rest, or None."""
+    count = sum(len(segments) for _, segments in cuts if len(segments) > 1)
+    if not count:
+        return None
+    z, clearest, found = normal_quantile(1 - ALPHA / count), 0.0, None
+    for column, segments in cuts:
+        for place, (name, early) in enumerate(segments):
+            others = [*segments[:place], *segments[place + 1 :]]
+            rest = share_of(sum(share.count for _, share in others), sum(share.rows for _, share in others))
+            if not early.rows or not rest.rows:
+                continue
+            bound = difference_of(share_of(early.count, early.rows, z), share_of(rest.count, rest.rows, z)).lower
+            if bound > clearest:
+                rest_name = others[0][0] if len(others) == 1 else None
+                clearest = bound
+                found = WorstSegment(column, name, early, rest_name, rest, difference_of(early, rest))
+    return found
+
+
+def _summarise_reliability(found: FailureProbability) -> ReliabilityNumbers:
     table = found.groups()
     return ReliabilityNumbers(
         condition=found.condition,
@@ -177,7 +211,7 @@ def _reliability(found: FailureProbability) -> ReliabilityNumbers:
     )
 
 
-def _dependence(found: BaselineComparison, protocol: Protocol) -> Dependence:
+def _summarise_baselines(found: BaselineComparison, protocol: Protocol) -> Dependence:
     rows = len(found)
     return Dependence(
         rows=rows,
@@ -200,44 +234,10 @@ def _dependence(found: BaselineComparison, protocol: Protocol) -> Dependence:
     )
 
 
-def _by_class(numbers: SetNumbers) -> Segmentation:
-    return Segmentation(None, [(one.predicted, one.flips_early) for one in numbers.class_losses])
-
-
-def _by_column(shares: SegmentShares, confident: bool) -> Segmentation:
-    segments = [(one.name, (one.confident if confident else one.everything).flips_early) for one in shares.segments]
-    return Segmentation(shares.column, segments)
-
-
-def _label_tallies(settings: Settings, truth: dict[str, str] | None, protocol: Protocol) -> list[LabelTally]:
-    tallies = [] if truth is None else [LabelTally("wrong", truth, settings.min_confidence)]
-    if settings.brittle is not None:
-        tallies.append(LabelTally("brittle", *brittle_labels(settings.brittle, settings.min_confidence, protocol)))
-    return tallies
-
-
-# --- confidence against exposure ----------------------------------------------------------------------------
-
-
-def _density(piece: Piece) -> npt.NDArray[np.int64]:
-    with np.errstate(divide="ignore"):
-        place = -np.log10(np.maximum(1.0 - piece.confidence, 0.0))
-    across = np.clip(place / MAP_RIGHT * MAP_COLUMNS, 0, MAP_COLUMNS - 1).astype(np.int64)
-    up = np.clip(piece.exposure * MAP_LINES, 0, MAP_LINES - 1).astype(np.int64)
-    counts = np.bincount(across * MAP_LINES + up, minlength=MAP_COLUMNS * MAP_LINES)
-    return np.asarray(counts.reshape(MAP_COLUMNS, MAP_LINES), dtype=np.int64)
-
-
-def _density_map(counts: npt.NDArray[np.int64], focus: SetTally) -> DensityMap:
-    threshold, corner = focus.threshold(EXPOSED_SHARE)
-    cells = tuple((int(x), int(y), int(counts[x, y])) for x, y in np.argwhere(counts > 0))
-    return DensityMap(MAP_RIGHT, MAP_COLUMNS, MAP_LINES, cells, threshold, corner)
-
-
 # --- facts and cases ----------------------------------------------------------------------------------------
 
 
-def _facts(one: Asked) -> AuditFacts:
+def _state_facts(one: Asked) -> AuditFacts:
     manifest = one.audit.manifest
     model = manifest.model
     return AuditFacts(
@@ -260,7 +260,7 @@ def _facts(one: Asked) -> AuditFacts:
     )
 
 
-def _protocol_facts(
+def _state_protocol(
     protocol: Protocol, becomes: Mapping[str, Replacement], model: Model | None = None
 ) -> ProtocolFacts:
     fields = fields_of_groups(protocol.evidence, model)
@@ -293,143 +293,124 @@ def _protocol_facts(
     )
 
 
-def _cases(tally: SetTally, protocol: Protocol) -> list[Case]:
-    return [_case(row, protocol, tally.classes) for _, _, row in tally.worst]
-
-
-def _case(row: Row, protocol: Protocol, classes: Sequence[str]) -> Case:
-    budget, flipped = row["flip_budget"], row["flipped"]
+def _read_case(row: Row, protocol: Protocol, classes: Sequence[str]) -> Case:
+    flips_to, others = None, [label for label in classes if label != str(row["predicted"])]
+    if row["flipped"] and "path_predicted" in row:
+        flips_to = str(row["path_predicted"][row["flip_budget"]])
+    elif row["flipped"] and len(others) == 1:
+        flips_to = others[0]
+    smallest = None
+    if "smallest_state" in row:
+        smallest = SmallestSet(
+            state=row["smallest_state"],
+            size=row["smallest_size"],
+            groups=tuple(row["smallest_set"]),
+            count=row["smallest_count"],
+            failure_probability=row.get("failure_probability"),
+            failure_interval=None if row.get("failure_exact", True) else (row["failure_low"], row["failure_high"]),
+        )
     return Case(
         id=str(row["id"]),
         predicted=str(row["predicted"]),
         confidence=row["confidence"],
         exposure=row["exposure"],
         fds=row["fds"],
-        flip_budget=budget,
-        flipped=flipped,
+        flip_budget=row["flip_budget"],
+        flipped=row["flipped"],
         path=tuple(row["path"]),
         margins=tuple(row["path_margin"]) if "path_margin" in row else None,
-        flips_to=_flips_to(row, classes) if flipped else None,
+        flips_to=flips_to,
         thresholds={operator: row[f"lambda_{operator}"] for operator in protocol.operators},
-        smallest=_smallest(row),
+        smallest=smallest,
     )
 
 
-def _flips_to(row: Row, classes: Sequence[str]) -> str | None:
-    if "path_predicted" in row:
-        return str(row["path_predicted"][row["flip_budget"]])
-    others = [label for label in classes if label != str(row["predicted"])]
-    return others[0] if len(others) == 1 else None
+def _show_values(numbers: AuditNumbers, audit: Audit, given: GivenRows) -> AuditNumbers:
+    """Return the summary with the values of the cases' rows, and what replaces them."""
+    names = set(given.values.column_names)
+    lacking = next((field.name for field in audit.protocol.fields if field.name not in names), None)
+    if lacking is not None:
+        return replace(numbers, lacks_field=lacking)
+    shown, becomes = add_values(numbers.focus.cases, given, audit)
+    numbers = replace(numbers, protocol=_state_protocol(audit.protocol, becomes, given.model))
+    if numbers.confident.rows:
+        return replace(numbers, confident=replace(numbers.confident, cases=shown))
+    return replace(numbers, everything=replace(numbers.everything, cases=shown))
 
 
-def _smallest(row: Row) -> SmallestSet | None:
-    if "smallest_state" not in row:
-        return None
-    return SmallestSet(
-        state=row["smallest_state"],
-        size=row["smallest_size"],
-        groups=tuple(row["smallest_set"]),
-        count=row["smallest_count"],
-        failure_probability=row.get("failure_probability"),
-        failure_interval=None if row.get("failure_exact", True) else (row["failure_low"], row["failure_high"]),
-    )
+# --- several audits -------------------------------------------------------------------------------------------
 
 
-def paired_audits(
-    audits: Sequence[tuple[str, Audit]], min_confidence: float, coded: Sequence[Sequence[Coded]] | None = None
+def pair_audits(
+    audits: Sequence[tuple[str, Audit]], min_confidence: float, codes: Sequence[Sequence[Coded]]
 ) -> tuple[PairedAudits, ...]:
-    """Compare every audit with the first; ``coded`` are the segments of each audit's rows."""
-    codes: Sequence[Sequence[Coded]] = coded or [()] * len(audits)
+    """Compare every audit with the first; ``codes`` are the segments of each audit's rows, by column."""
+    if len(audits) < 2:
+        return ()
     tables = [
         rows_by_id(audit, min_confidence).assign(**{f"segment_{place}": one.codes for place, one in enumerate(own)})
         for (_, audit), own in zip(audits, codes, strict=True)
     ]
-    (first, one), before = audits[0], tables[0]
     return tuple(
-        _paired(first, second, before, after, one.protocol, other.protocol, codes[0])
-        for (second, other), after in zip(audits[1:], tables[1:], strict=True)
+        _pair(audits[0], later, tables[0], table, codes[0]) for later, table in zip(audits[1:], tables[1:], strict=True)
     )
 
 
-def _paired(
-    first: str, second: str, before: pd.DataFrame, after: pd.DataFrame, one: Protocol, other: Protocol,
-    coded: Sequence[Coded],
-) -> PairedAudits:  # fmt: skip
-    both = before.add_suffix("_first").join(after.add_suffix("_second"), how="inner")
-    confident = both[both["confident_first"] & both["confident_second"]]
-    early_before, early_after = confident["early_first"], confident["early_second"]
+def _pair(
+    first: tuple[str, Audit],
+    second: tuple[str, Audit],
+    before: pd.DataFrame,
+    after: pd.DataFrame,
+    codes: Sequence[Coded],
+) -> PairedAudits:
+    """Compare shares of the same rows if the audits share some, else of each audit's own rows."""
+    both = before.index.intersection(after.index)
+    shared = len(both) > 0
+    one, two = (before.loc[both], after.loc[both]) if shared else (before, after)
+    sure = one["confident"] & two["confident"] if shared else None
+    sets = sure_one, sure_two = [table[table["confident"] if sure is None else sure] for table in (one, two)]
+
+    def compare(measure: str, first: pd.Series, second: pd.Series) -> Compared:
+        shares = share_of(int(first.sum()), len(first)), share_of(int(second.sum()), len(second))
+        if not shared:
+            return Compared(measure, *shares, difference_of(shares[1], shares[0]))
+        return Compared(
+            measure, *shares, paired_difference(int((second & ~first).sum()), int((first & ~second).sum()), len(first))
+        )
+
+    early = [sure_one["early"], sure_two["early"]] if shared else [pd.Series(dtype=bool)] * 2
     return PairedAudits(
-        first=first,
-        second=second,
-        differences=differences_between(one, other),
+        first=first[0],
+        second=second[0],
+        differences=differences_between(first[1].protocol, second[1].protocol),
         shared=len(both),
-        same_class=int((both["predicted_first"].map(str) == both["predicted_second"].map(str)).sum()),
-        both_confident=len(confident),
-        flip_in_both=int((early_before & early_after).sum()),
-        flip_in_first_only=int((early_before & ~early_after).sum()),
-        flip_in_second_only=int((~early_before & early_after).sum()),
-        compared=_compared_rows(both, confident) if len(both) else _compared_apart(before, after),
-        segments=tuple(
-            _segments(own, place, confident, before, after, bool(len(both))) for place, own in enumerate(coded)
+        same_class=int((one["predicted"].map(str) == two["predicted"].map(str)).sum()) if shared else 0,
+        both_confident=len(sure_one) if shared else 0,
+        flip_in_both=int((early[0] & early[1]).sum()),
+        flip_in_first_only=int((early[0] & ~early[1]).sum()),
+        flip_in_second_only=int((~early[0] & early[1]).sum()),
+        compared=(
+            compare("early", sure_one["early"], sure_two["early"]),
+            compare("after_one", sure_one["after_one"], sure_two["after_one"]),
+            compare("confident_early", one["confident"] & one["early"], two["confident"] & two["early"]),
+            compare("confident", one["confident"], two["confident"]),
         ),
-        rank_correlation=_rank_correlation(both["exposure_first"], both["exposure_second"]),
-    )
-
-
-def _compared_rows(both: pd.DataFrame, confident: pd.DataFrame) -> tuple[Compared, ...]:
-    """Compare shares of the same rows."""
-
-    def sure_and_early(when: str) -> pd.Series:
-        return both[f"confident_{when}"] & both[f"early_{when}"]
-
-    return (
-        _compared("early", confident["early_first"], confident["early_second"]),
-        _compared("after_one", confident["after_one_first"], confident["after_one_second"]),
-        _compared("confident_early", sure_and_early("first"), sure_and_early("second")),
-        _compared("confident", both["confident_first"], both["confident_second"]),
-    )
-
-
-def _compared(measure: str, first: pd.Series, second: pd.Series) -> Compared:
-    rows = len(first)
-    difference = paired_difference(int((second & ~first).sum()), int((first & ~second).sum()), rows)
-    return Compared(measure, share_of(int(first.sum()), rows), share_of(int(second.sum()), rows), difference)
-
-
-def _compared_apart(before: pd.DataFrame, after: pd.DataFrame) -> tuple[Compared, ...]:
-    """Compare shares of rows that the audits do not share."""
-    sure = [table[table["confident"]] for table in (before, after)]
-    shares = {
-        "early": [share_of(int(table["early"].sum()), len(table)) for table in sure],
-        "after_one": [share_of(int(table["after_one"].sum()), len(table)) for table in sure],
-        "confident_early": [
-            share_of(int(part["early"].sum()), len(table)) for part, table in zip(sure, (before, after), strict=True)
-        ],
-        "confident": [share_of(len(part), len(table)) for part, table in zip(sure, (before, after), strict=True)],
-    }
-    return tuple(Compared(name, one, two, difference_of(two, one)) for name, (one, two) in shares.items())
-
-
-def _segments(
-    coded: Coded, place: int, both: pd.DataFrame, before: pd.DataFrame, after: pd.DataFrame, shared: bool
-) -> ComparedSegments:
-    """Compare the confident predictions of each segment: on the same rows where audits share some."""
-    found = []
-    for code, name in enumerate(coded.names):
-        if shared:
-            mine = both[both[f"segment_{place}_first"] == code]
-            found.append((name, _compared("early", mine["early_first"], mine["early_second"])))
-        else:
-            one, other = (
-                table[table["confident"] & (table[f"segment_{place}"] == code)]["early"] for table in (before, after)
+        segments=tuple(
+            ComparedSegments(
+                coded.column,
+                tuple(
+                    (name, compare("early", *(table["early"][table[f"segment_{place}"] == code] for table in sets)))
+                    for code, name in enumerate(coded.names)
+                ),
             )
-            shares = share_of(int(one.sum()), len(one)), share_of(int(other.sum()), len(other))
-            found.append((name, Compared("early", *shares, difference_of(shares[1], shares[0]))))
-    return ComparedSegments(coded.column, tuple(found))
+            for place, coded in enumerate(codes)
+        ),
+        rank_correlation=_correlate_ranks(one["exposure"], two["exposure"]) if shared else None,
+    )
 
 
-def _rank_correlation(one: pd.Series, other: pd.Series) -> float | None:
-    """Return Spearman's correlation; None where there is nothing to rank."""
+def _correlate_ranks(one: pd.Series, other: pd.Series) -> float | None:
+    """Return Spearman's correlation, or None if there is nothing to rank."""
     if one.nunique() < 2 or other.nunique() < 2:
         return None
     # Rounded: the last digits of a correlation differ between machines, and nobody reads them.

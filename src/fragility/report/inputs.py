@@ -1,0 +1,244 @@
+"""What a user gives beyond the audit: the audited rows, and labels.
+
+Rows show the values of the cases and what replaces each of them when it is lost. They are read part by part and must be
+the ones that were audited: their digest is compared with the manifest's, which holds 32 bytes per row.
+
+Labels say how often predictions are right, whether fragile ones are wrong more often, and what a review would find.
+They are one value per row, so this part of the report holds a few bytes for every labelled row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from fragility.arrays import Booleans, Floats
+from fragility.auditing.auditor import input_row_digests
+from fragility.canonical import is_missing
+from fragility.certificates import Audit
+from fragility.errors import Advice, DataError
+from fragility.evidence.replacements import (
+    SAMPLE,
+    Replacement,
+    fields_of_groups,
+    find_replacements,
+    value_text,
+)
+from fragility.evidence.rows import read_rows
+from fragility.ids import GIVE_AUDITED, IdSpan, SeenIds, check_same_rows, id_keys, say_unlabelled
+from fragility.intervals import Share, difference_of, share_of
+from fragility.merkle import packed_root
+from fragility.models import Model
+from fragility.policy import STARTS, LabelledRows, fit_rule
+from fragility.protocol import Protocol
+from fragility.report.summary import Accuracy, Case, FieldValue, ReviewView
+from fragility.report.tally import Piece
+from fragility.saving import without_nan
+from fragility.segments import PART_ROWS, RowValues, TableRows
+from fragility.stress.labels import BrittleLabels
+
+FIFTHS = 5
+POLICY_CONFIDENCE = 0.95
+SHARES = tuple(step / 100 for step in range(101))
+
+
+# --- rows -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class GivenRows:
+    """Rows that a report may show, and the model that tells what replaces their values."""
+
+    values: RowValues
+    model: Model | None = None
+    just_audited: bool = False  # the audit was made from them a moment ago, so there is nothing to check
+
+    @classmethod
+    def of(cls, rows: Any, ids: Any = None, model: Any = None) -> GivenRows:
+        """Read a table or array; rows that are read part by part already stay as they are."""
+        if isinstance(rows, GivenRows):
+            return rows
+        values = rows if isinstance(rows, RowValues) else TableRows.of(rows, ids)
+        return cls(values, None if model is None else Model.wrap(model))
+
+
+def add_values(
+    cases: Sequence[Case], given: GivenRows, audit: Audit
+) -> tuple[tuple[Case, ...], dict[str, Replacement]]:
+    """Return the cases with the values of their rows, and what replaces each field; the rows must be those audited."""
+    evidence = audit.protocol.evidence
+    found, sample = _find_rows(given, audit, {case.id for case in cases})
+    absent = next((case.id for case in cases if case.id not in found), None)
+    if absent is not None:
+        raise DataError(f"the rows given lack the audited row {absent!r}; ", GIVE_AUDITED)
+    becomes = find_replacements(evidence, given.model, sample)
+    fields = fields_of_groups(evidence, given.model)
+
+    def show(case: Case, group: str) -> tuple[FieldValue, ...]:
+        row = found[case.id]
+        return tuple(FieldValue(name, value_text(row[name]), str(becomes[name])) for name in fields[group])
+
+    shown = tuple(replace(case, values=tuple(show(case, group) for group in case.path)) for case in cases)
+    return shown, becomes
+
+
+def _find_rows(
+    given: GivenRows, audit: Audit, wanted: Collection[str]
+) -> tuple[dict[str, dict[str, Any]], pd.DataFrame]:
+    """Return the rows wanted by id, and some rows from the beginning; refuse rows that were not audited."""
+    fields = [field.name for field in audit.protocol.fields]
+    found: dict[str, dict[str, Any]] = {}
+    sample, digests = pd.DataFrame(columns=fields), bytearray()
+    check = not given.just_audited and audit.manifest.input.rows == len(audit)
+    for ids, frame in given.values.values(fields, PART_ROWS):
+        if len(sample) < SAMPLE:
+            sample = pd.concat([sample, frame.iloc[:SAMPLE]], ignore_index=True) if len(sample) else frame.iloc[:SAMPLE]
+        for place, own_id in enumerate(map(str, ids)):
+            if own_id in wanted:
+                found[own_id] = {name: frame[name].iloc[place] for name in fields}
+        if check:
+            digests += b"".join(input_row_digests(read_rows(frame[fields], fields, None, ids)))
+        elif len(found) == len(wanted) and len(sample) >= SAMPLE:
+            break
+    if check and len(digests) > 32 * len(audit):  # more rows than were audited are given
+        audited = SeenIds()
+        for batch in audit.batches(["id"]):
+            audited.add(batch.column("id").to_pylist())
+        keys = [id_keys(ids) for ids, _ in given.values.values(fields[:1], PART_ROWS)]
+        chosen = audited.contains(np.concatenate(keys))
+        digests = bytearray(np.frombuffer(bytes(digests), dtype="S32")[chosen].tobytes())
+    if check and f"sha256:{packed_root(digests).hex()}" != audit.manifest.input.digest:
+        raise DataError(
+            "the rows given are not the ones that were audited: ids or values differ; give the rows of the audit"
+        )
+    return found, sample
+
+
+# --- labels ---------------------------------------------------------------------------------------------------
+
+
+class LabelTally:
+    """What labels say of an audit's rows, part after part.
+
+    `labels` maps ids to the answer sought, `confidence` to the model's confidence if the labels have it.
+    """
+
+    def __init__(
+        self,
+        sought: str,
+        labels: Mapping[str, str],
+        min_confidence: float,
+        confidence: Mapping[str, float] | None = None,
+    ) -> None:
+        self.sought, self.labels, self.min_confidence = sought, labels, min_confidence
+        self.confidence = confidence
+        self.missing: list[object] = []
+        self.ids = IdSpan()
+        self.rows = 0
+        self.known = sought != "wrong"  # whether any label is a class of the model
+        self.parts: list[tuple[Floats, Floats, Booleans]] = []
+
+    def add(self, piece: Piece, classes: Sequence[object]) -> None:
+        """Look up the rows of a piece."""
+        ids = piece.table.column("id").to_pylist()
+        found = [self.labels.get(str(own_id)) for own_id in ids]
+        self.rows += len(ids)
+        self.missing += [own_id for own_id, label in zip(ids, found, strict=True) if label is None]
+        self.ids.add(ids)
+        if self.confidence is not None and None not in found:
+            check_same_rows(ids, piece.confidence, [self.confidence[str(own_id)] for own_id in ids])
+        if self.sought == "wrong":
+            names = np.array([write_class(label) for label in classes], dtype=object)
+            self.known |= any(label in names for label in set(found))
+            bad = np.array(found, dtype=object) != names[piece.predicted]
+        else:
+            bad = np.array([label == "True" for label in found], dtype=bool)
+        self.parts.append((piece.exposure, piece.confidence, np.asarray(bad, dtype=bool)))
+
+    def _join(self) -> tuple[Floats, Floats, Booleans, Booleans]:
+        """Return exposure, confidence, what was sought and what the report speaks of, of all rows."""
+        if self.missing:
+            raise DataError(
+                *say_unlabelled(len(self.missing), self.rows, self.missing[0], self.ids, IdSpan(self.labels))
+            )
+        if not self.known:
+            raise DataError(
+                f"no label is one of the model's classes; labels run like {next(iter(self.labels.values()))!r}: name "
+                "the column with the true classes",
+                Advice("", " by --target"),
+            )
+        exposure, confidence, bad = (np.concatenate(parts) for parts in zip(*self.parts, strict=True))
+        confident = confidence >= self.min_confidence
+        return exposure, confidence, bad, confident if confident.any() else np.ones(len(bad), dtype=bool)
+
+    def measure_accuracy(self) -> Accuracy:
+        """Return how often predictions are right, overall and by exposure."""
+        exposure, _, wrong, focus = self._join()
+        bad = wrong[focus]
+        order = np.argsort(exposure[focus], kind="stable")
+        fifths = [_share(bad[part]) for part in np.array_split(order, FIFTHS)]
+        exposed, rest = fifths[-1], _share(bad[order[: len(order) - fifths[-1].rows]])
+        return Accuracy(
+            right=_share(~wrong),
+            right_in_focus=_share(~bad),
+            wrong_by_fifth=tuple(fifths),
+            wrong_exposed=exposed,
+            wrong_rest=rest,
+            difference=difference_of(exposed, rest),
+        )
+
+    def simulate_review(self, risk: float) -> ReviewView:
+        """Return what reviewing some share of the rows would find, and the policy that the labels support."""
+        exposure, confidence, bad, focus = self._join()
+        exposure, confidence, bad = exposure[focus], confidence[focus], bad[focus]
+        rule, _ = fit_rule(None, exposure, bad, risk, 1 - (1 - POLICY_CONFIDENCE) / STARTS)
+        reviews_nothing = rule.threshold is not None and math.isinf(rule.threshold)
+        return ReviewView(
+            sought=self.sought,
+            rows=len(bad),
+            found_in_all=int(bad.sum()),
+            shares=SHARES,
+            by_exposure=count_found(exposure, bad),
+            by_confidence=count_found(-confidence, bad),
+            policy={**without_nan(asdict(rule)), "reviews_nothing": reviews_nothing},
+            risk=risk,
+            confidence=POLICY_CONFIDENCE,
+        )
+
+
+def _share(flags: Booleans) -> Share:
+    return share_of(int(flags.sum()), len(flags))
+
+
+def count_found(score: Floats, bad: Booleans) -> tuple[int, ...]:
+    """Return how many of those sought lie in the first 0%, 1% ... 100% of the rows, highest score first."""
+    found = np.concatenate([[0], np.cumsum(bad[np.argsort(-score, kind="stable")])])
+    return tuple(int(found[round(share * len(bad))]) for share in SHARES)
+
+
+def read_classes(labels: Mapping[Hashable, object]) -> dict[str, str]:
+    """Return true classes by id, both as text: a file may give back 1 where the certificate says "1"."""
+    known = {own_id: label for own_id, label in labels.items() if not is_missing(label)}
+    return {str(own_id): write_class(label) for own_id, label in known.items()}
+
+
+def write_class(label: object) -> str:
+    """Return a class as text; 1.0 is 1, because missing values turn a column of integers into floats."""
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+
+
+def read_brittle(
+    labels: BrittleLabels | pa.Table, min_confidence: float, protocol: Protocol
+) -> tuple[dict[str, str], float, dict[str, float]]:
+    """Return which rows break under the held-out stress, from which confidence, and the confidence of each, by id."""
+    rows = LabelledRows.of(labels, min_confidence)
+    rows.check_made_under(protocol)
+    ids = [str(own_id) for own_id in rows.ids]
+    answers, confidence = map(str, rows.brittle.tolist()), rows.confidence.tolist()
+    return dict(zip(ids, answers, strict=True)), rows.min_confidence, dict(zip(ids, confidence, strict=True))
