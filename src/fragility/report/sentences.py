@@ -318,10 +318,10 @@ def describe_budgets(audit: AuditNumbers) -> list[str]:
     )
     if found is None:
         return [text]
-    rows = "them" if found.searched == focus.rows else f"the {write_count(found.searched, 'most exposed one')}"
+    rows = "each of them" if found.searched == focus.rows else f"the {write_count(found.searched, 'most exposed one')}"
     searched = (
-        f"All subsets of groups were searched for {rows}. For {write_part(found.fewer, found.searched)} of them a "
-        "smaller failing set exists than the path found, or the path found none. For "
+        f"All subsets of groups were searched for {rows}. For {write_part(found.fewer, found.searched)} of them "
+        "a failing set was found that is smaller than the path's, or although the path found none. For "
         f"{write_part(found.minimum, found.searched)} the smallest failing set is proved."
     )
     if found.expected_lost is not None and found.condition is not None:
