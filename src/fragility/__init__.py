@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         FragilityMapDisplay,
         ReviewPolicyDisplay,
     )
-    from fragility.drawing.reliability import ReliabilityDisplay
+    from fragility.drawing.figure import ReliabilityDisplay
     from fragility.errors import (
         CertificateError,
         ClusterError,
@@ -91,7 +91,7 @@ _HOME = {
     "Protocol": "protocol",
     "ProtocolError": "errors",
     "RateChoice": "hardening.choice",
-    "ReliabilityDisplay": "drawing.reliability",
+    "ReliabilityDisplay": "drawing.figure",
     "Report": "report",
     "ResMLPClassifier": "resmlp",
     "ReviewPolicy": "policy",
