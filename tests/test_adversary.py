@@ -20,7 +20,9 @@ from pipelines import fitted
 from fragility.auditing.auditor import input_row_digests
 from fragility.auditing.pipeline import audit
 from fragility.canonical import combine_digests, digest_bytes
-from fragility.certificates import MEASURED, Certificates, context_digest, derived_claims, manifest_text, row_digests
+from fragility.certificates import Certificates
+from fragility.certificates.claims import MEASURED, context_digest, derived_claims, row_digests
+from fragility.certificates.manifest import manifest_text
 from fragility.errors import ProtocolError
 from fragility.protocol import Protocol, bind
 from fragility.verification.integrity import check_integrity

@@ -18,7 +18,8 @@ from pipelines import fitted
 import fragility as fg
 from fragility.auditing import baselines as _dependence
 from fragility.canonical import digest_bytes
-from fragility.certificates import BaselineComparison, dependence, manifest_text
+from fragility.certificates import BaselineComparison, dependence
+from fragility.certificates.manifest import manifest_text
 from fragility.certificates.parts import beside_name, encoded_part
 from fragility.errors import CertificateError, DataError, ModelError, ProtocolError
 from fragility.verification.integrity import check_integrity

@@ -20,7 +20,8 @@ from sklearn.linear_model import SGDClassifier
 import fragility as fg
 from fragility import libraries
 from fragility.auditing.lattice import declare_lattice, lattice_of_rows
-from fragility.certificates import Certificates, LatticeClaims, Manifest
+from fragility.certificates import Certificates, Manifest
+from fragility.certificates.lattice import LatticeClaims
 from fragility.errors import CertificateError, DataError
 from fragility.protocol import bind
 from fragility.search import find_failing_sets

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from pipelines import fitted
 
 from fragility.auditing.pipeline import audit
-from fragility.certificates import MEASURED, Certificates, Claims, Tolerance, derived_claims, manifest_text
+from fragility.certificates import Certificates, Claims
+from fragility.certificates.claims import MEASURED, derived_claims
+from fragility.certificates.manifest import Tolerance, manifest_text
 from fragility.errors import VerificationError
 from fragility.models import Model
 from fragility.protocol import Protocol

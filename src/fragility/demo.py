@@ -26,12 +26,8 @@ from fragility.auditing.baselines import compare_baselines
 from fragility.auditing.pipeline import audit
 from fragility.bundled import load_credit_g
 from fragility.canonical import digest_bytes
-from fragility.certificates import (
-    AuditSummary,
-    Certificate,
-    Certificates,
-    check_writable_folder,
-)
+from fragility.certificates import AuditSummary, Certificate, Certificates
+from fragility.certificates.folder import check_writable_folder
 from fragility.errors import CertificateError
 from fragility.files import MODEL, parse_json, write_bytes, write_text
 from fragility.models.loading import skops_bytes

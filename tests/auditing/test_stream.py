@@ -28,7 +28,8 @@ import fragility as fg
 from fragility import files
 from fragility.auditing import files as stream_module
 from fragility.auditing.auditor import Auditor
-from fragility.certificates import PART_ROWS, WORK_FOLDER
+from fragility.certificates.folder import WORK_FOLDER
+from fragility.certificates.parts import PART_ROWS
 from fragility.errors import CertificateError, DataError, ModelError, VerificationError
 from fragility.libraries import library_versions
 

@@ -18,17 +18,9 @@ from pipelines import fitted
 
 from fragility.auditing.pipeline import audit
 from fragility.canonical import combine_digests
-from fragility.certificates import (
-    CLAIM,
-    Certificates,
-    Claims,
-    Manifest,
-    claims_of,
-    contradictions,
-    manifest_text,
-    row_digests,
-    table_of,
-)
+from fragility.certificates import Certificates, Claims, Manifest
+from fragility.certificates.claims import claims_of, contradictions, row_digests, table_of
+from fragility.certificates.manifest import CLAIM, manifest_text
 from fragility.errors import CertificateError
 from fragility.protocol import Protocol
 

@@ -20,9 +20,10 @@ from pipelines import fitted
 
 from fragility import files
 from fragility.auditing.pipeline import audit
-from fragility.certificates import Certificates, check_writable_folder, encoded_part, manifest_text
-from fragility.certificates.folder import write_folder
-from fragility.certificates.parts import cut
+from fragility.certificates import Certificates
+from fragility.certificates.folder import check_writable_folder, write_folder
+from fragility.certificates.manifest import manifest_text
+from fragility.certificates.parts import cut, encoded_part
 from fragility.cli import main
 from fragility.errors import CertificateError
 from fragility.files import open_regular, parse_json, replacing, write_text

@@ -21,7 +21,8 @@ from pipelines import fitted
 import fragility as fg
 from fragility.auditing import lattice as _lattice
 from fragility.canonical import digest_bytes
-from fragility.certificates import lattice, manifest_text
+from fragility.certificates import lattice
+from fragility.certificates.manifest import manifest_text
 from fragility.certificates.parts import beside_name, encoded_part
 from fragility.errors import CertificateError, EngineError
 from fragility.verification.integrity import check_integrity
@@ -225,7 +226,7 @@ def test_a_smaller_known_set_is_in_the_sentence(case, protocol, rows):
 def forge(folder: Path, change) -> None:
     """Replace the table of searched rows, and make manifest and root agree with it again."""
     from fragility.canonical import combine_digests
-    from fragility.certificates import digest_from_text
+    from fragility.certificates.claims import digest_from_text
 
     document = json.loads((folder / "manifest.json").read_text())
     name = next(name for name in document["files"] if name.startswith("searched-"))
@@ -279,8 +280,8 @@ def test_another_choice_of_rows_is_found_without_the_model(saved, change, told):
 
 
 def test_a_false_claim_is_found(saved, case, rows, protocol):
-    from fragility.certificates import lattice_claims_of, lattice_context, lattice_digests
     from fragility.certificates.claims import digest_text
+    from fragility.certificates.lattice import lattice_claims_of, lattice_context, lattice_digests
 
     stored = fg.open_audit(saved)
     declared = stored.lattice_declaration

@@ -180,7 +180,7 @@ def _read_audit(folder: Path) -> None:
 
 
 def read_manifest(sound: Path, place: Path, chance: random.Random) -> None:
-    from fragility.certificates import manifest_text
+    from fragility.certificates.manifest import manifest_text
 
     folder = _fresh_audit(sound, place)
     path = folder / "manifest.json"
@@ -206,7 +206,7 @@ def read_certificates(sound: Path, place: Path, chance: random.Random) -> None:
 def replace_table(folder: Path, name: str, data: bytes) -> None:
     """Put other bytes in the place of the table, under a manifest made anew."""
     from fragility.canonical import digest_bytes
-    from fragility.certificates import manifest_text
+    from fragility.certificates.manifest import manifest_text
 
     manifest = json.loads((folder / "manifest.json").read_text())
     digest = digest_bytes(data)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from workbench import workbench
 
 import fragility as fg
-from fragility.certificates import manifest_text
+from fragility.certificates.manifest import manifest_text
 from fragility.errors import CertificateError, DataError
 from fragility.evidence.replacements import value_text
 from fragility.review.history import case_state, find_undos

@@ -16,27 +16,11 @@ import pyarrow as pa
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.lattice import declare_lattice, lattice_of_rows
 from fragility.canonical import Texts, row_digests
-from fragility.certificates import (
-    CLAIM,
-    EXTENTS,
-    FORMAT,
-    LIMITS,
-    AuditedModel,
-    AuditedRows,
-    Claims,
-    EngineUse,
-    Extent,
-    LatticeClaims,
-    LatticeDeclaration,
-    Manifest,
-    Tolerance,
-    context_digest,
-    derived_claims,
-    lattice_context,
-    table_of,
-    with_block,
-)
-from fragility.certificates import row_digests as claim_digests
+from fragility.certificates import Claims, LatticeDeclaration, Manifest
+from fragility.certificates.claims import EXTENTS, FORMAT, Extent, context_digest, derived_claims, table_of
+from fragility.certificates.claims import row_digests as claim_digests
+from fragility.certificates.lattice import LatticeClaims, lattice_context, with_block
+from fragility.certificates.manifest import CLAIM, LIMITS, AuditedModel, AuditedRows, EngineUse, Tolerance
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.checking import trace_checked

@@ -11,13 +11,8 @@ import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
 from fragility.auditing.auditor import Auditor, claims_from
-from fragility.certificates import (
-    COMPARED_CLAIMS,
-    BaselineComparison,
-    Certificates,
-    comparison_table,
-    rows_to_compare,
-)
+from fragility.certificates import BaselineComparison, Certificates
+from fragility.certificates.dependence import COMPARED_CLAIMS, comparison_table, rows_to_compare
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.errors import CertificateError, FragilityError, FragilityWarning, ProtocolError
 from fragility.evidence import EvidenceRows

@@ -49,23 +49,12 @@ from fragility.auditing.parts import (
 )
 from fragility.auditing.pipeline import run_pipeline
 from fragility.canonical import digest_bytes
-from fragility.certificates import (
-    PART_ROWS,
-    WORK_FOLDER,
-    AuditedRows,
-    BaselineComparison,
-    ComparedBaselines,
-    Extent,
-    LatticeClaims,
-    StoredAudit,
-    commit,
-    part_name,
-    read_protocol_signature,
-    remove_unnamed,
-    writing_into,
-)
-from fragility.certificates.manifest import place_text
-from fragility.certificates.parts import read_columns
+from fragility.certificates import BaselineComparison, StoredAudit
+from fragility.certificates.claims import Extent
+from fragility.certificates.folder import WORK_FOLDER, commit, read_protocol_signature, remove_unnamed, writing_into
+from fragility.certificates.lattice import LatticeClaims
+from fragility.certificates.manifest import AuditedRows, ComparedBaselines, place_text
+from fragility.certificates.parts import PART_ROWS, part_name, read_columns
 from fragility.engines.trace import HandedOver, Progress
 from fragility.errors import Advice, CertificateError, DataError, FragilityError
 from fragility.files import AUDIT_FILE, force_to_disk, parse_json, sweep_parts, write_bytes

@@ -13,15 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats
-from fragility.certificates import (
-    BEAM_WIDTH,
-    LEAST_DRAWS,
-    MOST_EXPOSED,
-    SEARCH_STATES,
-    LatticeClaims,
-    LatticeDeclaration,
-    seed_of,
-)
+from fragility.certificates import LatticeDeclaration
+from fragility.certificates.lattice import BEAM_WIDTH, LEAST_DRAWS, MOST_EXPOSED, SEARCH_STATES, LatticeClaims, seed_of
 from fragility.engines.choice import refusal
 from fragility.engines.lattice.additive import FlipRule
 from fragility.engines.lattice.whole import MOST_LIVE, find_lattice, never_searches, row_blocks

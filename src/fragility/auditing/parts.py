@@ -22,15 +22,10 @@ import pyarrow.compute as pc
 from threadpoolctl import threadpool_limits
 
 from fragility.auditing.auditor import Auditor, TracedRows, input_row_digests
-from fragility.certificates import (
-    COMPARED_CLAIMS,
-    RANKED,
-    Extent,
-    encoded_part,
-    most_exposed,
-    rows_to_compare,
-    schema_of,
-)
+from fragility.certificates.claims import Extent, schema_of
+from fragility.certificates.dependence import COMPARED_CLAIMS, rows_to_compare
+from fragility.certificates.lattice import RANKED, most_exposed
+from fragility.certificates.parts import encoded_part
 from fragility.engines.trace import HandedOver
 from fragility.errors import ClusterError, DataError, FragilityError
 from fragility.evidence.rows import read_rows

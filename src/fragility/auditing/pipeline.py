@@ -17,7 +17,10 @@ from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.auditor import Auditor, CertifiedPart, TracedRows, input_row_digests
 from fragility.auditing.lattice import declare_lattice, lattice_of_rows, search_most_exposed
 from fragility.canonical import combine_digests
-from fragility.certificates import PART_ROWS, AuditedRows, Certificates, most_exposed
+from fragility.certificates import Certificates
+from fragility.certificates.lattice import most_exposed
+from fragility.certificates.manifest import AuditedRows
+from fragility.certificates.parts import PART_ROWS
 from fragility.engines.trace import HandedOver, Progress
 from fragility.merkle import hashed_leaves
 from fragility.models import Model

@@ -31,7 +31,8 @@ from fragility.auditing.parts import (
     cut_sorted,
     limit_threads,
 )
-from fragility.certificates import PART_ROWS, Extent
+from fragility.certificates.claims import Extent
+from fragility.certificates.parts import PART_ROWS
 from fragility.engines.trace import Progress
 from fragility.errors import Advice, ClusterError
 from fragility.libraries import say_lacking

@@ -40,7 +40,8 @@ from fragility.auditing.parts import (
     cut_sorted,
     limit_threads,
 )
-from fragility.certificates import PART_ROWS, Extent
+from fragility.certificates.claims import Extent
+from fragility.certificates.parts import PART_ROWS
 from fragility.engines.trace import Progress
 from fragility.errors import Advice, ClusterError, DataError
 from fragility.libraries import say_lacking

@@ -64,7 +64,8 @@ from fragility.wording import describe_artificial, join_names
 if TYPE_CHECKING:
     from fragility import fitting, scores
     from fragility.auditing.parts import Workers
-    from fragility.certificates import AuditSummary, Extent
+    from fragility.certificates import AuditSummary
+    from fragility.certificates.claims import Extent
     from fragility.formats import CsvFormat
     from fragility.report import GivenRows
     from fragility.tables import RowSource
@@ -213,7 +214,7 @@ def audit(
     signature = _protocol_signature(protocol, protocol_signature)
     plan_folder(out_dir, consent=overwrite, option="--overwrite")
     cluster = _workers(on, workers)
-    from fragility.certificates import PART_ROWS
+    from fragility.certificates.parts import PART_ROWS
     from fragility.segments import read_by
 
     log = None if rates is None else find_log(rates)
@@ -261,7 +262,7 @@ def audit(
 
 def _announce_other_baselines(model: fg.Model, source: RowSource, protocol: fg.Protocol, engine: str) -> None:
     """Say what a model that can only be asked will be asked for, before it is."""
-    from fragility.certificates import COMPARED_ROWS
+    from fragility.certificates.dependence import COMPARED_ROWS
     from fragility.engines.choice import native_for
     from fragility.protocol import bind
 
@@ -326,7 +327,7 @@ def _protocol_signature(protocol: Path | None, given: Path | None) -> Path | Non
     beside = None if protocol is None else protocol.with_name(protocol.name + ".dsse.json")
     signature = given or (beside if beside is not None and beside.is_file() else None)
     if signature is not None and protocol is not None:
-        from fragility.certificates import read_protocol_signature
+        from fragility.certificates.folder import read_protocol_signature
 
         read_protocol_signature(signature, load_protocol(protocol).digest)
     return signature

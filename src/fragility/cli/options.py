@@ -197,7 +197,7 @@ def load_model(model: str, classes: str | None, trust: bool) -> fg.Model:
 
 def load_protocol(path: Path) -> fg.Protocol:
     """Read a protocol file, or the protocol of an audit folder."""
-    from fragility.certificates import read_protocol
+    from fragility.certificates.folder import read_protocol
 
     return read_protocol(path)
 

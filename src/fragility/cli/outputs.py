@@ -30,7 +30,7 @@ def plan_folder(folder: Path, *, consent: bool = False, option: str | None = Non
     consent: an audit whose certificates are named by decisions of a review may be replaced; ``option`` gives consent.
     """
     _planned[folder] = _look(folder)  # first: whoever interrupts the slow import below is told the truth too
-    from fragility.certificates import check_writable_folder
+    from fragility.certificates.folder import check_writable_folder
 
     check_writable_folder(folder)
     from fragility.review.store import STORE_FILE, Store, StoreError

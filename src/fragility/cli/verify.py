@@ -85,7 +85,7 @@ def verify(
     """
     if model is None or data is None:
         _refuse_without_model(context, model, data, public_key)
-    from fragility.certificates import check_is_audit, read_protocol
+    from fragility.certificates.folder import check_is_audit, read_protocol
 
     check_is_audit(directory)  # a folder that is no audit cannot be checked, which is not the same as a false claim
     if model is None or data is None:

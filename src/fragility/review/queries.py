@@ -23,7 +23,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fragility.certificates import Manifest, join_block, read_manifest, read_protocol, read_searched
+from fragility.certificates import Manifest
+from fragility.certificates.folder import read_manifest, read_protocol, read_searched
+from fragility.certificates.lattice import join_block
 from fragility.errors import CertificateError, DataError
 from fragility.policy import PREDICTED, ReviewPolicy
 from fragility.protocol import Protocol

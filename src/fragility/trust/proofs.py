@@ -18,20 +18,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fragility.canonical import digest_of
-from fragility.certificates import (
-    Audit,
-    Claims,
-    check_classes,
+from fragility.certificates import Audit, Claims, open_audit
+from fragility.certificates.claims import (
     claims_of,
     context_digest,
     contradictions,
     digest_from_text,
     digest_text,
-    identical,
-    open_audit,
     row_digests,
     schema_of,
 )
+from fragility.certificates.manifest import check_classes, identical
 from fragility.errors import Advice, CertificateError, FragilityError, VerificationError
 from fragility.files import JSON_LIMIT, parse_json, read_bounded, write_text
 from fragility.merkle import inclusion_proof, root_from_proof
@@ -94,15 +91,24 @@ def prove(
     'proved: the certificate of row 17 belongs to the audit with this root'
     """
     source = audit if isinstance(audit, Audit) else open_audit(audit)
-    own, digests = _own_digest(source, row)
-    leaves = sorted(digests)
-    position = leaves.index(own)
+    own: str | None = None
+    leaves: list[bytes] = []
+    examples: list[Any] = []
+    for batch in source.batches(["id", "digest"]):
+        row_ids, texts = batch.column("id").to_pylist(), batch.column("digest").to_pylist()
+        examples = examples or row_ids[:3]
+        own = next((text for own_id, text in zip(row_ids, texts, strict=True) if str(own_id) == str(row)), own)
+        leaves += [digest_from_text(text) for text in texts]
+    if own is None:
+        raise CertificateError(f"no certificate for row {row!r}; ids run like {examples}")
+    leaves.sort()
+    position = leaves.index(digest_from_text(own))
     body = {
         "format": FORMAT,
         "model_fingerprint": source.manifest.model.fingerprint,
-        "classes": list(source.manifest.model.classes),
+        "classes": list(source.classes),
         "protocol": source.protocol.to_dict(),
-        "claims": _claims_with(source, digest_text(own)),
+        "claims": _claims_with(source, own),
         "position": position,
         "count": len(leaves),
         "siblings": [digest_text(node) for node in inclusion_proof(leaves, position)],
@@ -110,23 +116,11 @@ def prove(
     }
     proof = {**body, "proof_digest": digest_of(body)}
     if out is not None:
-        _write(out, proof)
+        try:
+            write_text(out, proof_text(proof))
+        except OSError as error:
+            raise CertificateError(f"cannot write the proof to {out}: {error.strerror or error}") from error
     return proof
-
-
-def _own_digest(source: Audit, row: Hashable) -> tuple[bytes, list[bytes]]:
-    """Return the row's digest, and the digests of all rows."""
-    wanted, own, digests = str(row), None, []
-    examples: list[Any] = []
-    for batch in source.batches(["id", "digest"]):
-        ids, texts = batch.column("id").to_pylist(), batch.column("digest").to_pylist()
-        examples = examples or ids[:3]
-        found = next((place for place, own_id in enumerate(ids) if str(own_id) == wanted), None)
-        own = texts[found] if found is not None else own
-        digests += [digest_from_text(text) for text in texts]
-    if own is None:
-        raise CertificateError(f"no certificate for row {row!r}; ids run like {examples}")
-    return digest_from_text(own), digests
 
 
 def _claims_with(source: Audit, digest: str) -> dict[str, Any]:
@@ -134,8 +128,7 @@ def _claims_with(source: Audit, digest: str) -> dict[str, Any]:
     for batch in source.batches():
         chosen = batch.filter(pc.equal(batch.column("digest"), digest))
         if len(chosen):
-            classes = source.manifest.model.classes
-            names = _claimed(source.protocol, classes, chosen.schema.field("id").type)
+            names = _claim_names(source.protocol, source.classes, chosen.schema.field("id").type)
             absent = [name for name in names if name not in chosen.column_names]
             if absent:
                 raise CertificateError(f"this audit does not hold {absent[0]} of its rows, so none can be proved")
@@ -143,15 +136,8 @@ def _claims_with(source: Audit, digest: str) -> dict[str, Any]:
     raise CertificateError("the audit changed while it was read; make the proof again")
 
 
-def _claimed(protocol: Protocol, classes: Sequence[Any], id_type: pa.DataType) -> list[str]:
+def _claim_names(protocol: Protocol, classes: Sequence[Any], id_type: pa.DataType) -> list[str]:
     return [name for name in schema_of(protocol, classes, id_type).names if name != "digest"]
-
-
-def _write(path: str | os.PathLike[str], proof: Mapping[str, Any]) -> None:
-    try:
-        write_text(path, proof_text(proof))
-    except OSError as error:
-        raise CertificateError(f"cannot write the proof to {path}: {error.strerror or error}") from error
 
 
 def proof_text(proof: Mapping[str, Any]) -> str:
@@ -201,20 +187,27 @@ def check_proof(
     expected, rows = _expected(root, public_key, signature)
     text, document = (None, proof) if isinstance(proof, Mapping) else _read(Path(proof))
     try:
-        row, reached = _reached(document, text)
+        row, reached = _follow(document, text)
     except MALFORMED as error:
-        return Outcome((Check("proof", False, _told(error)),), "")
-    detail = f"of row {row}, its claims fit each other"
-    checks = [Check("proof", True, detail), _check_way(reached, document["root_digest"])]
-    checks.append(_check_root(document["root_digest"], expected))
+        told = str(error) if isinstance(error, FragilityError) else f"the proof is malformed: {type(error).__name__}"
+        return Outcome((Check("proof", False, told),), "")
+    stated, found = document["root_digest"], None if reached is None else digest_text(reached)
+    if found is None:
+        told = "no tree of so many rows has a way of this shape to this place"
+    else:
+        told = "its claims lead to " + ("the root it states" if found == stated else f"another root, {found}")
+    told_root = "the one expected" if stated == expected else f"{stated}, expected {expected}"
+    checks = [
+        Check("proof", True, f"of row {row}, its claims fit each other"),
+        Check("inclusion", found == stated, told),
+        Check("root", stated == expected, f"the root is {told_root}"),
+    ]
     if rows is not None:
-        checks.append(_check_count(document["count"], rows))
+        count = document["count"]
+        told = f"{rows}, as signed" if count == rows else f"{count}, but {rows} were signed"
+        checks.append(Check("rows", count == rows, f"the proof counts {told}"))
     whose = "with this root" if rows is None else "that this key signed"
     return Outcome(tuple(checks), f"proved: the certificate of row {row} belongs to the audit {whose}")
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, FragilityError) else f"the proof is malformed: {type(error).__name__}"
 
 
 def _expected(
@@ -253,7 +246,7 @@ def _read(path: Path) -> tuple[str, Any]:
     return text, document
 
 
-def _reached(document: Mapping[str, Any], text: str | None) -> tuple[Hashable, bytes | None]:
+def _follow(document: Mapping[str, Any], text: str | None) -> tuple[Hashable, bytes | None]:
     """Return the row and the root that the claims lead to; refuse what is not well formed."""
     _check_form(document, text)
     protocol = Protocol.from_dict(document["protocol"])
@@ -298,7 +291,7 @@ def _claims_in(row: Any, protocol: Protocol, classes: Sequence[Any]) -> Claims:
     if not isinstance(row, dict) or type(row.get("id")) not in (int, str):
         raise CertificateError("claims of the proof must be an object with the row's id")
     id_type = pa.int64() if isinstance(row["id"], int) else pa.string()
-    names = _claimed(protocol, classes, id_type)
+    names = _claim_names(protocol, classes, id_type)
     if list(row) != names:
         raise CertificateError(f"claims of the proof must be exactly {', '.join(names)}, in this order")
     try:
@@ -308,22 +301,3 @@ def _claims_in(row: Any, protocol: Protocol, classes: Sequence[Any]) -> Claims:
     if not identical(table.drop_columns(["digest"]).to_pylist()[0], row):
         raise CertificateError("the claims of the proof are not of their types")
     return claims_of(table, protocol, classes)
-
-
-def _check_way(reached: bytes | None, stated: str) -> Check:
-    if reached is None:
-        return Check("inclusion", False, "no tree of so many rows has a way of this shape to this place")
-    found = digest_text(reached)
-    holds = found == stated
-    told = "its claims lead to the root it states" if holds else f"its claims lead to another root, {found}"
-    return Check("inclusion", holds, told)
-
-
-def _check_root(stated: str, expected: str) -> Check:
-    told = "is the one expected" if stated == expected else f"is {stated}, expected {expected}"
-    return Check("root", stated == expected, f"the root {told}")
-
-
-def _check_count(stated: int, signed: int) -> Check:
-    told = f"{signed}, as signed" if stated == signed else f"{stated}, but {signed} were signed"
-    return Check("rows", stated == signed, f"the proof counts {told}")

@@ -6,14 +6,20 @@ verifies makes the statement anew from the folder and compares it with the one s
 
 from __future__ import annotations
 
+import math
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fragility.certificates import StoredAudit, identical, open_audit
+from fragility.canonical import DIGEST_PREFIX, digest_bytes
+from fragility.certificates import Audit, open_audit
+from fragility.certificates.folder import MANIFEST_FILE, manifest_bytes
+from fragility.certificates.manifest import identical
 from fragility.envelopes import (
     CERTIFICATES_PREDICATE,
     PAYLOAD_TYPE,
+    PROTOCOL_PREDICATE,
     Envelope,
     Statement,
     read_envelope,
@@ -21,13 +27,16 @@ from fragility.envelopes import (
 )
 from fragility.errors import CertificateError, FragilityError, VerificationError
 from fragility.files import JSON_LIMIT, read_bounded, write_text
+from fragility.protocol import Protocol
 from fragility.trust.keys import is_signed_by, load_private_key, load_public_key, with_signature
-from fragility.trust.statements import audit_statement, protocol_statement
 from fragility.verification.integrity import check_integrity
 from fragility.verification.outcome import Check, Outcome
+from fragility.version import __version__
 
 SIGNATURE_FILE = "signature.dsse.json"
 SIGNATURE_SUFFIX = ".dsse.json"
+FINGERPRINT = "fragilityFingerprint"  # not sha256: that would be read as the digest of a model file's bytes
+MEANS = ("confidence", "flip_budget", "rcma", "fds", "exposure")
 OWN_VERSION = "fragility"  # of the signer; the verifier's may be another
 
 
@@ -77,33 +86,23 @@ def sign(target: str | os.PathLike[str], key: str | os.PathLike[str]) -> Path:
     """
     signer = load_private_key(key)
     source = Path(target)
-    folder = source.is_dir()
-    out = source / SIGNATURE_FILE if folder else source.with_name(source.name + SIGNATURE_SUFFIX)
-    payload = (_sound_statement(source) if folder else protocol_statement(source)).to_bytes()
-    envelope = with_signature(_beside(out, payload), signer)
+    if source.is_dir():
+        wrong = [check for check in check_integrity(source) if not check.passed]
+        if wrong:
+            raise CertificateError(f"{source} cannot be signed, its {wrong[0].name} is wrong: {wrong[0].detail}")
+        out, statement = source / SIGNATURE_FILE, audit_statement(source, open_audit(source))
+    else:
+        out, statement = source.with_name(source.name + SIGNATURE_SUFFIX), protocol_statement(source)
+    envelope = Envelope(statement.to_bytes(), PAYLOAD_TYPE, ())
+    with suppress(CertificateError):  # signatures of other keys over the same statement are kept
+        there = _envelope_at(out)
+        if (there.payload, there.payload_type) == (envelope.payload, envelope.payload_type):
+            envelope = there
     try:
-        write_text(out, envelope.to_text())
+        write_text(out, with_signature(envelope, signer).to_text())
     except OSError as error:
         raise VerificationError(f"cannot write the signature to {out}: {error.strerror or error}") from error
     return out
-
-
-def _sound_statement(folder: Path) -> Statement:
-    wrong = [check for check in check_integrity(folder) if not check.passed]
-    if wrong:
-        raise CertificateError(f"{folder} cannot be signed, its {wrong[0].name} is wrong: {wrong[0].detail}")
-    return audit_statement(folder, open_audit(folder))
-
-
-def _beside(out: Path, payload: bytes) -> Envelope:
-    """Return the envelope that is there already if it holds this payload, else an unsigned one."""
-    try:
-        there = _envelope_at(out)
-    except CertificateError:
-        there = None
-    if there is not None and there.payload == payload and there.payload_type == PAYLOAD_TYPE:
-        return there
-    return Envelope(payload, PAYLOAD_TYPE, ())
 
 
 def _envelope_at(path: Path) -> Envelope:
@@ -175,21 +174,21 @@ def signature_checks(
         certificates = open_audit(folder)
     except FragilityError as error:
         return [Check("signature", False, f"the folder cannot be read, so nothing signed can be found in it: {error}")]
-    checks = _audit_checks(folder, certificates, envelope, key)
+    try:
+        statement, signed = _signed_statement(envelope, key)
+        checks = [signed, _compare_statements(statement, audit_statement(folder, certificates))]
+    except CertificateError as error:
+        checks = [Check("signature", False, str(error))]
     if certificates.protocol_signature is not None:
-        checks.append(_protocol_check(certificates.protocol_signature, other))
+        # That it speaks of this protocol was checked when the folder was read.
+        valid = is_signed_by(read_envelope(certificates.protocol_signature, "the protocol's signature"), other)
+        told = f"the protocol was signed before the audit by the key {other.keyid[:16]}"
+        checks.append(
+            Check("protocol key", valid, told if valid else "the protocol's signature is not valid by this key")
+        )
     elif protocol_key is not None:
         checks.append(Check("protocol key", False, "this audit names no signature of its protocol"))
     return checks
-
-
-def _audit_checks(folder: Path, certificates: StoredAudit, path: Path, key: Any) -> list[Check]:
-    try:
-        statement, signed = _signed_statement(path, key)
-        made = audit_statement(folder, certificates)
-    except CertificateError as error:
-        return [Check("signature", False, str(error))]
-    return [signed, Check("statement", *_compared(statement, made))]
 
 
 def _signed_statement(path: Path, key: Any) -> tuple[Statement, Check]:
@@ -200,28 +199,24 @@ def _signed_statement(path: Path, key: Any) -> tuple[Statement, Check]:
     return statement, Check("signature", valid, told)
 
 
-def _compared(stated: Statement, made: Statement) -> tuple[bool, str]:
-    """Return whether a statement is the one that follows from the folder, and what differs if not."""
-    for name, digest in made.subjects.items():
-        if dict(stated.subjects.get(name, {})) != dict(digest):
-            return False, f"another {name} was signed than the one here"
-    if stated.predicate_type != made.predicate_type or stated.subjects.keys() != made.subjects.keys():
-        return False, f"something else was signed: {stated.predicate_type!r:.80} of {', '.join(stated.subjects):.80}"
+def _compare_statements(stated: Statement, made: Statement) -> Check:
+    """Return whether the statement signed is the one that follows from the folder, and what differs if not."""
     theirs, ours = dict(stated.predicate), dict(made.predicate)
     signer = theirs.get(OWN_VERSION)
-    if list(theirs) != list(ours) or not isinstance(signer, str):
-        return False, f"the predicate must have exactly the fields {', '.join(ours)}"
-    wrong = [name for name in ours if name != OWN_VERSION and not identical(theirs[name], ours[name])]
-    if wrong:
-        return False, f"it states another {wrong[0]} than the folder: {theirs[wrong[0]]!r:.80}"
-    return True, f"it speaks of this manifest, this model and this result (signed with fragility {signer:.40})"
-
-
-def _protocol_check(data: bytes, key: Any) -> Check:
-    """That it speaks of this protocol was checked when the folder was read."""
-    valid = is_signed_by(read_envelope(data, "the protocol's signature"), key)
-    told = f"the protocol was signed before the audit by the key {key.keyid[:16]}"
-    return Check("protocol key", valid, told if valid else "the protocol's signature is not valid by this key")
+    other = [name for name, digest in made.subjects.items() if dict(stated.subjects.get(name, {})) != dict(digest)]
+    passed = False
+    if other:
+        told = f"another {other[0]} was signed than the one here"
+    elif stated.predicate_type != made.predicate_type or stated.subjects.keys() != made.subjects.keys():
+        told = f"something else was signed: {stated.predicate_type!r:.80} of {', '.join(stated.subjects):.80}"
+    elif list(theirs) != list(ours) or not isinstance(signer, str):
+        told = f"the predicate must have exactly the fields {', '.join(ours)}"
+    elif wrong := [name for name in ours if name != OWN_VERSION and not identical(theirs[name], ours[name])]:
+        told = f"it states another {wrong[0]} than the folder: {theirs[wrong[0]]!r:.80}"
+    else:
+        passed = True
+        told = f"it speaks of this manifest, this model and this result (signed with fragility {signer:.40})"
+    return Check("statement", passed, told)
 
 
 def signed_predicate(path: str | os.PathLike[str], public_key: str | os.PathLike[str]) -> dict[str, Any]:
@@ -234,3 +229,64 @@ def signed_predicate(path: str | os.PathLike[str], public_key: str | os.PathLike
     if statement.predicate_type != CERTIFICATES_PREDICATE or not typed:
         raise VerificationError(f"{path} does not sign an audit, so it names no root")
     return predicate
+
+
+# --- statements -----------------------------------------------------------------------------------------------
+
+
+def audit_statement(folder: Path, certificates: Audit) -> Statement:
+    """Return the statement of an audit folder: model and manifest by digest, and what the audit found."""
+    manifest = certificates.manifest
+    subjects = {
+        MANIFEST_FILE: {"sha256": _hex(digest_bytes(manifest_bytes(folder)))},
+        "model": {FINGERPRINT: _hex(manifest.model.fingerprint)},
+    }
+    predicate = {
+        "format": manifest.format,
+        "protocol_digest": manifest.protocol_digest,
+        "root_digest": manifest.root_digest,
+        "rows": manifest.rows,
+        "audited_rows": manifest.input.rows,
+        "summary": verdict_summary(certificates),
+        "fragility": __version__,
+    }
+    return Statement(subjects, CERTIFICATES_PREDICATE, predicate)
+
+
+def verdict_summary(audit: Audit) -> dict[str, Any]:
+    """Return what an audit found, in counts and in means of exact sums: the same for every order of the rows."""
+    tally = audit.tally()
+    rows = tally.count("rows")
+    sums = {
+        name: math.fsum(value for batch in audit.batches([name]) for value in batch.column(0).to_pylist())
+        for name in MEANS
+    }
+    return {
+        "min_confidence": tally.min_confidence,
+        "confident": tally.count("confident"),
+        "confident_flip_after_one": tally.count("after_one"),
+        "confident_flip_within_two": tally.count("early"),
+        "never_flip": tally.count("never_flips"),
+        **{f"mean_{name}": total / rows if rows else None for name, total in sums.items()},
+    }
+
+
+def protocol_statement(path: Path) -> Statement:
+    """Return the statement of a protocol file, by the SHA-256 of its bytes and by its own digest."""
+    protocol = Protocol.load(path)
+    text = protocol.to_json().encode()
+    try:
+        given = read_bounded(path, JSON_LIMIT)
+    except (OSError, ValueError) as error:
+        raise CertificateError(f"cannot read the protocol {path}: {error}") from error
+    if given != text:
+        raise CertificateError(
+            f"{path} is not laid out as a protocol is written into an audit, so its bytes cannot be signed for one; "
+            "write it again with Protocol.load and save"
+        )
+    subjects = {"protocol.json": {"sha256": _hex(digest_bytes(text))}}
+    return Statement(subjects, PROTOCOL_PREDICATE, {"protocol_digest": protocol.digest, "fragility": __version__})
+
+
+def _hex(digest: str) -> str:
+    return digest.removeprefix(DIGEST_PREFIX)

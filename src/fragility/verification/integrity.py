@@ -23,33 +23,29 @@ import pyarrow as pa
 
 from fragility.arrays import Integers
 from fragility.auditing.lattice import LATTICE_ENGINES, largest_size
-from fragility.certificates import (
-    COMPARED_CLAIMS,
-    RANKED,
-    Audit,
-    Claims,
-    LatticeClaims,
-    Manifest,
-    check_comparison,
-    check_declaration,
-    check_words,
+from fragility.certificates import Audit, Claims, Manifest, open_audit
+from fragility.certificates.claims import (
     claims_of,
     context_digest,
     contradictions,
     digest_from_text,
     digest_text,
-    identical,
+    row_digests,
+)
+from fragility.certificates.dependence import COMPARED_CLAIMS, check_comparison, rows_to_compare
+from fragility.certificates.lattice import (
+    RANKED,
+    LatticeClaims,
+    check_declaration,
     lattice_claims_of,
     lattice_columns,
     lattice_context,
     lattice_contradictions,
     lattice_digests,
     most_exposed,
-    open_audit,
-    row_digests,
-    rows_to_compare,
     seed_of,
 )
+from fragility.certificates.manifest import check_words, identical
 from fragility.engines.choice import ENGINES
 from fragility.errors import CertificateError, ProtocolError, VerificationError
 from fragility.ids import id_keys

@@ -17,16 +17,10 @@ from fragility.arrays import Floats
 from fragility.auditing.auditor import Auditor, claims_from
 from fragility.auditing.baselines import bound_under
 from fragility.auditing.lattice import confirm_lattice
-from fragility.certificates import (
-    PER_STEP,
-    Audit,
-    Claims,
-    LatticeDeclaration,
-    Tolerance,
-    digest_text,
-    lattice_claims_of,
-    row_digests,
-)
+from fragility.certificates import Audit, Claims, LatticeDeclaration
+from fragility.certificates.claims import PER_STEP, digest_text, row_digests
+from fragility.certificates.lattice import lattice_claims_of
+from fragility.certificates.manifest import Tolerance
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.evidence import EvidenceRows

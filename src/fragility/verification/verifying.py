@@ -30,10 +30,8 @@ import pyarrow as pa
 
 from fragility.arrays import Booleans, Integers
 from fragility.auditing.auditor import input_row_digests
-from fragility.certificates import (
-    PART_ROWS,
-    Audit,
-)
+from fragility.certificates import Audit
+from fragility.certificates.parts import PART_ROWS
 from fragility.engines.choice import never_reads
 from fragility.errors import Advice, FragilityError, ProtocolError, VerificationError
 from fragility.evidence import EvidenceRows
