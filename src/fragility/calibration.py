@@ -14,7 +14,7 @@ Temperatures are positive, so the order of the classes in a row, and with it the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from fragility.models import ClassLabel, Model
 from fragility.protocol import Protocol
 from fragility.ranking.predictive import (
     brier_score,
+    check_probabilities,
     class_codes,
     expected_calibration_error,
     negative_log_likelihood,
@@ -95,18 +96,15 @@ def global_temperature(probabilities: ArrayLike, codes: ArrayLike) -> float:
 
 
 def scaled_probabilities(probabilities: ArrayLike, temperature: ArrayLike) -> Floats:
-    """softmax(z~ / T) with one T, or one a row; the first largest class of every row stays the first largest."""
+    """Return softmax(z~ / T) with one T, or one per row; the first largest class of every row stays the first."""
     p = np.asarray(probabilities, dtype=np.float64)
     t = np.broadcast_to(np.asarray(temperature, dtype=np.float64), p.shape[:1])
-    return _with_label_kept(p, softmax_probabilities(pseudo_logits(p) / t[:, None]))
-
-
-def _with_label_kept(before: Floats, after: Floats) -> Floats:
-    """Undo the one thing rounding can do: make the leading class equal to a class declared before it."""
-    label = before.argmax(axis=1)
-    moved = np.flatnonzero(after.argmax(axis=1) != label)
-    after[moved, label[moved]] = np.nextafter(after[moved].max(axis=1), 2.0)
-    return after
+    scaled = softmax_probabilities(pseudo_logits(p) / t[:, None])
+    # Rounding can make the leading class equal to a class declared before it.
+    label = p.argmax(axis=1)
+    moved = np.flatnonzero(scaled.argmax(axis=1) != label)
+    scaled[moved, label[moved]] = np.nextafter(scaled[moved].max(axis=1), 2.0)
+    return scaled
 
 
 class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -160,7 +158,11 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
         FragilityTemperature
             The correction itself.
         """
-        etas = _checked_etas(self.etas)
+        etas = tuple(float(eta) for eta in self.etas)
+        if 0.0 not in etas or not all(np.isfinite(eta) and eta >= 0.0 for eta in etas):
+            raise DataError(
+                f"etas must be finite, at least 0, and contain 0 (plain temperature scaling), got {list(etas)}"
+            )
         p, f = checked_rows(probabilities, fds)
         codes = class_columns(y, self.classes, p.shape[1])
         raw = negative_log_likelihood(p, codes)  # also refuses labels and probabilities that do not fit together
@@ -195,7 +197,7 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
         return np.zeros_like(f) if high <= low else np.clip((f - low) / (high - low), 0.0, 1.0)
 
     def temperatures(self, fds: ArrayLike) -> Floats:
-        """Return T(x) = T0 + eta * Norm(FDS(x)), one a row.
+        """Return T(x) = T0 + eta * Norm(FDS(x)), one per row.
 
         Parameters
         ----------
@@ -325,7 +327,7 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
 class FragilityCalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A trained model whose probabilities are corrected by what its certificates say about each new row.
 
-    ``predict_proba`` audits the rows it is given, then corrects; an audit costs many model evaluations a row.
+    ``predict_proba`` audits the rows it is given, then corrects; an audit costs many model evaluations per row.
 
     Parameters
     ----------
@@ -419,7 +421,7 @@ class FragilityCalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ig
         Returns
         -------
         Certificates
-            One a row.
+            One per row.
         """
         return audit(self.model, X, self.protocol, engine=self.engine, progress=False, lattice=False)
 
@@ -502,13 +504,13 @@ class CalibrationReport:
         return asdict(self)
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row for each method and set of rows."""
+        """Return one row per method and set of rows."""
         import pandas as pd
 
         return pd.DataFrame([asdict(line) for line in self.lines])
 
     def to_arrow(self) -> pa.Table:
-        """`to_pandas` as an Arrow table."""
+        """Return `to_pandas` as an Arrow table."""
         import pyarrow as pa
 
         return pa.Table.from_pylist([asdict(line) for line in self.lines])
@@ -528,7 +530,7 @@ class CalibrationReport:
 
 
 def fragile_rows(fds: ArrayLike, share: float = FRAGILE_SHARE) -> NDArray[np.bool_]:
-    """(n,) True for the ceil(share * n) rows of highest FDS; earlier rows first among equals. No label is consulted."""
+    """Return (n,) True for the ceil(share * n) rows of highest FDS; among equals earlier rows come first."""
     f = np.asarray(fds, dtype=np.float64)
     if not 0.0 < share <= 1.0:
         raise DataError(f"the fragile share must lie in (0, 1], got {share}")
@@ -551,7 +553,14 @@ def calibration_report(
     codes = class_columns(y, calibrator.classes, p.shape[1])
     subsets = {"all": np.ones(len(f), dtype=bool), "fragile": fragile_rows(f, fragile_share)}
     lines = tuple(
-        _line(method, subset, corrected[chosen], codes[chosen])
+        CalibrationLine(
+            method,
+            subset,
+            int(chosen.sum()),
+            expected_calibration_error(corrected[chosen], codes[chosen]),
+            brier_score(corrected[chosen], codes[chosen]),
+            negative_log_likelihood(corrected[chosen], codes[chosen]),
+        )
         for subset, chosen in subsets.items()
         for method, corrected in corrections(calibrator, p, f).items()
     )
@@ -559,49 +568,24 @@ def calibration_report(
 
 
 def corrections(calibrator: FragilityTemperature, probabilities: ArrayLike, fds: ArrayLike) -> dict[str, Floats]:
-    """Method -> probabilities, for `METHODS`."""
+    """Return method -> probabilities, for `METHODS`."""
     p = np.asarray(probabilities, dtype=np.float64)
     values = (p, scaled_probabilities(p, calibrator.temperature_), calibrator.transform(p, fds))
     return dict(zip(METHODS, values, strict=True))
 
 
-def _line(method: str, subset: str, p: Floats, codes: Integers) -> CalibrationLine:
-    return CalibrationLine(
-        method,
-        subset,
-        len(codes),
-        expected_calibration_error(p, codes),
-        brier_score(p, codes),
-        negative_log_likelihood(p, codes),
-    )
-
-
-def _checked_etas(etas: Iterable[float]) -> tuple[float, ...]:
-    values = tuple(float(eta) for eta in etas)
-    if 0.0 not in values or not all(np.isfinite(eta) and eta >= 0.0 for eta in values):
-        raise DataError(
-            f"etas must be finite, at least 0, and contain 0 (plain temperature scaling), got {list(values)}"
-        )
-    return values
-
-
 def checked_rows(probabilities: ArrayLike, fds: ArrayLike) -> tuple[Floats, Floats]:
-    """Probabilities (n, C) and FDS (n,) that belong together, as float64."""
-    p = np.asarray(probabilities, dtype=np.float64)
-    f = np.asarray(fds, dtype=np.float64)
-    if p.ndim != 2 or p.shape[0] == 0 or p.shape[1] < 2:
-        raise DataError(f"probabilities must be (rows, classes) with rows >= 1 and classes >= 2, got shape {p.shape}")
+    """Return probabilities (n, C) and FDS (n,) as float64; refuse those that do not belong together."""
+    p, f = check_probabilities(probabilities), np.asarray(fds, dtype=np.float64)
     if f.shape != (p.shape[0],):
         raise DataError(f"fds must have one number for each of the {p.shape[0]} rows, got shape {f.shape}")
     if not np.isfinite(f).all():
         raise DataError(f"fds must be finite; {int((~np.isfinite(f)).sum())} of {len(f)} rows are not")
-    if not np.isfinite(p).all() or p.min() < 0.0 or np.abs(p.sum(axis=1) - 1.0).max() > 1e-3:
-        raise DataError("probabilities must be finite, non-negative and sum to 1 in every row")
     return p, f
 
 
 def class_columns(y: ArrayLike, classes: Sequence[ClassLabel] | None, n_classes: int) -> Integers:
-    """Columns 0..C-1 of labels; without declared classes the labels must be columns already."""
+    """Return columns 0..C-1 of labels; without declared classes the labels must be columns already."""
     if classes is None:
         codes = np.asarray(y)
         if codes.dtype.kind not in "iu":

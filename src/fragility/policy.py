@@ -16,11 +16,10 @@ labelled ones and for the declared stress; every policy says both.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -28,13 +27,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fragility.arrays import Booleans, Floats, Integers
+from fragility.arrays import Booleans, Floats
 from fragility.certificates import Certificates
 from fragility.certificates.comparison import differences_in_stress, list_differences
 from fragility.errors import Advice, DataError, ProtocolError
-from fragility.files import parse_json, read_json, write_text
+from fragility.files import parse_json, read_json
 from fragility.ids import IdSpan, check_same_rows, places_by_id, say_unlabelled
 from fragility.protocol import Protocol
+from fragility.saving import write_json
 from fragility.stress.labels import PROTOCOL_KEY, STRESS_KEY, BrittleLabels
 from fragility.wording import describe_guarantee, describe_rule
 
@@ -47,14 +47,14 @@ State: TypeAlias = Literal["attained", "not attainable"]
 
 @dataclass(frozen=True, slots=True)
 class LabelledRows:
-    """What a policy needs of held-out labels, wherever they come from."""
+    """Held-out labels as a policy takes them, wherever they come from."""
 
     ids: tuple[Hashable, ...]
     confidence: Floats  # (n,)
     high_confidence: Booleans  # (n,)
     brittle: Booleans  # (n,)
     min_confidence: float
-    stress: Mapping[str, Any] | None  # None where the labels do not say how they were made
+    stress: Mapping[str, Any] | None  # None if the labels do not say how they were made
     protocol: Protocol | None = None  # likewise
 
     def check_made_under(self, protocol: Protocol) -> None:
@@ -70,11 +70,15 @@ class LabelledRows:
     def of(cls, labels: BrittleLabels | pa.Table, min_confidence: float = 0.9) -> LabelledRows:
         """Take labels from `label_brittle`, or from the table that `fragility stress --out` writes."""
         if isinstance(labels, BrittleLabels):
-            ids = tuple(np.asarray(labels.id).tolist())
-            stress = labels.stress
-            made_by = stress.to_dict(), labels.run.protocol
-            found = labels.confidence, labels.high_confidence, labels.brittle
-            return cls(ids, *found, stress.tau_confidence, *made_by)
+            return cls(
+                ids=tuple(np.asarray(labels.id).tolist()),
+                confidence=labels.confidence,
+                high_confidence=labels.high_confidence,
+                brittle=labels.brittle,
+                min_confidence=labels.stress.tau_confidence,
+                stress=labels.stress.to_dict(),
+                protocol=labels.run.protocol,
+            )
         for name in ("id", "confidence", "high_confidence", "brittle"):
             if name not in labels.column_names:
                 raise DataError(
@@ -82,22 +86,29 @@ class LabelledRows:
                     "make one with label_brittle(...).save(FILE) or fragility stress --out FILE"
                 )
         notes = labels.schema.metadata or {}
-        stated, under = notes.get(STRESS_KEY.encode()), notes.get(PROTOCOL_KEY.encode())
-        stress_dict = None if stated is None else _stated_stress(stated)
-        protocol = None if under is None else _stated_protocol(under)
-        least = min_confidence if stress_dict is None else float(stress_dict["tau_confidence"])
+        stress_dict = protocol = None
+        try:
+            key = STRESS_KEY
+            if (stated := notes.get(key.encode())) is not None:
+                stress_dict = dict(parse_json(stated.decode("utf-8")))
+                min_confidence = float(stress_dict["tau_confidence"])
+            key = PROTOCOL_KEY
+            if (stated := notes.get(key.encode())) is not None:
+                protocol = Protocol.from_json(stated.decode("utf-8"))
+        except (ValueError, TypeError, LookupError, ProtocolError) as error:
+            raise DataError(f"the table of labels does not say how it was made: its note {key!r} is damaged") from error
         confident, brittle = (
             np.asarray(labels.column(name).to_numpy(zero_copy_only=False), dtype=bool)
             for name in ("high_confidence", "brittle")
         )
         confidence = np.asarray(labels.column("confidence").to_numpy(zero_copy_only=False), dtype=np.float64)
-        if (confident != (confidence >= least)).any():
+        if (confident != (confidence >= min_confidence)).any():
             raise DataError(
-                f"the labels call other rows confident than those of at least {least:g}; say ",
+                f"the labels call other rows confident than those of at least {min_confidence:g}; say ",
                 Advice("min_confidence", "it with --min-confidence"),
             )
         ids = tuple(labels.column("id").to_pylist())
-        return cls(ids, confidence, confident, brittle, least, stress_dict, protocol)
+        return cls(ids, confidence, confident, brittle, min_confidence, stress_dict, protocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +119,12 @@ class ReviewRule:
     ----------
     segment : the segment's name; None for a rule over all rows
     state : ``attained``, or ``not attainable`` with the labelled rows at hand: then every confident row is reviewed
-    threshold : rows whose score lies below it go unreviewed; infinity reviews nothing; None where not attainable
+    threshold : rows whose score lies below it go unreviewed; infinity reviews nothing; None if not attainable
     bound : upper limit of the brittle rate among unreviewed rows, at the level tested
     review_share : share of the labelled confident rows that are to be reviewed
     rows, brittle : labelled confident rows, and how many of them are brittle
     unreviewed, unreviewed_brittle : those below the threshold
-    rows_needed : where not attainable, how many labelled confident rows would do at the brittle rate observed among the
+    rows_needed : if not attainable, how many labelled confident rows would do at the brittle rate observed among the
         lowest scores; None if no number would, or none is needed
     """
 
@@ -131,7 +142,7 @@ class ReviewRule:
 
 @dataclass(frozen=True, slots=True)
 class ReviewCurve:
-    """What each threshold would do on the labelled rows: the picture of a rule. m thresholds, strictest first."""
+    """The effect of each threshold on the labelled rows: the picture of a rule. m thresholds, strictest first."""
 
     threshold: tuple[float, ...]
     review_share: tuple[float, ...]
@@ -156,11 +167,11 @@ class ReviewPolicy:
     min_confidence : float
         Rows at least this confident are under the policy.
     rules : tuple of ReviewRule
-        One rule, or one a segment.
+        One rule, or one per segment.
     curves : tuple of ReviewCurve
-        What each threshold would have done on the labelled rows, a curve a rule.
+        What each threshold would have done on the labelled rows, one curve per rule.
     segmented_by : str or None
-        ``predicted`` for a rule a class, ``declared`` for the user's own segments, None for one rule.
+        ``predicted`` for one rule per class, ``declared`` for the user's own segments, None for one rule.
     protocol_digest : str
         Of the protocol the labelled rows were audited under.
     model_fingerprint : str
@@ -223,12 +234,16 @@ class ReviewPolicy:
         ReviewPolicy
             A policy that cannot be had is a result too: its state is ``not attainable``.
         """
-        _check_share("risk", risk)
-        _check_share("confidence", confidence)
-        scores = certs.score(by)
+        for name, value in (("risk", risk), ("confidence", confidence)):
+            if isinstance(value, bool) or not isinstance(value, (int, float, np.floating)) or not 0 < value < 1:
+                raise DataError(f"{name} must lie between 0 and 1, such as 0.02, got {value!r}")
+        scores, claims = certs.score(by), certs.claims
         rows = LabelledRows.of(labels, min_confidence)
         rows.check_made_under(certs.protocol)
-        place = _places(certs, rows)
+        place, missing = places_by_id(claims.ids, rows.ids)
+        if missing:
+            raise DataError(*say_unlabelled(len(missing), len(certs), missing[0], IdSpan(claims.ids), IdSpan(rows.ids)))
+        check_same_rows(claims.ids, claims.confidence, rows.confidence[place])
         confident, brittle = rows.high_confidence[place], rows.brittle[place]
         names = _segment_names(certs, segments)
         parts = [None] if names is None else sorted(set(names[confident]))
@@ -314,16 +329,13 @@ class ReviewPolicy:
             )
         scores = certs.score(self.by)
         names = _segment_names(certs, PREDICTED if self.segmented_by == PREDICTED else segments)
-        chosen = np.flatnonzero(_confident(certs, self.min_confidence) & (scores >= self._limits(len(certs), names)))
-        return certs.take(chosen[np.argsort(-scores[chosen], kind="stable")])
-
-    def _limits(self, n: int, names: npt.NDArray[np.str_] | None) -> Floats:
-        """Return each row's threshold: minus infinity where everything is reviewed."""
-        limits = np.full(n, -np.inf)
+        limits = np.full(len(certs), -np.inf)  # everything is reviewed unless a rule says otherwise
         for rule in self.rules:
             if rule.threshold is not None:
                 limits[slice(None) if names is None or rule.segment is None else names == rule.segment] = rule.threshold
-        return limits
+        confident = certs.table.column("confidence").to_numpy() >= self.min_confidence
+        chosen = np.flatnonzero(confident & (scores >= limits))
+        return certs.take(chosen[np.argsort(-scores[chosen], kind="stable")])
 
     def sentence(self) -> str:
         """Return the policy in words.
@@ -366,8 +378,8 @@ class ReviewPolicy:
             "confidence": self.confidence,
             "min_confidence": self.min_confidence,
             "segmented_by": self.segmented_by,
-            "rules": [_plain_fields(rule) for rule in self.rules],
-            "curves": [_plain_fields(curve) for curve in self.curves],
+            "rules": [_make_plain(asdict(rule)) for rule in self.rules],
+            "curves": [_make_plain(asdict(curve)) for curve in self.curves],
             "protocol_digest": self.protocol_digest,
             "model_fingerprint": self.model_fingerprint,
             "stress": None if self.stress is None else dict(self.stress),
@@ -393,12 +405,17 @@ class ReviewPolicy:
         try:
             return cls(
                 by=str(document["by"]),
-                risk=_share(document["risk"]),
-                confidence=_share(document["confidence"]),
-                min_confidence=_share(document["min_confidence"]),
-                rules=tuple(_rule_from(entry) for entry in document["rules"]),
-                curves=tuple(_curve_from(entry) for entry in document["curves"]),
-                segmented_by=_name(document["segmented_by"]),
+                risk=_read_share(document["risk"]),
+                confidence=_read_share(document["confidence"]),
+                min_confidence=_read_share(document["min_confidence"]),
+                rules=tuple(_read_rule(entry) for entry in document["rules"]),
+                curves=tuple(
+                    ReviewCurve(
+                        **{each.name: tuple(map(_read_number, entry[each.name])) for each in fields(ReviewCurve)}
+                    )
+                    for entry in document["curves"]
+                ),
+                segmented_by=_read_name(document["segmented_by"]),
                 protocol_digest=str(document["protocol_digest"]),
                 model_fingerprint=str(document["model_fingerprint"]),
                 stress=None if document["stress"] is None else dict(document["stress"]),
@@ -423,7 +440,7 @@ class ReviewPolicy:
         """
         target = Path(path)
         try:
-            write_text(target, json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+            write_json(target, self.to_dict())
         except OSError as error:
             raise DataError(f"cannot write the policy to {target}: {error.strerror or error}") from error
         return target
@@ -473,7 +490,13 @@ def fit_rule(
     below = np.searchsorted(np.sort(scores), thresholds, side="left")
     bad = np.searchsorted(np.sort(scores[brittle]), thresholds, side="left")
     bound = upper_limit(bad, below, level)
-    chosen = _laxest_passed(below, bound, risk, level)
+    chosen = None
+    eligible = np.flatnonzero(upper_limit(0, below, level) <= risk)
+    if len(eligible):
+        starts = np.unique(np.rint(np.linspace(0, len(eligible) - 1, STARTS)).astype(np.int64))
+        failed = np.append(np.flatnonzero(bound > risk), len(bound))
+        ends = failed[np.searchsorted(failed, eligible[starts])] - 1  # the last threshold that each walk passes
+        chosen = max(ends[ends >= eligible[starts]].tolist(), default=None)
     rule = ReviewRule(
         segment=segment,
         state="not attainable" if chosen is None else "attained",
@@ -484,7 +507,7 @@ def fit_rule(
         brittle=int(brittle.sum()),
         unreviewed=0 if chosen is None else int(below[chosen]),
         unreviewed_brittle=0 if chosen is None else int(bad[chosen]),
-        rows_needed=None if chosen is not None else _rows_needed(below, bad, len(scores), risk, level),
+        rows_needed=None if chosen is not None else _count_rows_needed(below, bad, len(scores), risk, level),
     )
     with np.errstate(invalid="ignore"):
         rate = np.where(below > 0, bad / np.maximum(below, 1), 0.0)
@@ -497,19 +520,7 @@ def fit_rule(
     return rule, curve
 
 
-def _laxest_passed(below: npt.NDArray[np.intp], bound: Floats, risk: float, level: float) -> int | None:
-    """Return the index of the laxest threshold that some walk passes, or None."""
-    eligible = np.flatnonzero(upper_limit(0, below, level) <= risk)
-    if len(eligible) == 0:
-        return None
-    starts = np.unique(np.rint(np.linspace(0, len(eligible) - 1, STARTS)).astype(np.int64))
-    failed = np.append(np.flatnonzero(bound > risk), len(bound))
-    ends = [int(failed[np.searchsorted(failed, eligible[start])]) - 1 for start in starts]
-    passed = [end for start, end in zip(starts, ends, strict=True) if end >= eligible[start]]
-    return max(passed, default=None)
-
-
-def _rows_needed(
+def _count_rows_needed(
     below: npt.NDArray[np.intp], bad: npt.NDArray[np.intp], rows: int, risk: float, level: float
 ) -> int | None:
     """Return how many labelled rows would support a rule, at the lowest brittle rate seen below any threshold."""
@@ -532,28 +543,6 @@ def _rows_needed(
     return math.ceil(high / share)
 
 
-# --- reading certificates and labels ------------------------------------------------------------------------
-
-
-def _check_share(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating)) or not 0 < value < 1:
-        raise DataError(f"{name} must lie between 0 and 1, such as 0.02, got {value!r}")
-
-
-def _confident(certs: Certificates, minimum: float) -> Booleans:
-    return np.asarray(certs.table.column("confidence").to_numpy() >= minimum)
-
-
-def _places(certs: Certificates, labels: LabelledRows) -> Integers:
-    places, missing = places_by_id(certs.claims.ids, labels.ids)
-    if missing:
-        raise DataError(
-            *say_unlabelled(len(missing), len(certs), missing[0], IdSpan(certs.claims.ids), IdSpan(labels.ids))
-        )
-    check_same_rows(certs.claims.ids, certs.claims.confidence, labels.confidence[places])
-    return places
-
-
 def _segment_names(certs: Certificates, segments: str | Mapping[Hashable, str] | None) -> npt.NDArray[np.str_] | None:
     if segments is None:
         return None
@@ -568,91 +557,59 @@ def _segment_names(certs: Certificates, segments: str | Mapping[Hashable, str] |
     return np.array([str(segments[own]) for own in ids])
 
 
-# --- words and plain values ---------------------------------------------------------------------------------
+# --- plain values -------------------------------------------------------------------------------------------
 
 
-def _plain_fields(value: ReviewRule | ReviewCurve) -> dict[str, Any]:
-    return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
-
-
-def _plain(value: Any) -> Any:
+def _make_plain(value: Any) -> Any:
+    """Return JSON values, with infinity as the text ``inf``."""
+    if isinstance(value, dict):
+        return {name: _make_plain(item) for name, item in value.items()}
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_make_plain(item) for item in value]
     return "inf" if isinstance(value, float) and math.isinf(value) else value
 
 
-def _number(value: Any) -> float:
-    return math.inf if value == "inf" else _finite(value)
+def _read_rule(entry: Mapping[str, Any]) -> ReviewRule:
+    state, threshold = entry["state"], entry["threshold"]
+    if state not in ("attained", "not attainable"):
+        raise ValueError(f"a rule's state is 'attained' or 'not attainable', got {state!r}")
+    if (threshold is None) != (state == "not attainable"):
+        raise ValueError(f"a rule that is {state} cannot have the threshold {threshold!r}")
+    return ReviewRule(
+        segment=_read_name(entry["segment"]),
+        state=state,
+        threshold=None if threshold is None else _read_number(threshold),
+        bound=None if entry["bound"] is None else _read_number(entry["bound"]),
+        review_share=_read_share(entry["review_share"]),
+        rows=_read_count(entry["rows"]),
+        brittle=_read_count(entry["brittle"]),
+        unreviewed=_read_count(entry["unreviewed"]),
+        unreviewed_brittle=_read_count(entry["unreviewed_brittle"]),
+        rows_needed=None if entry["rows_needed"] is None else _read_count(entry["rows_needed"]),
+    )
 
 
-def _finite(value: Any) -> float:
+def _read_number(value: Any) -> float:
+    if value == "inf":
+        return math.inf
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError(f"a number was expected, got {value!r}")
     return float(value)
 
 
-def _share(value: Any) -> float:
-    if not 0.0 <= _finite(value) <= 1.0:
+def _read_share(value: Any) -> float:
+    if not 0.0 <= _read_number(value) <= 1.0:
         raise ValueError(f"a share from 0 to 1 was expected, got {value!r}")
     return float(value)
 
 
-def _count(value: Any) -> int:
+def _read_count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 2**53:
         raise ValueError(f"a count was expected, got {value!r}")
     return value
 
 
-def _name(value: Any) -> str | None:
+def _read_name(value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ValueError(f"a name or null was expected, got {value!r}")
     return value
-
-
-def _optional(value: Any) -> float | None:
-    return None if value is None else _number(value)
-
-
-def _stated_stress(text: bytes) -> dict[str, Any]:
-    """Return the stress that a table of labels says it was made under."""
-    try:
-        document = parse_json(text.decode("utf-8"))
-        float(document["tau_confidence"])
-    except (ValueError, TypeError, LookupError) as error:
-        raise _damaged_note(STRESS_KEY) from error
-    return dict(document)
-
-
-def _stated_protocol(text: bytes) -> Protocol:
-    """Return the protocol that a table of labels says it was made under."""
-    try:
-        return Protocol.from_json(text.decode("utf-8"))
-    except (ValueError, ProtocolError) as error:
-        raise _damaged_note(PROTOCOL_KEY) from error
-
-
-def _damaged_note(key: str) -> DataError:
-    return DataError(f"the table of labels does not say how it was made: its note {key!r} is damaged")
-
-
-def _rule_from(entry: Mapping[str, Any]) -> ReviewRule:
-    if entry["state"] not in ("attained", "not attainable"):
-        raise ValueError(f"a rule's state is 'attained' or 'not attainable', got {entry['state']!r}")
-    if (entry["threshold"] is None) != (entry["state"] == "not attainable"):
-        raise ValueError(f"a rule that is {entry['state']} cannot have the threshold {entry['threshold']!r}")
-    return ReviewRule(
-        segment=_name(entry["segment"]),
-        state=entry["state"],
-        threshold=_optional(entry["threshold"]),
-        bound=_optional(entry["bound"]),
-        review_share=_share(entry["review_share"]),
-        rows=_count(entry["rows"]),
-        brittle=_count(entry["brittle"]),
-        unreviewed=_count(entry["unreviewed"]),
-        unreviewed_brittle=_count(entry["unreviewed_brittle"]),
-        rows_needed=None if entry["rows_needed"] is None else _count(entry["rows_needed"]),
-    )
-
-
-def _curve_from(entry: Mapping[str, Sequence[Any]]) -> ReviewCurve:
-    return ReviewCurve(**{name: tuple(_number(v) for v in entry[name]) for name in ReviewCurve.__dataclass_fields__})

@@ -1,7 +1,7 @@
 """Quality of a classifier's probabilities: calibration error, Brier score, likelihood, discrimination.
 
 Every function takes ``probabilities`` (n, C), rows summing to one, and ``y`` (n,), the *column* of the true class.
-`class_codes` turns labels of any kind into columns.  Pure functions on arrays: nothing here knows about models.
+`class_codes` turns labels of any kind into columns. Pure functions on arrays: nothing here knows about models.
 
 Letters: n rows, C classes, B bins; p_ic the probability row i gives to class c; y_i the true column.
 """
@@ -45,7 +45,7 @@ class ReliabilityCurve:
 
 
 def class_codes(y: ArrayLike, classes: ArrayLike) -> Integers:
-    """Column of every label of ``y`` in the declared class order."""
+    """Return the column of every label of ``y`` in the declared class order."""
     labels = np.asarray(y)
     if labels.ndim != 1:
         raise DataError(f"y must have one label per row (1 dimension), got shape {labels.shape}")
@@ -68,7 +68,7 @@ def reliability_curve(probabilities: ArrayLike, y: ArrayLike, bins: int = BINS) 
     Bin b holds the rows with (b-1)/B < max_c p_ic <= b/B; a confidence of exactly 0 would go to the first.
     The predicted class is the first column holding the maximum.
     """
-    p, code = _checked(probabilities, y)
+    p, code = _check_columns(probabilities, y)
     if bins < 1:
         raise DataError(f"bins must be at least 1, got {bins}")
     edges = np.linspace(0.0, 1.0, bins + 1)
@@ -96,7 +96,7 @@ def brier_score(probabilities: ArrayLike, y: ArrayLike, *, halve: bool | None = 
     ``halve=None`` follows scikit-learn: with two classes the halved sum, (1/n) sum_i (p_i1 - [y_i = 1])^2, with more
     the full one.  Zero only when every true class has probability one.
     """
-    p, code = _checked(probabilities, y)
+    p, code = _check_columns(probabilities, y)
     error = p.copy()
     error[np.arange(len(code)), code] -= 1.0
     total = float(np.mean(np.sum(error * error, axis=1)))
@@ -105,7 +105,7 @@ def brier_score(probabilities: ArrayLike, y: ArrayLike, *, halve: bool | None = 
 
 def negative_log_likelihood(probabilities: ArrayLike, y: ArrayLike) -> float:
     """NLL = -(1/n) sum_i log max(p_{i, y_i}, 1e-12), in nats; the clip is the score conversion's (SPEC section 2)."""
-    p, code = _checked(probabilities, y)
+    p, code = _check_columns(probabilities, y)
     return float(-np.mean(np.log(np.maximum(p[np.arange(len(code)), code], CLIP))))
 
 
@@ -130,8 +130,12 @@ def predictive_metrics(p: ArrayLike, y: ArrayLike) -> PredictiveMetrics:
     for more, NaN when a class does not occur.
     """
     probabilities, code = np.asarray(p, dtype=np.float64), np.asarray(y, dtype=np.int64)
-    predicted = probabilities.argmax(axis=1)
-    area, precision = _discrimination(probabilities, code)
+    predicted, n_classes = probabilities.argmax(axis=1), probabilities.shape[1]
+    area = precision = math.nan
+    if len(np.unique(code)) == n_classes:
+        columns = [1] if n_classes == 2 else range(n_classes)
+        area = float(np.mean([auroc(probabilities[:, c], code == c) for c in columns]))
+        precision = float(np.mean([average_precision_score(code == c, probabilities[:, c]) for c in columns]))
     return PredictiveMetrics(
         rows=len(code),
         accuracy=float(accuracy_score(code, predicted)),
@@ -144,21 +148,19 @@ def predictive_metrics(p: ArrayLike, y: ArrayLike) -> PredictiveMetrics:
     )
 
 
-def _discrimination(p: Floats, code: Integers) -> tuple[float, float]:
-    n_classes = p.shape[1]
-    if len(np.unique(code)) < n_classes:
-        return math.nan, math.nan
-    columns = [1] if n_classes == 2 else range(n_classes)
-    areas = [auroc(p[:, c], code == c) for c in columns]
-    precisions = [average_precision_score(code == c, p[:, c]) for c in columns]
-    return float(np.mean(areas)), float(np.mean(precisions))
-
-
-def _checked(probabilities: ArrayLike, y: ArrayLike) -> tuple[Floats, Integers]:
+def check_probabilities(probabilities: ArrayLike) -> Floats:
+    """Return probabilities (n, C) as float64; refuse what are none."""
     p = np.asarray(probabilities, dtype=np.float64)
-    code = np.asarray(y)
     if p.ndim != 2 or p.shape[0] == 0 or p.shape[1] < 2:
         raise DataError(f"probabilities must be (rows, classes) with rows >= 1 and classes >= 2, got shape {p.shape}")
+    if not np.isfinite(p).all() or p.min() < 0.0 or np.abs(p.sum(axis=1) - 1.0).max() > 1e-3:
+        raise DataError("probabilities must be finite, non-negative and sum to 1 in every row")
+    return p
+
+
+def _check_columns(probabilities: ArrayLike, y: ArrayLike) -> tuple[Floats, Integers]:
+    """Return probabilities and the column of each true class; refuse those that do not belong together."""
+    p, code = check_probabilities(probabilities), np.asarray(y)
     if code.shape != (p.shape[0],):
         raise DataError(f"y must have one entry for each of the {p.shape[0]} rows, got shape {code.shape}")
     if code.dtype.kind not in "iu":
@@ -168,6 +170,4 @@ def _checked(probabilities: ArrayLike, y: ArrayLike) -> tuple[Floats, Integers]:
         )
     if code.min() < 0 or code.max() >= p.shape[1]:
         raise DataError(f"y must lie in 0..{p.shape[1] - 1}, got values from {code.min()} to {code.max()}")
-    if not np.isfinite(p).all() or p.min() < 0.0 or np.abs(p.sum(axis=1) - 1.0).max() > 1e-3:
-        raise DataError("probabilities must be finite, non-negative and sum to 1 in every row")
     return p, code.astype(np.int64)
