@@ -207,7 +207,13 @@ class _Desk:
             view=view,
             queue=found,
             lines=() if found is None else pages.list_queue(found.cases, states, viewer),
-            choices=self.choices(),
+            choices=pages.Choices(
+                labels=self.cases.classes,
+                groups=self.cases.protocol.group_names,
+                fields=self.cases.field_names,
+                reviewers=self.store.reviewers(),
+                policy=None if self.cases.policy is None else self.cases.policy.sentence(),
+            ),
             scope=() if found is None else self.scope(view),
             rows=len(self.cases),
             model=self.cases.manifest.model.kind,
@@ -223,16 +229,6 @@ class _Desk:
         """Answer a filter that asks what a field holds."""
         self.reviewer(request)
         return JSONResponse(asdict(self.cases.field_values(read_name(request.query_params.get("field", "")))))
-
-    def choices(self) -> pages.Choices:
-        policy = self.cases.policy
-        return pages.Choices(
-            labels=self.cases.classes,
-            groups=self.cases.protocol.group_names,
-            fields=self.cases.field_names,
-            reviewers=self.store.reviewers(),
-            policy=None if policy is None else policy.sentence(),
-        )
 
     def notice(self, request: Request, viewer: str, view: View) -> pages.Notice | None:
         """Return what the address says was just done; the number of an entry, which only its writer may undo."""
