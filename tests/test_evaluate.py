@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from fragility.auditing.pipeline import audit
 from fragility.cli import evaluate as commands
+from fragility.cli.options import expand_groups
 from fragility.errors import DataError, FragilityError, ModelError
 from fragility.protocol import Protocol, bind
 from fragility.ranking.comparison import compare_scores
@@ -248,7 +249,7 @@ def test_wrong_requests_are_refused(case, certs):
 def app():
     made = typer.Typer()
     for command in (commands.stress, commands.evaluate):
-        made.command(command.__name__)(command)
+        made.command(command.__name__)(expand_groups(command))
     return made
 
 

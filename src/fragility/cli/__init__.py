@@ -38,6 +38,7 @@ from fragility.cli import (
     verify,
 )
 from fragility.cli.group import Commands
+from fragility.cli.options import expand_groups
 from fragility.cli.outputs import describe_interruption, forget_outputs
 from fragility.cli.terminal import (
     DEBUG,
@@ -101,7 +102,7 @@ def fragility(
 
 for panel, commands in COMMANDS.items():
     for name, command in commands.items():
-        app.command(name, rich_help_panel=panel)(command)
+        app.command(name, rich_help_panel=panel)(expand_groups(command))
 app.add_typer(protocol.group, rich_help_panel=DECLARE)
 
 

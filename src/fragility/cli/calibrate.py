@@ -9,9 +9,9 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.options import load_model, load_protocol
+from fragility.cli.options import load_protocol
 from fragility.cli.outputs import draw, plan_files
-from fragility.cli.tables import AuditRows, Columns, csv_format, field_names, read_rows
+from fragility.cli.tables import AuditRows, Columns, field_names, read_rows
 from fragility.cli.terminal import note, say
 from fragility.errors import DataError
 from fragility.files import replacing
@@ -22,50 +22,45 @@ if TYPE_CHECKING:
     from fragility.arrays import Floats
     from fragility.formats import CsvFormat
 
-ValidationArgument = Annotated[
-    Path,
-    typer.Argument(
-        metavar="VALIDATION",
-        help="Labelled rows the model was not trained on: Parquet, CSV or Arrow.",
-        show_default=False,
-    ),
-]
-ProtocolOption = Annotated[
-    Path, typer.Option("--protocol", metavar="FILE", help="A protocol file or an audit folder.", show_default=False)
-]
-Out = Annotated[
-    Path,
-    typer.Option("--out", metavar="FILE", help="Write the fitted correction to this JSON file.", show_default=False),
-]
-Test = Annotated[Path | None, typer.Option("--test", metavar="FILE", help="Labelled rows to report calibration on.")]
-Picture = Annotated[
-    Path | None, typer.Option("--picture", metavar="FILE", help="Draw reliability on the --test rows (.png, .svg).")
-]
-Apply = Annotated[Path | None, typer.Option("--apply", metavar="FILE", help="Rows to correct the probabilities of.")]
-Probabilities = Annotated[
-    Path | None, typer.Option("--probabilities", metavar="FILE", help="Where to write those of the --apply rows (CSV).")
-]
-
 
 def calibrate(
+    *,
     model: opt.ModelArgument,
-    validation: ValidationArgument,
-    protocol: ProtocolOption,
+    validation: Annotated[
+        Path,
+        typer.Argument(
+            metavar="VALIDATION",
+            help="Labelled rows the model was not trained on: Parquet, CSV or Arrow.",
+            show_default=False,
+        ),
+    ],
+    protocol: Annotated[
+        Path, typer.Option("--protocol", metavar="FILE", help="A protocol file or an audit folder.", show_default=False)
+    ],
     target: opt.LabelColumn,
-    out: Out,
-    id_column: opt.Id = None,
-    drop: opt.Drop = None,
-    ignore_extra: opt.IgnoreExtra = False,
-    test: Test = None,
-    picture: Picture = None,
-    apply: Apply = None,
-    probabilities: Probabilities = None,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="FILE", help="Write the fitted correction to this JSON file.", show_default=False
+        ),
+    ],
+    columns: opt.ColumnOptions,
+    test: Annotated[
+        Path | None, typer.Option("--test", metavar="FILE", help="Labelled rows to report calibration on.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", metavar="FILE", help="Draw reliability on the --test rows (.png, .svg).")
+    ] = None,
+    apply: Annotated[
+        Path | None, typer.Option("--apply", metavar="FILE", help="Rows to correct the probabilities of.")
+    ] = None,
+    probabilities: Annotated[
+        Path | None,
+        typer.Option("--probabilities", metavar="FILE", help="Where to write those of the --apply rows (CSV)."),
+    ] = None,
     engine: opt.Engine = "auto",
-    separator: opt.Separator = None,
-    encoding: opt.Encoding = None,
-    decimal: opt.Decimal = None,
-    classes: opt.Classes = None,
-    trust: opt.Trust = False,
+    csv: opt.CsvOptions,
+    loading: opt.LoadingOptions,
 ) -> None:
     """Fit brittleness-aware temperature scaling on VALIDATION rows; no predicted label ever changes.
 
@@ -88,14 +83,14 @@ def calibrate(
         {"--out": out, "--picture": picture, "--probabilities": probabilities},
         {"MODEL": model, "VALIDATION": validation, "--protocol": protocol, "--test": test, "--apply": apply},
     )
-    form = csv_format(separator, encoding, decimal, validation, test, apply)
-    loaded, declared = load_model(model, classes, trust), load_protocol(protocol)
-    columns = Columns.declare(field_names(loaded, declared), target, id_column, drop, ignore_extra)
-    given, labels = _read_labelled(validation, "VALIDATION", columns, form)
-    tested = None if test is None else _read_labelled(test, "--test", columns, form)
+    form = csv.form(validation, test, apply)
+    loaded, declared = loading.load(model), load_protocol(protocol)
+    known = columns.declare(field_names(loaded, declared), target)
+    given, labels = _read_labelled(validation, "VALIDATION", known, form)
+    tested = None if test is None else _read_labelled(test, "--test", known, form)
     # A label of the rows to correct, if there is one, is set aside.
-    new = None if apply is None else read_rows(apply, columns, form=form)
-    columns.check_dropped()
+    new = None if apply is None else read_rows(apply, known, form=form)
+    known.check_dropped()
 
     def ask(rows: AuditRows) -> tuple[Floats, Floats]:
         """Return the probabilities and the FDS of rows."""

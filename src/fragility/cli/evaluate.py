@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,10 +11,10 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.options import is_given, load_inputs, load_model, read_name_or_json
+from fragility.cli.options import is_given, load_inputs, read_name_or_json
 from fragility.cli.outputs import plan_files, save_result
 from fragility.cli.reading import take_given
-from fragility.cli.tables import Columns, csv_format, field_names, note_unlabelled, read_rows, read_table
+from fragility.cli.tables import field_names, note_unlabelled, read_rows, read_table
 from fragility.cli.terminal import err, note, say
 from fragility.errors import DataError
 from fragility.saving import TABLE_SUFFIXES, checked_suffix
@@ -21,28 +22,6 @@ from fragility.saving import TABLE_SUFFIXES, checked_suffix
 if TYPE_CHECKING:
     from fragility.formats import CsvFormat
 
-Severity = Annotated[
-    float, typer.Option("--severity", min=0.0, max=1.0, help="Rate of mask and dropout, extent of noise.")
-]
-Draws = Annotated[int, typer.Option("--draws", min=1, help="Random draws for each row and stressor.")]
-Rule = Annotated[
-    str, typer.Option("--rule", metavar="NAME", help="expected (mean margin over draws) or any (a single draw).")
-]
-TauConfidence = Annotated[
-    float, typer.Option("--tau-confidence", min=0.0, max=1.0, help="Where a prediction counts as high-confidence.")
-]
-TauCollapse = Annotated[
-    float, typer.Option("--tau-collapse", min=0.0, help="Share of its margin a prediction must lose to be brittle.")
-]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the random draws.")]
-OutageLog = Annotated[
-    Path | None,
-    typer.Option(
-        "--outages",
-        metavar="FILE",
-        help="Stress with recorded outages instead: a table of event and field, of booleans, or rows for --markers.",
-    ),
-]
 Markers = Annotated[
     str | None,
     typer.Option(
@@ -52,46 +31,72 @@ Markers = Annotated[
         "{field: \\[values]}.",
     ),
 ]
-LabelsOut = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="Write the labels, one row a prediction (.parquet, .csv).")
-]
-Validation = Annotated[
-    Path | None, typer.Option("--validation", metavar="FILE", help="Rows on which each baseline's direction is chosen.")
-]
-ShapRows = Annotated[
-    int, typer.Option("--shap", metavar="N", min=0, help="Explain N rows for the group-SHAP baseline; 0 leaves it out.")
-]
-By = Annotated[str, typer.Option("--by", metavar="SCORE", help="The ranking to judge: exposure, or the paper's fds.")]
-RandomOrders = Annotated[
-    int, typer.Option("--random-orders", metavar="N", min=0, help="Random group orders to average; 0 leaves them out.")
-]
-CsvOut = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the table of scores as CSV.")]
+
+
+@dataclass(frozen=True)
+class StressOptions:
+    """What the rows are put under."""
+
+    outages: Annotated[
+        Path | None,
+        typer.Option(
+            "--outages",
+            metavar="FILE",
+            help="Stress with recorded outages instead: a table of event and field, or booleans, or rows for "
+            "--markers.",
+        ),
+    ] = None
+    markers: Markers = None
+    severity: Annotated[
+        float, typer.Option("--severity", min=0.0, max=1.0, help="Rate of mask and dropout, extent of noise.")
+    ] = 0.3
+    draws: Annotated[int, typer.Option("--draws", min=1, help="Random draws for each row and stressor.")] = 16
+    rule: Annotated[
+        str, typer.Option("--rule", metavar="NAME", help="expected (mean margin over draws) or any (a single draw).")
+    ] = "expected"
+    tau_confidence: Annotated[
+        float, typer.Option("--tau-confidence", min=0.0, max=1.0, help="Where a prediction counts as high-confidence.")
+    ] = 0.90
+    tau_collapse: Annotated[
+        float, typer.Option("--tau-collapse", min=0.0, help="Share of its margin a prediction must lose to be brittle.")
+    ] = 0.50
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random draws.")] = 0
+
+    def declare(self, context: typer.Context, form: CsvFormat) -> fg.Stress:
+        """Return the stress; refuse options that would have no effect beside others."""
+        from fragility.stress.stressors import Dropout, Mask, Noise
+
+        if self.outages is None:
+            if self.markers is not None:
+                raise DataError(
+                    "--markers says which values of a table mean 'unavailable'; name the table with --outages"
+                )
+            stressors: tuple[Any, ...] = (Mask(self.severity), Dropout(self.severity), Noise(self.severity))
+        else:
+            if is_given(context, "severity"):
+                raise DataError(
+                    "--severity is the extent of random stress, which --outages replaces; leave out one of the two"
+                )
+            stressors = (read_outages(self.outages, self.markers, form),)
+        return fg.Stress(stressors, self.draws, self.rule, self.tau_confidence, self.tau_collapse, self.seed)
 
 
 def stress(
+    *,
     context: typer.Context,
     protocol: opt.ProtocolArgument,
     model: opt.ModelOption,
     data: opt.DataOption,
-    out_file: LabelsOut = None,
-    outages: OutageLog = None,
-    markers: Markers = None,
-    severity: Severity = 0.3,
-    draws: Draws = 16,
-    rule: Rule = "expected",
-    tau_confidence: TauConfidence = 0.90,
-    tau_collapse: TauCollapse = 0.50,
-    seed: Seed = 0,
+    out_file: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write the labels, one row a prediction (.parquet, .csv)."),
+    ] = None,
+    stressing: StressOptions,
     target: opt.Target = None,
-    id_column: opt.Id = None,
-    drop: opt.Drop = None,
-    ignore_extra: opt.IgnoreExtra = False,
+    columns: opt.ColumnOptions,
     rows: opt.RowRange = None,
-    separator: opt.Separator = None,
-    encoding: opt.Encoding = None,
-    decimal: opt.Decimal = None,
-    classes: opt.Classes = None,
-    trust: opt.Trust = False,
+    csv: opt.CsvOptions,
+    loading: opt.LoadingOptions,
 ) -> None:
     """Find which confident predictions break under random loss of evidence, or under your own recorded outages.
 
@@ -108,16 +113,12 @@ def stress(
     from fragility.ranking.comparison import label_noise_ceiling
     from fragility.ranking.metrics import DEFINED
 
-    _check_stress_options(context)
     if out_file is not None:
         checked_suffix(out_file, TABLE_SUFFIXES)
-    plan_files({"--out": out_file}, {"--model": model, "--data": data, "--outages": outages})
-    form = csv_format(separator, encoding, decimal, data, outages)
-    declared = _declare_stress(outages, markers, form, severity, draws, rule, tau_confidence, tau_collapse, seed)
-    loaded, pi, given = load_inputs(
-        model, protocol, data, form, target=target, id_column=id_column, drop=drop, ignore_extra=ignore_extra,
-        rows=rows, classes=classes, trust=trust,
-    )  # fmt: skip
+    plan_files({"--out": out_file}, {"--model": model, "--data": data, "--outages": stressing.outages})
+    form = csv.form(data, stressing.outages)
+    declared = stressing.declare(context, form)
+    loaded, pi, given = load_inputs(model, protocol, data, form, target, columns, loading, rows)
     with _working("stressing"):
         labels = fg.label_brittle(loaded, given.X, pi, declared, ids=given.ids)
         independent = fg.label_brittle(loaded, given.X, pi, declared.independent(), ids=given.ids)
@@ -132,34 +133,36 @@ def stress(
 
 
 def evaluate(
+    *,
     context: typer.Context,
     directory: opt.DirArgument,
     model: opt.ModelOption,
     data: opt.DataOption,
-    validation: Validation = None,
+    validation: Annotated[
+        Path | None,
+        typer.Option("--validation", metavar="FILE", help="Rows on which each baseline's direction is chosen."),
+    ] = None,
     target: opt.Target = None,
-    id_column: opt.Id = None,
-    drop: opt.Drop = None,
-    ignore_extra: opt.IgnoreExtra = False,
-    shap: ShapRows = 0,
-    by: By = "exposure",
-    random_orders: RandomOrders = 5,
+    columns: opt.ColumnOptions,
+    shap: Annotated[
+        int,
+        typer.Option("--shap", metavar="N", min=0, help="Explain N rows for the group-SHAP baseline; 0 leaves it out."),
+    ] = 0,
+    by: Annotated[
+        str, typer.Option("--by", metavar="SCORE", help="The ranking to judge: exposure, or the paper's fds.")
+    ] = "exposure",
+    random_orders: Annotated[
+        int,
+        typer.Option("--random-orders", metavar="N", min=0, help="Random group orders to average; 0 leaves them out."),
+    ] = 5,
     json_file: opt.JsonOut = None,
-    csv_file: CsvOut = None,
-    outages: OutageLog = None,
-    markers: Markers = None,
-    severity: Severity = 0.3,
-    draws: Draws = 16,
-    rule: Rule = "expected",
-    tau_confidence: TauConfidence = 0.90,
-    tau_collapse: TauCollapse = 0.50,
-    seed: Seed = 0,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write the table of scores as CSV.")
+    ] = None,
+    stressing: StressOptions,
     engine: opt.Engine = "auto",
-    separator: opt.Separator = None,
-    encoding: opt.Encoding = None,
-    decimal: opt.Decimal = None,
-    classes: opt.Classes = None,
-    trust: opt.Trust = False,
+    csv: opt.CsvOptions,
+    loading: opt.LoadingOptions,
 ) -> None:
     """Does exposure find the predictions that break under stress better than the model's confidence does?
 
@@ -174,25 +177,24 @@ def evaluate(
 
       fragility evaluate audit/ --model model.skops --data test.parquet --outages outages.csv --json evaluation.json
     """
-    _check_stress_options(context)
     if is_given(context, "engine") and validation is None:
         raise DataError("--engine audits the --validation rows; name them with --validation or leave out --engine")
     plan_files(
         {"--json": json_file, "--csv": csv_file},
-        {"--model": model, "--data": data, "--validation": validation, "--outages": outages},
+        {"--model": model, "--data": data, "--validation": validation, "--outages": stressing.outages},
     )
-    form = csv_format(separator, encoding, decimal, data, validation, outages)
-    declared = _declare_stress(outages, markers, form, severity, draws, rule, tau_confidence, tau_collapse, seed)
+    form = csv.form(data, validation, stressing.outages)
+    declared = stressing.declare(context, form)
     audit = fg.open_audit(directory)
-    loaded = load_model(model, classes, trust)
-    columns = Columns.declare(field_names(loaded, audit.protocol), target, id_column, drop, ignore_extra)
-    given = read_rows(data, columns, form=form)
+    loaded = loading.load(model)
+    known = columns.declare(field_names(loaded, audit.protocol), target)
+    given = read_rows(data, known, form=form)
     certs = take_given(audit, given.ids)
     held = None
     if validation is not None:
-        found = read_rows(validation, columns, form=form, ids=False)
+        found = read_rows(validation, known, form=form, ids=False)
         held = found.X, found.labels
-    columns.check_dropped()
+    known.check_dropped()
     note_unlabelled(given.labels is not None, target, data)
     with _working("evaluating"):
         judged = fg.evaluate(
@@ -206,7 +208,7 @@ def evaluate(
             by=by,
             ids=given.ids,
             engine=engine,
-            seed=seed,
+            seed=stressing.seed,
         )
     say(judged.to_text())
     save_result(judged, json_file, csv_file)
@@ -215,27 +217,6 @@ def evaluate(
 def _working(what: str) -> AbstractContextManager[Any]:
     console = err()
     return console.status(what) if console.is_terminal else nullcontext()
-
-
-def _check_stress_options(context: typer.Context) -> None:
-    """Options that would have no effect beside others are refused."""
-    if is_given(context, "markers") and not is_given(context, "outages"):
-        raise DataError("--markers says which values of a table mean 'unavailable'; name the table with --outages")
-    if is_given(context, "severity") and is_given(context, "outages"):
-        raise DataError("--severity is the extent of random stress, which --outages replaces; leave out one of the two")
-
-
-def _declare_stress(
-    outages: Path | None, markers: str | None, form: CsvFormat, severity: float, draws: int, rule: str,
-    tau_confidence: float, tau_collapse: float, seed: int,
-) -> fg.Stress:  # fmt: skip
-    from fragility.stress.stressors import Dropout, Mask, Noise
-
-    if outages is None:
-        stressors: tuple[Any, ...] = (Mask(severity), Dropout(severity), Noise(severity))
-    else:
-        stressors = (read_outages(outages, markers, form),)
-    return fg.Stress(stressors, draws, rule, tau_confidence, tau_collapse, seed)
 
 
 def read_outages(path: Path, markers: str | None, form: CsvFormat) -> fg.Outages:

@@ -15,7 +15,7 @@ from fragility.cli.audit import ProtocolFile
 from fragility.cli.evaluate import Markers, read_outages
 from fragility.cli.options import is_given, load_protocol, read_name_or_json, refuse_declared
 from fragility.cli.outputs import plan_files
-from fragility.cli.tables import AuditRows, Columns, csv_format, field_names, note_unlabelled, read_rows
+from fragility.cli.tables import AuditRows, field_names, note_unlabelled, read_rows
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
 from fragility.files import MODEL
@@ -24,50 +24,6 @@ if TYPE_CHECKING:
     from fragility.evidence.baselines import Units
     from fragility.evidence.space import Space as SpaceName
 
-Train = Annotated[
-    Path, typer.Option("--train", metavar="TRAIN", help="The training rows, with their labels.", show_default=False)
-]
-Out = Annotated[
-    Path,
-    typer.Option(
-        "--out", metavar="MODEL2", help="Write the hardened model to this file (.skops, .joblib).", show_default=False
-    ),
-]
-Rate = Annotated[
-    float | None,
-    typer.Option(
-        "--rate",
-        min=0.0,
-        max=1.0,
-        help="How often a group is lost in a copy of a row. (default 0.2; with --outages 1: an event for each copy)",
-    ),
-]
-Tolerance = Annotated[
-    float | None,
-    typer.Option(
-        "--tolerance",
-        min=0.0,
-        help="Choose the rate instead: the largest of 0.05 to 0.4 that loses at most this much of --metric on a "
-        "fifth of TRAIN.",
-    ),
-]
-Metric = Annotated[
-    str, typer.Option("--metric", metavar="NAME", help="What --tolerance speaks of: a scikit-learn scorer.")
-]
-Copies = Annotated[int, typer.Option("--copies", min=1, help="Degraded copies of each row.")]
-Kind = Annotated[
-    str, typer.Option("--kind", metavar="NAME", help="What happens to a copy: mask, attenuate or outages.")
-]
-OutageLog = Annotated[
-    Path | None,
-    typer.Option(
-        "--outages", metavar="FILE", help="Recorded outages to train against: a table of event and field, or booleans."
-    ),
-]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the copies, and of the split for --tolerance.")]
-Test = Annotated[
-    Path | None, typer.Option("--test", metavar="TEST", help="Rows neither model has seen, to compare them on.")
-]
 
 DECLARED_BY_PROTOCOL = ("groups", "baseline", "baseline_units", "space")
 VALIDATION_SHARE = 0.2
@@ -75,32 +31,70 @@ MOST_TRAINING_ROWS = 2000  # compared on where no other rows are given
 
 
 def harden(
+    *,
     context: typer.Context,
     model: opt.ModelArgument,
-    train: Train,
+    train: Annotated[
+        Path, typer.Option("--train", metavar="TRAIN", help="The training rows, with their labels.", show_default=False)
+    ],
     target: opt.LabelColumn,
-    out_file: Out,
-    rate: Rate = None,
-    tolerance: Tolerance = None,
-    metric: Metric = "roc_auc",
-    copies: Copies = 1,
-    kind: Kind = "mask",
-    outages: OutageLog = None,
+    out_file: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            metavar="MODEL2",
+            help="Write the hardened model to this file (.skops, .joblib).",
+            show_default=False,
+        ),
+    ],
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate",
+            min=0.0,
+            max=1.0,
+            help="How often a group is lost in a copy of a row. (default 0.2; with --outages 1: an event per copy)",
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            "--tolerance",
+            min=0.0,
+            help="Choose the rate instead: the largest of 0.05 to 0.4 that loses at most this much of --metric on a "
+            "fifth of TRAIN.",
+        ),
+    ] = None,
+    metric: Annotated[
+        str, typer.Option("--metric", metavar="NAME", help="What --tolerance speaks of: a scikit-learn scorer.")
+    ] = "roc_auc",
+    copies: Annotated[int, typer.Option("--copies", min=1, help="Degraded copies of each row.")] = 1,
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="NAME", help="What happens to a copy: mask, attenuate or outages.")
+    ] = "mask",
+    outages: Annotated[
+        Path | None,
+        typer.Option(
+            "--outages",
+            metavar="FILE",
+            help="Recorded outages to train against: a table of event and field, or booleans.",
+        ),
+    ] = None,
     markers: Markers = None,
-    test: Test = None,
+    test: Annotated[
+        Path | None, typer.Option("--test", metavar="TEST", help="Rows neither model has seen, to compare them on.")
+    ] = None,
     protocol: ProtocolFile = None,
     groups: opt.Groups = "raw-origin",
     baseline: opt.Baseline = "typical",
     baseline_units: opt.BaselineUnits = "raw",
     space: opt.Space = None,
-    seed: Seed = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Seed of the copies, and of the split for --tolerance.")
+    ] = 0,
     engine: opt.Engine = "auto",
-    id_column: opt.Id = None,
-    drop: opt.Drop = None,
-    ignore_extra: opt.IgnoreExtra = False,
-    separator: opt.Separator = None,
-    encoding: opt.Encoding = None,
-    decimal: opt.Decimal = None,
+    columns: opt.ColumnOptions,
+    csv: opt.CsvOptions,
     trust: opt.Trust = False,
 ) -> None:
     """Train a model again so that its predictions rest on more of their evidence, and show what that did.
@@ -122,20 +116,20 @@ def harden(
     _check_options(context, kind, outages is not None)
     inputs: dict[str, str | Path | None] = {"MODEL": model, "--train": train, "--test": test, "--outages": outages}
     plan_files({"--out": out_file}, inputs, own=MODEL)
-    form = csv_format(separator, encoding, decimal, train, test, outages)
+    form = csv.form(train, test, outages)
     loaded = fg.load_model(model, trust=trust)
     check_storable(check_hardenable(loaded), out_file)
     finished = None if protocol is None else load_protocol(protocol)
-    columns = Columns.declare(field_names(loaded, finished), target, id_column, drop, ignore_extra)
-    rows = read_rows(train, columns, form=form, ids=False)
+    known = columns.declare(field_names(loaded, finished), target)
+    rows = read_rows(train, known, form=form, ids=False)
     if rows.labels is None:
         names = ", ".join(map(str, rows.X.columns))
         raise DataError(f"--target names the column {target!r}, but {train} has {names}")
     tested = None
     if test is not None:
-        tested = read_rows(test, columns, form=form)
+        tested = read_rows(test, known, form=form)
         note_unlabelled(tested.labels is not None, target, test)
-    columns.check_dropped()
+    known.check_dropped()
     declared = finished or fg.Protocol.fit(
         loaded,
         rows.X,

@@ -1,20 +1,28 @@
-"""Options that several commands share, so that one name means one thing everywhere."""
+"""Options that several commands share, so that one name means one thing everywhere, and groups of them.
+
+A command takes a group as one parameter, such as `csv: CsvOptions`; `expand_groups` makes its options of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 import fragility as fg
-from fragility.cli.tables import AuditRows, Columns, field_names, note_unlabelled, read_rows
+from fragility.cli.tables import AuditRows, Columns, csv_format, field_names, note_unlabelled, read_rows
 from fragility.errors import DataError, ProtocolError
 from fragility.files import read_json
 
 if TYPE_CHECKING:
     from fragility.formats import CsvFormat
+
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 MODEL_HELP = (
     "A model file (.skops, XGBoost .json/.ubj, LightGBM .txt, CatBoost .cbm, .joblib or .pkl with --trust) "
@@ -177,22 +185,85 @@ def refuse_declared(context: typer.Context, by: str, names: Iterable[str]) -> No
             raise ProtocolError(f"{by} already declares the {words}; leave out {option} or leave out {by}")
 
 
+# --- groups of options --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CsvOptions:
+    """How CSV files are written."""
+
+    separator: Separator = None
+    encoding: Encoding = None
+    decimal: Decimal = None
+
+    def form(self, *tables: str | Path | None) -> CsvFormat:
+        """Return the format of a command's tables; refuse these options if none of them is a CSV file."""
+        return csv_format(self.separator, self.encoding, self.decimal, *tables)
+
+
+@dataclass(frozen=True)
+class ColumnOptions:
+    """Which columns are no fields of the model, beside the label."""
+
+    id_column: Id = None
+    drop: Drop = None
+    ignore_extra: IgnoreExtra = False
+
+    def declare(self, fields: tuple[str, ...] | None, target: str | None) -> Columns:
+        return Columns.declare(fields, target, self.id_column, self.drop, self.ignore_extra)
+
+
+@dataclass(frozen=True)
+class LoadingOptions:
+    """How a model file is loaded."""
+
+    classes: Classes = None
+    trust: Trust = False
+
+    def load(self, model: str) -> fg.Model:
+        return fg.load_model(model, trust=self.trust, classes=parse_classes(self.classes))
+
+
+def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with one parameter per option: those of a group stand where the group stood."""
+    hints, parameters = get_type_hints(command, include_extras=True), []
+    groups: dict[str, tuple[Any, list[str]]] = {}
+    for parameter in inspect.signature(command).parameters.values():
+        kind = hints[parameter.name]
+        if is_dataclass(kind):
+            own = get_type_hints(kind, include_extras=True)
+            options = [inspect.Parameter(each.name, KEYWORD, default=each.default, annotation=own[each.name])
+                       for each in fields(kind)]  # fmt: skip
+            groups[parameter.name] = kind, [option.name for option in options]
+            parameters += options
+        else:
+            parameters.append(parameter.replace(kind=KEYWORD, annotation=kind))
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        for name, (kind, names) in groups.items():
+            given[name] = kind(**{option: given.pop(option) for option in names})
+        command(**given)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+# --- what options name --------------------------------------------------------------------------------------
+
+
 def load_inputs(
-    model: str, protocol: Path, data: Path, form: CsvFormat, *, target: str | None, id_column: str | None,
-    drop: list[str] | None, ignore_extra: bool, rows: str | None = None, classes: str | None, trust: bool,
+    model: str, protocol: Path, data: Path, form: CsvFormat, target: str | None, columns: ColumnOptions,
+    loading: LoadingOptions, rows: str | None = None,
 ) -> tuple[fg.Model, fg.Protocol, AuditRows]:  # fmt: skip
     """Load a model, a protocol and the rows that a command works on."""
-    loaded, declared = load_model(model, classes, trust), load_protocol(protocol)
-    columns = Columns.declare(field_names(loaded, declared), target, id_column, drop, ignore_extra)
-    given = read_rows(data, columns, rows=rows, form=form)
-    columns.check_dropped()
+    loaded, declared = loading.load(model), load_protocol(protocol)
+    known = columns.declare(field_names(loaded, declared), target)
+    given = read_rows(data, known, rows=rows, form=form)
+    known.check_dropped()
     note_unlabelled(given.labels is not None, target, data)
     return loaded, declared, given
-
-
-def load_model(model: str, classes: str | None, trust: bool) -> fg.Model:
-    """Load the model that `--model` (or MODEL), `--classes` and `--trust` name."""
-    return fg.load_model(model, trust=trust, classes=parse_classes(classes))
 
 
 def load_protocol(path: Path) -> fg.Protocol:

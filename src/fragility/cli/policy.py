@@ -14,30 +14,29 @@ from fragility.cli.reading import take_given
 from fragility.cli.tables import read_stress_labels
 from fragility.cli.terminal import note, out
 
-LabelsFile = Annotated[
-    Path, typer.Option("--labels", metavar="FILE", help="Held-out labels, as `fragility stress --out` writes them.")
-]
-Risk = Annotated[
-    float, typer.Option("--risk", min=0.0, max=1.0, help="Largest brittle rate allowed among unreviewed predictions.")
-]
-Confidence = Annotated[
-    float, typer.Option("--confidence", min=0.0, max=1.0, help="Probability with which the policy keeps to the risk.")
-]
-PerClass = Annotated[bool, typer.Option("--per-class", help="A rule for each predicted class; all hold at once.")]
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the policy as JSON.")]
-Picture = Annotated[Path | None, typer.Option("--picture", metavar="FILE", help="Draw the policy (.png, .svg, .pdf).")]
-
 
 def policy(
     directory: DirArgument,
-    labels: LabelsFile,
-    risk: Risk = 0.02,
-    confidence: Confidence = 0.95,
+    labels: Annotated[
+        Path, typer.Option("--labels", metavar="FILE", help="Held-out labels, as `fragility stress --out` writes them.")
+    ],
+    risk: Annotated[
+        float,
+        typer.Option("--risk", min=0.0, max=1.0, help="Largest brittle rate allowed among unreviewed predictions."),
+    ] = 0.02,
+    confidence: Annotated[
+        float,
+        typer.Option("--confidence", min=0.0, max=1.0, help="Probability with which the policy keeps to the risk."),
+    ] = 0.95,
     by: RankedBy = "exposure",
-    per_class: PerClass = False,
+    per_class: Annotated[
+        bool, typer.Option("--per-class", help="A rule for each predicted class; all hold at once.")
+    ] = False,
     min_confidence: MinConfidence = 0.9,
-    out_file: Out = None,
-    picture: Picture = None,
+    out_file: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the policy as JSON.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", metavar="FILE", help="Draw the policy (.png, .svg, .pdf).")
+    ] = None,
 ) -> None:
     """Find which confident predictions may go unreviewed, so that few of them are brittle, with a guarantee.
 

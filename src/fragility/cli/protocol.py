@@ -14,7 +14,6 @@ import fragility.cli.options as opt
 from fragility.cli.options import (
     is_given,
     load_inputs,
-    load_model,
     load_protocol,
     parse_decision,
     parse_numbers,
@@ -22,69 +21,67 @@ from fragility.cli.options import (
     refuse_declared,
 )
 from fragility.cli.outputs import plan_files
-from fragility.cli.tables import Columns, csv_format, read_training
+from fragility.cli.tables import read_training
 from fragility.cli.terminal import out
 from fragility.errors import ProtocolError
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The protocol file (JSON).", show_default=False)]
-TrainOption = Annotated[
-    Path, typer.Option("--train", metavar="TRAIN", help="The training rows (Parquet, CSV, Arrow).", show_default=False)
-]
-Operators = Annotated[
-    str | None,
-    typer.Option("--operators", metavar="A,B", help="Attenuation operators. (default attenuate_all,attenuate_top1)"),
-]
-Severities = Annotated[
-    str | None, typer.Option("--severities", metavar="A,B", help="The severity grid. (default 0.1,0.2,...,1.0)")
-]
-Weights = Annotated[
-    str | None,
-    typer.Option("--weights", metavar="A,B,C", help="FDS weights of collapse, flip and degradation. (default equal)"),
-]
-Resolution = Annotated[
-    float,
-    typer.Option("--resolution", min=0.0, help="Margins this close count as equal, so that rounding decides nothing."),
-]
-MergeThreshold = Annotated[
-    float, typer.Option("--merge-threshold", min=0.0, max=1.0, help="Association from which --groups merged merges.")
-]
-Paper = Annotated[
-    bool, typer.Option("--paper", help="The paper's protocol: current reading, mean baseline, depth 10, no smoothing.")
-]
 
 
 DECLARED_BY_PAPER = ("reading", "baseline", "depth", "operators", "severities", "weights", "smoothing")
 
 
 def write(
+    *,
     context: typer.Context,
     file: FileArgument,
     model: opt.ModelOption,
-    train: TrainOption,
+    train: Annotated[
+        Path,
+        typer.Option("--train", metavar="TRAIN", help="The training rows (Parquet, CSV, Arrow).", show_default=False),
+    ],
     target: opt.Target = None,
-    id_column: opt.Id = None,
-    drop: opt.Drop = None,
-    ignore_extra: opt.IgnoreExtra = False,
+    columns: opt.ColumnOptions,
     groups: opt.Groups = "raw-origin",
     baseline: opt.Baseline = "typical",
     baseline_units: opt.BaselineUnits = "raw",
     depth: opt.Depth = None,
     reading: opt.Reading = "support",
     space: opt.Space = None,
-    operators: Operators = None,
-    severities: Severities = None,
-    weights: Weights = None,
-    resolution: Resolution = 1e-6,
+    operators: Annotated[
+        str | None,
+        typer.Option(
+            "--operators", metavar="A,B", help="Attenuation operators. (default attenuate_all,attenuate_top1)"
+        ),
+    ] = None,
+    severities: Annotated[
+        str | None, typer.Option("--severities", metavar="A,B", help="The severity grid. (default 0.1,0.2,...,1.0)")
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            "--weights", metavar="A,B,C", help="FDS weights of collapse, flip and degradation. (default equal)"
+        ),
+    ] = None,
+    resolution: Annotated[
+        float,
+        typer.Option(
+            "--resolution", min=0.0, help="Margins this close count as equal, so that rounding decides nothing."
+        ),
+    ] = 1e-6,
     smoothing: opt.Smoothing = None,
     threshold: opt.Threshold = None,
     positive: opt.Positive = None,
-    merge_threshold: MergeThreshold = 0.8,
-    paper: Paper = False,
-    separator: opt.Separator = None,
-    encoding: opt.Encoding = None,
-    decimal: opt.Decimal = None,
-    classes: opt.Classes = None,
-    trust: opt.Trust = False,
+    merge_threshold: Annotated[
+        float,
+        typer.Option("--merge-threshold", min=0.0, max=1.0, help="Association from which --groups merged merges."),
+    ] = 0.8,
+    paper: Annotated[
+        bool,
+        typer.Option("--paper", help="The paper's protocol: current reading, mean baseline, depth 10, no smoothing."),
+    ] = False,
+    csv: opt.CsvOptions,
+    loading: opt.LoadingOptions,
 ) -> None:
     """Fit a protocol on training rows and write it as JSON.
 
@@ -103,7 +100,7 @@ def write(
             "--merge-threshold says which fields --groups merged joins; add --groups merged or leave it out"
         )
     plan_files({"FILE": file}, {"--model": model, "--train": train})
-    form = csv_format(separator, encoding, decimal, train)
+    form = csv.form(train)
     declared: dict[str, Any] = {
         "reading": reading,
         "baseline": read_name_or_json(baseline, "--baseline"),
@@ -116,10 +113,10 @@ def write(
     }
     settings: dict[str, Any] = {} if paper else {name: value for name, value in declared.items() if value is not None}
     settings |= {"groups": groups, "space": space, "resolution": resolution, "merge_threshold": merge_threshold}
-    loaded = load_model(model, classes, trust)
-    columns = Columns.declare(loaded.columns, target, id_column, drop, ignore_extra)
-    X_train = read_training(train, columns, form)
-    columns.check_dropped()
+    loaded = loading.load(model)
+    known = columns.declare(loaded.columns, target)
+    X_train = read_training(train, known, form)
+    known.check_dropped()
     settings["decision"] = parse_decision(threshold, positive, loaded.classes)
     protocol = (fg.Protocol.paper if paper else fg.Protocol.fit)(loaded, X_train, **settings)
     protocol.save(file)
@@ -167,18 +164,14 @@ def show(file: FileArgument) -> None:
 
 
 def check(
+    *,
     file: FileArgument,
     model: opt.ModelOption,
     data: opt.DataOption,
     target: opt.Target = None,
-    id_column: opt.Id = None,
-    drop: opt.Drop = None,
-    ignore_extra: opt.IgnoreExtra = False,
-    separator: opt.Separator = None,
-    encoding: opt.Encoding = None,
-    decimal: opt.Decimal = None,
-    classes: opt.Classes = None,
-    trust: opt.Trust = False,
+    columns: opt.ColumnOptions,
+    csv: opt.CsvOptions,
+    loading: opt.LoadingOptions,
 ) -> None:
     """Say whether a protocol fits a model and rows: same columns, same kinds, nothing left out.
 
@@ -188,11 +181,8 @@ def check(
     """
     from fragility.protocol import bind
 
-    form = csv_format(separator, encoding, decimal, data)
-    loaded, protocol, given = load_inputs(
-        model, file, data, form, target=target, id_column=id_column, drop=drop, ignore_extra=ignore_extra,
-        classes=classes, trust=trust,
-    )  # fmt: skip
+    form = csv.form(data)
+    loaded, protocol, given = load_inputs(model, file, data, form, target, columns, loading)
     rows = bind(loaded, given.X, protocol, ids=given.ids)
     out().print(f"{file} fits: {len(rows.ids)} rows, {len(protocol.columns)} columns, {len(protocol.groups)} groups")
 
@@ -204,4 +194,4 @@ group = typer.Typer(
     help="Write, show and check a protocol file without auditing.",
 )
 for command in (write, show, check):
-    group.command(command.__name__)(command)
+    group.command(command.__name__)(opt.expand_groups(command))

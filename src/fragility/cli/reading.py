@@ -16,7 +16,7 @@ import fragility as fg
 import fragility.cli.options as opt
 from fragility.cli.options import is_given, refuse_declared
 from fragility.cli.outputs import plan_files
-from fragility.cli.tables import Columns, csv_format, field_names, open_data, read_rows
+from fragility.cli.tables import Columns, field_names, open_data, read_rows
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
 from fragility.files import replacing
@@ -31,18 +31,6 @@ if TYPE_CHECKING:
     from fragility.report.summary import PairedAudits
     from fragility.segments import SegmentShares
     from fragility.tables import RowSource
-
-PolicyFile = Annotated[
-    Path | None, typer.Option("--policy", metavar="FILE", help="List what this review policy sends to review.")
-]
-Count = Annotated[int, typer.Option("-n", "--number", metavar="N", min=1, help="How many to show.")]
-Directories = Annotated[
-    list[Path], typer.Argument(metavar="DIR...", help="Two or more folders that `fragility audit` wrote.")
-]
-Changes = Annotated[
-    Path | None,
-    typer.Option("--changes", metavar="FILE", help="Write each row before and after, against the first audit (.csv)."),
-]
 
 
 def show(directory: opt.DirArgument, row: opt.Row) -> None:
@@ -60,10 +48,12 @@ def show(directory: opt.DirArgument, row: opt.Row) -> None:
 def top(
     context: typer.Context,
     directory: opt.DirArgument,
-    number: Count = 20,
+    number: Annotated[int, typer.Option("-n", "--number", metavar="N", min=1, help="How many to show.")] = 20,
     min_confidence: opt.MinConfidence = 0.9,
     by: opt.RankedBy = "exposure",
-    policy: PolicyFile = None,
+    policy: Annotated[
+        Path | None, typer.Option("--policy", metavar="FILE", help="List what this review policy sends to review.")
+    ] = None,
 ) -> None:
     """List the confident predictions that rest on least, the most fragile first.
 
@@ -140,18 +130,24 @@ def take_given(audit: fg.StoredAudit, ids: Sequence[Any] | None) -> fg.Certifica
 
 
 def compare(
+    *,
     context: typer.Context,
-    directories: Directories,
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Two or more folders that `fragility audit` wrote.")
+    ],
     min_confidence: opt.MinConfidence = 0.9,
     labels: opt.Labels = None,
-    changes: Changes = None,
+    changes: Annotated[
+        Path | None,
+        typer.Option(
+            "--changes", metavar="FILE", help="Write each row before and after, against the first audit (.csv)."
+        ),
+    ] = None,
     data: opt.AuditedRows = None,
     by: opt.ByColumns = None,
     target: opt.Target = None,
     id_column: opt.Id = None,
-    separator: opt.Separator = None,
-    encoding: opt.Encoding = None,
-    decimal: opt.Decimal = None,
+    csv: opt.CsvOptions,
 ) -> None:
     """Put audits side by side: confidence, k*, RCMA, FDS, exposure, and how many confident predictions flip.
 
@@ -182,7 +178,7 @@ def compare(
         raise DataError("--data is for --by, the column to compare by; name one, or leave out --data")
     if labels is None:
         refuse_without_labels(context, ids_too=data is None)
-    form = csv_format(separator, encoding, decimal, labels, data)
+    form = csv.form(labels, data)
     plan_files({"--changes": changes}, {"--labels": labels})
     audits = [fg.open_audit(directory) for directory in directories]
     truth = read_labels(labels, target, id_column, form)

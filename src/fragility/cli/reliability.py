@@ -12,7 +12,6 @@ import fragility.cli.options as opt
 from fragility.cli.evaluate import read_outages
 from fragility.cli.options import is_given, load_inputs, read_name_or_json
 from fragility.cli.outputs import draw, plan_files, save_result
-from fragility.cli.tables import csv_format
 from fragility.cli.terminal import say
 from fragility.errors import DataError
 from fragility.saving import checked_suffix
@@ -20,70 +19,61 @@ from fragility.saving import checked_suffix
 if TYPE_CHECKING:
     from fragility.formats import CsvFormat
 
-Rates = Annotated[
-    str,
-    typer.Option(
-        "--rates",
-        metavar="FILE|R",
-        help="How often evidence fails: one number, a JSON file {field: rate}, or a log of outages.",
-        show_default=False,
-    ),
-]
-Observations = Annotated[
-    int | None,
-    typer.Option(
-        "--observations",
-        metavar="N",
-        min=1,
-        help="Take fields to fail independently, as often as the log says of N observations.",
-    ),
-]
-Markers = Annotated[
-    str | None,
-    typer.Option(
-        "--markers",
-        metavar="A,B",
-        help="Values in the rows of the --rates log that mean 'unavailable' (null: missing), or a JSON file "
-        "{field: \\[values]}.",
-    ),
-]
-Draws = Annotated[
-    int, typer.Option("--draws", min=16, help="Quasi-random subsets a row, where the probability is not exact.")
-]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the quasi-random subsets.")]
-Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="How many fields and rows to show.")]
-CsvOut = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write one row a prediction as CSV.")]
-Picture = Annotated[
-    Path | None,
-    typer.Option("--picture", metavar="FILE", help="Draw the fields against the decisions kept (.png, .svg, .pdf)."),
-]
-
 
 def reliability(
+    *,
     context: typer.Context,
     protocol: opt.ProtocolArgument,
     model: opt.ModelOption,
     data: opt.DataOption,
-    rates: Rates,
-    observations: Observations = None,
-    markers: Markers = None,
-    draws: Draws = 4096,
-    seed: Seed = 0,
-    top: Top = 10,
+    rates: Annotated[
+        str,
+        typer.Option(
+            "--rates",
+            metavar="FILE|R",
+            help="How often evidence fails: one number, a JSON file {field: rate}, or a log of outages.",
+            show_default=False,
+        ),
+    ],
+    observations: Annotated[
+        int | None,
+        typer.Option(
+            "--observations",
+            metavar="N",
+            min=1,
+            help="Take fields to fail independently, as often as the log says of N observations.",
+        ),
+    ] = None,
+    markers: Annotated[
+        str | None,
+        typer.Option(
+            "--markers",
+            metavar="A,B",
+            help="Values in the rows of the --rates log that mean 'unavailable' (null: missing), or a JSON file "
+            "{field: \\[values]}.",
+        ),
+    ] = None,
+    draws: Annotated[
+        int, typer.Option("--draws", min=16, help="Quasi-random subsets a row, where the probability is not exact.")
+    ] = 4096,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the quasi-random subsets.")] = 0,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="How many fields and rows to show.")] = 10,
     json_file: opt.JsonOut = None,
-    csv_file: CsvOut = None,
-    picture: Picture = None,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write one row a prediction as CSV.")
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            "--picture", metavar="FILE", help="Draw the fields against the decisions kept (.png, .svg, .pdf)."
+        ),
+    ] = None,
     target: opt.Target = None,
-    id_column: opt.Id = None,
-    drop: opt.Drop = None,
-    ignore_extra: opt.IgnoreExtra = False,
+    columns: opt.ColumnOptions,
     rows: opt.RowRange = None,
     engine: opt.Engine = "auto",
-    separator: opt.Separator = None,
-    encoding: opt.Encoding = None,
-    decimal: opt.Decimal = None,
-    classes: opt.Classes = None,
-    trust: opt.Trust = False,
+    csv: opt.CsvOptions,
+    loading: opt.LoadingOptions,
 ) -> None:
     """How many decisions will outages cost, and which field should be made reliable first?
 
@@ -107,12 +97,9 @@ def reliability(
         {"--json": json_file, "--csv": csv_file, "--picture": picture},
         {"--model": model, "--data": data, "--rates": log},
     )
-    form = csv_format(separator, encoding, decimal, data, log)
+    form = csv.form(data, log)
     declared = read_rates(rates, log, markers, observations, form)
-    loaded, pi, given = load_inputs(
-        model, protocol, data, form, target=target, id_column=id_column, drop=drop, ignore_extra=ignore_extra,
-        rows=rows, classes=classes, trust=trust,
-    )  # fmt: skip
+    loaded, pi, given = load_inputs(model, protocol, data, form, target, columns, loading, rows)
     found = fg.failure_probability(loaded, given.X, pi, declared, ids=given.ids, engine=engine, draws=draws, seed=seed)
     say(found.to_text(top))
     save_result(found, json_file, csv_file)

@@ -10,10 +10,10 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.options import MODEL_HELP, is_given, load_model
+from fragility.cli.options import MODEL_HELP, is_given
 from fragility.cli.outputs import plan_files
 from fragility.cli.reading import open_rows, read_labels, refuse_without_labels
-from fragility.cli.tables import csv_format, read_stress_labels
+from fragility.cli.tables import read_stress_labels
 from fragility.cli.terminal import note
 from fragility.errors import DataError, VerificationError
 from fragility.saving import checked_suffix
@@ -24,58 +24,54 @@ if TYPE_CHECKING:
 
 PART_ROWS = 100_000  # of which labels are read at a time
 
-Directories = Annotated[
-    list[Path],
-    typer.Argument(metavar="DIR...", help="Folders that `fragility audit` wrote; several are put side by side."),
-]
-StressLabels = Annotated[
-    Path | None,
-    typer.Option("--stress", metavar="FILE", help="Held-out labels, as `fragility stress --out` writes them."),
-]
-Risk = Annotated[
-    float, typer.Option("--risk", min=0.0, max=1.0, help="The rate the review policy keeps to among unreviewed rows.")
-]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="FILE", help="What to write: .html, .md or .json. (default DIR/report.html)"),
-]
-ReportModel = Annotated[
-    str | None,
-    typer.Option("--model", metavar="MODEL", help=f"The audited model, to tell what replaces a value. {MODEL_HELP}"),
-]
-Author = Annotated[str | None, typer.Option("--author", metavar="NAME", help="Who makes the report.")]
-Purpose = Annotated[str | None, typer.Option("--purpose", metavar="TEXT", help="What the report is made for.")]
-Date = Annotated[
-    str | None, typer.Option("--date", metavar="DATE", help="The date to state; none is looked up, so bytes repeat.")
-]
-SignerKey = Annotated[
-    Path | None,
-    typer.Option("--public-key", metavar="PUB", help="Verify the signature of each audit with this key, and state it."),
-]
-
 
 def report(
+    *,
     context: typer.Context,
-    directories: Directories,
+    directories: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Folders that `fragility audit` wrote; several are put side by side."),
+    ],
     data: opt.AuditedRows = None,
     by: opt.ByColumns = None,
     labels: opt.Labels = None,
     target: opt.Target = None,
     id_column: opt.Id = None,
-    stress: StressLabels = None,
+    stress: Annotated[
+        Path | None,
+        typer.Option("--stress", metavar="FILE", help="Held-out labels, as `fragility stress --out` writes them."),
+    ] = None,
     min_confidence: opt.MinConfidence = 0.9,
-    risk: Risk = 0.02,
-    model: ReportModel = None,
-    author: Author = None,
-    purpose: Purpose = None,
-    date: Date = None,
-    public_key: SignerKey = None,
-    out_file: Out = None,
-    separator: opt.Separator = None,
-    encoding: opt.Encoding = None,
-    decimal: opt.Decimal = None,
-    classes: opt.Classes = None,
-    trust: opt.Trust = False,
+    risk: Annotated[
+        float,
+        typer.Option("--risk", min=0.0, max=1.0, help="The rate the review policy keeps to among unreviewed rows."),
+    ] = 0.02,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="MODEL", help=f"The audited model, to tell what replaces a value. {MODEL_HELP}"
+        ),
+    ] = None,
+    author: Annotated[str | None, typer.Option("--author", metavar="NAME", help="Who makes the report.")] = None,
+    purpose: Annotated[
+        str | None, typer.Option("--purpose", metavar="TEXT", help="What the report is made for.")
+    ] = None,
+    date: Annotated[
+        str | None,
+        typer.Option("--date", metavar="DATE", help="The date to state; none is looked up, so bytes repeat."),
+    ] = None,
+    public_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--public-key", metavar="PUB", help="Verify the signature of each audit with this key, and state it."
+        ),
+    ] = None,
+    out_file: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="What to write: .html, .md or .json. (default DIR/report.html)"),
+    ] = None,
+    csv: opt.CsvOptions,
+    loading: opt.LoadingOptions,
 ) -> None:
     """Write a report about one audit or several: what predictions rest on, who is exposed, which cases to look at.
 
@@ -113,7 +109,7 @@ def report(
     plan_files({"--out": target_file}, inputs)
     if out_file is None and target_file.exists() and not is_report(target_file):
         raise DataError(f"{target_file} exists and is not a report of fragility's; choose another name with --out")
-    form = csv_format(separator, encoding, decimal, labels, stress, data)
+    form = csv.form(labels, stress, data)
     rows = open_rows(data, by, next(iter(audits.values())).protocol, id_column, form)
     if rows is None or labels is not None:
         truth = read_labels(labels, target, id_column, form)
@@ -127,7 +123,7 @@ def report(
         risk=risk,
         rows=rows,
         by=by or (),
-        model=None if model is None else load_model(model, classes, trust),
+        model=None if model is None else loading.load(model),
         author=author,
         purpose=purpose,
         date=date,

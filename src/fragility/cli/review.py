@@ -9,43 +9,12 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.options import MODEL_HELP, is_given, load_model, load_protocol
+from fragility.cli.options import MODEL_HELP, is_given, load_protocol
 from fragility.cli.outputs import plan_files
-from fragility.cli.tables import Columns, csv_format, field_names, note_unlabelled, read_rows
+from fragility.cli.tables import Columns, field_names, note_unlabelled, read_rows
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError, FragilityError
 from fragility.libraries import say_lacking
-
-Model = Annotated[
-    str | None, typer.Option("--model", metavar="MODEL", help=f"The audited model, for what-if. {MODEL_HELP}")
-]
-Data = Annotated[
-    Path | None, typer.Option("--data", metavar="DATA", help="The audited rows, to show and filter their fields.")
-]
-Policy = Annotated[
-    Path | None, typer.Option("--policy", metavar="FILE", help="Begin with what this review policy sends to review.")
-]
-Reasons = Annotated[
-    Path | None, typer.Option("--reasons", metavar="FILE", help="Reasons to choose from: lines of `code: words`.")
-]
-StoreOption = Annotated[
-    Path | None, typer.Option("--store", metavar="FILE", help="Where decisions are kept. (default DIR/review.sqlite)")
-]
-StoreToRead = Annotated[
-    Path, typer.Option("--store", metavar="FILE", help="The file with the decisions.", show_default=False)
-]
-Port = Annotated[
-    int | None, typer.Option("--port", metavar="N", min=1, max=65535, help="The port to listen on. (default 8808)")
-]
-FirstRow = Annotated[str | None, typer.Option("--row", metavar="ID", help="Begin with the case of this row.")]
-NoOpen = Annotated[bool, typer.Option("--no-open", help="Print the address, but do not open the browser.")]
-PlainAddress = Annotated[
-    bool, typer.Option("--plain-address", help="Serve under 127.0.0.1, for browsers that do not find .localhost names.")
-]
-ExportFile = Annotated[
-    Path, typer.Option("--out", metavar="FILE", help="The table to write (.csv or .parquet).", show_default=False)
-]
-History = Annotated[bool, typer.Option("--history", help="Every entry, not only the decisions that stand.")]
 
 
 class MissingExtraError(FragilityError):
@@ -58,24 +27,39 @@ def say_lacking_workbench() -> str | None:
 
 
 def review(
+    *,
     context: typer.Context,
     directory: opt.DirArgument,
-    model: Model = None,
-    data: Data = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help=f"The audited model, for what-if. {MODEL_HELP}")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DATA", help="The audited rows, to show and filter their fields.")
+    ] = None,
     target: opt.Target = None,
     id_column: opt.Id = None,
-    policy: Policy = None,
-    reasons: Reasons = None,
-    row: FirstRow = None,
-    store: StoreOption = None,
-    port: Port = None,
-    no_open: NoOpen = False,
-    plain_address: PlainAddress = False,
-    separator: opt.Separator = None,
-    encoding: opt.Encoding = None,
-    decimal: opt.Decimal = None,
-    classes: opt.Classes = None,
-    trust: opt.Trust = False,
+    policy: Annotated[
+        Path | None,
+        typer.Option("--policy", metavar="FILE", help="Begin with what this review policy sends to review."),
+    ] = None,
+    reasons: Annotated[
+        Path | None, typer.Option("--reasons", metavar="FILE", help="Reasons to choose from: lines of `code: words`.")
+    ] = None,
+    row: Annotated[str | None, typer.Option("--row", metavar="ID", help="Begin with the case of this row.")] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", metavar="FILE", help="Where decisions are kept. (default DIR/review.sqlite)"),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", metavar="N", min=1, max=65535, help="The port to listen on. (default 8808)")
+    ] = None,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, but do not open the browser.")] = False,
+    plain_address: Annotated[
+        bool,
+        typer.Option("--plain-address", help="Serve under 127.0.0.1, for browsers that do not find .localhost names."),
+    ] = False,
+    csv: opt.CsvOptions,
+    loading: opt.LoadingOptions,
 ) -> None:
     """Open the review workbench: a page in your browser, served by this machine to this machine only.
 
@@ -103,13 +87,13 @@ def review(
     from fragility.review.history import DEFAULT_REASONS, read_reasons
     from fragility.review.serving import Given, listen, open_workbench, serve
 
-    form = csv_format(separator, encoding, decimal, data)
+    form = csv.form(data)
     given = None
     if data is not None:
         columns = Columns.declare(field_names(None, load_protocol(directory)), target, id_column)
         rows = read_rows(data, columns, form=form)
         note_unlabelled(rows.labels is not None, target, data)
-        given = Given(rows.X, rows.ids, None if model is None else load_model(model, classes, trust))
+        given = Given(rows.X, rows.ids, None if model is None else loading.load(model))
     chosen = None if policy is None else fg.ReviewPolicy.load(policy)
     codes = DEFAULT_REASONS if reasons is None else read_reasons(reasons)
     listening = listen(port)
@@ -124,7 +108,15 @@ def review(
     note(f"stopped; next: fragility review export --store {bench.store.path} --out decisions.csv")
 
 
-def export(store: StoreToRead, out_file: ExportFile, history: History = False) -> None:
+def export(
+    store: Annotated[
+        Path, typer.Option("--store", metavar="FILE", help="The file with the decisions.", show_default=False)
+    ],
+    out_file: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="The table to write (.csv or .parquet).", show_default=False)
+    ],
+    history: Annotated[bool, typer.Option("--history", help="Every entry, not only the decisions that stand.")] = False,
+) -> None:
     """Write decisions as a table, keyed by the digest of the certificate each one speaks of.
 
     [bold]Examples[/bold]

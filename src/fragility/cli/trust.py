@@ -13,27 +13,12 @@ from fragility.cli.options import DirArgument, Row
 from fragility.cli.outputs import plan_files
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 
-KeyOut = Annotated[
-    Path, typer.Option("--out", metavar="KEY", help="The private key to write; KEY.pub is the public one.")
-]
-Key = Annotated[Path, typer.Option("--key", metavar="KEY", help="The private key, as keygen wrote it.")]
-Signed = Annotated[
-    Path, typer.Argument(metavar="TARGET", help="An audit folder, or a protocol file.", show_default=False)
-]
-ProofOut = Annotated[Path, typer.Option("--out", metavar="FILE", help="The proof to write (JSON).", show_default=False)]
-ProofFile = Annotated[Path, typer.Argument(metavar="FILE", help="What prove wrote.", show_default=False)]
-Root = Annotated[
-    str | None, typer.Option("--root", metavar="DIGEST", help="The audit's root digest, from where you trust it.")
-]
-PublicKey = Annotated[
-    Path | None, typer.Option("--public-key", metavar="PUB", help="The public key of whoever signed the audit.")
-]
-SignatureFile = Annotated[
-    Path | None, typer.Option("--signature", metavar="FILE", help="The audit's signature.dsse.json, which has a root.")
-]
 
-
-def keygen(out_file: KeyOut) -> None:
+def keygen(
+    out_file: Annotated[
+        Path, typer.Option("--out", metavar="KEY", help="The private key to write; KEY.pub is the public one.")
+    ],
+) -> None:
     """Make an Ed25519 key pair: a private key that only you can read, and a public one for those who verify.
 
     [bold]Example[/bold]
@@ -45,7 +30,12 @@ def keygen(out_file: KeyOut) -> None:
     out().print(escape(f"{out_file}: the private key, for you alone; {public}: the public one, for whoever verifies"))
 
 
-def sign(target: Signed, key: Key) -> None:
+def sign(
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help="An audit folder, or a protocol file.", show_default=False)
+    ],
+    key: Annotated[Path, typer.Option("--key", metavar="KEY", help="The private key, as keygen wrote it.")],
+) -> None:
     """Sign an audit, or a protocol before the audit.
 
     [bold]Examples[/bold]
@@ -60,7 +50,13 @@ def sign(target: Signed, key: Key) -> None:
         note(f"next: fragility verify {target} --public-key {key}.pub")
 
 
-def prove(directory: DirArgument, row: Row, out_file: ProofOut) -> None:
+def prove(
+    directory: DirArgument,
+    row: Row,
+    out_file: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="The proof to write (JSON).", show_default=False)
+    ],
+) -> None:
     """Write a proof that one row's certificate belongs to an audit, for someone who has neither the rest nor the data.
 
     [bold]Example[/bold]
@@ -73,7 +69,17 @@ def prove(directory: DirArgument, row: Row, out_file: ProofOut) -> None:
 
 
 def check_proof(
-    file: ProofFile, root: Root = None, public_key: PublicKey = None, signature: SignatureFile = None
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What prove wrote.", show_default=False)],
+    root: Annotated[
+        str | None, typer.Option("--root", metavar="DIGEST", help="The audit's root digest, from where you trust it.")
+    ] = None,
+    public_key: Annotated[
+        Path | None, typer.Option("--public-key", metavar="PUB", help="The public key of whoever signed the audit.")
+    ] = None,
+    signature: Annotated[
+        Path | None,
+        typer.Option("--signature", metavar="FILE", help="The audit's signature.dsse.json, which has a root."),
+    ] = None,
 ) -> None:
     """Check that a proof's certificate belongs to the audit with a root; neither model nor data are needed.
 
