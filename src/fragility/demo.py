@@ -136,18 +136,15 @@ def _parquet_bytes(table: pd.DataFrame) -> bytes:
 
 
 def check_demo_folder(folder: Path) -> None:
-    """Refuse, before any work, a folder that is not the demo's to write in."""
+    """Refuse, before any work, a folder that holds files which no demo wrote under the names it uses."""
     target = check_writable_folder(folder)
     own = _own_digests(target)
     for name in FILES:
         path = target / name
-        if os.path.lexists(path) and not (path.is_file() and _is_own(path, own)):
+        # A report may have been made here since then.
+        is_own = path.is_file() and (digest_bytes(path.read_bytes()) in own or (name == PAGE and is_report(path)))
+        if os.path.lexists(path) and not is_own:
             raise CertificateError(f"{folder / name} exists and is not what a demo wrote; choose another --out")
-
-
-def _is_own(path: Path, own: set[str]) -> bool:
-    """Whether a demo wrote this file, or an audit or a report that was made here since then."""
-    return digest_bytes(path.read_bytes()) in own or (path.name == PAGE and is_report(path))
 
 
 def _own_digests(target: Path) -> set[str]:
@@ -160,8 +157,11 @@ def _own_digests(target: Path) -> set[str]:
 
 
 def _write_beside(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files beside an audit. The marker names old and new content before any file changes: a demo killed at any
-    moment has written nothing that the next one would not know as its own."""
+    """Write files beside an audit.
+
+    The marker names old and new content before any file changes: the next demo recognises whatever this one has
+    written, at whatever moment it is killed.
+    """
     new = [digest_bytes(data) for data in contents.values()]
     _write_marker(folder, [*_own_digests(folder), *new])
     for name, data in contents.items():

@@ -33,7 +33,7 @@ LOCK_POLL = 0.02
 NESTING = 60  # our own documents nest four deep
 JSON_LIMIT = 64 * 2**20  # a protocol of ten thousand columns takes about two MiB
 WHOLE_DIGITS = 300  # a whole number of so many digits is still a double
-HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 # What an output may not replace, unless its writer makes such files.
 MODEL, AUDIT_FILE = "a model", "a file of an audit"
@@ -123,21 +123,18 @@ def sweep_parts(folder: Path) -> None:
     """Remove what killed writers left in a folder: hidden files of our naming whose lock is free."""
     if fcntl is None:
         return
+    names: list[str] = []
     with suppress(OSError):
-        for name in os.listdir(folder):
-            if PART_NAME.fullmatch(name):
-                _remove_if_dead(folder / name)
-
-
-def _remove_if_dead(part: Path) -> None:
-    with suppress(OSError):
-        handle = os.open(part, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-        try:
-            regular = stat.S_ISREG(os.fstat(handle).st_mode)
-            if regular and _lock(handle, wait=False) is True and _is_still_at(handle, part):
-                part.unlink()
-        finally:
-            os.close(handle)
+        names = os.listdir(folder)
+    for part in (folder / name for name in names if PART_NAME.fullmatch(name)):
+        with suppress(OSError):
+            handle = os.open(part, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+            try:
+                regular = stat.S_ISREG(os.fstat(handle).st_mode)
+                if regular and _lock(handle, wait=False) is True and _is_still_at(handle, part):
+                    part.unlink()
+            finally:
+                os.close(handle)
 
 
 # --- one writer at a time -----------------------------------------------------------------------------------
@@ -153,36 +150,32 @@ def exclusive(folder: Path, *, patience: float | None = None) -> Iterator[bool]:
         yield False
         return
     path = folder / LOCK_NAME
-    handle, locked = _locked_file(path, LOCK_PATIENCE if patience is None else patience)
-    try:
-        yield locked
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(handle)
-
-
-def _locked_file(path: Path, patience: float) -> tuple[int, bool]:
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + (LOCK_PATIENCE if patience is None else patience)
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         # The last owner removes the file while it holds the lock, so a lock on a removed file is worth nothing.
         taken = _lock(handle, wait=False)
         if taken is not False and _is_still_at(handle, path):
-            return handle, taken is True
+            break
         os.close(handle)
         if time.monotonic() > deadline:
             raise BlockingIOError(errno.EWOULDBLOCK, "another process is writing there; wait for it to end")
         time.sleep(LOCK_POLL)
+    try:
+        yield taken is True
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
 
 
 def _lock(handle: int, *, wait: bool) -> bool | None:
-    """Take the lock of an open file; False if another process holds it, None where there are no locks."""
+    """Take the lock of an open file; False if another process holds it, None if the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError:
-        return None  # a file system without locks
+        return None
     return True
 
 
@@ -234,7 +227,7 @@ def parse_json(text: str) -> Any:
     """Return a JSON document; ValueError, in words, for what two readers could understand differently.
 
     Refused beside what is not JSON: a name twice in one object, NaN and infinities, numbers beyond the range of a
-    double, halves of surrogate pairs, absurd nesting and absurd size.
+    double, lone surrogates, absurd nesting and absurd size.
     """
     if len(text) > JSON_LIMIT:
         raise ValueError(f"it is larger than {JSON_LIMIT // 2**20} MiB, which no such file is")
@@ -250,8 +243,11 @@ def parse_json(text: str) -> Any:
         raise ValueError("it is nested absurdly deep") from error
     if _depth(document) > NESTING:
         raise ValueError(f"it is nested more than {NESTING} deep")
-    if HALF_PAIR.search(text):
-        _refuse_half_pairs(document)
+    if SURROGATE.search(text):
+        try:
+            json.dumps(document, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError("it holds a lone surrogate, which no text file can hold") from error
     return document
 
 
@@ -279,14 +275,6 @@ def _whole_number(digits: str) -> int:
     if len(digits) > WHOLE_DIGITS:
         raise ValueError(f"{digits[:20]}... is beyond the range of a double")
     return int(digits)
-
-
-def _refuse_half_pairs(document: Any) -> None:
-    """Refuse text that no file can hold: an escaped half of a surrogate pair without the other."""
-    try:
-        json.dumps(document, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError("it holds an escaped half of a character") from error
 
 
 def _depth(document: Any) -> int:

@@ -135,7 +135,7 @@ class RowSource:
         wanted = frozenset({*names, *(() if self.id_column is None else (self.id_column,))})
         known = {own.name: own for own in self.fields}
         fields = tuple(known.get(name, Field(name, "nominal", "mixed")) for name in names)
-        for part in replace(self, fields=fields, target=None, only=wanted).parts(rows):
+        for part in replace(self, fields=fields, target=None, drop=(), only=wanted).parts(rows):
             yield part.ids, part.frame
 
     @cached_property
@@ -177,22 +177,17 @@ class RowSource:
                 raise _no_ids(self.id_column, file, frame.columns)
             ids = frame[self.id_column].tolist()
             frame = frame.drop(columns=self.id_column)
+        elif isinstance(frame.index, pd.RangeIndex):  # no stored index: the row's number in the input
+            index = frame.index if len(self.files) == 1 else pd.RangeIndex(start, start + len(frame))
+            ids = index.tolist()
         else:
-            ids = self._index_ids(frame, start)
+            ids = index_ids(frame.index)
         gone = [name for name in (self.target, *self.drop) if name is not None and name in frame.columns]
         frame = frame.drop(columns=gone)
         if frame.shape[1] == 0:
             raise DataError(f"{file.name} has no field left besides the id and target columns")
         numbered = self.id_column is None and isinstance(frame.index, pd.RangeIndex)
         return RawPart(frame.reset_index(drop=True), ids, start, numbered)
-
-    def _index_ids(self, frame: pd.DataFrame, start: int) -> list[Any]:
-        """Return a stored index of the table; the row's number in the input where there is none."""
-        index = frame.index
-        if isinstance(index, pd.RangeIndex):
-            base, step = (index.start, index.step) if len(self.files) == 1 else (start, 1)
-            return list(range(base, base + step * len(frame), step))
-        return index_ids(index)
 
     def _pieces(self, file: SourceFile, rows: int) -> Iterator[pd.DataFrame]:
         """Return a file's rows in order, about ``rows`` at a time, in the types of the whole input."""
@@ -285,7 +280,7 @@ class RowSource:
 
     @cached_property
     def _csv_types(self) -> dict[str, str]:
-        """The types of columns of which the protocol does not know them, from all of their values."""
+        """The types of columns that the protocol does not know, from all of their values."""
         unknown = {own.name for own in self.fields if own.type in ("mixed", "empty")}
         unknown |= {self.id_column} if self.id_column is not None else set()
         seen: dict[str, set[str]] = {name: set() for name in unknown}
@@ -345,7 +340,7 @@ def _check_same_columns(frame: pd.DataFrame, names: list[Any], file: SourceFile)
 
 
 def _numbered(frame: pd.DataFrame, index: range | None, start: int) -> pd.DataFrame:
-    """Return rows that begin at ``start`` of a file with their numbers there, or those that pandas noted."""
+    """Return rows that begin at ``start`` of a file with their numbers there, or those that pandas stored."""
     stop = start + len(frame)
     if index is not None:
         first = index.start
@@ -356,7 +351,7 @@ def _numbered(frame: pd.DataFrame, index: range | None, start: int) -> pd.DataFr
 
 
 def _stored_range(schema: pa.Schema) -> range | None:
-    """Return the row numbers that pandas noted when it wrote the table; None where it noted others or none."""
+    """Return the row numbers that pandas stored when it wrote the table; None if it stored an index or nothing."""
     noted: Mapping[str, Any] = schema.pandas_metadata or {}
     columns = noted.get("index_columns") or []
     if len(columns) == 1 and isinstance(columns[0], dict) and columns[0].get("kind") == "range":

@@ -90,45 +90,33 @@ def compare_baselines(
         raise ProtocolError("the protocol stores no other baseline that the model admits, so there is none to compare")
     rows = bind(Model.wrap(model), X, protocol, ids)
     if certificates is None:
-        few = rows.take(_chosen(rows.ids, _confidence(rows, protocol)))
+        confidence = []
+        for start in range(0, len(rows), BATCH_ROWS):
+            p = rows.predict(rows.dense(start, start + BATCH_ROWS))
+            predicted = original_class(rows, p, protocol.resolution, slice(start, start + len(p)))
+            confidence.append(p[np.arange(len(p)), predicted])
+        few = rows.take(_choose_rows(rows.ids, np.concatenate(confidence)))
         used, own = _claims_under(few, protocol, engine, byte_budget)
-    else:
-        _check_same_audit(certificates, rows, protocol)
-        table = certificates.table.select(list(COMPARED_CLAIMS))
-        table = table.take(pa.array(_chosen(table.column("id").to_pylist(), table.column("confidence").to_numpy())))
-        few, used, own = rows.take(_places(table, rows)), certificates.engine, stated_claims(table)
-    return compare_rows(few, protocol, own, used, byte_budget)
-
-
-def _chosen(ids: Sequence[Hashable], confidence: Floats) -> list[int]:
-    chosen = rows_to_compare(ids, confidence).tolist()
-    if not chosen:
-        raise CertificateError("no prediction is confident, so there is no finding to compare across baselines")
-    return list(chosen)
-
-
-def _confidence(rows: EvidenceRows, protocol: Protocol) -> Floats:
-    """Return (n,) the probability of each row's predicted class."""
-    found = []
-    for start in range(0, len(rows), BATCH_ROWS):
-        p = rows.predict(rows.dense(start, start + BATCH_ROWS))
-        predicted = original_class(rows, p, protocol.resolution, slice(start, start + len(p)))
-        found.append(p[np.arange(len(p)), predicted])
-    return np.concatenate(found)
-
-
-def _check_same_audit(certificates: Certificates, rows: EvidenceRows, protocol: Protocol) -> None:
+        return compare_rows(few, protocol, own, used, byte_budget)
     if certificates.protocol.digest != protocol.digest:
         raise CertificateError("the certificates were made under another protocol; give the protocol of the audit")
     if certificates.manifest.model.fingerprint != rows.model.fingerprint:
         raise CertificateError("the certificates are of another model; give the model of the audit")
-
-
-def _places(table: pa.Table, rows: EvidenceRows) -> list[int]:
+    table = certificates.table.select(list(COMPARED_CLAIMS))
+    chosen = _choose_rows(table.column("id").to_pylist(), table.column("confidence").to_numpy())
+    table = table.take(pa.array(chosen))
     places, missing = places_by_id(table.column("id").to_pylist(), rows.ids)
     if missing:
         raise CertificateError(f"row {missing[0]!r} of the certificates is not among the rows given")
-    return list(places.tolist())
+    few = rows.take(places.tolist())
+    return compare_rows(few, protocol, stated_claims(table), certificates.engine, byte_budget)
+
+
+def _choose_rows(ids: Sequence[Hashable], confidence: Floats) -> list[int]:
+    chosen = rows_to_compare(ids, confidence).tolist()
+    if not chosen:
+        raise CertificateError("no prediction is confident, so there is no finding to compare across baselines")
+    return list(chosen)
 
 
 def stated_claims(table: pa.Table) -> OneBaseline:
@@ -165,7 +153,7 @@ def _claims_under(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budg
 def compare_if_possible(
     rows: EvidenceRows, protocol: Protocol, own: OneBaseline, engine: str, byte_budget: int
 ) -> BaselineComparison | None:
-    """Compare rows of an audit whose user did not ask for it; None, with a warning, where another baseline fails."""
+    """Compare rows of an audit whose user did not ask for it; None, with a warning, if another baseline fails."""
     try:
         return compare_rows(rows, protocol, own, engine, byte_budget)
     except FragilityError as error:

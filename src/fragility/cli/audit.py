@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.markup import escape
@@ -66,8 +66,6 @@ if TYPE_CHECKING:
     from fragility.auditing.parts import Workers
     from fragility.certificates import AuditSummary
     from fragility.certificates.claims import Extent
-    from fragility.formats import CsvFormat
-    from fragility.report import GivenRows
     from fragility.tables import RowSource
 
 Train = Annotated[
@@ -211,27 +209,49 @@ def audit(
         raise DataError("--rates needs the search that --no-lattice leaves out; leave out one of the two")
     if other_baselines not in ("all", "none"):
         raise DataError(f"--other-baselines must be all or none, got {other_baselines!r}")
-    signature = _protocol_signature(protocol, protocol_signature)
+    if protocol is None and protocol_signature is not None:
+        raise ProtocolError("--protocol-signature is the signature of a --protocol file; name that file too")
     plan_folder(out_dir, consent=overwrite, option="--overwrite")
-    cluster = _workers(on, workers)
+    cluster = _choose_workers(on, workers)
+    from fragility.certificates.folder import read_protocol_signature
     from fragility.certificates.parts import PART_ROWS
+    from fragility.report import GivenRows
     from fragility.segments import read_by
 
     log = None if rates is None else find_log(rates)
     form = csv_format(separator, encoding, decimal, data, train, log)
     failing = None if rates is None else read_rates(rates, log, None, None, form)
+    declared = None if protocol is None else load_protocol(protocol)
+    signature = protocol_signature
+    if protocol is not None and declared is not None:
+        beside = protocol.with_name(protocol.name + ".dsse.json")
+        signature = signature or (beside if beside.is_file() else None)
+        if signature is not None:
+            read_protocol_signature(signature, declared.digest)  # refused before the audit, not after it
     started = time.perf_counter()
     loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
     source = open_data(data, form, target=target, id_column=id_column, rows=rows)
-    finished = None if protocol is None else load_protocol(protocol)
-    columns = Columns.declare(field_names(loaded, finished), target, id_column, drop, ignore_extra)
-    if finished is not None:
-        declared = finished
-    else:
+    columns = Columns.declare(field_names(loaded, declared), target, id_column, drop, ignore_extra)
+    if declared is None:
+        if train is None:
+            raise ProtocolError(
+                "a protocol is fitted on training rows: name them with --train, or a finished protocol with --protocol"
+            )
         decision = parse_decision(threshold, positive, loaded.classes)
-        declared = _fit_protocol(
-            loaded, train, columns, form, groups, baseline, baseline_units, depth, reading, smoothing, space, decision
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".* had no missing value in training")  # the summary says it
+            declared = fg.Protocol.fit(
+                loaded,
+                read_training(train, columns, form),
+                groups=groups,
+                baseline=read_name_or_json(baseline, "--baseline"),
+                baseline_units=cast("fitting.Units", baseline_units),
+                depth=depth,
+                reading=cast("scores.Reading", reading),  # the protocol checks the word and names the choices
+                smoothing=smoothing,
+                space=cast("fitting.Space | None", space),
+                decision=decision,
+            )
     left_out = columns.to_leave_out(source.column_names, data)
     columns.check_dropped()
     note_unlabelled(target in source.column_names, target, data)
@@ -254,9 +274,18 @@ def audit(
         protocol_signature=signature,
         workers=cluster,
     )
-    words = _verify_words(model, data, target, id_column, rows, separator, encoding, decimal, classes, trust)
+    given = {
+        "--model": model, "--data": data, "--target": target, "--id": id_column, "--rows": rows,
+        "--separator": separator, "--encoding": encoding, "--decimal": decimal, "--classes": classes,
+    }  # fmt: skip
+    words = [word for option, value in given.items() if value is not None for word in (option, value)]
     labels = labels_of(source, len(certs), certs.classes)
-    report = save_after_audit(certs, out_dir, labels, words, _given_rows(source, loaded, by), by or ())
+    shown = None
+    if by or not must_be_read_whole(source):
+        shown = GivenRows(source, loaded, just_audited=True)
+    else:
+        note("the report was written without the values of its cases; fragility report --data adds them")
+    report = save_after_audit(certs, out_dir, labels, [*words, *["--trust"] * trust], shown, by or ())
     _print_summary(certs, out_dir, time.perf_counter() - started, report.summary.audits[0].segments)
 
 
@@ -276,17 +305,7 @@ def _announce_other_baselines(model: fg.Model, source: RowSource, protocol: fg.P
     )
 
 
-def _given_rows(source: RowSource, model: fg.Model, by: list[str] | None) -> GivenRows | None:
-    """Return the rows for the report; None where they must be read whole to find twenty of them."""
-    from fragility.report import GivenRows
-
-    if not by and must_be_read_whole(source):
-        note("the report was written without the values of its cases; fragility report --data adds them")
-        return None
-    return GivenRows(source, model, just_audited=True)
-
-
-def _workers(on: str | None, count: int | None) -> Workers | None:
+def _choose_workers(on: str | None, count: int | None) -> Workers | None:
     if on is None:
         if count is not None:
             raise ClusterError("--workers says how many workers --on has; name the cluster with --on ray or --on spark")
@@ -302,61 +321,6 @@ def _workers(on: str | None, count: int | None) -> Workers | None:
         check_ready()
         return SparkWorkers(count)
     raise ClusterError(f"--on must be ray or spark, got {on!r}")
-
-
-def _verify_words(
-    model: str, data: str, target: str | None, id_column: str | None, rows: str | None, separator: str | None,
-    encoding: str | None, decimal: str | None, classes: str | None, trust: bool,
-) -> list[str]:  # fmt: skip
-    """Return the options with which `verify` finds the model and the rows of this audit again."""
-    given = {
-        "--model": model, "--data": data, "--target": target, "--id": id_column, "--rows": rows,
-        "--separator": separator, "--encoding": encoding, "--decimal": decimal, "--classes": classes,
-    }  # fmt: skip
-    words = [word for option, value in given.items() if value is not None for word in (option, value)]
-    return [*words, "--trust"] if trust else words
-
-
-def _protocol_signature(protocol: Path | None, given: Path | None) -> Path | None:
-    """Return the envelope that signs the protocol: the one named, or the one beside the protocol's file.
-
-    That it signs this protocol is found out before the audit, not after it.
-    """
-    if protocol is None and given is not None:
-        raise ProtocolError("--protocol-signature is the signature of a --protocol file; name that file too")
-    beside = None if protocol is None else protocol.with_name(protocol.name + ".dsse.json")
-    signature = given or (beside if beside is not None and beside.is_file() else None)
-    if signature is not None and protocol is not None:
-        from fragility.certificates.folder import read_protocol_signature
-
-        read_protocol_signature(signature, load_protocol(protocol).digest)
-    return signature
-
-
-def _fit_protocol(
-    model: fg.Model, train: Path | None, columns: Columns, form: CsvFormat,
-    groups: str, baseline: str, baseline_units: str, depth: int | None, reading: str,
-    smoothing: float | None, space: str | None, decision: Any,
-) -> fg.Protocol:  # fmt: skip
-    if train is None:
-        raise ProtocolError(
-            "a protocol is fitted on training rows: name them with --train, or a finished protocol with --protocol"
-        )
-    X_train = read_training(train, columns, form)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".* had no missing value in training")  # the summary says it
-        return fg.Protocol.fit(
-            model,
-            X_train,
-            groups=groups,
-            baseline=read_name_or_json(baseline, "--baseline"),
-            baseline_units=cast("fitting.Units", baseline_units),
-            depth=depth,
-            reading=cast("scores.Reading", reading),  # the protocol checks the word and names the choices
-            smoothing=smoothing,
-            space=cast("fitting.Space | None", space),
-            decision=decision,
-        )
 
 
 def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float, segments: Sequence[fg.SegmentShares]) -> None:

@@ -17,7 +17,6 @@ from fragility.cli.terminal import note, note_command, out
 from fragility.wording import MINIMUM, join_names
 
 if TYPE_CHECKING:
-    from fragility.certificates import Certificate
     from fragility.demo import Demo
 
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.")]
@@ -33,18 +32,10 @@ def demo(out_dir: Out = Path("demo-audit")) -> None:
       fragility demo --out credit/
     """
     from fragility.demo import run_demo
+    from fragility.report.sentences import write_headline
 
     plan_folder(out_dir)
     made = run_demo(out_dir)
-    _print_finding(made)
-    _print_failing_sets(made)
-    _print_reliability(made)
-    _print_next(made)
-
-
-def _print_finding(made: Demo) -> None:
-    from fragility.report.sentences import write_headline
-
     summary = made.summary
     _print_lines(
         f"A gradient boosting model, right on {summary.accuracy:.0%} of {summary.rows} held-out loan applications. "
@@ -54,14 +45,39 @@ def _print_finding(made: Demo) -> None:
         "A lost field takes a typical value. Does the finding depend on that choice? The same under other baselines:",
         *dependence_lines(made.certs),
     )
+    _print_failing_sets(made)
+    _print_lines(
+        "",
+        "Which field to make reliable first? How often fields are missing is not recorded in these data. This assumes "
+        "that all are missing equally often, each independently of the others:",
+        *made.reliability.group_lines(),
+        "",
+        f"Written: {out_dir}/ with certificates, protocol, model and rows; open {made.page}",
+    )
+    note("data: Statlog (German Credit Data), Hans Hofmann, UCI Machine Learning Repository, CC BY 4.0")
+    note("next: one prediction's story; recompute every claim; shares by age; decide case by case")
+    rows = ("--data", out_dir / "test.parquet", "--target", "class")
+    note_command("fragility", "show", out_dir, "--row", made.most_fragile[0].id)
+    note_command("fragility", "verify", out_dir, *made.sources)
+    note_command("fragility", "report", out_dir, *rows, "--by", "age:25,40,60", "--out", out_dir / "by-age.html")
+    note_command("fragility", "review", out_dir, *made.sources)
+    if lacking := say_lacking_workbench():
+        note(f"  {lacking}")
 
 
 def _print_failing_sets(made: Demo) -> None:
+    """Print the smallest failing sets of the most fragile confident predictions, and how large they are in all."""
     sure = made.certs.take(made.certs.claims.confidence >= made.summary.min_confidence)
     summary, sizes = sure.summary(), Counter(cert.smallest_size for cert in sure if cert.smallest_state == MINIMUM)
     more = sum(sizes.values()) - sizes[1] - sizes[2]
+    loan, confidence, count = (Column(name, justify="right") for name in ("loan", "confidence", "sets of that size"))
+    table = Table(loan, "decision", confidence, "flips when lost", count)
+    for cert in made.most_fragile:
+        # Of several sets as small, the one on the path, which `show` and the report name too.
+        fields = join_names((cert.fewer_suffice and cert.smallest_set) or cert.failing_groups)
+        table.add_row(str(cert.id), str(cert.predicted), f"{cert.confidence:.0%}", fields, str(cert.smallest_count))
     _print_lines("", "The confident predictions that rest on least, and the fewest fields whose loss flips each:")
-    out().print(_list_failing_sets(made.most_fragile))
+    out().print(table)
     _print_lines(
         f"Of the {len(sure)} confident predictions {sizes[1]} flip when one field is lost, {sizes[2]} only when two "
         f"are, {more} only when three or more are. {summary.never_fails} hold whatever is lost; {summary.unsettled} "
@@ -69,39 +85,6 @@ def _print_failing_sets(made: Demo) -> None:
     )
 
 
-def _list_failing_sets(certificates: list[Certificate]) -> Table:
-    loan, confidence, count = (Column(name, justify="right") for name in ("loan", "confidence", "sets of that size"))
-    table = Table(loan, "decision", confidence, "flips when lost", count)
-    for cert in certificates:
-        # Of several sets as small, the one on the path, which `show` and the report name too.
-        fields = join_names((cert.fewer_suffice and cert.smallest_set) or cert.failing_groups)
-        table.add_row(str(cert.id), str(cert.predicted), f"{cert.confidence:.0%}", fields, str(cert.smallest_count))
-    return table
-
-
-def _print_reliability(made: Demo) -> None:
-    _print_lines(
-        "",
-        "Which field to make reliable first? How often fields are missing is not recorded in these data. This assumes "
-        "that all are missing equally often, each independently of the others:",
-        *made.reliability.group_lines(),
-    )
-
-
 def _print_lines(*lines: str) -> None:
     for line in lines:
         out().print(escape(line))
-
-
-def _print_next(made: Demo) -> None:
-    folder = made.folder
-    _print_lines("", f"Written: {folder}/ with certificates, protocol, model and rows; open {made.page}")
-    note("data: Statlog (German Credit Data), Hans Hofmann, UCI Machine Learning Repository, CC BY 4.0")
-    note("next: one prediction's story; recompute every claim; shares by age; decide case by case")
-    rows = ("--data", folder / "test.parquet", "--target", "class")
-    note_command("fragility", "show", folder, "--row", made.most_fragile[0].id)
-    note_command("fragility", "verify", folder, *made.sources)
-    note_command("fragility", "report", folder, *rows, "--by", "age:25,40,60", "--out", folder / "by-age.html")
-    note_command("fragility", "review", folder, *made.sources)
-    if lacking := say_lacking_workbench():
-        note(f"  {lacking}")

@@ -16,7 +16,6 @@ import pyarrow as pa
 from fragility.arrays import Floats
 from fragility.auditing.auditor import Auditor, claims_from
 from fragility.auditing.baselines import bound_under
-from fragility.auditing.lattice import confirm_lattice
 from fragility.certificates import Audit, Claims, LatticeDeclaration
 from fragility.certificates.claims import PER_STEP, digest_text, row_digests
 from fragility.certificates.lattice import lattice_claims_of
@@ -28,6 +27,7 @@ from fragility.evidence.agreement import with_ties_settled
 from fragility.protocol import Protocol
 from fragility.scores import EPSILON
 from fragility.verification.integrity import audit_context
+from fragility.verification.lattice import confirm_lattice
 from fragility.verification.outcome import MAX_KEPT, Check, Difference
 from fragility.wording import join_names
 
