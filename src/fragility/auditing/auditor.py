@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,14 +100,16 @@ class Auditor:
         if claims not in EXTENTS:
             raise DataError(f"claims must be one of {', '.join(EXTENTS)}, got {claims!r}")
         rows = bind(Model.wrap(model), X, protocol, ids)
-        return replace(
+        auditor = replace(
             cls.of(rows, protocol, engine, byte_budget),
             extent=claims,
             lattice=declare_lattice(rows, protocol, engine, rates, lattice),
             other_baselines=other_baselines and bool(protocol.alternatives),
         )
+        assert auditor.context  # computed here, so that it travels with a pickled auditor
+        return auditor
 
-    @property
+    @cached_property
     def context(self) -> bytes:
         """What binds a row's digest to protocol and model."""
         return context_digest(self.protocol.digest, self.model.fingerprint, self.model.classes)

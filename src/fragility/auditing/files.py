@@ -251,9 +251,12 @@ def audit_files(
             kept = journal.finished_count()
             if not kept:
                 raise
-            if isinstance(error, OSError):
-                error = CertificateError(f"cannot write the certificates to {folder}: {error.strerror or error}")
-            raise type(error)(error, f" ({kept} finished parts are kept; go on with ", RESUME, ")") from error
+            words: FragilityError
+            if isinstance(error, FragilityError):
+                words = error
+            else:
+                words = CertificateError(f"cannot write the certificates to {folder}: {error.strerror or error}")
+            raise type(words)(words, f" ({kept} finished parts are kept; go on with ", RESUME, ")") from error
         finally:
             journal.discard_if_empty()
     return StoredAudit(out)
