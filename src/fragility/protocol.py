@@ -24,21 +24,22 @@ from fragility.arrays import Floats, Integers
 from fragility.canonical import digest_of, table_digest
 from fragility.errors import FragilityError, ProtocolError
 from fragility.evidence import EvidenceRows
-from fragility.evidence.alternatives import (
+from fragility.evidence.baselines import (
     ALTERNATIVES,
+    BASELINES,
     Alternative,
+    Units,
     fit_alternatives,
+    fit_baseline,
     missing_space,
     with_values,
 )
-from fragility.evidence.averages import BASELINES
-from fragility.evidence.baselines import Units, fit_baseline
 from fragility.evidence.binding import bind_rows, check_baseline_accepted, check_decision
-from fragility.evidence.dates import is_date_dtype, read_date
-from fragility.evidence.fields import FIELD_TYPES, Field
-from fragility.evidence.fitting import GroupMap, groups_for, training_evidence
+from fragility.evidence.bound import SPACES, Column, EvidenceSpace, Group, Space
+from fragility.evidence.fields import FIELD_TYPES, Field, is_date_dtype, read_date
+from fragility.evidence.fitting import training_evidence
+from fragility.evidence.groups import GroupMap, group_columns
 from fragility.evidence.rows import read_rows
-from fragility.evidence.space import SPACES, Column, EvidenceSpace, Group, Space
 from fragility.files import JSON_LIMIT, parse_json, read_bounded, write_text
 from fragility.models import ClassLabel, Decision, Model
 from fragility.scores import READINGS, Reading
@@ -277,7 +278,9 @@ class Protocol:
         if isinstance(baseline, str) and baseline == "missing" and space is None and rows.frame is not None:
             space = "raw"  # where a value is missing in production
         evidence = training_evidence(wrapped, rows, space, nominal)
-        blocks, grouping = groups_for(groups, evidence, rows, merge_threshold)
+        blocks, grouping = group_columns(
+            groups, evidence.columns, evidence.origins, rows.frame, evidence.field_kinds, merge_threshold
+        )
         fitted = fit_baseline(baseline, baseline_units, evidence, wrapped, rows)
         described = zip(evidence.columns, evidence.kinds, fitted.values, evidence.spreads, strict=True)
         protocol = cls(

@@ -14,7 +14,7 @@ from sklearn.preprocessing import OrdinalEncoder, StandardScaler
 
 import fragility as fg
 from fragility.errors import EvidenceError
-from fragility.evidence.categories import category_columns
+from fragility.evidence.fitting import category_columns
 from fragility.protocol import Protocol, bind
 
 N = 400

@@ -20,7 +20,7 @@ from twins import assert_equal, remembered
 
 import fragility as fg
 from fragility.canonical import table_digest
-from fragility.evidence.dates import date_text, read_date
+from fragility.evidence.fields import date_text, read_date
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
 

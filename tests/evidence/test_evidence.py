@@ -950,3 +950,31 @@ def test_polars_tables_go_to_the_model_as_polars() -> None:
     seen.clear()
     np.testing.assert_allclose(rows.predict(rows.dense()), pipeline.predict_proba(X_polars[:10]), atol=1e-12)
     assert set(seen) == {"polars"}
+
+
+class Counted(TransformerMixin, BaseEstimator):
+    """Doubles its columns and counts the rows of each call."""
+
+    def fit(self, X, y=None):
+        self.feature_names_in_, self.n_features_in_ = np.asarray(X.columns, dtype=object), X.shape[1]
+        self.calls_ = []
+        return self
+
+    def transform(self, X):
+        self.calls_.append(len(X))
+        return X.to_numpy(dtype=float) * 2
+
+    def get_feature_names_out(self, input_features=None):
+        return self.feature_names_in_
+
+
+@pytest.mark.parametrize("space", [None, "transformed"])
+def test_training_rows_are_transformed_and_traced_once(space: str | None) -> None:
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(300, 3)), columns=list("abc"))
+    model = make_pipeline(Counted(), LogisticRegression()).fit(X, X["a"] > 0)
+    model[0].calls_.clear()
+    Protocol.fit(model, X, space=space)
+    calls = Counter(model[0].calls_)
+    assert calls[300] == 1  # all rows
+    assert sum(count for n, count in calls.items() if n > 64 and n != 300) == 1  # the rows on which claims are tried
+    assert calls.total() == 6

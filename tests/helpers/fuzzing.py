@@ -260,8 +260,7 @@ def tricked_table(data: bytes, chance: random.Random) -> bytes:
 
 
 def read_groups(sound: Path, place: Path, chance: random.Random) -> None:
-    from fragility.evidence.fitting import read_group_map
-    from fragility.evidence.groups import declared_groups
+    from fragility.evidence.groups import declared_groups, read_group_map
     from fragility.evidence.tracing import Origin
 
     path = place / "groups.json"

@@ -46,7 +46,7 @@ from sklearn.utils import all_estimators
 
 import fragility as fg
 from fragility.errors import ModelError
-from fragility.evidence.categories import category_columns
+from fragility.evidence.fitting import category_columns
 from fragility.models import Model
 
 xgboost = pytest.importorskip("xgboost")

@@ -22,7 +22,7 @@ from fragility.files import MODEL
 
 if TYPE_CHECKING:
     from fragility.evidence.baselines import Units
-    from fragility.evidence.space import Space as SpaceName
+    from fragility.evidence.bound import Space as SpaceName
 
 
 DECLARED_BY_PROTOCOL = ("groups", "baseline", "baseline_units", "space")

@@ -15,7 +15,7 @@ import numpy as np
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import ModelError
 from fragility.evidence.bound import EvidenceRows
-from fragility.evidence.handover import guarded, part_of
+from fragility.evidence.codec import guarded, part_of
 from fragility.scores import predicted_class, support_margin
 
 ROUNDING = 1e-4  # margins of a float32 model differ by up to this with the shape of its batch

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from fragility.arrays import Floats
+from fragility.arrays import Booleans, Floats
 from fragility.canonical import is_missing
-from fragility.errors import Advice, DataError, EvidenceError
-from fragility.evidence.averages import (
-    BASELINES,
-    artificial_fields,
-    field_baseline,
-    fields_without_gaps,
-    matrix_baseline,
-)
-from fragility.evidence.dates import as_trained, date_text, value_like
-from fragility.evidence.fields import Field, conformed, kind_of, type_of
+from fragility.errors import Advice, DataError, EvidenceError, FragilityError
+from fragility.evidence.binding import CONFIRM_ROWS, bound_rows
+from fragility.evidence.bound import Column, EvidenceRows, EvidenceSpace, Group, Space
+from fragility.evidence.codec import dense, transform
+from fragility.evidence.fields import Field, as_trained, conformed, date_text, kind_of, middle_date, type_of, value_like
 from fragility.evidence.fitting import TrainingEvidence
-from fragility.evidence.handover import dense, transform
+from fragility.evidence.moments import are_whole, column_medians, mean_and_spread, whole_columns
 from fragility.evidence.rows import Rows, Scalar, native_like, read_rows
-from fragility.evidence.space import Space
 from fragility.models.adapter import Model
 
 Units: TypeAlias = Literal["raw", "transformed"]
@@ -236,3 +231,228 @@ def _cell_like(value: Any, column: pd.Series) -> pd.Series:
     if isinstance(value, float) and pd.api.types.is_integer_dtype(column.dtype) and value != round(value):
         return pd.Series([value])  # a mean of whole numbers is what was asked for; preprocessing takes it as it is
     return pd.Series([value], dtype=column.dtype)
+
+
+BASELINES = ("typical", "mean", "median", "zero", "missing")
+
+
+def matrix_baseline(kind: str, evidence: TrainingEvidence) -> Floats:
+    """Return the (d,) baseline of a transformed training matrix, dense or CSR: any kind but ``missing``."""
+    matrix = evidence.matrix
+    if kind == "zero":
+        return np.zeros(matrix.shape[1])
+    if kind == "mean":
+        return evidence.means
+    if kind == "median":
+        return _with_typical_categories(column_medians(matrix), evidence)
+    means = evidence.means
+    # Adding 0.0 turns -0.0 into 0.0.
+    return _with_typical_categories(np.where(whole_columns(matrix), np.rint(means), means) + 0.0, evidence)
+
+
+def nominal_blocks(evidence: TrainingEvidence) -> dict[tuple[str, ...], list[int]]:
+    """Return the nominal columns of each raw field (or of several, where columns are made from several)."""
+    blocks: dict[tuple[str, ...], list[int]] = {}
+    for j, origin in enumerate(evidence.origins):
+        if origin.nominal:
+            blocks.setdefault(origin.fields, []).append(j)
+    return blocks
+
+
+def _with_typical_categories(numbers: Floats, evidence: TrainingEvidence) -> Floats:
+    """Return ``numbers`` with the nominal columns of each field at values that training rows have together.
+
+    Those of a nominal field take its most frequent category as the training rows encode it. Those of a numeric field
+    (bins, indicators of missing values) and those made from several fields take their own most frequent values.
+    """
+    out, by_name = numbers.copy(), {field.name: field for field in evidence.fields}
+    for fields, columns in nominal_blocks(evidence).items():
+        row = _typical_row(by_name[fields[0]], evidence) if len(fields) == 1 else None
+        if row is None:
+            out[columns] = _most_frequent_values(evidence.matrix[:, columns])
+        else:
+            out[columns] = dense(evidence.matrix[[row]])[0, columns]
+    return out
+
+
+def _typical_row(field: Field, evidence: TrainingEvidence) -> int | None:
+    """Return a training row that has the typical value of a field; None if the field has no categories."""
+    if evidence.frame is None or field.kind != "nominal":
+        return None
+    column = evidence.frame[field.name]
+    known = column.dropna()
+    if known.empty:
+        return 0  # missing is the only value it has
+    try:
+        return int(np.argmax(_equal_to(_typical_value(known, field), column, field)))
+    except TypeError:  # cells that have no hash, such as lists, cannot be counted
+        return None
+
+
+def _most_frequent_values(part: Any) -> Floats:
+    """Return the most frequent row of a matrix; of equally frequent ones the smallest, whatever the row order."""
+    # Missing codes are one value; infinity, which no row may hold, stands for them while rows are counted.
+    cells = dense(part)
+    distinct, counts = np.unique(np.where(np.isnan(cells), np.inf, cells), axis=0, return_counts=True)
+    most = distinct[np.argmax(counts)]
+    return np.where(np.isinf(most), np.nan, most)
+
+
+def artificial_fields(values: Sequence[Scalar], evidence: TrainingEvidence) -> tuple[str, ...]:
+    """Return the nominal fields whose baseline is a value that no training row has, in the order of the table."""
+    if evidence.space == "raw":
+        return tuple(
+            field.name
+            for field, value in zip(evidence.fields, values, strict=True)
+            if field.kind == "nominal" and not _equal_to(value, evidence.frame[field.name], field).any()  # type: ignore[index]
+        )
+    numbers = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    by_column = evidence.matrix.tocsc() if sp.issparse(evidence.matrix) else evidence.matrix
+    found = {
+        field
+        for fields, columns in nominal_blocks(evidence).items()
+        if not _occur_together(numbers[columns], by_column, columns)
+        for field in fields
+    }
+    return tuple(field.name for field in evidence.fields if field.name in found)
+
+
+def fields_without_gaps(evidence: TrainingEvidence) -> tuple[str, ...]:
+    """Return the fields that have no missing value in the training rows; a sparse matrix has none."""
+    frame = evidence.frame
+    return tuple(field.name for field in evidence.fields if frame is None or not frame[field.name].isna().any())
+
+
+def _equal_to(value: Scalar, column: pd.Series, field: Field) -> Booleans:
+    """Return which cells of a raw column have a value of the protocol."""
+    if value is None:
+        return column.isna().to_numpy(dtype=bool)
+    own = value_like(value, column) if field.type == "date" and isinstance(value, str) else value
+    return np.asarray((column == own).to_numpy(dtype=bool, na_value=False))
+
+
+def _occur_together(values: Floats, by_column: Any, columns: Sequence[int]) -> bool:
+    rows = np.arange(by_column.shape[0])
+    for value, j in zip(values, columns, strict=True):
+        cells = dense(by_column[:, [j]])[rows, 0]
+        rows = rows[np.isnan(cells) if np.isnan(value) else cells == value]
+        if len(rows) == 0:
+            return False
+    return True
+
+
+def field_baseline(kind: str, column: pd.Series, field: Field) -> Scalar:
+    """Return one raw field's baseline, any kind but ``missing``; None if it has no training value.
+
+    A field of whole numbers takes the nearest whole number, halves to even.
+    """
+    known = column.dropna()
+    if field.kind == "nominal":
+        return None if known.empty else _typical_value(known, field)
+    if kind == "zero":
+        return 0.0
+    if known.empty:
+        return None
+    values = known.to_numpy(dtype=np.float64)
+    number = float(np.median(values)) if kind == "median" else mean_and_spread(values)[0]
+    whole = field.type == "integer" or (kind == "typical" and are_whole(values))
+    return float(round(number)) if whole else number
+
+
+def _typical_value(known: pd.Series, field: Field) -> Scalar:
+    """Return the most frequent value of a nominal field, and of dates, which seldom repeat, the one in the middle."""
+    return middle_date(known) if field.type == "date" else _most_frequent(known)
+
+
+def _most_frequent(known: pd.Series) -> Scalar:
+    counts = known.value_counts()
+    best = [value for value, count in counts.items() if count == counts.iloc[0]]
+    # Equally frequent values: the first in text order, whatever the row order.
+    value = min(best, key=lambda value: (str(value), type(value).__name__))
+    return value.item() if isinstance(value, np.generic) else value  # type: ignore[return-value]
+
+
+ALTERNATIVES = ("typical", "median", "missing", "mean")
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A baseline that a protocol could have instead of its own."""
+
+    name: str
+    artificial: tuple[str, ...]  # fields for which it is a value that no training row has
+    values: tuple[Scalar, ...] | None = None  # one per column; None for ``missing``, whose values are all missing
+    # Of ``missing``, which is in the raw space, where the columns of the protocol are not the raw fields:
+    groups: tuple[Group, ...] | None = None
+    spreads: tuple[float | None, ...] | None = None  # one per field
+
+
+def fit_alternatives(
+    own: str, evidence: TrainingEvidence, space: EvidenceSpace, model: Model, rows: Rows, bound: EvidenceRows
+) -> tuple[Alternative, ...]:
+    """Return the other baselines that the model admits; ``bound``: a few rows, bound under the protocol's own."""
+    found = []
+    for name in ALTERNATIVES:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what a model says of a baseline that nobody has chosen
+                if name == "missing" and own != name:
+                    found.append(_missing(evidence, space, model, rows))
+                elif name != own:
+                    found.append(_in_the_same_space(name, evidence, space, model, rows, bound))
+        except FragilityError:  # it cannot be made of these rows, or the model refuses it
+            continue
+    return tuple(found)
+
+
+def _in_the_same_space(
+    name: str, evidence: TrainingEvidence, space: EvidenceSpace, model: Model, rows: Rows, bound: EvidenceRows
+) -> Alternative:
+    fitted = fit_baseline(name, "raw", evidence, model, rows)
+    if space.space == "transformed":
+        bound.predict(np.array([[np.nan if value is None else value for value in fitted.values]], dtype=np.float64))
+    else:  # the codes of the rows depend on the baseline's values
+        _ask(model, rows, replace(space, columns=with_values(space.columns, fitted.values)))
+    return Alternative(name, fitted.artificial, tuple(fitted.values))
+
+
+def _missing(evidence: TrainingEvidence, space: EvidenceSpace, model: Model, rows: Rows) -> Alternative:
+    raw = evidence.in_raw_fields()
+    found = Alternative("missing", fields_without_gaps(raw))
+    if evidence.columns != raw.columns:
+        found = replace(found, groups=_groups_of_fields(space.groups, evidence), spreads=tuple(raw.spreads))
+    _ask(model, rows, missing_space(space, found))
+    return found
+
+
+def _ask(model: Model, rows: Rows, space: EvidenceSpace) -> None:
+    """Ask the model about the row in which all evidence is lost; what it raises says that it has no answer."""
+    few = bound_rows(model, rows.head(CONFIRM_ROWS), space)
+    few.predict(few.baseline[None, :])
+
+
+def missing_space(space: EvidenceSpace, missing: Alternative) -> EvidenceSpace:
+    """Return the raw space in which every lost field is missing."""
+    spreads = missing.spreads or tuple(column.spread for column in space.columns)
+    columns = tuple(Column(f.name, f.kind, None, spread) for f, spread in zip(space.fields, spreads, strict=True))
+    return replace(space, space="raw", columns=columns, groups=missing.groups or space.groups)
+
+
+def with_values(columns: Sequence[Column], values: Sequence[Scalar]) -> tuple[Column, ...]:
+    """Return the columns with another baseline."""
+    return tuple(replace(column, baseline=value) for column, value in zip(columns, values, strict=True))
+
+
+def _groups_of_fields(groups: Sequence[Group], evidence: TrainingEvidence) -> tuple[Group, ...]:
+    """Return the groups over raw fields instead of columns; a field that no column comes from is a group of its own."""
+    fields_of = dict(zip(evidence.columns, evidence.origins, strict=True))
+    group_of: dict[str, str] = {}
+    for group in groups:
+        for column in group.columns:
+            for name in fields_of[column].fields:
+                if group_of.setdefault(name, group.name) != group.name:
+                    raise EvidenceError(f"the columns of the field {name!r} are in different groups")
+    members: dict[str, list[str]] = {group.name: [] for group in groups}
+    for field in evidence.fields:
+        members.setdefault(group_of.get(field.name, field.name), []).append(field.name)
+    return tuple(Group(block, tuple(names)) for block, names in members.items())

@@ -12,13 +12,19 @@ import pandas as pd
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import Advice, DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.evidence.agreement import BATCH_ROWS, check_steady
-from fragility.evidence.bound import EvidenceRows
-from fragility.evidence.codec import RawCodec
+from fragility.evidence.bound import CellForm, EvidenceRows, EvidenceSpace
+from fragility.evidence.codec import (
+    RawCodec,
+    answers_alike,
+    dense,
+    guarded,
+    keeps_columns,
+    part_of,
+    same_answers,
+    transform,
+)
 from fragility.evidence.fields import Field, conformed
-from fragility.evidence.forms import CellForm, kept_as_they_are
-from fragility.evidence.handover import answers_alike, dense, guarded, part_of, same_answers, transform
 from fragility.evidence.rows import Rows, native_like, read_rows
-from fragility.evidence.space import EvidenceSpace
 from fragility.evidence.tracing import output_names
 from fragility.models.adapter import Model
 from fragility.scores import support_margin
@@ -237,7 +243,7 @@ def _handed_raw(model: Model, rows: Rows, space: EvidenceSpace) -> _Handed:
         answers=_own_answers(confirmed, rows, space, None),
         cell_dtype=codec.cell_dtype or np.float64,
         native_matrix=as_they_are,
-        forms=codec.forms if in_order and kept_as_they_are(model.transformer, rows) else None,
+        forms=codec.forms if in_order and keeps_columns(model.transformer, rows) else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Bound rows: rows as a matrix that can be stressed, with all that a state needs.
+"""The evidence space, and rows bound to it: a matrix that can be stressed, with all that a state needs.
 
 Every deterministic state of an audit is a severity s in [0, 1] for each group, applied to x: each column of group g
 moves by s_g * (baseline - x). ``blend`` is that rule, once, for every engine's twin to agree with.
@@ -8,19 +8,134 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import scipy.sparse as sp
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
-from fragility.evidence.forms import CellForm
-from fragility.evidence.row_states import RowStates
-from fragility.evidence.rows import Rows
+from fragility.evidence.fields import Field
+from fragility.evidence.rows import Kind, Rows, Scalar
 from fragility.models.adapter import Model
+from fragility.models.decision import ClassLabel, Decision
 
+Space: TypeAlias = Literal["transformed", "raw"]
+SPACES: tuple[Space, ...] = ("transformed", "raw")
 STEP = 0.5  # a value that cannot be interpolated takes the baseline's from this severity on
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the evidence space."""
+
+    name: str
+    kind: Kind  # nominal: encodes a category (no noise; takes the encoding of a category under `typical`)
+    baseline: Scalar  # None: missing (NaN for a number, the missing token for a nominal field)
+    spread: float | None  # training standard deviation of a numeric column
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """An evidence group: columns that fail together."""
+
+    name: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EvidenceSpace:
+    """Where evidence is replaced, and by what; how classes are decided there, and what counts as equal."""
+
+    space: Space
+    fields: tuple[Field, ...]
+    columns: tuple[Column, ...]
+    groups: tuple[Group, ...]
+    decision: Decision | None  # None: the class with the largest probability is predicted
+    resolution: float
+
+    @cached_property
+    def column_group(self) -> Integers:
+        """(d,) index of each column's group."""
+        owner = {column: g for g, group in enumerate(self.groups) for column in group.columns}
+        return np.array([owner[column.name] for column in self.columns], dtype=np.int64)
+
+    def decision_offset(self, classes: Sequence[ClassLabel]) -> Floats | None:
+        """Return what the declared decision adds to the log-probabilities of ``classes``; None: nothing."""
+        return None if self.decision is None else self.decision.offset(classes)
+
+
+@dataclass(frozen=True, slots=True)
+class CellForm:
+    """How the cells of one raw column are handed to a model that takes raw fields as they are.
+
+    An engine that reads the model itself must know it: a code becomes a value of a table, a blend of whole numbers is
+    rounded, a column may have half the precision.
+    """
+
+    values: tuple[Scalar, ...] | None  # a cell is a place in these; None: it is its number
+    dtype: Any  # of the column handed over
+    whole: bool  # a cell is rounded to a whole number, halves to even
+
+    @property
+    def categories(self) -> tuple[Any, ...] | None:
+        """The categories of the column handed over, in the order of their codes; None for any other column."""
+        return tuple(self.dtype.categories) if isinstance(self.dtype, pd.CategoricalDtype) else None
+
+    @property
+    def precision(self) -> np.dtype[Any]:
+        """The type that holds a number of the column: that of a nullable column is the one inside."""
+        inside: np.dtype[Any] = np.dtype(getattr(self.dtype, "numpy_dtype", self.dtype))
+        return inside
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowStates:
+    """Stressed copies of some rows, q in all, said by what is moved and not built as cells.
+
+    A state marks units of one row, its groups or its columns (U units), and moves the marked ones toward the baseline:
+    by 1, which removes them, or by a severity of its own. An engine that reads the model answers such states without
+    the cells of every copy; for a model that can only be asked, ``EvidenceRows.stressed`` builds them.
+    """
+
+    owner: Integers  # (q,) the row that each state is of, rising
+    moved: Booleans  # (q, U)
+    severity: Floats | None = None  # of what is moved: (q,), or (q, U); None: it is removed
+    by_column: bool = False  # units are columns
+
+    @classmethod
+    def removals(cls, moved: Booleans, by_column: bool = False) -> RowStates:
+        """Return the states of rows that have as many each; moved (m, Q, U)."""
+        m, per_row, units = moved.shape
+        return cls(np.repeat(np.arange(m), per_row), moved.reshape(m * per_row, units), None, by_column)
+
+    @classmethod
+    def unmoved(cls, n: int, n_groups: int) -> RowStates:
+        """Return n rows as they stand."""
+        return cls(np.arange(n), np.zeros((n, n_groups), dtype=bool))
+
+    @classmethod
+    def of_one(cls, moved: Booleans) -> RowStates:
+        """Return the removals of groups (q, G) of a single row."""
+        return cls(np.zeros(len(moved), dtype=np.int64), moved)
+
+    def __len__(self) -> int:
+        return len(self.owner)
+
+    def between(self, start: int, stop: int) -> RowStates:
+        """Return the states from start to stop, as views."""
+        return self.some(slice(start, stop))
+
+    def some(self, chosen: Booleans | slice) -> RowStates:
+        """Return the states that are marked (q,), or lie in a slice."""
+        severity = None if self.severity is None else self.severity[chosen]
+        return RowStates(self.owner[chosen], self.moved[chosen], severity, self.by_column)
+
+    def unit_of(self, column_group: Integers) -> Integers:
+        """Return (d,) the unit of each column."""
+        return np.arange(len(column_group)) if self.by_column else column_group
 
 
 def blend(x: Floats, baseline: Floats, severity: npt.ArrayLike, stepwise: Booleans) -> Floats:
@@ -38,7 +153,7 @@ def blend(x: Floats, baseline: Floats, severity: npt.ArrayLike, stepwise: Boolea
 
 
 class OwnRows(NamedTuple):
-    """Rows that an engine's answers are not believed for."""
+    """Rows for which the model itself is asked instead of an engine."""
 
     are: Callable[[Floats], Booleans]  # rows (m, d) -> (m,) which are of them
     predict: Callable[[Floats], Floats]  # the model itself
@@ -62,7 +177,7 @@ class EvidenceRows:
     native_matrix: bool = True  # the estimator is handed ``matrix`` itself: an engine may read it directly
     forms: tuple[CellForm, ...] | None = None  # (d,) raw cells on their way to the estimator; None: not known
     offset: Floats | None = None  # (C,) added to log-probabilities by the declared decision
-    decided: Integers | None = None  # (n,) class at x by the model's own predict; None: the decision rule says it
+    decided: Integers | None = None  # (n,) class at x by the model's own predict; None: the decision rule gives it
     own: Floats | None = None  # (n, C) the model's probabilities of the rows as they stand, where they are known
     # an engine's answers to the states of some rows (m, d), None where it cannot give them; None: there is no engine
     answer_states: Callable[[Floats, RowStates], Floats | None] | None = None
@@ -92,8 +207,7 @@ class EvidenceRows:
         """Return (m k, C) probabilities of k changed copies (m, k, d) of each of the rows x (m, d)."""
         m, k, d = copies.shape
         p = self.predict(copies.reshape(m * k, d))
-        own = None if self.asked_itself is None else self.asked_itself.are(x)
-        if self.asked_itself is not None and own is not None and own.any():
+        if self.asked_itself is not None and (own := self.asked_itself.are(x)).any():
             p = p.copy()
             p[np.repeat(own, k)] = self.asked_itself.predict(copies[own].reshape(-1, d))
         return p
@@ -103,10 +217,9 @@ class EvidenceRows:
 
         An engine that can answer them does; else the model is asked about their cells, some states at a time.
         """
-        told = None if self.answer_states is None else self.answer_states(x, states)
-        return self._asked(x, states, byte_budget) if told is None else told
-
-    def _asked(self, x: Floats, states: RowStates, byte_budget: int) -> Floats:
+        answered = None if self.answer_states is None else self.answer_states(x, states)
+        if answered is not None:
+            return answered
         step = rows_within(byte_budget, self.width, copies=4)  # cells, masks and the model's own copy
         starts = range(0, len(states), step)
         parts = [self.predict(self.stressed(x, states.between(start, start + step))) for start in starts]
@@ -125,26 +238,17 @@ class EvidenceRows:
         """Return the rows from start to stop, as views."""
         if start == 0 and stop >= len(self):
             return self
-        return replace(
-            self,
-            matrix=self.matrix[start:stop],
-            ids=self.ids[start:stop],
-            source=self.source.between(start, stop),
-            decided=None if self.decided is None else self.decided[start:stop],
-            own=None if self.own is None else self.own[start:stop],
-        )
+        return self._part(slice(start, stop), self.ids[start:stop], self.source.between(start, stop))
 
     def take(self, positions: Sequence[int]) -> EvidenceRows:
         """Return the rows at these positions."""
         chosen = list(positions)
-        return replace(
-            self,
-            matrix=self.matrix[chosen],
-            ids=tuple(self.ids[i] for i in chosen),
-            source=self.source.take(chosen),
-            decided=None if self.decided is None else self.decided[chosen],
-            own=None if self.own is None else self.own[chosen],
-        )
+        return self._part(chosen, tuple(self.ids[i] for i in chosen), self.source.take(chosen))
+
+    def _part(self, chosen: slice | list[int], ids: tuple[Hashable, ...], source: Rows) -> EvidenceRows:
+        decided = None if self.decided is None else self.decided[chosen]
+        own = None if self.own is None else self.own[chosen]
+        return replace(self, matrix=self.matrix[chosen], ids=ids, source=source, decided=decided, own=own)
 
     def with_decided(self, decided: Integers | None) -> EvidenceRows:
         """Return the rows with these classes at x."""

@@ -7,21 +7,27 @@ categories, nullable columns are nullable.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import scipy.sparse as sp
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 from fragility.arrays import Floats
 from fragility.canonical import WHOLE_BITS, beyond_doubles, is_missing
-from fragility.errors import Advice, DataError, EvidenceError
-from fragility.evidence.dates import value_like
-from fragility.evidence.fields import Field, is_categorical, kind_of, type_of
-from fragility.evidence.forms import CellForm
-from fragility.evidence.rows import Rows, Scalar, native_like
+from fragility.errors import Advice, DataError, EvidenceError, FragilityError, ModelError
+from fragility.evidence.bound import CellForm
+from fragility.evidence.fields import Field, is_categorical, kind_of, type_of, value_like
+from fragility.evidence.rows import Rows, Scalar, named, native_like
+from fragility.models.adapter import Model
+from fragility.models.links import LINK_TOLERANCE
 
 Table: TypeAlias = tuple[Scalar, ...]
 
@@ -232,3 +238,152 @@ def _picked(table: Table, places: npt.NDArray[np.int64], dtype: Any, missing: An
     if pd.api.types.is_datetime64_any_dtype(dtype):  # slow to make of objects, so once for each value
         return pd.Series(values, dtype=dtype).take(places).reset_index(drop=True)
     return pd.Series(values[places], dtype=dtype)
+
+
+T = TypeVar("T")
+
+
+def transform(model: Model, rows: Rows) -> tuple[Any, Callable[[Floats], Any], Any]:
+    """Return (the estimator's input as a matrix, how any float64 matrix becomes such an input, the input itself)."""
+    native = rows.native
+    out = native if model.transformer is None else guarded(lambda: model.transformer.transform(native), rows)
+    return *as_matrix(out), out
+
+
+def as_matrix(out: Any) -> tuple[Any, Callable[[Floats], Any]]:
+    if sp.issparse(out):
+        # Stressed cells are fractions: whole numbers could not hold them.
+        dtype = out.dtype if np.issubdtype(out.dtype, np.floating) else np.dtype(np.float64)
+        return sp.csr_matrix(out, dtype=dtype), lambda matrix: sp.csr_matrix(matrix, dtype=dtype)
+    if hasattr(out, "columns") or hasattr(out, "iloc"):
+        return _numeric_frame(out), _frame_restorer(out)
+    array = np.asarray(out)
+    if array.dtype == np.float32:
+        return array, lambda matrix: matrix.astype(np.float32)
+    return _as_numbers(array), lambda matrix: matrix
+
+
+def _as_numbers(array: Any) -> Floats:
+    if array.dtype == object or not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
+        try:
+            return np.asarray(array, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise EvidenceError(
+                "the estimator is handed values that are not numbers, so they cannot be moved toward a baseline in the "
+                "transformed space; use ",
+                Advice.argument("space", "raw"),
+            ) from error
+    return np.asarray(array, dtype=np.float64)
+
+
+def _numeric_frame(frame: Any) -> Floats:
+    if isinstance(frame, pd.DataFrame) and any(isinstance(d, pd.CategoricalDtype) for d in frame.dtypes):
+        raise EvidenceError("the estimator is handed categories, not numbers; use ", Advice.argument("space", "raw"))
+    array = frame.to_numpy()
+    return array if array.dtype == np.float32 else _as_numbers(array)
+
+
+def _frame_restorer(frame: Any) -> Callable[[Floats], Any]:
+    names = list(frame.columns)
+    dtype = np.float32 if frame.to_numpy().dtype == np.float32 else np.float64
+    if isinstance(frame, pd.DataFrame):
+        return lambda matrix: pd.DataFrame(matrix.astype(dtype, copy=False), columns=names)
+    return lambda matrix: type(frame)(matrix.astype(dtype, copy=False), schema=names)
+
+
+def answers_alike(model: Model, matrix: Any, restore: Callable[[Floats], Any], handed: Any) -> bool:
+    """True if the estimator gives the same probabilities for its input and for that input rebuilt from a matrix.
+
+    Whole numbers rebuilt as decimals are the same numbers, but not to a model that reads them as names.
+    """
+    if _all_decimals(handed):
+        return True
+    return same_answers(model.head_probabilities, handed, lambda: restore(dense(matrix)))
+
+
+def same_answers(ask: Callable[[Any], Floats], handed: Any, rebuild: Callable[[], Any]) -> bool:
+    """True if a model answers a rebuilt input as it answers its own."""
+    try:
+        own, again = ask(handed), ask(handed)
+    except Exception:  # a fault of the model is reported by its first prediction
+        return True
+    if not _close(own, again):  # a model that does not answer twice alike says nothing about the form of its input
+        return True
+    try:
+        return _close(own, ask(rebuild()))
+    except Exception:  # it takes the one form and fails on the other
+        return False
+
+
+def _close(one: Floats, other: Floats) -> bool:
+    return bool(np.abs(one - other).max(initial=0.0) <= LINK_TOLERANCE)
+
+
+def _all_decimals(handed: Any) -> bool:
+    if hasattr(handed, "columns"):
+        return all(str(dtype).lower().startswith("float") for dtype in handed.dtypes)
+    return np.issubdtype(handed.dtype if hasattr(handed, "dtype") else np.asarray(handed).dtype, np.floating)
+
+
+def guarded(call: Callable[[], T], rows: Rows) -> T:
+    """Run a call into the user's model; turn what it raises into one sentence."""
+    try:
+        return call()
+    except FragilityError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if re.search(r"\bnan\b|missing value", reason.lower()):
+            place = _columns_with_gaps(rows)
+            raise DataError(f"{place}the model refuses missing values ({reason}); impute them in a pipeline") from error
+        raise ModelError(f"the model failed on these rows: {type(error).__name__}: {reason}") from error
+
+
+def _columns_with_gaps(rows: Rows) -> str:
+    """Name all columns that hold missing values: which of them the model refuses, its own sentence may say."""
+    names = [] if rows.frame is None else [name for name in rows.names if rows.frame[name].isna().any()]
+    if not names:
+        return ""
+    return f"{named('column', names)} {'holds' if len(names) == 1 else 'hold'} missing values and "
+
+
+def part_of(native: Any, start: int, stop: int) -> Any:
+    """Return some rows of any container a model takes."""
+    return native.iloc[start:stop] if isinstance(native, pd.DataFrame) else native[start:stop]
+
+
+def dense(matrix: Any) -> Floats:
+    return matrix.toarray() if sp.issparse(matrix) else np.asarray(matrix, dtype=np.float64)
+
+
+def keeps_columns(transformer: Any, rows: Rows) -> bool:
+    """True if a preprocessing hands on the columns of these rows as they are: their order, types and values."""
+    if transformer is None:
+        return True
+    if not _is_identity(transformer, len(rows.names)):
+        return False
+    few = rows.head(2).native
+    out = transformer.transform(few)
+    if isinstance(few, pd.DataFrame):
+        same_types = isinstance(out, pd.DataFrame) and list(out.dtypes) == list(few.dtypes)
+        return same_types and bool(out.set_axis(few.columns, axis=1).equals(few))
+    if isinstance(few, np.ndarray) and isinstance(out, np.ndarray):
+        return out.dtype == few.dtype and bool(pd.DataFrame(out).equals(pd.DataFrame(few)))
+    return False
+
+
+def _is_identity(step: Any, n_columns: int) -> bool:
+    """True if a step is known, by what it is, to change nothing but perhaps the container of its rows."""
+    if step is None or isinstance(step, str):
+        return step is None or step == "passthrough"
+    if type(step) is Pipeline:
+        return all(_is_identity(inner, n_columns) for _, inner in step.steps)
+    if type(step) is not ColumnTransformer:
+        return type(step) is FunctionTransformer and step.func is None and not step.validate
+    names = list(getattr(step, "feature_names_in_", range(n_columns)))
+    taken: list[Any] = []
+    for _, inner, columns in step.transformers_:
+        if isinstance(columns, str) or not isinstance(columns, Sequence) or not _is_identity(inner, n_columns):
+            return False
+        taken += [column if isinstance(column, str) else names[column] for column in columns]
+    return taken == names

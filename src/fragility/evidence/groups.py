@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias, cast
 
 import numpy as np
 import pandas as pd
@@ -13,15 +15,65 @@ from fragility.errors import Advice, EvidenceError
 from fragility.evidence.moments import rounded
 from fragility.evidence.rows import Kind
 from fragility.evidence.tracing import Origin
+from fragility.files import read_json
+
+GroupMap: TypeAlias = Mapping[str, str | Sequence[str]]
+
+
+def group_columns(
+    groups: str | os.PathLike[str] | GroupMap,
+    columns: Sequence[str],
+    origins: Sequence[Origin],
+    frame: pd.DataFrame | None,
+    kinds: Mapping[str, Kind],
+    threshold: float,
+) -> tuple[dict[str, list[str]], str]:
+    """Return group -> columns, and how the groups were made.
+
+    frame, kinds: the raw training rows and the kind of each field, for ``merged``.
+    """
+    if not isinstance(groups, (str, os.PathLike, Mapping)):
+        raise EvidenceError(f"groups must be 'raw-origin', 'merged', a map or a JSON file, got {groups!r}")
+    if groups == "raw-origin":
+        return raw_origin_groups(columns, origins), "raw-origin"
+    if groups == "merged":
+        if not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
+            raise EvidenceError(f"merge_threshold must lie in (0, 1], got {threshold!r}")
+        if frame is None:
+            raise EvidenceError("merged groups need a table or dense array, got a sparse matrix")
+        used = {name for origin in origins for name in origin.fields}
+        kept = {name: block for name, block in merged_fields(frame, kinds, threshold).items() if name in used}
+        return declared_groups(kept, columns, origins), f"merged at {float(threshold)!r}"
+    if not groups:
+        raise EvidenceError("the group map is empty; leave it out to have one group per raw field")
+    declared = groups if isinstance(groups, Mapping) else read_group_map(groups)
+    return declared_groups(declared, columns, origins), "declared"
+
+
+def read_group_map(path: str | os.PathLike[str]) -> GroupMap:
+    """Return the group map of a JSON file."""
+    try:
+        document = read_json(path)
+    except OSError as error:
+        raise EvidenceError(
+            f"groups must be 'raw-origin', 'merged', a map or a JSON file; cannot read {str(path)!r}: "
+            f"{error.strerror or error}"
+        ) from error
+    except ValueError as error:
+        raise EvidenceError(f"the group map {str(path)!r} is not valid JSON: {error}") from error
+    if not isinstance(document, dict) or not document:
+        raise EvidenceError(f"the group map {str(path)!r} must be a JSON object field -> block or block -> [fields]")
+    return cast(GroupMap, document)
 
 
 def raw_origin_groups(columns: Sequence[str], origins: Sequence[Origin]) -> dict[str, list[str]]:
     """Return field -> columns traced to it; refuse columns made from several fields."""
     mixed = [(c, o) for c, o in zip(columns, origins, strict=True) if len(o.fields) != 1]
     if mixed:
+        shown = "; ".join(f"{column!r} from {', '.join(origin.fields[:6])}" for column, origin in mixed[:3])
         raise EvidenceError(
             f"{len(mixed)} column(s) are made from several raw fields and belong to no single one: "
-            f"{_described(mixed)}; declare ",
+            f"{shown}{'; ...' if len(mixed) > 3 else ''}; declare ",
             Advice("groups={block: [fields, ...]}", "groups with --groups FILE (JSON: {block: [fields, ...]})"),
             " that keep those fields together, or audit with ",
             Advice.argument("space", "raw"),
@@ -30,11 +82,6 @@ def raw_origin_groups(columns: Sequence[str], origins: Sequence[Origin]) -> dict
     for column, origin in zip(columns, origins, strict=True):
         groups.setdefault(origin.fields[0], []).append(column)
     return groups
-
-
-def _described(mixed: Sequence[tuple[str, Origin]], limit: int = 3) -> str:
-    shown = "; ".join(f"{column!r} from {', '.join(origin.fields[:6])}" for column, origin in mixed[:limit])
-    return shown + ("; ..." if len(mixed) > limit else "")
 
 
 def declared_groups(
@@ -113,24 +160,18 @@ def association(a: pd.Series, kind_a: Kind, b: pd.Series, kind_b: Kind) -> float
     |Spearman's rho| for two numeric fields, Cramer's V for two nominal ones, the correlation ratio for one of each,
     rounded so that the order of the rows cannot carry it over a threshold.
     """
-    return rounded(_association(a, kind_a, b, kind_b), 1.0)
-
-
-def _association(a: pd.Series, kind_a: Kind, b: pd.Series, kind_b: Kind) -> float:
     known = (a.notna() & b.notna()).to_numpy()
     a, b = a[known], b[known]
     if len(a) < 2 or a.nunique() < 2 or b.nunique() < 2:
         return 0.0
     if kind_a == kind_b == "numeric":
-        return float(abs(stats.spearmanr(a.to_numpy(float), b.to_numpy(float)).statistic))
-    if kind_a == kind_b == "nominal":
-        return float(stats.contingency.association(pd.crosstab(a.astype(str), b.astype(str)).to_numpy()))
-    return _correlation_ratio(a, b) if kind_a == "nominal" else _correlation_ratio(b, a)
-
-
-def _correlation_ratio(category: pd.Series, number: pd.Series) -> float:
-    """Return eta = sqrt(variance between the categories' means / total variance)."""
-    values = number.to_numpy(float)
-    means = pd.Series(values).groupby(category.astype(str).to_numpy()).transform("mean").to_numpy()
-    total = float(((values - values.mean()) ** 2).sum())
-    return float(np.sqrt(((means - values.mean()) ** 2).sum() / total)) if total > 0 else 0.0
+        strength = abs(stats.spearmanr(a.to_numpy(float), b.to_numpy(float)).statistic)
+    elif kind_a == kind_b == "nominal":
+        strength = stats.contingency.association(pd.crosstab(a.astype(str), b.astype(str)).to_numpy())
+    else:  # eta = sqrt(variance between the categories' means / total variance)
+        category, number = (a, b) if kind_a == "nominal" else (b, a)
+        values = number.to_numpy(float)
+        means = pd.Series(values).groupby(category.astype(str).to_numpy()).transform("mean").to_numpy()
+        total = float(((values - values.mean()) ** 2).sum())
+        strength = np.sqrt(((means - values.mean()) ** 2).sum() / total) if total > 0 else 0.0
+    return rounded(float(strength), 1.0)

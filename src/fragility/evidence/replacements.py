@@ -19,10 +19,10 @@ import pandas as pd
 from fragility.arrays import Floats
 from fragility.canonical import is_missing
 from fragility.errors import FragilityError
+from fragility.evidence.bound import EvidenceSpace
+from fragility.evidence.codec import dense, transform
 from fragility.evidence.fields import Field, kind_of
-from fragility.evidence.handover import dense, transform
 from fragility.evidence.rows import Rows, read_rows
-from fragility.evidence.space import EvidenceSpace
 from fragility.evidence.tracing import trace_columns
 from fragility.models.adapter import Model
 

@@ -23,7 +23,7 @@ from sklearn.utils import check_random_state
 
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import DataError, FragilityError, ModelError, ProtocolError
-from fragility.evidence.averages import BASELINES
+from fragility.evidence.baselines import BASELINES
 from fragility.evidence.rows import Rows, read_rows
 from fragility.hardening.acceptance import (
     VALIDATION_PARAMETERS,

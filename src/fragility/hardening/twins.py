@@ -27,8 +27,7 @@ from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
 from fragility.canonical import row_digests
 from fragility.errors import Advice, EvidenceError, ProtocolError
 from fragility.evidence import blend
-from fragility.evidence.codec import RawCodec
-from fragility.evidence.handover import as_matrix
+from fragility.evidence.codec import RawCodec, as_matrix
 from fragility.evidence.rows import Rows, stacked
 from fragility.protocol import Protocol
 from fragility.stress.declaration import outage_events
