@@ -22,6 +22,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module named here stands apart fro
     {"drawing.curve"},
     {"models"},
     {"evidence"},
+    {"protocol_parts"},
     {"protocol"},
     {"certificates"},
     {"engines"},

@@ -30,7 +30,8 @@ from fragility.engines.trace import CONTRADICTED, UNPROMISED, Progress, StatesAs
 from fragility.evidence import EvidenceRows, OwnRows, RowStates, blend
 from fragility.evidence.agreement import original_class
 from fragility.ids import id_keys
-from fragility.protocol import Protocol, operator_width
+from fragility.protocol import Protocol
+from fragility.protocol_parts import operator_width
 from fragility.scores import pseudo_logits, removal_order, support_margin
 
 BATCH_ROWS = 16384

@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.arrays import Floats, Integers
-from fragility.protocol import Protocol, operator_width
+from fragility.protocol import Protocol
+from fragility.protocol_parts import operator_width
 from fragility.scores import Reading, reading_margin
 
 Progress: TypeAlias = Callable[[int, int], None]  # (rows done, rows in all)

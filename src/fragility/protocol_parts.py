@@ -1,0 +1,294 @@
+"""Parts of a protocol: values as users and files give them, checked and turned into the protocol's own types."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fragility.errors import ProtocolError
+from fragility.evidence.baselines import ALTERNATIVES, BASELINES, Alternative
+from fragility.evidence.bound import SPACES, Column, Group
+from fragility.evidence.fields import FIELD_TYPES, Field, is_date_dtype, read_date
+from fragility.models import Decision
+from fragility.scores import READINGS
+
+GROUPING = re.compile(r"raw-origin|declared|merged at (0?\.\d+|[01](\.\d+)?)")
+MIN_RESOLUTION, MAX_RESOLUTION = 1e-9, 1e-3  # part of the format: float64 margins round at 1e-10, float32 need 1e-4
+DIGEST = re.compile(r"(sha256:[0-9a-f]{64})?")
+MAX_SMOOTHING = 1.0  # part of the format: one vote for each class of a single tree
+WEIGHTED = {
+    "weights": "RCMA, flip budget, degradation",
+    "exposure_weights": "targeted, independent and common loss",
+}
+
+
+def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ProtocolError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def check_partition(groups: Sequence[Group], columns: Sequence[str]) -> None:
+    if not groups:
+        raise ProtocolError("at least one evidence group is needed, got none")
+    names = [group.name for group in groups]
+    if len(set(names)) != len(names):
+        raise ProtocolError(f"group names must be distinct, got {names}")
+    if len(set(columns)) != len(columns):
+        raise ProtocolError("column names must be distinct")
+    seen: dict[str, str] = {}
+    for group in groups:
+        if not group.columns:
+            raise ProtocolError(f"group {group.name!r} has no columns")
+        for column in group.columns:
+            if column in seen:
+                raise ProtocolError(f"column {column!r} is in both groups {seen[column]!r} and {group.name!r}")
+            seen[column] = group.name
+    unknown = [column for column in seen if column not in set(columns)]
+    left_out = [column for column in columns if column not in seen]
+    if unknown or left_out:
+        raise ProtocolError(f"groups must cover the columns exactly: unknown {unknown[:5]}, left out {left_out[:5]}")
+
+
+def check_evidence(protocol: Any) -> None:
+    """Refuse columns, groups and a baseline that are malformed or contradict each other."""
+    check_choice("space", protocol.space, SPACES)
+    if not isinstance(protocol.grouping, str) or not GROUPING.fullmatch(protocol.grouping):
+        raise ProtocolError(
+            f"grouping must be raw-origin, declared or merged at a threshold from 0 to 1, got {protocol.grouping!r:.80}"
+        )
+    for field in protocol.fields:
+        check_choice(f"kind of {field.name!r}", field.kind, ("numeric", "nominal"))
+        check_choice(f"type of {field.name!r}", field.type, FIELD_TYPES)
+        if field.dtype is not None and not (field.type == "date" and is_date_dtype(field.dtype)):
+            raise ProtocolError(
+                f"dtype of {field.name!r} must be null or that of timestamps in a known time zone, such as "
+                f"'datetime64[us, UTC]', got {field.dtype!r:.80}"
+            )
+    for column in protocol.columns:
+        check_choice(f"kind of {column.name!r}", column.kind, ("numeric", "nominal"))
+    check_partition(protocol.groups, [column.name for column in protocol.columns])
+    kinds = {field.name: field.kind for field in protocol.fields}
+    if protocol.grouping == "raw-origin" and not set(protocol.group_names) <= set(kinds):
+        raise ProtocolError(
+            "the protocol contradicts itself: grouping 'raw-origin', but groups are not named after fields"
+        )
+    if protocol.space == "raw" and {c.name: c.kind for c in protocol.columns} != kinds:
+        raise ProtocolError("the protocol contradicts itself: space 'raw', but the columns are not the fields")
+    unknown = set(protocol.artificial) - set(kinds)
+    if unknown:
+        raise ProtocolError(f"the protocol contradicts itself: artificial names {min(unknown)!r}, which is not a field")
+    check_choice("baseline", protocol.baseline, (*BASELINES, "explicit"))
+    for column in protocol.columns:
+        _check_column(column, protocol.baseline)
+    if type(protocol.training_rows) is not int or protocol.training_rows < 0:
+        raise ProtocolError(f"training_rows must be a whole number of rows, got {protocol.training_rows!r}")
+    if not isinstance(protocol.training_digest, str) or not DIGEST.fullmatch(protocol.training_digest):
+        raise ProtocolError(f"training_digest must be sha256: and 64 digits, got {protocol.training_digest!r:.90}")
+
+
+def _check_column(column: Column, word: str) -> None:
+    """Refuse a column whose baseline does not fit the protocol's word for it."""
+    value, numeric = column.baseline, column.kind == "numeric"
+    if not isinstance(value, (str, bool, int, float, type(None))):
+        raise ProtocolError(f"the baseline of {column.name!r} must be a number, a text or null, got {value!r:.80}")
+    if column.spread is not None and not column.spread >= 0:
+        raise ProtocolError(f"the spread of {column.name!r} must be a number from 0 on, got {column.spread!r}")
+    if word == "zero" and numeric and value != 0.0:
+        expected = "0"
+    elif word == "missing" and value is not None:
+        expected = "null"
+    elif word in ("typical", "mean", "median") and numeric and value is None and column.spread is not None:
+        expected = "a number, as it had values in training"
+    else:
+        return
+    raise ProtocolError(
+        f"the protocol contradicts itself: baseline {word!r}, but the baseline of {column.name!r} is {value!r}, "
+        f"expected {expected}"
+    )
+
+
+def check_settings(protocol: Any) -> None:
+    """Refuse settings that are out of range."""
+    check_choice("reading", protocol.reading, READINGS)
+    n_groups, depth = len(protocol.groups), protocol.depth
+    if isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or not 1 <= depth <= n_groups:
+        raise ProtocolError(
+            f"depth must be a whole number from 1 to the number of groups, {n_groups}, got {depth!r}; "
+            "leave it out for 10, or all groups if there are fewer"
+        )
+    rising = all(a < b for a, b in itertools.pairwise(protocol.severities))
+    if not protocol.severities or not rising or not (protocol.severities[0] > 0 and protocol.severities[-1] <= 1):
+        raise ProtocolError(f"severities must rise strictly within (0, 1], got {list(protocol.severities)}")
+    for name, weights in (("weights", protocol.weights), ("exposure_weights", protocol.exposure_weights)):
+        if not all(np.isfinite(w) and w >= 0 for w in weights) or sum(weights) <= 0:
+            raise ProtocolError(f"{name} must be three numbers >= 0, not all 0, got {list(weights)}")
+    if not MIN_RESOLUTION <= protocol.resolution <= MAX_RESOLUTION:  # it is also how far a verified margin may lie
+        raise ProtocolError(
+            f"resolution must be a number from {MIN_RESOLUTION:g} to {MAX_RESOLUTION:g} in margin units, "
+            f"got {protocol.resolution!r}"
+        )
+    if not 0 <= protocol.smoothing <= MAX_SMOOTHING:  # NaN is refused too
+        raise ProtocolError(f"smoothing must be a number from 0 to {MAX_SMOOTHING:g}, got {protocol.smoothing!r}")
+    if protocol.decision is not None and not isinstance(protocol.decision, Decision):
+        raise ProtocolError(f"decision must be a Decision or None, got {protocol.decision!r}")
+    if len(set(protocol.operators)) != len(protocol.operators):
+        raise ProtocolError(f"operators must be distinct, got {list(protocol.operators)}")
+    for operator in protocol.operators:
+        operator_width(operator, n_groups)
+    if protocol.fading is None and not sum(protocol.exposure_weights[:2]) > 0:
+        raise ProtocolError(
+            "exposure_weights put all weight on the common loss, which needs the operator attenuate_all; "
+            f"add it to the operators {list(protocol.operators)}"
+        )
+
+
+def check_alternatives(protocol: Any) -> None:
+    """Refuse alternatives that do not fit the columns, and dates that are not written as such."""
+    if len({protocol.baseline, *protocol.alternatives}) != 1 + len(protocol.stored):
+        raise ProtocolError(
+            f"alternatives must be distinct and other than the baseline {protocol.baseline!r}, got "
+            f"{list(protocol.alternatives)}"
+        )
+    names, n_groups = [f.name for f in protocol.fields], len(protocol.groups)
+    by_column = [c.name for c in protocol.columns] == names
+    for other in protocol.stored:
+        check_choice("an alternative", other.name, ALTERNATIVES)
+        if (other.values is None) != (other.name == "missing"):
+            raise ProtocolError("every alternative but missing has a value for each column, and missing has none")
+        if other.name == "missing" and (other.groups is None, other.spreads is None) != (by_column, by_column):
+            raise ProtocolError(
+                "the alternative missing must have groups and spreads of the raw fields exactly if the columns are not "
+                "the raw fields"
+            )
+        if other.groups is not None and other.spreads is not None:
+            check_partition(other.groups, names)
+            if len(other.spreads) != len(names) or len(other.groups) < n_groups:
+                raise ProtocolError(
+                    f"the alternative missing must have {len(names)} spreads and at least {n_groups} groups, "
+                    f"got {len(other.spreads)} and {len(other.groups)}"
+                )
+    dates = {f.name for f in protocol.fields if f.type == "date"} if protocol.space == "raw" else set()
+    for j, column in enumerate(protocol.columns):
+        others = [other.values[j] for other in protocol.stored if other.values is not None]
+        for value in [column.baseline, *others] if column.name in dates else []:
+            if value is not None and read_date(value) is None:
+                raise ProtocolError(
+                    f"the baseline of {column.name!r} must be a date in ISO form (2020-05-17), got {value!r:.60}"
+                )
+
+
+def read_operator(operator: str) -> str:
+    """Return an operator's name as a protocol has it: ``attenuate_top(2)`` is ``attenuate_top2``."""
+    if not isinstance(operator, str):
+        raise ProtocolError(f"an operator is a name such as attenuate_all, got {operator!r}")
+    return re.sub(r"^attenuate_top\((\d+)\)$", r"attenuate_top\1", operator.strip())
+
+
+def operator_width(operator: str, n_groups: int) -> int:
+    """Return how many groups of the path an operator degrades: all of them, or its first j."""
+    if operator == "attenuate_all":
+        return n_groups
+    match = re.fullmatch(r"attenuate_top(\d+)", operator)
+    if match is None or not 1 <= int(match[1]) <= n_groups:
+        raise ProtocolError(
+            f"an operator is attenuate_all or attenuate_topJ with J from 1 to {n_groups}, the number of groups; "
+            f"got {operator!r}"
+        )
+    return int(match[1])
+
+
+def read_list(name: str, values: Any) -> Sequence[Any]:
+    if isinstance(values, str) or not isinstance(values, (Sequence, np.ndarray)):
+        raise ProtocolError(f"{name} must be a list, got {values!r}")
+    return list(values)
+
+
+def read_number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(f"{name} must be a number, got {value!r}") from error
+
+
+def read_finite(name: str, value: Any) -> float:
+    """Return a number of a document, in which nothing else stands for one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
+        raise ProtocolError(f"{name} must be a number, got {value!r}")
+    return float(value)
+
+
+def read_weights(name: str, weights: Sequence[float]) -> tuple[float, float, float]:
+    if len(read_list(name, weights)) != 3:
+        raise ProtocolError(f"{name} must be three numbers ({WEIGHTED[name]}), got {len(weights)}")
+    a, b, c = (read_number("a weight", w) for w in weights)
+    return a, b, c
+
+
+def read_names(name: str, values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ProtocolError(f"{name} must be a list of names, got {values!r:.80}")
+    return tuple(values)
+
+
+# --- documents ----------------------------------------------------------------------------------------------
+
+
+def field_from(document: Mapping[str, Any]) -> Field:
+    if not isinstance(document["categorical"], bool):
+        raise ProtocolError(f"categorical must be true or false, got {document['categorical']!r}")
+    return Field(str(document["name"]), document["kind"], document["type"], document["categorical"], document["dtype"])
+
+
+def column_from(document: Mapping[str, Any]) -> Column:
+    kind = document["kind"]
+    baseline, spread = _baseline_from(kind, document["baseline"]), _spread_from(document["spread"])
+    return Column(str(document["name"]), kind, baseline, spread)
+
+
+def _baseline_from(kind: str, value: Any) -> Any:
+    return read_finite("a baseline", value) if kind == "numeric" and value is not None else value
+
+
+def _spread_from(value: Any) -> float | None:
+    return None if value is None else read_finite("a spread", value)
+
+
+def groups_to_list(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    return [{"name": group.name, "columns": list(group.columns)} for group in groups]
+
+
+def groups_from(document: Sequence[Mapping[str, Any]]) -> tuple[Group, ...]:
+    return tuple(Group(str(group["name"]), tuple(group["columns"])) for group in document)
+
+
+def alternative_to_dict(other: Alternative) -> dict[str, Any]:
+    document: dict[str, Any] = {"artificial": list(other.artificial)}
+    if other.values is not None:
+        document["values"] = list(other.values)
+    if other.groups is not None and other.spreads is not None:
+        document |= {"groups": groups_to_list(other.groups), "spreads": list(other.spreads)}
+    return document
+
+
+def alternative_from(name: str, document: Mapping[str, Any], columns: Sequence[Column]) -> Alternative:
+    unknown = set(document) - {"artificial", "values", "groups", "spreads"}
+    if unknown:
+        raise ProtocolError(f"the alternative {name!r} has the unknown field {min(unknown)!r}")
+    values, groups, spreads = (document.get(key) for key in ("values", "groups", "spreads"))
+    if values is not None:
+        if len(values) != len(columns):
+            raise ProtocolError(
+                f"the alternative {name!r} must have {len(columns)} values, one per column, got {len(values)}"
+            )
+        values = tuple(_baseline_from(column.kind, value) for column, value in zip(columns, values, strict=True))
+    return Alternative(
+        name,
+        read_names("artificial", document["artificial"]),
+        values,
+        None if groups is None else groups_from(groups),
+        None if spreads is None else tuple(_spread_from(spread) for spread in spreads),
+    )
