@@ -148,7 +148,7 @@ def test_labels_that_contradict_the_probabilities_are_refused_with_the_rows() ->
     assert differs.any()
     first = int(np.argmax(differs))
     told = (
-        rf"the own predict of SVC differs .* in {differs.sum()} of {len(X)} rows "
+        rf"the predict of SVC differs .* in {differs.sum()} of {len(X)} rows "
         rf"\(first: row {first}, predict says '{model.predict(X)[first]}'.*CalibratedClassifierCV\(SVC\(\)\)"
     )
     with pytest.raises(fg.ModelError, match=told):

@@ -558,7 +558,7 @@ def test_a_model_that_contradicts_itself_in_a_later_part_is_refused(case, rows, 
 
     raw = fg.Protocol.fit(Fickle(), case.X_train.query("age != 74"), depth=3, space="raw")
     rows.assign(age=rows["age"].where(rows.index != 390, 74)).query("age != 74 or index == 390").to_parquet(table)
-    with pytest.raises(ModelError, match=r"own predict of Fickle differs"):
+    with pytest.raises(ModelError, match=r"the predict of Fickle differs"):
         audit_files(Fickle(), table, raw, tmp_path / "a", part_rows=50)
 
 

@@ -8,7 +8,7 @@ speak of a decision that nobody made, and nobody could recompute it.
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -58,22 +58,17 @@ def refuse_contradictions(rows: EvidenceRows, resolution: float) -> None:
     if not wrong:
         return
     (first, instead), classes = wrong[0], rows.model.classes
-    raise ModelError(
-        f"the own predict of {rows.model.kind} differs from what its probabilities say in {len(wrong)} of {len(rows)} "
-        f"rows (first: row {rows.ids[first]!r}, predict says {classes[rows.decided[first]]!r}, the probabilities "
-        f"{classes[instead]!r}); {_remedy(rows)}"
-    )
-
-
-def _remedy(rows: EvidenceRows) -> str:
+    remedy = "give a model whose predict follows its predict_proba"
     if type(rows.model.head).__name__ in ("SVC", "NuSVC"):
-        return "its labels come from another score than its probabilities: use CalibratedClassifierCV(SVC()) instead"
-    if rows.n_classes == 2:
-        return (
-            "if it decides by a threshold, declare it in the protocol (decision=0.3, or --threshold 0.3), else give a "
-            "model whose predict follows its predict_proba"
-        )
-    return "give a model whose predict follows its predict_proba"
+        remedy = "its labels come from another score than its probabilities: use CalibratedClassifierCV(SVC()) instead"
+    elif rows.n_classes == 2:
+        declare = "if it decides by a threshold, declare it in the protocol (decision=0.3, or --threshold 0.3)"
+        remedy = f"{declare}, else {remedy}"
+    raise ModelError(
+        f"the predict of {rows.model.kind} differs from its probabilities in {len(wrong)} of {len(rows)} rows (first: "
+        f"row {rows.ids[first]!r}, predict says {classes[rows.decided[first]]!r}, the probabilities "
+        f"{classes[instead]!r}); {remedy}"
+    )
 
 
 def with_ties_settled(rows: EvidenceRows, claimed: Integers, resolution: float) -> EvidenceRows:
@@ -89,7 +84,7 @@ def with_ties_settled(rows: EvidenceRows, claimed: Integers, resolution: float) 
         known = 0 <= claimed[i] < rows.n_classes
         if known and min(support_margin(p, c, rows.offset) for c in (decided[i], claimed[i])) >= -resolution:
             decided[i] = claimed[i]
-    return rows.with_decided(decided)
+    return replace(rows, decided=decided)
 
 
 # --- the same answer for the same row -----------------------------------------------------------------------------
@@ -110,27 +105,18 @@ def check_steady(rows: EvidenceRows, resolution: float) -> None:
     _compare(p[half], rows.predict(few[half]), rows, resolution, company)
     for i in sorted({0, m - 1}):
         _compare(p[i : i + 1], rows.predict(few[i : i + 1]), rows, resolution, company)
-    _compare_batches(rows, resolution, company)
+    many, start, size = rows.dense(0, BATCH_PROBE_ROWS), 0, PROBE_ROWS
+    if len(many) > PROBE_ROWS:  # more rows at once, and again in batches of other sizes
+        together = rows.predict(many)
+        while start < len(many):
+            part = slice(start, start + size)
+            _compare(together[part], rows.predict(many[part]), rows, resolution, company)
+            start, size = start + size, 2 * size
     if rows.model.transformer is not None and rows.native_matrix and m > 1:
         some = part_of(rows.source.native, m // 2, m)
-        _compare(p[m // 2 :], _whole_model(rows, some), rows, resolution, company)
+        whole = guarded(lambda: rows.model.probabilities(some), rows.source)
+        _compare(p[m // 2 :], whole, rows, resolution, company)
     original_class(rows, p, resolution, slice(0, m))
-
-
-def _compare_batches(rows: EvidenceRows, resolution: float, fault: str) -> None:
-    """Ask about more rows at once, and again in batches of other sizes."""
-    many = rows.dense(0, BATCH_PROBE_ROWS)
-    if len(many) <= PROBE_ROWS:
-        return
-    p, start, size = rows.predict(many), 0, PROBE_ROWS
-    while start < len(many):
-        part = many[start : start + size]
-        _compare(p[start : start + size], rows.predict(part), rows, resolution, fault)
-        start, size = start + size, 2 * size
-
-
-def _whole_model(rows: EvidenceRows, native: Any) -> Floats:
-    return guarded(lambda: rows.model.probabilities(native), rows.source)
 
 
 def _compare(p: Floats, q: Floats, rows: EvidenceRows, resolution: float, fault: str) -> None:

@@ -1,4 +1,8 @@
-"""Baselines: the values that a protocol holds for its columns, by rule or as the user gives them."""
+"""Baselines: the values that lost evidence takes, by rule or as the user gives them, fitted on training rows.
+
+A protocol also stores the other baselines that its model admits, so that a finding can be computed again under each of
+them. A model admits a baseline if it answers for the row in which all evidence is lost.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,19 @@ import scipy.sparse as sp
 from fragility.arrays import Booleans, Floats
 from fragility.canonical import is_missing
 from fragility.errors import Advice, DataError, EvidenceError, FragilityError
-from fragility.evidence.binding import CONFIRM_ROWS, bound_rows
+from fragility.evidence.binding import CONFIRM_ROWS, bind_fitting_rows
 from fragility.evidence.bound import Column, EvidenceRows, EvidenceSpace, Group, Space
 from fragility.evidence.codec import dense, transform
-from fragility.evidence.fields import Field, as_trained, conformed, date_text, kind_of, middle_date, type_of, value_like
+from fragility.evidence.fields import (
+    Field,
+    as_trained,
+    conform_rows,
+    date_text,
+    kind_of,
+    middle_date,
+    type_of,
+    value_like,
+)
 from fragility.evidence.fitting import TrainingEvidence
 from fragility.evidence.moments import are_whole, column_medians, mean_and_spread, whole_columns
 from fragility.evidence.rows import Rows, Scalar, native_like, read_rows
@@ -25,6 +38,8 @@ from fragility.models.adapter import Model
 
 Units: TypeAlias = Literal["raw", "transformed"]
 UNITS: tuple[Units, ...] = ("raw", "transformed")
+BASELINES = ("typical", "mean", "median", "zero", "missing")
+ALTERNATIVES = ("typical", "median", "missing", "mean")
 TRANSFORMED_UNITS = Advice.argument("baseline_units", "transformed")
 
 
@@ -42,7 +57,7 @@ def fit_baseline(baseline: Any, units: Units, evidence: TrainingEvidence, model:
         raise EvidenceError(f"baseline_units must be one of {', '.join(UNITS)}, got {units!r}")
     if not isinstance(baseline, str):
         values = _explicit_baseline(baseline, units, evidence, model, rows)
-        return FittedBaseline("explicit", values, artificial_fields(values, evidence))
+        return FittedBaseline("explicit", values, _artificial_fields(values, evidence))
     if baseline not in BASELINES:
         raise EvidenceError(f"baseline must be one of {', '.join(BASELINES)} or explicit values, got {baseline!r}")
     if units != "raw":
@@ -51,38 +66,34 @@ def fit_baseline(baseline: Any, units: Units, evidence: TrainingEvidence, model:
             "baseline_units out"
         )
     if baseline == "missing":
-        _check_before_preprocessing(evidence, model)
+        if evidence.space == "transformed" and model.transformer is not None:
+            raise EvidenceError(
+                "under the baseline 'missing' a raw field is missing and the model's own preprocessing answers, as in "
+                "production; the transformed space begins behind the preprocessing, so use ",
+                Advice.argument("space", "raw"),
+                " or leave the space out",
+            )
         return FittedBaseline(baseline, [None] * len(evidence.columns), fields_without_gaps(evidence))
-    values = _values_by_rule(baseline, evidence)
+    if evidence.space == "transformed":
+        values = _scalars(_matrix_baseline(baseline, evidence))
+    else:
+        assert evidence.frame is not None
+        values = [
+            _check_writable(f.name, _field_baseline(baseline, evidence.frame[f.name], f)) for f in evidence.fields
+        ]
     # The typical category of a field is one that a row has.
-    artificial = () if baseline in ("typical", "median") else artificial_fields(values, evidence)
+    artificial = () if baseline in ("typical", "median") else _artificial_fields(values, evidence)
     return FittedBaseline(baseline, values, artificial)
 
 
-def _check_before_preprocessing(evidence: TrainingEvidence, model: Model) -> None:
-    if evidence.space == "transformed" and model.transformer is not None:
-        raise EvidenceError(
-            "under the baseline 'missing' a raw field is missing and the model's own preprocessing answers, as in "
-            "production; the transformed space begins behind the preprocessing, so use ",
-            Advice.argument("space", "raw"),
-            " or leave the space out",
-        )
-
-
-def _values_by_rule(baseline: str, evidence: TrainingEvidence) -> list[Scalar]:
-    if evidence.space == "transformed":
-        return _scalars(matrix_baseline(baseline, evidence))
-    assert evidence.frame is not None
-    return [
-        _writable(field.name, field_baseline(baseline, evidence.frame[field.name], field)) for field in evidence.fields
-    ]
+# --- by rule ----------------------------------------------------------------------------------------------------
 
 
 def _scalars(vector: Floats) -> list[Scalar]:
     return [None if np.isnan(value) else float(value) for value in vector]
 
 
-def _writable(name: str, value: Any) -> Scalar:
+def _check_writable(name: str, value: Any) -> Scalar:
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     raise EvidenceError(
@@ -91,188 +102,73 @@ def _writable(name: str, value: Any) -> Scalar:
     )
 
 
-def _gap_like(column: pd.Series) -> pd.Series:
-    """Return a missing value as this column holds one: encoders tell None from NaN."""
-    index = column.index[:1]
-    if isinstance(column.dtype, pd.CategoricalDtype) or not isinstance(column.dtype, np.dtype):
-        return pd.Series([None], dtype=column.dtype, index=index)
-    if kind_of(column) == "numeric":
-        return pd.Series([np.nan], index=index)
-    gaps = column[column.isna()]
-    return pd.Series([gaps.iloc[0] if len(gaps) else None], dtype=object, index=index)
+def _field_baseline(kind: str, column: pd.Series, field: Field) -> Scalar:
+    """Return one raw field's baseline, any kind but ``missing``; None if it has no training value.
 
-
-def _explicit_baseline(
-    baseline: Any, units: Units, evidence: TrainingEvidence, model: Model, rows: Rows
-) -> list[Scalar]:
-    if units == "transformed" and model.transformer is not None:
-        if evidence.space == "raw":
-            raise EvidenceError("in the raw space the baseline is in raw units; leave out ", TRANSFORMED_UNITS)
-        values = _matched_values(baseline, evidence.columns, "transformed column")
-        return [_explicit_number(name, values[name]) for name in evidence.columns]
-    _check_not_transformed(baseline, evidence, rows)
-    values = _matched_values(baseline, rows.names, "raw field")
-    given = {field.name: _explicit_value(field, values[field.name], evidence.space) for field in evidence.fields}
-    if evidence.space == "raw":
-        return [_writable(name, given[name]) for name in evidence.columns]
-    if model.transformer is None:
-        return [_explicit_number(name, given[name]) for name in evidence.columns]
-    row = transform(model, _row_of(given, rows))[0]
-    return _scalars(dense(row)[0])
-
-
-def _check_not_transformed(baseline: Any, evidence: TrainingEvidence, rows: Rows) -> None:
-    """Refuse values that fit the transformed columns only, unless that is said: one number means two things there."""
-    if set(evidence.columns) == set(rows.names):
-        return
-    named = _named_values(baseline)
-    if named is not None:
-        fits = set(named) == set(evidence.columns)
-    else:
-        fits = len(_listed_values(baseline)) == len(evidence.columns) != len(rows.names)
-    if fits:
-        raise EvidenceError(
-            "the explicit baseline gives a value for each transformed column, and values are read in raw units unless "
-            "said otherwise; give one per raw field, or add ",
-            TRANSFORMED_UNITS,
-        )
-
-
-def _matched_values(baseline: Any, names: Sequence[str], what: str) -> dict[str, Any]:
-    values = _named_values(baseline)
-    if values is None:
-        vector = _listed_values(baseline)
-        if len(vector) != len(names):
-            raise EvidenceError(f"an explicit baseline needs {len(names)} values, one a {what}, got {len(vector)}")
-        return dict(zip(names, vector, strict=True))
-    wrong = [n for n in names if n not in values] or [n for n in values if n not in set(names)]
-    if wrong:
-        raise EvidenceError(f"an explicit baseline must name each {what} once; {wrong[0]!r} is missing or unknown")
-    return values
-
-
-def _listed_values(baseline: Any) -> list[Any]:
-    return list(np.asarray(baseline, dtype=object).ravel())
-
-
-def _named_values(baseline: Any) -> dict[str, Any] | None:
-    if isinstance(baseline, (Mapping, pd.Series)):
-        return {str(key): value for key, value in baseline.items()}
-    if hasattr(baseline, "columns"):
-        frame = read_rows(baseline).frame
-        assert frame is not None
-        if len(frame) != 1:
-            raise EvidenceError(f"a baseline table must have exactly one row, got {len(frame)}")
-        return {str(name): frame[name].iloc[0] for name in frame.columns}
-    return None
-
-
-def _explicit_value(field: Field, value: Any, space: Space) -> Any:
-    """Return one raw value as the field's own type."""
-    if is_missing(value):
+    A field of whole numbers takes the nearest whole number, halves to even.
+    """
+    known = column.dropna()
+    if field.kind == "nominal":
+        return None if known.empty else _typical_value(known, field)
+    if kind == "zero":
+        return 0.0
+    if known.empty:
         return None
-    if field.type == "date" and not field.categorical:
-        return _explicit_date(field, value)
-    plain = value.item() if isinstance(value, np.generic) else value
-    if field.kind == "numeric":
-        number = _explicit_number(field.name, plain)
-        if space == "raw" and field.type == "integer" and number is not None and number != round(number):
-            raise EvidenceError(
-                f"the baseline of column {field.name!r} must be a whole number, as in the training data, got {number!r}"
-            )
-        return number
-    own = replace(field, categorical=False)
-    column = pd.Series([plain], name=field.name)
-    probe = Rows(column.to_frame(), column.to_frame(), (field.name,), (0,))
-    try:
-        fitting = conformed(probe, [own], needs_categories=False, whole=True).frame
-    except DataError as error:
-        raise EvidenceError("the explicit baseline does not fit the training data: ", error) from error
-    assert fitting is not None
-    fit = fitting[field.name].iloc[0]
-    return fit.item() if isinstance(fit, np.generic) else fit
+    values = known.to_numpy(dtype=np.float64)
+    number = float(np.median(values)) if kind == "median" else mean_and_spread(values)[0]
+    whole = field.type == "integer" or (kind == "typical" and are_whole(values))
+    return float(round(number)) if whole else number
 
 
-def _explicit_date(field: Field, value: Any) -> str:
-    column = pd.Series([value], name=field.name, dtype=object if isinstance(value, str) else None)
-    fitting = as_trained(column, field.dtype)
-    if fitting is None:
-        zone = "" if field.dtype is None else f" as in training ({field.dtype})"
-        raise EvidenceError(f"the baseline of column {field.name!r} must be a date{zone}, got {value!r}")
-    return date_text(fitting.iloc[0])
+def _typical_value(known: pd.Series, field: Field) -> Scalar:
+    """Return the most frequent value of a nominal field, and of dates, which seldom repeat, the one in the middle."""
+    if field.type == "date":
+        return middle_date(known)
+    counts = known.value_counts()
+    best = [value for value, count in counts.items() if count == counts.iloc[0]]
+    # Equally frequent values: the first in text order, whatever the row order.
+    value = min(best, key=lambda value: (str(value), type(value).__name__))
+    return value.item() if isinstance(value, np.generic) else value  # type: ignore[return-value]
 
 
-def _explicit_number(name: str, value: Any) -> float | None:
-    if is_missing(value):
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError) as error:
-        raise EvidenceError(f"the baseline of column {name!r} must be a number, got {value!r}") from error
-    if np.isinf(number):
-        raise EvidenceError(f"the baseline of column {name!r} must be finite, got {number!r}")
-    return number
+def _matrix_baseline(kind: str, evidence: TrainingEvidence) -> Floats:
+    """Return the (d,) baseline of a transformed training matrix, dense or CSR: any kind but ``missing``.
 
-
-def _row_of(values: Mapping[str, Any], rows: Rows) -> Rows:
-    """Return one row of these raw values, in the training rows' kind of container and types."""
-    if rows.frame is None:
-        cells = np.array([[np.nan if values[name] is None else values[name] for name in rows.names]], dtype=float)
-        return Rows(sp.csr_matrix(cells), None, rows.names, (0,))
-    frame = pd.DataFrame({name: _cell_like(values[name], rows.frame[name]) for name in rows.names})
-    return Rows(native_like(frame, rows), frame, rows.names, (0,))
-
-
-def _cell_like(value: Any, column: pd.Series) -> pd.Series:
-    if value is None:
-        return _gap_like(column).reset_index(drop=True)
-    if isinstance(value, str) and type_of(column) == "date":
-        return pd.Series([value_like(value, column)], dtype=column.dtype)
-    if isinstance(value, float) and pd.api.types.is_integer_dtype(column.dtype) and value != round(value):
-        return pd.Series([value])  # a mean of whole numbers is what was asked for; preprocessing takes it as it is
-    return pd.Series([value], dtype=column.dtype)
-
-
-BASELINES = ("typical", "mean", "median", "zero", "missing")
-
-
-def matrix_baseline(kind: str, evidence: TrainingEvidence) -> Floats:
-    """Return the (d,) baseline of a transformed training matrix, dense or CSR: any kind but ``missing``."""
-    matrix = evidence.matrix
+    Under ``typical`` and ``median`` the nominal columns of each field take values that training rows have together.
+    Those of a nominal field take its most frequent category as the training rows encode it. Those of a numeric field
+    (bins, indicators of missing values) and those made from several fields take their own most frequent values.
+    """
+    matrix, by_name = evidence.matrix, {field.name: field for field in evidence.fields}
     if kind == "zero":
         return np.zeros(matrix.shape[1])
     if kind == "mean":
         return evidence.means
     if kind == "median":
-        return _with_typical_categories(column_medians(matrix), evidence)
-    means = evidence.means
-    # Adding 0.0 turns -0.0 into 0.0.
-    return _with_typical_categories(np.where(whole_columns(matrix), np.rint(means), means) + 0.0, evidence)
+        out = column_medians(matrix)
+    else:
+        # Adding 0.0 turns -0.0 into 0.0.
+        out = np.where(whole_columns(matrix), np.rint(evidence.means), evidence.means) + 0.0
+    for fields, columns in _nominal_blocks(evidence).items():
+        row = _typical_row(by_name[fields[0]], evidence) if len(fields) == 1 else None
+        if row is not None:
+            out[columns] = dense(matrix[[row]])[0, columns]
+            continue
+        # The most frequent row; of equally frequent ones the smallest, whatever the row order. Missing codes are one
+        # value; infinity, which no row may hold, stands for them while rows are counted.
+        cells = dense(matrix[:, columns])
+        distinct, counts = np.unique(np.where(np.isnan(cells), np.inf, cells), axis=0, return_counts=True)
+        most = distinct[np.argmax(counts)]
+        out[columns] = np.where(np.isinf(most), np.nan, most)
+    return out
 
 
-def nominal_blocks(evidence: TrainingEvidence) -> dict[tuple[str, ...], list[int]]:
+def _nominal_blocks(evidence: TrainingEvidence) -> dict[tuple[str, ...], list[int]]:
     """Return the nominal columns of each raw field (or of several, where columns are made from several)."""
     blocks: dict[tuple[str, ...], list[int]] = {}
     for j, origin in enumerate(evidence.origins):
         if origin.nominal:
             blocks.setdefault(origin.fields, []).append(j)
     return blocks
-
-
-def _with_typical_categories(numbers: Floats, evidence: TrainingEvidence) -> Floats:
-    """Return ``numbers`` with the nominal columns of each field at values that training rows have together.
-
-    Those of a nominal field take its most frequent category as the training rows encode it. Those of a numeric field
-    (bins, indicators of missing values) and those made from several fields take their own most frequent values.
-    """
-    out, by_name = numbers.copy(), {field.name: field for field in evidence.fields}
-    for fields, columns in nominal_blocks(evidence).items():
-        row = _typical_row(by_name[fields[0]], evidence) if len(fields) == 1 else None
-        if row is None:
-            out[columns] = _most_frequent_values(evidence.matrix[:, columns])
-        else:
-            out[columns] = dense(evidence.matrix[[row]])[0, columns]
-    return out
 
 
 def _typical_row(field: Field, evidence: TrainingEvidence) -> int | None:
@@ -289,16 +185,7 @@ def _typical_row(field: Field, evidence: TrainingEvidence) -> int | None:
         return None
 
 
-def _most_frequent_values(part: Any) -> Floats:
-    """Return the most frequent row of a matrix; of equally frequent ones the smallest, whatever the row order."""
-    # Missing codes are one value; infinity, which no row may hold, stands for them while rows are counted.
-    cells = dense(part)
-    distinct, counts = np.unique(np.where(np.isnan(cells), np.inf, cells), axis=0, return_counts=True)
-    most = distinct[np.argmax(counts)]
-    return np.where(np.isinf(most), np.nan, most)
-
-
-def artificial_fields(values: Sequence[Scalar], evidence: TrainingEvidence) -> tuple[str, ...]:
+def _artificial_fields(values: Sequence[Scalar], evidence: TrainingEvidence) -> tuple[str, ...]:
     """Return the nominal fields whose baseline is a value that no training row has, in the order of the table."""
     if evidence.space == "raw":
         return tuple(
@@ -310,7 +197,7 @@ def artificial_fields(values: Sequence[Scalar], evidence: TrainingEvidence) -> t
     by_column = evidence.matrix.tocsc() if sp.issparse(evidence.matrix) else evidence.matrix
     found = {
         field
-        for fields, columns in nominal_blocks(evidence).items()
+        for fields, columns in _nominal_blocks(evidence).items()
         if not _occur_together(numbers[columns], by_column, columns)
         for field in fields
     }
@@ -341,38 +228,139 @@ def _occur_together(values: Floats, by_column: Any, columns: Sequence[int]) -> b
     return True
 
 
-def field_baseline(kind: str, column: pd.Series, field: Field) -> Scalar:
-    """Return one raw field's baseline, any kind but ``missing``; None if it has no training value.
+# --- as the user gives it ---------------------------------------------------------------------------------------
 
-    A field of whole numbers takes the nearest whole number, halves to even.
-    """
-    known = column.dropna()
-    if field.kind == "nominal":
-        return None if known.empty else _typical_value(known, field)
-    if kind == "zero":
-        return 0.0
-    if known.empty:
+
+def _explicit_baseline(
+    baseline: Any, units: Units, evidence: TrainingEvidence, model: Model, rows: Rows
+) -> list[Scalar]:
+    if units == "transformed" and model.transformer is not None:
+        if evidence.space == "raw":
+            raise EvidenceError("in the raw space the baseline is in raw units; leave out ", TRANSFORMED_UNITS)
+        values = _matched_values(baseline, evidence.columns, "transformed column")
+        return [_explicit_number(name, values[name]) for name in evidence.columns]
+    _check_not_transformed(baseline, evidence, rows)
+    values = _matched_values(baseline, rows.names, "raw field")
+    given = {field.name: _explicit_value(field, values[field.name], evidence.space) for field in evidence.fields}
+    if evidence.space == "raw":
+        return [_check_writable(name, given[name]) for name in evidence.columns]
+    if model.transformer is None:
+        return [_explicit_number(name, given[name]) for name in evidence.columns]
+    row = transform(model, _row_of(given, rows))[0]
+    return _scalars(dense(row)[0])
+
+
+def _check_not_transformed(baseline: Any, evidence: TrainingEvidence, rows: Rows) -> None:
+    """Refuse values that fit the transformed columns only, unless that is said: one number means two things there."""
+    if set(evidence.columns) == set(rows.names):
+        return
+    named = _named_values(baseline)
+    if named is not None:
+        fits = set(named) == set(evidence.columns)
+    else:
+        fits = len(_listed_values(baseline)) == len(evidence.columns) != len(rows.names)
+    if fits:
+        raise EvidenceError(
+            "the explicit baseline gives a value for each transformed column, and values are read in raw units unless "
+            "said otherwise; give one per raw field, or add ",
+            TRANSFORMED_UNITS,
+        )
+
+
+def _matched_values(baseline: Any, names: Sequence[str], what: str) -> dict[str, Any]:
+    values = _named_values(baseline)
+    if values is None:
+        vector = _listed_values(baseline)
+        if len(vector) != len(names):
+            raise EvidenceError(f"an explicit baseline needs {len(names)} values, one per {what}, got {len(vector)}")
+        return dict(zip(names, vector, strict=True))
+    wrong = [n for n in names if n not in values] or [n for n in values if n not in set(names)]
+    if wrong:
+        raise EvidenceError(f"an explicit baseline must name each {what} once; {wrong[0]!r} is missing or unknown")
+    return values
+
+
+def _listed_values(baseline: Any) -> list[Any]:
+    return list(np.asarray(baseline, dtype=object).ravel())
+
+
+def _named_values(baseline: Any) -> dict[str, Any] | None:
+    if isinstance(baseline, (Mapping, pd.Series)):
+        return {str(key): value for key, value in baseline.items()}
+    if hasattr(baseline, "columns"):
+        frame = read_rows(baseline).frame
+        assert frame is not None
+        if len(frame) != 1:
+            raise EvidenceError(f"a baseline table must have exactly one row, got {len(frame)}")
+        return {str(name): frame[name].iloc[0] for name in frame.columns}
+    return None
+
+
+def _explicit_value(field: Field, value: Any, space: Space) -> Any:
+    """Return one raw value as the field's own type."""
+    if is_missing(value):
         return None
-    values = known.to_numpy(dtype=np.float64)
-    number = float(np.median(values)) if kind == "median" else mean_and_spread(values)[0]
-    whole = field.type == "integer" or (kind == "typical" and are_whole(values))
-    return float(round(number)) if whole else number
+    if field.type == "date" and not field.categorical:
+        dates = as_trained(pd.Series([value], dtype=object if isinstance(value, str) else None), field.dtype)
+        if dates is None:
+            zone = "" if field.dtype is None else f" as in training ({field.dtype})"
+            raise EvidenceError(f"the baseline of column {field.name!r} must be a date{zone}, got {value!r}")
+        return date_text(dates.iloc[0])
+    plain = value.item() if isinstance(value, np.generic) else value
+    if field.kind == "numeric":
+        number = _explicit_number(field.name, plain)
+        if space == "raw" and field.type == "integer" and number is not None and number != round(number):
+            raise EvidenceError(
+                f"the baseline of column {field.name!r} must be a whole number, as in the training data, got {number!r}"
+            )
+        return number
+    frame = pd.DataFrame({field.name: [plain]})
+    probe = Rows(frame, frame, (field.name,), (0,))
+    try:
+        fitting = conform_rows(probe, [replace(field, categorical=False)], needs_categories=False, whole=True).frame
+    except DataError as error:
+        raise EvidenceError("the explicit baseline does not fit the training data: ", error) from error
+    assert fitting is not None
+    fit = fitting[field.name].iloc[0]
+    return fit.item() if isinstance(fit, np.generic) else fit
 
 
-def _typical_value(known: pd.Series, field: Field) -> Scalar:
-    """Return the most frequent value of a nominal field, and of dates, which seldom repeat, the one in the middle."""
-    return middle_date(known) if field.type == "date" else _most_frequent(known)
+def _explicit_number(name: str, value: Any) -> float | None:
+    if is_missing(value):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise EvidenceError(f"the baseline of column {name!r} must be a number, got {value!r}") from error
+    if np.isinf(number):
+        raise EvidenceError(f"the baseline of column {name!r} must be finite, got {number!r}")
+    return number
 
 
-def _most_frequent(known: pd.Series) -> Scalar:
-    counts = known.value_counts()
-    best = [value for value, count in counts.items() if count == counts.iloc[0]]
-    # Equally frequent values: the first in text order, whatever the row order.
-    value = min(best, key=lambda value: (str(value), type(value).__name__))
-    return value.item() if isinstance(value, np.generic) else value  # type: ignore[return-value]
+def _row_of(values: Mapping[str, Any], rows: Rows) -> Rows:
+    """Return one row of these raw values, in the training rows' kind of container and types."""
+    if rows.frame is None:
+        cells = np.array([[np.nan if values[name] is None else values[name] for name in rows.names]], dtype=float)
+        return Rows(sp.csr_matrix(cells), None, rows.names, (0,))
+    frame = pd.DataFrame({name: _cell_like(values[name], rows.frame[name]) for name in rows.names})
+    return Rows(native_like(frame, rows), frame, rows.names, (0,))
 
 
-ALTERNATIVES = ("typical", "median", "missing", "mean")
+def _cell_like(value: Any, column: pd.Series) -> pd.Series:
+    if value is None:  # as this column holds a missing value: encoders tell None from NaN
+        if isinstance(column.dtype, pd.CategoricalDtype) or not isinstance(column.dtype, np.dtype):
+            return pd.Series([None], dtype=column.dtype)
+        if kind_of(column) == "numeric":
+            return pd.Series([np.nan])
+        return pd.Series([next(iter(column[column.isna()]), None)], dtype=object)
+    if isinstance(value, str) and type_of(column) == "date":
+        return pd.Series([value_like(value, column)], dtype=column.dtype)
+    if isinstance(value, float) and pd.api.types.is_integer_dtype(column.dtype) and value != round(value):
+        return pd.Series([value])  # a mean of whole numbers is what was asked for; preprocessing takes it as it is
+    return pd.Series([value], dtype=column.dtype)
+
+
+# --- alternatives ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +415,7 @@ def _missing(evidence: TrainingEvidence, space: EvidenceSpace, model: Model, row
 
 def _ask(model: Model, rows: Rows, space: EvidenceSpace) -> None:
     """Ask the model about the row in which all evidence is lost; what it raises says that it has no answer."""
-    few = bound_rows(model, rows.head(CONFIRM_ROWS), space)
+    few = bind_fitting_rows(model, rows.head(CONFIRM_ROWS), space)
     few.predict(few.baseline[None, :])
 
 

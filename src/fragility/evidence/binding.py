@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fragility.arrays import Booleans, Floats, Integers
+from fragility.arrays import Floats, Integers
 from fragility.errors import Advice, DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.evidence.agreement import BATCH_ROWS, check_steady
-from fragility.evidence.bound import CellForm, EvidenceRows, EvidenceSpace
+from fragility.evidence.bound import EvidenceRows, EvidenceSpace
 from fragility.evidence.codec import (
     RawCodec,
     answers_alike,
@@ -23,7 +24,7 @@ from fragility.evidence.codec import (
     same_answers,
     transform,
 )
-from fragility.evidence.fields import Field, conformed
+from fragility.evidence.fields import Field, conform_rows
 from fragility.evidence.rows import Rows, native_like, read_rows
 from fragility.evidence.tracing import output_names
 from fragility.models.adapter import Model
@@ -37,26 +38,31 @@ def bind_rows(model: Any, X: Any, space: EvidenceSpace, ids: Any = None) -> Evid
     """Return the rows of ``X`` in an evidence space, ready for an engine; rows already bound stay."""
     wrapped = Model.wrap(model)
     if isinstance(X, EvidenceRows):
-        return _as_bound(wrapped, X, space, ids)
+        _check_bound(wrapped, X, space, ids)
+        return X
     check_decision(wrapped, space)
-    expected = wrapped.columns or tuple(f.name for f in space.fields)
-    if set(expected) != {f.name for f in space.fields} and wrapped.columns is not None:
+    fields = [f.name for f in space.fields]
+    expected = wrapped.columns or tuple(fields)
+    if set(expected) != set(fields):
         raise ProtocolError(
-            f"the protocol was made for the columns {[f.name for f in space.fields][:8]}, the model expects "
-            f"{list(expected)[:8]}; fit a protocol for this model"
+            f"the protocol was made for the columns {fields[:8]}, the model expects {list(expected)[:8]}; fit a "
+            "protocol for this model"
         )
     rows = read_rows(X, expected, wrapped.n_columns, ids)
-    fitting = conformed(
-        rows,
-        space.fields,
-        needs_categories=wrapped.transformer is None and not hasattr(wrapped.head, "get_cat_feature_indices"),
-        whole=space.space == "raw",
-    )
+    reads_categories = wrapped.transformer is None and not hasattr(wrapped.head, "get_cat_feature_indices")
+    fitting = conform_rows(rows, space.fields, needs_categories=reads_categories, whole=space.space == "raw")
     _check_gaps_harmless(wrapped, fitting, space.fields)
-    bound = bound_rows(wrapped, fitting, space)
+    bound = bind_fitting_rows(wrapped, fitting, space)
     check_steady(bound, space.resolution)
+    if space.decision is not None and bound.decided is None:
+        # The protocol's own threshold decides; a tie goes to its class.
+        positive = space.decision.index(wrapped.classes)
+        starts = range(0, len(bound), BATCH_ROWS)
+        p = np.concatenate([bound.predict(bound.dense(start, start + BATCH_ROWS)) for start in starts])
+        holds = support_margin(p, positive, bound.offset) >= -space.resolution
+        bound = replace(bound, decided=np.where(holds, positive, 1 - positive), own=p)
     # The digest is of the rows as they came: what they were turned into follows from the protocol.
-    return replace(_decided_by_threshold(bound, space), source=rows)
+    return replace(bound, source=rows)
 
 
 def _check_gaps_harmless(model: Model, rows: Rows, fields: Sequence[Field]) -> None:
@@ -83,8 +89,8 @@ def _check_gaps_harmless(model: Model, rows: Rows, fields: Sequence[Field]) -> N
         )
 
 
-def _as_bound(model: Model, rows: EvidenceRows, space: EvidenceSpace, ids: Any) -> EvidenceRows:
-    """Return rows that were bound before, if it was to this model and to this evidence space."""
+def _check_bound(model: Model, rows: EvidenceRows, space: EvidenceSpace, ids: Any) -> None:
+    """Refuse rows that were bound before to another model or evidence space."""
     if ids is not None:
         raise DataError("bound rows have their ids already", Advice("; give ids= where the rows are bound", ""))
     if rows.model.head is not model.head:
@@ -97,13 +103,10 @@ def _as_bound(model: Model, rows: EvidenceRows, space: EvidenceSpace, ids: Any) 
         and np.array_equal(rows.baseline[numeric], declared, equal_nan=True)
     ):
         raise ProtocolError("the rows were bound under other groups or another baseline; bind them to this protocol")
-    if not np.array_equal(_or_zeros(rows.offset, model), _or_zeros(space.decision_offset(model.classes), model)):
+    none = np.zeros(len(model.classes))
+    own, other = (none if o is None else o for o in (rows.offset, space.decision_offset(model.classes)))
+    if not np.array_equal(own, other):
         raise ProtocolError("the rows were bound under another decision rule; bind them to this protocol")
-    return rows
-
-
-def _or_zeros(offset: Floats | None, model: Model) -> Floats:
-    return np.zeros(len(model.classes)) if offset is None else offset
 
 
 def check_decision(model: Model, space: EvidenceSpace) -> None:
@@ -146,10 +149,10 @@ def _own_answers(
             known.append(p)
             found.append(guarded(lambda: _labels_from(p, labels, start), rows))  # noqa: B023
             continue
-        told = guarded(lambda: labels(part), rows)  # noqa: B023
-        if told is None:
+        predicted = guarded(lambda: labels(part), rows)  # noqa: B023
+        if predicted is None:
             return None, None
-        found.append(told)
+        found.append(predicted)
     return np.concatenate(found), np.concatenate(known) if known else None
 
 
@@ -162,63 +165,28 @@ def _labels_from(p: Floats, labels: Callable[[Integers], Integers | None], start
     close = support_margin(p, top) < CLOSE
     close[: max(CONFIRM_ROWS - start, 0)] = True
     places = np.flatnonzero(close)
-    told = labels(start + places) if len(places) else None
-    if told is not None:
-        top[places] = told
+    predicted = labels(start + places) if len(places) else None
+    if predicted is not None:
+        top[places] = predicted
     return np.asarray(top, dtype=np.int64)
 
 
-def _decided_by_threshold(bound: EvidenceRows, space: EvidenceSpace) -> EvidenceRows:
-    """Return the rows with the class that a threshold of the protocol's own decides; a tie goes to its class."""
-    if space.decision is None or bound.decided is not None:
-        return bound
-    positive = space.decision.index(bound.model.classes)
-    p = np.concatenate(
-        [bound.predict(bound.dense(start, start + BATCH_ROWS)) for start in range(0, len(bound), BATCH_ROWS)]
-    )
-    holds = support_margin(p, positive, bound.offset) >= -space.resolution
-    return replace(bound.with_decided(np.where(holds, positive, 1 - positive)), own=p)
-
-
-class _Handed(NamedTuple):
-    """Rows as a space has them, and how the model answers for any rows like them; d columns."""
-
-    matrix: Any  # (n, d)
-    baseline: Floats  # (d,)
-    stepwise: Booleans  # (d,)
-    model: Model  # as confirmed on these rows
-    predict: Callable[[Floats], Floats]
-    answers: tuple[Integers | None, Floats | None]  # classes and probabilities of the rows as they stand
-    cell_dtype: Any
-    native_matrix: bool
-    forms: tuple[CellForm, ...] | None = None
-
-
-def bound_rows(model: Model, rows: Rows, space: EvidenceSpace) -> EvidenceRows:
+def bind_fitting_rows(model: Model, rows: Rows, space: EvidenceSpace) -> EvidenceRows:
     """Return rows that fit the space's fields, bound."""
-    handed = (_handed_raw if space.space == "raw" else _handed_transformed)(model, rows, space)
-    return EvidenceRows(
-        matrix=handed.matrix,
+    common = partial(
+        EvidenceRows,
         ids=rows.ids,
-        baseline=handed.baseline,
-        stepwise=handed.stepwise,
         column_group=space.column_group,
         n_groups=len(space.groups),
         n_classes=len(model.classes),
-        predict_matrix=handed.predict,
-        model=handed.model,
         source=rows,
         offset=space.decision_offset(model.classes),
-        decided=handed.answers[0],
-        own=handed.answers[1],
-        cell_dtype=handed.cell_dtype,
-        native_matrix=handed.native_matrix,
-        forms=handed.forms,
     )
+    return (_bind_raw if space.space == "raw" else _bind_transformed)(model, rows, space, common)
 
 
-def _handed_raw(model: Model, rows: Rows, space: EvidenceSpace) -> _Handed:
-    """Raw fields as codes; the model is handed them decoded, in their own types."""
+def _bind_raw(model: Model, rows: Rows, space: EvidenceSpace, common: Callable[..., EvidenceRows]) -> EvidenceRows:
+    """Bind raw fields as codes; the model is handed them decoded, in their own types."""
     if rows.frame is None:
         raise DataError("the raw evidence space needs a table or dense array, got a sparse matrix")
     frame, values = rows.frame, {column.name: column.baseline for column in space.columns}
@@ -227,22 +195,24 @@ def _handed_raw(model: Model, rows: Rows, space: EvidenceSpace) -> _Handed:
     place = [rows.names.index(column.name) for column in space.columns]  # evidence columns are in the protocol's order
     inverse = np.argsort(place)
     baseline = codec.encode_row(values)[place]
-    confirmed = _confirmed(model, lambda: codec.decode(codec.encode(frame.iloc[:CONFIRM_ROWS])), raw=True)
+    confirmed = _confirm(model, lambda: codec.decode(codec.encode(frame.iloc[:CONFIRM_ROWS])), raw=True)
     in_order = place == list(range(len(place)))
-    as_they_are = model.transformer is None and codec.cell_dtype is not None and in_order
 
     def predict(matrix: Floats) -> Floats:
         return guarded(lambda: confirmed.probabilities(codec.decode(matrix[:, inverse])), rows)
 
-    return _Handed(
-        matrix=codec.encode(frame)[:, place],
+    matrix = codec.encode(frame)[:, place]
+    decided, own = _own_answers(confirmed, rows, space, None)
+    return common(
+        matrix=matrix,
         baseline=baseline,
         stepwise=np.array([c.kind == "nominal" for c in space.columns]) | np.isnan(baseline),
         model=confirmed,
-        predict=predict,
-        answers=_own_answers(confirmed, rows, space, None),
+        predict_matrix=predict,
+        decided=decided,
+        own=own,
         cell_dtype=codec.cell_dtype or np.float64,
-        native_matrix=as_they_are,
+        native_matrix=model.transformer is None and codec.cell_dtype is not None and in_order,
         forms=codec.forms if in_order and keeps_columns(model.transformer, rows) else None,
     )
 
@@ -266,10 +236,23 @@ def _check_same_answers(model: Model, rows: Rows, codec: RawCodec) -> None:
         )
 
 
-def _handed_transformed(model: Model, rows: Rows, space: EvidenceSpace) -> _Handed:
-    """The matrix that the preprocessing makes, handed to the final estimator in its own kind of container."""
+def _bind_transformed(
+    model: Model, rows: Rows, space: EvidenceSpace, common: Callable[..., EvidenceRows]
+) -> EvidenceRows:
+    """Bind the matrix that the preprocessing makes, handed to the final estimator in its own kind of container."""
     matrix, restore, handed = transform(model, rows)
-    _check_columns(model, rows, matrix.shape[1], [column.name for column in space.columns])
+    declared = [column.name for column in space.columns]
+    if matrix.shape[1] != len(declared):
+        raise ProtocolError(
+            f"the protocol was made for {len(declared)} columns, the model's estimator is handed {matrix.shape[1]}; "
+            "fit a protocol for this model"
+        )
+    names = list(rows.names) if model.transformer is None else output_names(model.transformer, len(declared))
+    if names != declared:
+        other = next((name for name in names if name not in set(declared)), names[0])
+        raise ProtocolError(
+            f"the protocol was made for other columns: it does not place {other!r}; fit one for this model"
+        )
     if not answers_alike(model, matrix[:CONFIRM_ROWS], restore, handed[:CONFIRM_ROWS]):
         raise EvidenceError(
             "the model answers differently when its whole numbers are handed over as decimals, which the transformed "
@@ -277,39 +260,25 @@ def _handed_transformed(model: Model, rows: Rows, space: EvidenceSpace) -> _Hand
             Advice.argument("space", "raw"),
         )
     baseline = np.array([np.nan if c.baseline is None else float(c.baseline) for c in space.columns])
-    confirmed = _confirmed(model, lambda: restore(dense(matrix[:CONFIRM_ROWS])), raw=False)
+    confirmed = _confirm(model, lambda: restore(dense(matrix[:CONFIRM_ROWS])), raw=False)
 
     def predict(stressed: Floats) -> Floats:
         return guarded(lambda: confirmed.head_probabilities(restore(stressed)), rows)
 
-    return _Handed(
+    decided, own = _own_answers(confirmed, rows, space, lambda places: restore(dense(matrix[places])))
+    return common(
         matrix=matrix,
         baseline=baseline,
         stepwise=np.isnan(baseline),
         model=confirmed,
-        predict=predict,
-        answers=_own_answers(confirmed, rows, space, lambda places: restore(dense(matrix[places]))),
+        predict_matrix=predict,
+        decided=decided,
+        own=own,
         cell_dtype=np.float32 if matrix.dtype == np.float32 else np.float64,
-        native_matrix=True,
     )
 
 
-def _check_columns(model: Model, rows: Rows, width: int, declared: list[str]) -> None:
-    """Refuse a model whose estimator is handed other columns than the protocol was made for."""
-    if width != len(declared):
-        raise ProtocolError(
-            f"the protocol was made for {len(declared)} columns, the model's estimator is handed {width}; "
-            "fit a protocol for this model"
-        )
-    names = list(rows.names) if model.transformer is None else output_names(model.transformer, width)
-    if names != declared:
-        other = next((name for name in names if name not in set(declared)), names[0])
-        raise ProtocolError(
-            f"the protocol was made for other columns: it does not place {other!r}; fit one for this model"
-        )
-
-
-def _confirmed(model: Model, sample: Callable[[], Any], *, raw: bool) -> Model:
+def _confirm(model: Model, sample: Callable[[], Any], *, raw: bool) -> Model:
     """Return the model with its link confirmed on a few rows; a failure is left to the first prediction."""
     try:
         rows = sample()
@@ -322,30 +291,27 @@ def _confirmed(model: Model, sample: Callable[[], Any], *, raw: bool) -> Model:
 
 def check_baseline_accepted(model: Model, rows: Rows, space: EvidenceSpace, baseline: str) -> EvidenceRows:
     """Return a few of the rows bound; refuse a baseline for which the model has no answer."""
-    bound = bound_rows(model, rows.head(CONFIRM_ROWS), space)
+    bound = bind_fitting_rows(model, rows.head(CONFIRM_ROWS), space)
     bound.predict(bound.dense(0, 1))  # a fault on an ordinary row is the model's, not the baseline's
     try:
         bound.predict(bound.baseline[None, :])
     except FragilityError as error:
-        if baseline == "missing":
-            raise _refusal_of_gaps(bound, space, error) from error
-        raise EvidenceError(f"the model cannot take the baseline {baseline!r}: ", error, "; choose another") from error
+        if baseline != "missing":
+            raise EvidenceError(
+                f"the model cannot take the baseline {baseline!r}: ", error, "; choose another"
+            ) from error
+        refused, which, x = error, "every field", bound.dense(0, 1)
+        for j, column in enumerate(space.columns):  # name the first field whose missing value the model refuses
+            lost = x.copy()
+            lost[:, j] = bound.baseline[j]
+            try:
+                bound.predict(lost)
+            except FragilityError as first:
+                refused, which = first, f"the field {column.name!r}"
+                break
+        reason = (str(refused.__cause__ or refused).strip().splitlines() or [type(refused).__name__])[0]
+        raise EvidenceError(
+            f"the model cannot take the baseline 'missing': it has no answer when {which} is missing ({reason}); add "
+            "an imputer to its pipeline, or choose another baseline"
+        ) from error
     return bound
-
-
-def _refusal_of_gaps(bound: EvidenceRows, space: EvidenceSpace, error: FragilityError) -> EvidenceError:
-    """Return the error that names the first field whose missing value the model refuses, and what it says."""
-    x, which = bound.dense(0, 1), "every field"
-    for j, column in enumerate(space.columns):
-        lost = x.copy()
-        lost[:, j] = bound.baseline[j]
-        try:
-            bound.predict(lost)
-        except FragilityError as refused:
-            which, error = f"the field {column.name!r}", refused
-            break
-    said = (str(error.__cause__ or error).strip().splitlines() or [type(error).__name__])[0]
-    return EvidenceError(
-        f"the model cannot take the baseline 'missing': it has no answer when {which} is missing ({said}); add an "
-        "imputer to its pipeline, or choose another baseline"
-    )

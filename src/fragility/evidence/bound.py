@@ -250,10 +250,6 @@ class EvidenceRows:
         own = None if self.own is None else self.own[chosen]
         return replace(self, matrix=self.matrix[chosen], ids=ids, source=source, decided=decided, own=own)
 
-    def with_decided(self, decided: Integers | None) -> EvidenceRows:
-        """Return the rows with these classes at x."""
-        return replace(self, decided=decided)
-
     def group_columns(self) -> list[Integers]:
         """Return each group's column indices."""
         return [np.flatnonzero(self.column_group == g) for g in range(self.n_groups)]

@@ -1,4 +1,6 @@
-"""Codec: raw fields as a float64 matrix and back, so that engines see one kind of input.
+"""Codec: rows as a float64 matrix and back, so that engines see one kind of input.
+
+``RawCodec`` writes raw fields, ``transform`` what the final estimator is handed.
 
 A number is itself, codes included; any other nominal value is its index in a table. What comes back has the types of
 the training data: whole numbers are whole (a blend of two is rounded, halves to even), text is text, categories are
@@ -75,7 +77,8 @@ class RawCodec:
                 else _table_dtype(column, table, flags_as_numbers)
                 for column, field, table in zip(columns, ordered, tables, strict=True)
             ),
-            gaps=tuple(_missing_marker(column) for column in columns),
+            # Encoders tell None from NaN.
+            gaps=tuple(next(iter(c[c.isna()]), np.nan) if c.dtype == object else np.nan for c in columns),
             dates=dates,
         )
 
@@ -113,14 +116,14 @@ class RawCodec:
 
     def decode(self, matrix: Floats) -> Any:
         """Return the frame (or array) that a matrix stands for, in the user's kind of container."""
-        columns = {name: self._decoded(j, matrix[:, j]) for j, name in enumerate(self.rows.names)}
+        columns = {}
+        for j, name in enumerate(self.rows.names):
+            cells, table, dtype = matrix[:, j], self.tables[j], self.dtypes[j]
+            if table is not None:
+                columns[name] = _pick_values(table, cells.astype(np.int64), dtype, self.gaps[j])
+            else:
+                columns[name] = _cast_numbers(np.rint(cells) if self.whole[j] else cells, dtype)
         return native_like(pd.DataFrame(columns), self.rows)
-
-    def _decoded(self, j: int, cells: Floats) -> Any:
-        table, dtype = self.tables[j], self.dtypes[j]
-        if table is not None:
-            return _picked(table, cells.astype(np.int64), dtype, self.gaps[j])
-        return _numbers(np.rint(cells) if self.whole[j] else cells, dtype)
 
 
 # --- numbers --------------------------------------------------------------------------------------------
@@ -151,7 +154,7 @@ def _number_dtype(column: pd.Series, field: Field, baseline: Scalar) -> Any:
     return dtype
 
 
-def _numbers(values: Floats, dtype: Any) -> Any:
+def _cast_numbers(values: Floats, dtype: Any) -> Any:
     if not isinstance(dtype, np.dtype):
         missing = np.isnan(values)
         if pd.api.types.is_integer_dtype(dtype):
@@ -203,17 +206,10 @@ def _table_dtype(column: pd.Series, table: Table, flags_as_numbers: bool) -> Any
     if type_of(column) == "empty":
         return np.dtype(object)
     plain = isinstance(dtype, np.dtype) and dtype != np.dtype(object) and dtype.kind != "M"  # NaT is a timestamp
-    if plain and None in table and not np.issubdtype(dtype, np.floating):
-        return _dtype_with_gaps(column, flags_as_numbers)
-    return dtype
-
-
-def _dtype_with_gaps(column: pd.Series, flags_as_numbers: bool) -> Any:
-    """Return the type of a plain column once a value of it is missing."""
-    if flags_as_numbers and pd.api.types.is_bool_dtype(column.dtype):
-        return np.dtype(np.float64)
-    if not pd.api.types.is_integer_dtype(column.dtype):
-        return np.dtype(object)
+    if not plain or None not in table or np.issubdtype(dtype, np.floating):
+        return dtype
+    if not pd.api.types.is_integer_dtype(dtype):
+        return np.dtype(np.float64) if flags_as_numbers and pd.api.types.is_bool_dtype(dtype) else np.dtype(object)
     if beyond_doubles(column).any():
         raise EvidenceError(
             f"column {column.name!r} holds whole numbers beyond 2**53, which a column with missing values cannot hold "
@@ -222,13 +218,7 @@ def _dtype_with_gaps(column: pd.Series, flags_as_numbers: bool) -> Any:
     return np.dtype(np.float64)
 
 
-def _missing_marker(column: pd.Series) -> Any:
-    """Return what stands for a missing value in the column itself; encoders tell None from NaN."""
-    gaps = column[column.isna()] if column.dtype == object else column[:0]
-    return gaps.iloc[0] if len(gaps) else np.nan
-
-
-def _picked(table: Table, places: npt.NDArray[np.int64], dtype: Any, missing: Any) -> Any:
+def _pick_values(table: Table, places: npt.NDArray[np.int64], dtype: Any, missing: Any) -> Any:
     if isinstance(dtype, pd.CategoricalDtype):
         order = {value: i for i, value in enumerate(dtype.categories)}
         codes = np.array([-1 if value is None else order[value] for value in table])
@@ -255,40 +245,31 @@ def as_matrix(out: Any) -> tuple[Any, Callable[[Floats], Any]]:
         # Stressed cells are fractions: whole numbers could not hold them.
         dtype = out.dtype if np.issubdtype(out.dtype, np.floating) else np.dtype(np.float64)
         return sp.csr_matrix(out, dtype=dtype), lambda matrix: sp.csr_matrix(matrix, dtype=dtype)
-    if hasattr(out, "columns") or hasattr(out, "iloc"):
-        return _numeric_frame(out), _frame_restorer(out)
-    array = np.asarray(out)
-    if array.dtype == np.float32:
-        return array, lambda matrix: matrix.astype(np.float32)
-    return _as_numbers(array), lambda matrix: matrix
+    if not (hasattr(out, "columns") or hasattr(out, "iloc")):
+        array = np.asarray(out)
+        if array.dtype == np.float32:
+            return array, lambda matrix: matrix.astype(np.float32)
+        return _as_numbers(array), lambda matrix: matrix
+    if isinstance(out, pd.DataFrame) and any(isinstance(d, pd.CategoricalDtype) for d in out.dtypes):
+        raise EvidenceError("the estimator is handed categories, not numbers; use ", Advice.argument("space", "raw"))
+    names, array = list(out.columns), out.to_numpy()
+    single = array.dtype == np.float32
+    precision = np.float32 if single else np.float64
+    cells = array if single else _as_numbers(array)
+    if isinstance(out, pd.DataFrame):
+        return cells, lambda matrix: pd.DataFrame(matrix.astype(precision, copy=False), columns=names)
+    return cells, lambda matrix: type(out)(matrix.astype(precision, copy=False), schema=names)
 
 
 def _as_numbers(array: Any) -> Floats:
-    if array.dtype == object or not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
-        try:
-            return np.asarray(array, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise EvidenceError(
-                "the estimator is handed values that are not numbers, so they cannot be moved toward a baseline in the "
-                "transformed space; use ",
-                Advice.argument("space", "raw"),
-            ) from error
-    return np.asarray(array, dtype=np.float64)
-
-
-def _numeric_frame(frame: Any) -> Floats:
-    if isinstance(frame, pd.DataFrame) and any(isinstance(d, pd.CategoricalDtype) for d in frame.dtypes):
-        raise EvidenceError("the estimator is handed categories, not numbers; use ", Advice.argument("space", "raw"))
-    array = frame.to_numpy()
-    return array if array.dtype == np.float32 else _as_numbers(array)
-
-
-def _frame_restorer(frame: Any) -> Callable[[Floats], Any]:
-    names = list(frame.columns)
-    dtype = np.float32 if frame.to_numpy().dtype == np.float32 else np.float64
-    if isinstance(frame, pd.DataFrame):
-        return lambda matrix: pd.DataFrame(matrix.astype(dtype, copy=False), columns=names)
-    return lambda matrix: type(frame)(matrix.astype(dtype, copy=False), schema=names)
+    try:
+        return np.asarray(array, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise EvidenceError(
+            "the estimator is handed values that are not numbers, so they cannot be moved toward a baseline in the "
+            "transformed space; use ",
+            Advice.argument("space", "raw"),
+        ) from error
 
 
 def answers_alike(model: Model, matrix: Any, restore: Callable[[Floats], Any], handed: Any) -> bool:
@@ -296,9 +277,12 @@ def answers_alike(model: Model, matrix: Any, restore: Callable[[Floats], Any], h
 
     Whole numbers rebuilt as decimals are the same numbers, but not to a model that reads them as names.
     """
-    if _all_decimals(handed):
-        return True
-    return same_answers(model.head_probabilities, handed, lambda: restore(dense(matrix)))
+    if hasattr(handed, "columns"):
+        decimals = all(str(dtype).lower().startswith("float") for dtype in handed.dtypes)
+    else:
+        dtype = handed.dtype if hasattr(handed, "dtype") else np.asarray(handed).dtype
+        decimals = np.issubdtype(dtype, np.floating)
+    return decimals or same_answers(model.head_probabilities, handed, lambda: restore(dense(matrix)))
 
 
 def same_answers(ask: Callable[[Any], Floats], handed: Any, rebuild: Callable[[], Any]) -> bool:
@@ -319,12 +303,6 @@ def _close(one: Floats, other: Floats) -> bool:
     return bool(np.abs(one - other).max(initial=0.0) <= LINK_TOLERANCE)
 
 
-def _all_decimals(handed: Any) -> bool:
-    if hasattr(handed, "columns"):
-        return all(str(dtype).lower().startswith("float") for dtype in handed.dtypes)
-    return np.issubdtype(handed.dtype if hasattr(handed, "dtype") else np.asarray(handed).dtype, np.floating)
-
-
 def guarded(call: Callable[[], T], rows: Rows) -> T:
     """Run a call into the user's model; turn what it raises into one sentence."""
     try:
@@ -334,17 +312,12 @@ def guarded(call: Callable[[], T], rows: Rows) -> T:
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if re.search(r"\bnan\b|missing value", reason.lower()):
-            place = _columns_with_gaps(rows)
+            # Which of the columns with gaps the model refuses, its own sentence may say.
+            gaps = [] if rows.frame is None else [name for name in rows.names if rows.frame[name].isna().any()]
+            hold = "holds" if len(gaps) == 1 else "hold"
+            place = f"{named('column', gaps)} {hold} missing values and " if gaps else ""
             raise DataError(f"{place}the model refuses missing values ({reason}); impute them in a pipeline") from error
         raise ModelError(f"the model failed on these rows: {type(error).__name__}: {reason}") from error
-
-
-def _columns_with_gaps(rows: Rows) -> str:
-    """Name all columns that hold missing values: which of them the model refuses, its own sentence may say."""
-    names = [] if rows.frame is None else [name for name in rows.names if rows.frame[name].isna().any()]
-    if not names:
-        return ""
-    return f"{named('column', names)} {'holds' if len(names) == 1 else 'hold'} missing values and "
 
 
 def part_of(native: Any, start: int, stop: int) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -81,14 +81,13 @@ def fields_of(rows: Rows, kinds: dict[str, Kind]) -> tuple[Field, ...]:
     """Return the raw fields of training rows; the cells of a sparse matrix are numbers."""
     if rows.frame is None:
         return tuple(Field(name, kinds[name], "number") for name in rows.names)
-    columns = [(name, rows.frame[name]) for name in rows.names]
     return tuple(
         Field(name, kinds[name], type_of(column), is_categorical(column), dtype_of_dates(column))
-        for name, column in columns
+        for name, column in ((name, rows.frame[name]) for name in rows.names)
     )
 
 
-def conformed(rows: Rows, fields: Sequence[Field], *, needs_categories: bool, whole: bool) -> Rows:
+def conform_rows(rows: Rows, fields: Sequence[Field], *, needs_categories: bool, whole: bool) -> Rows:
     """Return ``rows`` with every field of the type it had in training; refuse a field that cannot have it.
 
     needs_categories: the model reads categorical columns itself, so a plain column cannot stand in for one.
@@ -99,7 +98,7 @@ def conformed(rows: Rows, fields: Sequence[Field], *, needs_categories: bool, wh
     changed: dict[str, Any] = {}
     for field in fields:
         column = rows.frame[field.name]
-        fitting = _conformed_column(column, field, needs_categories, whole)
+        fitting = _conform_column(column, field, needs_categories, whole)
         if fitting is not column:
             changed[field.name] = fitting
     if not changed:
@@ -111,26 +110,23 @@ def conformed(rows: Rows, fields: Sequence[Field], *, needs_categories: bool, wh
         return replace(rows, frame=frame, native=frame)
     import polars
 
-    return replace(
-        rows,
-        frame=frame,
-        native=rows.native.with_columns([polars.from_pandas(frame[name]).alias(name) for name in changed]),
-    )
+    columns = [polars.from_pandas(frame[name]).alias(name) for name in changed]
+    return replace(rows, frame=frame, native=rows.native.with_columns(columns))
 
 
-def _conformed_column(column: pd.Series, field: Field, needs_categories: bool, whole: bool) -> pd.Series:
+def _conform_column(column: pd.Series, field: Field, needs_categories: bool, whole: bool) -> pd.Series:
     came = type_of(column)
     if came == "empty":
-        return _empty_column(column, field)
+        return _conform_empty(column, field)
     if field.type in ("empty", "mixed"):
         return column
     plain = column
     if is_categorical(column) and not field.categorical:
-        plain = _without_categories(column)
+        plain = _drop_categories(column)
         came = type_of(plain)
     if field.categorical and needs_categories and not is_categorical(column):
         raise DataError(
-            f"column {field.name!r} was categorical in the training data, now it is plain {_words(came)}; ",
+            f"column {field.name!r} was categorical in the training data, now it is plain {_WORDS[came]}; ",
             Advice(
                 "give it the training categories: "
                 f"pd.Categorical(X[{field.name!r}], categories=X_train[{field.name!r}].cat.categories)",
@@ -138,30 +134,26 @@ def _conformed_column(column: pd.Series, field: Field, needs_categories: bool, w
             ),
         )
     if field.type == "date" and not field.categorical:
-        return _conformed_dates(plain, field, came)
+        dates = as_trained(plain, field.dtype) if came in ("date", "text") else None
+        if dates is None:
+            raise zone_mismatch(field.name, plain, field.dtype) or DataError(_mismatch(field, came, plain))
+        return plain if dates.dtype == plain.dtype else dates
     if came == field.type:
         return plain
-    fitting = None if is_categorical(plain) else _CONVERSIONS.get((field.type, came), _impossible)(plain, whole)
+    fitting = None if is_categorical(plain) else _convert(plain, field.type, came, whole)
     if fitting is None:
         raise DataError(_mismatch(field, came, plain))
     return fitting
 
 
-def _conformed_dates(column: pd.Series, field: Field, came: str) -> pd.Series:
-    fitting = as_trained(column, field.dtype) if came in ("date", "text") else None
-    if fitting is None:
-        raise zone_mismatch(field.name, column, field.dtype) or DataError(_mismatch(field, came, column))
-    return column if fitting.dtype == column.dtype else fitting
-
-
-def _without_categories(column: pd.Series) -> pd.Series:
+def _drop_categories(column: pd.Series) -> pd.Series:
     values = column.cat.categories.dtype
     if not column.isna().any() or not pd.api.types.is_numeric_dtype(values):
         return column.astype(values)
-    return column.astype(object) if pd.api.types.is_bool_dtype(values) else _to_number(column, False)
+    return column.astype(object) if pd.api.types.is_bool_dtype(values) else _to_number(column)
 
 
-def _empty_column(column: pd.Series, field: Field) -> pd.Series:
+def _conform_empty(column: pd.Series, field: Field) -> pd.Series:
     """Return a column of missing values in the form that a column of this field has."""
     if field.categorical:
         return column if is_categorical(column) else column.astype("category")
@@ -169,47 +161,32 @@ def _empty_column(column: pd.Series, field: Field) -> pd.Series:
         return column if str(column.dtype) == field.dtype else pd.Series(pd.NaT, column.index, field.dtype, column.name)
     numeric = pd.api.types.is_numeric_dtype(column.dtype)
     if field.type in ("integer", "number"):
-        return column if numeric else _to_number(column, False)
+        return column if numeric else _to_number(column)
     return column.astype(object) if numeric else column
 
 
-def _impossible(column: pd.Series, whole: bool) -> pd.Series | None:
-    return None
-
-
-def _to_number(column: pd.Series, whole: bool) -> pd.Series:
+def _to_number(column: pd.Series) -> pd.Series:
     return pd.Series(column.to_numpy(dtype=np.float64, na_value=np.nan), index=column.index, name=column.name)
 
 
-def _flags_to_integer(column: pd.Series, whole: bool) -> pd.Series:
-    if column.isna().any():
-        return _to_number(column, whole)
-    return column.astype(np.int64)
+def _convert(column: pd.Series, wanted: str, came: str, whole: bool) -> pd.Series | None:
+    """Return a column as the type that it had in training; None if something would be lost."""
+    if wanted == "number" and came in ("integer", "boolean"):
+        return _to_number(column)
+    if wanted == "integer" and came == "boolean":
+        return _to_number(column) if column.isna().any() else column.astype(np.int64)
+    if wanted == "integer" and came == "number":
+        # Whole numbers with gaps among them stay decimals, as pandas holds such a column.
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        known = values[~np.isnan(values)]
+        if not bool((known == np.rint(known)).all()):
+            return None if whole else column
+        fits = len(known) == len(values) and bool((np.abs(known) <= 2.0**53).all())
+        return column.astype(np.int64) if fits else column
+    if wanted == "boolean" and came in ("integer", "number"):
+        return column.astype(bool) if bool(column.isin([0, 1]).all()) else None
+    return None
 
-
-def _number_to_integer(column: pd.Series, whole: bool) -> pd.Series | None:
-    """Return whole numbers as such; with gaps among them they stay decimals, as pandas holds such a column."""
-    values = column.to_numpy(dtype=np.float64, na_value=np.nan)
-    known = values[~np.isnan(values)]
-    if not bool((known == np.rint(known)).all()):
-        return None if whole else column
-    fits = len(known) == len(values) and bool((np.abs(known) <= 2.0**53).all())
-    return column.astype(np.int64) if fits else column
-
-
-def _to_boolean(column: pd.Series, whole: bool) -> pd.Series | None:
-    only_flags = bool(column.isin([0, 1]).all())
-    return column.astype(bool) if only_flags else None
-
-
-_CONVERSIONS: dict[tuple[str, str], Callable[[pd.Series, bool], pd.Series | None]] = {  # (in training, now)
-    ("number", "integer"): _to_number,
-    ("number", "boolean"): _to_number,
-    ("integer", "boolean"): _flags_to_integer,
-    ("integer", "number"): _number_to_integer,
-    ("boolean", "integer"): _to_boolean,
-    ("boolean", "number"): _to_boolean,
-}
 
 _WORDS = {
     "integer": "whole numbers",
@@ -223,43 +200,33 @@ _WORDS = {
 }
 
 
-def _words(type_name: str) -> str:
-    return _WORDS[type_name]
-
-
 def _mismatch(field: Field, came: str, column: pd.Series) -> str:
-    example = _example(column, field)
+    known = [value for value in column if not is_missing(value)]
+    if field.type == "integer" and came == "number":  # show a fraction among whole numbers
+        known = [value for value in known if value != round(value)] or known
+    example = known[0].item() if isinstance(known[0], np.generic) else known[0]
+    if field.type == "text" and came in ("integer", "number"):
+        remedy = (
+            "codes read as numbers lose leading zeros, so read the file again with this column as text "
+            f"(pandas: dtype={{{field.name!r}: str}})"
+        )
+    elif field.type == "integer" and came == "number":
+        remedy = "round it, or fit the protocol on training rows that hold it as decimals (astype(float))"
+    else:
+        remedies = {"text": "text as it was in training", "boolean": "True and False"}
+        remedies |= dict.fromkeys(("integer", "number"), "numbers")
+        remedy = f"convert it to {remedies.get(field.type, f'{_WORDS[field.type]} as in training')}"
     return (
-        f"column {field.name!r} held {_words(field.type)} in the training data, now it holds {_words(came)} "
-        f"(for example {example!r}); {_remedy(field, came)}"
+        f"column {field.name!r} held {_WORDS[field.type]} in the training data, now it holds {_WORDS[came]} "
+        f"(for example {example!r}); {remedy}"
     )
 
 
-def _example(column: pd.Series, field: Field) -> Any:
-    """Return a value that shows the difference: a fraction among whole numbers, text among numbers."""
-    known = [value for value in column if not is_missing(value)]
-    if field.type == "integer" and type_of(column) == "number":
-        known = [value for value in known if value != round(value)] or known
-    value = known[0]
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _remedy(field: Field, came: str) -> str:
-    if field.type == "text":
-        if came in ("integer", "number"):
-            return (
-                "codes read as numbers lose leading zeros, so read the file again with this column as text "
-                f"(pandas: dtype={{{field.name!r}: str}})"
-            )
-        return "convert it to text as it was in training"
-    if field.type == "integer" and came == "number":
-        return "round it, or fit the protocol on training rows that hold it as decimals (astype(float))"
-    if field.type in ("integer", "number"):
-        return "convert it to numbers"
-    if field.type == "boolean":
-        return "convert it to True and False"
-    return f"convert it to {_words(field.type)} as in training"
-
+# --- dates ------------------------------------------------------------------------------------------------------
+#
+# In memory a date is a value of its column: a pandas Timestamp, a Python date or datetime. A protocol has ISO text,
+# the day alone where a value has neither a time nor a zone. The unit and the time zone of a column of timestamps are
+# recorded as its dtype: a model may read its numbers, and which day it is depends on the zone.
 
 DTYPE = re.compile(r"datetime64\[(s|ms|us|ns)(, [^\[\]]+)?\]")
 OFFSET = re.compile(r".*(Z|[+-]\d\d:?\d\d)")

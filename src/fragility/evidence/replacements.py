@@ -21,7 +21,7 @@ from fragility.canonical import is_missing
 from fragility.errors import FragilityError
 from fragility.evidence.bound import EvidenceSpace
 from fragility.evidence.codec import dense, transform
-from fragility.evidence.fields import Field, kind_of
+from fragility.evidence.fields import kind_of
 from fragility.evidence.rows import Rows, read_rows
 from fragility.evidence.tracing import trace_columns
 from fragility.models.adapter import Model
@@ -96,22 +96,22 @@ def find_replacements(
     fields = [field.name for field in evidence.fields]
     baseline = {column.name: column.baseline for column in evidence.columns}
     if all(name in baseline for name in fields) and not _is_preprocessed(evidence, model):
-        return {field.name: _of(_as_held(baseline[field.name], field)) for field in evidence.fields}
+        found = {}
+        for field in evidence.fields:
+            value: Any = baseline[field.name]  # a protocol writes dates as text
+            dated = field.type == "date" and not is_missing(value)
+            found[field.name] = _replace_by(pd.Timestamp(value) if dated else value)
+        return found
     if frame is None or not _is_preprocessed(evidence, model):
         return {name: Replacement("unknown") for name in fields}
     assert model is not None
     try:
-        return _sought(evidence, model, read_rows(frame[fields].iloc[:SAMPLE], model.columns, model.n_columns))
+        return _search_values(evidence, model, read_rows(frame[fields].iloc[:SAMPLE], model.columns, model.n_columns))
     except FragilityError:  # rows that the model does not take are refused where they are audited, not here
         return {name: Replacement("unknown") for name in fields}
 
 
-def _as_held(value: Any, field: Field) -> Any:
-    """Return a baseline as the rows hold it: a protocol writes dates as text."""
-    return pd.Timestamp(value) if field.type == "date" and not is_missing(value) else value
-
-
-def _of(value: Any) -> Replacement:
+def _replace_by(value: Any) -> Replacement:
     return Replacement("missing") if is_missing(value) else Replacement("value", value)
 
 
@@ -151,13 +151,15 @@ class _Search:
         """(1, d) what the preprocessing makes of the first row with these values."""
         trial = self.frame.iloc[[0]].copy()
         for name, value in values.items():
-            trial[name] = _like(trial[name], value)
+            cell = pd.Series([value], index=trial.index)
+            whole = kind_of(trial[name]) != "numeric" or float(value).is_integer()  # else: the mean of whole numbers
+            trial[name] = cell.astype(trial[name].dtype) if whole else cell
         return dense(transform(self.model, read_rows(trial, self.rows.names))[0])
 
     def shown_by_a_row(self, name: str) -> Replacement | None:
         """The value of a row that is at the baseline."""
         there = np.flatnonzero(self.is_reached(name, self.matrix))
-        return _of(self.frame[name].iloc[int(there[0])]) if len(there) and self.own[name] else None
+        return _replace_by(self.frame[name].iloc[int(there[0])]) if len(there) and self.own[name] else None
 
     def bracket(self, name: str) -> _Bracket | None:
         """Two rows between whose numbers the baseline lies; None where there are none."""
@@ -198,7 +200,7 @@ class _Bracket:
             self.high, self.at_high = value, found
 
 
-def _sought(evidence: EvidenceSpace, model: Model, rows: Rows) -> dict[str, Replacement]:
+def _search_values(evidence: EvidenceSpace, model: Model, rows: Rows) -> dict[str, Replacement]:
     search = _Search(evidence, model, rows)
     found = {name: shown for name in rows.names if (shown := search.shown_by_a_row(name)) is not None}
     left = {name: between for name in rows.names if name not in found and (between := search.bracket(name)) is not None}
@@ -215,9 +217,3 @@ def _sought(evidence: EvidenceSpace, model: Model, rows: Rows) -> dict[str, Repl
                 between = left[name]
                 between.narrow(value, float(columns[0, between.column]), search.target[between.column])
     return {name: found.get(name, Replacement("no value")) for name in rows.names}
-
-
-def _like(column: pd.Series, value: Any) -> pd.Series:
-    if kind_of(column) == "numeric" and not float(value).is_integer():
-        return pd.Series([value], index=column.index)  # the mean of whole numbers
-    return pd.Series([value], index=column.index).astype(column.dtype)

@@ -1,12 +1,13 @@
-"""Frames: rows as users bring them (pandas, polars, Arrow, arrays), checked and turned into one form.
+"""Rows as users bring them (pandas, polars, Arrow, arrays), checked and turned into one form.
 
-``read_rows`` gives named columns in the model's order and one id a row; ``native_like`` gives a table back in the kind
-of container that the rows came in.
+``read_rows`` gives named columns in the model's order and one id per row; ``native_like`` gives a table back in the
+kind of container that the rows came in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -64,11 +65,15 @@ def read_rows(X: Any, expected: Sequence[str] | None = None, n_expected: int | N
 
     expected: the model's column names; the columns of a frame are put in that order, and a missing or
         unknown one is an error. n_expected: their number, where the model knows no names.
-    ids: one distinct id a row; by default the index of a pandas frame, else 0, 1, ...
+    ids: one distinct id per row; by default the index of a pandas frame, else 0, 1, ...
     """
     if sp.issparse(X) or isinstance(X, (np.ndarray, list)):
         return _read_array(X, expected, n_expected, ids)
-    _check_distinct_names(X)
+    # An Arrow table keeps its names apart from its columns.
+    all_names = [str(name) for name in getattr(X, "column_names", getattr(X, "columns", []))]
+    twice = next((name for name in all_names if all_names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"column names must be distinct, {twice!r} appears {all_names.count(twice)} times")
     try:
         frame = nw.from_native(X, eager_only=True)
         if not isinstance(frame, nw.DataFrame):
@@ -89,14 +94,6 @@ def read_rows(X: Any, expected: Sequence[str] | None = None, n_expected: int | N
     return Rows(native, pandas_frame, tuple(names), row_ids(ids, index, len(pandas_frame)))
 
 
-def _check_distinct_names(X: Any) -> None:
-    # An Arrow table keeps its names apart from its columns.
-    given = [str(name) for name in getattr(X, "column_names", getattr(X, "columns", []))]
-    twice = next((name for name in given if given.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"column names must be distinct, {twice!r} appears {given.count(twice)} times")
-
-
 def _is_polars(frame: Any) -> bool:
     return type(frame).__module__.split(".")[0] == "polars"
 
@@ -107,24 +104,14 @@ def _as_pandas(native: Any, names: Sequence[str]) -> pd.DataFrame:
     else:
         frame = nw.from_native(native, eager_only=True).to_pandas()
     if _is_polars(native):
-        frame = _with_whole_gaps(frame, native)
+        # Whole numbers stay whole where some are missing.
+        columns = [native[name] for name in native.columns]
+        for column in columns:
+            if column.dtype.is_integer() and column.null_count():
+                kind = "uint64" if column.dtype.is_unsigned_integer() else "int64"
+                values, gaps = column.fill_null(0).to_numpy().astype(kind), column.is_null().to_numpy()
+                frame = frame.assign(**{column.name: pd.arrays.IntegerArray(values, gaps)})
     return frame if list(frame.columns) == list(names) else frame.set_axis(list(names), axis=1)
-
-
-def _with_whole_gaps(frame: pd.DataFrame, native: Any) -> pd.DataFrame:
-    """Return the pandas form of a polars table with whole numbers left whole where some are missing."""
-    gaps = [name for name in native.columns if native[name].dtype.is_integer() and native[name].null_count()]
-    nullable = {
-        name: pd.arrays.IntegerArray(
-            native[name].fill_null(0).to_numpy().astype(_int_kind(native[name])), native[name].is_null().to_numpy()
-        )
-        for name in gaps
-    }
-    return frame.assign(**nullable)
-
-
-def _int_kind(series: Any) -> str:
-    return "uint64" if series.dtype.is_unsigned_integer() else "int64"
 
 
 def native_like(frame: pd.DataFrame, rows: Rows) -> Any:
@@ -136,14 +123,10 @@ def native_like(frame: pd.DataFrame, rows: Rows) -> Any:
     import polars
 
     columns = [polars.from_pandas(frame[name]).alias(name) for name in frame.columns]
-    return polars.DataFrame([_cast_where_possible(c, rows.native.schema[c.name], polars) for c in columns])
-
-
-def _cast_where_possible(series: Any, dtype: Any, polars: Any) -> Any:
-    try:
-        return series.cast(dtype)
-    except polars.exceptions.PolarsError:  # e.g. a baseline that an Enum does not list: the model will say so
-        return series
+    for i, column in enumerate(columns):
+        with suppress(polars.exceptions.PolarsError):  # a baseline that an Enum does not list: the model will refuse it
+            columns[i] = column.cast(rows.native.schema[column.name])
+    return polars.DataFrame(columns)
 
 
 def _read_array(X: Any, expected: Sequence[str] | None, n_expected: int | None, ids: Any) -> Rows:
@@ -234,9 +217,9 @@ def row_ids(ids: Any, index: pd.Index | None, n: int) -> tuple[Hashable, ...]:
         source = index_ids(source)
     values = [value.item() if isinstance(value, np.generic) else value for value in list(source)]
     if len(values) != n:
-        raise DataError(f"one id a row is needed: {n} rows, {len(values)} ids")
+        raise DataError(f"one id per row is needed: {n} rows, {len(values)} ids")
     if any(isinstance(value, (np.ndarray, list, dict, set)) for value in values):
-        raise DataError("an id must be one number or text a row, got several values for a row")
+        raise DataError("an id must be one number or text per row, got several values for a row")
     if not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         if any(is_missing(value) for value in values):
             raise DataError("an id is missing; every row needs one")
@@ -269,5 +252,5 @@ def stacked(X: Any, others: Any) -> Any:
 
 
 def input_digests(rows: Rows) -> npt.NDArray[np.bytes_]:
-    """Return one digest a row over its raw columns, ids aside."""
+    """Return one digest per row over its raw columns, ids aside."""
     return np.array(row_digests(rows.columns()), dtype="S32")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -80,40 +80,32 @@ def output_names(transformer: Any, n_columns: int) -> list[str]:
 def _trace(step: Any, origins: Origins, sample: Sample) -> Origins:
     if step is None or isinstance(step, str):
         return [] if step == "drop" else list(origins)
-    for kind, compose in _COMPOSITES:
-        if isinstance(step, kind):
-            return compose(step, origins, sample)
-    handler = next((handler for kind, handler in _HANDLERS if isinstance(step, kind)), _by_names)
+    if isinstance(step, Pipeline):
+        for _, inner in step.steps:
+            if not hasattr(inner, "fit_resample"):  # a sampler works in training only
+                origins, sample = _trace(inner, origins, sample), _sample_after(inner, sample)
+        return origins
+    if isinstance(step, FeatureUnion):
+        return [origin for _, inner in step.transformer_list for origin in _trace(inner, origins, sample)]
+    if isinstance(step, ColumnTransformer):
+        return _trace_column_transformer(step, origins, sample)
+    handler = next((handler for kind, handler in _HANDLERS if isinstance(step, kind)), _trace_by_names)
     traced = handler(step, origins)
-    return traced if sample is None or _known_by_structure(step) else _tried(step, origins, traced, sample)
-
-
-def _known_by_structure(step: Any) -> bool:
     if isinstance(step, FunctionTransformer):
-        return step.func is None
-    return type(step).__module__.split(".")[0] == "sklearn"
+        known_by_structure = step.func is None
+    else:
+        known_by_structure = type(step).__module__.split(".")[0] == "sklearn"
+    return traced if sample is None or known_by_structure else _try_claims(step, origins, traced, sample)
 
 
-def _handed_on(step: Any, sample: Sample) -> Sample:
+def _sample_after(step: Any, sample: Sample) -> Sample:
     """Return the sample as the step after this one gets it."""
     if sample is None or step is None or isinstance(step, str):
         return sample
     return cache(lambda: step.transform(sample()))
 
 
-def _pipeline(step: Pipeline, origins: Origins, sample: Sample) -> Origins:
-    for _, inner in step.steps:
-        if hasattr(inner, "fit_resample"):
-            continue  # a sampler works in training only
-        origins, sample = _trace(inner, origins, sample), _handed_on(inner, sample)
-    return origins
-
-
-def _feature_union(step: FeatureUnion, origins: Origins, sample: Sample) -> Origins:
-    return [origin for _, inner in step.transformer_list for origin in _trace(inner, origins, sample)]
-
-
-def _column_transformer(step: ColumnTransformer, origins: Origins, sample: Sample) -> Origins:
+def _trace_column_transformer(step: ColumnTransformer, origins: Origins, sample: Sample) -> Origins:
     names = [str(name) for name in getattr(step, "feature_names_in_", [])]
     parts: list[tuple[int, Origins]] = []
     for name, inner, columns in step.transformers_:
@@ -121,7 +113,8 @@ def _column_transformer(step: ColumnTransformer, origins: Origins, sample: Sampl
         place = step.output_indices_[name]
         if place.stop == place.start:
             continue
-        traced = _trace(inner, [origins[i] for i in places], _part(sample, places))
+        part = None if sample is None else cache(partial(_sample_columns, sample, places))
+        traced = _trace(inner, [origins[i] for i in places], part)
         if len(traced) != place.stop - place.start:
             raise EvidenceError(
                 f"transformer {name!r} ({type(inner).__name__}) gives {place.stop - place.start} columns, but "
@@ -129,10 +122,6 @@ def _column_transformer(step: ColumnTransformer, origins: Origins, sample: Sampl
             )
         parts.append((place.start, traced))
     return [origin for _, traced in sorted(parts, key=lambda part: part[0]) for origin in traced]
-
-
-def _part(sample: Sample, places: list[int]) -> Sample:
-    return None if sample is None else cache(lambda: _columns_of(sample(), places))
 
 
 def _column_indices(columns: Any, names: list[str], n: int) -> list[int]:
@@ -153,7 +142,7 @@ def _column_indices(columns: Any, names: list[str], n: int) -> list[int]:
     return [names.index(c) if isinstance(c, str) else int(c) % n for c in selected]
 
 
-def _one_hot(step: OneHotEncoder, origins: Origins) -> Origins:
+def _trace_one_hot(step: OneHotEncoder, origins: Origins) -> Origins:
     infrequent = getattr(step, "infrequent_categories_", None) or [None] * len(origins)
     dropped = step.drop_idx_ if step.drop_idx_ is not None else [None] * len(origins)
     out: Origins = []
@@ -163,38 +152,30 @@ def _one_hot(step: OneHotEncoder, origins: Origins) -> Origins:
     return out
 
 
-def _nominal_one_to_one(_: Any, origins: Origins) -> Origins:
-    return [origin.as_nominal() for origin in origins]
-
-
-def _target_encoder(step: TargetEncoder, origins: Origins) -> Origins:
+def _trace_target_encoder(step: TargetEncoder, origins: Origins) -> Origins:
     width = len(step.classes_) if getattr(step, "target_type_", "") == "multiclass" else 1
     return [origin.as_nominal() for origin in origins for _ in range(width)]
 
 
-def _simple_imputer(step: SimpleImputer, origins: Origins) -> Origins:
+def _trace_imputer(step: SimpleImputer, origins: Origins) -> Origins:
     # A column without any training value has no statistic and is dropped, unless the imputer was told to keep it.
     empty = np.array([value is None or value != value for value in step.statistics_])
     dropped = empty & (not step.keep_empty_features)
     out = [origin for origin, gone in zip(origins, dropped, strict=True) if not gone]
-    return out + _indicators(step, origins)
-
-
-def _indicators(step: Any, origins: Origins) -> Origins:
     indicator = getattr(step, "indicator_", None)
-    return [] if indicator is None else _missing_indicator(indicator, origins)
+    return out if indicator is None else out + _trace_indicator(indicator, origins)
 
 
-def _missing_indicator(step: MissingIndicator, origins: Origins) -> Origins:
+def _trace_indicator(step: MissingIndicator, origins: Origins) -> Origins:
     return [origins[i].as_banded() for i in step.features_]
 
 
-def _k_bins(step: KBinsDiscretizer, origins: Origins) -> Origins:
+def _trace_bins(step: KBinsDiscretizer, origins: Origins) -> Origins:
     widths = [1] * len(origins) if step.encode == "ordinal" else [int(n) for n in step.n_bins_]
     return [origin.as_banded() for origin, width in zip(origins, widths, strict=True) for _ in range(width)]
 
 
-def _polynomial(step: PolynomialFeatures, origins: Origins) -> Origins:
+def _trace_polynomial(step: PolynomialFeatures, origins: Origins) -> Origins:
     out: Origins = []
     for powers in step.powers_:
         used = [origins[i] for i in np.flatnonzero(powers)]
@@ -208,26 +189,13 @@ def _merge(origins: Origins) -> Origin:
     return Origin(fields, all(origin.nominal for origin in origins), any(origin.banded for origin in origins))
 
 
-def _selector(step: SelectorMixin, origins: Origins) -> Origins:
-    return [origins[i] for i in step.get_support(indices=True)]
-
-
-def _function(step: FunctionTransformer, origins: Origins) -> Origins:
+def _trace_function(step: FunctionTransformer, origins: Origins) -> Origins:
     if step.func is None or step.feature_names_out == "one-to-one":
         return list(origins)
-    return _by_names(step, origins)
+    return _trace_by_names(step, origins)
 
 
-def _all_mixed(_: Any, origins: Origins) -> Origins:
-    """A row scaled to unit length: one output a column, yet each depends on all of them."""
-    return [_merge(origins)] * len(origins)
-
-
-def _one_to_one(_: OneToOneFeatureMixin, origins: Origins) -> Origins:
-    return list(origins)
-
-
-def _by_names(step: Any, origins: Origins) -> Origins:
+def _trace_by_names(step: Any, origins: Origins) -> Origins:
     """Trace through output names; a column that no single input name explains comes from all of them."""
     own = getattr(step, "feature_names_in_", None)
     inputs = [str(name) for name in own] if own is not None else [f"x{i}" for i in range(len(origins))]
@@ -242,20 +210,17 @@ def _by_names(step: Any, origins: Origins) -> Origins:
             "give it get_feature_names_out (FunctionTransformer: feature_names_out='one-to-one') or use ",
             Advice.argument("space", "raw"),
         )
-    encoded = {str(name) for name in _encoded_inputs(step)}
-    known = [o.as_nominal() if name in encoded else o for name, o in zip(inputs, origins, strict=True)]
-    return [_named_origin(name, inputs, known) for name in outputs]
+    encoded: Sequence[Any] = ()  # inputs that an encoder of another library treats as categories, numbers among them
+    if type(step).__module__.startswith("category_encoders."):
+        encoded = getattr(step, "cols", None) or ()
+    elif type(step).__module__.startswith("feature_engine.encoding"):
+        encoded = getattr(step, "variables_", ())
+    codes = {str(name) for name in encoded}
+    known = [o.as_nominal() if name in codes else o for name, o in zip(inputs, origins, strict=True)]
+    return [_origin_of_name(name, inputs, known) for name in outputs]
 
 
-def _encoded_inputs(step: Any) -> Sequence[Any]:
-    """Return the inputs that an encoder of another library treats as categories, numbers among them."""
-    module = type(step).__module__
-    if module.startswith("category_encoders."):
-        return getattr(step, "cols", None) or ()
-    return getattr(step, "variables_", ()) if module.startswith("feature_engine.encoding") else ()
-
-
-def _named_origin(name: str, inputs: list[str], origins: Origins) -> Origin:
+def _origin_of_name(name: str, inputs: list[str], origins: Origins) -> Origin:
     if name in inputs:
         return origins[inputs.index(name)]
     unavailable = name.removeprefix("missingindicator_")  # as scikit-learn's imputers name their indicators
@@ -284,25 +249,24 @@ def _inputs_in(name: str, inputs: list[str]) -> list[int]:
 
 def _few_rows(rows: Any) -> Any:
     """Return a few rows, the same ones whatever the order of the table."""
-    chosen = np.argsort(_row_hashes(rows), kind="stable")[:SAMPLE_ROWS]
+    try:
+        if hasattr(rows, "hash_rows"):  # polars
+            hashes = rows.hash_rows().to_numpy()
+        else:
+            frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(np.asarray(rows))
+            hashes = pd.util.hash_pandas_object(frame, index=False).to_numpy()
+    except (TypeError, ValueError):  # sparse rows, or cells that have no hash
+        hashes = np.arange(rows.shape[0])
+    chosen = np.argsort(hashes, kind="stable")[:SAMPLE_ROWS]
     return rows.iloc[chosen] if isinstance(rows, pd.DataFrame) else rows[chosen]
 
 
-def _row_hashes(rows: Any) -> Any:
-    if hasattr(rows, "hash_rows"):  # polars
-        return rows.hash_rows().to_numpy()
-    try:
-        frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(np.asarray(rows))
-        return pd.util.hash_pandas_object(frame, index=False).to_numpy()
-    except (TypeError, ValueError):  # sparse rows, or cells that have no hash
-        return np.arange(rows.shape[0])
-
-
-def _columns_of(rows: Any, places: list[int]) -> Any:
+def _sample_columns(sample: Callable[[], Any], places: list[int]) -> Any:
+    rows = sample()
     return rows.iloc[:, places] if isinstance(rows, pd.DataFrame) else rows[:, places]
 
 
-def _tried(step: Any, origins: Origins, traced: Origins, sample: Callable[[], Any]) -> Origins:
+def _try_claims(step: Any, origins: Origins, traced: Origins, sample: Callable[[], Any]) -> Origins:
     """Return the traced origins, each with those of the further inputs that its column moves with."""
     every = {field for origin in origins for field in origin.fields}
     if all(set(origin.fields) == every for origin in traced):
@@ -310,32 +274,38 @@ def _tried(step: Any, origins: Origins, traced: Origins, sample: Callable[[], An
     rows = sample()
     if len(getattr(rows, "shape", ())) != 2 or rows.shape[1] != len(origins) or rows.shape[0] < 2:
         return traced
+    width = max(1, ROWS_AT_A_TIME // (rows.shape[0] * len(SHIFTS)))
+    starts = range(0, len(origins), width)
+    moved_by = [m for a in starts for m in _find_moved(step, rows, list(range(a, min(a + width, len(origins)))))]
     found = list(traced)
-    for j, moved in enumerate(_moved_outputs(step, rows)):
+    for j, moved in enumerate(moved_by):
         for i in moved:
             if i < len(found) and not set(origins[j].fields) <= set(found[i].fields):
                 found[i] = _merge([found[i], origins[j]])
     return found
 
 
-def _moved_outputs(step: Any, rows: Any) -> list[list[int]]:
+def _find_moved(step: Any, rows: Any, columns: list[int]) -> list[list[int]]:
     """Return for each input column the output columns that move when it is given the values of other rows."""
-    n, d = rows.shape
-    width = max(1, ROWS_AT_A_TIME // (n * len(SHIFTS)))
-    moved: list[list[int]] = []
-    for start in range(0, d, width):
-        moved += _moved_by(step, rows, list(range(start, min(start + width, d))))
-    return moved
-
-
-def _moved_by(step: Any, rows: Any, columns: list[int]) -> list[list[int]]:
     n, d = rows.shape
     blocks = [(None, 0), (None, 0), *((j, shift) for j in columns for shift in SHIFTS)]
     takes = np.tile(np.arange(n)[:, None], (len(blocks), d))
     for b, (j, shift) in enumerate(blocks):
         if j is not None:
             takes[b * n : (b + 1) * n, j] = np.roll(np.arange(n), shift)
-    out = _cells(_transformed(step, _recombined(rows, takes))).reshape(len(blocks), n, -1)
+    try:
+        made = step.transform(_recombine(rows, takes))
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise EvidenceError(
+            f"{type(step).__name__} fails on training rows in which one field has another row's value "
+            f"({type(error).__name__}: {reason}), so its columns cannot be traced to raw fields; use ",
+            Advice.argument("space", "raw"),
+        ) from error
+    cells = np.asarray(made.toarray() if sp.issparse(made) else made)
+    if cells.dtype != object and cells.dtype.kind not in "SU":
+        cells = cells.astype(np.float64)
+    out = cells.reshape(len(blocks), n, -1)
     if _differs(out[1], out[0]).any():
         raise EvidenceError(
             f"{type(step).__name__} gives different columns for the same row twice in a table, so it is random or "
@@ -345,19 +315,7 @@ def _moved_by(step: Any, rows: Any, columns: list[int]) -> list[list[int]]:
     return [np.flatnonzero(row).tolist() for row in changes]
 
 
-def _transformed(step: Any, rows: Any) -> Any:
-    try:
-        return step.transform(rows)
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [""])[0]
-        raise EvidenceError(
-            f"{type(step).__name__} fails on training rows in which one field has another row's value "
-            f"({type(error).__name__}: {reason}), so its columns cannot be traced to raw fields; use ",
-            Advice.argument("space", "raw"),
-        ) from error
-
-
-def _recombined(rows: Any, takes: Any) -> Any:
+def _recombine(rows: Any, takes: Any) -> Any:
     """Return a table of the same kind whose cell (i, j) is that of row takes[i, j]."""
     if isinstance(rows, pd.DataFrame):
         columns = [rows.iloc[:, j].take(takes[:, j]).reset_index(drop=True) for j in range(rows.shape[1])]
@@ -369,32 +327,22 @@ def _recombined(rows: Any, takes: Any) -> Any:
     return np.take_along_axis(np.asarray(rows), takes, axis=0)
 
 
-def _cells(out: Any) -> Any:
-    array = np.asarray(out.toarray() if sp.issparse(out) else out)
-    return array if array.dtype == object or array.dtype.kind in "SU" else array.astype(np.float64)
-
-
 def _differs(a: Any, b: Any) -> Any:
     if a.dtype.kind == "f":  # a matrix product rounds by the shape of its batch
         return ~np.isclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True)
     return np.asarray(a != b, dtype=bool) & ~(pd.isna(a) & pd.isna(b))
 
 
-_COMPOSITES: list[tuple[type, Callable[[Any, Origins, Sample], Origins]]] = [
-    (Pipeline, _pipeline),
-    (FeatureUnion, _feature_union),
-    (ColumnTransformer, _column_transformer),
-]
 _HANDLERS: list[tuple[type, Callable[[Any, Origins], Origins]]] = [
-    (OneHotEncoder, _one_hot),
-    (TargetEncoder, _target_encoder),
-    (OrdinalEncoder, _nominal_one_to_one),
-    (SimpleImputer, _simple_imputer),
-    (MissingIndicator, _missing_indicator),
-    (KBinsDiscretizer, _k_bins),
-    (PolynomialFeatures, _polynomial),
-    (SelectorMixin, _selector),
-    (FunctionTransformer, _function),
-    (Normalizer, _all_mixed),
-    (OneToOneFeatureMixin, _one_to_one),
+    (OneHotEncoder, _trace_one_hot),
+    (TargetEncoder, _trace_target_encoder),
+    (OrdinalEncoder, lambda step, origins: [origin.as_nominal() for origin in origins]),
+    (SimpleImputer, _trace_imputer),
+    (MissingIndicator, _trace_indicator),
+    (KBinsDiscretizer, _trace_bins),
+    (PolynomialFeatures, _trace_polynomial),
+    (SelectorMixin, lambda step, origins: [origins[i] for i in step.get_support(indices=True)]),
+    (FunctionTransformer, _trace_function),
+    (Normalizer, lambda step, origins: [_merge(origins)] * len(origins)),  # each output depends on the whole row
+    (OneToOneFeatureMixin, lambda step, origins: list(origins)),
 ]
