@@ -381,39 +381,36 @@ def fit_alternatives(
     """Return the other baselines that the model admits; ``bound``: a few rows, bound under the protocol's own."""
     found = []
     for name in ALTERNATIVES:
+        if name == own:
+            continue
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what a model says of a baseline that nobody has chosen
-                if name == "missing" and own != name:
-                    found.append(_missing(evidence, space, model, rows))
-                elif name != own:
-                    found.append(_in_the_same_space(name, evidence, space, model, rows, bound))
+                if name == "missing":
+                    found.append(_fit_missing(evidence, space, model, rows))
+                    continue
+                fitted = fit_baseline(name, "raw", evidence, model, rows)
+                if space.space == "transformed":
+                    row = [np.nan if value is None else value for value in fitted.values]
+                    bound.predict(np.array([row], dtype=np.float64))
+                else:  # the codes of the rows depend on the baseline's values
+                    _check_answers(model, rows, replace(space, columns=with_values(space.columns, fitted.values)))
+                found.append(Alternative(name, fitted.artificial, tuple(fitted.values)))
         except FragilityError:  # it cannot be made of these rows, or the model refuses it
             continue
     return tuple(found)
 
 
-def _in_the_same_space(
-    name: str, evidence: TrainingEvidence, space: EvidenceSpace, model: Model, rows: Rows, bound: EvidenceRows
-) -> Alternative:
-    fitted = fit_baseline(name, "raw", evidence, model, rows)
-    if space.space == "transformed":
-        bound.predict(np.array([[np.nan if value is None else value for value in fitted.values]], dtype=np.float64))
-    else:  # the codes of the rows depend on the baseline's values
-        _ask(model, rows, replace(space, columns=with_values(space.columns, fitted.values)))
-    return Alternative(name, fitted.artificial, tuple(fitted.values))
-
-
-def _missing(evidence: TrainingEvidence, space: EvidenceSpace, model: Model, rows: Rows) -> Alternative:
+def _fit_missing(evidence: TrainingEvidence, space: EvidenceSpace, model: Model, rows: Rows) -> Alternative:
     raw = evidence.in_raw_fields()
     found = Alternative("missing", fields_without_gaps(raw))
     if evidence.columns != raw.columns:
         found = replace(found, groups=_groups_of_fields(space.groups, evidence), spreads=tuple(raw.spreads))
-    _ask(model, rows, missing_space(space, found))
+    _check_answers(model, rows, missing_space(space, found))
     return found
 
 
-def _ask(model: Model, rows: Rows, space: EvidenceSpace) -> None:
+def _check_answers(model: Model, rows: Rows, space: EvidenceSpace) -> None:
     """Ask the model about the row in which all evidence is lost; what it raises says that it has no answer."""
     few = bind_fitting_rows(model, rows.head(CONFIRM_ROWS), space)
     few.predict(few.baseline[None, :])

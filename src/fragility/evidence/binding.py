@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from fragility.arrays import Floats, Integers
 from fragility.errors import Advice, DataError, EvidenceError, FragilityError, ModelError, ProtocolError
@@ -194,7 +193,7 @@ def _bind_raw(model: Model, rows: Rows, space: EvidenceSpace, common: Callable[.
     _check_same_answers(model, rows.head(CONFIRM_ROWS), codec)
     place = [rows.names.index(column.name) for column in space.columns]  # evidence columns are in the protocol's order
     inverse = np.argsort(place)
-    baseline = codec.encode_row(values)[place]
+    baseline = codec.baseline[place]
     confirmed = _confirm(model, lambda: codec.decode(codec.encode(frame.iloc[:CONFIRM_ROWS])), raw=True)
     in_order = place == list(range(len(place)))
 
@@ -221,8 +220,8 @@ def _check_same_answers(model: Model, rows: Rows, codec: RawCodec) -> None:
     """Refuse columns that must be handed over in another type, such as whole numbers with gaps, if it matters."""
     changed = [
         name
-        for name, dtype in zip(rows.names, codec.dtypes, strict=True)
-        if dtype != rows.frame[name].dtype and not isinstance(dtype, pd.CategoricalDtype)  # type: ignore[index]
+        for name, form in zip(rows.names, codec.forms, strict=True)
+        if form.dtype != rows.frame[name].dtype and form.categories is None  # type: ignore[index]
     ]
     if changed and not same_answers(
         model.probabilities,
@@ -231,8 +230,8 @@ def _check_same_answers(model: Model, rows: Rows, codec: RawCodec) -> None:
     ):
         raise EvidenceError(
             f"the model answers differently once column {changed[0]!r} may hold missing values, because it is then "
-            f"handed over as {codec.dtypes[rows.names.index(changed[0])]}; choose a baseline other than missing, or "
-            "train with a nullable column (Int64)"
+            f"handed over as {codec.forms[rows.names.index(changed[0])].dtype}; choose a baseline other than missing, "
+            "or train with a nullable column (Int64)"
         )
 
 

@@ -39,11 +39,9 @@ class RawCodec:
     """How each field of some rows is written into a matrix and read back."""
 
     rows: Rows  # whose kind of container and whose types are given back
-    tables: tuple[Table | None, ...]  # one a field; None: the field is its number
-    whole: tuple[bool, ...]  # fields of whole numbers
-    dtypes: tuple[Any, ...]  # what each column is handed over as
-    gaps: tuple[Any, ...]  # what stands for a missing value in each
-    dates: tuple[bool, ...]  # fields of dates, which a protocol has as text
+    forms: tuple[CellForm, ...]  # (d,)
+    gaps: tuple[Any, ...]  # (d,) what stands for a missing value in each column
+    baseline: Floats  # (d,)
 
     @classmethod
     def fit(
@@ -56,73 +54,55 @@ class RawCodec:
         """
         assert rows.frame is not None
         by_name = {field.name: field for field in fields}
-        ordered = [by_name[name] for name in rows.names]
-        columns = [rows.frame[name] for name in rows.names]
-        dates = tuple(f.type == "date" for f in ordered)
-        baseline = {
-            name: _value_of(baseline[name], is_date, rows.frame[name])
-            for name, is_date in zip(rows.names, dates, strict=True)
-        }
-        tables = tuple(
-            None if _is_its_number(column, field, baseline[field.name]) else _value_table(column, baseline[field.name])
-            for column, field in zip(columns, ordered, strict=True)
-        )
-        return cls(
-            rows=rows,
-            tables=tables,
-            whole=tuple(f.type == "integer" and f.kind == "numeric" for f in ordered),
-            dtypes=tuple(
-                _number_dtype(column, field, baseline[field.name])
-                if table is None
-                else _table_dtype(column, table, flags_as_numbers)
-                for column, field, table in zip(columns, ordered, tables, strict=True)
-            ),
+        forms, gaps, codes = [], [], []
+        for name in rows.names:
+            column, field, value = rows.frame[name], by_name[name], baseline[name]
+            if field.type == "date" and isinstance(value, str):
+                value = value_like(value, column)
+            table = None
+            if _is_its_number(column, field, value):
+                dtype, code = _number_dtype(column, field, value), np.nan if value is None else float(value)
+            else:
+                table = _value_table(column, value)
+                dtype, code = _table_dtype(column, table, flags_as_numbers), table.index(value)
+            forms.append(CellForm(table, dtype, field.type == "integer" and field.kind == "numeric"))
             # Encoders tell None from NaN.
-            gaps=tuple(next(iter(c[c.isna()]), np.nan) if c.dtype == object else np.nan for c in columns),
-            dates=dates,
-        )
+            gaps.append(next(iter(column[column.isna()]), np.nan) if column.dtype == object else np.nan)
+            codes.append(code)
+        return cls(rows, tuple(forms), tuple(gaps), np.array(codes, dtype=np.float64))
 
     @property
     def cell_dtype(self) -> Any:
         """The one precision in which an estimator is handed this matrix itself, or None if it is handed another."""
-        if any(table is not None for table in self.tables) or any(self.whole):
+        if any(form.values is not None or form.whole for form in self.forms):
             return None
         # Codes are whole numbers that no state moves: in double precision they are what they are.
-        kinds = {np.dtype(float) if pd.api.types.is_integer_dtype(dtype) else dtype for dtype in self.dtypes}
+        dtypes = (form.dtype for form in self.forms)
+        kinds = {np.dtype(float) if pd.api.types.is_integer_dtype(dtype) else dtype for dtype in dtypes}
         only = kinds.pop()
         return only.type if not kinds and only in (np.dtype(np.float64), np.dtype(np.float32)) else None
 
-    @property
-    def forms(self) -> tuple[CellForm, ...]:
-        """How the cells of each column are handed over."""
-        return tuple(CellForm(*form) for form in zip(self.tables, self.dtypes, self.whole, strict=True))
-
     def encode(self, frame: pd.DataFrame) -> Floats:
-        matrix = np.empty((len(frame), len(self.tables)))
-        for j, (name, table) in enumerate(zip(self.rows.names, self.tables, strict=True)):
-            column = frame[name]
-            matrix[:, j] = (
-                column.to_numpy(dtype=np.float64, na_value=np.nan) if table is None else _codes(column, table)
-            )
+        matrix = np.empty((len(frame), len(self.forms)))
+        for j, (name, form) in enumerate(zip(self.rows.names, self.forms, strict=True)):
+            if form.values is None:
+                matrix[:, j] = frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
+            else:
+                place = {value: float(i) for i, value in enumerate(form.values)}
+                codes, values = pd.factorize(frame[name], use_na_sentinel=True)
+                positions = [place[_plain(value)] for value in values] + [place.get(None, np.nan)]
+                matrix[:, j] = np.array(positions)[codes]
         return matrix
-
-    def encode_row(self, values: Mapping[str, Scalar]) -> Floats:
-        """Return one row, e.g. the baseline, as a (d,) vector."""
-        out = np.empty(len(self.tables))
-        for j, (name, table) in enumerate(zip(self.rows.names, self.tables, strict=True)):
-            value = _value_of(values[name], self.dates[j], self.rows.frame[name])  # type: ignore[index]
-            out[j] = (np.nan if value is None else float(value)) if table is None else table.index(value)
-        return out
 
     def decode(self, matrix: Floats) -> Any:
         """Return the frame (or array) that a matrix stands for, in the user's kind of container."""
         columns = {}
-        for j, name in enumerate(self.rows.names):
-            cells, table, dtype = matrix[:, j], self.tables[j], self.dtypes[j]
-            if table is not None:
-                columns[name] = _pick_values(table, cells.astype(np.int64), dtype, self.gaps[j])
+        for j, (name, form) in enumerate(zip(self.rows.names, self.forms, strict=True)):
+            cells = matrix[:, j]
+            if form.values is not None:
+                columns[name] = _pick_values(form.values, cells.astype(np.int64), form.dtype, self.gaps[j])
             else:
-                columns[name] = _cast_numbers(np.rint(cells) if self.whole[j] else cells, dtype)
+                columns[name] = _cast_numbers(np.rint(cells) if form.whole else cells, form.dtype)
         return native_like(pd.DataFrame(columns), self.rows)
 
 
@@ -179,20 +159,8 @@ def _value_table(column: pd.Series, baseline: Scalar) -> Table:
     return tuple(dict.fromkeys([*values, baseline]))
 
 
-def _value_of(value: Scalar, is_date: bool, column: pd.Series) -> Any:
-    """Return a value of the protocol as the column holds it."""
-    return value_like(value, column) if is_date and isinstance(value, str) else value
-
-
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _codes(column: pd.Series, table: Table) -> Floats:
-    place = {value: float(i) for i, value in enumerate(table)}
-    codes, values = pd.factorize(column, use_na_sentinel=True)
-    positions = np.array([place[_plain(value)] for value in values] + [place.get(None, np.nan)])
-    return np.asarray(positions[codes])
 
 
 def _table_dtype(column: pd.Series, table: Table, flags_as_numbers: bool) -> Any:

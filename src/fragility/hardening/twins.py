@@ -144,7 +144,7 @@ class TwinMaker:
         codec = RawCodec.fit(rows, protocol.fields, values, flags_as_numbers=transformer is None)
         place = [rows.names.index(column.name) for column in protocol.columns]
         inverse = np.argsort(place)
-        baseline = codec.encode_row(values)[place]
+        baseline = codec.baseline[place]
         nominal = np.array([column.kind == "nominal" for column in protocol.columns])
 
         def restore_fields(stack: Floats) -> Any:
