@@ -30,7 +30,7 @@ from fragility.models.adapter import Model
 from fragility.scores import support_margin
 
 CONFIRM_ROWS = 64  # rows on which a known link is compared with the model's own predict_proba
-CLOSE = 1e-3  # a margin below which rounding might have a say in what a model predicts
+CLOSE = 1e-3  # below this margin, rounding may decide what a model predicts
 
 
 def bind_rows(model: Any, X: Any, space: EvidenceSpace, ids: Any = None) -> EvidenceRows:
@@ -158,7 +158,7 @@ def _own_answers(
 def _labels_from(p: Floats, labels: Callable[[Integers], Integers | None], start: int) -> Integers:
     """Return (m,) the most probable classes of rows from ``start`` on; where two are close, what predict says.
 
-    It is asked about the first rows of all, whatever their probabilities: most contradictions are seen there.
+    ``predict`` is always asked about the first rows: most contradictions are seen there.
     """
     top = p.argmax(axis=1)
     close = support_margin(p, top) < CLOSE

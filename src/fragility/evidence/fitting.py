@@ -127,7 +127,7 @@ def training_evidence(model: Model, rows: Rows, space: Space | None, nominal: Se
         column = next(j for j in range(len(names)) if np.isinf(dense(matrix[:, [j]])).any())
         raise EvidenceError(
             f"the preprocessing makes an infinite value of a training row in column {names[column]!r}, which has no "
-            "mean; mend the preprocessing, or use ",
+            "mean; correct the preprocessing, or use ",
             Advice.argument("space", "raw"),
         )
     return TrainingEvidence("transformed", names, origins, matrix, rows.frame, fields_of(rows, kinds))

@@ -1,14 +1,13 @@
 """Replacements: what each raw field becomes when it is lost, in the field's own units.
 
 In the raw space, and where the model has no preprocessing, the protocol's baseline says it. Elsewhere the baseline is
-in the units of the estimator's input, and a raw value is sought that the preprocessing turns into it: one that a row at
-hand has, or, for numbers, one between two of them, which is tried out on the preprocessing itself. A baseline that no
+in the units of the estimator's input. Then a raw value is searched for that the preprocessing turns into it: a value of
+one of the rows given, or a number between two of them, which is tried on the preprocessing itself. A baseline that no
 raw value leads to, such as the mean of one-hot columns, stays without one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, time
 from typing import Any, Literal, TypeAlias
@@ -125,61 +124,9 @@ def _origins(evidence: EvidenceSpace, model: Model | None) -> list[tuple[str, ..
     return [origin.fields for origin in trace_columns(model.transformer, list(model.columns or fields))]
 
 
-class _Search:
-    """The columns that the preprocessing makes of some rows, and the baseline that a value is sought for."""
-
-    def __init__(self, evidence: EvidenceSpace, model: Model, rows: Rows) -> None:
-        assert rows.frame is not None
-        self.model, self.rows, self.frame = model, rows, rows.frame
-        self.matrix = dense(transform(model, rows)[0])
-        origins = _origins(evidence, model)
-        self.own = {name: [j for j, fields in enumerate(origins) if fields == (name,)] for name in rows.names}
-        self.target = np.array(
-            [np.nan if column.baseline is None else column.baseline for column in evidence.columns], dtype=np.float64
-        )
-        self.tolerance = CLOSE * np.maximum(np.nan_to_num(np.nanstd(self.matrix, axis=0)), CLOSE)
-
-    def is_reached(self, name: str, matrix: Floats) -> Any:
-        """(n,) whether the columns of a field are at the baseline."""
-        own = self.own[name]
-        found, wanted = matrix[:, own], self.target[own]
-        with np.errstate(invalid="ignore"):
-            equal = (np.abs(found - wanted) <= self.tolerance[own]) | (np.isnan(found) & np.isnan(wanted))
-        return equal.all(axis=1)
-
-    def columns_at(self, values: Mapping[str, Any]) -> Floats:
-        """(1, d) what the preprocessing makes of the first row with these values."""
-        trial = self.frame.iloc[[0]].copy()
-        for name, value in values.items():
-            cell = pd.Series([value], index=trial.index)
-            whole = kind_of(trial[name]) != "numeric" or float(value).is_integer()  # else: the mean of whole numbers
-            trial[name] = cell.astype(trial[name].dtype) if whole else cell
-        return dense(transform(self.model, read_rows(trial, self.rows.names))[0])
-
-    def shown_by_a_row(self, name: str) -> Replacement | None:
-        """The value of a row that is at the baseline."""
-        there = np.flatnonzero(self.is_reached(name, self.matrix))
-        return _replace_by(self.frame[name].iloc[int(there[0])]) if len(there) and self.own[name] else None
-
-    def bracket(self, name: str) -> _Bracket | None:
-        """Two rows between whose numbers the baseline lies; None where there are none."""
-        if kind_of(self.frame[name]) != "numeric" or not self.own[name]:
-            return None
-        raw = self.frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
-        known = np.flatnonzero(~np.isnan(raw))
-        known = known[np.argsort(raw[known], kind="stable")]
-        for j in self.own[name]:
-            distance = self.matrix[known, j] - self.target[j]
-            crossing = np.flatnonzero(np.diff(np.sign(distance)) != 0)
-            if len(crossing):
-                low, high = known[crossing[0]], known[crossing[0] + 1]
-                return _Bracket(j, raw[low], raw[high], self.matrix[low, j], self.matrix[high, j])
-        return None
-
-
 @dataclass
 class _Bracket:
-    """A number sought between two others, by the column that the preprocessing makes of it."""
+    """Two raw numbers between which the baseline lies, by the column that the preprocessing makes of them."""
 
     column: int
     low: float
@@ -200,20 +147,58 @@ class _Bracket:
             self.high, self.at_high = value, found
 
 
+def _find_bracket(raw: pd.Series, columns: list[int], matrix: Floats, target: Floats) -> _Bracket | None:
+    """Return two rows between whose numbers the baseline lies; None where there are none."""
+    if kind_of(raw) != "numeric":
+        return None
+    numbers = raw.to_numpy(dtype=np.float64, na_value=np.nan)
+    known = np.flatnonzero(~np.isnan(numbers))
+    known = known[np.argsort(numbers[known], kind="stable")]
+    for j in columns:
+        crossing = np.flatnonzero(np.diff(np.sign(matrix[known, j] - target[j])) != 0)
+        if len(crossing):
+            low, high = known[crossing[0]], known[crossing[0] + 1]
+            return _Bracket(j, numbers[low], numbers[high], matrix[low, j], matrix[high, j])
+    return None
+
+
 def _search_values(evidence: EvidenceSpace, model: Model, rows: Rows) -> dict[str, Replacement]:
-    search = _Search(evidence, model, rows)
-    found = {name: shown for name in rows.names if (shown := search.shown_by_a_row(name)) is not None}
-    left = {name: between for name in rows.names if name not in found and (between := search.bracket(name)) is not None}
+    """Return the raw values that the preprocessing turns into the baseline, found in rows or between two of them."""
+    assert rows.frame is not None
+    frame, matrix, origins = rows.frame, dense(transform(model, rows)[0]), _origins(evidence, model)
+    target = np.array([np.nan if c.baseline is None else c.baseline for c in evidence.columns], dtype=np.float64)
+    tolerance = CLOSE * np.maximum(np.nan_to_num(np.nanstd(matrix, axis=0)), CLOSE)
+    own = {name: [j for j, fields in enumerate(origins) if fields == (name,)] for name in rows.names}
+
+    def at_baseline(name: str, cells: Floats) -> Any:
+        """(n,) whether the columns of a field are at the baseline."""
+        made, wanted = cells[:, own[name]], target[own[name]]
+        with np.errstate(invalid="ignore"):
+            equal = (np.abs(made - wanted) <= tolerance[own[name]]) | (np.isnan(made) & np.isnan(wanted))
+        return equal.all(axis=1)
+
+    found: dict[str, Replacement] = {}
+    left: dict[str, _Bracket] = {}
+    for name in rows.names:
+        there = np.flatnonzero(at_baseline(name, matrix))
+        if own[name] and len(there):
+            found[name] = _replace_by(frame[name].iloc[int(there[0])])
+        elif (between := _find_bracket(frame[name], own[name], matrix, target)) is not None:
+            left[name] = between
     for step in range(STEPS):
         if not left:
             break
-        guesses = {name: between.guess(search.target[between.column], step) for name, between in left.items()}
-        columns = search.columns_at(guesses)
+        guesses = {name: between.guess(target[between.column], step) for name, between in left.items()}
+        trial = frame.iloc[[0]].copy()
         for name, value in guesses.items():
-            if search.is_reached(name, columns)[0]:
+            cell = pd.Series([value], index=trial.index)
+            trial[name] = cell.astype(trial[name].dtype) if float(value).is_integer() else cell
+        made = dense(transform(model, read_rows(trial, rows.names))[0])
+        for name, value in guesses.items():
+            if at_baseline(name, made)[0]:
                 found[name] = Replacement("value", float(f"{value:.12g}"))
                 del left[name]
             else:
                 between = left[name]
-                between.narrow(value, float(columns[0, between.column]), search.target[between.column])
+                between.narrow(value, float(made[0, between.column]), target[between.column])
     return {name: found.get(name, Replacement("no value")) for name in rows.names}

@@ -4,7 +4,7 @@ Each fitted scikit-learn step maps the origins of its input columns to the origi
 follows the structure of the pipeline and its fitted attributes. Names are consulted last, and only when each output
 name leads to one input name without doubt.
 
-Names, and what a transformer of the user's own says of itself, are claims. Where training rows are at hand they are
+Names, and what a transformer of the user's own says of itself, are claims. Where training rows are given, claims are
 tried: each input column is given the values of other rows, and an output column that moves with it comes from it too.
 """
 
