@@ -537,7 +537,7 @@ def test_a_label_may_lag_behind_by_rounding_and_no_more(lag: float, refused: boo
     X_train, y, X = numbers()
     model = Lagging().fit(X_train, y)
     if refused:
-        with pytest.raises(fg.ModelError, match="differs from what its probabilities say in 20 of 20 rows"):
+        with pytest.raises(fg.ModelError, match="differs from its probabilities in 20 of 20 rows"):
             certified(model, X_train, X[:20])
         return
     certs = certified(model, X_train, X[:20])

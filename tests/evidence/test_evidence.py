@@ -787,7 +787,7 @@ def test_values_in_transformed_units_must_be_said(mixed) -> None:
             Protocol.fit(pipeline, X, baseline=baseline)
         said = Protocol.fit(pipeline, X, baseline=baseline, baseline_units="transformed")
         assert set(baseline_of(said).values()) == {0.25}
-    with pytest.raises(EvidenceError, match=r"needs \d+ values, one a transformed column, got 3"):
+    with pytest.raises(EvidenceError, match=r"needs \d+ values, one per transformed column, got 3"):
         Protocol.fit(pipeline, X, baseline=[1.0, 2.0, 3.0], baseline_units="transformed")
     with pytest.raises(EvidenceError, match=r"in the raw space the baseline is in raw units"):
         Protocol.fit(pipeline, X, baseline=dict.fromkeys(names, 0.25), baseline_units="transformed", space="raw")
@@ -829,7 +829,7 @@ def test_explicit_baselines_of_polars_tables_go_through_as_polars() -> None:
     ("baseline", "message"),
     [
         ("average", "baseline must be one of typical, mean, median, zero, missing or explicit values, got 'average'"),
-        ([1.0, 2.0], "needs 6 values, one a raw field, got 2"),
+        ([1.0, 2.0], "needs 6 values, one per raw field, got 2"),
         ({"age": 1.0}, "must name each raw field once"),
         ("two rows", "exactly one row, got 2"),
         ("infinite", "'age' must be finite, got inf"),
