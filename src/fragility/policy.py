@@ -40,7 +40,6 @@ from fragility.wording import describe_guarantee, describe_rule
 
 FORMAT = "fragility-policy/1"
 STARTS = 5
-QUANTILES = np.arange(1, 100) / 100
 PREDICTED = "predicted"  # segments by predicted class
 State: TypeAlias = Literal["attained", "not attainable"]
 
@@ -196,8 +195,6 @@ class ReviewPolicy:
     model_fingerprint: str
     stress: Mapping[str, Any] | None
 
-    # --- making one -------------------------------------------------------------------------------------
-
     @classmethod
     def fit(
         cls,
@@ -268,8 +265,6 @@ class ReviewPolicy:
             model_fingerprint=certs.manifest.model.fingerprint,
             stress=rows.stress,
         )
-
-    # --- reading it -------------------------------------------------------------------------------------
 
     @property
     def rule(self) -> ReviewRule:
@@ -360,8 +355,6 @@ class ReviewPolicy:
     def __str__(self) -> str:
         return self.sentence()
 
-    # --- files ------------------------------------------------------------------------------------------
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values.
 
@@ -410,9 +403,7 @@ class ReviewPolicy:
                 min_confidence=_read_share(document["min_confidence"]),
                 rules=tuple(_read_rule(entry) for entry in document["rules"]),
                 curves=tuple(
-                    ReviewCurve(
-                        **{each.name: tuple(map(_read_number, entry[each.name])) for each in fields(ReviewCurve)}
-                    )
+                    ReviewCurve(*(tuple(map(_read_number, entry[each.name])) for each in fields(ReviewCurve)))
                     for entry in document["curves"]
                 ),
                 segmented_by=_read_name(document["segmented_by"]),
@@ -468,9 +459,6 @@ class ReviewPolicy:
         return cls.from_dict(document)
 
 
-# --- the statistics -----------------------------------------------------------------------------------------
-
-
 def upper_limit(brittle: npt.ArrayLike, rows: npt.ArrayLike, level: float) -> Floats:
     """Return the exact binomial upper limit of the rate brittle / rows, one-sided at ``level``; 1 for no rows."""
     from scipy.stats import beta
@@ -486,8 +474,10 @@ def fit_rule(
     segment: str | None, scores: Floats, brittle: Booleans, risk: float, level: float
 ) -> tuple[ReviewRule, ReviewCurve]:
     """Return the laxest threshold the labelled rows support at this level, and what every threshold would do."""
-    thresholds = np.unique(np.append(np.quantile(scores, QUANTILES, method="higher"), np.inf))
-    below = np.searchsorted(np.sort(scores), thresholds, side="left")
+    ordered = np.sort(scores)
+    quantiles = ordered[-(-np.arange(1, 100) * (len(scores) - 1) // 100)]  # the upper of two neighbours
+    thresholds = np.unique(np.append(quantiles, np.inf))
+    below = np.searchsorted(ordered, thresholds, side="left")
     bad = np.searchsorted(np.sort(scores[brittle]), thresholds, side="left")
     bound = upper_limit(bad, below, level)
     chosen = None
@@ -509,15 +499,8 @@ def fit_rule(
         unreviewed_brittle=0 if chosen is None else int(bad[chosen]),
         rows_needed=None if chosen is not None else _count_rows_needed(below, bad, len(scores), risk, level),
     )
-    with np.errstate(invalid="ignore"):
-        rate = np.where(below > 0, bad / np.maximum(below, 1), 0.0)
-    curve = ReviewCurve(
-        tuple(thresholds.tolist()),
-        tuple((1 - below / len(scores)).tolist()),
-        tuple(rate.tolist()),
-        tuple(bound.tolist()),
-    )
-    return rule, curve
+    columns = (thresholds, 1 - below / len(scores), bad / np.maximum(below, 1), bound)
+    return rule, ReviewCurve(*(tuple(column.tolist()) for column in columns))
 
 
 def _count_rows_needed(
@@ -525,8 +508,6 @@ def _count_rows_needed(
 ) -> int | None:
     """Return how many labelled rows would support a rule, at the lowest brittle rate seen below any threshold."""
     known = below > 0
-    if not known.any():
-        return None
     rates = bad[known] / below[known]
     best = int(np.flatnonzero(rates == rates.min())[-1])  # the laxest of the thresholds with that rate
     rate, share = float(rates[best]), float(below[known][best]) / rows
@@ -555,9 +536,6 @@ def _segment_names(certs: Certificates, segments: str | Mapping[Hashable, str] |
     if missing:
         raise DataError(f"segments lack {len(missing)} of {len(ids)} rows, for example row {missing[0]!r}")
     return np.array([str(segments[own]) for own in ids])
-
-
-# --- plain values -------------------------------------------------------------------------------------------
 
 
 def _make_plain(value: Any) -> Any:
