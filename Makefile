@@ -27,13 +27,13 @@ demo: $(VENV)/.installed  ## train, audit, explain; writes demo-audit/
 	$(BIN)/fragility demo
 
 test: $(VENV)/.installed-dev  ## the tests, but for those marked slow
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(COVER) $(TESTS)
 
 test-all: $(VENV)/.installed-dev  ## the whole test suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
 
-coverage: $(VENV)/.installed-dev  ## the tests, and which lines of the package they run; fails under 95%
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" --cov --cov-report=term $(TESTS)
+coverage:  ## the tests, and which lines of the package they run; fails under 95%
+	$(MAKE) test COVER="--cov --cov-report=term"
 
 lint: $(VENV)/.installed-dev  ## ruff: style and format
 	$(BIN)/ruff check .
