@@ -216,14 +216,14 @@ def test_resuming_needs_the_same_choice(case, protocol, rows, tmp_path, monkeypa
 
     rows.to_parquet(tmp_path / "rows.parquet")
     given = (case.model, tmp_path / "rows.parquet", protocol, tmp_path / "a")
-    whole = stream.traced_part
+    whole = stream.Journal.write
 
-    def stops(auditor, part, source):
-        if part.start >= 80:
+    def stops(journal, place, batch):
+        if place >= 2:
             raise KeyboardInterrupt
-        return whole(auditor, part, source)
+        return whole(journal, place, batch)
 
-    monkeypatch.setattr(stream, "traced_part", stops)
+    monkeypatch.setattr(stream.Journal, "write", stops)
     with pytest.raises(KeyboardInterrupt):
         fg.audit_files(*given, part_rows=40)
     monkeypatch.undo()

@@ -2,7 +2,7 @@
 
 Documents (protocols, manifests) become RFC 8785 canonical JSON in which every float is written as its
 exact ``float.hex()`` string and a missing float as ``null``, so that no two programs can disagree about
-the digits of a number. Tables become one digest a row, combined without regard to order, so that the digest
+the digits of a number. Tables become one digest per row, combined without regard to order, so that the digest
 of a table does not depend on row order, column order or the way it was split.
 """
 
@@ -205,7 +205,7 @@ def is_missing(value: Any) -> bool:
 
 
 def row_digests(columns: Mapping[str, Any]) -> list[bytes]:
-    """Return one 32-byte digest a row, the same for every order of the columns."""
+    """Return one 32-byte digest per row, the same for every order of the columns."""
     names = sorted(columns)
     head = hashlib.sha256(canonical_bytes(names)).digest()
     n = len(columns[names[0]]) if names else 0

@@ -148,17 +148,17 @@ def test_parts_and_resumed_parts_give_the_bytes_of_an_audit_in_memory(
 
     from fragility.auditing import files as stream
 
-    whole = stream.traced_part
+    whole = stream.Journal.write
 
-    def stops(auditor, part, source):
-        if part.start >= 60:
+    def stops(journal, place, batch):
+        if place >= 3:
             raise KeyboardInterrupt
-        return whole(auditor, part, source)
+        return whole(journal, place, batch)
 
-    monkeypatch.setattr(stream, "traced_part", stops)
+    monkeypatch.setattr(stream.Journal, "write", stops)
     with pytest.raises(KeyboardInterrupt):
         audit_files(case.model, data, protocol, tmp_path / "c", part_rows=20)
-    monkeypatch.setattr(stream, "traced_part", whole)
+    monkeypatch.setattr(stream.Journal, "write", whole)
     audit_files(case.model, data, protocol, tmp_path / "c", part_rows=20, resume=True)
     plain = audit_files(case.model, data, protocol, tmp_path / "d", part_rows=20)
     assert files_of(tmp_path / "c") == files_of(tmp_path / "d") and plain.searched_ids == certs.searched_ids

@@ -35,7 +35,7 @@ FAILURE_FIELDS = ("failure_probability", "failure_low", "failure_high", "failure
 class Certificate:
     """One prediction's certificate, to read. Field names are the table's.
 
-    In an audit whose ``claims`` are a summary, the fields with one entry a step, severity or group are empty.
+    In an audit whose ``claims`` are a summary, the fields with one entry per step, severity or group are empty.
 
     Attributes
     ----------

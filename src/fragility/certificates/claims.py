@@ -1,16 +1,22 @@
-"""Claims: what certificates say, as arrays, and which claims follow from others.
+"""Claims: what certificates say, as arrays, as row digests and as the table that is written.
 
 An engine measures classes, margins, confidences and thresholds. The rest is arithmetic on them (SPEC: certificate):
 
     k*   = first k with path_predicted_k != predicted, else K + 1;   flipped = (k* <= K)
     c_k, RCMA, FDS, independent and common loss, exposure            as in fragility.scores
+
+A row digest is the SHA-256 of the measured claims, rounded so that every engine gets the same bytes: two engines add
+the same numbers in another order and differ in the last digits. Margins and drops are therefore counted in units of the
+protocol's resolution, below which nothing in a certificate has a meaning, and probabilities in units of 2**-20. That
+unit is binary on purpose: a vote share a / b lies exactly between two multiples of it only if b is divisible by 2**21,
+while thousandths and 1 / 128 are common (and the latter lies between two multiples of 1e-6).
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias
 
@@ -26,13 +32,31 @@ from fragility.models import ClassLabel
 from fragility.protocol import Protocol
 from fragility.scores import collapse, common_loss, exposure, fds, flip_budget, independent_loss, rcma
 
-# What a table of certificates holds: everything, or no lists with one entry a step, a severity or a group.
+# What a table of certificates holds: everything, or no lists with one entry per step, severity or group.
 Extent: TypeAlias = Literal["full", "summary"]
 EXTENTS: tuple[str, ...] = ("full", "summary")
 PER_STEP = (
     *("path_margin", "path_predicted", "path_collapse", "fade_margin"),
     *("one_step_drop", "one_step_confidence_drop"),
 )
+FORMAT = "fragility-certificates/1"
+PROBABILITY_UNIT = 2.0**-20
+# The claims that are hashed, as their bytes follow on the context and the id.
+LAYOUT = (
+    ("predicted", "<i4"),
+    ("confidence", "<f8"),
+    ("flip_budget", "<i4"),
+    ("flipped", "u1"),
+    ("thresholds", "<f8"),
+    ("path", "<i4"),
+    ("path_margin", "<f8"),
+    ("path_predicted", "<i4"),
+    ("fade_margin", "<f8"),
+    ("one_step_drop", "<f8"),
+    ("one_step_confidence_drop", "<f8"),
+)
+IN_RESOLUTION = ("path_margin", "fade_margin", "one_step_drop")
+IN_PROBABILITY = ("confidence", "one_step_confidence_drop")
 # Derived claims are recomputed from the stored numbers they were made of, so only the last digits may differ.
 DERIVED_TOLERANCE = 1e-9
 
@@ -100,46 +124,35 @@ def derived_claims(measured: Mapping[str, Any], protocol: Protocol) -> dict[str,
 
 def contradictions(claims: Claims, protocol: Protocol, extent: Extent = "full") -> list[tuple[int, str]]:
     """Return (position, claim) wherever a claim contradicts the others of its row, or cannot be true of any row."""
-    implied = _implied_by_lists(claims, protocol) if extent == "full" else _implied_by_scores(claims, protocol)
+    if extent == "full":
+        implied = derived_claims({name: getattr(claims, name) for name in MEASURED}, protocol)
+    else:  # what follows from the claims of a summary alone
+        possible = np.clip(claims.flip_budget, 1, protocol.depth + 1)
+        losses = claims.rcma, claims.independent_loss, claims.common_loss
+        implied = {
+            "flip_budget": possible,
+            "flipped": claims.flip_budget <= protocol.depth,
+            "fds": fds(claims.rcma, possible, claims.thresholds, protocol.weights),
+            "exposure": exposure(*losses, protocol.exposure_weights),
+        }
+    ordered = np.sort(claims.path, axis=1)
     wrong = {name: _differs(getattr(claims, name), value) for name, value in implied.items()}
     wrong |= {
         "confidence": ~((claims.confidence >= 0.0) & (claims.confidence <= 1.0)),
-        "path": _repeats(claims.path),
+        "path": (ordered[:, 1:] == ordered[:, :-1]).any(axis=1),  # a group twice
         "thresholds": ~(np.isin(claims.thresholds, protocol.severities) | np.isposinf(claims.thresholds)),
     }
     if extent == "full":
         wrong |= {
             "path_margin": claims.path_margin[:, 0] != claims.margin,
             "path_predicted": claims.path_predicted[:, 0] != claims.predicted,
-            "fade_margin": _faded(claims, protocol),
         }
+        if protocol.fading is not None:  # fading margins are known below lambda*, and not from there on
+            flipped = np.array(protocol.severities) >= claims.thresholds[:, protocol.fading, None]
+            wrong["fade_margin"] = np.isnan(claims.fade_margin) != flipped
     return [
         (int(i), name) for name, bad in wrong.items() for i in np.flatnonzero(bad if bad.ndim == 1 else bad.any(axis=1))
     ]
-
-
-def _implied_by_lists(claims: Claims, protocol: Protocol) -> dict[str, Any]:
-    return derived_claims({name: getattr(claims, name) for name in MEASURED}, protocol)
-
-
-def _implied_by_scores(claims: Claims, protocol: Protocol) -> dict[str, Any]:
-    """Return what follows from the claims of a summary alone."""
-    losses = claims.rcma, claims.independent_loss, claims.common_loss
-    possible = np.clip(claims.flip_budget, 1, protocol.depth + 1)
-    return {
-        "flip_budget": possible,
-        "flipped": claims.flip_budget <= protocol.depth,
-        "fds": fds(claims.rcma, possible, claims.thresholds, protocol.weights),
-        "exposure": exposure(*losses, protocol.exposure_weights),
-    }
-
-
-def _faded(claims: Claims, protocol: Protocol) -> Booleans:
-    """Where fading margins are known from lambda* on, or unknown below it."""
-    if protocol.fading is None:
-        return np.zeros(len(claims), dtype=bool)
-    flipped = np.array(protocol.severities) >= claims.thresholds[:, protocol.fading, None]
-    return np.asarray((np.isnan(claims.fade_margin) != flipped).any(axis=1))
 
 
 def _differs(stated: npt.NDArray[Any], implied: npt.NDArray[Any]) -> Booleans:
@@ -150,35 +163,14 @@ def _differs(stated: npt.NDArray[Any], implied: npt.NDArray[Any]) -> Booleans:
     return np.asarray(~(close | (np.isnan(stated) & np.isnan(implied))))
 
 
-def _repeats(path: Integers) -> Booleans:
-    ordered = np.sort(path, axis=1)
-    return np.asarray((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
-
-
-FORMAT = "fragility-certificates/1"
-PROBABILITY_UNIT = 2.0**-20
-# The claims that are hashed, as their bytes follow on the context and the id.
-LAYOUT = (
-    ("predicted", "<i4"),
-    ("confidence", "<f8"),
-    ("flip_budget", "<i4"),
-    ("flipped", "u1"),
-    ("thresholds", "<f8"),
-    ("path", "<i4"),
-    ("path_margin", "<f8"),
-    ("path_predicted", "<i4"),
-    ("fade_margin", "<f8"),
-    ("one_step_drop", "<f8"),
-    ("one_step_confidence_drop", "<f8"),
-)
-IN_RESOLUTION = ("path_margin", "fade_margin", "one_step_drop")
-IN_PROBABILITY = ("confidence", "one_step_confidence_drop")
+# --- digests ------------------------------------------------------------------------------------------------
 
 
 def row_digests(claims: Claims, context: bytes, resolution: float) -> list[bytes]:
     """Return each row's 32-byte digest: sha256 over context, id and claims in the layout of docs/format.md."""
-    counted = all(type(own_id) is int for own_id in claims.ids)
-    layout = _layout(claims, len(context) if counted else None)
+    counted = all(type(own_id) is int for own_id in claims.ids)  # their bytes have one length, and are hashed in blocks
+    before = [("context", "u1", (len(context),)), ("kind", "u1"), ("id", "<i8")] if counted else []
+    layout = np.dtype([*before, *((name, kind, getattr(claims, name).shape[1:]) for name, kind in LAYOUT)])
     block = np.zeros(max(1, BLOCK_BYTES // layout.itemsize), dtype=layout)
     if counted:
         block["context"], block["kind"] = np.frombuffer(context, dtype=np.uint8), ord("i")
@@ -186,53 +178,39 @@ def row_digests(claims: Claims, context: bytes, resolution: float) -> list[bytes
     for start in range(0, len(claims), len(block)):
         rows = slice(start, min(start + len(block), len(claims)))
         own = block[: rows.stop - start]
-        _write(own, claims, rows, resolution)
-        data = own.view(np.uint8).data
+        for name, _ in LAYOUT:
+            values = getattr(claims, name)[rows]
+            if name in IN_RESOLUTION:
+                values = count_units(values, resolution)
+            elif name in IN_PROBABILITY:
+                values = count_units(values, PROBABILITY_UNIT)
+            own[name] = values
+        data, width = own.view(np.uint8).data, layout.itemsize
         if counted:
             own["id"] = claims.ids[rows]
-            out += hashed_pieces(data, layout.itemsize)
+            out += hashed_pieces(data, width)
         else:
-            out += _hashed_behind(context, claims.ids[rows], data, layout.itemsize)
+            out += [
+                hashlib.sha256(context + id_bytes(own_id) + data[i * width : (i + 1) * width]).digest()
+                for i, own_id in enumerate(claims.ids[rows])
+            ]
     return out
 
 
-def _layout(claims: Claims, context_bytes: int | None) -> np.dtype[np.void]:
-    """Return the bytes of a row's claims in order; a whole number as id has its place before them, with the context."""
-    before = [] if context_bytes is None else [("context", "u1", (context_bytes,)), ("kind", "u1"), ("id", "<i8")]
-    return np.dtype([*before, *((name, kind, getattr(claims, name).shape[1:]) for name, kind in LAYOUT)])
-
-
-def _write(block: npt.NDArray[np.void], claims: Claims, rows: slice, resolution: float) -> None:
-    """Fill the claims of some rows: margins in units of the resolution, probabilities in their own."""
-    for name, _ in LAYOUT:
-        values = getattr(claims, name)[rows]
-        if name in IN_RESOLUTION:
-            values = _counted(values, resolution)
-        elif name in IN_PROBABILITY:
-            values = _counted(values, PROBABILITY_UNIT)
-        block[name] = values
-
-
-def _hashed_behind(context: bytes, ids: Sequence[Hashable], data: memoryview, width: int) -> Iterator[bytes]:
-    """Yield the digest of each row of claims behind its context and an id of any length."""
-    for i, own_id in enumerate(ids):
-        yield hashlib.sha256(context + _id_bytes(own_id) + data[i * width : (i + 1) * width]).digest()
-
-
-def _counted(values: Floats, unit: float) -> Floats:
+def count_units(values: Floats, unit: float) -> Floats:
     """Return values as whole multiples of a unit, halves to even; adding 0 makes -0 the 0 it is, NaN is one value."""
     counted = np.rint(values / unit) + 0.0
     missing = np.isnan(counted)
     return np.where(missing, np.nan, counted) if missing.any() else counted
 
 
-def _bytes_of(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.uint8]:
+def bytes_of(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.uint8]:
     """Return (n, ...) values as (n, bytes), little-endian."""
     typed = np.ascontiguousarray(values.astype(dtype))
     return typed.view(np.uint8).reshape(len(values), typed.nbytes // max(len(values), 1))
 
 
-def _id_bytes(own_id: Hashable) -> bytes:
+def id_bytes(own_id: Hashable) -> bytes:
     if isinstance(own_id, int):
         return b"i" + struct.pack("<q", own_id)
     text = str(own_id).encode()
@@ -285,20 +263,20 @@ def schema_of(
         ("independent_loss", number),
         ("common_loss", number),
         *((f"lambda_{operator}", number) for operator in protocol.operators),
-        ("path", _list_of(pa.string())),
-        ("path_margin", _list_of(number)),
-        ("path_predicted", _list_of(label)),
-        ("path_collapse", _list_of(number)),
-        ("fade_margin", _list_of(number)),
-        ("one_step_drop", _list_of(number)),
-        ("one_step_confidence_drop", _list_of(number)),
+        ("path", list_of(pa.string())),
+        ("path_margin", list_of(number)),
+        ("path_predicted", list_of(label)),
+        ("path_collapse", list_of(number)),
+        ("fade_margin", list_of(number)),
+        ("one_step_drop", list_of(number)),
+        ("one_step_confidence_drop", list_of(number)),
         ("digest", pa.string()),
         *block,
     ]
     return pa.schema([column for column in columns if extent == "full" or column[0] not in PER_STEP])
 
 
-def _list_of(item: pa.DataType) -> pa.DataType:
+def list_of(item: pa.DataType) -> pa.DataType:
     # Parquet names list items "element"; naming them so from the start, a table read back is the table written.
     return pa.list_(pa.field("element", item))
 
@@ -314,7 +292,9 @@ def table_of(
     """Return the claims as the Arrow table that is written."""
     labels = pa.array(list(classes))
     groups = pa.array(list(protocol.group_names), type=pa.string())
-    ids = _id_array(claims.ids)
+    ids = id_array(claims.ids)
+    known = ~np.isnan(claims.fade_margin)  # a list per row of its leading values
+    ends = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int32)
     columns: list[Any] = [
         ids,
         labels.take(pa.array(claims.predicted)),
@@ -328,35 +308,29 @@ def table_of(
         claims.independent_loss,
         pa.array(claims.common_loss, mask=np.isnan(claims.common_loss)),
         *(pa.array(values, mask=np.isinf(values)) for values in claims.thresholds.T),
-        _lists(groups.take(pa.array(claims.path.ravel())), claims.path.shape),
-        _lists(claims.path_margin.ravel(), claims.path_margin.shape),
-        _lists(labels.take(pa.array(claims.path_predicted.ravel())), claims.path_predicted.shape),
-        _lists(claims.path_collapse.ravel(), claims.path_collapse.shape),
-        _known_lists(claims.fade_margin),
-        _lists(claims.one_step_drop.ravel(), claims.one_step_drop.shape),
-        _lists(claims.one_step_confidence_drop.ravel(), claims.one_step_confidence_drop.shape),
+        _lists(claims.path, groups),
+        _lists(claims.path_margin),
+        _lists(claims.path_predicted, labels),
+        _lists(claims.path_collapse),
+        pa.ListArray.from_arrays(pa.array(ends), pa.array(claims.fade_margin[known]), type=list_of(pa.float64())),
+        _lists(claims.one_step_drop),
+        _lists(claims.one_step_confidence_drop),
         pa.array([digest_text(digest) for digest in digests], type=pa.string()),
     ]
     table = pa.table(columns, schema=schema_of(protocol, classes, ids.type))
     return table if extent == "full" else table.drop_columns(list(PER_STEP))
 
 
-def _id_array(ids: Sequence[Hashable]) -> pa.Array:
+def id_array(ids: Sequence[Hashable]) -> pa.Array:
     return pa.array(list(ids), type=pa.int64() if all(isinstance(i, int) for i in ids) else pa.string())
 
 
-def _lists(values: Any, shape: tuple[int, ...]) -> pa.Array:
-    n, width = shape
+def _lists(values: npt.NDArray[Any], names: pa.Array | None = None) -> pa.Array:
+    """Return a list per row of the values, or of the names at these places."""
+    n, width = values.shape
+    items = pa.array(values.ravel()) if names is None else names.take(pa.array(values.ravel()))
     offsets = pa.array(np.arange(0, n * width + 1, width, dtype=np.int32))
-    items = values if isinstance(values, pa.Array) else pa.array(values)
-    return pa.ListArray.from_arrays(offsets, items, type=_list_of(items.type))
-
-
-def _known_lists(values: Floats) -> pa.Array:
-    """Return a list a row of its leading values that are not NaN."""
-    known = ~np.isnan(values)
-    offsets = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values[known]), type=_list_of(pa.float64()))
+    return pa.ListArray.from_arrays(offsets, items, type=list_of(items.type))
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -372,42 +346,37 @@ def claims_of(
 ) -> Claims:
     """Return the claims of a table; the inverse of ``table_of``. Refuses a table of another shape."""
     check_schema(table, protocol, classes, block, extent=extent)
-    n, k = len(table), protocol.depth
-    thresholds = [_nullable(table, f"lambda_{operator}", np.inf) for operator in protocol.operators]
-    return Claims(
-        ids=tuple(_whole(table, "id").to_pylist()),
-        predicted=indices_of(_whole(table, "predicted"), classes, "predicted"),
-        confidence=_floats(table, "confidence"),
-        margin=_floats(table, "margin"),
-        flip_budget=np.asarray(_whole(table, "flip_budget").to_numpy(), dtype=np.int64),
-        flipped=np.asarray(_whole(table, "flipped").to_numpy(zero_copy_only=False), dtype=bool),
-        rcma=_floats(table, "rcma"),
-        fds=_floats(table, "fds"),
-        exposure=_floats(table, "exposure"),
-        independent_loss=_floats(table, "independent_loss"),
-        common_loss=_nullable(table, "common_loss", np.nan),
-        thresholds=np.stack(thresholds, axis=1) if thresholds else np.empty((n, 0)),
-        path=indices_of(_flat(table, "path", n, k), protocol.group_names, "path").reshape(n, k),
-        **(_per_step(table, protocol, classes) if extent == "full" else _no_steps(n)),
-    )
-
-
-def _per_step(table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel]) -> dict[str, Any]:
     n, k, g = len(table), protocol.depth, len(protocol.groups)
-    predicted = _flat(table, "path_predicted", n, k + 1)
-    return {
-        "path_margin": _float_lists(table, "path_margin", n, k + 1),
-        "path_predicted": indices_of(predicted, classes, "path_predicted").reshape(n, k + 1),
-        "path_collapse": _float_lists(table, "path_collapse", n, k + 1),
-        "fade_margin": _padded(table, "fade_margin", n, 0 if protocol.fading is None else len(protocol.severities)),
-        "one_step_drop": _float_lists(table, "one_step_drop", n, g),
-        "one_step_confidence_drop": _float_lists(table, "one_step_confidence_drop", n, g),
-    }
-
-
-def _no_steps(n: int) -> dict[str, Any]:
-    none = {name: np.empty((n, 0)) for name in PER_STEP}
-    return {**none, "path_predicted": np.empty((n, 0), dtype=np.int64)}
+    thresholds = [nullable_column(table, f"lambda_{operator}", np.inf) for operator in protocol.operators]
+    path = indices_of(_flat(table, "path", k), protocol.group_names, "path").reshape(n, k)
+    steps: dict[str, Any] = {name: np.empty((n, 0)) for name in PER_STEP}
+    steps["path_predicted"] = np.empty((n, 0), dtype=np.int64)
+    if extent == "full":
+        predicted = _flat(table, "path_predicted", k + 1)
+        steps = {
+            "path_margin": _float_lists(table, "path_margin", k + 1),
+            "path_predicted": indices_of(predicted, classes, "path_predicted").reshape(n, k + 1),
+            "path_collapse": _float_lists(table, "path_collapse", k + 1),
+            "fade_margin": _padded(table, "fade_margin", 0 if protocol.fading is None else len(protocol.severities)),
+            "one_step_drop": _float_lists(table, "one_step_drop", g),
+            "one_step_confidence_drop": _float_lists(table, "one_step_confidence_drop", g),
+        }
+    return Claims(
+        ids=tuple(whole_column(table, "id").to_pylist()),
+        predicted=indices_of(whole_column(table, "predicted"), classes, "predicted"),
+        confidence=float_column(table, "confidence"),
+        margin=float_column(table, "margin"),
+        flip_budget=np.asarray(whole_column(table, "flip_budget").to_numpy(), dtype=np.int64),
+        flipped=np.asarray(whole_column(table, "flipped").to_numpy(zero_copy_only=False), dtype=bool),
+        rcma=float_column(table, "rcma"),
+        fds=float_column(table, "fds"),
+        exposure=float_column(table, "exposure"),
+        independent_loss=float_column(table, "independent_loss"),
+        common_loss=nullable_column(table, "common_loss", np.nan),
+        thresholds=np.stack(thresholds, axis=1) if thresholds else np.empty((n, 0)),
+        path=path,
+        **steps,
+    )
 
 
 def check_schema(
@@ -445,7 +414,7 @@ def _told(field: pa.Field) -> str:
     return f"{field.type}{'' if field.nullable else ' not null'}{' with notes' if field.metadata else ''}"
 
 
-def _whole(table: pa.Table, name: str, *, nulls: bool = False) -> pa.Array:
+def whole_column(table: pa.Table, name: str, *, nulls: bool = False) -> pa.Array:
     """Return a column in one piece; nulls are refused."""
     column = table.column(name).combine_chunks()
     if column.null_count and not nulls:
@@ -453,13 +422,13 @@ def _whole(table: pa.Table, name: str, *, nulls: bool = False) -> pa.Array:
     return column
 
 
-def _floats(table: pa.Table, name: str) -> Floats:
-    return _finite(_whole(table, name).to_numpy(zero_copy_only=False), name)
+def float_column(table: pa.Table, name: str) -> Floats:
+    return _finite(whole_column(table, name).to_numpy(zero_copy_only=False), name)
 
 
-def _nullable(table: pa.Table, name: str, absent: float) -> Floats:
+def nullable_column(table: pa.Table, name: str, absent: float) -> Floats:
     """Return a column of numbers in which null stands for a value that computations know as ``absent``."""
-    column = _whole(table, name, nulls=True)
+    column = whole_column(table, name, nulls=True)
     _finite(column.drop_null().to_numpy(zero_copy_only=False), name)
     values = column.to_numpy(zero_copy_only=False).astype(np.float64)
     return np.where(np.asarray(column.is_null()), absent, values)
@@ -472,9 +441,9 @@ def _finite(values: Any, name: str) -> Floats:
     return out
 
 
-def _flat(table: pa.Table, name: str, n: int, width: int) -> pa.Array:
+def _flat(table: pa.Table, name: str, width: int) -> pa.Array:
     """Return the items of a column of lists, each of exactly this length."""
-    column = _whole(table, name)
+    column = whole_column(table, name)
     if len(column) and not pc.all(pc.equal(pc.list_value_length(column), width)).as_py():
         raise CertificateError(
             f"column {name!r} of the certificate table does not have the length the protocol declares, {width}"
@@ -485,20 +454,20 @@ def _flat(table: pa.Table, name: str, n: int, width: int) -> pa.Array:
     return values
 
 
-def _padded(table: pa.Table, name: str, n: int, width: int) -> Floats:
+def _padded(table: pa.Table, name: str, width: int) -> Floats:
     """Return a column of lists of at most this length as (n, width), NaN where a list has ended."""
-    column = _whole(table, name)
+    column = whole_column(table, name)
     lengths = np.asarray(pc.list_value_length(column).to_numpy(zero_copy_only=False), dtype=np.int64)
     values = column.flatten()
     if values.null_count or (lengths > width).any():
         raise CertificateError(f"column {name!r} of the certificate table must hold lists of at most {width} numbers")
-    out = np.full((n, width), np.nan)
+    out = np.full((len(table), width), np.nan)
     out[np.arange(width) < lengths[:, None]] = _finite(values.to_numpy(zero_copy_only=False), name)
     return out
 
 
-def _float_lists(table: pa.Table, name: str, n: int, width: int) -> Floats:
-    return _finite(_flat(table, name, n, width).to_numpy(zero_copy_only=False), name).reshape(n, width)
+def _float_lists(table: pa.Table, name: str, width: int) -> Floats:
+    return _finite(_flat(table, name, width).to_numpy(zero_copy_only=False), name).reshape(len(table), width)
 
 
 def indices_of(values: pa.Array, known: Sequence[Any], name: str) -> Integers:

@@ -1,4 +1,8 @@
-"""Two audits of the same rows: which predictions no longer flip early, which now do, and which labels changed."""
+"""Two audits side by side: which predictions no longer flip early, which now do, and which labels changed.
+
+Whether k* can be compared at all depends on the settings that the two protocols declare differently. Matching rows
+needs one entry per row of each audit.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ COMPARED = ("id", "predicted", "confidence", "exposure", "flip_budget")
 class AuditChanges:
     """What changed from one audit to another, on the rows that both cover."""
 
-    table: pd.DataFrame  # one row a prediction: id, and predicted, confidence, flip_budget, early before and after
+    table: pd.DataFrame  # one row per prediction: id, and predicted, confidence, flip_budget, early before and after
     differences: Sequence[SettingDifference] = ()  # between the two protocols
 
     @property

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import Floats, Integers
-from fragility.certificates.claims import ID_TYPES, _floats, _id_array, _whole
+from fragility.certificates.claims import ID_TYPES, float_column, id_array, whole_column
 from fragility.errors import CertificateError
 from fragility.ids import id_keys
 from fragility.protocol import Protocol
@@ -109,7 +109,7 @@ class BaselineComparison:
         array of shape (n,)
             In the order of the table.
         """
-        return np.asarray(_whole(self.table, f"flip_budget_{baseline}").to_numpy(), dtype=np.int64)
+        return np.asarray(whole_column(self.table, f"flip_budget_{baseline}").to_numpy(), dtype=np.int64)
 
     def exposures(self, baseline: str) -> Floats:
         """Return the exposure under one baseline.
@@ -124,7 +124,7 @@ class BaselineComparison:
         array of shape (n,)
             In the order of the table.
         """
-        return _floats(self.table, f"exposure_{baseline}")
+        return float_column(self.table, f"exposure_{baseline}")
 
     @cached_property
     def figures(self) -> tuple[BaselineFigures, ...]:
@@ -288,7 +288,7 @@ def _is_alike(own: int, other: int, rows: int) -> bool:
 
 def comparison_table(ids: Sequence[Hashable], claims: Sequence[tuple[str, Integers, Floats]]) -> pa.Table:
     """Return the table of a comparison; claims: of each baseline its name, flip budgets and exposures."""
-    columns: dict[str, Any] = {"id": _id_array(ids)}
+    columns: dict[str, Any] = {"id": id_array(ids)}
     for name, budgets, exposures in claims:
         columns[f"flip_budget_{name}"] = pa.array(budgets, type=pa.int32())
         columns[f"exposure_{name}"] = pa.array(exposures, type=pa.float64())

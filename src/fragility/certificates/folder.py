@@ -74,38 +74,31 @@ def check_writable_folder(folder: str | os.PathLike[str]) -> Path:
     """
     target = Path(os.path.realpath(folder))
     try:
-        if target.is_dir():
-            _check_is_audit(target, folder)
-        elif os.path.lexists(target):
+        names = os.listdir(target) if target.is_dir() else []
+        if os.path.lexists(target) and not target.is_dir():
             raise CertificateError(f"{folder} is a file; an audit needs a folder, choose another name")
-        _check_permission(target, folder)
+        if MANIFEST_FILE in names:
+            try:
+                check_is_audit(target)
+            except CertificateError as error:
+                raise CertificateError(
+                    f"{folder} is not an audit of this version: {error}; choose another name"
+                ) from error
+        elif any(not _looks_ours(name) for name in names):
+            raise CertificateError(f"{folder} exists and is not an audit folder; choose another name")
+        there = next(place for place in (target, *target.parents) if place.exists())
+        if not there.is_dir():
+            raise CertificateError(f"cannot write to {folder}: {there} is a file; choose another name")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise CertificateError(f"cannot write to {folder}: no permission to write in {there}; choose another name")
     except OSError as error:
         raise CertificateError(f"cannot write to {folder}: {error.strerror or error}; choose another name") from error
     return target
 
 
-def _check_is_audit(target: Path, shown: str | os.PathLike[str]) -> None:
-    names = os.listdir(target)
-    if MANIFEST_FILE in names:
-        try:
-            check_is_audit(target)
-        except CertificateError as error:
-            raise CertificateError(f"{shown} is not an audit of this version: {error}; choose another name") from error
-    elif any(not _looks_ours(name) for name in names):
-        raise CertificateError(f"{shown} exists and is not an audit folder; choose another name")
-
-
 def _looks_ours(name: str) -> bool:
     """True for names that only a writer of this module gives: all there is where one was killed at its first try."""
     return name in (LOCK_NAME, WORK_FOLDER) or bool(PART_NAME.fullmatch(name) or digest_in_name(name))
-
-
-def _check_permission(target: Path, shown: str | os.PathLike[str]) -> None:
-    there = next(place for place in (target, *target.parents) if place.exists())
-    if not there.is_dir():
-        raise CertificateError(f"cannot write to {shown}: {there} is a file; choose another name")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise CertificateError(f"cannot write to {shown}: no permission to write in {there}; choose another name")
 
 
 def write_folder(
@@ -209,13 +202,11 @@ def remove_unnamed(target: Path) -> None:
         return
     with suppress(OSError):
         for name in os.listdir(target):
-            if name not in named and _is_own_data(target / name):
-                (target / name).unlink()
-
-
-def _is_own_data(path: Path) -> bool:
-    digits = digest_in_name(path.name)
-    return bool(digits and path.is_file() and not path.is_symlink() and short_digest(path.read_bytes()) == digits)
+            path, digits = target / name, digest_in_name(name)
+            if name in named or digits is None or path.is_symlink() or not path.is_file():
+                continue
+            if short_digest(path.read_bytes()) == digits:
+                path.unlink()
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -280,8 +271,20 @@ def read_declarations(folder: Path) -> tuple[Manifest, Protocol, bytes | None]:
 
 
 def _documents_in(folder: Path, manifest: Manifest) -> tuple[Protocol, bytes | None]:
-    protocol = _protocol_in(folder, manifest)
-    return protocol, _signature_in(folder, manifest, protocol)
+    """Return the protocol of an audit, and the envelope that signed it if the manifest names one."""
+    (name,) = manifest.files_of("protocol")
+    data = content_of(folder, manifest, name)
+    try:
+        protocol = Protocol.from_json(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise CertificateError(f"{folder / name} is not UTF-8 text: {error}") from error
+    if data != protocol.to_json().encode():
+        raise CertificateError(f"{folder / name} is not written as the format says")
+    envelope = None
+    for name in manifest.files_of("protocol-signature"):
+        envelope = content_of(folder, manifest, name)
+        check_signed_protocol(envelope, "the protocol's signature", protocol.digest)
+    return protocol, envelope
 
 
 Found = TypeVar("Found")
@@ -331,27 +334,6 @@ def manifest_bytes(folder: Path) -> bytes:
         raise CertificateError(f"cannot read {folder / MANIFEST_FILE}: {error.strerror or error}") from error
     except ValueError as error:
         raise CertificateError(f"cannot read {folder / MANIFEST_FILE}: {error}") from error
-
-
-def _protocol_in(folder: Path, manifest: Manifest) -> Protocol:
-    name = manifest.files_of("protocol")[0]
-    data = content_of(folder, manifest, name)
-    try:
-        protocol = Protocol.from_json(data.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise CertificateError(f"{folder / name} is not UTF-8 text: {error}") from error
-    if data != protocol.to_json().encode():
-        raise CertificateError(f"{folder / name} is not written as the format says")
-    return protocol
-
-
-def _signature_in(folder: Path, manifest: Manifest, protocol: Protocol) -> bytes | None:
-    """Return the envelope that signed the protocol, if the manifest names one."""
-    for name in manifest.files_of("protocol-signature"):
-        envelope = content_of(folder, manifest, name)
-        check_signed_protocol(envelope, "the protocol's signature", protocol.digest)
-        return envelope
-    return None
 
 
 def read_protocol_signature(path: str | os.PathLike[str], protocol_digest: str) -> bytes:

@@ -4,7 +4,9 @@ The block is optional. It has columns of its own behind the row digest, a digest
 own, and a declaration in the manifest from which anybody can search again: how far, with how many states, at which
 rates. Whatever engine searched is named, but takes no part in the digests: what is decided is the same for all.
 
-A block may cover the most exposed rows only (``most_exposed``); the others then say that they were not searched.
+A block may cover the most exposed rows only. Which rows those are is known only when all of them have been audited, so
+what was found cannot stand in the parts, which are written as they are finished. It stands in a table of its own, and
+readers join the two; the other rows then say that they were not searched.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ from fragility.certificates.claims import (
     ID_TYPES,
     PROBABILITY_UNIT,
     Claims,
-    _bytes_of,
-    _counted,
-    _floats,
-    _id_bytes,
-    _list_of,
-    _nullable,
-    _whole,
+    bytes_of,
+    count_units,
     digest_text,
+    float_column,
+    id_bytes,
     indices_of,
+    list_of,
+    nullable_column,
+    whole_column,
 )
 from fragility.errors import CertificateError
 from fragility.models import ClassLabel
@@ -155,7 +157,7 @@ def lattice_columns(declaration: LatticeDeclaration | None) -> list[tuple[str, p
     return [
         ("smallest_state", pa.string()),
         ("smallest_size", pa.int32()),
-        ("smallest_set", _list_of(pa.string())),
+        ("smallest_set", list_of(pa.string())),
         ("smallest_count", pa.int64()),
         *(failures if declaration.has_failures else []),
         ("lattice_digest", pa.string()),
@@ -199,19 +201,20 @@ def _or_null(values: Integers, kind: pa.DataType) -> pa.Array:
 def _set_lists(sets: Booleans, names: Sequence[str]) -> pa.Array:
     offsets = np.concatenate([[0], np.cumsum(sets.sum(axis=1))]).astype(np.int32)
     members = pa.array(list(names), type=pa.string()).take(pa.array(np.nonzero(sets)[1]))
-    return pa.ListArray.from_arrays(pa.array(offsets), members, type=_list_of(pa.string()))
+    return pa.ListArray.from_arrays(pa.array(offsets), members, type=list_of(pa.string()))
 
 
 def lattice_claims_of(table: pa.Table, declaration: LatticeDeclaration, protocol: Protocol) -> LatticeClaims:
     """Return the block of a table whose schema was checked; refuses values that no block can hold."""
     failures: dict[str, Any] = {}
     if declaration.has_failures:
-        failures = {f"failure_{name}": _floats(table, f"failure_{name}") for name in ("probability", "low", "high")}
-        failures["failure_exact"] = _whole(table, "failure_exact").to_numpy(zero_copy_only=False)
-        failures["expected_margin"] = _nullable(table, "expected_margin", np.nan)
+        numbers = ("failure_probability", "failure_low", "failure_high")
+        failures = {name: float_column(table, name) for name in numbers}
+        failures["failure_exact"] = whole_column(table, "failure_exact").to_numpy(zero_copy_only=False)
+        failures["expected_margin"] = nullable_column(table, "expected_margin", np.nan)
     return LatticeClaims(
-        ids=tuple(_whole(table, "id").to_pylist()),
-        smallest_state=indices_of(_whole(table, "smallest_state"), declaration.states(), "smallest_state"),
+        ids=tuple(whole_column(table, "id").to_pylist()),
+        smallest_state=indices_of(whole_column(table, "smallest_state"), declaration.states(), "smallest_state"),
         smallest_size=_integers(table, "smallest_size"),
         smallest_set=_sets(table, protocol.group_names),
         smallest_count=_integers(table, "smallest_count"),
@@ -220,7 +223,7 @@ def lattice_claims_of(table: pa.Table, declaration: LatticeDeclaration, protocol
 
 
 def _integers(table: pa.Table, name: str) -> Integers:
-    column = _whole(table, name, nulls=True)
+    column = whole_column(table, name, nulls=True)
     values = np.asarray(column.fill_null(ABSENT).to_numpy(zero_copy_only=False), dtype=np.int64)
     if (values[np.asarray(column.is_valid())] < 0).any():
         raise CertificateError(f"column {name!r} of the certificate table holds a number below 0")
@@ -229,7 +232,7 @@ def _integers(table: pa.Table, name: str) -> Integers:
 
 def _sets(table: pa.Table, names: Sequence[str]) -> Booleans:
     """Return (n, G); a set must name its groups in declared order, each once."""
-    column = _whole(table, "smallest_set")
+    column = whole_column(table, "smallest_set")
     members = column.flatten()
     if members.null_count:
         raise CertificateError("column 'smallest_set' of the certificate table holds nulls")
@@ -248,18 +251,18 @@ def _sets(table: pa.Table, names: Sequence[str]) -> Booleans:
 def lattice_digests(claims: LatticeClaims, context: bytes) -> list[bytes]:
     """Return each row's 32-byte digest: sha256 over context, id and block in the layout of docs/format.md."""
     parts = [
-        _bytes_of(claims.smallest_state, "u1"),
-        _bytes_of(claims.smallest_size, "<i4"),
-        _bytes_of(claims.smallest_count, "<i8"),
-        _bytes_of(claims.smallest_set, "u1"),
+        bytes_of(claims.smallest_state, "u1"),
+        bytes_of(claims.smallest_size, "<i4"),
+        bytes_of(claims.smallest_count, "<i8"),
+        bytes_of(claims.smallest_set, "u1"),
     ]
     if claims.failure_probability is not None:
         for values in (claims.failure_probability, claims.failure_low, claims.failure_high):
-            parts.append(_bytes_of(_counted(np.asarray(values), PROBABILITY_UNIT), "<f8"))
-        parts.append(_bytes_of(np.asarray(claims.failure_exact), "u1"))
+            parts.append(bytes_of(count_units(np.asarray(values), PROBABILITY_UNIT), "<f8"))
+        parts.append(bytes_of(np.asarray(claims.failure_exact), "u1"))
     block = np.concatenate(parts, axis=1)
     return [
-        hashlib.sha256(context + _id_bytes(own_id) + block[i].tobytes()).digest() for i, own_id in enumerate(claims.ids)
+        hashlib.sha256(context + id_bytes(own_id) + block[i].tobytes()).digest() for i, own_id in enumerate(claims.ids)
     ]
 
 

@@ -230,18 +230,26 @@ def _check_document(document: Mapping[str, Any], saved: bool) -> None:
     check_classes(document["model"]["classes"])
     reasons = document["model"]["partial"]
     _require(("model", "partial"), "a list of text", reasons, _is_list_of(reasons, str))
-    _check_versions(document["versions"])
+    versions = document["versions"]
+    named = isinstance(versions, Mapping) and all(
+        isinstance(text, str) and VERSION.fullmatch(text) for pair in versions.items() for text in pair
+    )
+    _require(("versions",), "names of libraries and their versions", versions, named)
     _require(("claims",), f"one of {', '.join(EXTENTS)}", document["claims"], document["claims"] in EXTENTS)
+    others = ["protocol"]  # what lies beside the parts, in order
+    if document["baselines"] is not None:
+        _check_names("baselines in the manifest", document["baselines"], BASELINES)
+        others.insert(0, "baselines")
     if document["lattice"] is not None:
         _check_names("lattice in the manifest", document["lattice"], LATTICE)
         root = document["lattice"]["root_digest"]
         _require(("lattice", "root_digest"), "a digest", root, _is_digest(root))
-    if document["baselines"] is not None:
-        _check_names("baselines in the manifest", document["baselines"], BASELINES)
+        if document["lattice"]["most_exposed"] is not None:
+            others.insert(0, "searched")
     signature = document["protocol_signature"]
     _require(("protocol_signature",), "null or a digest", signature, signature is None or _is_digest(signature))
     if saved:
-        _check_files(document["files"], [*_tables_beside(document), "protocol"], signature)
+        _check_files(document["files"], others, signature)
 
 
 def check_words(manifest: Manifest, protocol: Protocol, engines: Sequence[str]) -> None:
@@ -321,28 +329,14 @@ def check_classes(classes: Any) -> None:
     _require(("model", "classes"), "at least two distinct labels of one type", classes, distinct)
 
 
-def _check_versions(versions: Any) -> None:
-    texts = isinstance(versions, Mapping) and all(
-        isinstance(text, str) and VERSION.fullmatch(text) for pair in versions.items() for text in pair
-    )
-    _require(("versions",), "names of libraries and their versions", versions, texts)
-
-
 def kind_of(name: str) -> str:
     """Return what a data file holds, by its name: certificates, searched, baselines, protocol ..."""
     match = CONTENT_NAME.fullmatch(name)
     return "" if match is None else match["kind"] or match["beside"] or match["document"]
 
 
-def _tables_beside(document: Mapping[str, Any]) -> list[str]:
-    """Return the kinds of tables that lie beside the parts, in the order in which the manifest names them."""
-    lattice = document["lattice"]
-    searched = lattice is not None and lattice["most_exposed"] is not None
-    compared = document["baselines"] is not None
-    return [*(["searched"] if searched else []), *(["baselines"] if compared else [])]
-
-
 def _check_files(files: Any, others: list[str], signature: str | None) -> None:
+    """Refuse other files than the parts, then these others, then the envelope of the signature if there is one."""
     named = isinstance(files, Mapping) and all(
         _is_digest(digest) and isinstance(name, str) and digest[7:23] == digest_in_name(name)
         for name, digest in files.items()

@@ -66,7 +66,7 @@ class Certificates(Audit):
     Parameters
     ----------
     table : pyarrow.Table
-        One row a prediction, in the format's columns.
+        One row per prediction, in the format's columns.
     protocol : Protocol
         The protocol they were made under.
     manifest : Manifest
@@ -227,13 +227,19 @@ class Certificates(Audit):
         Returns
         -------
         array of shape (n,)
-            One value a prediction.
+            One value per prediction.
         """
         self.check_ranked_by(by)
         return np.asarray(self.table.column(by).to_numpy(), dtype=np.float64)
 
     def take(self, positions: Sequence[int] | npt.NDArray[Any]) -> Certificates:
-        table = self.table.take(pa.array(_positions(positions, len(self)), type=pa.int64()))
+        chosen, n = np.asarray(positions), len(self)
+        if chosen.dtype == bool:
+            if chosen.shape != (n,):
+                raise IndexError(f"a mask over the {n} certificates has {n} entries, got shape {chosen.shape}")
+            chosen = np.flatnonzero(chosen)
+        places = [_position(value, n) for value in chosen.ravel().tolist()]
+        table = self.table.take(pa.array(places, type=pa.int64()))
         root = combine_digests(digest_from_text(text) for text in table.column("digest").to_pylist())
         derived: dict[str, Any] = {"rows": len(table), "root_digest": root, "baselines": None}
         if self.manifest.lattice is not None:
@@ -280,17 +286,17 @@ class Certificates(Audit):
         Returns
         -------
         pyarrow.Table
-            One row a prediction.
+            One row per prediction.
         """
         return self.table
 
     def to_pandas(self) -> Any:
-        """Return the table for pandas; lists (path, margins) are one array a cell.
+        """Return the table for pandas; lists (path, margins) are one array per cell.
 
         Returns
         -------
         pandas.DataFrame
-            One row a prediction.
+            One row per prediction.
         """
         return self._public_table().to_pandas()
 
@@ -300,7 +306,7 @@ class Certificates(Audit):
         Returns
         -------
         polars.DataFrame
-            One row a prediction.
+            One row per prediction.
         """
         if lacking := say_lacking("to_polars", "polars"):
             raise CertificateError(lacking)
@@ -423,12 +429,3 @@ def _position(value: Any, n: int) -> int:
     if not -n <= position < n:
         raise IndexError(f"position {position} is outside the {n} certificates")
     return position % n
-
-
-def _positions(chosen: Sequence[int] | npt.NDArray[Any], n: int) -> list[int]:
-    values = np.asarray(chosen)
-    if values.dtype != bool:
-        return [_position(value, n) for value in values.ravel().tolist()]
-    if values.shape != (n,):
-        raise IndexError(f"a mask over the {n} certificates has {n} entries, got shape {values.shape}")
-    return list(np.flatnonzero(values).tolist())

@@ -84,32 +84,22 @@ class StoredAudit(Audit):
         return (self.part(place, columns) for place in range(len(self.part_names)))
 
     def part(self, place: int, columns: Sequence[str] | None = None) -> pa.Table:
-        name = self.part_names[place]
-        beside = self._block_beside(columns)
-        stored = columns
-        if columns is not None and beside is not None:  # the block is joined by id
-            stored = list(dict.fromkeys(["id", *(name for name in columns if name not in beside[0])]))
+        name, declared, stored = self.part_names[place], self.lattice_declaration, columns
+        block = {column for column, _ in lattice_columns(declared)} if declared is not None else set()
+        joined = declared is not None and declared.is_partial and (columns is None or not block.isdisjoint(columns))
+        if columns is not None and joined:  # the block lies beside the parts, and is joined by id
+            stored = list(dict.fromkeys(["id", *(column for column in columns if column not in block)]))
         try:
             data = content_of(self.folder, self._saved, name)
         except FileNotFoundError as error:
             raise self._lost(name) from error
         table = decoded_part(data, str(self.folder / name), self.protocol, stored)
-        if beside is not None:
-            table = join_block(table, *beside[1])
+        if joined:
+            table = join_block(table, *self._searched)
         if columns is not None:
             return table.select(list(columns))
         self.check_table(table)
         return table
-
-    def _block_beside(
-        self, columns: Sequence[str] | None
-    ) -> tuple[frozenset[str], tuple[pa.Table, LatticeDeclaration]] | None:
-        """Return the names of the block's columns and the block, where it lies beside the parts and is asked for."""
-        declared = self.lattice_declaration
-        if declared is None or not declared.is_partial:
-            return None
-        names = frozenset(name for name, _ in lattice_columns(declared))
-        return None if columns is not None and not names.intersection(columns) else (names, self._searched)
 
     @cached_property
     def _searched(self) -> tuple[pa.Table, LatticeDeclaration]:

@@ -67,7 +67,7 @@ class LoadedAudit:
 
     audit: Audit
     keys: npt.NDArray[np.bytes_]  # (n,) of the ids
-    digests: bytearray  # 32 bytes a row: recomputed from the claims, or as stated where those are a summary
+    digests: bytearray  # 32 bytes per row: recomputed from the claims, or as stated where those are a summary
     wrong_digests: tuple[Difference, ...]
     lattice_digests: bytearray  # the same of the lattice block, where there is one
 
