@@ -170,7 +170,7 @@ def test_one_training_row_works_for_a_protocol(case) -> None:
     ("ids", "message"),
     [
         ([1, 1, 2], r"ids must be distinct, 1 appears 2 times; pass ids=, or reset the index"),
-        (["a", "b"], r"one id a row is needed: 3 rows, 2 ids"),
+        (["a", "b"], r"one id per row is needed: 3 rows, 2 ids"),
         (["a", None, "c"], r"an id is missing; every row needs one"),
         ([1, "1", 2], r"ids must be distinct, '1' appears 2 times"),
         ([1.0, np.nan, 2.0], r"an id is missing"),
@@ -183,7 +183,7 @@ def test_ids_that_do_not_identify_are_refused(case, protocol, ids: list, message
 
 
 def test_two_ids_a_row_are_refused(case, protocol) -> None:
-    with pytest.raises(DataError, match=r"an id must be one number or text a row"):
+    with pytest.raises(DataError, match=r"an id must be one number or text per row"):
         audit(case.model, case.X_test[:3], protocol, ids=np.zeros((3, 2)))
 
 
