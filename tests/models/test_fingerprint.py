@@ -641,3 +641,12 @@ def test_what_a_function_keeps_of_its_calls_is_left_out_and_named(where: str) ->
 def test_a_table_that_is_only_read_is_not_left_out() -> None:
     function = made("n = {'a': 1}\ndef f(x):\n out = {}\n out[x] = n.get(x, 0)\n out.update(b=n['a'])\n return out")
     assert partial_of(function) == ()
+
+
+def test_what_is_written_deeper_than_a_name_is_not_passed_over_in_silence() -> None:
+    """Only values that a name leads to at once are left out and named; any other change is another fingerprint."""
+    function = made("class State: seen = [0]\nn = State()\ndef f(x):\n n.seen[0] = x\n return x")
+    before = print_of(function)
+    assert function("x") == "x"
+    assert print_of(function) != before
+    assert partial_of(function) == ()

@@ -315,11 +315,17 @@ def _plain(label: Any) -> Any:
 
 def _column_names(estimator: Any) -> tuple[str, ...] | None:
     estimator = look_through(estimator)
-    names = getattr(estimator, "feature_names_in_", None)
+    names, family = getattr(estimator, "feature_names_in_", None), family_of(estimator)
+    if names is None and family == "xgboost.Booster":
+        names = estimator.feature_names
+    elif names is None and family == "lightgbm.Booster":
+        names = estimator.feature_name()
+    elif names is None and family.startswith("catboost.") and estimator.feature_names_:
+        names = list(estimator.feature_names_)
+        if names == [str(i) for i in range(len(names))]:
+            names = None  # CatBoost names the columns of a bare array "0", "1", ...; those are positions, not names
     if names is None:
-        names = _booster_names(estimator)
-    if names is None:
-        names = next((_column_names(member) for member in _alike(estimator)), None)
+        names = next((_column_names(member) for member in _same_input_members(estimator)), None)
     return None if names is None else tuple(str(name) for name in names)
 
 
@@ -331,26 +337,13 @@ def _column_count(estimator: Any) -> int | None:
     if not count and (names := _column_names(estimator)) is not None:
         count = len(names)
     if not count:  # a wrapper takes over what CatBoost says of itself
-        count = next((_column_count(member) for member in _alike(estimator)), None)
+        count = next((_column_count(member) for member in _same_input_members(estimator)), None)
     return int(count) if count else None
 
 
-def _alike(estimator: Any) -> list[Any]:
+def _same_input_members(estimator: Any) -> list[Any]:
     """Return the fitted estimators inside a wrapper that are handed the same columns as it."""
     return [member for member, columns in members(estimator) if columns is None]
-
-
-def _booster_names(estimator: Any) -> Sequence[str] | None:
-    family = family_of(estimator)
-    if family == "xgboost.Booster":
-        return estimator.feature_names  # type: ignore[no-any-return]
-    if family == "lightgbm.Booster":
-        return estimator.feature_name()  # type: ignore[no-any-return]
-    if family.startswith("catboost.") and estimator.feature_names_:
-        names = list(estimator.feature_names_)
-        # CatBoost names the columns of a bare array "0", "1", ...; those are positions, not names.
-        return None if names == [str(i) for i in range(len(names))] else names
-    return None
 
 
 def _classes_of(head: Any, declared: Sequence[ClassLabel] | None) -> tuple[ClassLabel, ...]:

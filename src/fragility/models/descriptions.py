@@ -242,6 +242,12 @@ def _inner_codes(code: types.CodeType) -> Iterator[types.CodeType]:
     return (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
 
 
+def _describe_code(code: types.CodeType) -> Parts:
+    counts = [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags]
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return Parts("code", [code.co_code, code.co_exceptiontable, counts, named, code.co_names, code.co_consts])
+
+
 def _changed_names(code: types.CodeType) -> set[str]:
     """Return the names from outside that the code binds anew, writes into or calls a mutating method of.
 
@@ -269,12 +275,6 @@ def _changed_names(code: types.CodeType) -> set[str]:
     for inner in _inner_codes(code):
         changed |= _changed_names(inner) - set(code.co_cellvars)
     return changed
-
-
-def _describe_code(code: types.CodeType) -> Parts:
-    counts = [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags]
-    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return Parts("code", [code.co_code, code.co_exceptiontable, counts, named, code.co_names, code.co_consts])
 
 
 def _describe_native_function(value: Any) -> Parts:
@@ -388,10 +388,6 @@ def _describe_moving(value: Any) -> Parts:
     # A generator of random numbers, a cache of weak references: another after every use, and it may decide predictions.
     name = type(value).__name__
     return Parts("no effect", [name], unseen=(f"the state of a {name}",))
-
-
-def _describe_idle(value: Any) -> Parts:
-    return Parts("no effect", [type(value).__name__])  # locks and loggers compute nothing
 
 
 def _describe_closed(value: Any) -> Parts:
@@ -521,7 +517,7 @@ _BY_TYPE: list[tuple[Any, Callable[[Any], Parts]]] = [
     ((staticmethod, classmethod), lambda value: Parts(type(value).__name__, [value.__func__])),
     (PANDAS, _describe_pandas),
     ((*RANDOM, *WEAK_CACHES, threading.local), _describe_moving),
-    ((*LOCKS, logging.Logger), _describe_idle),
+    ((*LOCKS, logging.Logger), lambda value: Parts("no effect", [type(value).__name__])),  # they compute nothing
     (functools._lru_cache_wrapper, lambda value: Parts("cached function", [value.__wrapped__])),
     ((*GENERATORS, weakref.ref, *weakref.ProxyTypes, io.IOBase), _describe_closed),
 ]

@@ -33,6 +33,7 @@ KINDS = (
 )
 
 PICKLES = (".joblib", ".pkl", ".pickle")
+KNOWN_SUFFIXES = (".skops", *PICKLES, *TRIALS, ".safetensors")
 OTHER_KINDS = {
     ".pt": "a PyTorch",
     ".pth": "a PyTorch",
@@ -97,7 +98,7 @@ def load_model(
     if not path.exists() and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text):
         return Model.wrap(_import_model(text), classes=classes)
     suffix = path.suffix.lower()
-    if path.is_dir() or (path.is_file() and suffix not in _LOADERS):
+    if path.is_dir() or (path.is_file() and suffix not in KNOWN_SUFFIXES):
         raise ModelError(f"{text!r} ", *_say_what_it_is(path))
     if not path.is_file():
         raise ModelError(f"there is no model file {text!r}; a model is one of: {KINDS}")
@@ -107,7 +108,7 @@ def load_model(
         _try_in_a_process(path)
     try:
         with _importable(path.parent if trust else None):
-            model = Model.wrap(_LOADERS[suffix](path, trust), classes=classes)
+            model = Model.wrap(_load_file(path, trust), classes=classes)
         if suffix in TRIALS:
             model.fingerprint  # noqa: B018  (a booster may load and then fail to export what it holds)
     except FragilityError:
@@ -120,7 +121,7 @@ def load_model(
 def _say_what_it_is(path: Path) -> tuple[str | Advice, ...]:
     """Say what a folder, or a file of no known kind, is, and what to give instead."""
     if (path / "MLmodel").is_file():
-        inside = [each for each in sorted(path.glob("model.*")) if each.suffix.lower() in _LOADERS]
+        inside = [each for each in sorted(path.glob("model.*")) if each.suffix.lower() in KNOWN_SUFFIXES]
         if not inside:
             return (f"is an MLflow model folder without a model file of a known kind; {IN_PYTHON}",)
         trust = (" with ", TRUST) if inside[0].suffix.lower() in PICKLES else ()
@@ -275,41 +276,27 @@ def _load_pickle(path: Path, trust: bool) -> Any:
     return joblib.load(path)
 
 
-def _load_xgboost(path: Path, trust: bool) -> Any:
+def _load_file(path: Path, trust: bool) -> Any:
+    suffix = path.suffix.lower()
+    if suffix == ".skops":
+        return _load_skops(path, trust)
+    if suffix in PICKLES:
+        return _load_pickle(path, trust)
+    if suffix == ".txt":
+        import lightgbm
+
+        return lightgbm.Booster(model_file=str(path))
+    if suffix == ".cbm":
+        import catboost
+
+        return catboost.CatBoostClassifier().load_model(str(path))
+    if suffix == ".safetensors":
+        return importlib.import_module("fragility.resmlp").load_resmlp(path)  # needs torch, so only when asked
     import xgboost
 
     booster = xgboost.Booster()
     booster.load_model(str(path))
     return booster
-
-
-def _load_lightgbm(path: Path, trust: bool) -> Any:
-    import lightgbm
-
-    return lightgbm.Booster(model_file=str(path))
-
-
-def _load_catboost(path: Path, trust: bool) -> Any:
-    import catboost
-
-    return catboost.CatBoostClassifier().load_model(str(path))
-
-
-def _load_resmlp(path: Path, trust: bool) -> Any:
-    return importlib.import_module("fragility.resmlp").load_resmlp(path)  # needs torch, so only when asked
-
-
-_LOADERS: dict[str, Callable[[Path, bool], Any]] = {
-    ".skops": _load_skops,
-    ".joblib": _load_pickle,
-    ".pkl": _load_pickle,
-    ".pickle": _load_pickle,
-    ".json": _load_xgboost,
-    ".ubj": _load_xgboost,
-    ".txt": _load_lightgbm,
-    ".cbm": _load_catboost,
-    ".safetensors": _load_resmlp,
-}
 
 
 # --- storing ----------------------------------------------------------------------------------------------------
