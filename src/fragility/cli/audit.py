@@ -13,43 +13,13 @@ import typer
 from rich.markup import escape
 
 import fragility as fg
-from fragility.cli.options import (
-    Baseline,
-    BaselineUnits,
-    ByColumns,
-    Classes,
-    DataArgument,
-    Decimal,
-    Depth,
-    Drop,
-    Encoding,
-    Engine,
-    Groups,
-    Id,
-    IgnoreExtra,
-    ModelArgument,
-    Positive,
-    Reading,
-    RowRange,
-    Separator,
-    Smoothing,
-    Space,
-    Target,
-    Threshold,
-    Trust,
-    load_protocol,
-    parse_classes,
-    parse_decision,
-    read_name_or_json,
-    refuse_declared,
-)
+import fragility.cli.options as opt
+from fragility.cli.options import load_protocol, parse_decision, read_name_or_json, refuse_declared
 from fragility.cli.outputs import plan_folder
 from fragility.cli.reading import tabulate_segments
 from fragility.cli.reliability import find_log, read_rates
 from fragility.cli.report import save_after_audit
 from fragility.cli.tables import (
-    Columns,
-    csv_format,
     field_names,
     labels_of,
     must_be_read_whole,
@@ -144,43 +114,39 @@ DECLARED_BY_PROTOCOL = (
 
 
 def audit(
+    *,
     context: typer.Context,
-    model: ModelArgument,
-    data: DataArgument,
+    model: opt.ModelArgument,
+    data: opt.DataArgument,
     out_dir: Out,
     train: Train = None,
-    target: Target = None,
-    id_column: Id = None,
-    drop: Drop = None,
-    ignore_extra: IgnoreExtra = False,
-    groups: Groups = "raw-origin",
+    target: opt.Target = None,
+    columns: opt.ColumnOptions,
+    groups: opt.Groups = "raw-origin",
     protocol: ProtocolFile = None,
     protocol_signature: ProtocolSignature = None,
-    baseline: Baseline = "typical",
-    baseline_units: BaselineUnits = "raw",
-    depth: Depth = None,
-    reading: Reading = "support",
-    smoothing: Smoothing = None,
-    space: Space = None,
-    threshold: Threshold = None,
-    positive: Positive = None,
+    baseline: opt.Baseline = "typical",
+    baseline_units: opt.BaselineUnits = "raw",
+    depth: opt.Depth = None,
+    reading: opt.Reading = "support",
+    smoothing: opt.Smoothing = None,
+    space: opt.Space = None,
+    threshold: opt.Threshold = None,
+    positive: opt.Positive = None,
     lattice: Lattice = None,
     rates: FailureRates = None,
     other_baselines: OtherBaselines = "all",
-    by: ByColumns = None,
-    engine: Engine = "auto",
-    rows: RowRange = None,
+    by: opt.ByColumns = None,
+    engine: opt.Engine = "auto",
+    rows: opt.RowRange = None,
     claims: ClaimsExtent = "full",
     part_rows: PartRows = None,
     overwrite: Overwrite = False,
     resume: Resume = False,
     on: On = None,
     workers: WorkerCount = None,
-    separator: Separator = None,
-    encoding: Encoding = None,
-    decimal: Decimal = None,
-    classes: Classes = None,
-    trust: Trust = False,
+    csv: opt.CsvOptions,
+    loading: opt.LoadingOptions,
 ) -> None:
     """Audit a model's predictions on DATA and write one certificate for each row.
 
@@ -219,7 +185,7 @@ def audit(
     from fragility.segments import read_by
 
     log = None if rates is None else find_log(rates)
-    form = csv_format(separator, encoding, decimal, data, train, log)
+    form = csv.form(data, train, log)
     failing = None if rates is None else read_rates(rates, log, None, None, form)
     declared = None if protocol is None else load_protocol(protocol)
     signature = protocol_signature
@@ -229,9 +195,9 @@ def audit(
         if signature is not None:
             read_protocol_signature(signature, declared.digest)  # refused before the audit, not after it
     started = time.perf_counter()
-    loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
-    source = open_data(data, form, target=target, id_column=id_column, rows=rows)
-    columns = Columns.declare(field_names(loaded, declared), target, id_column, drop, ignore_extra)
+    loaded = loading.load(model)
+    source = open_data(data, form, target=target, id_column=columns.id_column, rows=rows)
+    own = columns.declare(field_names(loaded, declared), target)
     if declared is None:
         if train is None:
             raise ProtocolError(
@@ -242,7 +208,7 @@ def audit(
             warnings.filterwarnings("ignore", message=".* had no missing value in training")  # the summary says it
             declared = fg.Protocol.fit(
                 loaded,
-                read_training(train, columns, form),
+                read_training(train, own, form),
                 groups=groups,
                 baseline=read_name_or_json(baseline, "--baseline"),
                 baseline_units=cast("fitting.Units", baseline_units),
@@ -252,8 +218,8 @@ def audit(
                 space=cast("fitting.Space | None", space),
                 decision=decision,
             )
-    left_out = columns.to_leave_out(source.column_names, data)
-    columns.check_dropped()
+    left_out = own.to_leave_out(source.column_names, data)
+    own.check_dropped()
     note_unlabelled(target in source.column_names, target, data)
     read_by(by or (), source.column_names)
     source = replace(source, fields=declared.fields, drop=tuple(left_out))
@@ -275,8 +241,9 @@ def audit(
         workers=cluster,
     )
     given = {
-        "--model": model, "--data": data, "--target": target, "--id": id_column, "--rows": rows,
-        "--separator": separator, "--encoding": encoding, "--decimal": decimal, "--classes": classes,
+        "--model": model, "--data": data, "--target": target, "--id": columns.id_column, "--rows": rows,
+        "--separator": csv.separator, "--encoding": csv.encoding, "--decimal": csv.decimal,
+        "--classes": loading.classes,
     }  # fmt: skip
     words = [word for option, value in given.items() if value is not None for word in (option, value)]
     labels = labels_of(source, len(certs), certs.classes)
@@ -285,7 +252,7 @@ def audit(
         shown = GivenRows(source, loaded, just_audited=True)
     else:
         note("the report was written without the values of its cases; fragility report --data adds them")
-    report = save_after_audit(certs, out_dir, labels, [*words, *["--trust"] * trust], shown, by or ())
+    report = save_after_audit(certs, out_dir, labels, [*words, *["--trust"] * loading.trust], shown, by or ())
     _print_summary(certs, out_dir, time.perf_counter() - started, report.summary.audits[0].segments)
 
 

@@ -10,20 +10,9 @@ import typer
 from rich.markup import escape
 
 import fragility as fg
-from fragility.cli.options import (
-    Classes,
-    Decimal,
-    DirArgument,
-    Encoding,
-    Id,
-    RowRange,
-    Separator,
-    Target,
-    Trust,
-    is_given,
-    parse_classes,
-)
-from fragility.cli.tables import Columns, csv_format, field_names, note_unlabelled, open_data
+import fragility.cli.options as opt
+from fragility.cli.options import is_given
+from fragility.cli.tables import Columns, field_names, note_unlabelled, open_data
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, out
 from fragility.errors import FragilityError, VerificationError
 
@@ -53,21 +42,19 @@ NEEDS_MODEL = ("target", "id_column", "rows", "sample", "separator", "encoding",
 
 
 def verify(
+    *,
     context: typer.Context,
-    directory: DirArgument,
+    directory: opt.DirArgument,
     model: CheckedModel = None,
     data: CheckedData = None,
     public_key: PublicKey = None,
     protocol_key: ProtocolKey = None,
-    target: Target = None,
-    id_column: Id = None,
-    rows: RowRange = None,
+    target: opt.Target = None,
+    id_column: opt.Id = None,
+    rows: opt.RowRange = None,
     sample: Sample = None,
-    separator: Separator = None,
-    encoding: Encoding = None,
-    decimal: Decimal = None,
-    classes: Classes = None,
-    trust: Trust = False,
+    csv: opt.CsvOptions,
+    loading: opt.LoadingOptions,
 ) -> None:
     """Check certificates against the model and the rows they speak of, and who signed them.
 
@@ -92,8 +79,8 @@ def verify(
         assert public_key is not None
         outcome: Any = fg.verify_signature(directory, public_key, protocol_key=protocol_key)
     else:
-        form = csv_format(separator, encoding, decimal, data)
-        loaded = fg.load_model(model, trust=trust, classes=parse_classes(classes))
+        form = csv.form(data)
+        loaded = loading.load(model)
         source = open_data(data, form, target=target, id_column=id_column, rows=rows)
         try:
             protocol = read_protocol(directory)
