@@ -58,7 +58,7 @@ MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models.links"}  # inside a function: the a
 MAY_NAME_A_CLUSTER = {"ray": {"auditing.ray"}, "pyspark": {"auditing.spark"}, "py4j": {"auditing.spark"}}
 MAY_IMPORT_NUMBA = {"engines.kernels.compiling"}
 MAY_IMPORT_WEB = {"review.app", "review.queries", "review.serving"}  # a web framework, DuckDB; loaded by one command
-LOADED_WHEN_USED = {"engines.kernels"}  # by functions of the engine, because it loads numba
+LOADED_WHEN_USED = {"engines.kernels", "engines.trees.scoring"}  # by functions of the engine: they load numba
 
 MODULES = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}
 

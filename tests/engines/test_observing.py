@@ -13,9 +13,8 @@ pytest.importorskip("numba")
 
 from fragility.engines.kernels import observing
 from fragility.engines.trace import StatesAsked, original_confidence
-from fragility.engines.trees.engine import Blank, Rules
 from fragility.engines.trees.forest import AVERAGE, SIGMOID, SOFTMAX
-from fragility.engines.trees.scoring import compute_probabilities
+from fragility.engines.trees.scoring import Blank, Rules, compute_probabilities
 from fragility.scores import (
     READINGS,
     flip_threshold,

@@ -45,19 +45,18 @@ def trace_blackbox(
     distinct, copy_of = _distinct_rows(rows.matrix, rows.decided)
     chunk_rows = max(1, capacity // 4)  # a chunk's own arrays must fit as well
     phase_states = max(asked.n_groups, asked.depth, len(asked.widths) * severities_at_once, 1)
-    calls = _Calls.within(capacity, rows, min(chunk_rows, len(distinct)) * phase_states)
+    # One buffer for all phases: memory touched for the first time costs more than filling it.
+    buffer = np.empty((min(capacity, min(chunk_rows, len(distinct)) * phase_states), rows.width))
+    calls = _Calls(rows, capacity, buffer)
     parts = []
     for start in range(0, len(distinct), chunk_rows):
         chosen = distinct[start : start + chunk_rows]
-        parts.append(_trace_chunk(_dense_rows(rows, chosen), chosen, rows, asked, calls, severities_at_once))
+        part = rows.matrix[chosen]
+        x = part.toarray() if sp.issparse(part) else np.asarray(part, dtype=np.float64)
+        parts.append(_trace_chunk(x, chosen, rows, asked, calls, severities_at_once))
         if progress is not None:
             progress(len(rows) * (start + len(chosen)) // len(distinct), len(rows))
     return replace(Trace.join(parts).rows(copy_of), evaluations=calls.evaluations)
-
-
-def _dense_rows(rows: EvidenceRows, chosen: Integers) -> Floats:
-    part = rows.matrix[chosen]
-    return part.toarray() if sp.issparse(part) else np.asarray(part, dtype=np.float64)
 
 
 def _distinct_rows(matrix: Any, decided: Integers | None) -> tuple[Integers, Integers]:
@@ -95,12 +94,6 @@ class _Calls:
     fill: int = 0
     waiting: list[tuple[int, int, Floats, Any]] = field(default_factory=list)
     at_baseline: Floats | None = None
-
-    @classmethod
-    def within(cls, capacity: int, rows: EvidenceRows, most: int) -> _Calls:
-        """Return calls of at most ``capacity`` rows, where no phase asks for more than ``most``."""
-        # One buffer for all phases: memory touched for the first time costs more than filling it.
-        return cls(rows, capacity, np.empty((min(capacity, most), rows.width)))
 
     def reserve(self, count: int, sink: Floats, where: Any) -> Floats:
         """Return a view for ``count`` stressed rows; their probabilities will be put into ``sink[where]``."""
@@ -142,7 +135,9 @@ def _trace_chunk(
     x: Floats, chosen: Integers, rows: EvidenceRows, asked: StatesAsked, calls: _Calls, severities_at_once: int
 ) -> Trace:
     resolution = asked.resolution
-    p0 = _ask_originals(x, calls, rows.n_classes)
+    p0 = np.empty((len(x), rows.n_classes))
+    calls.reserve(len(x), p0, slice(None))[:] = x
+    calls.flush()
     predicted = original_class(rows, p0, resolution, chosen)
     original = predicted[:, None]
     margin = asked.margins(p0, predicted, rows.offset)
@@ -153,7 +148,8 @@ def _trace_chunk(
     rank = np.argsort(order, axis=1).astype(np.int32)[:, rows.column_group]
     chunk = _Chunk(x, rank, rows, asked, calls)
     path = _ask_path(chunk, p0, one_step, order)
-    threshold, fade_margin = _ask_thresholds(chunk, predicted, path, severities_at_once)
+    grid = _Grid(chunk, predicted, path)
+    grid.ask(severities_at_once)
     return Trace(
         predicted=predicted,
         confidence=original_confidence(p0, predicted),
@@ -163,18 +159,11 @@ def _trace_chunk(
         order=order[:, : asked.depth],
         path_margin=asked.margins(path, original, rows.offset),
         path_predicted=state_prediction(path, original, resolution, rows.offset),
-        threshold=threshold,
-        fade_margin=fade_margin,
+        threshold=grid.threshold,
+        fade_margin=grid.fade_margin,
         evaluations=0,  # counted by the calls, for all chunks
         engine=ENGINE,
     )
-
-
-def _ask_originals(x: Floats, calls: _Calls, n_classes: int) -> Floats:
-    p = np.empty((len(x), n_classes))
-    calls.reserve(len(x), p, slice(None))[:] = x
-    calls.flush()
-    return p
 
 
 def _at_baseline(x: Floats, baseline: Floats) -> Booleans:
@@ -203,10 +192,12 @@ def _ask_path(chunk: _Chunk, p0: Floats, one_step: Floats, order: Integers) -> F
     path = np.empty((len(x), asked.depth + 1, p0.shape[1]))
     path[:, 0] = p0
     path[:, 1] = one_step[np.arange(len(x)), order[:, 0]]
-    same = _idle_steps(chunk, order)
+    idle = [_at_baseline(x[:, columns], rows.baseline[columns]).all(axis=1) for columns in rows.group_columns()]
+    # (m, K): the steps that remove a group which lies at its baseline already
+    same = np.take_along_axis(np.stack(idle, axis=1), order[:, : asked.depth], axis=1)
     new = ~same
     new[:, 0] = False  # the first step is a one-step state
-    copies, sources = _meeting_states(chunk, order[:, : asked.depth], new)
+    copies, sources = _find_meeting_states(chunk, order[:, : asked.depth], new)
     new[copies] = False
     for k in range(2, asked.depth + 1):
         moving = np.flatnonzero(new[:, k - 1])
@@ -222,186 +213,134 @@ def _ask_path(chunk: _Chunk, p0: Floats, one_step: Floats, order: Integers) -> F
     return path
 
 
-def _idle_steps(chunk: _Chunk, order: Integers) -> Booleans:
-    """Return (m, K): the steps of the path that remove a group which lies at its baseline already."""
-    x, rows = chunk.x, chunk.rows
-    idle = [_at_baseline(x[:, columns], rows.baseline[columns]).all(axis=1) for columns in rows.group_columns()]
-    return np.take_along_axis(np.stack(idle, axis=1), order[:, : chunk.asked.depth], axis=1)
-
-
 Places: TypeAlias = tuple[Integers, Integers]  # rows, and steps of their paths counted from 0
 
 
-def _meeting_states(chunk: _Chunk, order: Integers, new: Booleans) -> tuple[Places, Places]:
+def _find_meeting_states(chunk: _Chunk, order: Integers, new: Booleans) -> tuple[Places, Places]:
     """Return (states of the path that another row's path passes through as well, those other states).
 
-    order: (m, K), new: (m, K) the states to look at. Equal keys are only a hint: the states themselves are compared.
+    order: (m, K), new: (m, K) the states to look at. A state's key is a sum over groups, so each step of a path changes
+    it by one group's difference. Equal keys are only a hint: the cells themselves are compared, to the last bit.
     """
-    who, step = np.nonzero(new)
-    _, first, key_of = np.unique(_path_keys(chunk, order)[who, step], return_index=True, return_inverse=True)
-    repeats = np.flatnonzero(first[key_of] != np.arange(len(who)))
-    origin = first[key_of[repeats]]
-    equal = _equal_states(chunk, (who[repeats], step[repeats]), (who[origin], step[origin]))
-    repeats, origin = repeats[equal], origin[equal]
-    return (who[repeats], step[repeats]), (who[origin], step[origin])
-
-
-def _path_keys(chunk: _Chunk, order: Integers) -> npt.NDArray[np.uint64]:
-    """Return (m, K) keys: a key is a sum over groups, so each step of a path changes it by one group's difference."""
     bits, base = chunk.x.view(np.uint64), chunk.rows.baseline.view(np.uint64)
     factor = multipliers(chunk.rows.width)
     change = np.stack([(base[c] - bits[:, c]) @ factor[c] for c in chunk.rows.group_columns()], axis=1)
     steps = np.cumsum(np.take_along_axis(change, order, axis=1), axis=1, dtype=np.uint64)
-    return np.asarray((bits @ factor)[:, None] + steps)
-
-
-def _equal_states(chunk: _Chunk, some: Places, others: Places) -> Booleans:
-    """Return where two states are the same row of cells, to the last bit."""
-    bits, base = chunk.x.view(np.uint64), chunk.rows.baseline.view(np.uint64)
-    equal = np.empty(len(some[0]), dtype=bool)
+    keys = np.asarray((bits @ factor)[:, None] + steps)  # (m, K)
+    who, step = np.nonzero(new)
+    _, first, key_of = np.unique(keys[who, step], return_index=True, return_inverse=True)
+    repeats = np.flatnonzero(first[key_of] != np.arange(len(who)))
+    origin = first[key_of[repeats]]
+    equal = np.empty(len(repeats), dtype=bool)
     for start in range(0, len(equal), chunk.calls.capacity):
         part = slice(start, start + chunk.calls.capacity)
         one, other = (
-            np.where(chunk.rank[who[part]] <= step[part][:, None], base, bits[who[part]])
-            for who, step in (some, others)
+            np.where(chunk.rank[who[at[part]]] <= step[at[part]][:, None], base, bits[who[at[part]]])
+            for at in (repeats, origin)
         )
         equal[part] = (one == other).all(axis=1)
-    return equal
+    repeats, origin = repeats[equal], origin[equal]
+    return (who[repeats], step[repeats]), (who[origin], step[origin])
 
 
 # --- the severity grid --------------------------------------------------------------------------------------
 
 
-class _Motion(NamedTuple):
-    """How the cells of a chunk move toward the baseline."""
+class _Grid:
+    """The attenuated states of a chunk, and what is known of them: lambda* and the margins of attenuate_all."""
 
-    toward: Floats  # (m, d) baseline - x
-    jump: Booleans  # (m, d) cells that cannot be interpolated
-    any_jump: bool
-    outside: dict[int, Booleans]  # by operator width: (m, d) cells of groups that it leaves alone
+    def __init__(self, chunk: _Chunk, predicted: Integers, path: Floats) -> None:
+        self.chunk, self.predicted, self.path = chunk, predicted, path
+        asked, x = chunk.asked, chunk.x
+        self.toward = chunk.rows.baseline - x  # (m, d)
+        self.jump = chunk.rows.stepwise | np.isnan(x)  # (m, d) cells that cannot be interpolated
+        self.any_jump = bool(self.jump.any())
+        self.outside = {width: chunk.rank >= width for width in asked.widths if width < asked.n_groups}
+        self.threshold = np.full((len(x), len(asked.widths)), np.inf)
+        self.fade_margin = np.full((len(x), asked.fade_steps), np.nan)
+        self.known = np.zeros(self.threshold.shape, dtype=bool)  # rows whose attenuated groups can only jump
+        if self.any_jump:
+            self._fill_known()
 
+    def _fill_known(self) -> None:
+        """Fill in the rows whose attenuated groups can only jump.
 
-def _ask_thresholds(chunk: _Chunk, predicted: Integers, path: Floats, at_once: int) -> tuple[Floats, Floats]:
-    """Return (m, P) lambda* and the (m, |Lambda|) margins of attenuate_all below its own.
+        Below severity 0.5 such a row is x itself, from 0.5 on it is the removal of those groups.
+        """
+        asked, offset, predicted = self.chunk.asked, self.chunk.rows.offset, self.predicted
+        jumps_at = next((severity for severity in asked.severities if severity >= STEP), None)
+        still = self.jump | (self.toward == 0)
+        for j, width in enumerate(asked.widths):
+            if not asked.removal_known(width):
+                continue
+            self.known[:, j] = (still | (self.chunk.rank >= width)).all(axis=1)
+            who = np.flatnonzero(self.known[:, j])
+            if len(who) and jumps_at is not None:
+                lost = support_margin(self.removed(width, who), predicted[who], offset) < -asked.resolution
+                self.threshold[who[lost], j] = jumps_at
+        who = np.flatnonzero(self.known[:, asked.fading]) if asked.fading is not None else np.zeros(0, dtype=np.int64)
+        if len(who):
+            unmoved = asked.margins(self.path[who, 0], predicted[who], offset)
+            gone = asked.margins(self.removed(asked.n_groups, who), predicted[who], offset)
+            for i, severity in enumerate(asked.severities):
+                margins = gone if severity >= STEP else unmoved
+                self.fade_margin[who, i] = np.where(severity >= self.threshold[who, asked.fading], np.nan, margins)
 
-    Rows that have flipped are not asked again at larger severities, those asked at once aside.
-    """
-    asked = chunk.asked
-    motion = _motion_of(chunk)
-    threshold, known = _known_thresholds(chunk, motion, predicted, path)
-    fade_margin = _known_fading(chunk, known, threshold, predicted, path)
-    for start in range(0, len(asked.severities), at_once):
-        live = [np.flatnonzero(np.isinf(threshold[:, j]) & ~known[:, j]) for j in range(len(asked.widths))]
-        answers = [
-            [_ask_severity(chunk, motion, w, severity, who, path) for who, w in zip(live, asked.widths, strict=True)]
-            for severity in asked.severities[start : start + at_once]
-        ]
-        chunk.calls.flush()
-        for i, given in enumerate(answers, start):
-            for j, (who, p) in enumerate(zip(live, given, strict=True)):
-                _note_flips(chunk, (i, j), who, p, predicted, (threshold, fade_margin))
-    return threshold, fade_margin
+    def ask(self, at_once: int) -> None:
+        """Ask for the severities, some at once; rows that flipped at smaller ones are not asked again."""
+        asked = self.chunk.asked
+        for start in range(0, len(asked.severities), at_once):
+            live = [
+                np.flatnonzero(np.isinf(self.threshold[:, j]) & ~self.known[:, j]) for j in range(len(asked.widths))
+            ]
+            answers = [
+                [self._reserve(width, severity, who) for who, width in zip(live, asked.widths, strict=True)]
+                for severity in asked.severities[start : start + at_once]
+            ]
+            self.chunk.calls.flush()
+            for i, given in enumerate(answers, start):
+                for j, (who, p) in enumerate(zip(live, given, strict=True)):
+                    self._note_flips(i, j, who, p)
 
+    def _note_flips(self, i: int, j: int, who: Integers, p: Floats) -> None:
+        """Enter the answers p (len(who), C) at severity i of operator j."""
+        asked, offset = self.chunk.asked, self.chunk.rows.offset
+        standing = np.isinf(self.threshold[who, j])  # others have flipped at a smaller severity that was asked at once
+        who, p = who[standing], p[standing]
+        flipped = support_margin(p, self.predicted[who], offset) < -asked.resolution
+        self.threshold[who[flipped], j] = asked.severities[i]
+        if j == asked.fading:
+            margins = asked.margins(p, self.predicted[who], offset)
+            self.fade_margin[who, i] = np.where(flipped, np.nan, margins)
 
-def _note_flips(
-    chunk: _Chunk,
-    at: tuple[int, int],
-    who: Integers,
-    p: Floats,
-    predicted: Integers,
-    known: tuple[Floats, Floats],
-) -> None:
-    """Enter the answers p (len(who), C) at one severity of one operator into lambda* and the fading margins."""
-    (i, j), (threshold, fade_margin) = at, known
-    asked, offset = chunk.asked, chunk.rows.offset
-    standing = np.isinf(threshold[who, j])  # others have flipped at a smaller severity that was asked at once
-    who, p = who[standing], p[standing]
-    flipped = support_margin(p, predicted[who], offset) < -asked.resolution
-    threshold[who[flipped], j] = asked.severities[i]
-    if j == asked.fading:
-        margins = asked.margins(p, predicted[who], offset)
-        fade_margin[who, i] = np.where(flipped, np.nan, margins)
+    def _reserve(self, width: int, severity: float, who: Integers) -> Floats:
+        """Return (len(who), C) probabilities of rows with ``width`` groups attenuated; filled at the next flush."""
+        p = np.empty((len(who), self.path.shape[2]))
+        if severity == 1.0 and self.chunk.asked.removal_known(width):
+            p[:] = self.removed(width, who)
+        elif len(who):
+            state = self.chunk.calls.reserve(len(who), p, slice(None))
+            self._attenuate(state, severity, who)
+            if width in self.outside:
+                np.copyto(state, self.chunk.x[who], where=self.outside[width][who])
+        return p
 
+    def _attenuate(self, state: Floats, severity: float, who: Integers) -> None:
+        """Fill ``state`` with rows ``who`` at ``severity``: the rule of ``evidence.blend``, without its temporaries."""
+        baseline, x = self.chunk.rows.baseline, self.chunk.x
+        if severity >= 1.0:
+            state[:] = baseline
+            return
+        whole = len(who) == len(x)
+        own = x if whole else x[who]
+        np.multiply(self.toward if whole else self.toward[who], severity, out=state)
+        state += own
+        if self.any_jump:
+            target = np.broadcast_to(baseline, own.shape) if severity >= STEP else own
+            np.copyto(state, target, where=self.jump if whole else self.jump[who])
 
-def _known_fading(chunk: _Chunk, known: Booleans, threshold: Floats, predicted: Integers, path: Floats) -> Floats:
-    """Return (m, |Lambda|) margins of attenuate_all, filled in for rows whose cells can only jump; else NaN."""
-    asked, offset = chunk.asked, chunk.rows.offset
-    fade_margin = np.full((len(chunk.x), asked.fade_steps), np.nan)
-    if asked.fading is None:
-        return fade_margin
-    who = np.flatnonzero(known[:, asked.fading])
-    if len(who) == 0:
-        return fade_margin
-    still = asked.margins(path[who, 0], predicted[who], offset)
-    gone = asked.margins(_removed(chunk, asked.n_groups, who, path), predicted[who], offset)
-    for i, severity in enumerate(asked.severities):
-        margins = gone if severity >= STEP else still
-        fade_margin[who, i] = np.where(severity >= threshold[who, asked.fading], np.nan, margins)
-    return fade_margin
-
-
-def _motion_of(chunk: _Chunk) -> _Motion:
-    jump = chunk.rows.stepwise | np.isnan(chunk.x)
-    narrow = [width for width in chunk.asked.widths if width < chunk.asked.n_groups]
-    outside = {width: chunk.rank >= width for width in narrow}
-    return _Motion(chunk.rows.baseline - chunk.x, jump, bool(jump.any()), outside)
-
-
-def _ask_severity(chunk: _Chunk, motion: _Motion, width: int, severity: float, who: Integers, path: Floats) -> Floats:
-    """Return (len(who), C) probabilities of rows ``who`` with ``width`` groups attenuated; filled at the next flush."""
-    p = np.empty((len(who), path.shape[2]))
-    if severity == 1.0 and chunk.asked.removal_known(width):
-        p[:] = _removed(chunk, width, who, path)
-    elif len(who):
-        state = chunk.calls.reserve(len(who), p, slice(None))
-        _attenuate(state, chunk, motion, severity, who)
-        if width in motion.outside:
-            np.copyto(state, chunk.x[who], where=motion.outside[width][who])
-    return p
-
-
-def _removed(chunk: _Chunk, width: int, who: Integers, path: Floats) -> Floats:
-    """Return (len(who), C) probabilities with the first ``width`` groups removed, where that state is known."""
-    if chunk.asked.on_path(width):
-        return np.asarray(path[who, width])
-    return np.tile(chunk.calls.everything_removed(), (len(who), 1)) if len(who) else path[who, 0]
-
-
-def _known_thresholds(chunk: _Chunk, motion: _Motion, predicted: Integers, path: Floats) -> tuple[Floats, Booleans]:
-    """Return (m, P) lambda* of rows whose attenuated groups can only jump, and which rows these are; else infinity.
-
-    Below severity 0.5 such a row is x itself, from 0.5 on it is the removal of those groups.
-    """
-    asked = chunk.asked
-    threshold = np.full((len(chunk.x), len(asked.widths)), np.inf)
-    known = np.zeros(threshold.shape, dtype=bool)
-    jumps_at = next((severity for severity in asked.severities if severity >= STEP), None)
-    if not motion.any_jump:
-        return threshold, known
-    still = motion.jump | (motion.toward == 0)
-    for j, width in enumerate(asked.widths):
-        if not asked.removal_known(width):
-            continue
-        known[:, j] = (still | (chunk.rank >= width)).all(axis=1)
-        who = np.flatnonzero(known[:, j])
-        if len(who) and jumps_at is not None:
-            lost = (
-                support_margin(_removed(chunk, width, who, path), predicted[who], chunk.rows.offset) < -asked.resolution
-            )
-            threshold[who[lost], j] = jumps_at
-    return threshold, known
-
-
-def _attenuate(state: Floats, chunk: _Chunk, motion: _Motion, severity: float, who: Integers) -> None:
-    """Fill ``state`` with rows ``who`` at ``severity``: the rule of ``evidence.blend``, without its temporaries."""
-    baseline = chunk.rows.baseline
-    if severity >= 1.0:
-        state[:] = baseline
-        return
-    whole = len(who) == len(chunk.x)
-    own = chunk.x if whole else chunk.x[who]
-    np.multiply(motion.toward if whole else motion.toward[who], severity, out=state)
-    state += own
-    if motion.any_jump:
-        target = np.broadcast_to(baseline, own.shape) if severity >= STEP else own
-        np.copyto(state, target, where=motion.jump if whole else motion.jump[who])
+    def removed(self, width: int, who: Integers) -> Floats:
+        """Return (len(who), C) probabilities with the first ``width`` groups removed, where that state is known."""
+        if self.chunk.asked.on_path(width):
+            return np.asarray(self.path[who, width])
+        return np.tile(self.chunk.calls.everything_removed(), (len(who), 1)) if len(who) else self.path[who, 0]

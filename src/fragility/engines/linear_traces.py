@@ -80,15 +80,23 @@ def _fill_binary(out: Trace, total: Floats, removed: Floats, asked: StatesAsked,
     shift = rule.shift * sign if rule.shift else None
     loss *= sign
     one_step = np.subtract(score, loss, out=out.one_step_margin.T)
-    _confidences(score, out.confidence)
-    _confidences(one_step, out.one_step_confidence.T)
+    _fill_confidences(score, out.confidence)
+    _fill_confidences(one_step, out.one_step_confidence.T)
     out.margin[:] = score
     for support in (out.margin, one_step):
-        _read(_clipped(support, shift), asked)
-    order = _ordered(one_step - out.margin, asked)
+        _read_margins(_clip(support, shift), asked)
+    order = _sort_groups(one_step - out.margin, asked)
     out.order.T[:] = order[: asked.depth]
-    lost = _running_sums(loss, order)
-    _fill_binary_path(out, score, lost, shift, asked)
+    m = len(score)
+    lost = np.asarray(loss.ravel().take(order * m + np.arange(m)))  # (J, m): of each group in order, then summed
+    for k in range(1, len(lost)):
+        lost[k] += lost[k - 1]
+    path = out.path_margin.T
+    path[0] = score
+    np.subtract(score, lost[: asked.depth], out=path[1:])
+    flipped = _clip(path, shift) < -asked.resolution
+    out.path_predicted.T[:] = out.predicted.astype(np.int8) ^ flipped.view(np.int8)
+    _read_margins(path, asked)
     for j, width in enumerate(asked.widths):
         whole = loss.sum(axis=0) if width > len(lost) else lost[width - 1]
         out.threshold[:, j] = _linear_threshold(score if shift is None else score + shift, whole, asked)
@@ -97,18 +105,8 @@ def _fill_binary(out: Trace, total: Floats, removed: Floats, asked: StatesAsked,
         if j == asked.fading:
             fading = out.fade_margin.T
             np.subtract(score, np.multiply.outer(asked.severities, whole), out=fading)
-            _read(_clipped(fading, shift), asked)
+            _read_margins(_clip(fading, shift), asked)
             _forget_flipped(out, j, asked)
-
-
-def _fill_binary_path(out: Trace, score: Floats, lost: Floats, shift: Floats | None, asked: StatesAsked) -> None:
-    """Fill margins and classes along the path from S (m,) and what its first steps take from it (J, m)."""
-    path = out.path_margin.T
-    path[0] = score
-    np.subtract(score, lost[: asked.depth], out=path[1:])
-    flipped = _clipped(path, shift) < -asked.resolution
-    out.path_predicted.T[:] = out.predicted.astype(np.int8) ^ flipped.view(np.int8)
-    _read(path, asked)
 
 
 def _forget_flipped(out: Trace, operator: int, asked: StatesAsked) -> None:
@@ -117,7 +115,7 @@ def _forget_flipped(out: Trace, operator: int, asked: StatesAsked) -> None:
     out.fade_margin.T[:] = np.where(flipped, np.nan, out.fade_margin.T)
 
 
-def _confidences(score: Floats, out: Floats) -> None:
+def _fill_confidences(score: Floats, out: Floats) -> None:
     """Fill ``out`` with 1 / (1 + exp(-score))."""
     np.negative(score, out=out)
     with np.errstate(over="ignore"):
@@ -126,7 +124,7 @@ def _confidences(score: Floats, out: Floats) -> None:
     np.reciprocal(out, out=out)
 
 
-def _clipped(support: Floats, shift: Floats | None) -> Floats:
+def _clip(support: Floats, shift: Floats | None) -> Floats:
     """Clip support margins in place as probabilities are clipped, and add the shift of a threshold."""
     if max(support.max(), -support.min()) > BOUND:
         np.clip(support, -BOUND, BOUND, out=support)
@@ -135,27 +133,16 @@ def _clipped(support: Floats, shift: Floats | None) -> Floats:
     return support
 
 
-def _read(support: Floats, asked: StatesAsked) -> None:
+def _read_margins(support: Floats, asked: StatesAsked) -> None:
     """Read support margins in place; the ``current`` reading is their absolute value."""
     if asked.reading == "current":
         np.abs(support, out=support)
 
 
-def _running_sums(loss: Floats, order: Integers) -> Floats:
-    """Return sum_{i <= k} T of the i-th group in order; (G, m), (J, m) -> (J, m)."""
-    m = loss.shape[1]
-    place = order * m
-    place += np.arange(m)
-    sums = loss.ravel().take(place)
-    for k in range(1, len(sums)):
-        sums[k] += sums[k - 1]
-    return np.asarray(sums)
-
-
 # --- for any number of classes ------------------------------------------------------------------------------
 
 
-def _ordered(gains: Floats, asked: StatesAsked) -> Integers:
+def _sort_groups(gains: Floats, asked: StatesAsked) -> Integers:
     """Return the transposed ``removal_order`` of -gains (G, m), as far as the states go down the path.
 
     Rounded drops are whole numbers: with the group's index in their low bits a plain sort is a stable one, and numpy
@@ -178,8 +165,8 @@ def _ordered(gains: Floats, asked: StatesAsked) -> Integers:
 def _linear_threshold(lead: Floats, loss: Floats, asked: StatesAsked) -> Floats:
     """Return lambda*: each lead - lambda * loss falls below -resolution at one point and stays there.
 
-    lead, loss: (m,), or (C, m) with one line a rival. Where nothing is lost the point lies beyond 1, also for a lead of
-    -resolution: hence the two tiny numbers.
+    lead, loss: (m,), or (C, m) with one line per rival. Where nothing is lost the point lies beyond 1, also for a lead
+    of -resolution: hence the two tiny numbers.
     """
     grid = np.array([*asked.severities, np.inf])
     with np.errstate(over="ignore"):
@@ -201,18 +188,28 @@ def _fill_softmax(out: Trace, total: Floats, removed: Floats, asked: StatesAsked
     ``lead`` holds D (C, m), infinite for the original class itself; ``loss`` what each group's removal takes from it.
     A clip changes margins alone: what flips, and who wins, is decided between probabilities far above 1e-12.
     """
-    lead, loss = _leads(out, total, removed, asked, rule)
+    if not rule.decided:
+        np.argmax(total >= total.max(axis=0) - asked.resolution, axis=0, out=out.predicted)
+    n_classes, m = total.shape
+    place = out.predicted * m + np.arange(m)  # of the original class among C m numbers
+    lead = total.ravel().take(place) - total
+    np.put(lead, place, np.inf)
+    loss = removed.reshape(len(removed), -1).take(place, axis=1)[:, None] - removed
     one_step = lead - loss
-    _margins(lead[None], out.margin[None])
-    _margins(one_step, out.one_step_margin.T)
-    order = _ordered(out.one_step_margin.T - out.margin, asked)
+    _fill_margins(lead[None], out.margin[None])
+    _fill_margins(one_step, out.one_step_margin.T)
+    order = _sort_groups(out.one_step_margin.T - out.margin, asked)
     out.order.T[:] = order[: asked.depth]
-    lost = _in_order(loss, order)
+    lost = np.empty((len(order), n_classes, m))  # (J, C, m): of each group in order, then summed
+    place = order * (n_classes * m) + np.arange(m)
+    for c in range(n_classes):
+        np.take(loss, place, out=lost[:, c], mode="clip")  # no place is outside; any other mode would copy first
+        place += m
     for k in range(1, len(lost)):
         lost[k] += lost[k - 1]
     path = lead - lost[: asked.depth]
     out.path_margin[:, 0] = out.margin
-    _margins(path, out.path_margin.T[1:])
+    _fill_margins(path, out.path_margin.T[1:])
     out.path_predicted[:] = out.predicted[:, None]
     _name_winners(out.path_predicted.T[:1], lead[None], asked.resolution)
     _name_winners(out.path_predicted.T[1:], path, asked.resolution)
@@ -221,13 +218,13 @@ def _fill_softmax(out: Trace, total: Floats, removed: Floats, asked: StatesAsked
         out.threshold[:, j] = _linear_threshold(lead, whole, asked)
         if j == asked.fading:
             for i, severity in enumerate(asked.severities):
-                _margins((lead - severity * whole)[None], out.fade_margin.T[i : i + 1])
+                _fill_margins((lead - severity * whole)[None], out.fade_margin.T[i : i + 1])
             _forget_flipped(out, j, asked)
     out.confidence[:] = _own_probability(lead, axis=0)
     out.one_step_confidence.T[:] = _own_probability(one_step, axis=1)
 
 
-def _margins(lead: Floats, out: Floats) -> None:
+def _fill_margins(lead: Floats, out: Floats) -> None:
     """Fill ``out`` (Q, m) with the support margins of states D (Q, C, m): the smallest lead, clipped where it matters.
 
     A margin within +-(log 1e12 - log C) is made of probabilities above 1e-12. Beyond it, with r the best competitor,
@@ -242,29 +239,6 @@ def _margins(lead: Floats, out: Floats) -> None:
     shift = np.maximum(-smallest, 0.0)
     log_own = -shift - np.log(np.exp(-shift) + np.exp(-own - shift[:, None]).sum(axis=1))
     out[state, row] = np.maximum(log_own, -BOUND) - np.maximum(log_own - smallest, -BOUND)
-
-
-def _leads(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, rule: Rule) -> tuple[Floats, Floats]:
-    """Fill in the original class o; return D (C, m), infinite for o, and what each removal takes from it (G, C, m)."""
-    if not rule.decided:
-        np.argmax(total >= total.max(axis=0) - asked.resolution, axis=0, out=out.predicted)
-    m = len(out.predicted)
-    place = out.predicted * m + np.arange(m)  # of the original class among C m numbers
-    lead = total.ravel().take(place) - total
-    np.put(lead, place, np.inf)
-    return lead, removed.reshape(len(removed), -1).take(place, axis=1)[:, None] - removed
-
-
-def _in_order(loss: Floats, order: Integers) -> Floats:
-    """Return the losses of the groups in order; (G, C, m), (J, m) -> (J, C, m)."""
-    _, n_classes, m = loss.shape
-    out = np.empty((len(order), n_classes, m))
-    place = order * (n_classes * m)
-    place += np.arange(m)
-    for c in range(n_classes):
-        np.take(loss, place, out=out[:, c], mode="clip")  # no place is outside; any other mode would copy first
-        place += m
-    return out
 
 
 def _own_probability(lead: Floats, axis: int) -> Floats:

@@ -73,7 +73,8 @@ def trace(
     """Return the trace of every row; ``sizes`` bounds what is held at a time and changes no result."""
     if _kind_of(rows) is None:
         raise EngineError(f"the neural engine does not know {rows.model.kind}; use ", Advice.argument("engine", "auto"))
-    plan = _plan(rows, protocol)
+    asked = StatesAsked.of(protocol, rows.n_groups)
+    plan = StatePlan(baseline=rows.baseline, column_group=rows.column_group, offset=rows.offset, **asdict(asked))
     round_to = torch.float32 if rows.cell_dtype == np.float32 else None
     with _evaluating(rows.model.head):
         try:
@@ -88,7 +89,10 @@ def trace(
                 progress=progress,
             )
         except FloatingPointError as error:
-            _refuse_rows(rows, error)
+            for start in range(0, len(rows), 1024):
+                rows.predict(rows.dense(start, start + 1024))  # raises the adapter's own complaint, if it has one
+            message = f"the neural engine failed: {error}; use "
+            raise EngineError(message, Advice.argument("engine", "blackbox")) from error
     return Trace(**arrays, evaluations=evaluations, engine=ENGINE)
 
 
@@ -113,18 +117,6 @@ def doubts(rows: EvidenceRows) -> Callable[[Floats], Booleans]:
             return np.asarray(~((np.abs(cells) @ weights + at_baseline).max(axis=1) <= MOST_SUM))
 
     return doubtful
-
-
-def _plan(rows: EvidenceRows, protocol: Protocol) -> StatePlan:
-    asked = StatesAsked.of(protocol, rows.n_groups)
-    return StatePlan(baseline=rows.baseline, column_group=rows.column_group, offset=rows.offset, **asdict(asked))
-
-
-def _refuse_rows(rows: EvidenceRows, error: Exception) -> None:
-    """Raise the adapter's own complaint about rows whose output is no probability, if it has one."""
-    for start in range(0, len(rows), 1024):
-        rows.predict(rows.dense(start, start + 1024))
-    raise EngineError(f"the neural engine failed: {error}; use ", Advice.argument("engine", "blackbox")) from error
 
 
 # --- which networks -----------------------------------------------------------------------------------------

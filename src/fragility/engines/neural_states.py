@@ -20,10 +20,11 @@ Scores follow `fragility.scores`, on the device and in float64: log p = log link
 from __future__ import annotations
 
 import math
+import typing
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -130,7 +131,7 @@ def steady_arithmetic(device: torch.device) -> Iterator[None]:
 # --- states -------------------------------------------------------------------------------------------------
 
 
-class Space(Protocol):
+class Space(typing.Protocol):
     """Some rows, ready to be stressed. A state is what the network is handed for it: (..., units)."""
 
     def origin(self) -> Tensor:
@@ -274,16 +275,6 @@ def _clipped(log_p: Tensor, offset: Tensor | None) -> Tensor:
     return z if offset is None else z + offset
 
 
-def _smoothed(log_p: Tensor, smoothing: float) -> Tensor:
-    """Return log (p + a): the divisor 1 + C a is the same for every class."""
-    return (log_p.exp() + smoothing).log()
-
-
-def _smoothed_offset(offset: Tensor | None, smoothing: float) -> Tensor | None:
-    """As scores.smoothed_offset: all classes tie at p = softmax(-offset), smoothed or not."""
-    return None if offset is None else -_smoothed(F.log_softmax(-offset, dim=-1), smoothing)
-
-
 def support_margins(log_p: Tensor, original: Tensor, offset: Tensor | None = None) -> Tensor:
     """As scores.support_margin: log_p (..., C), original (...) -> (...)."""
     z = _clipped(log_p, offset)
@@ -300,7 +291,9 @@ def reading_margins(
 ) -> Tensor:
     """As scores.reading_margin."""
     if smoothing > 0.0:
-        log_p, offset = _smoothed(log_p, smoothing), _smoothed_offset(offset, smoothing)
+        log_p = (log_p.exp() + smoothing).log()  # the divisor 1 + C a is the same for every class
+        if offset is not None:  # as scores.smoothed_offset: all classes tie at p = softmax(-offset), smoothed or not
+            offset = -(F.log_softmax(-offset, dim=-1).exp() + smoothing).log()
     if reading != "current":
         return support_margins(log_p, original, offset)
     top = _clipped(log_p, offset).topk(2, dim=-1).values
@@ -340,21 +333,21 @@ class _Evaluator:
         """Return log probabilities (..., C) of states (..., units)."""
         flat = states.reshape(-1, states.shape[-1])
         size = self.batch if self.shape is None else self.shape
-        raw = [self._answer(flat[start : start + size]) for start in range(0, len(flat), size)]
+        raw = []
+        for start in range(0, len(flat), size):
+            part = flat[start : start + size]
+            n = len(part)
+            if self.shape is not None and n < self.shape:
+                part = torch.cat([part, part[-1:].expand(self.shape - n, -1)])
+            raw.append(self.network.rest(part)[:n])
         log_p = log_probabilities(raw[0] if len(raw) == 1 else torch.cat(raw), self.network.output, self.n_classes)
         self.bad = self.bad | torch.isnan(log_p).any()
         self.evaluations += len(flat)
         return log_p.reshape(*states.shape[:-1], -1)
 
-    def _answer(self, states: Tensor) -> Tensor:
-        if self.shape is None or len(states) == self.shape:
-            return self.network.rest(states)
-        filling = states[-1:].expand(self.shape - len(states), -1)
-        return self.network.rest(torch.cat([states, filling]))[: len(states)]
-
     @property
     def shape(self) -> int | None:
-        """How many rows every call has; None where double precision leaves rounding without a say."""
+        """How many rows every call has; None in double precision, where rounding cannot decide anything."""
         if self.network.dtype == torch.float64:
             return None
         return CUDA_SHAPE if self.network.device.type == "cuda" else CPU_SHAPE
@@ -382,7 +375,11 @@ def _trace_chunk(
     one_step_margin = reading_margins(one_step, alone, plan.reading, ask.offset, plan.smoothing)
     order = removal_orders(margin[:, None] - one_step_margin, plan.resolution)
     space.follow(order)
-    path = _path(space, plan, ask, origin, one_step, order)
+    # after 0..K removals, (m, K+1, C); the first step is a one-step state already known
+    known = [origin[:, None], one_step.gather(1, order[:, :1, None].expand(-1, 1, one_step.shape[2]))]
+    if plan.depth > 1:
+        known.append(ask.many(lambda a, b: space.path(a + 1, b + 1), plan.depth - 1, m))
+    path = torch.cat(known, dim=1)
     along = predicted[:, None].expand(-1, plan.depth + 1)
     lost = support_margins(path, along, ask.offset) < -plan.resolution
     threshold, fade_margin = _thresholds(space, plan, ask, predicted, path, at_baseline)
@@ -405,15 +402,6 @@ def _own(log_p: Tensor, original: Tensor) -> Tensor:
     return log_p.gather(-1, original.unsqueeze(-1)).squeeze(-1).exp()
 
 
-def _path(space: Space, plan: StatePlan, ask: _Evaluator, origin: Tensor, one_step: Tensor, order: Tensor) -> Tensor:
-    """Return (m, K+1, C) log probabilities after 0..K removals; the first step is a one-step state already known."""
-    first = one_step.gather(1, order[:, :1, None].expand(-1, 1, one_step.shape[2]))
-    known = [origin[:, None], first]
-    if plan.depth > 1:
-        known.append(ask.many(lambda a, b: space.path(a + 1, b + 1), plan.depth - 1, len(origin)))
-    return torch.cat(known, dim=1)
-
-
 def _thresholds(
     space: Space, plan: StatePlan, ask: _Evaluator, predicted: Tensor, path: Tensor, at_baseline: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -423,11 +411,13 @@ def _thresholds(
     fade_margin = torch.full((m, plan.fade_steps), torch.nan, dtype=torch.float64, device=path.device)
 
     def note(j: int, i: int, who: Tensor | None, answers: Tensor) -> None:
-        own = predicted if who is None else predicted[who]
-        _note(threshold[:, j], who, _flips(answers, own, plan, ask), plan.severities[i])
+        """Enter the answers for rows ``who``, all for None, at severity i of operator j."""
+        rows = slice(None) if who is None else who
+        own, before = predicted[rows], threshold[rows, j]
+        flips = support_margins(answers, own, ask.offset) < -plan.resolution
+        threshold[rows, j] = torch.where(flips & torch.isinf(before), plan.severities[i], before)
         if j == plan.fading:
             margins = reading_margins(answers, own, plan.reading, ask.offset, plan.smoothing)
-            rows = slice(None) if who is None else who
             fade_margin[rows, i] = torch.where(torch.isinf(threshold[rows, j]), margins, torch.nan)
 
     for i, severity in enumerate(plan.severities):
@@ -436,7 +426,9 @@ def _thresholds(
             if severity == 1.0 and (width <= plan.depth or width == plan.n_groups):
                 note(j, i, None, path[:, width] if width <= plan.depth else at_baseline.expand(m, -1))
                 continue
-            who = _live(threshold[:, j]) if plan.early_stop else None
+            who = torch.nonzero(torch.isinf(threshold[:, j]))[:, 0] if plan.early_stop else None
+            if who is not None and len(who) == m:
+                who = None  # all rows, which saves a copy
             if who is None or len(who) > 0:
                 asked.append((j, who, space.attenuated(width, severity, who)))
         if asked:
@@ -445,26 +437,6 @@ def _thresholds(
                 note(j, i, who, answers[: len(states)])
                 answers = answers[len(states) :]
     return threshold, fade_margin
-
-
-def _live(threshold: Tensor) -> Tensor | None:
-    """Return the rows that have not flipped yet; None for all of them, which saves a copy."""
-    who = torch.nonzero(torch.isinf(threshold))[:, 0]
-    return None if len(who) == len(threshold) else who
-
-
-def _flips(log_p: Tensor, original: Tensor, plan: StatePlan, ask: _Evaluator) -> Tensor:
-    return support_margins(log_p, original, ask.offset) < -plan.resolution
-
-
-def _note(threshold: Tensor, who: Tensor | None, flips: Tensor, severity: float) -> None:
-    """Set lambda* of the rows that flip at this severity and have not flipped before; threshold (m,) in place."""
-    before = threshold if who is None else threshold[who]
-    after = torch.where(flips & torch.isinf(before), severity, before)
-    if who is None:
-        threshold.copy_(after)
-    else:
-        threshold[who] = after
 
 
 # --- all rows -----------------------------------------------------------------------------------------------
@@ -516,32 +488,26 @@ def trace_states(
     ask = _Evaluator(network, sizes.batch, offset)
     results = _HostArrays(n, network.device)
     with steady_arithmetic(network.device):
-        space_of = _space_maker(network, plan, round_to)
+        layer = None if network.first is None else _FirstLayer(network, plan)
+
+        def make_space(x: Tensor) -> Space:
+            return CellSpace(x.double(), plan, network, round_to) if layer is None else HiddenSpace(x, layer)
+
         one = torch.as_tensor(plan.baseline, device=network.device, dtype=torch.float64)[None]
-        at_baseline = ask(space_of(one).origin())
+        at_baseline = ask(make_space(one).origin())
         for start in range(0, n, sizes.rows):
             stop = min(start + sizes.rows, n)
-            x = _on_device(cells(start, stop), network.device)
+            x = torch.as_tensor(cells(start, stop))
+            if network.device.type == "cuda" and not x.is_cuda:
+                x = x.pin_memory()  # so that it travels while the device works on the chunk before
+            x = x.to(network.device, non_blocking=True)
             own = None if decided is None else torch.as_tensor(decided[start:stop], device=network.device)
-            found = _trace_chunk(space_of(x), plan, ask, at_baseline, own)
+            found = _trace_chunk(make_space(x), plan, ask, at_baseline, own)
             results.take({**found, "bad": ask.bad}, start)
             if progress is not None:
                 progress(stop, n)
         results.finish()
     return results.arrays, ask.evaluations
-
-
-def _on_device(cells: np.ndarray | Tensor, device: torch.device) -> Tensor:
-    """Return rows on the device; to a GPU they travel while it works on the chunk before."""
-    x = torch.as_tensor(cells)
-    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and not x.is_cuda else x.to(device)
-
-
-def _space_maker(network: SplitNetwork, plan: StatePlan, round_to: torch.dtype | None) -> Callable[[Tensor], Space]:
-    if network.first is None:
-        return lambda x: CellSpace(x.double(), plan, network, round_to)
-    layer = _FirstLayer(network, plan)
-    return lambda x: HiddenSpace(x, layer)
 
 
 class _HostArrays:
@@ -563,15 +529,14 @@ class _HostArrays:
             return
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
-            carried = {name: self._pinned(tensor) for name, tensor in found.items()}
+            carried = {}
+            for name, tensor in found.items():
+                tensor.record_stream(self.stream)  # its memory is not given to the next chunk before it is copied
+                pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+                carried[name] = pinned.copy_(tensor, non_blocking=True)  # whole once the stream has come so far
             event = self.stream.record_event()
         self.finish()
         self.waiting = event, carried, start
-
-    def _pinned(self, tensor: Tensor) -> Tensor:
-        """Return a copy on the host that is whole once the stream has come so far."""
-        tensor.record_stream(self.stream)  # its memory is not given to the next chunk before it is copied
-        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
 
     def finish(self) -> None:
         """Place the chunk that is still on its way, if there is one."""

@@ -1,13 +1,8 @@
 """The smallest set of evidence groups whose loss flips a prediction: exact where the model is additive.
 
-found        FailingSets, the answer
-answers      the answer while it is being found, row by row
-whole        through the whole lattice of a tree ensemble or a linear model
-trees        branch and bound, for trees with more live groups than a table holds
-linear       closed form, for linear models of any number of groups
-blackbox     beam, and all subsets by size, for any model
-finding      which of them for which row
-diagnostics  how far the greedy path is from the smallest set
+found     FailingSets, the answer, also while it is being found; how far the greedy path is from the smallest set
+blackbox  beam, and all subsets by size, for any model
+finding   which search for which row: the whole lattice, a closed form, branch and bound, or the black box
 """
 
 from fragility.search.blackbox import failing_sets_of_rows

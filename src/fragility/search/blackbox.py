@@ -15,7 +15,6 @@ them is evaluated.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from itertools import combinations, islice
 
 import numpy as np
@@ -102,7 +101,10 @@ class _Search:
         self.resolution = protocol.resolution
         self.byte_budget = byte_budget
         self.batch = max(1, byte_budget // (32 * self.x.shape[1]))  # states at a time
-        self.live = self._live_groups()
+        same = (self.x == rows.baseline) | (np.isnan(self.x) & np.isnan(rows.baseline))
+        self.live = np.zeros((n, rows.n_groups), dtype=bool)  # groups that are not already at their baseline
+        for column, group in enumerate(rows.column_group):
+            self.live[:, group] |= ~same[:, column]
         self.original = original_class(rows, rows.predict(self.x), self.resolution)
         self.size = np.full(n, max_size + 1, dtype=np.int64)
         self.searched = np.zeros(n, dtype=np.int64)
@@ -111,14 +113,6 @@ class _Search:
         self.failing = np.zeros(n, dtype=np.int64)  # sets of the size found
         self.evaluations = np.ones(n, dtype=np.int64)
         self.report = report
-
-    def _live_groups(self) -> Booleans:
-        """Groups that are not already at their baseline, (n, G)."""
-        same = (self.x == self.rows.baseline) | (np.isnan(self.x) & np.isnan(self.rows.baseline))
-        live = np.zeros((len(self.x), self.rows.n_groups), dtype=bool)
-        for column, group in enumerate(self.rows.column_group):
-            live[:, group] |= ~same[:, column]
-        return live
 
     def margins(self, row: Integers, removed: Booleans) -> Floats:
         """Support margins of states (row[i], removed[i]), rows rising."""
@@ -139,9 +133,6 @@ class _Search:
         if self.report is not None:
             self.report(int((self.size <= self.max_size).sum()), len(self.x))
 
-    def _rounded(self, margins: Floats) -> Floats:
-        return np.rint(margins / self.resolution) if self.resolution > 0 else margins
-
     # -- exact ---------------------------------------------------------------------------------------------------
 
     def run_exact(self, budget: int) -> None:
@@ -150,40 +141,39 @@ class _Search:
         live_count = self.live.sum(axis=1)
         active = np.arange(len(self.x))
         for size in range(1, self.max_size + 1):
-            active = active[
-                self.size[active] >= size
-            ]  # a beam's set of this size may be neither the first nor the only
+            # a beam's set of this size may be neither the first nor the only
+            active = active[self.size[active] >= size]
             known = self.searched[active] >= size
             cost = np.asarray([math.comb(int(count), size) for count in live_count[active]], dtype=np.float64)
             affordable = known | (spent[active] + cost <= budget)
             new = affordable & ~known & (cost > 0)
             if new.any():
-                self._whole_level(active[new], size)
+                self._ask_level(active[new], size)
             spent[active[new]] += cost[new].astype(np.int64)
             active = active[affordable]
             self.searched[active] = size
             if len(active) == 0:
                 return
 
-    def _whole_level(self, active: Integers, size: int) -> None:
+    def _ask_level(self, active: Integers, size: int) -> None:
         """Ask for every set of one size; what a beam found of this size gives way to the first of them all."""
         known = active[self.size[active] == size]
         kept = [values[known].copy() for values in (self.removed, self.margin, self.failing)]
         self.size[known] = self.max_size + 1
-        self._exact_level(active, size)
-        denied = self.size[known] != size  # by a model that rounds by the shape of its batch
-        for values, old in zip((self.removed, self.margin, self.failing), kept, strict=True):
-            values[known[denied]] = old[denied]
-        self.size[known] = size
-
-    def _exact_level(self, active: Integers, size: int) -> None:
         inert = (~self.live[active]).T.astype(np.float32)
         somewhere = np.flatnonzero(self.live[active].any(axis=0))
-        for block in _blocks_of_subsets(len(inert), somewhere, size, self.batch // len(active)):
+        subsets = combinations(somewhere.tolist(), size)  # in lexicographic order
+        while chunk := list(islice(subsets, max(1, self.batch // len(active)))):
+            block = np.zeros((len(chunk), len(inert)), dtype=bool)
+            np.put_along_axis(block, np.asarray(chunk), True, axis=1)
             # Row by row, and within every row subset by subset, which keeps their lexicographic order.
             place, subset = np.nonzero((block.astype(np.float32) @ inert == 0.0).T)
             row, removed = active[place], block[subset]
             self.settle(row, removed, self.margins(row, removed), size)
+        denied = self.size[known] != size  # by a model that rounds by the shape of its batch
+        for values, old in zip((self.removed, self.margin, self.failing), kept, strict=True):
+            values[known[denied]] = old[denied]
+        self.size[known] = size
 
     # -- beam ----------------------------------------------------------------------------------------------------
 
@@ -218,7 +208,8 @@ class _Search:
 
     def _prune(self, row: Integers, kept: Booleans, margins: Floats, width: int) -> tuple[Integers, Booleans]:
         """The `width` lowest margins of every undecided row; equal margins keep lexicographic order."""
-        order = np.lexsort((self._rounded(margins), row))  # stable
+        rounded = np.rint(margins / self.resolution) if self.resolution > 0 else margins
+        order = np.lexsort((rounded, row))  # stable
         row, kept = row[order], kept[order]
         position = np.arange(len(row)) - np.searchsorted(row, row, side="left")
         chosen = (position < width) & (self.size[row] > self.max_size)
@@ -235,12 +226,3 @@ class _Search:
         answers.evaluations[places] += self.evaluations
         answers.exhausted[places] = self.searched >= np.minimum(self.live.sum(axis=1), self.rows.n_groups)
         answers.method[places] = method
-
-
-def _blocks_of_subsets(n_groups: int, groups: Integers, size: int, batch: int) -> Iterator[Booleans]:
-    """All subsets of one size of some groups in lexicographic order, as boolean blocks of at most `batch` rows."""
-    generator = combinations(groups.tolist(), size)
-    while chunk := list(islice(generator, max(1, batch))):
-        block = np.zeros((len(chunk), n_groups), dtype=bool)
-        np.put_along_axis(block, np.asarray(chunk), True, axis=1)
-        yield block

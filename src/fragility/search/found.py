@@ -330,7 +330,13 @@ def compare_searches(
     """
     k = np.asarray(greedy, dtype=np.int64)
     for name, search in (("exact", exact), ("beam", beam)):
-        _check_comparable(k, name, search)
+        if search is not None and len(search) != len(k):
+            raise ProtocolError(f"{name} search has {len(search)} rows, the greedy budgets {len(k)}")
+        if search is not None and len(k) and int(k.max()) > search.max_size + 1:
+            raise ProtocolError(
+                f"greedy budgets reach {int(k.max())} but the {name} search stopped at size "
+                f"{search.max_size}; search with max_size equal to the protocol's depth"
+            )
     feasible = np.zeros(len(k), dtype=bool) if exact is None else exact.resolved
     gap = np.zeros(0, dtype=np.int64) if exact is None else (k - _within_depth(exact))[feasible]
     pairs = np.zeros(0, dtype=bool) if exact is None else ((exact.size == 2) & (k > 2))[feasible]
@@ -351,18 +357,6 @@ def compare_searches(
 def _within_depth(search: FailingSets) -> Integers:
     """Return the sizes as the greedy path would have counted them: nothing beyond the depth."""
     return np.minimum(search.size, min(search.max_size, search.depth) + 1)
-
-
-def _check_comparable(greedy: Integers, name: str, search: FailingSets | None) -> None:
-    if search is None:
-        return
-    if len(search) != len(greedy):
-        raise ProtocolError(f"{name} search has {len(search)} rows, the greedy budgets {len(greedy)}")
-    if len(greedy) and int(greedy.max()) > search.max_size + 1:
-        raise ProtocolError(
-            f"greedy budgets reach {int(greedy.max())} but the {name} search stopped at size "
-            f"{search.max_size}; search with max_size equal to the protocol's depth"
-        )
 
 
 def _mean(values: npt.NDArray[Any]) -> float:

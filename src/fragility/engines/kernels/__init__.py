@@ -3,17 +3,17 @@
 Two formulations of the same question, "which leaf does each state of each row reach?":
 
 Bit planes (``planes``, for trees of up to 256 leaves and for oblivious trees). 512 rows are one vector of 8 words. For
-each distinct test one bit a row says whether the row goes right (``decisions``). A tree is a network of ANDs over those
-bits (``layout``): the rows that reach a node, split into those that go left and right. The numbers of the leaves are
-read back as bit planes, transposed to one byte a row, and look up the leaf values. A state differs from x only in the
-bits of the tests whose group it moves, so it costs one pass through the networks of the trees that ask about such a
-group.
+each distinct test one bit per row says whether the row goes right (``decisions``). A tree is a network of ANDs over
+those bits (``preparing``): the rows that reach a node, split into those that go left and right. The numbers of the
+leaves are read back as bit planes, transposed to one byte per row, and look up the leaf values. A state differs from x
+only in the bits of the tests whose group it moves, so it costs one pass through the networks of the trees that ask
+about such a group.
 
-State sets (``walks``, for deep trees). One walk a row and tree carries a 64-bit set of states; it splits only at nodes
-where x and the baseline part.
+State sets (``walks``, for deep trees). One walk per row and tree carries a 64-bit set of states; it splits only at
+nodes where x and the baseline part.
 
-Both again for rows that have states of their own (``row_states``, ``row_walks``), for labels, orders and searches: the
-lanes of a vector, and the bits of a set, are then states of one row or a few.
+Both again for rows that have states of their own, for labels, orders and searches: the lanes of a vector, and the bits
+of a set, are then states of one row or a few.
 
 What a block's raw sums say (``observing``): link, margin, class, order of removal, first flip. The sums of all states
 are held for one block of rows at a time.

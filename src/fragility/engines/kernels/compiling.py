@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import config, njit
 from numba.core import cgutils, types
@@ -45,24 +46,19 @@ def run_on_all_threads(n: int, block: int, run: Callable[[tuple[int, int]], None
         list(threads.map(run, itertools.pairwise(bounds)))
 
 
-@intrinsic
-def lowest_bit(typing_context: Any, word: Any) -> Any:
+@inlined
+def count_bits(word: Any) -> Any:
+    """Return how many bits of a word are set; the compiler knows this sum for one instruction."""
+    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return (word * np.uint64(0x0101010101010101)) >> np.uint64(56)
+
+
+@inlined
+def lowest_bit(word: Any) -> Any:
     """Return the number of the lowest bit set in a non-zero word."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], context.get_constant(types.boolean, 1))
-
-    return types.uint64(types.uint64), generate
-
-
-@intrinsic
-def count_bits(typing_context: Any, word: Any) -> Any:
-    """Return how many bits of a word are set."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ctpop(args[0])
-
-    return types.uint64(types.uint64), generate
+    return count_bits((word & (~word + np.uint64(1))) - np.uint64(1))
 
 
 # --- whole vectors ------------------------------------------------------------------------------------------
@@ -70,152 +66,80 @@ def count_bits(typing_context: Any, word: Any) -> Any:
 # A loop over the words of a vector is compiled with a test, each time it begins, that the arrays it reads and writes do
 # not overlap; for eight words that costs more than the loop. These read a whole vector before they write one. Rows of
 # the arrays are as long as the vector; arrays that numba allocates are aligned well enough for it.
+#
+# Each of them stays because the audit that uses it takes more than 10% longer with the plain loop in its place. The
+# percentage at each says how much longer: processor time of one thread, 4096 rows of 14 columns.
 
 VECTOR_WORDS = 8
 LANES = 8  # values of a leaf that are added at once
 TOGETHER = 4  # trees whose leaves are added before a sum is written back
 
 
-def _row_of(context: Any, builder: Any, array_type: Any, array: Any, row: Any, length: int) -> tuple[Any, int]:
-    """Return the address of a row of ``length`` elements as a vector, and its alignment."""
-    structure = context.make_array(array_type)(context, builder, array)
-    element = context.get_data_type(array_type.dtype)
-    vector = ir.VectorType(element, length)
-    first = builder.gep(structure.data, [builder.mul(row, ir.Constant(row.type, length))])
-    return builder.bitcast(first, vector.as_pointer()), array_type.dtype.bitwidth // 8
+def _access_rows(context: Any, builder: Any, length: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return functions that load and store rows of arrays as vectors of ``length`` elements."""
+
+    def place(kind: Any, array: Any, row: Any, stride: int) -> Any:
+        data = context.make_array(kind)(context, builder, array).data
+        first = builder.gep(data, [builder.mul(row, ir.Constant(row.type, stride))])
+        vector = ir.VectorType(context.get_data_type(kind.dtype), length)
+        return builder.bitcast(first, vector.as_pointer())
+
+    def load(kind: Any, array: Any, row: Any, stride: int = length) -> Any:
+        return builder.load(place(kind, array, row, stride), align=kind.dtype.bitwidth // 8)
+
+    def store(value: Any, kind: Any, array: Any, row: Any) -> None:
+        builder.store(value, place(kind, array, row, length), align=kind.dtype.bitwidth // 8)
+
+    return load, store
+
+
+def _repeat(builder: Any, value: Any, length: int) -> Any:
+    """Return a vector whose elements all are one value."""
+    unknown = ir.Constant(ir.VectorType(value.type, length), ir.Undefined)
+    first = builder.insert_element(unknown, value, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(first, unknown, ir.Constant(ir.VectorType(ir.IntType(32), length), [0] * length))
 
 
 @intrinsic
 def split_rows(typing_context: Any, reach: Any, node: Any, right: Any, decisions: Any, test: Any) -> Any:
-    """Divide reach[node] into reach[node + 1] and reach[right], by decisions[test]; arrays (any, VECTOR_WORDS)."""
+    """Divide reach[node] into reach[node + 1] and reach[right], by decisions[test]; arrays (any, VECTOR_WORDS).
+
+    LightGBM 32%, XGBoost 31%.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        reach_type, decisions_type = signature.args[0], signature.args[3]
+        load, store = _access_rows(context, builder, VECTOR_WORDS)
         reach, node, right, decisions, test = args
-
-        def place(row: Any) -> tuple[Any, int]:
-            return _row_of(context, builder, reach_type, reach, row, VECTOR_WORDS)
-
-        address, alignment = place(node)
-        here = builder.load(address, align=alignment)
-        address, _ = _row_of(context, builder, decisions_type, decisions, test, VECTOR_WORDS)
-        way = builder.load(address, align=alignment)
-        address, _ = place(builder.add(node, ir.Constant(node.type, 1)))
-        builder.store(builder.and_(here, builder.not_(way)), address, align=alignment)
-        address, _ = place(right)
-        builder.store(builder.and_(here, way), address, align=alignment)
+        kind = signature.args[0]
+        here, way = load(kind, reach, node), load(signature.args[3], decisions, test)
+        store(builder.and_(here, builder.not_(way)), kind, reach, builder.add(node, ir.Constant(node.type, 1)))
+        store(builder.and_(here, way), kind, reach, right)
         return context.get_dummy_value()
 
     return types.void(reach, types.int64, types.int64, decisions, types.int64), generate
 
 
 @intrinsic
-def join_rows(typing_context: Any, words: Any, row: Any, other: Any) -> Any:
-    """OR words[other] into words[row]; words (any, VECTOR_WORDS)."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        words, row, other = args
-        target, alignment = _row_of(context, builder, signature.args[0], words, row, VECTOR_WORDS)
-        source, _ = _row_of(context, builder, signature.args[0], words, other, VECTOR_WORDS)
-        joined = builder.or_(builder.load(target, align=alignment), builder.load(source, align=alignment))
-        builder.store(joined, target, align=alignment)
-        return context.get_dummy_value()
-
-    return types.void(words, types.int64, types.int64), generate
-
-
-@intrinsic
 def unite_rows(typing_context: Any, reach: Any, nodes: Any, first: Any, last: Any, planes: Any, plane: Any) -> Any:
-    """Fill planes[plane] with the union of reach[nodes[first]], ..., reach[nodes[last - 1]]."""
+    """Fill planes[plane] with the union of reach[nodes[first]], ..., reach[nodes[last - 1]].
+
+    LightGBM 24%, XGBoost 18%.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        reach_type, nodes_type, planes_type = signature.args[0], signature.args[1], signature.args[4]
+        load, store = _access_rows(context, builder, VECTOR_WORDS)
         reach, nodes, first, last, planes, plane = args
-        listed = context.make_array(nodes_type)(context, builder, nodes).data
+        listed = context.make_array(signature.args[1])(context, builder, nodes).data
         nothing = ir.Constant(ir.VectorType(ir.IntType(64), VECTOR_WORDS), [0] * VECTOR_WORDS)
         union = cgutils.alloca_once(builder, nothing.type)  # type: ignore[no-untyped-call]
         builder.store(nothing, union)
         with cgutils.for_range_slice(builder, first, last, ir.Constant(first.type, 1)) as (i, _):
             node = builder.zext(builder.load(builder.gep(listed, [i])), ir.IntType(64))
-            address, alignment = _row_of(context, builder, reach_type, reach, node, VECTOR_WORDS)
-            builder.store(builder.or_(builder.load(union), builder.load(address, align=alignment)), union)
-        address, alignment = _row_of(context, builder, planes_type, planes, plane, VECTOR_WORDS)
-        builder.store(builder.load(union), address, align=alignment)
+            builder.store(builder.or_(builder.load(union), load(signature.args[0], reach, node)), union)
+        store(builder.load(union), signature.args[4], planes, plane)
         return context.get_dummy_value()
 
     return types.void(reach, nodes, types.int64, types.int64, planes, types.int64), generate
-
-
-@intrinsic
-def add_lanes(typing_context: Any, totals: Any, row: Any, leaves: Any, chosen: Any) -> Any:
-    """Add leaves[i] to totals[row] for each of the TOGETHER numbers i, in their order; both arrays (any, LANES)."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        totals_type, leaves_type = signature.args[0], signature.args[2]
-        totals, row, leaves, chosen = args
-        total, alignment = _row_of(context, builder, totals_type, totals, row, LANES)
-        added = builder.load(total, align=alignment)
-        for i in range(TOGETHER):
-            leaf = builder.extract_value(chosen, i)
-            value, _ = _row_of(context, builder, leaves_type, leaves, leaf, LANES)
-            added = builder.fadd(added, builder.load(value, align=alignment))
-        builder.store(added, total, align=alignment)
-        return context.get_dummy_value()
-
-    several = types.UniTuple(types.uint64, TOGETHER)  # type: ignore[no-untyped-call]
-    return types.void(totals, types.int64, leaves, several), generate
-
-
-@intrinsic
-def add_slice(typing_context: Any, totals: Any, row: Any, values: Any, first: Any) -> Any:
-    """Add values[first], ..., values[first + LANES - 1] to totals[row]; values (any,), totals (any, LANES)."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        totals, row, values, first = args
-        total, alignment = _row_of(context, builder, signature.args[0], totals, row, LANES)
-        data = context.make_array(signature.args[2])(context, builder, values).data
-        added = builder.load(builder.bitcast(builder.gep(data, [first]), total.type), align=alignment)
-        builder.store(builder.fadd(builder.load(total, align=alignment), added), total, align=alignment)
-        return context.get_dummy_value()
-
-    return types.void(totals, types.int64, values, types.int64), generate
-
-
-@intrinsic
-def add_where(typing_context: Any, totals: Any, row: Any, bits: Any, value: Any) -> Any:
-    """Add a value where the lowest LANES bits say so, elsewhere -0.0, to totals[row]; totals (any, LANES)."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        totals, row, bits, value = args
-        total, alignment = _row_of(context, builder, signature.args[0], totals, row, LANES)
-        before = builder.load(total, align=alignment)
-        chosen = builder.bitcast(builder.trunc(bits, ir.IntType(LANES)), ir.VectorType(ir.IntType(1), LANES))
-        first = builder.insert_element(ir.Constant(before.type, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
-        places = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-        everywhere = builder.shuffle_vector(first, ir.Constant(before.type, ir.Undefined), places)
-        nothing = ir.Constant(before.type, [-0.0] * LANES)
-        builder.store(builder.fadd(before, builder.select(chosen, everywhere, nothing)), total, align=alignment)
-        return context.get_dummy_value()
-
-    return types.void(totals, types.int64, types.uint64, totals.dtype), generate
-
-
-@intrinsic
-def fetch(typing_context: Any, array: Any, place: Any) -> Any:
-    """Have the line of the cache that holds an element brought near, without waiting for it; array (any,)."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array, place = args
-        data = context.make_array(signature.args[0])(context, builder, array).data
-        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
-        name = "llvm.prefetch.p0"
-        instruction = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        address = builder.bitcast(builder.gep(data, [place]), pointer)
-        builder.call(instruction, [address, number(0), number(2), number(1)])  # to read, second level of cache, data
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), generate
 
 
 @intrinsic
@@ -224,29 +148,78 @@ def compare_lanes(
 ) -> Any:
     """Fill out[row] with starts[start] and lanes[p] of every p < count, each where cells[p] exceeds the threshold.
 
-    All arrays (any, VECTOR_WORDS).
+    All arrays (any, VECTOR_WORDS). States of LightGBM and XGBoost 55%.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        load, store = _access_rows(context, builder, VECTOR_WORDS)
         out, row, starts, start, cells, lanes, count, threshold = args
-        kinds = signature.args
-
-        def place(which: int, array: Any, index: Any) -> Any:
-            return _row_of(context, builder, kinds[which], array, index, VECTOR_WORDS)[0]
-
-        numbers = ir.VectorType(ir.DoubleType(), VECTOR_WORDS)
-        unknown = ir.Constant(numbers, ir.Undefined)
-        single = builder.insert_element(unknown, threshold, ir.Constant(ir.IntType(32), 0))
-        first = ir.Constant(ir.VectorType(ir.IntType(32), VECTOR_WORDS), [0] * VECTOR_WORDS)
-        everywhere = builder.shuffle_vector(single, unknown, first)
+        kinds, everywhere = signature.args, _repeat(builder, threshold, VECTOR_WORDS)
         nothing = ir.Constant(ir.VectorType(ir.IntType(64), VECTOR_WORDS), [0] * VECTOR_WORDS)
         union = cgutils.alloca_once(builder, nothing.type)  # type: ignore[no-untyped-call]
-        builder.store(builder.load(place(2, starts, start), align=8), union)
+        builder.store(load(kinds[2], starts, start), union)
         with cgutils.for_range(builder, count) as loop:
-            above = builder.fcmp_ordered(">", builder.load(place(4, cells, loop.index), align=8), everywhere)
-            right = builder.select(above, builder.load(place(5, lanes, loop.index), align=8), nothing)
+            above = builder.fcmp_ordered(">", load(kinds[4], cells, loop.index), everywhere)
+            right = builder.select(above, load(kinds[5], lanes, loop.index), nothing)
             builder.store(builder.or_(builder.load(union), right), union)
-        builder.store(builder.load(union), place(0, out, row), align=8)
+        store(builder.load(union), kinds[0], out, row)
         return context.get_dummy_value()
 
     return types.void(out, types.int64, starts, types.int64, cells, lanes, types.int64, types.float64), generate
+
+
+@intrinsic
+def add_lanes(typing_context: Any, totals: Any, row: Any, leaves: Any, chosen: Any) -> Any:
+    """Add leaves[i] to totals[row] for each of the TOGETHER numbers i, in their order; both arrays (any, LANES).
+
+    Random forest of three classes, depth 6: 45%.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        load, store = _access_rows(context, builder, LANES)
+        totals, row, leaves, chosen = args
+        added = load(signature.args[0], totals, row)
+        for i in range(TOGETHER):
+            added = builder.fadd(added, load(signature.args[2], leaves, builder.extract_value(chosen, i)))
+        store(added, signature.args[0], totals, row)
+        return context.get_dummy_value()
+
+    several = types.UniTuple(types.uint64, TOGETHER)  # type: ignore[no-untyped-call]
+    return types.void(totals, types.int64, leaves, several), generate
+
+
+@intrinsic
+def add_slice(typing_context: Any, totals: Any, row: Any, values: Any, first: Any) -> Any:
+    """Add values[first], ..., values[first + LANES - 1] to totals[row]; values (any,), totals (any, LANES).
+
+    Random forest of four classes, deep trees: 15%.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        load, store = _access_rows(context, builder, LANES)
+        totals, row, values, first = args
+        added = builder.fadd(load(signature.args[0], totals, row), load(signature.args[2], values, first, stride=1))
+        store(added, signature.args[0], totals, row)
+        return context.get_dummy_value()
+
+    return types.void(totals, types.int64, values, types.int64), generate
+
+
+@intrinsic
+def add_where(typing_context: Any, totals: Any, row: Any, bits: Any, value: Any) -> Any:
+    """Add a value where the lowest LANES bits say so, elsewhere -0.0, to totals[row]; totals (any, LANES).
+
+    Deep trees: random forest 35%, LightGBM 21%.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        load, store = _access_rows(context, builder, LANES)
+        totals, row, bits, value = args
+        before = load(signature.args[0], totals, row)
+        chosen = builder.bitcast(builder.trunc(bits, ir.IntType(LANES)), ir.VectorType(ir.IntType(1), LANES))
+        nothing = ir.Constant(before.type, [-0.0] * LANES)
+        added = builder.select(chosen, _repeat(builder, value, LANES), nothing)
+        store(builder.fadd(before, added), signature.args[0], totals, row)
+        return context.get_dummy_value()
+
+    return types.void(totals, types.int64, types.uint64, totals.dtype), generate

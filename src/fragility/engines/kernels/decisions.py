@@ -1,4 +1,4 @@
-"""Decisions: for each test of a forest one bit a row, for a block of rows at one severity.
+"""Decisions: how a state moves a cell, which way the cell goes at a test, and for each test one bit per row of a block.
 
 A block is BLOCK rows; the decisions of a test are WORDS words of 64 rows each.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fragility.engines.kernels.compiling import entry, helper, inlined, join_rows
+from fragility.engines.kernels.compiling import entry, helper, inlined
 from fragility.engines.trees.forest import CATEGORY, CATEGORY_INVERTED, KIND, NAN_RIGHT, NARROW, WHOLE, ZERO_BAND
 from fragility.evidence import STEP
 
@@ -17,9 +17,77 @@ WORDS = 8
 BLOCK = 64 * WORDS  # rows evaluated together
 COLUMNS_AT_ONCE = 8  # of a row while a block is copied: one line of the cache
 RANK_TESTS = 24  # a column with more tests is decided by the rank of its cells
+ZERO_THRESHOLD = float(np.float32(1e-35))  # LightGBM's zero band
+CATEGORY_LIMIT = float(2**24)  # no library codes more categories
 ONE = np.uint64(1)
 NONE = np.uint64(0)
 ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+# --- one cell and one test ----------------------------------------------------------------------------------
+
+
+@helper
+def stressed_cell(x: float, baseline: float, severity: float, stepwise: bool) -> float:
+    """Return the cell x moved toward the baseline: the rule of ``evidence.blend`` for one cell."""
+    if severity <= 0.0:
+        return x
+    if severity >= 1.0:
+        return baseline
+    if stepwise or x != x:
+        return baseline if severity >= STEP else x
+    return x + severity * (baseline - x)
+
+
+@inlined
+def rounded_cell(v: float, rounding: int) -> float:
+    """Return the cell as it is handed over and compared: to whole numbers (halves to even), then to float32."""
+    if rounding & WHOLE:
+        v = np.rint(v)
+    if rounding & NARROW:
+        v = np.float64(np.float32(v))
+    return v
+
+
+@helper
+def compared_cell(v: float, rounding: int, zero_missing: bool) -> float:
+    """Return the cell as the library compares it: rounded, an absent zero as missing."""
+    if zero_missing and v == 0.0:
+        return np.nan
+    return rounded_cell(v, rounding)
+
+
+@helper
+def goes_right(v: float, threshold: float, flags: int, set_start: Any, set_words: Any) -> bool:
+    """Return whether the cell v passes a test to the right; see ``trees.forest`` for the flags."""
+    kind = flags & KIND
+    if v != v or (kind == ZERO_BAND and abs(v) <= ZERO_THRESHOLD):
+        return (flags & NAN_RIGHT) != 0
+    if kind < CATEGORY:
+        return v > threshold
+    if kind == CATEGORY and v < 0.0:  # XGBoost knows no category below 0; others cut -0.5 to 0
+        return False
+    member = False
+    if v > -1.0 and v < CATEGORY_LIMIT:
+        number, category = np.int64(threshold), np.int64(v)  # toward zero, as the libraries cast
+        word = set_start[number] + category // 32
+        member = word < set_start[number + 1] and (np.int64(set_words[word]) >> (category % 32)) & 1 == 1
+    return member != (kind == CATEGORY_INVERTED)
+
+
+@entry
+def baseline_ways(forest: Any, baseline: Any, rounding: Any, zero_missing: bool) -> Any:
+    """Return (T,) 1 where the baseline (d,) goes right; rounding: (d,) of cells."""
+    column, threshold, flags = forest.test_column, forest.test_threshold, forest.test_flags
+    set_start, set_words = forest.set_start, forest.set_words
+    ways = np.empty(len(column), dtype=np.uint8)
+    for test in range(len(ways)):
+        v = compared_cell(baseline[column[test]], rounding[column[test]], zero_missing)
+        ways[test] = goes_right(v, threshold[test], flags[test], set_start, set_words)
+    return ways
+
+
+# --- a block of rows ----------------------------------------------------------------------------------------
 
 
 @helper
@@ -48,19 +116,13 @@ def decide_block(forest: Any, plan: Any, cells: Any, severity: float, here: Any,
     for column in range(len(column_start) - 1):
         first, last = column_start[column], column_start[column + 1]
         if severity > 0.0 and stepwise[column]:
-            _jump_column(first, last, severity >= STEP, test_base, here, decisions)
+            for test in range(first, last):
+                for w in range(WORDS):
+                    decisions[test, w] = (ALL if test_base[test] else NONE) if severity >= STEP else here[test, w]
         elif first < last:
             _stress_column(cells[column], baseline[column], severity, compared)
             _round_column(compared, rounding[column], zero_missing)
             _decide_column(tests, first, last, compared, ranks, decisions)
-
-
-@helper
-def _jump_column(first: int, last: int, jumped: bool, test_base: Any, here: Any, decisions: Any) -> None:
-    """Fill the bits of a column that cannot be interpolated: those of the baseline if it has jumped, else of x."""
-    for test in range(first, last):
-        for w in range(WORDS):
-            decisions[test, w] = (ALL if test_base[test] else NONE) if jumped else here[test, w]
 
 
 @helper
@@ -96,13 +158,18 @@ def _decide_column(tests: Any, first: int, last: int, cells: Any, ranks: Any, de
 
     ranks: (BLOCK,) scratch.
     """
-    threshold, flags, _, _ = tests
+    threshold, flags, set_start, set_words = tests
     kinds = 0
     for test in range(first, last):
         kinds |= flags[test] & KIND
     if kinds:
         for test in range(first, last):
-            _decide_by_test(tests, test, cells, decisions)
+            for w in range(WORDS):
+                word = NONE
+                for bit in range(64):
+                    way = goes_right(cells[64 * w + bit], threshold[test], flags[test], set_start, set_words)
+                    word |= np.uint64(way) << np.uint64(bit)
+                decisions[test, w] = word
         return
     if last - first > RANK_TESTS:
         _decide_by_rank(threshold, first, last, cells, ranks, decisions)
@@ -110,18 +177,6 @@ def _decide_column(tests: Any, first: int, last: int, cells: Any, ranks: Any, de
         for test in range(first, last):
             _compare(cells, threshold[test], test, decisions)
     _route_missing(flags, first, last, cells, decisions)
-
-
-@helper
-def _decide_by_test(tests: Any, test: int, cells: Any, decisions: Any) -> None:
-    """Fill the bits of one test of any kind."""
-    threshold, flags, set_start, set_words = tests
-    for w in range(WORDS):
-        word = NONE
-        for bit in range(64):
-            way = goes_right(cells[64 * w + bit], threshold[test], flags[test], set_start, set_words)
-            word |= np.uint64(way) << np.uint64(bit)
-        decisions[test, w] = word
 
 
 @helper
@@ -136,23 +191,10 @@ def _compare(cells: Any, threshold: float, test: int, decisions: Any) -> None:
 
 @helper
 def _decide_by_rank(threshold: Any, first: int, last: int, cells: Any, ranks: Any, decisions: Any) -> None:
-    """v > t_i for all i below v's rank: mark each row at its rank, then OR downward."""
-    _rank_cells(threshold, first, last, cells, ranks)
-    for test in range(first, last):
-        for w in range(WORDS):
-            decisions[test, w] = NONE
-    for row in range(BLOCK):
-        if ranks[row] > first:
-            decisions[ranks[row] - 1, row >> 6] |= ONE << np.uint64(row & 63)
-    for test in range(last - 2, first - 1, -1):
-        join_rows(decisions, test, test + 1)
+    """v > t_i for all i below v's rank: mark each row at its rank, then OR downward.
 
-
-@helper
-def _rank_cells(threshold: Any, first: int, last: int, cells: Any, ranks: Any) -> None:
-    """Fill ``ranks`` (BLOCK,): the first of the tests first..last whose threshold is not below v; ``first`` for NaN.
-
-    All rows halve the same range at the same time, so that each step is one loop over vectors of rows.
+    The rank is the first of the tests first..last whose threshold is not below v; ``first`` for NaN. All rows halve the
+    same range at the same time, so that each step is one loop over vectors of rows.
     """
     ranks[:] = first
     size = last - first
@@ -163,6 +205,15 @@ def _rank_cells(threshold: Any, first: int, last: int, cells: Any, ranks: Any) -
         size -= half
     for row in range(BLOCK):
         ranks[row] += 1 if cells[row] > threshold[np.uint64(ranks[row])] else 0
+    for test in range(first, last):
+        for w in range(WORDS):
+            decisions[test, w] = NONE
+    for row in range(BLOCK):
+        if ranks[row] > first:
+            decisions[ranks[row] - 1, row >> 6] |= ONE << np.uint64(row & 63)
+    for test in range(last - 2, first - 1, -1):
+        for w in range(WORDS):
+            decisions[test, w] |= decisions[test + 1, w]
 
 
 @helper
@@ -181,74 +232,3 @@ def _route_missing(flags: Any, first: int, last: int, cells: Any, decisions: Any
         for test in range(first, last):
             if flags[test] & NAN_RIGHT:
                 decisions[test, w] |= missing
-
-
-ZERO_THRESHOLD = float(np.float32(1e-35))  # LightGBM's zero band
-CATEGORY_LIMIT = float(2**24)  # no library codes more categories
-
-
-@helper
-def stressed_cell(x: float, baseline: float, severity: float, stepwise: bool) -> float:
-    """Return the cell x moved toward the baseline: the rule of ``evidence.blend`` for one cell."""
-    if severity <= 0.0:
-        return x
-    if severity >= 1.0:
-        return baseline
-    if stepwise or x != x:
-        return baseline if severity >= STEP else x
-    return x + severity * (baseline - x)
-
-
-@inlined
-def rounded_cell(v: float, rounding: int) -> float:
-    """Return the cell as it is handed over and compared: to whole numbers (halves to even), then to float32."""
-    if rounding & WHOLE:
-        v = np.rint(v)
-    if rounding & NARROW:
-        v = np.float64(np.float32(v))
-    return v
-
-
-@helper
-def compared_cell(v: float, rounding: int, zero_missing: bool) -> float:
-    """Return the cell as the library compares it: rounded, an absent zero as missing."""
-    if zero_missing and v == 0.0:
-        return np.nan
-    return rounded_cell(v, rounding)
-
-
-@helper
-def goes_right(v: float, threshold: float, flags: int, set_start: Any, set_words: Any) -> bool:
-    """Return whether the cell v passes a test to the right; see ``encoding`` for the flags."""
-    kind = flags & KIND
-    if v != v or (kind == ZERO_BAND and abs(v) <= ZERO_THRESHOLD):
-        return (flags & NAN_RIGHT) != 0
-    if kind < CATEGORY:
-        return v > threshold
-    if kind == CATEGORY and v < 0.0:  # XGBoost knows no category below 0; others cut -0.5 to 0
-        return False
-    return in_set(v, np.int64(threshold), set_start, set_words) != (kind == CATEGORY_INVERTED)
-
-
-@helper
-def in_set(v: float, number: int, set_start: Any, set_words: Any) -> bool:
-    """Return whether the cell v is one of the categories of a set; set_start (sets+1,), set_words: its bits."""
-    if not (v > -1.0 and v < CATEGORY_LIMIT):
-        return False
-    category = np.int64(v)  # toward zero, as the libraries cast
-    word = set_start[number] + category // 32
-    if word >= set_start[number + 1]:
-        return False
-    return (np.int64(set_words[word]) >> (category % 32)) & 1 == 1
-
-
-@entry
-def baseline_ways(forest: Any, baseline: Any, rounding: Any, zero_missing: bool) -> Any:
-    """Return (T,) 1 where the baseline (d,) goes right; rounding: (d,) of cells."""
-    column, threshold, flags = forest.test_column, forest.test_threshold, forest.test_flags
-    set_start, set_words = forest.set_start, forest.set_words
-    ways = np.empty(len(column), dtype=np.uint8)
-    for test in range(len(ways)):
-        v = compared_cell(baseline[column[test]], rounding[column[test]], zero_missing)
-        ways[test] = goes_right(v, threshold[test], flags[test], set_start, set_words)
-    return ways

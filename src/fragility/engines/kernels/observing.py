@@ -32,7 +32,7 @@ def _score(raw: Any, divisor: float, scale: float) -> float:
 
 @helper
 def _read_margins(raw: Any, rules: Any, original: Any, support: Any, margin: Any) -> None:
-    """Fill support and margin (n,) of one state; original (n,) class at x. rules: ``observed.Rules``."""
+    """Fill support and margin (n,) of one state; original (n,) class at x. rules: ``scoring.Rules``."""
     if rules.link == SIGMOID:
         _read_logistic(raw, rules, original, support, margin)
     else:
@@ -269,8 +269,8 @@ def _order_groups(margin: Any, one_step: Any, resolution: float, order: Any) -> 
 def observe_removals(scores: Any, rules: Any, out: Any, rest: Any) -> None:
     """Read the first round, x and every group removed alone: scores (1 + G, outputs, n).
 
-    out: ``observed.Blank``, whose ``predicted`` holds the class at x, or -1 where the trees are to say it. rest: (order
-    (n, places) to be filled, support (n, K+1) along the path, to be filled up to the first removal).
+    out: ``scoring.Blank``, whose ``predicted`` holds the class at x, or -1 where the trees are to say it. rest:
+    (order (n, places) to be filled, support (n, K+1) along the path, to be filled up to the first removal).
     """
     predicted, margin = out.predicted, out.margin
     order, path_support = rest
@@ -332,6 +332,7 @@ def observe_path_and_grid(scores: Any, rules: Any, out: Any, path_support: Any) 
         _read_margins(scores[step - 2], rules, predicted, support, margin)
         _name_classes(scores[step - 2], rules, predicted, support, named)
         _keep_step(step, margin, support, named, path_margin, path_support, path_predicted)
+    bare = np.empty((len(rules.bare), n), dtype=rules.bare.dtype)
     threshold, fade_margin = out.threshold, out.fade_margin
     threshold[:], fade_margin[:] = np.inf, np.nan
     for i in range(rules.n_grid):
@@ -344,17 +345,10 @@ def observe_path_and_grid(scores: Any, rules: Any, out: Any, path_support: Any) 
             for row in range(n):
                 support[row], margin[row] = path_support[row, width], path_margin[row, width]
         else:
-            _read_margins(_alike(rules.bare, n), rules, predicted, support, margin)
+            for output in range(len(bare)):
+                bare[output] = rules.bare[output]
+            _read_margins(bare, rules, predicted, support, margin)
         _keep_severity(rules.n_grid, operator, rules, support, margin, threshold, fade_margin)
-
-
-@helper
-def _alike(bare: Any, n: int) -> Any:
-    """Return (outputs, n) sums that are those of ``bare`` (outputs,) for every row."""
-    raw = np.empty((len(bare), n), dtype=bare.dtype)
-    for output in range(len(bare)):
-        raw[output] = bare[output]
-    return raw
 
 
 @helper

@@ -50,22 +50,6 @@ KNOWN, ASKED, TO_KNOW = 0, 1, 2  # a tree's leaves: those of x, to be found, to 
 
 
 @inlined
-def _run_network(gates: Any, first: int, last: int, decisions: Any, reach: Any) -> None:
-    """Fill ``reach``: the rows that arrive at each node of the tree with these gates."""
-    for w in range(WORDS):
-        reach[0, w] = ALL
-    for gate in range(first, last):
-        split_rows(reach, gates[gate, 0], gates[gate, 1], decisions, gates[gate, 2])
-
-
-@inlined
-def _collect_planes(slots: Any, starts: Any, tree: int, reach: Any, planes: Any) -> None:
-    """Fill 8 bit planes of the leaf numbers from the rows that reach each node."""
-    for plane in range(PLANES):
-        unite_rows(reach, slots, starts[tree, plane], starts[tree, plane + 1], planes, plane)
-
-
-@inlined
 def _copy_planes(level_test: Any, first: int, last: int, wide: bool, decisions: Any, planes: Any) -> None:
     """The leaf number of an oblivious tree has its levels' decisions for bits."""
     for level in range(first, last):
@@ -79,7 +63,7 @@ def _copy_planes(level_test: Any, first: int, last: int, wide: bool, decisions: 
 
 @inlined
 def _transpose(plane_bytes: Any, byte: int, numbers: Any, slot: int) -> None:
-    """Turn 8 bit planes of a block into one byte a row, eight rows at a time.
+    """Turn 8 bit planes of a block into one byte per row, eight rows at a time.
 
     plane_bytes: (16, BLOCK / 8) planes by bytes of eight rows; numbers: (slots, bytes, BLOCK / 8) words of eight rows.
     Eight bytes, one a plane, are an 8 x 8 matrix of bits; it is transposed by exchanging the two off-diagonal bits of
@@ -171,7 +155,15 @@ def _sum_block(forest: Any, networks: Any, decisions: Any, asked: Any, memory: A
             _copy(sums_x[output], sums[output])
             continue
         total = sums[output]
-        _begin_sums(base, output, begin > first, on_the_way[begin // STRIDE + output], total, totals)
+        if vectors:
+            for each in range(len(base)):
+                for row in range(BLOCK):
+                    totals[each // LANES, row, each % LANES] = base[each]
+        elif begin > first:
+            _copy(on_the_way[begin // STRIDE + output], total)
+        else:
+            for row in range(BLOCK):
+                total[row] = base[output]
         for place in range(begin, last, TOGETHER):
             if (place - first) % STRIDE == 0 and asked[sequence[place]] == TO_KNOW and not vectors:
                 _copy(total, on_the_way[place // STRIDE + output])
@@ -183,8 +175,13 @@ def _sum_block(forest: Any, networks: Any, decisions: Any, asked: Any, memory: A
                     if oblivious:
                         _copy_planes(level_test, level_start[tree], level_start[tree + 1], wide, decisions, planes)
                     else:
-                        _run_network(gates, gate_start[tree], gate_start[tree + 1], decisions, reach)
-                        _collect_planes(plane_slots, plane_start, tree, reach, planes)
+                        for w in range(WORDS):
+                            reach[0, w] = ALL
+                        for gate in range(gate_start[tree], gate_start[tree + 1]):
+                            split_rows(reach, gates[gate, 0], gates[gate, 1], decisions, gates[gate, 2])
+                        for plane in range(PLANES):
+                            first_slot, last_slot = plane_start[tree, plane], plane_start[tree, plane + 1]
+                            unite_rows(reach, plane_slots, first_slot, last_slot, planes, plane)
                     for byte in range(known.shape[1]):
                         _transpose(plane_bytes, byte, known_words, slots[i])
             if vectors:
@@ -204,20 +201,6 @@ def _first_asked(sequence: Any, first: int, last: int, asked: Any) -> int:
     while place < last and asked[sequence[place]] == KNOWN:
         place += 1
     return place if place == last else place - (place - first) % STRIDE
-
-
-@helper
-def _begin_sums(base: Any, output: int, on_the_way: bool, kept: Any, total: Any, totals: Any) -> None:
-    """Fill what the leaves are added to: sums of x on the way, or the base, of one output or of all."""
-    if len(totals):
-        for each in range(len(base)):
-            for row in range(BLOCK):
-                totals[each // LANES, row, each % LANES] = base[each]
-    elif on_the_way:
-        _copy(kept, total)
-    else:
-        for row in range(BLOCK):
-            total[row] = base[output]
 
 
 @helper
@@ -350,6 +333,19 @@ def _keep(sums: Any, scores: Any, start: int, size: int) -> None:
             scores[output, start + row] = sums[output, row]
 
 
+# --- rows that have states of their own ---------------------------------------------------------------------
+#
+# A lane is one state of one row; BLOCK lanes are one vector of WORDS words, as rows are above. Lanes of one row that
+# move by one severity are a piece of a word: their cells are the same, but for which of them are moved. So a test is
+# decided at most twice per piece, for the cell as it stands and as it is moved, and each lane takes one of the two:
+#
+#     moved      (WORDS, U)    bit of a lane: its state moves the unit
+#     cells      (2 P, WORDS)  the cells of up to P pieces of each word: as they stand, then as they are moved
+#     lanes      (2 P, WORDS)  bit of a lane: it has that cell
+#     decisions  (T, WORDS)    bit of a lane: it goes right at the test
+#
+# From the decisions on, lanes are rows to the networks.
+
 MOST_PIECES = 64  # of a word: every lane another row
 
 
@@ -357,7 +353,7 @@ MOST_PIECES = 64  # of a word: every lane another row
 def score_row_states(forest: Any, networks: Any, sides: Any, matrix: Any, states: Any, span: Any, scores: Any) -> None:
     """Fill ``scores`` (outputs, q) with the raw sums of the states span[0]..span[1] of rows matrix (m, d).
 
-    sides: ``asking.Sides``. states: (owner (q,), moved (q, U), severity (q,), or empty where all are removals).
+    sides: ``scoring.Sides``. states: (owner (q,), moved (q, U), severity (q,), or empty where all are removals).
     """
     owner, moved, severity = states
     block = (
@@ -378,7 +374,12 @@ def score_row_states(forest: Any, networks: Any, sides: Any, matrix: Any, states
     for start in range(span[0], span[1], BLOCK):
         size = min(BLOCK, span[1] - start)
         pieces = _cut_pieces(owner, severity, start, size, block)
-        _gather_moved(moved, start, size, block[2])
+        lane_moved = block[2]
+        lane_moved[:] = NONE
+        for lane in range(size):
+            w, bit = lane >> 6, np.uint64(lane & 63)
+            for unit in range(moved.shape[1]):
+                lane_moved[w, unit] |= np.uint64(moved[start + lane, unit]) << bit
         _decide_lanes(forest, sides, matrix, (owner, severity), block, pieces, taken, decisions)
         _sum_block(forest, networks, decisions, asked, memory, sums)
         scores[:, start : start + size] = sums[:, :size]
@@ -412,16 +413,6 @@ def _cut_pieces(owner: Any, severity: Any, start: int, size: int, block: Any) ->
 
 
 @helper
-def _gather_moved(moved: Any, start: int, size: int, lane_moved: Any) -> None:
-    """Fill lane_moved (WORDS, U) from moved (q, U)."""
-    lane_moved[:] = NONE
-    for lane in range(size):
-        w, bit = lane >> 6, np.uint64(lane & 63)
-        for unit in range(moved.shape[1]):
-            lane_moved[w, unit] |= np.uint64(moved[start + lane, unit]) << bit
-
-
-@helper
 def _decide_lanes(
     forest: Any, sides: Any, matrix: Any, states: Any, block: Any, pieces: int, taken: Any, decisions: Any
 ) -> None:
@@ -434,13 +425,20 @@ def _decide_lanes(
     set_start, set_words = forest.set_start, forest.set_words
     unit, numeric, test_base, whole = sides.unit, sides.numeric, sides.test_base, sides.whole
     cells, lanes, starts = taken
+    first_lane, own, moved = block
     count = pieces if whole else 2 * pieces
     for column in range(len(column_start) - 1):
         first, last = column_start[column], column_start[column + 1]
         if first == last:
             continue
-        _take_lanes(block, pieces, unit[column], whole, lanes, starts)
-        missing = _take_cells(sides, matrix, states, block[0], pieces, column, cells)
+        for w in range(WORDS):
+            gone = moved[w, unit[column]]
+            starts[1, w] = gone
+            for piece in range(pieces):
+                lanes[piece, w] = own[piece, w] & ~gone
+                if not whole:
+                    lanes[pieces + piece, w] = own[piece, w] & gone
+        missing = _take_cells(sides, matrix, states, first_lane, pieces, column, cells)
         for test in range(first, last):
             start = np.int64(test_base[test]) if whole else 0
             if numeric[column] and not missing:
@@ -452,19 +450,6 @@ def _decide_lanes(
                         if lanes[p, w] and goes_right(cells[p, w], threshold[test], flags[test], set_start, set_words):
                             word |= lanes[p, w]
                     decisions[test, w] = word
-
-
-@helper
-def _take_lanes(block: Any, pieces: int, unit: int, whole: bool, lanes: Any, starts: Any) -> None:
-    """Fill the lanes of one unit's cells: those that stand, then those that are moved and not removed."""
-    _, own, moved = block
-    for w in range(WORDS):
-        gone = moved[w, unit]
-        starts[1, w] = gone
-        for piece in range(pieces):
-            lanes[piece, w] = own[piece, w] & ~gone
-            if not whole:
-                lanes[pieces + piece, w] = own[piece, w] & gone
 
 
 @helper

@@ -88,21 +88,14 @@ def build_networks(node_test: Any, node_right: Any, tree_start: Any) -> Any:
     for tree in range(n_trees):
         start, stop = tree_start[tree], tree_start[tree + 1]
         test, right = node_test[start:stop], node_right[start:stop] - start
-        gate_start[tree + 1] = _list_gates(test, right, gates, gate_start[tree])
+        count = gate_start[tree]
+        for slot in range(len(test)):  # parents first
+            if test[slot] >= 0:
+                gates[count, 0], gates[count, 1], gates[count, 2] = slot, right[slot], test[slot]
+                count += 1
+        gate_start[tree + 1] = count
         listed = _list_planes(test, right, plane_slots, plane_start[tree], listed)
     return gates, gate_start, plane_slots[:listed].copy(), plane_start
-
-
-@helper
-def _list_gates(test: Any, right: Any, gates: Any, count: int) -> int:
-    """Write the gates of one tree from ``count`` on, parents first; return where they end."""
-    for slot in range(len(test)):
-        if test[slot] >= 0:
-            gates[count, 0] = slot
-            gates[count, 1] = right[slot]
-            gates[count, 2] = test[slot]
-            count += 1
-    return count
 
 
 @helper

@@ -220,11 +220,18 @@ def failure_probabilities(
         live = lives[row]
         low = min(live, WORD_BITS)
         _subset_weights(rates[row], low, weight)
-        _sums_by_byte(weight, by_byte)
+        for place in range(8):  # the weight of each byte of a word
+            by_byte[place, 0] = 0.0
+            for byte in range(1, 256):
+                bit = np.int64(lowest_bit(np.uint64(byte)))
+                by_byte[place, byte] = by_byte[place, byte & (byte - 1)] + weight[8 * place + bit]
         part = words[first_word[row] : first_word[row] + words_of(live)]
         levels = np.empty(2 * len(part))
         for k in range(len(part)):
-            levels[k] = _weight_of(part[k], by_byte)
+            total = 0.0
+            for place in range(8):
+                total += by_byte[place, (part[k] >> np.uint64(8 * place)) & np.uint64(255)]
+            levels[k] = total
         adjoint = np.zeros(2 * len(part))
         probability[row] = _fold(levels, adjoint, rates[row], slope[row], live)
         _low_slopes(part, adjoint, rates[row], low, slope[row])
@@ -240,23 +247,6 @@ def _subset_weights(rates: Any, low: int, weight: Any) -> None:
         for s in range(size):
             weight[size + s] = weight[s] * rates[g]
             weight[s] *= 1.0 - rates[g]
-
-
-@helper
-def _sums_by_byte(weight: Any, by_byte: Any) -> None:
-    for place in range(8):
-        by_byte[place, 0] = 0.0
-        for byte in range(1, 256):
-            bit = np.int64(lowest_bit(np.uint64(byte)))
-            by_byte[place, byte] = by_byte[place, byte & (byte - 1)] + weight[8 * place + bit]
-
-
-@inlined
-def _weight_of(word: Any, by_byte: Any) -> float:
-    total = 0.0
-    for place in range(8):
-        total += by_byte[place, (word >> np.uint64(8 * place)) & np.uint64(255)]
-    return total
 
 
 @helper

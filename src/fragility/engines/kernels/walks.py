@@ -12,8 +12,8 @@ most once (``plan.monotone``), hence:
 Where a set splits, the states that go right wait on a stack and the others walk on to the left, which is the next node.
 At a leaf each state of the set takes its value. Tests of other kinds (categories, zero band) ask every severity.
 
-What a walk needs of a node is its threshold and its word, explained in ``encoding``; the names for the word's parts are
-the first functions below. Helpers of numbers are inlined and cost nothing; one that takes arrays counts references
+What a walk needs of a node is its threshold and its word, explained in ``preparing``; the names for the word's parts
+are the first functions below. Helpers of numbers are inlined and cost nothing; one that takes arrays counts references
 to them, which the step from node to node cannot afford, so look-ups in arrays stay in the loop.
 """
 
@@ -28,7 +28,6 @@ from fragility.engines.kernels.compiling import (
     add_slice,
     add_where,
     entry,
-    fetch,
     helper,
     inlined,
     lowest_bit,
@@ -38,8 +37,6 @@ from fragility.engines.kernels.preparing import BASELINE_RIGHT, COLUMN_SHIFT
 from fragility.engines.trees.forest import FLAGS, KIND, NAN_RIGHT, NUMERIC
 
 WALK_BLOCK = 2048  # rows that visit a deep tree one after the other, while its nodes are near
-CACHE_LINE = 64  # bytes
-FETCHED_FOR = 256  # rows: fewer do not read most of a tree
 MOST_STATES = 64
 ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 NONE = np.uint64(0)
@@ -109,14 +106,10 @@ def _level(cell: Any, threshold: float, way: bool, severities: Any, jump: int, r
     cell: (x, baseline, stepwise). way: x itself goes right. jump: see ``scoring.Levels``.
     """
     x, baseline, stepwise = cell
-    return jump if stepwise or x != x else _crossing(x, baseline - x, threshold, way, severities, rounding)
-
-
-@inlined
-def _crossing(x: float, toward: float, threshold: float, way: bool, severities: Any, rounding: int) -> int:
-    """Count the severities at which the cell has not crossed yet; a loop without branches is the fastest."""
-    level = 0
-    for i in range(len(severities)):
+    if stepwise or x != x:
+        return jump
+    toward, level = baseline - x, 0
+    for i in range(len(severities)):  # counts those at which it has not crossed yet: without branches, the fastest
         v = rounded_cell(x + severities[i] * toward, rounding)
         level += (v > threshold) == way
     return level
@@ -161,6 +154,7 @@ def walk_states(
     packed: ``scoring.PackedNodes``. order: (n, places) groups of a row by place. levels: ``scoring.Levels``.
     """
     tree_start, tree_output = forest.tree_start, forest.tree_output
+    rounding, zero_missing = plan.rounding, plan.zero_missing
     n_states, n_outputs, _ = scores.shape
     by_state, lines = _layout(forest.leaf_value.shape[1], n_states, n_outputs)
     compared = np.empty((WALK_BLOCK, matrix.shape[1]), dtype=packed.compared.dtype)
@@ -170,48 +164,23 @@ def walk_states(
     for start in range(span[0], span[1], WALK_BLOCK):
         size = min(WALK_BLOCK, span[1] - start)
         x = matrix[start : start + size]
-        _compare_cells(x, plan.rounding, plan.zero_missing, compared)
+        for row in range(size):
+            for column in range(x.shape[1]):
+                compared[row, column] = compared_cell(x[row, column], rounding[column], zero_missing)
         _begin_sums(forest.base, by_state, n_states, sums)
-        _rank_groups(order[start : start + size], rank)
+        for row in range(size):  # the place of each group; those not in ``order`` share the place after it
+            rank[row] = min(order.shape[1], rank.shape[1] - 1)
+            for place in range(order.shape[1]):
+                rank[row, order[start + row, place]] = place
         rows = (x, compared, rank)
         for tree in range(len(tree_output)):  # a tree's nodes stay in cache for the whole block
             at = (tree_start[tree], tree_output[tree])
-            if size >= FETCHED_FOR:
-                _fetch_tree(forest, packed, tree)
             _walk_tree(forest, plan, packed, at, rows, levels, waiting, (sums, by_state, n_states, lines))
         for state in range(n_states):
             for output in range(n_outputs):
                 line, lane = _place_of(state, output, by_state, n_states, n_outputs)
                 for row in range(size):
                     scores[state, output, start + row] = sums[row * lines + line, lane]
-
-
-@helper
-def _compare_cells(x: Any, rounding: Any, zero_missing: bool, compared: Any) -> None:
-    """Fill ``compared`` (rows, d) with the cells of x (rows, d) as the library compares them."""
-    for row in range(len(x)):
-        for column in range(x.shape[1]):
-            compared[row, column] = compared_cell(x[row, column], rounding[column], zero_missing)
-
-
-@helper
-def _rank_groups(order: Any, rank: Any) -> None:
-    """Fill ``rank`` (rows, G) with the place of each group; those not in ``order`` share the place after it."""
-    for row in range(len(order)):
-        rank[row] = min(order.shape[1], rank.shape[1] - 1)
-        for place in range(order.shape[1]):
-            rank[row, order[row, place]] = place
-
-
-@helper
-def _fetch_tree(forest: Any, packed: Any, tree: int) -> None:
-    """Bring a tree's nodes and leaves near: the first rows would wait for each of them, one at a time."""
-    nodes, leaves, n_values = packed.nodes, packed.leaves, forest.leaf_value.shape[1]
-    for place in range(forest.tree_start[tree], forest.tree_start[tree + 1], CACHE_LINE // nodes.itemsize):
-        fetch(nodes, place)
-    first, last = forest.leaf_start[tree] * n_values, forest.leaf_start[tree + 1] * n_values
-    for place in range(first, last, CACHE_LINE // leaves.itemsize):
-        fetch(leaves, place)
 
 
 @helper
@@ -331,6 +300,12 @@ def _begin_sums(base: Any, by_state: bool, n_states: int, sums: Any) -> None:
                 sums[row * lines + line, lane] = base[output]
 
 
+# --- rows that have states of their own ---------------------------------------------------------------------
+#
+# A visit is one row with up to 64 of its states that move by one severity. At a test its cell has two sides, as it
+# stands and as it is moved; where they go the same way so does the whole set, else the states that move the cell's unit
+# leave the others.
+
 LINES = MOST_STATES // LANES  # of the sums of one output: LANES states stand side by side
 VISITS = 1024  # that go through a tree together, while its nodes are in cache
 
@@ -339,8 +314,8 @@ VISITS = 1024  # that go through a tree together, while its nodes are in cache
 def walk_row_states(forest: Any, packed: Any, sides: Any, matrix: Any, states: Any, span: Any, scores: Any) -> None:
     """Fill ``scores`` (outputs, q) with the raw sums of the states span[0]..span[1] of rows matrix (m, d).
 
-    packed: ``scoring.PackedNodes``. sides: ``asking.Sides``. states: (owner (q,), moved (q, U), severity (q,), or empty
-    where all are removals).
+    packed: ``scoring.PackedNodes``. sides: ``scoring.Sides``. states: (owner (q,), moved (q, U), severity (q,), or
+    empty where all are removals).
     """
     tree_start, tree_output = forest.tree_start, forest.tree_output
     first = np.empty(VISITS + 1, dtype=np.int64)
@@ -358,8 +333,6 @@ def walk_row_states(forest: Any, packed: Any, sides: Any, matrix: Any, states: A
             sums[line] = forest.base[line // LINES % len(scores)]
         for tree in range(len(tree_output)):
             at = (tree_start[tree], tree_output[tree])
-            if count >= FETCHED_FOR:
-                _fetch_tree(forest, packed, tree)
             _visit_tree(forest, sides, packed, at, visits, (here, there, moved), waiting, sums)
         for visit in range(count):
             for output in range(len(scores)):

@@ -1,4 +1,4 @@
-"""Tree ensembles: the flip inequality as whole numbers a leaf, and how far off it can be.
+"""Tree ensembles: the flip inequality as whole numbers per leaf, and how far off it can be.
 
 For the original class o and a rival c, E(S) = start + sum over trees of the leaf that S reaches, where a leaf counts
 with the weights of o and c in its values. Leaves are rounded to whole numbers of a quantum, so every sum over leaves is
@@ -58,7 +58,7 @@ class TreeLattice:
 
     def __init__(self, rows: EvidenceRows, protocol: Protocol, rule: FlipRule) -> None:
         ensemble = ensemble_of(rows.model)
-        self.forest = with_nodes(ensemble.forest)
+        self.forest = expand_levels(ensemble.forest)
         self.recoding = make_recoding(ensemble, rows)
         self.rule = rule
         plan = make_plan(self.forest, self.recoding, rows, protocol)
@@ -70,7 +70,7 @@ class TreeLattice:
         """E of a pair of classes; ``wide``: in 64-bit numbers even where 32 bits would do."""
         key = (original, rival, wide)
         if key not in self._edges:
-            self._edges[key] = _edge(self.forest, self.rule, original, rival, wide)
+            self._edges[key] = _make_edge(self.forest, self.rule, original, rival, wide)
         return self._edges[key]
 
     def entry_bytes(self) -> int:
@@ -90,9 +90,13 @@ class TreeLattice:
     def mark(self, x: Floats, original: int, jobs: Any, marks: Any, run: Any) -> None:
         """Mark the flips of the rows of ``jobs``, which all are of one original class."""
         size, cells = 1 << max(int(jobs[2].max(initial=0)), WORD_BITS), self.recoding.recode(x)
+        # (256, 16): for kept and removed among the lowest groups, all ones at the states they are reached at
+        state = np.arange(1 << FIRST_BITS)
+        kept, removed = np.divmod(np.arange(1 << (2 * FIRST_BITS)), 1 << FIRST_BITS)
+        reached = ((kept[:, None] & state) == 0) & ((removed[:, None] & state) == removed[:, None])
         for rival in self.rule.rivals(original):
             edge = self.edge(original, rival)
-            masks = _masks(edge.leaf.dtype)
+            masks = np.where(reached, -1, 0).astype(edge.leaf.dtype)
 
             def work(span: tuple[int, int], worker: int) -> None:
                 table = self._table(worker, edge.leaf.dtype, size)  # noqa: B023
@@ -139,7 +143,7 @@ class TreeLattice:
         return found[:listed], int(sure), int(spent), bool(done)
 
 
-def with_nodes(forest: Forest) -> Forest:
+def expand_levels(forest: Forest) -> Forest:
     """Return the forest with its oblivious trees as ordinary nodes: test of level d at depth d."""
     if not forest.oblivious:
         return forest
@@ -176,20 +180,23 @@ def _perfect_tree(levels: npt.NDArray[np.int32], first_leaf: int) -> tuple[Integ
 # --- the inequality in whole numbers ------------------------------------------------------------------------
 
 
-def _edge(forest: Forest, rule: FlipRule, original: int, rival: int, wide: bool) -> TreeEdge:
+def _make_edge(forest: Forest, rule: FlipRule, original: int, rival: int, wide: bool) -> TreeEdge:
     weight, constant = _functional(forest, rule, original, rival)
-    leaf = _weighted_leaves(forest, weight)
+    leaf = _weigh_leaves(forest, weight)
     start = float(weight @ forest.base.astype(np.float64)) + constant
     largest = np.maximum.reduceat(np.abs(leaf), forest.leaf_start[:-1])
     span = abs(start) + float(largest.sum())
-    rounding = _library_rounding(forest, weight) + LINK_ROUNDING * forest.divisor / forest.scale
-    rounding += span * 2.0**-48 + _lost_by_normalising(forest, weight)
-    limit = max(rounding, _narrow_limit(forest, rule))
+    rounding = _library_rounding(forest, weight) + LINK_ROUNDING * forest.divisor / forest.scale + span * 2.0**-48
+    limit = NARROW_ROUNDING * forest.divisor / forest.scale
+    if forest.link == AVERAGE:
+        if np.count_nonzero(weight) != 2:  # the two probabilities of a leaf may not sum to exactly 1
+            rounding += float(np.abs(forest.leaf_value.sum(axis=1) - 1.0).max()) * forest.n_trees
+        limit = 0.2 * rule.resolution * forest.divisor  # averages tie exactly, and a tie should be told from a flip
     if not wide:
-        edge, error = _in_quanta(forest, leaf, start, largest, NARROW / max(span, 1e-300), rounding, np.int32)
-        if error <= limit:
+        edge, error = _count_quanta(forest, leaf, start, largest, NARROW / max(span, 1e-300), rounding, np.int32)
+        if error <= max(rounding, limit):
             return edge
-    return _in_quanta(forest, leaf, start, largest, WIDE / max(span, 1e-300), rounding, np.int64)[0]
+    return _count_quanta(forest, leaf, start, largest, WIDE / max(span, 1e-300), rounding, np.int64)[0]
 
 
 def _functional(forest: Forest, rule: FlipRule, original: int, rival: int) -> tuple[Floats, float]:
@@ -209,7 +216,7 @@ def _functional(forest: Forest, rule: FlipRule, original: int, rival: int) -> tu
     return weight, lead * forest.divisor / forest.scale
 
 
-def _weighted_leaves(forest: Forest, weight: Floats) -> Floats:
+def _weigh_leaves(forest: Forest, weight: Floats) -> Floats:
     tree = np.repeat(np.arange(forest.n_trees), np.diff(forest.leaf_start))
     output = forest.tree_output[tree][:, None] + np.arange(forest.leaf_value.shape[1])
     return np.asarray((weight[output] * forest.leaf_value.astype(np.float64)).sum(axis=1))
@@ -222,27 +229,13 @@ def _library_rounding(forest: Forest, weight: Floats) -> float:
     for output in np.flatnonzero(weight):
         only = np.zeros_like(weight)
         only[output] = 1.0
-        largest = np.maximum.reduceat(np.abs(_weighted_leaves(forest, only)), forest.leaf_start[:-1])
+        largest = np.maximum.reduceat(np.abs(_weigh_leaves(forest, only)), forest.leaf_start[:-1])
         partial = np.cumsum(np.sort(largest[largest > 0.0])[::-1]) + abs(float(forest.base[output]))
         total += abs(weight[output]) * 1.01 * roundoff * float(partial.sum())
     return total
 
 
-def _lost_by_normalising(forest: Forest, weight: Floats) -> float:
-    """Return what it may cost that the two probabilities of an averaged leaf do not sum to exactly 1."""
-    if forest.link != AVERAGE or np.count_nonzero(weight) == 2:
-        return 0.0
-    return float(np.abs(forest.leaf_value.sum(axis=1) - 1.0).max()) * forest.n_trees
-
-
-def _narrow_limit(forest: Forest, rule: FlipRule) -> float:
-    """Return the error that 32-bit quanta may have: averages tie exactly, and a tie should be told from a flip."""
-    if forest.link == AVERAGE:
-        return 0.2 * rule.resolution * forest.divisor
-    return NARROW_ROUNDING * forest.divisor / forest.scale
-
-
-def _in_quanta(
+def _count_quanta(
     forest: Forest, leaf: Floats, start: float, largest: Floats, scale: float, rounding: float, kind: Any
 ) -> tuple[TreeEdge, float]:
     """Return (the edge in whole numbers of 1 / scale, the largest error of a state by rounding leaves)."""
@@ -255,11 +248,3 @@ def _in_quanta(
     bound = int(np.ceil(off + rounding * scale)) + 1
     trees = np.flatnonzero(largest > 0.0).astype(np.int32)
     return TreeEdge(trees, whole.astype(kind), int(begin), -bound - 1, bound), off / scale
-
-
-def _masks(kind: Any) -> npt.NDArray[Any]:
-    """Return (256, 16): for kept and removed among the lowest groups, all ones at the states they are reached at."""
-    state = np.arange(1 << FIRST_BITS)
-    kept, removed = np.divmod(np.arange(1 << (2 * FIRST_BITS)), 1 << FIRST_BITS)
-    reached = ((kept[:, None] & state) == 0) & ((removed[:, None] & state) == removed[:, None])
-    return np.where(reached, -1, 0).astype(kind)

@@ -177,7 +177,11 @@ class WholeLattice:
     def _mark_chunk(self, block: Block, place: Integers, settle: Callable[[Integers], Integers] | None) -> Subsets:
         live = block.live[place]
         lives = live.sum(axis=1).astype(np.int64)
-        group, bits = _number_groups(live, lives)
+        row, g = np.nonzero(live)
+        bit = lives[row] - np.cumsum(live, axis=1)[row, g]  # the first live group is the highest bit
+        group, bits = np.full((len(live), MOST_LIVE), -1, dtype=np.int64), np.zeros(live.shape, dtype=np.int64)
+        group[row, bit] = g
+        bits[row, g] = np.int64(1) << bit
         sizes = 1 << np.maximum(lives - WORD_BITS, 0)
         first_word = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
         sure, near = np.zeros(int(sizes.sum()), dtype=np.uint64), np.zeros(int(sizes.sum()), dtype=np.uint64)
@@ -226,18 +230,6 @@ def row_blocks(rows: EvidenceRows, rule: FlipRule) -> Iterator[tuple[int, Floats
         x = rows.dense(start, start + BLOCK_ROWS)
         p = rows.own_probabilities(start, x)
         yield start, x, p, original_class(rows, p, rule.resolution, slice(start, start + len(x)))
-
-
-def _number_groups(live: Booleans, lives: Integers) -> tuple[Integers, npt.NDArray[np.int64]]:
-    """Return (group of each bit (m, 24), bit of each group (m, G)): the first live group is the highest bit."""
-    row, g = np.nonzero(live)
-    rank = np.cumsum(live, axis=1)[row, g] - 1
-    bit = lives[row] - 1 - rank
-    group = np.full((len(live), MOST_LIVE), -1, dtype=np.int64)
-    group[row, bit] = g
-    bits = np.zeros(live.shape, dtype=np.int64)
-    bits[row, g] = np.int64(1) << bit
-    return group, bits
 
 
 def _count_sizes(words: Words, first_word: Integers, lives: Integers, run: Workers) -> Integers:

@@ -1,15 +1,12 @@
 """The tree engine: a whole certificate from a tree ensemble without materialising one stressed row.
 
-    encoding    the flags of a test, the bits of a node, the links: the numbers everything below agrees on
-    forest      Forest, a tree ensemble as flat arrays, and how it is assembled from trees
-    recoding    what a library makes of a cell before its trees compare it: categories, rounding
-    readers     from each library's fitted model to a Forest
-    plan        what a protocol's baseline, groups and states mean for the tests of a forest
-    kernels     compiled: which leaves do the states of a row reach, and what do they add up to?
-    scoring     which kernel scores a forest, and on which threads
-    observed    how raw scores of states are read: the rules, and the arrays that are filled
-    engine      the certificate's states in two rounds: what `engines.choice` calls
-    prediction  the same forest as a fast predictor of rows as they stand
+    forest    Forest, a tree ensemble as flat arrays, how it is assembled from trees, the flags of its tests
+    recoding  what a library makes of a cell before its trees compare it: categories, rounding
+    readers   from each library's fitted model to a Forest
+    scoring   what a protocol means for a forest, the kernel that scores it, and how raw scores are read
+    engine    what `engines.choice` calls: which models, their traces, their answers
+
+The compiled kernels are in `engines.kernels`.
 
 ``readers`` turns a fitted ensemble into one flat ``Forest``. Every split becomes a *test*: go right iff v > t, where v
 is the cell as the library compares it (float32 or float64). Strict comparisons, zero-as-missing, category sets and

@@ -126,8 +126,15 @@ def _map_categories(vocabulary: Vocabulary, forms: Sequence[CellForm]) -> dict[i
         if len(categorical) != len(vocabulary.in_order):
             raise EngineError(f"{len(categorical)} columns are categories, {len(vocabulary.in_order)} were in training")
         found |= dict(zip(categorical, vocabulary.in_order, strict=True))
-    if vocabulary.closed:
-        _refuse_cut(vocabulary, forms)
+    for j, texts in vocabulary.cut.items():  # XGBoost cuts them into pieces, of which two may be alike
+        if len(set(texts)) < len(texts):
+            raise EngineError(f"column {j} holds categories beyond ASCII that XGBoost cannot tell apart")
+    for j, form in enumerate(forms) if vocabulary.closed else ():
+        beyond = [text for text in form.categories or () if isinstance(text, str) and not text.isascii()]
+        if beyond and j in vocabulary.listed:
+            raise EngineError(
+                f"column {j} may hold {beyond[0]!r}, which shifts the categories that XGBoost reads after it"
+            )
     for j, texts in vocabulary.cut.items():
         categories = forms[j].categories
         if categories is None or cut_texts(categories) != texts:
@@ -139,19 +146,6 @@ def _map_categories(vocabulary: Vocabulary, forms: Sequence[CellForm]) -> dict[i
         for j in categorical:
             found.setdefault(j, number_categories(forms[j].categories or ()))
     return found
-
-
-def _refuse_cut(vocabulary: Vocabulary, forms: Sequence[CellForm]) -> None:
-    """Refuse categories that XGBoost cuts into pieces of which it cannot tell two apart, or cuts unlike in training."""
-    for j, texts in vocabulary.cut.items():
-        if len(set(texts)) < len(texts):
-            raise EngineError(f"column {j} holds categories beyond ASCII that XGBoost cannot tell apart")
-    for j, form in enumerate(forms):
-        beyond = [text for text in form.categories or () if isinstance(text, str) and not text.isascii()]
-        if beyond and j in vocabulary.listed:
-            raise EngineError(
-                f"column {j} may hold {beyond[0]!r}, which shifts the categories that XGBoost reads after it"
-            )
 
 
 def cut_texts(texts: Sequence[Any]) -> tuple[bytes, ...]:

@@ -16,15 +16,16 @@ import scipy.sparse as sp
 from fragility.arrays import MEBIBYTE, Floats, Integers
 from fragility.engines.kernels.compiling import LANES, TOGETHER, run_in_this_thread, run_on_all_threads
 from fragility.engines.kernels.decisions import BLOCK, WORDS, baseline_ways
-from fragility.engines.kernels.planes import score_states
+from fragility.engines.kernels.observing import observe_path_and_grid, observe_removals
+from fragility.engines.kernels.planes import score_row_states, score_states
 from fragility.engines.kernels.preparing import COLUMN_SHIFT, MAX_LEAVES, build_networks, fill_nodes, groups_asked
-from fragility.engines.kernels.walks import WALK_BLOCK, walk_states
-from fragility.engines.trace import StatesAsked
-from fragility.engines.trees.forest import NARROW, SIGMOID, SOFTMAX, Forest, starts_of
-from fragility.engines.trees.recoding import Recoding
-from fragility.evidence import STEP, EvidenceRows
+from fragility.engines.kernels.walks import WALK_BLOCK, walk_row_states, walk_states
+from fragility.engines.trace import StatesAsked, Trace
+from fragility.engines.trees.forest import KIND, NARROW, NUMERIC, SIGMOID, SOFTMAX, Forest, starts_of
+from fragility.engines.trees.recoding import Ensemble, Recoding, make_recoding
+from fragility.evidence import STEP, EvidenceRows, RowStates
 from fragility.protocol import Protocol
-from fragility.scores import sigmoid_probabilities, softmax_probabilities
+from fragility.scores import sigmoid_probabilities, smoothed_offset, softmax_probabilities
 
 logger = logging.getLogger(__name__)
 
@@ -196,6 +197,165 @@ def make_row_scorer(forest: Forest, n_columns: int, sparse: bool = False) -> Cal
         return np.concatenate(out, axis=1)
 
     return sum_leaves
+
+
+# --- the trace of an audit ----------------------------------------------------------------------------------
+
+
+class Rules(NamedTuple):
+    """How raw sums become margins, classes and thresholds; C classes, P operators, S severities."""
+
+    link: int
+    divisor: float
+    scale: float
+    offset: Floats  # (C,) of the declared decision
+    shifted: bool  # some offset is not 0
+    current: bool  # the reading takes the leader's margin, not the original class's
+    resolution: float
+    smoothing: float
+    smoothed_offset: Floats  # (C,) of the declared decision, for the logarithms of smoothed probabilities
+    widths: Integers  # (P,) groups that each operator degrades
+    fading: int  # which operator is attenuate_all, -1: none
+    severities: Floats  # (S,)
+    n_grid: int  # how many of them are scored; the last, removal, may be known
+    bare: npt.NDArray[Any]  # (outputs,) raw sums of the baseline itself
+
+    @classmethod
+    def of(cls, forest: Forest, asked: StatesAsked, offset: Floats | None, bare: npt.NDArray[Any]) -> Rules:
+        offsets = np.zeros(forest.n_classes) if offset is None else np.asarray(offset, dtype=np.float64)
+        smoothed = smoothed_offset(offset, asked.smoothing)
+        return cls(
+            link=forest.link,
+            divisor=float(forest.divisor),
+            scale=float(forest.scale),
+            offset=offsets,
+            shifted=bool(offsets.any()),
+            current=asked.reading == "current",
+            resolution=float(asked.resolution),
+            smoothing=float(asked.smoothing),
+            smoothed_offset=np.zeros(forest.n_classes) if smoothed is None else smoothed,
+            widths=np.array(asked.widths, dtype=np.int64),
+            fading=-1 if asked.fading is None else asked.fading,
+            severities=np.array(asked.severities, dtype=np.float64),
+            n_grid=len(asked.grid),
+            bare=bare,
+        )
+
+
+class Blank(NamedTuple):
+    """The arrays of a ``Trace`` that are read off scores; n rows, G groups, K depth, P operators."""
+
+    predicted: Integers  # (n,)
+    confidence: Floats  # (n,)
+    margin: Floats  # (n,)
+    one_step_margin: Floats  # (n, G)
+    one_step_confidence: Floats  # (n, G)
+    path_margin: Floats  # (n, K+1)
+    path_predicted: Integers  # (n, K+1)
+    threshold: Floats  # (n, P)
+    fade_margin: Floats  # (n, S), or (n, 0)
+
+    @classmethod
+    def of(cls, asked: StatesAsked, decided: Integers | None, n: int) -> Blank:
+        """Return arrays to fill; decided: (n,) classes at x by the model's own predict, None: the trees say them."""
+        return cls(
+            predicted=np.full(n, -1) if decided is None else np.array(decided, dtype=np.int64),
+            confidence=np.empty(n),
+            margin=np.empty(n),
+            one_step_margin=np.empty((n, asked.n_groups)),
+            one_step_confidence=np.empty((n, asked.n_groups)),
+            path_margin=np.empty((n, asked.depth + 1)),
+            path_predicted=np.empty((n, asked.depth + 1), dtype=np.int64),
+            threshold=np.empty((n, len(asked.widths))),
+            fade_margin=np.empty((n, asked.fade_steps)),
+        )
+
+
+class AuditScorer:
+    """A forest bound to the baseline and groups of an audit."""
+
+    def __init__(self, ensemble: Ensemble, rows: EvidenceRows, protocol: Protocol) -> None:
+        self.recoding = make_recoding(ensemble, rows)
+        self.asked = StatesAsked.of(protocol, rows.n_groups)
+        plan = make_plan(ensemble.forest, self.recoding, rows, protocol)
+        self.score = make_scorer(ensemble.forest, plan)
+        self.block = BLOCK if fits_planes(ensemble.forest) else WALK_BLOCK  # rows that the kernel takes together
+        self.in_order = np.tile(np.arange(rows.n_groups), (self.block, 1))
+        self.first, self.second = list_single_removals(rows.n_groups), list_path_and_grid(self.asked)
+        bare = self.score(plan.baseline[None, :], self.in_order[:1], list_originals(rows.n_groups))[0, :, 0]
+        self.rules = Rules.of(ensemble.forest, self.asked, rows.offset, bare)
+
+    def trace_chunk(self, cells: Floats, decided: Integers | None) -> Trace:
+        """Return the trace of some rows; the sums of all states are held for one block of them at a time."""
+        x, asked, n = self.recoding.recode(cells), self.asked, len(cells)
+        whole, order = Blank.of(asked, decided, n), np.empty((n, asked.longest), dtype=np.int64)
+        for start in range(0, n, self.block):
+            block = slice(start, start + self.block)
+            views: Any = (array[block] for array in whole)
+            rows, out = x[block], Blank(*views)
+            path_support = np.empty_like(out.path_margin)
+            first = self.score(rows, self.in_order[: len(rows)], self.first)
+            observe_removals(first, self.rules, out, (order[block], path_support))
+            observe_path_and_grid(self.score(rows, order[block], self.second), self.rules, out, path_support)
+        return Trace(**whole._asdict(), order=order[:, : asked.depth], evaluations=n * asked.per_row, engine="trees")
+
+
+# --- rows that have states of their own ---------------------------------------------------------------------
+
+
+class Sides(NamedTuple):
+    """The two sides of every cell, as it stands and at the baseline, and the units that states move."""
+
+    baseline: Floats  # (d,)
+    stepwise: npt.NDArray[np.uint8]  # (d,)
+    unit: Integers  # (d,)
+    numeric: npt.NDArray[np.uint8]  # (d,) 1 where a column's tests are all numeric
+    test_base: npt.NDArray[np.uint8]  # (T,) 1 where the baseline goes right
+    rounding: npt.NDArray[np.uint8]  # (d,) of cells before they are compared: WHOLE, NARROW
+    zero_missing: bool  # a zero cell is missing (XGBoost on sparse rows)
+    whole: bool  # what is moved is removed
+    slots: int  # nodes of the largest tree
+
+
+def make_state_scorer(
+    forest: Forest, recoding: Recoding, rows: EvidenceRows
+) -> Callable[[Floats, RowStates], npt.NDArray[Any]]:
+    """Return the function (recoded rows (m, d), q states) -> raw sums (outputs, q)."""
+    baseline = recoding.recode(rows.baseline)
+    zero_missing = bool(sp.issparse(rows.matrix)) and forest.absent_missing
+    numeric = np.ones(rows.width, dtype=np.uint8)
+    numeric[forest.test_column[(forest.test_flags & KIND) != NUMERIC]] = 0
+    sides = Sides(
+        baseline=baseline,
+        stepwise=rows.stepwise.astype(np.uint8),
+        unit=rows.column_group.astype(np.int64),
+        numeric=numeric,
+        test_base=baseline_ways(forest, baseline, recoding.rounding, zero_missing),
+        rounding=recoding.rounding,
+        zero_missing=zero_missing,
+        whole=True,
+        slots=forest.most_nodes,
+    )
+    kernel: Any = score_row_states
+    trees: Any = None
+    if fits_planes(forest, decisions_per_test=1):
+        trees, block = build_gates(forest), BLOCK
+    else:
+        plan = make_plain_plan(forest, rows.width, zero_missing)
+        trees = pack_nodes(forest, plan._replace(test_base=sides.test_base, rounding=sides.rounding))
+        kernel, block = walk_row_states, WALK_BLOCK
+
+    def score(x: Floats, states: RowStates) -> npt.NDArray[Any]:
+        unit = np.ascontiguousarray(states.unit_of(sides.unit), dtype=np.int64)
+        moved = sides._replace(unit=unit, whole=states.severity is None)
+        severity = np.zeros(0) if states.severity is None else np.ascontiguousarray(states.severity, dtype=np.float64)
+        flags = np.ascontiguousarray(states.moved, dtype=bool).view(np.uint8)
+        flat = (np.ascontiguousarray(states.owner, dtype=np.int64), flags, severity)
+        scores = np.empty((len(forest.base), len(states)), dtype=forest.leaf_value.dtype)
+        run_on_all_threads(len(states), block, lambda span: kernel(forest, trees, moved, x, flat, span, scores))
+        return scores
+
+    return score
 
 
 # --- a forest as the kernels read it ------------------------------------------------------------------------

@@ -123,19 +123,16 @@ class _Hashes:
             if values is None or not all(type(value) is str for value in values):
                 raise EngineError(f"column {column} holds categories that are not texts")
         texts = sorted({str(v) for column in self.asked for v in forms[column].values or ()} - set(self.hash_of))
-        if texts:
-            self._learn(texts)
+        if texts:  # the model is exported with a table of these texts: CatBoost then lists their hashes
+            import pandas as pd
+            from catboost import Pool
+
+            names = list(self.head.feature_names_)
+            cells = {name: texts if j in self.asked else 0.0 for j, name in enumerate(names)}
+            pool = Pool(pd.DataFrame(cells, columns=names), cat_features=sorted(self.asked))
+            listed = _export(self.head, pool)["features_info"]["cat_features_hash"]
+            self.hash_of |= {entry["value"]: entry["hash"] % 2**32 for entry in listed}
         return {
             column: {v: asked.index(self.hash_of[v]) for v in forms[column].values or () if self.hash_of[v] in asked}
             for column, asked in self.asked.items()
         }
-
-    def _learn(self, texts: list[str]) -> None:
-        """Export the model with a table of these texts: CatBoost then lists their hashes."""
-        import pandas as pd
-        from catboost import Pool
-
-        names = list(self.head.feature_names_)
-        table = pd.DataFrame({name: texts if j in self.asked else 0.0 for j, name in enumerate(names)}, columns=names)
-        listed = _export(self.head, Pool(table, cat_features=sorted(self.asked)))["features_info"]
-        self.hash_of |= {entry["value"]: entry["hash"] % 2**32 for entry in listed["cat_features_hash"]}
