@@ -89,7 +89,7 @@ def stress(
     data: opt.DataOption,
     out_file: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Write the labels, one row a prediction (.parquet, .csv)."),
+        typer.Option("--out", metavar="FILE", help="Write the labels, one row per prediction (.parquet, .csv)."),
     ] = None,
     stressing: StressOptions,
     target: opt.Target = None,

@@ -54,13 +54,13 @@ def reliability(
         ),
     ] = None,
     draws: Annotated[
-        int, typer.Option("--draws", min=16, help="Quasi-random subsets a row, where the probability is not exact.")
+        int, typer.Option("--draws", min=16, help="Quasi-random subsets per row, where the probability is not exact.")
     ] = 4096,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the quasi-random subsets.")] = 0,
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="How many fields and rows to show.")] = 10,
     json_file: opt.JsonOut = None,
     csv_file: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write one row a prediction as CSV.")
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write one row per prediction as CSV.")
     ] = None,
     picture: Annotated[
         Path | None,

@@ -67,7 +67,7 @@ class CaseState:
     """What stands for a case."""
 
     status: str  # open, park, conflict, or the decision
-    standing: tuple[Entry, ...]  # one a reviewer, oldest first
+    standing: tuple[Entry, ...]  # one per reviewer, oldest first
     second: bool  # a second review is asked for and not yet given
     asked_by: str | None = None
 

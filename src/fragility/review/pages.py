@@ -1,4 +1,4 @@
-"""What each page shows: one frozen context a page, made from cases and history, rendered by a template of its name.
+"""What each page shows: one frozen context per page, made from cases and history, rendered by a template of its name.
 
 Every text that comes from data, from an audit or from a reviewer is escaped by the templates.
 """
@@ -237,15 +237,15 @@ def tell_story(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, m
     """Return one row of the certificate table, to read; an audit may have been written without its steps."""
     operators = [name.removeprefix("lambda_") for name in row if name.startswith("lambda_")]
     thresholds = tuple((describe_operator(name), row[f"lambda_{name}"]) for name in operators)
-    told = all(name in row for name in STEPS)
-    cert = Certificates(pa.Table.from_pylist([dict(row)]), protocol, manifest)[0] if told else None
+    has_steps = all(name in row for name in STEPS)
+    cert = Certificates(pa.Table.from_pylist([dict(row)]), protocol, manifest)[0] if has_steps else None
     path = tuple(str(name) for name in row["path"])
     steps: tuple[Step, ...] = ()
     if cert:
-        told_steps = zip(("nothing removed", *cert.path), cert.path_margin, cert.path_predicted, strict=True)
+        states = zip(("nothing removed", *cert.path), cert.path_margin, cert.path_predicted, strict=True)
         steps = tuple(
             Step(k, name, margin, str(label), cert.flipped and k == cert.flip_budget)
-            for k, (name, margin, label) in enumerate(told_steps)
+            for k, (name, margin, label) in enumerate(states)
         )
     return Story(
         sentence=f"Predicted {cert.sentence() if cert else _summarise(queued, row)}.",
@@ -428,19 +428,19 @@ def describe_view(view: View, predictions: int, fields: Sequence[tuple[str, str]
     """Return which predictions a view is about; ``fields`` are the conditions on fields, in words."""
     confident = f"predictions at least {100 * view.confident:.12g}% confident"
     if view.search:
-        told = [("among", f"all {predictions:,} predictions"), ("id contains", f"“{view.search}”")]
+        parts = [("among", f"all {predictions:,} predictions"), ("id contains", f"“{view.search}”")]
     elif view.budget == "policy":  # which has a confidence of its own
-        told = [("among", "what the review policy sends to review")]
+        parts = [("among", "what the review policy sends to review")]
     elif view.budget == "all":
-        told = [("among", f"all {confident}")]
+        parts = [("among", f"all {confident}")]
     else:
         top = f"{view.cases_in_time:,}" if view.budget == "time" else f"{view.budget}%"
         time = f" ({write_number(view.hours)} h at {write_number(view.rate)} an hour)" if view.budget == "time" else ""
-        told = [("among", f"the top {top} by {RANKING_WORDS[view.by]}{time} of the {confident}")]
-    told += [("predicted", view.label)] if view.label is not None else []
-    told += [("flips", FLIP_WORDS[view.k])] if view.k else []
-    told += [("flipped by", view.group)] if view.group is not None else []
-    told += fields
-    told += [("status", WORDS[view.status])] if view.status else []
-    told += [("reviewer", view.reviewer)] if view.reviewer is not None else []
-    return tuple(told)
+        parts = [("among", f"the top {top} by {RANKING_WORDS[view.by]}{time} of the {confident}")]
+    parts += [("predicted", view.label)] if view.label is not None else []
+    parts += [("flips", FLIP_WORDS[view.k])] if view.k else []
+    parts += [("flipped by", view.group)] if view.group is not None else []
+    parts += fields
+    parts += [("status", WORDS[view.status])] if view.status else []
+    parts += [("reviewer", view.reviewer)] if view.reviewer is not None else []
+    return tuple(parts)
