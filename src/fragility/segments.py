@@ -286,7 +286,7 @@ def segment_rows(source: RowValues, by: Sequence[By], audits: Sequence[Audit]) -
     coded = [column.encode() for column in columns]
     if in_order and all(not list(islice(own, 1)) for own in audited):
         return [coded for _ in audits]
-    given, keys = IdSpan(), list[npt.NDArray[np.bytes_]]()
+    given, keys = IdSpan(), list[npt.NDArray[np.bytes_]]()  # the order differs: match rows by id
     for ids, _ in source.values(names, PART_ROWS):
         given.add(ids)
         keys.append(id_keys(ids))

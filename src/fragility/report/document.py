@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,18 +163,16 @@ class Report:
             The file written.
         """
         target = Path(path)
-        render = self._renderers()[checked_suffix(target, SUFFIXES)]
+        suffix = checked_suffix(target, SUFFIXES)
+        if suffix == ".json":
+            text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+        else:
+            text = self.html if suffix == ".html" else self.markdown
         try:
-            write_text(target, render())
+            write_text(target, text)
         except OSError as error:
             raise DataError(f"cannot write the report to {target}: {error.strerror or error}") from error
         return target
-
-    def _renderers(self) -> dict[str, Callable[[], str]]:
-        return {".html": lambda: self.html, ".md": lambda: self.markdown, ".json": self._json}
-
-    def _json(self) -> str:
-        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
 
     def __repr__(self) -> str:
         audits = ", ".join(audit.facts.name for audit in self.summary.audits)
@@ -191,7 +189,7 @@ def verify_command(folder: object, *words: object) -> str:
 
 
 def is_report(path: Path) -> bool:
-    """Whether a file is a report of ours, and may be replaced by another."""
+    """Whether a file was written by us, so that another report may replace it."""
     try:
         with path.open("rb") as stream:
             return MARKER.encode() in stream.read(1000)
@@ -200,7 +198,7 @@ def is_report(path: Path) -> bool:
 
 
 def save_beside(report: Report, folder: Path) -> Path | None:
-    """Write the report into an audit's folder; None where a file of that name is somebody else's, which stays."""
+    """Write the report into an audit's folder; return None if a file of that name is not a report, and leave it."""
     target = folder / REPORT_FILE
     if os.path.lexists(target) and not is_report(target):
         return None
