@@ -20,7 +20,7 @@ from fragility.auditing import baselines as _dependence
 from fragility.canonical import digest_bytes
 from fragility.certificates import BaselineComparison, dependence
 from fragility.certificates.manifest import manifest_text
-from fragility.certificates.parts import beside_name, encoded_part
+from fragility.certificates.parts import beside_name, encode_part
 from fragility.errors import CertificateError, DataError, ModelError, ProtocolError
 from fragility.verification.integrity import check_integrity
 
@@ -243,7 +243,7 @@ def forge(folder: Path, change, section=None) -> None:
     name = next(name for name in document["files"] if name.startswith("baselines-"))
     stored = fg.open_audit(folder)
     table = change(pq.read_table(folder / name))
-    data = encoded_part(table)
+    data = encode_part(table)
     new = beside_name("baselines", data)
     (folder / name).unlink()
     (folder / new).write_bytes(data)

@@ -23,7 +23,7 @@ from fragility.auditing.pipeline import audit
 from fragility.certificates import Certificates
 from fragility.certificates.folder import check_writable_folder, write_folder
 from fragility.certificates.manifest import manifest_text
-from fragility.certificates.parts import cut, encoded_part
+from fragility.certificates.parts import cut, encode_part
 from fragility.cli import main
 from fragility.errors import CertificateError
 from fragility.files import open_regular, parse_json, replacing, write_text
@@ -410,11 +410,11 @@ def test_an_audit_in_several_parts_is_read_as_one(certs: Certificates, tmp_path)
 
 def test_equal_tables_are_written_with_equal_bytes(certs: Certificates, tmp_path) -> None:
     """However a table came to be: whole, cut from a larger one, put together from pieces, read from a file."""
-    expected = encoded_part(certs.table)
+    expected = encode_part(certs.table)
     pieces = pa.concat_tables([certs.table.slice(0, 5), certs.table.slice(5)])
     framed = pa.concat_tables([certs.table, certs.table, certs.table]).combine_chunks().slice(len(certs), len(certs))
     loaded = Certificates.load(certs.save(tmp_path / "a")).table
-    assert all(encoded_part(table) == expected for table in (pieces, framed, loaded))
+    assert all(encode_part(table) == expected for table in (pieces, framed, loaded))
 
 
 # --- JSON of unknown origin ---------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from fragility.auditing import lattice as _lattice
 from fragility.canonical import digest_bytes
 from fragility.certificates import lattice
 from fragility.certificates.manifest import manifest_text
-from fragility.certificates.parts import beside_name, encoded_part
+from fragility.certificates.parts import beside_name, encode_part
 from fragility.errors import CertificateError, EngineError
 from fragility.verification.integrity import check_integrity
 from fragility.wording import NOT_SEARCHED, ONE_WAY
@@ -231,7 +231,7 @@ def forge(folder: Path, change) -> None:
     document = json.loads((folder / "manifest.json").read_text())
     name = next(name for name in document["files"] if name.startswith("searched-"))
     table = change(pq.read_table(folder / name))
-    data = encoded_part(table)
+    data = encode_part(table)
     new = beside_name("searched", data)
     (folder / name).unlink()
     (folder / new).write_bytes(data)

@@ -25,7 +25,7 @@ from fragility.auditing.auditor import Auditor, TracedRows, input_row_digests
 from fragility.certificates.claims import Extent, schema_of
 from fragility.certificates.dependence import COMPARED_CLAIMS, rows_to_compare
 from fragility.certificates.lattice import RANKED, most_exposed
-from fragility.certificates.parts import encoded_part
+from fragility.certificates.parts import encode_part
 from fragility.engines.trace import HandedOver
 from fragility.errors import ClusterError, DataError, FragilityError
 from fragility.evidence.rows import read_rows
@@ -246,7 +246,7 @@ class PartMaker:
             digests = inputs = input_digests_of(auditor, part)
         else:
             certified = auditor.certify(traced)
-            data, evaluations, handed_over = encoded_part(certified.table), certified.evaluations, certified.handed_over
+            data, evaluations, handed_over = encode_part(certified.table), certified.evaluations, certified.handed_over
             inputs, claims = b"".join(input_row_digests(traced.rows)), certified.table
             digests = certified.digests + inputs + certified.lattice_digests
         kept, choice = None, Choice.of(auditor)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -24,8 +24,8 @@ from fragility.certificates.lattice import LatticeDeclaration, check_block_table
 from fragility.certificates.manifest import Manifest, digest_in_name, named_files, parse_manifest
 from fragility.certificates.parts import (
     beside_name,
-    decoded_part,
-    encoded_part,
+    decode_part,
+    encode_part,
     part_name,
     protocol_name,
     short_digest,
@@ -49,18 +49,9 @@ from fragility.protocol import Protocol
 
 MANIFEST_FILE = "manifest.json"
 WORK_FOLDER = ".audit"  # what an audit of files keeps there until it is whole
+# Table, protocol, manifest, the protocol's signature and the comparison of baselines.
+LoadedFolder: TypeAlias = tuple[pa.Table, Protocol, Manifest, bytes | None, BaselineComparison | None]
 READ_ATTEMPTS = 20  # a folder that is rewritten while it is read is read again
-
-
-@dataclass(frozen=True)
-class AuditFolder:
-    """What a folder holds, as its manifest names it; the bytes are those whose digests the manifest states."""
-
-    manifest: Manifest
-    protocol: Protocol
-    table: pa.Table
-    protocol_signature: bytes | None = None
-    baselines: BaselineComparison | None = None
 
 
 # --- writing ------------------------------------------------------------------------------------------------
@@ -112,7 +103,7 @@ def write_folder(
     """Write an audit; after any interruption, even a kill, the folder holds the old audit or the new one, whole."""
     with writing_into(folder) as (target, alone):
         try:
-            commit(target, placed_parts(target, parts), protocol, manifest, protocol_signature, beside)
+            commit(target, place_parts(target, parts), protocol, manifest, protocol_signature, beside)
         finally:
             if alone:
                 remove_unnamed(target)
@@ -141,10 +132,10 @@ def writing_into(folder: str | os.PathLike[str], *, patience: float | None = Non
                 target.rmdir()  # succeeds only while nothing is in it
 
 
-def placed_parts(target: Path, parts: Iterable[pa.Table]) -> Iterator[tuple[str, str]]:
+def place_parts(target: Path, parts: Iterable[pa.Table]) -> Iterator[tuple[str, str]]:
     """Write parts one after the other into a folder; return their names and digests."""
     for place, part in enumerate(parts):
-        data = encoded_part(part)
+        data = encode_part(part)
         name = part_name(place, data)
         place_file(target / name, data)
         yield name, digest_bytes(data)
@@ -164,7 +155,7 @@ def commit(
     """
     sweep_parts(target)
     files = dict(placed)
-    tables = [(kind, encoded_part(table)) for kind, table in beside.items()]
+    tables = [(kind, encode_part(table)) for kind, table in beside.items()]
     declared = protocol.to_json().encode()
     documents = {**{beside_name(kind, data): data for kind, data in tables}, protocol_name(declared): declared}
     if protocol_signature is not None:
@@ -222,13 +213,13 @@ def read_manifest(folder: Path) -> Manifest:
     return Manifest.from_bytes(manifest_bytes(folder), folder / MANIFEST_FILE)
 
 
-def read_folder(folder: Path) -> AuditFolder:
-    """Return the audit of a folder; refuse files that are not the ones its manifest names."""
+def read_folder(folder: Path) -> LoadedFolder:
+    """Return what ``Certificates`` are made of; refuse files that are not the ones the manifest names."""
 
-    def read(manifest: Manifest) -> AuditFolder:
+    def read(manifest: Manifest) -> LoadedFolder:
         protocol, signature = _documents_in(folder, manifest)
         tables = [
-            decoded_part(content_of(folder, manifest, name), str(folder / name), protocol)
+            decode_part(content_of(folder, manifest, name), str(folder / name), protocol)
             for name in manifest.files_of("certificates")
         ]
         try:
@@ -238,7 +229,8 @@ def read_folder(folder: Path) -> AuditFolder:
         searched = read_searched(folder, manifest, protocol)
         if searched is not None:
             table = join_block(table, *searched)
-        return AuditFolder(manifest, protocol, table, signature, read_comparison(folder, manifest, protocol))
+        compared = read_comparison(folder, manifest, protocol)
+        return table, protocol, replace(manifest, files=None), signature, compared
 
     return _read_steady(folder, read)
 
@@ -249,7 +241,7 @@ def read_searched(folder: Path, manifest: Manifest, protocol: Protocol) -> tuple
     if declared is None or not declared.is_partial:
         return None
     (name,) = manifest.files_of("searched")
-    block = decoded_part(content_of(folder, manifest, name), str(folder / name), protocol)
+    block = decode_part(content_of(folder, manifest, name), str(folder / name), protocol)
     check_block_table(block, declared)
     return block, declared
 
@@ -259,7 +251,7 @@ def read_comparison(folder: Path, manifest: Manifest, protocol: Protocol) -> Bas
     if manifest.baselines is None:
         return None
     (name,) = manifest.files_of("baselines")
-    table = decoded_part(content_of(folder, manifest, name), str(folder / name), protocol)
+    table = decode_part(content_of(folder, manifest, name), str(folder / name), protocol)
     baselines = (protocol.baseline, *protocol.alternatives)
     check_comparison_table(table, baselines, protocol.depth)
     return BaselineComparison(table, baselines, protocol.depth)

@@ -393,9 +393,7 @@ class Certificates(Audit):
         CertificateError
             The folder is malformed, incomplete or of an unknown version.
         """
-        found = read_folder(Path(folder))
-        manifest = replace(found.manifest, files=None)
-        loaded = cls(found.table, found.protocol, manifest, found.protocol_signature, found.baselines)
+        loaded = cls(*read_folder(Path(folder)))
         loaded.check_table(loaded.table)
         return loaded
 

@@ -38,7 +38,7 @@ def cut(table: pa.Table, rows: int = PART_ROWS) -> Iterator[pa.Table]:
         yield table.slice(start, rows)
 
 
-def encoded_part(table: pa.Table) -> bytes:
+def encode_part(table: pa.Table) -> bytes:
     """Return a part's Parquet file, the same bytes for equal tables."""
     thresholds = [name for name in table.column_names if name.startswith("lambda_")]
     sink = pa.BufferOutputStream()
@@ -52,7 +52,7 @@ def encoded_part(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def decoded_part(data: bytes, name: str, protocol: Protocol, columns: Sequence[str] | None = None) -> pa.Table:
+def decode_part(data: bytes, name: str, protocol: Protocol, columns: Sequence[str] | None = None) -> pa.Table:
     """Return the table of a part, or some of its columns; refuse one that declares more than a file of its size holds.
 
     Compressed data can stand for any amount of memory. But a row's digest cannot be compressed below its 32 bytes, so

@@ -19,7 +19,7 @@ from fragility.certificates.dependence import BaselineComparison
 from fragility.certificates.folder import content_of, manifest_bytes, read_comparison, read_declarations, read_searched
 from fragility.certificates.lattice import LatticeDeclaration, join_block, lattice_columns
 from fragility.certificates.memory import Certificates
-from fragility.certificates.parts import decoded_part, rows_of_part
+from fragility.certificates.parts import decode_part, rows_of_part
 from fragility.errors import CertificateError
 from fragility.scores import CONFIDENT
 
@@ -93,7 +93,7 @@ class StoredAudit(Audit):
             data = content_of(self.folder, self._saved, name)
         except FileNotFoundError as error:
             raise self._lost(name) from error
-        table = decoded_part(data, str(self.folder / name), self.protocol, stored)
+        table = decode_part(data, str(self.folder / name), self.protocol, stored)
         if joined:
             table = join_block(table, *self._searched)
         if columns is not None:
