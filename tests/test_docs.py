@@ -140,6 +140,14 @@ def test_every_python_file_that_is_named_exists(page):
     assert not gone, f"{name(page)} names {gone}"
 
 
+def test_the_way_of_a_row_names_files_of_the_library():
+    text = (REPOSITORY / "docs" / "how-a-row-becomes-a-certificate.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w/]+\.py)`", text))
+    gone = [file for file in sorted(named) if not (REPOSITORY / "src" / "fragility" / file).is_file()]
+    assert not gone
+    assert 30 <= len(named) <= 50
+
+
 def test_every_folder_that_contributors_are_sent_to_exists():
     text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
     gone = [folder for folder in re.findall(r"`([\w./-]+/)`", text) if not (REPOSITORY / folder).is_dir()]
