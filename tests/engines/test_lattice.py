@@ -61,7 +61,7 @@ SINGLE = ("xgboost",)  # its own sums are float32
 def any_resolution():
     """Ties are made by hand here, at resolutions that a protocol for users may not have."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fragility.protocol.MAX_RESOLUTION", 100.0)
+        patch.setattr("fragility.protocol_parts.MAX_RESOLUTION", 100.0)
         yield
 
 

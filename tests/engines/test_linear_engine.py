@@ -174,7 +174,7 @@ def test_pieces_change_nothing(monkeypatch, size):
 
 @pytest.mark.parametrize("resolution", [1e-9, 1e-3, 0.5, 30.0])
 def test_any_resolution(resolution, monkeypatch):
-    monkeypatch.setattr("fragility.protocol.MAX_RESOLUTION", 100.0)  # the engine does not rest on the format's limit
+    monkeypatch.setattr("fragility.protocol_parts.MAX_RESOLUTION", 100.0)  # the engine does not rest on that limit
     case = fitted("credit_g", "logistic", "transformed")
     protocol = Protocol.fit(case.model, case.X_train, resolution=resolution)
     rows = bind(case.model, case.X_test[:100], protocol)
