@@ -138,7 +138,7 @@ class Bench:
         started = time.perf_counter()
         trained = core.train_network(core.Rows(self.x, self.codes), shape, plan, device=self.device)
         seconds = time.perf_counter() - started
-        logits = core.logits_of(trained.network, self.x[:20000], self.device, self.torch.float32)
+        logits = core.compute_logits(trained.network, self.x[:20000], self.device, self.torch.float32)
         return trained.network.eval(), {
             "weights": f"trained for {epochs} epochs on the audited rows",
             "seconds": seconds,

@@ -88,7 +88,7 @@ def _peak_host_bytes() -> int:
 
 def _quality(core: Any, network: Any, prepared: dict[str, np.ndarray], device: str) -> dict[str, float]:
     codes = prepared["test_codes"]
-    logits = core.logits_of(network, prepared["test_matrix"], device)
+    logits = core.compute_logits(network, prepared["test_matrix"], device)
     top = logits.max(axis=1)
     log_sum = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
     own = logits[np.arange(len(codes)), codes]

@@ -28,7 +28,7 @@ from fragility.ranking.evaluating import (
     Baselines,
     evaluate,
     judge,
-    predictions_of,
+    predict_rows,
 )
 from fragility.stress.declaration import Stress
 from fragility.stress.labels import label_brittle
@@ -80,7 +80,7 @@ def test_it_says_what_the_parts_say(evaluation, case, certs, protocol, truth):
     assert evaluation.counts == labels.counts()
     assert evaluation.report.brittle == labels.brittle.sum() >= MIN_CASES
     rows = bind(case.model, X, protocol)
-    plain = compare_scores(certs, labels, probabilities=predictions_of(rows), resamples=300)
+    plain = compare_scores(certs, labels, probabilities=predict_rows(rows), resamples=300)
     for score in ("cfc_fds", "cfc_rcma", "margin"):
         assert evaluation.report.result(score, "paper").auroc == plain.result(score, "paper").auroc
     wrong = certs.to_pandas()["predicted"].to_numpy() != truth.iloc[:200].to_numpy()

@@ -326,8 +326,8 @@ def test_scores_of_confidence_are_of_the_models_own_probabilities(dataset):
     case = pipelines.fitted(dataset, "random_forest", "transformed")
     X = case.X_test[:60]
     certs = fg.audit(case.model, X, Protocol.fit(case.model, case.X_train), progress=False)
-    full = scores.scores_of(certs, case.model.predict_proba(X))
-    known = scores.scores_of(certs)
+    full = scores.collect_scores(certs, case.model.predict_proba(X))
+    known = scores.collect_scores(certs)
     assert ("margin" in known) == (dataset == "credit_g")
     for name in known:
         np.testing.assert_allclose(known[name], full[name], atol=1e-9, err_msg=name)

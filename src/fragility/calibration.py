@@ -163,7 +163,7 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
             raise DataError(
                 f"etas must be finite, at least 0, and contain 0 (plain temperature scaling), got {list(etas)}"
             )
-        p, f = checked_rows(probabilities, fds)
+        p, f = check_rows(probabilities, fds)
         codes = class_columns(y, self.classes, p.shape[1])
         raw = negative_log_likelihood(p, codes)  # also refuses labels and probabilities that do not fit together
         self.n_classes_ = p.shape[1]
@@ -227,7 +227,7 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
             In the order of the columns given.
         """
         check_is_fitted(self)
-        p, f = checked_rows(probabilities, fds)
+        p, f = check_rows(probabilities, fds)
         if p.shape[1] != self.n_classes_:
             raise DataError(f"the correction was fitted on {self.n_classes_} classes, these rows have {p.shape[1]}")
         return scaled_probabilities(p, self.temperatures(f))
@@ -549,7 +549,7 @@ def calibration_report(
     fragile_share: float = FRAGILE_SHARE,
 ) -> CalibrationReport:
     """Compare the three methods on rows used neither for training nor for fitting ``calibrator``."""
-    p, f = checked_rows(probabilities, fds)
+    p, f = check_rows(probabilities, fds)
     codes = class_columns(y, calibrator.classes, p.shape[1])
     subsets = {"all": np.ones(len(f), dtype=bool), "fragile": fragile_rows(f, fragile_share)}
     lines = tuple(
@@ -574,7 +574,7 @@ def corrections(calibrator: FragilityTemperature, probabilities: ArrayLike, fds:
     return dict(zip(METHODS, values, strict=True))
 
 
-def checked_rows(probabilities: ArrayLike, fds: ArrayLike) -> tuple[Floats, Floats]:
+def check_rows(probabilities: ArrayLike, fds: ArrayLike) -> tuple[Floats, Floats]:
     """Return probabilities (n, C) and FDS (n,) as float64; refuse those that do not belong together."""
     p, f = check_probabilities(probabilities), np.asarray(fds, dtype=np.float64)
     if f.shape != (p.shape[0],):

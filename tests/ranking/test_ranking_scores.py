@@ -59,7 +59,7 @@ def test_label_seeds_change_no_score():
         labels = label_brittle(case.model, X, protocol, Stress(seed=seed, tau_confidence=0.6, draws=4))
         certs = audit(case.model, X, protocol, engine="blackbox")
         rows = bind(case.model, X, protocol)
-        own = {**scores.scores_of(certs), "random_order": scores.random_order_score(rows, protocol, repeats=2)}
+        own = {**scores.collect_scores(certs), "random_order": scores.random_order_score(rows, protocol, repeats=2)}
         found.append((labels.run.draw_margin, own))
     assert not np.array_equal(found[0][0], found[1][0])
     for name, values in found[0][1].items():
@@ -110,7 +110,7 @@ def test_certificate_scores_are_the_certificates_columns():
     case = pipelines.fitted("credit_g", "lightgbm", "transformed")
     protocol = Protocol.fit(case.model, case.X_train)
     certs = audit(case.model, case.X_test.iloc[:50], protocol, engine="blackbox")
-    found, table = scores.scores_of(certs), certs.to_pandas()
+    found, table = scores.collect_scores(certs), certs.to_pandas()
     assert found["cfc_fds"].tolist() == table["fds"].tolist()
     assert found["cfc_rcma"].tolist() == table["rcma"].tolist()
     assert found["inverse_flip_budget"].tolist() == (1 / table["flip_budget"]).tolist()
@@ -118,7 +118,7 @@ def test_certificate_scores_are_the_certificates_columns():
     assert found["inverse_threshold"] == pytest.approx((1 / (lambdas + 1e-8)).fillna(0.0).mean(axis=1).to_numpy())
     assert found["one_step_drop"].tolist() == [max(row) for row in table["one_step_drop"]]
     p = bind(case.model, case.X_test.iloc[:50], protocol)
-    from_p = scores.scores_of(certs, p.predict(p.dense()))
+    from_p = scores.collect_scores(certs, p.predict(p.dense()))
     for name in scores.CONFIDENCE_SCORES:
         assert found[name] == pytest.approx(from_p[name], abs=1e-9)
 
@@ -128,9 +128,9 @@ def test_many_classes_without_probabilities_leave_entropy_and_energy_out():
     protocol = Protocol.fit(case.model, case.X_train)
     X = case.X_test.iloc[:20]
     certs = audit(case.model, X, protocol, engine="blackbox")
-    known = scores.scores_of(certs)
+    known = scores.collect_scores(certs)
     assert set(scores.CONFIDENCE_SCORES) - set(known) == {"negative_entropy", "negative_energy"}
     rows = bind(case.model, X, protocol)
-    full = scores.scores_of(certs, rows.predict(rows.dense()))
+    full = scores.collect_scores(certs, rows.predict(rows.dense()))
     assert set(scores.CONFIDENCE_SCORES) <= set(full)
     assert full["margin"] == pytest.approx(known["margin"], abs=1e-9)

@@ -446,7 +446,7 @@ def test_events_are_drawn_in_proportion_and_remove_their_groups(setting):
     rows = bind(model, X, protocol)
     layout = Layout.of(protocol, rows)
     outages = Outages.from_events(EVENTS)
-    drawn = outages.drawn_patterns(row_keys(0, "outages", range(3000)), np.arange(4))
+    drawn = outages.draw_patterns(row_keys(0, "outages", range(3000)), np.arange(4))
     share = np.bincount(drawn.ravel(), minlength=3) / drawn.size
     assert outages.patterns == (("age",), ("age", "job"), ("credit_amount",))
     assert share == pytest.approx([0.25, 0.5, 0.25], abs=0.02)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fragility.calibration import FRAGILE_SHARE, checked_rows, class_columns, fragile_rows
+from fragility.calibration import FRAGILE_SHARE, check_rows, class_columns, fragile_rows
 from fragility.certificates import Certificates
 from fragility.drawing.curve import MarginCurve, draw_curve_axes
 from fragility.drawing.figure import BLUE, GREY, ORANGE, RED, Display
@@ -279,7 +279,7 @@ class FragileCalibrationDisplay(Display):
         named = probabilities if isinstance(probabilities, Mapping) else {"model": probabilities}
         if not named:
             raise DataError("at least one array of probabilities is needed, got none")
-        checked = {name: checked_rows(p, fds)[0] for name, p in named.items()}
+        checked = {name: check_rows(p, fds)[0] for name, p in named.items()}
         codes = class_columns(y_true, classes, next(iter(checked.values())).shape[1])
         subsets = {"all": np.ones(len(codes), dtype=bool), "fragile": fragile_rows(fds, fragile_share)}
         curves = {

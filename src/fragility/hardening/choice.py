@@ -28,7 +28,7 @@ Scorer = Callable[[Any, Any, Any], float]
 
 @dataclass(frozen=True, slots=True)
 class RateOutcome:
-    """What one rate did on the validation rows; rate 0 is the plain model.
+    """The outcome of one rate on the validation rows; rate 0 is the plain model.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class RateOutcome:
 
 @dataclass(frozen=True)
 class RateChoice:
-    """What each rate did on validation rows, and which one was chosen; :func:`choose_rate` makes it.
+    """The outcome of each rate on validation rows, and the rate chosen; made by :func:`choose_rate`.
 
     Attributes
     ----------

@@ -200,7 +200,7 @@ class TwinMaker:
         """Return (n, G) how far each group of each row moves toward its baseline in one copy."""
         plan, draw, groups = self.plan, np.array([copy]), np.arange(len(self.protocol.groups))
         if self.removed is not None:
-            lacked = self.removed[plan.outages.drawn_patterns(keys, draw)[:, 0]]
+            lacked = self.removed[plan.outages.draw_patterns(keys, draw)[:, 0]]
             struck = lacked & strikes(keys, draw, np.array([1]), plan.rate)[:, 0]
         else:
             struck = strikes(keys, draw, groups, plan.rate)[:, 0]

@@ -39,7 +39,7 @@ def group_shap(
     among: npt.ArrayLike | None = None,
     seed: int = 0,
 ) -> GroupShap:
-    """Share of absolute SHAP mass in the `top` groups: is the explanation concentrated?
+    """Return the share of absolute SHAP mass in the `top` groups: is the explanation concentrated?
 
     In the transformed space the estimator decides the explainer: TreeExplainer for tree ensembles, LinearExplainer for
     linear models (against `background`, by default the baseline row). Everything else, and the raw space, goes
@@ -56,10 +56,14 @@ def group_shap(
     family = _explainer_family(head) if protocol.space == "transformed" else "permutation"
     original = original_class(rows, rows.predict(x), protocol.resolution, picked)
     if family == "tree":
-        mass = _by_group(_tree_shap(head, x, original), rows)
+        explainer = _import_shap().TreeExplainer(head)
+        with warnings.catch_warnings():
+            # Said to callers who rely on the old layout of the values; `_sum_by_group` reads both.
+            warnings.filterwarnings("ignore", message="LightGBM binary classifier")
+            mass = _sum_by_group(explainer.shap_values(x, check_additivity=False), original, rows)
     elif family == "linear":
         reference = np.asarray(rows.baseline)[None, :] if background is None else np.asarray(background)
-        mass = _by_group(_linear_shap(head, x, original, reference), rows)
+        mass = _sum_by_group(_import_shap().LinearExplainer(head, reference).shap_values(x), original, rows)
     else:
         mass = _permutation_shap(rows, x, original, seed)
     score = np.full(n, np.nan)
@@ -68,14 +72,14 @@ def group_shap(
 
 
 def concentration(mass: Floats, top: int = 3) -> Floats:
-    """Share of each row's mass that its `top` largest groups hold; 0 where there is no mass at all."""
+    """Return the share of each row's mass that its `top` largest groups hold; 0 if there is no mass at all."""
     largest = -np.sort(-mass, axis=1)[:, :top]
     total = mass.sum(axis=1)
     return np.asarray(np.divide(largest.sum(axis=1), total, out=np.zeros(len(mass)), where=total > 0.0))
 
 
 def _explainer_family(estimator: Any) -> str:
-    """Which SHAP explainer fits an estimator, by its class and the library it comes from."""
+    """Return which SHAP explainer fits an estimator, by its class and the library it comes from."""
     name, module = type(estimator).__name__, type(estimator).__module__.split(".")[0]
     if module in {"xgboost", "lightgbm", "catboost"}:
         return "tree"
@@ -103,27 +107,8 @@ def _import_shap() -> Any:
     return shap
 
 
-def _of_class(values: Any, original: Integers) -> Floats:
-    """SHAP values of the predicted class, (n, d), from (n, d), (n, d, C) or a list of C arrays."""
-    array = np.stack(values, axis=-1) if isinstance(values, list) else np.asarray(values)
-    return array if array.ndim == 2 else np.take_along_axis(array, original[:, None, None], axis=2)[:, :, 0]
-
-
-def _tree_shap(estimator: Any, x: Floats, original: Integers) -> Floats:
-    explainer = _import_shap().TreeExplainer(estimator)
-    with warnings.catch_warnings():
-        # Said to callers who rely on the old layout of the values; `_of_class` reads both.
-        warnings.filterwarnings("ignore", message="LightGBM binary classifier")
-        return _of_class(explainer.shap_values(x, check_additivity=False), original)
-
-
-def _linear_shap(estimator: Any, x: Floats, original: Integers, background: Floats) -> Floats:
-    explainer = _import_shap().LinearExplainer(estimator, background)
-    return _of_class(explainer.shap_values(x), original)
-
-
 def _permutation_shap(rows: EvidenceRows, x: Floats, original: Integers, seed: int) -> Floats:
-    """|Shapley value| of whole groups for the log-odds-like support of the predicted class; (n, G)."""
+    """Return |Shapley value| of whole groups for the log-odds-like support of the predicted class; (n, G)."""
     shap = _import_shap()
     n_groups = int(rows.n_groups)
     mass = np.empty((len(x), n_groups))
@@ -139,8 +124,11 @@ def _permutation_shap(rows: EvidenceRows, x: Floats, original: Integers, seed: i
     return mass
 
 
-def _by_group(values: Floats, rows: EvidenceRows) -> Floats:
-    """Absolute values summed within groups; (n, d) -> (n, G)."""
-    out = np.zeros((len(values), int(rows.n_groups)))
-    np.add.at(out.T, np.asarray(rows.column_group), np.abs(values).T)
+def _sum_by_group(values: Any, original: Integers, rows: EvidenceRows) -> Floats:
+    """Return (n, G) sums of |SHAP| of the predicted class, from (n, d), (n, d, C) or a list of C arrays."""
+    array = np.stack(values, axis=-1) if isinstance(values, list) else np.asarray(values)
+    if array.ndim == 3:
+        array = np.take_along_axis(array, original[:, None, None], axis=2)[:, :, 0]
+    out = np.zeros((len(array), int(rows.n_groups)))
+    np.add.at(out.T, np.asarray(rows.column_group), np.abs(array).T)
     return out

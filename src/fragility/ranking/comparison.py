@@ -34,7 +34,7 @@ from fragility.ranking.metrics import (
     ranking_state,
     resampled_aurocs,
 )
-from fragility.ranking.scores import in_reading_order, natural_direction, score_kind, scores_of
+from fragility.ranking.scores import collect_scores, in_reading_order, natural_direction, score_kind
 from fragility.saving import NanEqual, save_report, without_nan
 from fragility.text import align_columns, format_number
 
@@ -243,7 +243,7 @@ def compare_scores(
     evaluate : Labels, scores and verdict in one call.
     label_brittle : Makes the labels.
     """
-    own = {} if certs is None else scores_of(certs, probabilities)
+    own = {} if certs is None else collect_scores(certs, probabilities)
     given = {name: np.asarray(s, dtype=np.float64) for name, s in (scores or {}).items()}
     table = in_reading_order({**own, **given})
     rows = slice(None) if certs is None else _match_rows(labels, certs.claims.ids)

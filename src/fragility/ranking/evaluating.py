@@ -27,7 +27,7 @@ from fragility.protocol import Protocol, bind
 from fragility.ranking.attribution import group_shap
 from fragility.ranking.comparison import Comparison, RankingReport, ScoreResult, compare_scores
 from fragility.ranking.predictive import PredictiveMetrics, class_codes, predictive_metrics
-from fragility.ranking.scores import permutation_importance_order, random_order_score, rcma_along, scores_of
+from fragility.ranking.scores import collect_scores, permutation_importance_order, random_order_score, rcma_along
 from fragility.saving import save_report, without_nan
 from fragility.stress.declaration import Stress
 from fragility.stress.labels import BrittleLabels, label_rows, run_stress_rows
@@ -241,7 +241,7 @@ def evaluate(
             order = permutation_importance_order(rows, class_codes(validation[1], wrapped.classes), seed=seed)
         held = work.judge(rows, certified, order)
     chosen = bound.take(places.tolist())
-    check_same_rows(claims.ids, claims.confidence, predictions_of(chosen)[np.arange(len(chosen)), claims.predicted])
+    check_same_rows(claims.ids, claims.confidence, predict_rows(chosen)[np.arange(len(chosen)), claims.predicted])
     rows = prepare_answers(chosen, engine)
     judged = work.judge(rows, certs, order)
     # Scores and labels meet here for the first time.
@@ -288,8 +288,8 @@ class _Work:
     def judge(self, rows: EvidenceRows, certs: Certificates, order: Integers | None) -> _Judged:
         """Score and label rows whose certificates are known; the two do not see each other's results."""
         labels = self.label(rows, self.stress)
-        probabilities = predictions_of(rows)
-        found = scores_of(certs, probabilities)
+        probabilities = predict_rows(rows)
+        found = collect_scores(certs, probabilities)
         repeats, budget = self.baselines.random_orders, self.byte_budget
         if repeats > 0:
             found["random_order"] = random_order_score(
@@ -309,7 +309,7 @@ class _Work:
         return label_rows(run, stress)
 
 
-def predictions_of(rows: EvidenceRows, chunk: int = 8192) -> Floats:
+def predict_rows(rows: EvidenceRows, chunk: int = 8192) -> Floats:
     """Return (n, C) probabilities of bound rows at x."""
     starts = range(0, len(rows), chunk)
     return np.concatenate([rows.predict(rows.dense(start, min(start + chunk, len(rows)))) for start in starts])

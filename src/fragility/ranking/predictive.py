@@ -26,7 +26,7 @@ BINS = 15
 
 @dataclass(frozen=True, slots=True)
 class ReliabilityCurve:
-    """What happened in each confidence bin; empty bins carry NaN and a zero count.
+    """Confidence and accuracy in each confidence bin; empty bins carry NaN and a zero count.
 
     edges (B+1,), confidence (B,) mean top probability, accuracy (B,) share predicted right, count (B,).
     """

@@ -134,7 +134,7 @@ def certificate_scores(certs: Certificates) -> dict[str, Floats]:
     }
 
 
-def scores_of(certs: Certificates, probabilities: npt.ArrayLike | None = None) -> dict[str, Floats]:
+def collect_scores(certs: Certificates, probabilities: npt.ArrayLike | None = None) -> dict[str, Floats]:
     """All scores that need no further model calls, in the order of tables.
 
     The confidence scores are those of the model's own probabilities, not of smoothed ones. Without `probabilities` they

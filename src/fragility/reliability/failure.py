@@ -20,7 +20,7 @@ from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.reliability.outcomes import FailureProbability
 from fragility.reliability.rates import EventSets, group_rates
-from fragility.reliability.sampling import DrawnSubsets, flips_of, live_groups, multilinear
+from fragility.reliability.sampling import DrawnSubsets, ask_flips, live_groups, multilinear
 from fragility.search.finding import BoundedRow
 from fragility.stress.stressors import Layout, Outages
 from fragility.wording import describe_events, describe_rates
@@ -118,9 +118,9 @@ def failure_of_rows(
     work = _Work(rows, protocol, engine, byte_budget)
     if isinstance(declared, EventSets):
         work.from_events(declared, report)
-        return work.finished(None, describe_events(declared.events))
+        return work.finish(None, describe_events(declared.events))
     work.from_rates(declared, draws, seed, report)
-    return work.finished(declared, describe_rates(declared.tolist(), protocol.group_thing))
+    return work.finish(declared, describe_rates(declared.tolist(), protocol.group_thing))
 
 
 class _Work:
@@ -204,7 +204,7 @@ class _Work:
         moved = live_groups(ask, x)[0]
         able = moved if 1 << int(moved.sum()) <= drawn.draws else moved & (drawn.rates > 0.0)
         if 1 << int(able.sum()) > drawn.draws:
-            flips = flips_of(ask, self.rule, x, original, drawn.removed, self.byte_budget)
+            flips = ask_flips(ask, self.rule, x, original, drawn.removed, self.byte_budget)
             self.p[[row]], self.low[[row]], self.high[[row]] = drawn.estimates(flips)
             self.importance[[row]], self.kept[[row]] = drawn.importance(flips)
             self.method[row] = QUASI_RANDOM
@@ -212,7 +212,7 @@ class _Work:
         live = np.flatnonzero(able)
         removed = np.zeros((1 << len(live), self.rows.n_groups), dtype=bool)
         removed[:, live] = (np.arange(len(removed))[:, None] >> np.arange(len(live))[::-1]) & 1
-        flips = flips_of(ask, self.rule, x, original, removed, self.byte_budget)[0]
+        flips = ask_flips(ask, self.rule, x, original, removed, self.byte_budget)[0]
         self.p[row], self.importance[row, live] = multilinear(flips, drawn.rates[live])
         self.kept[row] = drawn.rates * self.importance[row]
         self._mark_exact(np.array([row]), ENUMERATION)
@@ -235,13 +235,13 @@ class _Work:
             self._note_originals(start, x, original)
             for i in range(len(x)):
                 at = np.array([start + i])
-                flips = flips_of(ask, self.rule, x[i : i + 1], original[i : i + 1], events.removed, self.byte_budget)
+                flips = ask_flips(ask, self.rule, x[i : i + 1], original[i : i + 1], events.removed, self.byte_budget)
                 self.p[at], self.kept[at] = events.answers(flips)
                 self._mark_exact(at, EVENTS)
                 if report is not None:
                     report(start + i + 1, len(self.rows))
 
-    def finished(self, rates: Floats | None, condition: str) -> FailureProbability:
+    def finish(self, rates: Floats | None, condition: str) -> FailureProbability:
         classes = self.rows.model.classes
         return FailureProbability(
             id=np.fromiter(self.rows.ids, dtype=object, count=len(self.rows)),

@@ -98,7 +98,7 @@ def _weights(rates: Floats) -> Floats:
     return out
 
 
-def flips_of(
+def ask_flips(
     rows: EvidenceRows, rule: FlipRule, x: Floats, original: Integers, removed: Booleans, byte_budget: int
 ) -> Booleans:
     """Return (m, U) whether each subset flips each row; only groups that are not at their baseline are asked about."""

@@ -28,7 +28,7 @@ from fragility.errors import DataError, EvidenceError, ModelError
 from fragility.progress import Report, progress_bar
 from fragility.ranking.predictive import class_codes
 from fragility.resmlp.penalty import FragilityPenalty, is_count, is_number
-from fragility.resmlp.storage import fingerprint, load_torch_modules, network_from, read_model, write_model
+from fragility.resmlp.storage import fingerprint, load_torch_modules, read_model, read_network, write_model
 from fragility.scores import softmax_probabilities
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
@@ -143,7 +143,7 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         plain = _read_penalty(state)
         if "network_" in plain:
-            plain["network_"] = network_from(**plain["network_"], source="the stored state")
+            plain["network_"] = read_network(**plain["network_"], source="the stored state")
             plain["history_"] = _read_history(plain["history_"])
         super().__setstate__(plain)
 
@@ -225,7 +225,7 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=NUMBERS, reset=False)
-        logits: Floats = load_torch_modules()[0].logits_of(self.network_, X, _choose_device(self.device))
+        logits: Floats = load_torch_modules()[0].compute_logits(self.network_, X, _choose_device(self.device))
         return logits
 
     def predict_proba(self, X: Any) -> Floats:
@@ -320,7 +320,7 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         return load_resmlp(path)
 
     def _weights(self) -> dict[str, NDArray[np.float32]]:
-        weights: dict[str, NDArray[np.float32]] = load_torch_modules()[0].weights_of(self.network_)
+        weights: dict[str, NDArray[np.float32]] = load_torch_modules()[0].export_weights(self.network_)
         return weights
 
     def _split_rows(
@@ -409,7 +409,7 @@ def load_resmlp(path: str | os.PathLike[str]) -> ResMLPClassifier:
     try:
         model = ResMLPClassifier(**_read_penalty(header["parameters"]))
         model.classes_ = np.array(header["classes"]["values"], dtype=header["classes"]["dtype"])
-        model.network_ = network_from(header["shape"], arrays, path)
+        model.network_ = read_network(header["shape"], arrays, path)
         model.history_ = _read_history(header["history"])
         model.best_epoch_ = header["best_epoch"]
         claimed, names = header["fingerprint"], header["feature_names"]

@@ -67,7 +67,7 @@ class ResidualNetwork(nn.Module):
 
 
 def parameter_shapes(shape: NetworkShape) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every array of the network, without making one."""
+    """Return name -> shape of every array of the network, without making one."""
     width = shape.width
     shapes: dict[str, tuple[int, ...]] = {
         "stem.weight": (width, shape.n_features),
@@ -85,13 +85,13 @@ def parameter_shapes(shape: NetworkShape) -> dict[str, tuple[int, ...]]:
 
 
 def stream_seed(seed: int, stream: str) -> int:
-    """Seed of a named stream; changing one stream's use cannot move another."""
+    """Return the seed of a named stream; changing one stream's use cannot move another."""
     state = np.random.SeedSequence([seed, STREAMS.index(stream)]).generate_state(2, np.uint32)
     return int(state[0]) << 31 | int(state[1]) >> 1
 
 
 def new_network(shape: NetworkShape, seed: int) -> ResidualNetwork:
-    """Network with weights and biases uniform in +-1/sqrt(fan_in), from the seed's own stream."""
+    """Return a network with weights and biases uniform in +-1/sqrt(fan_in), from the seed's own stream."""
     network = ResidualNetwork(shape)
     generator = torch.Generator().manual_seed(stream_seed(seed, "weights"))
     with torch.no_grad():
@@ -103,15 +103,15 @@ def new_network(shape: NetworkShape, seed: int) -> ResidualNetwork:
     return network
 
 
-def network_of(shape: NetworkShape, arrays: Mapping[str, NDArray[Any]]) -> ResidualNetwork:
-    """Network with the given weights, one array for each of `parameter_shapes`."""
+def build_network(shape: NetworkShape, arrays: Mapping[str, NDArray[Any]]) -> ResidualNetwork:
+    """Return the network with the given weights, one array for each of `parameter_shapes`."""
     network = ResidualNetwork(shape)
     network.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
     return network
 
 
-def weights_of(network: ResidualNetwork) -> dict[str, NDArray[np.float32]]:
-    """Name -> weights as arrays, in the order of names."""
+def export_weights(network: ResidualNetwork) -> dict[str, NDArray[np.float32]]:
+    """Return name -> weights as arrays, in the order of names."""
     return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in sorted(network.state_dict().items())}
 
 
@@ -120,7 +120,7 @@ def cuda_available() -> bool:
 
 
 def dense_tensor(matrix: Any, index: Any, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Rows ``index`` (positions or a slice) of a dense or CSR matrix as one tensor."""
+    """Return rows ``index`` (positions or a slice) of a dense or CSR matrix as one tensor."""
     part = matrix[index]
     part = part.toarray() if hasattr(part, "toarray") else part
     kind = np.float32 if dtype == torch.float32 else np.float64
@@ -130,13 +130,13 @@ def dense_tensor(matrix: Any, index: Any, device: torch.device, dtype: torch.dty
     return torch.from_numpy(part if part.flags.writeable else part.copy()).to(device)
 
 
-def logits_of(
+def compute_logits(
     network: ResidualNetwork,
     matrix: Any,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float64,
 ) -> NDArray[Any]:
-    """(n, C) float64 logits, computed in ``dtype`` a few thousand rows at a time."""
+    """Return (n, C) float64 logits, computed in ``dtype`` a few thousand rows at a time."""
     device = torch.device(device)
     n = int(matrix.shape[0])
     out = np.empty((n, network.shape.n_classes), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""FragilityPenalty: what a network pays for losing support when its evidence is mildly degraded."""
+"""FragilityPenalty: the price of losing support when evidence is mildly degraded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Groups: TypeAlias = tuple[tuple[Member, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class FragilityPenalty:
-    """What a network pays for losing support when its evidence is mildly degraded.
+    """The price that a network pays for losing support when its evidence is mildly degraded.
 
     Parameters
     ----------

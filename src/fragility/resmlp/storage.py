@@ -79,7 +79,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, 
     return header, arrays
 
 
-def network_from(shape: Mapping[str, int], arrays: Mapping[str, NDArray[Any]], source: object) -> Any:
+def read_network(shape: Mapping[str, int], arrays: Mapping[str, NDArray[Any]], source: object) -> Any:
     """Return the network of a stored shape and its arrays; `source` names the file in messages."""
     network, _ = load_torch_modules()
     declared = network.NetworkShape(**shape)
@@ -90,7 +90,7 @@ def network_from(shape: Mapping[str, int], arrays: Mapping[str, NDArray[Any]], s
     if found != expected:
         wrong = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
         raise ModelError(f"{source}: the arrays {wrong[:5]} are missing, unknown or not of the shape the header says")
-    return network.network_of(declared, arrays)
+    return network.build_network(declared, arrays)
 
 
 def fingerprint(shape: Any, classes: NDArray[Any], weights: Mapping[str, NDArray[Any]]) -> str:

@@ -146,10 +146,10 @@ class PairedDropout:
 def support_margins(logits: Tensor, twin_logits: Tensor) -> tuple[Tensor, Tensor]:
     """m(x) and m(x~): the class leading at x minus its best rival, at x and at x~; (n, C) each -> (n,), (n,)."""
     leader = logits.detach().argmax(dim=1, keepdim=True)
-    return _margin_of(logits, leader), _margin_of(twin_logits, leader)
+    return _compute_margin(logits, leader), _compute_margin(twin_logits, leader)
 
 
-def _margin_of(logits: Tensor, leader: Tensor) -> Tensor:
+def _compute_margin(logits: Tensor, leader: Tensor) -> Tensor:
     if logits.shape[1] == 2:  # one rival: no search for the best
         return (logits.gather(1, leader) - logits.gather(1, 1 - leader)).squeeze(1)
     rivals = logits.scatter(1, leader, -torch.inf)

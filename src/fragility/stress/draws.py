@@ -41,7 +41,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def row_keys(seed: int, stream: str, ids: Iterable[object]) -> Words:
-    """One 64-bit key a row from (seed, stream, sample id); step 1 of the draw format."""
+    """Return one 64-bit key per row from (seed, stream, sample id); step 1 of the draw format."""
     prefix = blake2b(f"{DRAW_FORMAT}\x1f{seed}\x1f{stream}\x1f".encode(), digest_size=8)
 
     def key(sample_id: object) -> bytes:
@@ -53,7 +53,7 @@ def row_keys(seed: int, stream: str, ids: Iterable[object]) -> Words:
 
 
 def uniforms(keys: Words, draws: Integers, positions: Integers) -> Floats:
-    """Uniforms on [0, 1), shape (rows, draws, positions); steps 2 and 3 of the draw format."""
+    """Return uniforms on [0, 1), (rows, draws, positions); steps 2 and 3 of the draw format."""
     out = np.empty((len(keys), len(draws), len(positions)))
     for block, words in _word_blocks(keys, draws, positions):
         words >>= np.uint64(11)
@@ -62,14 +62,19 @@ def uniforms(keys: Words, draws: Integers, positions: Integers) -> Floats:
 
 
 def strikes(keys: Words, draws: Integers, positions: Integers, rate: float) -> Booleans:
-    """Whether each uniform is below `rate`, shape (rows, draws, positions); `uniforms(...) < rate`, faster.
+    """Return whether each uniform is below `rate`, (rows, draws, positions): `uniforms(...) < rate`, but faster.
 
     (w >> 11) * 2**-53 < r holds exactly when w >> 11 < ceil(r * 2**53), since the left side is a whole number.
     """
     out = np.empty((len(keys), len(draws), len(positions)), dtype=bool)
     bound = np.uint64(math.ceil(rate * 2.0**53))
     if KERNELS in sys.modules:  # an engine uses them; to load them for draws alone would take longer than drawing
-        _strike_compiled(keys, _offsets(draws, positions), bound, out)
+        from fragility.engines.kernels.compiling import run_on_all_threads
+        from fragility.engines.kernels.preparing import strike
+
+        offsets = _offsets(draws, positions).ravel()
+        flat = out.reshape(len(keys), offsets.size)
+        run_on_all_threads(len(keys), ROWS_AT_ONCE, lambda span: strike(keys, offsets, bound, span, flat))
         return out
     for block, words in _word_blocks(keys, draws, positions):
         words >>= np.uint64(11)
@@ -77,19 +82,11 @@ def strikes(keys: Words, draws: Integers, positions: Integers, rate: float) -> B
     return out
 
 
-def _strike_compiled(keys: Words, offsets: Words, bound: np.uint64, out: Booleans) -> None:
-    from fragility.engines.kernels.compiling import run_on_all_threads
-    from fragility.engines.kernels.preparing import strike
-
-    flat = out.reshape(len(keys), offsets.size)
-    run_on_all_threads(len(keys), ROWS_AT_ONCE, lambda span: strike(keys, offsets.ravel(), bound, span, flat))
-
-
 _WORDS_AT_ONCE = 2**16  # 512 KB: a block of words stays in a core's cache through all the steps of the mixer
 
 
 def _word_blocks(keys: Words, draws: Integers, positions: Integers) -> Iterator[tuple[slice, Words]]:
-    """Step 2 of the draw format, for a few rows at a time."""
+    """Yield the words of a few rows at a time; step 2 of the draw format."""
     offset = _offsets(draws, positions)[None]
     rows = max(1, _WORDS_AT_ONCE // max(1, offset.size))
     shifted = np.empty((rows, *offset.shape[1:]), dtype=np.uint64)
@@ -107,6 +104,6 @@ def _word_blocks(keys: Words, draws: Integers, positions: Integers) -> Iterator[
 
 
 def _offsets(draws: Integers, positions: Integers) -> Words:
-    """What is added to a row's key for each draw and position, (draws, positions)."""
+    """Return (draws, positions) the number that is added to a row's key."""
     counter = (draws.astype(np.uint64)[:, None] << np.uint64(32)) + positions.astype(np.uint64) + np.uint64(1)
     return counter * _GOLDEN

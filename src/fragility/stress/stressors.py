@@ -30,7 +30,7 @@ from fragility.stress.draws import Words, strikes, uniforms
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a stressor needs to know of the evidence space; d columns, G groups."""
+    """The part of the evidence space that stressors read; d columns, G groups."""
 
     baseline: Floats  # (d,)
     column_group: Integers  # (d,) group index of each column
@@ -136,7 +136,7 @@ class Replacing:
 
 @dataclass(frozen=True, slots=True)
 class _Rated:
-    """What strikes with a rate has in common."""
+    """Base of the stressors that strike with a rate."""
 
     rate: float = 0.3
     kind: ClassVar[str]
@@ -387,9 +387,9 @@ class Outages(Removing):
         return {"kind": self.kind, "patterns": [list(p) for p in self.patterns], "counts": list(self.counts)}
 
     def states(self, keys: Words, draws: Integers, layout: Layout) -> RowStates:
-        return RowStates.removals(self.removed_groups(layout)[self.drawn_patterns(keys, draws)])
+        return RowStates.removals(self.removed_groups(layout)[self.draw_patterns(keys, draws)])
 
-    def drawn_patterns(self, keys: Words, draws: Integers) -> Integers:
+    def draw_patterns(self, keys: Words, draws: Integers) -> Integers:
         """Return the pattern each draw takes.
 
         Parameters
