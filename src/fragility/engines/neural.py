@@ -73,8 +73,7 @@ def trace(
     """Return the trace of every row; ``sizes`` bounds what is held at a time and changes no result."""
     if _kind_of(rows) is None:
         raise EngineError(f"the neural engine does not know {rows.model.kind}; use ", Advice.argument("engine", "auto"))
-    asked = StatesAsked.of(protocol, rows.n_groups)
-    plan = StatePlan(baseline=rows.baseline, column_group=rows.column_group, offset=rows.offset, **asdict(asked))
+    plan = _plan(rows, protocol)
     round_to = torch.float32 if rows.cell_dtype == np.float32 else None
     with _evaluating(rows.model.head):
         try:
@@ -117,6 +116,11 @@ def doubts(rows: EvidenceRows) -> Callable[[Floats], Booleans]:
             return np.asarray(~((np.abs(cells) @ weights + at_baseline).max(axis=1) <= MOST_SUM))
 
     return doubtful
+
+
+def _plan(rows: EvidenceRows, protocol: Protocol) -> StatePlan:
+    asked = StatesAsked.of(protocol, rows.n_groups)
+    return StatePlan(baseline=rows.baseline, column_group=rows.column_group, offset=rows.offset, **asdict(asked))
 
 
 # --- which networks -----------------------------------------------------------------------------------------
