@@ -287,7 +287,7 @@ def test_every_engine_equals_the_slow_twin_under_a_threshold(family: str, readin
     rows = bind(case.model, case.X_test[:6], protocol)
     engine = native_engine({"logistic": "linear", "mlp": "neural"}.get(family, "trees"))
     groups = [columns.tolist() for columns in rows.group_columns()]
-    for trace in (trace_blackbox(rows, protocol), engine.trace(rows, protocol, None)):
+    for trace in (trace_blackbox(rows, protocol), engine.module.trace(rows, protocol, None)):
         for i in range(len(rows)):
             twin = naive_certificate(
                 lambda cells: rows.predict(np.array(cells, dtype=float))[0],

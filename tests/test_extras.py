@@ -100,7 +100,7 @@ def test_the_demo_needs_no_extra_and_says_which_one_a_suggestion_needs(tmp_path)
         (["securesystemslib"], ["keygen", "--out", "KEY"], "sign"),
         (["ray"], ["audit", "m.skops", "rows.parquet", "--out", "a", "--on", "ray"], "ray"),
         (["pyspark"], ["audit", "m.skops", "rows.parquet", "--out", "a", "--on", "spark"], "spark"),
-        (["torch"], ["audit", "NETWORK", "rows.parquet", "--out", "a", "--protocol", "p.json"], "torch"),
+        (["torch"], ["audit", "NETWORK", "rows.parquet", "--out", "a", "--train", "train.parquet"], "torch"),
     ],
 )
 def test_a_missing_extra_is_named(tmp_path, absent, words, extra) -> None:

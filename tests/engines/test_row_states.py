@@ -23,7 +23,7 @@ from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import bind
 from fragility.ranking.scores import random_order_score, rcma_along
 from fragility.search import failing_sets_of_rows
-from fragility.stress.labels import run_stress_rows
+from fragility.stress.labels import label_rows, run_stress_rows
 
 pytest.importorskip("numba")
 lightgbm = pytest.importorskip("lightgbm")
@@ -253,7 +253,7 @@ def test_labels_are_the_models_and_no_copy_is_handed_over(family):
         np.testing.assert_allclose(told.draw_margin, asked.draw_margin, rtol=0, atol=1e-9)
         if family != "logistic":
             np.testing.assert_array_equal(told.draw_margin, asked.draw_margin)
-        one, other = (fg.stress.label_rows(run, stress) for run in (told, asked))
+        one, other = (label_rows(run, stress) for run in (told, asked))
         for rule in ("expected", "any"):
             np.testing.assert_array_equal(one.relabel(rule=rule).brittle, other.relabel(rule=rule).brittle)
 

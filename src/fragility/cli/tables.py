@@ -190,7 +190,10 @@ def read_rows(
 
 def read_training(path: Path, columns: Columns, form: CsvFormat | None = None) -> pd.DataFrame:
     """Read the training rows; here the target, if named, must be present, because a typing error would leak it."""
-    rows = read_rows(path, columns, form=form, ids=False)
+    try:
+        rows = read_rows(path, columns, form=form, ids=False)
+    except DataError as error:
+        raise DataError("--train: ", error) from error
     if columns.target is not None and rows.labels is None:
         names = ", ".join(map(str, rows.X.columns))
         raise DataError(f"--target names the column {columns.target!r}, but {path} has {names}")
