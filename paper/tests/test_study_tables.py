@@ -62,7 +62,7 @@ def test_the_figures_of_the_page_are_those_of_the_committed_results(committed, t
     from matplotlib.image import imread
 
     for path in write_figures(committed, tmp_path):
-        shown = imread(REPOSITORY / "docs" / "images" / "reproduction" / path.name)
+        shown = imread(REPOSITORY / "paper" / "pages" / "images" / "reproduction" / path.name)
         assert np.array_equal(imread(path), shown), f"regenerate {path.name}: fragility study figures paper/results"
 
 
