@@ -312,7 +312,7 @@ def open_source(
 
 def _no_ids(id_column: str, file: SourceFile, names: Iterable[Any]) -> DataError:
     named = Advice(f"the id column {id_column!r} is", f"--id names the column {id_column!r}, which is")
-    return DataError(named, f" not in {file.name}, which has {', '.join(map(str, names))}")
+    return DataError(named, f" not in {file.name}; its columns are {', '.join(map(str, names))}")
 
 
 def _cut(pieces: Sequence[RawPart], rows: int) -> tuple[RawPart, RawPart]:
