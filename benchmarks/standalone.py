@@ -11,11 +11,10 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
 
 def load_core() -> SimpleNamespace:
-    """Return the names of `fragility.resmlp.network` and `.training`, past the packages that would import more."""
+    """Return the names of `fragility.resmlp.network`, past the packages that would import more."""
     for name, folder in (("fragility", SOURCE), ("fragility.resmlp", SOURCE / "resmlp")):
         if sys.modules.get(name) is None:
             package = ModuleType(name)
             package.__path__ = [str(folder)]
             sys.modules[name] = package
-    modules = [importlib.import_module(f"fragility.resmlp.{name}") for name in ("network", "training")]
-    return SimpleNamespace(**{key: value for module in modules for key, value in vars(module).items()})
+    return SimpleNamespace(**vars(importlib.import_module("fragility.resmlp.network")))

@@ -21,7 +21,6 @@ from fragility.canonical import (
     digest_of,
     row_digests,
     table_digest,
-    value_bytes,
 )
 
 scalars = st.one_of(
@@ -152,11 +151,16 @@ def test_negative_and_enormous_whole_numbers_keep_their_digits() -> None:
 
 
 def test_a_cell_is_32_bytes_and_a_text_the_whole_of_its_hash() -> None:
-    cells = value_bytes(np.array(["Ulm", None], dtype=object))
-    assert cells.shape == (2, 32)
-    assert cells[0].tobytes() == hashlib.sha256(b"text:Ulm").digest()
-    assert cells[1].tobytes() == value_bytes(np.array([np.nan]))[0].tobytes()
-    assert value_bytes(np.array([1.5]))[0].tobytes() == bytes(24) + np.float64(1.5).tobytes()
+    head = hashlib.sha256(canonical_bytes(["a"])).digest()
+
+    def hashed(cell: bytes) -> bytes:
+        assert len(cell) == 32
+        return hashlib.sha256(head + cell).digest()
+
+    texts = row_digests({"a": np.array(["Ulm", None], dtype=object)})
+    assert texts[0] == hashed(hashlib.sha256(b"text:Ulm").digest())
+    assert texts[1] == row_digests({"a": np.array([np.nan])})[0] == hashed(bytes(24) + np.float64("nan").tobytes())
+    assert row_digests({"a": np.array([1.5])}) == [hashed(bytes(24) + np.float64(1.5).tobytes())]
 
 
 def test_a_number_and_its_text_differ() -> None:

@@ -218,10 +218,10 @@ def test_resuming_needs_the_same_choice(case, protocol, rows, tmp_path, monkeypa
     given = (case.model, tmp_path / "rows.parquet", protocol, tmp_path / "a")
     whole = stream.Journal.write
 
-    def stops(journal, place, batch):
-        if place >= 2:
+    def stops(journal, part, files):
+        if part.place >= 2:
             raise KeyboardInterrupt
-        return whole(journal, place, batch)
+        return whole(journal, part, files)
 
     monkeypatch.setattr(stream.Journal, "write", stops)
     with pytest.raises(KeyboardInterrupt):

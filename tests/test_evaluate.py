@@ -17,6 +17,7 @@ from fragility.auditing.pipeline import audit
 from fragility.cli import evaluate as commands
 from fragility.cli.options import expand_groups
 from fragility.errors import DataError, FragilityError, ModelError
+from fragility.modes.losses import assess_modes
 from fragility.protocol import Protocol, bind
 from fragility.ranking.comparison import compare_scores
 from fragility.ranking.evaluating import (
@@ -30,8 +31,10 @@ from fragility.ranking.evaluating import (
     judge,
     predict_rows,
 )
+from fragility.ranking.metrics import auroc
 from fragility.stress.declaration import Stress
 from fragility.stress.labels import label_brittle
+from fragility.stress.stressors import Donor
 
 LOOSE = Stress(tau_confidence=0.7, tau_collapse=0.3, draws=8)
 CHEAP = Baselines(random_orders=0, resamples=100)
@@ -88,6 +91,34 @@ def test_it_says_what_the_parts_say(evaluation, case, certs, protocol, truth):
     assert evaluation.predictive.accuracy == pytest.approx(1 - wrong.mean())
     assert evaluation.report.orientation_source == "validation rows"
     assert {"random_order", "permutation_order"} <= {line.score for line in evaluation.report.results}
+
+
+def test_exposures_to_failure_modes_are_scores_like_any_other(case, certs, protocol, truth):
+    stress = Stress((Donor(),), tau_confidence=0.7, tau_collapse=0.3, draws=8)
+    X = case.X_test.iloc[:200]
+    settings = {"stress": stress, "baselines": CHEAP, "donors": case.X_train}
+    found = evaluate(certs, case.model, case.X_test, truth, modes=("noisy", "wrong"), by="wrong", **settings)
+    labels = label_brittle(case.model, X, protocol, stress, donors=case.X_train)
+    assert found.counts == labels.counts()
+    losses = assess_modes(case.model, X, protocol, ["wrong", "noisy"])
+    for mode in ("wrong", "noisy"):
+        own = found.report.result(f"exposure_{mode}")
+        assert own.kind == "mode" and own.direction == 1
+        exposure, brittle = (a[labels.high_confidence] for a in (losses[mode].exposure, labels.brittle))
+        assert own.auroc == pytest.approx(auroc(exposure, brittle), abs=1e-6)
+    assert [line.score for line in found.lines][-4:] == ["exposure_wrong"] * 2 + ["exposure_noisy"] * 2
+    assert found.verdict.against_confidence.score == "exposure_wrong"
+    assert "exposure_wrong" in found.verdict.sentence and "exposure_wrong differs from it" in found.to_text()
+    without = evaluate(certs, case.model, case.X_test, truth, **settings)
+    shared = [line for line in found.lines if line.kind != "mode"]
+    assert shared == list(without.lines)
+
+
+def test_modes_that_are_not_declared_are_refused(case, certs):
+    with pytest.raises(FragilityError, match="declares the modes lost, wrong, noisy, got 'outage'"):
+        evaluate(certs, case.model, case.X_test, modes=("outage",))
+    with pytest.raises(DataError, match="judges a ranking by exposure or fds or noisy, got 'wrong'"):
+        evaluate(certs, case.model, case.X_test, modes=("noisy",), by="wrong")
 
 
 def test_the_verdict_follows_from_the_interval(evaluation):
@@ -314,7 +345,7 @@ def test_stress_command_with_markers(app, folder, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--markers", "?"], "name the table with --outages"),
+        (["--markers", "?"], "--markers has no effect without --outages; give --outages too"),
         (["--out", "labels.xlsx"], "must end in .parquet or .csv"),
         (["--rule", "some"], "rule must be one of"),
     ],

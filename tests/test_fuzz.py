@@ -37,7 +37,9 @@ def sound(tmp_path_factory) -> Path:
     protocol.save(folder / "protocol.json")
     fg.generate_key(folder / "key")
     fg.sign(folder / "protocol.json", folder / "key")
-    certs = fg.audit(case.model, case.X_test[:25], protocol).with_protocol_signature(folder / "protocol.json.dsse.json")
+    certs = fg.audit(case.model, case.X_test[:25], protocol, modes=True).with_protocol_signature(
+        folder / "protocol.json.dsse.json"
+    )
     certs.save(folder / "audit")
     fg.sign(folder / "audit", folder / "key")
     fg.prove(folder / "audit", certs[3].id, folder / "proof.json")

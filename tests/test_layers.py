@@ -26,11 +26,11 @@ LAYERS: list[set[str]] = [  # lowest first; a module named here stands apart fro
     {"protocol"},
     {"certificates"},
     {"engines"},
-    {"search", "stress"},
+    {"search", "stress", "modes"},
     {"reliability"},
     {"formats"},
     {"tables"},
-    {"auditing.lattice"},
+    {"auditing.lattice", "auditing.modes"},
     {"verification.outcome"},
     {"verification.integrity"},  # a folder to resume is checked first
     {"auditing"},
@@ -53,12 +53,13 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 OPTIONAL = {"torch", "safetensors", "numba", "xgboost", "lightgbm", "catboost", "shap", "polars"}
 OPTIONAL |= {"ray", "pyspark", "securesystemslib", "cryptography", "fastapi", "uvicorn", "starlette", "duckdb"}
 LAZY = OPTIONAL | {"matplotlib", "skops"}  # slow to import, and not needed by most commands
-MAY_IMPORT_TORCH = {"engines.neural", "engines.neural_states", "resmlp.network", "resmlp.training"}
+MAY_IMPORT_TORCH = {"engines.neural", "engines.neural_states", "resmlp.network"}
 MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models.links"}  # inside a function: the adapter of a torch module
 MAY_NAME_A_CLUSTER = {"ray": {"auditing.ray"}, "pyspark": {"auditing.spark"}, "py4j": {"auditing.spark"}}
 MAY_IMPORT_NUMBA = {"engines.kernels.compiling"}
 MAY_IMPORT_WEB = {"review.app", "review.queries", "review.serving"}  # a web framework, DuckDB; loaded by one command
-LOADED_WHEN_USED = {"engines.kernels", "engines.trees.scoring"}  # by functions of the engine: they load numba
+# Loaded by functions of the engine, since they load numba.
+LOADED_WHEN_USED = {"engines.kernels", *(f"engines.trees.{name}" for name in ("scoring", "values", "pieces"))}
 
 MODULES = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}
 

@@ -292,7 +292,7 @@ def test_labels_equal_their_slow_twin(rule):
         draws = {}
         for stressor in stress.stressors:
             keys = row_keys(stress.seed, stressor.kind, np.array([rows.ids[i]], dtype=object))
-            draws[stressor.kind] = rows.stressed(x, stressor.states(keys, np.arange(4), layout)).tolist()
+            draws[stressor.kind] = rows.stressed(x, stressor.stress_rows(x, keys, np.arange(4), layout)).tolist()
         expected.append(
             naive_brittle(
                 lambda cells: rows.predict(np.array(cells, dtype=float))[0].tolist(),

@@ -24,7 +24,7 @@ from fragility.certificates.manifest import Tolerance, manifest_text
 from fragility.errors import VerificationError
 from fragility.models import Model
 from fragility.protocol import Protocol
-from fragility.verification.verifying import _chosen, verify
+from fragility.verification.verifying import _choose_rows, verify
 
 N = 12
 
@@ -171,9 +171,11 @@ def test_the_chance_to_escape_a_sample_is_the_hypergeometric_one(saved, case) ->
 
 
 def test_a_seed_repeats_a_sample_and_none_does_not() -> None:
-    assert (_chosen(1000, 10, 7) == _chosen(1000, 10, 7)).all() and (_chosen(1000, 10, 7) != _chosen(1000, 10, 8)).any()
-    assert len({tuple(_chosen(1000, 10, None)) for _ in range(20)}) == 20
-    drawn = np.sum([_chosen(20, 5, seed) for seed in range(2000)], axis=0)
+    assert (_choose_rows(1000, 10, 7) == _choose_rows(1000, 10, 7)).all() and (
+        _choose_rows(1000, 10, 7) != _choose_rows(1000, 10, 8)
+    ).any()
+    assert len({tuple(_choose_rows(1000, 10, None)) for _ in range(20)}) == 20
+    drawn = np.sum([_choose_rows(20, 5, seed) for seed in range(2000)], axis=0)
     assert drawn.sum() == 10_000 and abs(drawn - 500).max() < 100  # every row alike: 5 sigma is about 97
 
 

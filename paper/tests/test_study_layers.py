@@ -19,12 +19,21 @@ LAYERS: list[set[str]] = [  # lowest first
     {"results", "bench"},
     {"tables", "run", "policies"},
     {"findings"},
-    {"figures", "reproduction", "baseline_page", "hardening_page"},
+    {"figures", "reproduction", "baseline_page", "hardening_page", "modes_page"},
     {"commands"},
     {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-READS_ONLY = {"results", "tables", "findings", "figures", "reproduction", "baseline_page", "hardening_page"}
+READS_ONLY = {
+    "results",
+    "tables",
+    "findings",
+    "figures",
+    "reproduction",
+    "baseline_page",
+    "hardening_page",
+    "modes_page",
+}
 TRAINS_OR_AUDITS = {"training", "unit", "run"}
 
 MODULES = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}

@@ -35,12 +35,16 @@ if TYPE_CHECKING:
         ProtocolError,
         VerificationError,
     )
+    from fragility.evidence.modes import FailureModes
     from fragility.formats import CsvFormat
     from fragility.hardening.choice import RateChoice, choose_rate
     from fragility.hardening.classifier import HardenedClassifier
     from fragility.hardening.training import harden
     from fragility.models import Model
     from fragility.models.loading import load_model
+    from fragility.modes.intervals import find_stability_intervals
+    from fragility.modes.losses import ModeLosses, assess_modes
+    from fragility.modes.stability import StabilityInterval, StabilityIntervals
     from fragility.policy import ReviewPolicy
     from fragility.protocol import Protocol
     from fragility.ranking.comparison import compare_scores
@@ -58,71 +62,47 @@ if TYPE_CHECKING:
     from fragility.verification.outcome import Outcome, Verification
     from fragility.verification.verifying import verify
 
-# Public name -> its module, which is imported when the name is first used: pandas, scikit-learn and the rest take over
+# Module -> its public names. It is imported when one of them is first used: pandas, scikit-learn and the rest take over
 # a second, and whoever asks for the version or mistypes an option should not wait for them.
-_HOME = {
-    "BaselineComparison": "certificates",
-    "Baselines": "ranking.evaluating",
-    "Certificate": "certificates",
-    "CertificateError": "errors",
-    "ClusterError": "errors",
-    "Certificates": "certificates",
-    "CollapseDisplay": "drawing.displays",
-    "CsvFormat": "formats",
-    "DataError": "errors",
-    "Donor": "stress.stressors",
-    "Dropout": "stress.stressors",
-    "EngineError": "errors",
-    "EvidenceError": "errors",
-    "FailureProbability": "reliability.outcomes",
-    "FragileCalibrationDisplay": "drawing.displays",
-    "FragilityCalibratedClassifier": "calibration",
-    "FragilityError": "errors",
-    "FragilityMapDisplay": "drawing.displays",
-    "FragilityPenalty": "resmlp",
-    "FragilityTemperature": "calibration",
-    "HardenedClassifier": "hardening.classifier",
-    "Mask": "stress.stressors",
-    "Model": "models",
-    "ModelError": "errors",
-    "Noise": "stress.stressors",
-    "Outages": "stress.stressors",
-    "Outcome": "verification.outcome",
-    "Protocol": "protocol",
-    "ProtocolError": "errors",
-    "RateChoice": "hardening.choice",
-    "ReliabilityDisplay": "drawing.figure",
-    "Report": "report",
-    "ResMLPClassifier": "resmlp",
-    "ReviewPolicy": "policy",
-    "ReviewPolicyDisplay": "drawing.displays",
-    "SegmentShares": "segments",
-    "StoredAudit": "certificates",
-    "Stress": "stress.declaration",
-    "Verification": "verification.outcome",
-    "VerificationError": "errors",
-    "audit": "auditing.pipeline",
-    "audit_files": "auditing.files",
-    "choose_rate": "hardening.choice",
-    "check_proof": "trust",
-    "compare_baselines": "auditing.baselines",
-    "compare_scores": "ranking.comparison",
-    "compare_searches": "search",
-    "evaluate": "ranking.evaluating",
-    "failure_probability": "reliability.failure",
-    "find_failing_sets": "search",
-    "harden": "hardening.training",
-    "generate_key": "trust",
-    "label_brittle": "stress.labels",
-    "load_credit_g": "bundled",
-    "load_model": "models.loading",
-    "prove": "trust",
-    "share_by": "segments",
-    "sign": "trust",
-    "open_audit": "certificates",
-    "verify": "verification.verifying",
-    "verify_signature": "trust",
+_NAMES = {
+    "auditing.baselines": "compare_baselines",
+    "auditing.files": "audit_files",
+    "auditing.pipeline": "audit",
+    "bundled": "load_credit_g",
+    "calibration": "FragilityCalibratedClassifier FragilityTemperature",
+    "certificates": "BaselineComparison Certificate Certificates StoredAudit open_audit",
+    "drawing.displays": "CollapseDisplay FragileCalibrationDisplay FragilityMapDisplay ReviewPolicyDisplay",
+    "drawing.figure": "ReliabilityDisplay",
+    "errors": "CertificateError ClusterError DataError EngineError EvidenceError FragilityError ModelError "
+    "ProtocolError VerificationError",
+    "evidence.modes": "FailureModes",
+    "formats": "CsvFormat",
+    "hardening.choice": "RateChoice choose_rate",
+    "hardening.classifier": "HardenedClassifier",
+    "hardening.training": "harden",
+    "models": "Model",
+    "models.loading": "load_model",
+    "modes.intervals": "find_stability_intervals",
+    "modes.losses": "ModeLosses assess_modes",
+    "modes.stability": "StabilityInterval StabilityIntervals",
+    "policy": "ReviewPolicy",
+    "protocol": "Protocol",
+    "ranking.comparison": "compare_scores",
+    "ranking.evaluating": "Baselines evaluate",
+    "reliability.failure": "failure_probability",
+    "reliability.outcomes": "FailureProbability",
+    "report": "Report",
+    "resmlp": "FragilityPenalty ResMLPClassifier",
+    "search": "compare_searches find_failing_sets",
+    "segments": "SegmentShares share_by",
+    "stress.declaration": "Stress",
+    "stress.labels": "label_brittle",
+    "stress.stressors": "Donor Dropout Mask Noise Outages",
+    "trust": "check_proof generate_key prove sign verify_signature",
+    "verification.outcome": "Outcome Verification",
+    "verification.verifying": "verify",
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "BaselineComparison",
@@ -138,6 +118,7 @@ __all__ = [
     "Dropout",
     "EngineError",
     "EvidenceError",
+    "FailureModes",
     "FailureProbability",
     "FragileCalibrationDisplay",
     "FragilityCalibratedClassifier",
@@ -147,6 +128,7 @@ __all__ = [
     "FragilityTemperature",
     "HardenedClassifier",
     "Mask",
+    "ModeLosses",
     "Model",
     "ModelError",
     "Noise",
@@ -161,11 +143,14 @@ __all__ = [
     "ReviewPolicy",
     "ReviewPolicyDisplay",
     "SegmentShares",
+    "StabilityInterval",
+    "StabilityIntervals",
     "StoredAudit",
     "Stress",
     "Verification",
     "VerificationError",
     "__version__",
+    "assess_modes",
     "audit",
     "audit_files",
     "check_proof",
@@ -176,6 +161,7 @@ __all__ = [
     "evaluate",
     "failure_probability",
     "find_failing_sets",
+    "find_stability_intervals",
     "generate_key",
     "harden",
     "label_brittle",

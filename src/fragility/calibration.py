@@ -15,8 +15,8 @@ Temperatures are positive, so the order of the classes in a row, and with it the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,7 +29,6 @@ from fragility.auditing.pipeline import audit
 from fragility.certificates import Certificates
 from fragility.errors import DataError, ModelError
 from fragility.evidence.rows import read_rows
-from fragility.files import read_json
 from fragility.models import ClassLabel, Model
 from fragility.protocol import Protocol
 from fragility.ranking.predictive import (
@@ -39,15 +38,9 @@ from fragility.ranking.predictive import (
     expected_calibration_error,
     negative_log_likelihood,
 )
-from fragility.saving import save_report, without_nan, write_json
+from fragility.saving import JsonFile, TabularReport
 from fragility.scores import pseudo_logits, softmax_probabilities
 from fragility.text import align_columns, format_number
-
-if TYPE_CHECKING:
-    import os
-
-    import pandas as pd
-    import pyarrow as pa
 
 FORMAT = "fragility-temperature/1"
 ETAS = (0.0, 0.25, 0.5, 1.0, 2.0)
@@ -64,8 +57,8 @@ class _GivenLogits(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sci
         return self
 
     def decision_function(self, X: Floats) -> Floats:
-        # scikit-learn reads one number x as the logits (-x, x); more columns stand as they are. Centred
-        # pseudo-logits add up to 0, so it cannot take them for probabilities.
+        # scikit-learn reads one number x as the logits (-x, x). Centred pseudo-logits add up to 0, so it cannot take
+        # them for probabilities.
         return (X[:, 1] - X[:, 0]) / 2.0 if X.shape[1] == 2 else X
 
     def predict(self, X: Floats) -> Integers:  # asked for by scikit-learn's checks, never called
@@ -75,10 +68,9 @@ class _GivenLogits(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sci
 def global_temperature(probabilities: ArrayLike, codes: ArrayLike) -> float:
     """T0 = argmin_T NLL( softmax(z~ / T) ) of the rows; codes (n,) are class columns.
 
-    The minimisation is scikit-learn's (`CalibratedClassifierCV(method="temperature")`, version 1.8 or newer). Its door
-    is an estimator, so the logits enter as one, on a single "fold" of all rows; and it does not publish
-    the temperature, which is read off the probabilities of a probe row instead of a private attribute. A class without
-    rows would be dropped there, hence one row of weight 0 for each class.
+    scikit-learn minimises (`CalibratedClassifierCV(method="temperature")`). It takes an estimator, so the logits enter
+    as one, on a single "fold" of all rows. It does not publish the temperature, which is therefore read off the
+    probabilities of a probe row. It would drop a class without rows, hence one row of weight 0 for each class.
     """
     z = pseudo_logits(probabilities)
     n, n_classes = z.shape
@@ -107,7 +99,7 @@ def scaled_probabilities(probabilities: ArrayLike, temperature: ArrayLike) -> Fl
     return scaled
 
 
-class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class FragilityTemperature(JsonFile, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Temperature scaling with a higher temperature for fragile rows: T(x) = T0 + eta * Norm(FDS(x)).
 
     Parameters
@@ -125,10 +117,8 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
         The chosen eta.
     fds_range_ : tuple of two float
         Smallest and largest FDS of the validation rows.
-    validation_nll_ : dict of float to float
-        NLL of the validation rows for every candidate.
-    raw_validation_nll_ : float
-        Their NLL before any correction.
+    validation_nll_, raw_validation_nll_ : dict of float to float, float
+        NLL of the validation rows for every candidate, and before any correction.
     n_classes_ : int
         Number of probability columns.
 
@@ -136,6 +126,9 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
     --------
     FragilityCalibratedClassifier : Model, protocol and correction in one classifier.
     """
+
+    _noun = "temperature correction"
+    _error = ModelError
 
     def __init__(self, etas: Sequence[float] = ETAS, classes: Sequence[ClassLabel] | None = None) -> None:
         self.etas = etas
@@ -147,11 +140,9 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
         Parameters
         ----------
         probabilities : array of shape (n, C)
-            The model's own, for the validation rows.
-        y : array of shape (n,)
-            Their true labels.
-        fds : array of shape (n,)
-            FDS of the rows, from their certificates.
+            The model's own.
+        y, fds : array of shape (n,)
+            True labels of the rows, and FDS from their certificates.
 
         Returns
         -------
@@ -165,17 +156,16 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
             )
         p, f = check_rows(probabilities, fds)
         codes = class_columns(y, self.classes, p.shape[1])
-        raw = negative_log_likelihood(p, codes)  # also refuses labels and probabilities that do not fit together
+        self.raw_validation_nll_ = negative_log_likelihood(p, codes)  # refuses labels that do not fit the columns
         self.n_classes_ = p.shape[1]
         self.temperature_ = global_temperature(p, codes)
         self.fds_range_ = (float(f.min()), float(f.max()))
-        normalised = self.normalised(f)
+        fragility = self.normalised(f)
         self.validation_nll_ = {
-            eta: negative_log_likelihood(scaled_probabilities(p, self.temperature_ + eta * normalised), codes)
+            eta: negative_log_likelihood(scaled_probabilities(p, self.temperature_ + eta * fragility), codes)
             for eta in etas
         }
         self.eta_ = min(self.validation_nll_, key=lambda eta: (self.validation_nll_[eta], eta))
-        self.raw_validation_nll_ = raw
         return self
 
     def normalised(self, fds: ArrayLike) -> Floats:
@@ -267,13 +257,9 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
         FragilityTemperature
             Fitted.
 
-        Raises
-        ------
-        ModelError
-            The document is malformed, or a value in it could change a predicted label.
         """
-        if not isinstance(document, Mapping) or document.get("format") != FORMAT:
-            found = document.get("format") if isinstance(document, Mapping) else type(document).__name__
+        found = document.get("format") if isinstance(document, Mapping) else type(document).__name__
+        if found != FORMAT:
             raise ModelError(f"expected a temperature correction of format {FORMAT!r}, got {found!r}")
         try:
             made = cls(etas=tuple(document["etas"]), classes=document["classes"])
@@ -292,36 +278,6 @@ class FragilityTemperature(BaseEstimator):  # type: ignore[misc]  # scikit-learn
                 "value could change a predicted label"
             )
         return made
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted correction as JSON.
-
-        Parameters
-        ----------
-        path : path
-            The file to write.
-        """
-        write_json(path, self.to_dict())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> FragilityTemperature:
-        """Return the fitted correction of a file.
-
-        Parameters
-        ----------
-        path : path
-            What ``save`` wrote.
-
-        Returns
-        -------
-        FragilityTemperature
-            Fitted.
-        """
-        try:
-            document = read_json(path)
-        except (OSError, ValueError) as error:
-            raise ModelError(f"cannot read the temperature correction {path}: {error}") from error
-        return cls.from_dict(document)
 
 
 class FragilityCalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -379,10 +335,8 @@ class FragilityCalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ig
 
         Parameters
         ----------
-        X : array or table of shape (n, d)
-            Raw validation rows.
-        y : array of shape (n,)
-            Their true labels.
+        X, y : array or table of shape (n, d), array of shape (n,)
+            Raw validation rows and their true labels.
 
         Returns
         -------
@@ -486,7 +440,7 @@ class CalibrationLine:
 
 
 @dataclass(frozen=True, slots=True)
-class CalibrationReport:
+class CalibrationReport(TabularReport):
     """Raw, temperature-scaled and brittleness-aware probabilities on all rows and on the most fragile share."""
 
     lines: tuple[CalibrationLine, ...]
@@ -495,35 +449,17 @@ class CalibrationReport:
     fragile_share: float
 
     def line(self, method: str, subset: str) -> CalibrationLine:
+        """Return the line of one method on one set of rows."""
         for line in self.lines:
             if (line.method, line.subset) == (method, subset):
                 return line
         raise DataError(f"no line {method!r}, {subset!r}; methods are {METHODS}, subsets 'all' and 'fragile'")
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return one row per method and set of rows."""
-        import pandas as pd
-
-        return pd.DataFrame([asdict(line) for line in self.lines])
-
-    def to_arrow(self) -> pa.Table:
-        """Return `to_pandas` as an Arrow table."""
-        import pyarrow as pa
-
-        return pa.Table.from_pylist([asdict(line) for line in self.lines])
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything (.json) or the lines as a table (.csv, .parquet)."""
-        save_report(path, lambda: without_nan(self.to_dict()), self.to_arrow)
-
     def __str__(self) -> str:
         head = ("method", "rows", "n", "ECE", "Brier", "NLL")
         body = [
-            (a.method, a.subset, str(a.rows), *(format_number(value, 4) for value in (a.ece, a.brier, a.nll)))
-            for a in self.lines
+            (line.method, line.subset, str(line.rows), *(format_number(v, 4) for v in (line.ece, line.brier, line.nll)))
+            for line in self.lines
         ]
         note = f"T0 = {self.temperature:.4g}, eta = {self.eta:g}; fragile: top {self.fragile_share:.0%} by FDS"
         return "\n".join([*align_columns([head, *body], left=2), note])
@@ -552,16 +488,12 @@ def calibration_report(
     p, f = check_rows(probabilities, fds)
     codes = class_columns(y, calibrator.classes, p.shape[1])
     subsets = {"all": np.ones(len(f), dtype=bool), "fragile": fragile_rows(f, fragile_share)}
+    measures = (expected_calibration_error, brier_score, negative_log_likelihood)
     lines = tuple(
         CalibrationLine(
-            method,
-            subset,
-            int(chosen.sum()),
-            expected_calibration_error(corrected[chosen], codes[chosen]),
-            brier_score(corrected[chosen], codes[chosen]),
-            negative_log_likelihood(corrected[chosen], codes[chosen]),
+            method, subset, int(rows.sum()), *(measure(corrected[rows], codes[rows]) for measure in measures)
         )
-        for subset, chosen in subsets.items()
+        for subset, rows in subsets.items()
         for method, corrected in corrections(calibrator, p, f).items()
     )
     return CalibrationReport(lines, calibrator.temperature_, calibrator.eta_, fragile_share)

@@ -42,12 +42,17 @@ class Texts(tuple[str, ...]):
 
 
 def encode(value: Any) -> Any:
-    """Return ``value`` with floats as hexadecimal strings and numpy scalars as Python ones."""
+    """Return ``value`` with floats as hexadecimal strings and numpy scalars as Python ones.
+
+    Numbers of RFC 8785 are doubles, so an integer from 2**53 on is written as text.
+    """
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):
         return None if math.isnan(value) else value.hex()
-    if value is None or isinstance(value, (bool, int, str)):
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if abs(value) < 2**WHOLE_BITS else str(value)
+    if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
@@ -58,18 +63,7 @@ def encode(value: Any) -> Any:
 
 def canonical_bytes(document: Any) -> bytes:
     """Return the canonical bytes of a JSON-like document (see the module's text)."""
-    return rfc8785.dumps(_wide_integers_as_text(encode(document)))
-
-
-def _wide_integers_as_text(value: Any) -> Any:
-    # RFC 8785 numbers are doubles; an integer beyond 2**53 would lose digits, so it travels as text.
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int):
-        return value if abs(value) < 2**WHOLE_BITS else str(value)
-    if isinstance(value, dict):
-        return {key: _wide_integers_as_text(item) for key, item in value.items()}
-    return [_wide_integers_as_text(item) for item in value]
+    return rfc8785.dumps(encode(document))
 
 
 def digest_bytes(data: bytes) -> str:
@@ -88,17 +82,6 @@ def combine_digests(digests: Iterable[bytes], leaves: bytes | None = None) -> st
     """
     root = sorted_root(digests) if leaves is None else root_of_hashed(digests, leaves)
     return DIGEST_PREFIX + root.hex()
-
-
-def value_bytes(values: Any) -> npt.NDArray[np.uint8]:
-    """Return 32 bytes a value: a number by its float64 bits, everything else by the SHA-256 of its text.
-
-    Shape (n,) -> (n, 32). NaN, NaT and None are one value, "missing"; 0.0 and -0.0 are one value; 1, 1.0 and True are
-    one value. A whole number that float64 cannot hold exactly goes by its digits.
-    """
-    out = np.zeros((len(values), CELL_WORDS), dtype=WORD)
-    _cells(values).write(out, slice(None))
-    return out.view(np.uint8)
 
 
 class _Numbers(NamedTuple):
@@ -128,23 +111,28 @@ class _Texts(NamedTuple):
         out[:] = self.table[rows] if self.codes is None else self.table[self.codes[rows]]
 
 
-def _cells(values: Any) -> _Numbers | _Texts:
+def _make_cells(values: Any) -> _Numbers | _Texts:
+    """Return 32 bytes per value: a number by its float64 bits, everything else by the SHA-256 of its text.
+
+    NaN, NaT and None are one value, "missing"; 0.0 and -0.0 are one value; 1, 1.0 and True are one value. A whole
+    number that float64 cannot hold exactly goes by its digits.
+    """
     if isinstance(values, Texts):
-        return _Texts(_as_words(_distinct_bytes(values)), None)
+        return _Texts(_pack_words(_hash_distinct(values)), None)
     column = pd.Series(values)
     if pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_bool_dtype(column.dtype):
         wide = np.flatnonzero(beyond_doubles(column))
-        exact = _as_words([_scalar_bytes(int(value)) for value in column.iloc[wide]])
+        exact = _pack_words([_scalar_bytes(int(value)) for value in column.iloc[wide]])
         return _Numbers(_number_words(column.to_numpy(dtype=np.float64, na_value=np.nan)), wide, exact)
     codes, distinct = pd.factorize(column, use_na_sentinel=True)
-    return _Texts(_as_words([*_distinct_bytes(distinct), _scalar_bytes(None)]), codes)
+    return _Texts(_pack_words([*_hash_distinct(distinct), _scalar_bytes(None)]), codes)
 
 
-def _as_words(cells: Sequence[bytes]) -> Words:
+def _pack_words(cells: Sequence[bytes]) -> Words:
     return np.frombuffer(b"".join(cells), dtype=WORD).reshape(-1, CELL_WORDS)
 
 
-def _distinct_bytes(values: Any) -> list[bytes]:
+def _hash_distinct(values: Any) -> list[bytes]:
     plain = list(values)
     if all(type(value) is str for value in plain):  # every row's id, for one: worth a shorter way to the same bytes
         sha256 = hashlib.sha256
@@ -173,14 +161,9 @@ def _scalar_bytes(value: Any) -> bytes:
     if isinstance(value, (bool, int, float, np.bool_, np.number)):
         return _number_cell(float(value))
     if isinstance(value, (dt.date, np.datetime64)):
-        value = _date_text(value)
+        # The same text for a day held as a date, or as a timestamp of any unit, or written out.
+        value = str(pd.Timestamp(value)).removesuffix(" 00:00:00")
     return hashlib.sha256(b"text:" + str(value).encode()).digest()
-
-
-def _date_text(value: Any) -> str:
-    """Return a date's text: the same for a day held as a date, or as a timestamp of any unit, or written out."""
-    text = str(pd.Timestamp(value))
-    return text.removesuffix(" 00:00:00")
 
 
 def _number_cell(value: float) -> bytes:
@@ -211,17 +194,17 @@ def row_digests(columns: Mapping[str, Any]) -> list[bytes]:
     n = len(columns[names[0]]) if names else 0
     out: list[bytes] = []
     for start in range(0, n, ROWS_AT_A_TIME):
-        cells = [_cells(_between(columns[name], start, start + ROWS_AT_A_TIME)) for name in names]
-        out += _hashed_rows(head, cells, min(ROWS_AT_A_TIME, n - start))
+        cells = [_make_cells(_slice_rows(columns[name], start, start + ROWS_AT_A_TIME)) for name in names]
+        out += _hash_rows(head, cells, min(ROWS_AT_A_TIME, n - start))
     return out
 
 
-def _between(column: Any, start: int, stop: int) -> Any:
+def _slice_rows(column: Any, start: int, stop: int) -> Any:
     # A Series with an index of decimals takes a plain slice for one of labels.
     return column.iloc[start:stop] if isinstance(column, pd.Series) else column[start:stop]
 
 
-def _hashed_rows(head: bytes, cells: Sequence[_Numbers | _Texts], n: int) -> Iterator[bytes]:
+def _hash_rows(head: bytes, cells: Sequence[_Numbers | _Texts], n: int) -> Iterator[bytes]:
     """Yield the digest of each row of cells, made in blocks of rows that stay in the processor's cache."""
     size = max(1, BLOCK_BYTES // (CELL_BYTES * (1 + len(cells))))
     block = np.zeros((min(size, n), 1 + len(cells), CELL_WORDS), dtype=WORD)
@@ -231,10 +214,10 @@ def _hashed_rows(head: bytes, cells: Sequence[_Numbers | _Texts], n: int) -> Ite
         own = block[: rows.stop - rows.start]
         for place, column in enumerate(cells, start=1):
             column.write(own[:, place], rows)
-        yield from hashed_pieces(own.reshape(-1).view(np.uint8).data, CELL_BYTES * (1 + len(cells)))
+        yield from hash_pieces(own.reshape(-1).view(np.uint8).data, CELL_BYTES * (1 + len(cells)))
 
 
-def hashed_pieces(data: bytes | memoryview, width: int) -> list[bytes]:
+def hash_pieces(data: bytes | memoryview, width: int) -> list[bytes]:
     """Return the SHA-256 of each piece of so many bytes."""
     sha256 = hashlib.sha256  # looked up once: a million rows are hashed a million times
     return [sha256(data[i : i + width]).digest() for i in range(0, len(data), width)]

@@ -8,14 +8,12 @@ The model is asked for everything: 300 rows are not worth compiling a native eng
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.model_selection import train_test_split
@@ -50,7 +48,7 @@ MARKER_FORMAT = "fragility-demo/1"
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo made, for whoever prints it."""
+    """What the demo made."""
 
     folder: Path
     certs: Certificates
@@ -107,12 +105,11 @@ def run_demo(folder: Path) -> Demo:
         model=model,
         reliability=reliability,
     )
-    fragile = list(certs.most_fragile(SHOWN))
-    made = Demo(folder, certs, certs.summary(labels=labels), fragile, reliability, report)
+    made = Demo(folder, certs, certs.summary(labels=labels), list(certs.most_fragile(SHOWN)), reliability, report)
     contents = {
         "model.skops": skops_bytes(model),
-        "train.parquet": _parquet_bytes(X_train.assign(**{TARGET: y_train})),
-        "test.parquet": _parquet_bytes(X_test.assign(**{TARGET: y_test})),
+        "train.parquet": X_train.assign(**{TARGET: y_train}).to_parquet(),
+        "test.parquet": X_test.assign(**{TARGET: y_test}).to_parquet(),
         PAGE: report.html.encode("utf-8"),
     }
     # Everything is ready before anything is written, so that an interrupted demo leaves nothing behind.
@@ -126,19 +123,13 @@ def _sources(folder: Path) -> tuple[str, ...]:
     return "--model", model, "--trust", "--data", rows, "--target", TARGET
 
 
-def _parquet_bytes(table: pd.DataFrame) -> bytes:
-    buffer = io.BytesIO()
-    table.to_parquet(buffer)
-    return buffer.getvalue()
-
-
 # --- files beside the audit ---------------------------------------------------------------------------------
 
 
 def check_demo_folder(folder: Path) -> None:
     """Refuse, before any work, a folder that holds files which no demo wrote under the names it uses."""
     target = check_writable_folder(folder)
-    own = _own_digests(target)
+    own = _read_own_digests(target)
     for name in FILES:
         path = target / name
         # A report may have been made here since then.
@@ -147,7 +138,7 @@ def check_demo_folder(folder: Path) -> None:
             raise CertificateError(f"{folder / name} exists and is not what a demo wrote; choose another --out")
 
 
-def _own_digests(target: Path) -> set[str]:
+def _read_own_digests(target: Path) -> set[str]:
     """Return the digests of what demos wrote in this folder."""
     try:
         document = parse_json((target / MARKER).read_text(encoding="utf-8"))
@@ -163,7 +154,7 @@ def _write_beside(folder: Path, contents: Mapping[str, bytes]) -> None:
     written, at whatever moment it is killed.
     """
     new = [digest_bytes(data) for data in contents.values()]
-    _write_marker(folder, [*_own_digests(folder), *new])
+    _write_marker(folder, [*_read_own_digests(folder), *new])
     for name, data in contents.items():
         write_bytes(folder / name, data, own=MODEL)
     _write_marker(folder, new)

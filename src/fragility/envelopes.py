@@ -54,25 +54,25 @@ class Envelope:
 
 def read_envelope(data: bytes, name: object) -> Envelope:
     """Return the envelope of a file's bytes; ``name`` is for messages."""
-    document = _parsed(data, f"the envelope {name}")
+    document = _parse(data, f"the envelope {name}")
     if not isinstance(document, dict) or set(document) != {"payload", "payloadType", "signatures"}:
         raise CertificateError(f"{name} is no DSSE envelope: it must have payload, payloadType and signatures alone")
     if not isinstance(document["payloadType"], str) or not isinstance(document["signatures"], list):
         raise CertificateError(f"{name} is no DSSE envelope: payloadType must be text and signatures a list")
-    signatures = tuple(_signature(entry, name) for entry in document["signatures"])
-    return Envelope(_decoded(document["payload"], name), document["payloadType"], signatures)
+    signatures = tuple(_read_signature(entry, name) for entry in document["signatures"])
+    return Envelope(_decode(document["payload"], name), document["payloadType"], signatures)
 
 
-def _signature(entry: Any, name: object) -> Signature:
+def _read_signature(entry: Any, name: object) -> Signature:
     if not isinstance(entry, dict) or not {"sig"} <= set(entry) <= {"keyid", "sig"}:
         raise CertificateError(f"{name} is no DSSE envelope: a signature has sig and perhaps keyid, nothing else")
     keyid = entry.get("keyid")
     if keyid is not None and not isinstance(keyid, str):
         raise CertificateError(f"{name} is no DSSE envelope: keyid must be text, got {keyid!r:.80}")
-    return Signature(keyid or None, _decoded(entry["sig"], name))
+    return Signature(keyid or None, _decode(entry["sig"], name))
 
 
-def _decoded(text: Any, name: object) -> bytes:
+def _decode(text: Any, name: object) -> bytes:
     """Return what base64 text (ordinary or URL-safe) stands for; refuse text with leftover bits or characters."""
     if isinstance(text, str) and text.isascii():
         for altchars in (None, b"-_"):
@@ -111,7 +111,7 @@ def read_statement(envelope: Envelope, name: object) -> Statement:
     """Return the in-toto statement of an envelope."""
     if envelope.payload_type != PAYLOAD_TYPE:
         raise CertificateError(f"{name} holds {envelope.payload_type!r:.80}, expected {PAYLOAD_TYPE!r}")
-    document = _parsed(envelope.payload, f"the statement in {name}")
+    document = _parse(envelope.payload, f"the statement in {name}")
     if not isinstance(document, dict) or set(document) != set(STATEMENT_FIELDS):
         raise CertificateError(f"{name} holds no in-toto statement: it must have {', '.join(STATEMENT_FIELDS)} alone")
     if document["_type"] != STATEMENT_TYPE:
@@ -119,10 +119,10 @@ def read_statement(envelope: Envelope, name: object) -> Statement:
     kind, predicate = document["predicateType"], document["predicate"]
     if not isinstance(kind, str) or not isinstance(predicate, dict):
         raise CertificateError(f"{name} holds a statement without a named predicate")
-    return Statement(_subjects(document["subject"], name), kind, predicate)
+    return Statement(_read_subjects(document["subject"], name), kind, predicate)
 
 
-def _subjects(entries: Any, name: object) -> dict[str, dict[str, str]]:
+def _read_subjects(entries: Any, name: object) -> dict[str, dict[str, str]]:
     well_formed = isinstance(entries, list) and all(
         isinstance(entry, dict)
         and set(entry) == {"name", "digest"}
@@ -139,7 +139,7 @@ def _subjects(entries: Any, name: object) -> dict[str, dict[str, str]]:
     return subjects
 
 
-def _parsed(data: bytes, what: str) -> Any:
+def _parse(data: bytes, what: str) -> Any:
     try:
         return parse_json(data.decode("utf-8"))
     except ValueError as error:

@@ -53,6 +53,17 @@ def _shorten(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:half]} [...] {text[-half:]}"
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what another library says; the name of its error if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def name_error(error: BaseException) -> str:
+    """Return the kind of another library's error, and the first line of what it says."""
+    kind, said = type(error).__name__, first_line(error)[:300]
+    return kind if said == kind else f"{kind}: {said}"
+
+
 class FragilityWarning(Message, UserWarning):
     """A warning that quotes an error of this package."""
 

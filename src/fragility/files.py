@@ -16,6 +16,7 @@ import re
 import secrets
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -234,14 +235,14 @@ def parse_json(text: str) -> Any:
     try:
         document = json.loads(
             text,
-            object_pairs_hook=_distinct,
+            object_pairs_hook=_refuse_repeated,
             parse_constant=_refuse_constant,
-            parse_float=_finite_float,
-            parse_int=_whole_number,
+            parse_float=_read_float,
+            parse_int=_read_whole,
         )
     except RecursionError as error:
         raise ValueError("it is nested absurdly deep") from error
-    if _depth(document) > NESTING:
+    if _measure_depth(document) > NESTING:
         raise ValueError(f"it is nested more than {NESTING} deep")
     if SURROGATE.search(text):
         try:
@@ -251,11 +252,10 @@ def parse_json(text: str) -> Any:
     return document
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) != len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"the name {twice!r:.80} occurs twice in one object")
     return document
 
@@ -264,20 +264,20 @@ def _refuse_constant(word: str) -> Any:
     raise ValueError(f"{word} is not a JSON number")
 
 
-def _finite_float(digits: str) -> float:
+def _read_float(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
         raise ValueError(f"{digits:.80} is beyond the range of a double")
     return value
 
 
-def _whole_number(digits: str) -> int:
+def _read_whole(digits: str) -> int:
     if len(digits) > WHOLE_DIGITS:
         raise ValueError(f"{digits[:20]}... is beyond the range of a double")
     return int(digits)
 
 
-def _depth(document: Any) -> int:
+def _measure_depth(document: Any) -> int:
     """Return how deep a document nests, without recursion: it is of unknown origin."""
     deepest, level = 0, [document]
     while level:

@@ -12,7 +12,7 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -26,7 +26,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from pyarrow import fs as arrow_fs
 
-from fragility.errors import Advice, DataError
+from fragility.errors import Advice, DataError, first_line
 
 TAB = "\t"
 READ_BYTES = 1 << 20  # of a column at a time, so that a row group larger than memory can be read
@@ -40,16 +40,12 @@ INFLATED_FREE = 256 * 2**20  # bytes up to which the factor is not looked at
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How CSV files are written; None where nobody said.
+    """How CSV files are written.
 
     Attributes
     ----------
-    separator : str or None
-        What separates fields; a comma by default.
-    encoding : str or None
-        Their encoding; UTF-8 by default.
-    decimal : str or None
-        The decimal mark; a point by default.
+    separator, encoding, decimal : str or None
+        What separates fields, the encoding, and the decimal mark; by default a comma, UTF-8 and a point.
     """
 
     separator: str | None = None
@@ -68,13 +64,9 @@ class SourceFile:
 
 
 KINDS = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".csv": "csv",
-    ".csv.gz": "csv",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    **dict.fromkeys((".csv", ".csv.gz"), "csv"),
+    **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow"),
 }
 
 
@@ -100,7 +92,7 @@ def find_files(
         elif where is None:
             where, path = arrow_fs.LocalFileSystem(), os.path.abspath(shown)
     except (OSError, ValueError, pa.ArrowException, ImportError) as error:
-        raise DataError(f"cannot open {shown}: {str(error).splitlines()[0]}") from error
+        raise DataError(f"cannot open {shown}: {first_line(error)}") from error
     try:
         steps = path.split("/")
         wild = [i for i, step in enumerate(steps) if any(mark in step for mark in "*?[")]
@@ -122,7 +114,7 @@ def find_files(
                 return where, (SourceFile(path, Path(path).name, info.size, kind),)
             infos = where.get_file_info(arrow_fs.FileSelector(path, recursive=True))
     except OSError as error:
-        raise DataError(f"cannot look up {shown}: {str(error).splitlines()[0]}") from error
+        raise DataError(f"cannot look up {shown}: {first_line(error)}") from error
     found = []
     for info in infos:
         name = info.path.removeprefix(root).lstrip("/")
@@ -159,7 +151,7 @@ class TableFiles:
             with self.reading(file), self.csv_reader(file, 1, []) as reader:
                 return tuple(str(name) for name in reader.read(0).columns)
         with self.reading(file), self.filesystem.open_input_file(file.path) as stream:
-            return tuple(pq.read_schema(stream).names if file.kind == "parquet" else arrow_batches(stream)[0].names)
+            return tuple(open_batches(stream, file.kind)[0].names)
 
     @cached_property
     def file_rows(self) -> tuple[int, ...]:
@@ -176,16 +168,9 @@ class TableFiles:
         found: dict[str, pa.Array] = {}
         for file in self.files:
             with self.reading(file), self.filesystem.open_input_file(file.path) as stream:
-                batches: Iterator[pa.RecordBatch] = iter(())
-                if file.kind == "parquet":
-                    parquet = pq.ParquetFile(stream, buffer_size=READ_BYTES, pre_buffer=False)
-                    schema = parquet.schema_arrow
-                else:
-                    schema, batches = arrow_batches(stream)
+                schema, read = open_batches(stream, file.kind)
                 names = [own.name for own in schema if pa.types.is_dictionary(own.type)]
-                if file.kind == "parquet" and names:
-                    batches = parquet.iter_batches(batch_size=SCANNED_ROWS, columns=names)
-                for batch in batches if names else ():
+                for batch in read(SCANNED_ROWS, names) if names else ():
                     for name in names:
                         known, values = found.get(name), batch.column(name).dictionary
                         joined = values if known is None else pa.concat_arrays([known, values.cast(known.type)])
@@ -212,8 +197,7 @@ class TableFiles:
                 ", or save it as UTF-8",
             ) from error
         except (OSError, ValueError, pa.ArrowException, pd.errors.ParserError) as error:
-            line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise DataError(f"{file.name} could not be read as {file.kind}: {line}") from error
+            raise DataError(f"{file.name} could not be read as {file.kind}: {first_line(error)}") from error
 
     @contextmanager
     def csv_reader(
@@ -248,21 +232,34 @@ class TableFiles:
             yield reader
 
 
-def arrow_batches(stream: pa.NativeFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Arrow files come in two layouts, with a footer (Feather, IPC file) and without (IPC stream)."""
+def open_parquet(stream: pa.NativeFile) -> pq.ParquetFile:
+    """Open a Parquet file whose row groups may be larger than memory."""
+    return pq.ParquetFile(stream, buffer_size=READ_BYTES, pre_buffer=False)
+
+
+def open_batches(
+    stream: pa.NativeFile, kind: str
+) -> tuple[pa.Schema, Callable[[int, list[str] | None], Iterator[pa.RecordBatch]]]:
+    """Return the schema of a Parquet or Arrow file, and what reads it: given rows per batch and columns (None: all).
+
+    Batches of an Arrow file are as large as they were written.
+    """
+    if kind == "parquet":
+        parquet = open_parquet(stream)
+        return parquet.schema_arrow, lambda rows, names: parquet.iter_batches(batch_size=rows, columns=names)
     try:
-        reader = pa.ipc.open_file(stream)
-        return reader.schema, map(_validated, (reader.get_batch(i) for i in range(reader.num_record_batches)))
+        reader = pa.ipc.open_file(stream)  # with a footer: Feather, IPC file
+        batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
     except pa.ArrowInvalid:
         stream.seek(0)
-        flow = pa.ipc.open_stream(stream)
-        return flow.schema, map(_validated, flow)
+        batches = reader = pa.ipc.open_stream(stream)
 
+    def read(_: int, names: list[str] | None) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            batch.validate(full=True)  # Arrow follows an offset or code that lies outside its buffers, and crashes
+            yield batch if names is None else batch.select(names)
 
-def _validated(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch whose offsets and codes lie within its buffers; Arrow itself follows a wrong one and crashes."""
-    batch.validate(full=True)
-    return batch
+    return reader.schema, read
 
 
 def _format_advice(options: dict[str, str]) -> Advice:

@@ -24,9 +24,9 @@ def id_text(own_id: object) -> str:
 def places_by_id(wanted: Sequence[object], given: Sequence[object]) -> tuple[npt.NDArray[np.int64], list[object]]:
     """Return the place in ``given`` of every wanted id that is there, and the wanted ids that are not."""
     place = {id_text(own_id): index for index, own_id in enumerate(given)}
-    missing = [own_id for own_id in wanted if id_text(own_id) not in place]
-    found = [place[id_text(own_id)] for own_id in wanted if id_text(own_id) in place]
-    return np.asarray(found, dtype=np.int64), missing
+    at = [place.get(id_text(own_id)) for own_id in wanted]
+    missing = [own_id for own_id, found in zip(wanted, at, strict=True) if found is None]
+    return np.array([found for found in at if found is not None], dtype=np.int64), missing
 
 
 class IdSpan:

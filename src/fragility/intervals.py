@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import NormalDist
 
 Z95 = 1.959963984540054  # written out, because the last digit of a computed one depends on the machine
@@ -101,10 +102,7 @@ def paired_difference(first_only: int, second_only: int, rows: int, z: float = Z
     if rows == 0:
         return Difference(float("nan"), -1.0, 1.0, paired=True)
     value = (first_only - second_only) / rows
-
-    def score(difference: float) -> float:
-        return _score(first_only, second_only, rows, difference)
-
+    score = partial(_score, first_only, second_only, rows)
     lower = _crossing(lambda d: score(d) - z, -1.0, value)
     return Difference(value, lower, _crossing(lambda d: score(d) + z, value, 1.0), paired=True)
 

@@ -25,7 +25,7 @@ def sorted_root(digests: Iterable[bytes]) -> bytes:
 
 def hashed_leaves(digests: Iterable[bytes]) -> bytes:
     """Return digests hashed as leaves, one after the other: what a root needs of them before all are known."""
-    return _level_of_leaves(b"".join(digests))
+    return _hash_leaves(b"".join(digests))
 
 
 def root_of_hashed(digests: Iterable[bytes], leaves: bytes) -> bytes:
@@ -33,7 +33,7 @@ def root_of_hashed(digests: Iterable[bytes], leaves: bytes) -> bytes:
     order = np.argsort(np.frombuffer(b"".join(digests), dtype=f"S{DIGEST_BYTES}"))
     if len(order) == 0:
         return root_of(b"")
-    return _top_of(np.frombuffer(leaves, dtype=f"V{DIGEST_BYTES}")[order].tobytes())
+    return _climb(np.frombuffer(leaves, dtype=f"V{DIGEST_BYTES}")[order].tobytes())
 
 
 def packed_root(digests: bytearray) -> bytes:
@@ -48,13 +48,13 @@ def root_of(leaves: bytes | bytearray | memoryview) -> bytes:
     """Return the root over digests that lie one after the other in one buffer; SHA-256 of nothing for none."""
     view, tops = memoryview(leaves), bytearray()
     for start in range(0, len(view), BLOCK * DIGEST_BYTES):
-        tops += _top_of(_level_of_leaves(view[start : start + BLOCK * DIGEST_BYTES]))
-    return _top_of(bytes(tops)) if tops else hashlib.sha256().digest()
+        tops += _climb(_hash_leaves(view[start : start + BLOCK * DIGEST_BYTES]))
+    return _climb(bytes(tops)) if tops else hashlib.sha256().digest()
 
 
-def _top_of(level: bytes) -> bytes:
+def _climb(level: bytes) -> bytes:
     while len(level) > DIGEST_BYTES:
-        level = _level_above(level)
+        level = _hash_level(level)
     return level
 
 
@@ -62,14 +62,14 @@ def inclusion_proof(leaves: Sequence[bytes], position: int) -> list[bytes]:
     """Return the nodes beside the way from a leaf to the root, lowest first (RFC 6962, 2.1.1)."""
     if not 0 <= position < len(leaves):
         raise IndexError(f"position {position} is outside the {len(leaves)} leaves")
-    level = _level_of_leaves(b"".join(leaves))
+    level = _hash_leaves(b"".join(leaves))
     proof = []
     while len(level) > DIGEST_BYTES:
         beside = position ^ 1
         if beside * DIGEST_BYTES < len(level):
-            proof.append(_digest_at(level, beside))
+            proof.append(level[beside * DIGEST_BYTES : (beside + 1) * DIGEST_BYTES])
         position //= 2
-        level = _level_above(level)
+        level = _hash_level(level)
     return proof
 
 
@@ -91,22 +91,18 @@ def root_from_proof(leaf: bytes, position: int, count: int, proof: Sequence[byte
     return None if remaining else found
 
 
-def _level_of_leaves(leaves: bytes | bytearray | memoryview) -> bytes:
+def _hash_leaves(leaves: bytes | bytearray | memoryview) -> bytes:
     if len(leaves) % DIGEST_BYTES:
         raise ValueError(f"digests have {DIGEST_BYTES} bytes each, got {len(leaves)} bytes")
-    return _hashed(LEAF, bytes(leaves), DIGEST_BYTES)
+    return _hash_pieces(LEAF, bytes(leaves), DIGEST_BYTES)
 
 
-def _level_above(level: bytes) -> bytes:
+def _hash_level(level: bytes) -> bytes:
     paired = len(level) // (2 * DIGEST_BYTES) * 2 * DIGEST_BYTES
-    return _hashed(NODE, level[:paired], 2 * DIGEST_BYTES) + level[paired:]
+    return _hash_pieces(NODE, level[:paired], 2 * DIGEST_BYTES) + level[paired:]
 
 
-def _hashed(kind: bytes, data: bytes, width: int) -> bytes:
+def _hash_pieces(kind: bytes, data: bytes, width: int) -> bytes:
     """Return the digests of all pieces of one width, one after the other."""
     sha256 = hashlib.sha256  # looked up once: a tree over a million rows hashes two million times
     return b"".join([sha256(kind + data[i : i + width]).digest() for i in range(0, len(data), width)])
-
-
-def _digest_at(level: bytes, position: int) -> bytes:
-    return level[position * DIGEST_BYTES : (position + 1) * DIGEST_BYTES]

@@ -17,24 +17,23 @@ labelled ones and for the declared stress; every policy says both.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from scipy.stats import beta
 
-from fragility.arrays import Booleans, Floats
+from fragility.arrays import Booleans, Floats, is_number
 from fragility.certificates import Certificates
 from fragility.certificates.comparison import differences_in_stress, list_differences
 from fragility.errors import Advice, DataError, ProtocolError
-from fragility.files import parse_json, read_json
+from fragility.files import parse_json
 from fragility.ids import IdSpan, check_same_rows, places_by_id, say_unlabelled
 from fragility.protocol import Protocol
-from fragility.saving import write_json
+from fragility.saving import JsonFile
 from fragility.stress.labels import PROTOCOL_KEY, STRESS_KEY, BrittleLabels
 from fragility.wording import describe_guarantee, describe_rule
 
@@ -85,57 +84,43 @@ class LabelledRows:
                     "make one with label_brittle(...).save(FILE) or fragility stress --out FILE"
                 )
         notes = labels.schema.metadata or {}
-        stress_dict = protocol = None
+        stress = protocol = None
         try:
             key = STRESS_KEY
             if (stated := notes.get(key.encode())) is not None:
-                stress_dict = dict(parse_json(stated.decode("utf-8")))
-                min_confidence = float(stress_dict["tau_confidence"])
+                stress = dict(parse_json(stated.decode("utf-8")))
+                min_confidence = float(stress["tau_confidence"])
             key = PROTOCOL_KEY
             if (stated := notes.get(key.encode())) is not None:
                 protocol = Protocol.from_json(stated.decode("utf-8"))
         except (ValueError, TypeError, LookupError, ProtocolError) as error:
             raise DataError(f"the table of labels does not say how it was made: its note {key!r} is damaged") from error
-        confident, brittle = (
-            np.asarray(labels.column(name).to_numpy(zero_copy_only=False), dtype=bool)
-            for name in ("high_confidence", "brittle")
-        )
-        confidence = np.asarray(labels.column("confidence").to_numpy(zero_copy_only=False), dtype=np.float64)
+        confidence = np.asarray(labels.column("confidence"), dtype=np.float64)
+        confident, brittle = (np.asarray(labels.column(name), dtype=bool) for name in ("high_confidence", "brittle"))
         if (confident != (confidence >= min_confidence)).any():
             raise DataError(
                 f"the labels call other rows confident than those of at least {min_confidence:g}; say ",
                 Advice("min_confidence", "it with --min-confidence"),
             )
         ids = tuple(labels.column("id").to_pylist())
-        return cls(ids, confidence, confident, brittle, min_confidence, stress_dict, protocol)
+        return cls(ids, confidence, confident, brittle, min_confidence, stress, protocol)
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewRule:
-    """One threshold, for all rows or for one segment.
+    """One threshold, for all rows or for one segment."""
 
-    Attributes
-    ----------
-    segment : the segment's name; None for a rule over all rows
-    state : ``attained``, or ``not attainable`` with the labelled rows at hand: then every confident row is reviewed
-    threshold : rows whose score lies below it go unreviewed; infinity reviews nothing; None if not attainable
-    bound : upper limit of the brittle rate among unreviewed rows, at the level tested
-    review_share : share of the labelled confident rows that are to be reviewed
-    rows, brittle : labelled confident rows, and how many of them are brittle
-    unreviewed, unreviewed_brittle : those below the threshold
-    rows_needed : if not attainable, how many labelled confident rows would do at the brittle rate observed among the
-        lowest scores; None if no number would, or none is needed
-    """
-
-    segment: str | None
-    state: State
-    threshold: float | None
-    bound: float | None
-    review_share: float
-    rows: int
+    segment: str | None  # None for a rule over all rows
+    state: State  # not attainable with the labelled rows at hand: then every confident row is reviewed
+    threshold: float | None  # rows whose score lies below it go unreviewed; infinity reviews nothing
+    bound: float | None  # upper limit of the brittle rate among unreviewed rows, at the level tested
+    review_share: float  # share of the labelled confident rows that are to be reviewed
+    rows: int  # labelled confident rows
     brittle: int
-    unreviewed: int
+    unreviewed: int  # rows below the threshold
     unreviewed_brittle: int
+    # If not attainable: how many labelled confident rows would do at the brittle rate observed among the lowest scores;
+    # None if no number would.
     rows_needed: int | None
 
 
@@ -150,7 +135,7 @@ class ReviewCurve:
 
 
 @dataclass(frozen=True, slots=True)
-class ReviewPolicy:
+class ReviewPolicy(JsonFile):
     """Which confident predictions to review, so that few brittle ones stay unreviewed.
 
     Made by :meth:`fit`; applied by :meth:`select`.
@@ -159,22 +144,17 @@ class ReviewPolicy:
     ----------
     by : str
         The score that orders rows: ``exposure``, ``fds`` or another score of the certificates.
-    risk : float
-        Largest brittle rate allowed among unreviewed rows.
-    confidence : float
-        Probability, over the draw of the labelled rows, with which the rule keeps to it.
+    risk, confidence : float
+        Largest brittle rate allowed among unreviewed rows, and the probability of keeping to it, over the draw of the
+        labelled rows.
     min_confidence : float
         Rows at least this confident are under the policy.
-    rules : tuple of ReviewRule
-        One rule, or one per segment.
-    curves : tuple of ReviewCurve
-        What each threshold would have done on the labelled rows, one curve per rule.
     segmented_by : str or None
         ``predicted`` for one rule per class, ``declared`` for the user's own segments, None for one rule.
-    protocol_digest : str
-        Of the protocol the labelled rows were audited under.
-    model_fingerprint : str
-        Of the model audited.
+    rules, curves : tuple of ReviewRule, tuple of ReviewCurve
+        One rule, or one per segment; and for each what every threshold would have done on the labelled rows.
+    protocol_digest, model_fingerprint : str
+        Of the protocol and the model of the audit.
     stress : mapping or None
         The stress behind the labels, where they say.
 
@@ -184,13 +164,16 @@ class ReviewPolicy:
     ReviewPolicyDisplay : Draws a policy.
     """
 
+    _noun = "policy"
+    _error = DataError
+
     by: str
     risk: float
     confidence: float
     min_confidence: float
+    segmented_by: str | None
     rules: tuple[ReviewRule, ...]
     curves: tuple[ReviewCurve, ...]
-    segmented_by: str | None
     protocol_digest: str
     model_fingerprint: str
     stress: Mapping[str, Any] | None
@@ -211,14 +194,10 @@ class ReviewPolicy:
 
         Parameters
         ----------
-        certs : Certificates
-            Certificates of the labelled rows.
-        labels : BrittleLabels or pyarrow.Table
-            Held-out labels of the same rows, from `label_brittle`, or the table it saves.
-        risk : float, default=0.02
-            Largest brittle rate allowed among the rows that go unreviewed.
-        confidence : float, default=0.95
-            Probability with which the rule keeps to ``risk``.
+        certs, labels : Certificates, BrittleLabels or pyarrow.Table
+            Certificates and held-out labels of the same rows; labels from `label_brittle`, or the table it saves.
+        risk, confidence : float, default=0.02 and 0.95
+            Largest brittle rate allowed among the rows that go unreviewed, and the probability of keeping to it.
         by : str, default="exposure"
             The score that orders rows: ``exposure``, ``fds`` or another score of the certificates.
         segments : ``"predicted"``, mapping from id to segment, or None
@@ -232,7 +211,7 @@ class ReviewPolicy:
             A policy that cannot be had is a result too: its state is ``not attainable``.
         """
         for name, value in (("risk", risk), ("confidence", confidence)):
-            if isinstance(value, bool) or not isinstance(value, (int, float, np.floating)) or not 0 < value < 1:
+            if not is_number(value) or not 0 < value < 1:
                 raise DataError(f"{name} must lie between 0 and 1, such as 0.02, got {value!r}")
         scores, claims = certs.score(by), certs.claims
         rows = LabelledRows.of(labels, min_confidence)
@@ -253,13 +232,14 @@ class ReviewPolicy:
         for part in parts:
             mine = confident if part is None else confident & (names == part)
             fitted.append(fit_rule(part, scores[mine], brittle[mine], risk, level))
+        rules, curves = zip(*fitted, strict=True)
         return cls(
             by=by,
             risk=float(risk),
             confidence=float(confidence),
             min_confidence=float(rows.min_confidence),
-            rules=tuple(rule for rule, _ in fitted),
-            curves=tuple(curve for _, curve in fitted),
+            rules=rules,
+            curves=curves,
             segmented_by=None if segments is None else PREDICTED if segments == PREDICTED else "declared",
             protocol_digest=certs.protocol.digest,
             model_fingerprint=certs.manifest.model.fingerprint,
@@ -291,13 +271,12 @@ class ReviewPolicy:
     @property
     def review_share(self) -> float:
         """Share of the labelled confident rows that are to be reviewed."""
-        rows = sum(rule.rows for rule in self.rules)
-        return 1.0 - sum(rule.unreviewed for rule in self.rules) / rows
+        return 1.0 - sum(rule.unreviewed for rule in self.rules) / sum(rule.rows for rule in self.rules)
 
     def select(self, certs: Certificates, *, segments: Mapping[Hashable, str] | None = None) -> Certificates:
         """Return the confident predictions to review, highest score first.
 
-        Rows of a segment without an attainable rule are all reviewed; so are rows of a segment the policy has not seen.
+        All rows are reviewed in a segment without an attainable rule, and in one that the policy has not seen.
 
         Parameters
         ----------
@@ -340,17 +319,11 @@ class ReviewPolicy:
         str
             What to review, what is promised, and under which conditions.
         """
-        rules = [
-            describe_rule(
-                asdict(rule),
-                "confident predictions" if rule.segment is None else f"confident predictions in {rule.segment!r}",
-                self.by,
-                self.risk,
-                self.confidence,
-            )
-            for rule in self.rules
-        ]
-        return " ".join([*rules, describe_guarantee()])
+        sentences = []
+        for rule in self.rules:
+            whom = "confident predictions" if rule.segment is None else f"confident predictions in {rule.segment!r}"
+            sentences.append(describe_rule(asdict(rule), whom, self.by, self.risk, self.confidence))
+        return " ".join([*sentences, describe_guarantee()])
 
     def __str__(self) -> str:
         return self.sentence()
@@ -363,20 +336,7 @@ class ReviewPolicy:
         dict
             The policy; infinity is the text ``inf``.
         """
-        return {
-            "format": FORMAT,
-            "guarantee": describe_guarantee(),
-            "by": self.by,
-            "risk": self.risk,
-            "confidence": self.confidence,
-            "min_confidence": self.min_confidence,
-            "segmented_by": self.segmented_by,
-            "rules": [_make_plain(asdict(rule)) for rule in self.rules],
-            "curves": [_make_plain(asdict(curve)) for curve in self.curves],
-            "protocol_digest": self.protocol_digest,
-            "model_fingerprint": self.model_fingerprint,
-            "stress": None if self.stress is None else dict(self.stress),
-        }
+        return {"format": FORMAT, "guarantee": describe_guarantee(), **_make_plain(asdict(self))}
 
     @classmethod
     def from_dict(cls, document: Any) -> ReviewPolicy:
@@ -392,8 +352,8 @@ class ReviewPolicy:
         ReviewPolicy
             The policy.
         """
-        if not isinstance(document, Mapping) or document.get("format") != FORMAT:
-            found = document.get("format") if isinstance(document, Mapping) else type(document).__name__
+        found = document.get("format") if isinstance(document, Mapping) else type(document).__name__
+        if found != FORMAT:
             raise DataError(f"expected a review policy of format {FORMAT!r}, got {found!r}")
         try:
             return cls(
@@ -416,53 +376,9 @@ class ReviewPolicy:
         except (TypeError, ValueError) as error:
             raise DataError(f"the review policy is malformed: {error}") from error
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the policy as JSON; the file appears whole or not at all.
-
-        Parameters
-        ----------
-        path : str or path
-            The file.
-
-        Returns
-        -------
-        Path
-            The file written.
-        """
-        target = Path(path)
-        try:
-            write_json(target, self.to_dict())
-        except OSError as error:
-            raise DataError(f"cannot write the policy to {target}: {error.strerror or error}") from error
-        return target
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> ReviewPolicy:
-        """Return the policy of a file.
-
-        Parameters
-        ----------
-        path : str or path
-            The file.
-
-        Returns
-        -------
-        ReviewPolicy
-            The policy.
-        """
-        try:
-            document = read_json(path)
-        except OSError as error:
-            raise DataError(f"cannot read the policy {path}: {error.strerror or error}") from error
-        except ValueError as error:
-            raise DataError(f"the policy {path} is not valid JSON: {error}") from error
-        return cls.from_dict(document)
-
 
 def upper_limit(brittle: npt.ArrayLike, rows: npt.ArrayLike, level: float) -> Floats:
     """Return the exact binomial upper limit of the rate brittle / rows, one-sided at ``level``; 1 for no rows."""
-    from scipy.stats import beta
-
     k, n = np.broadcast_arrays(np.asarray(brittle, dtype=np.float64), np.asarray(rows, dtype=np.float64))
     limit = np.ones(k.shape)
     open_above = k < n
@@ -487,17 +403,18 @@ def fit_rule(
         failed = np.append(np.flatnonzero(bound > risk), len(bound))
         ends = failed[np.searchsorted(failed, eligible[starts])] - 1  # the last threshold that each walk passes
         chosen = max(ends[ends >= eligible[starts]].tolist(), default=None)
+    unreviewed = 0 if chosen is None else int(below[chosen])
     rule = ReviewRule(
         segment=segment,
         state="not attainable" if chosen is None else "attained",
         threshold=None if chosen is None else float(thresholds[chosen]),
         bound=None if chosen is None else float(bound[chosen]),
-        review_share=1.0 if chosen is None else 1.0 - float(below[chosen]) / len(scores),
+        review_share=1.0 - unreviewed / len(scores),
         rows=len(scores),
         brittle=int(brittle.sum()),
-        unreviewed=0 if chosen is None else int(below[chosen]),
+        unreviewed=unreviewed,
         unreviewed_brittle=0 if chosen is None else int(bad[chosen]),
-        rows_needed=None if chosen is not None else _count_rows_needed(below, bad, len(scores), risk, level),
+        rows_needed=_count_rows_needed(below, bad, len(scores), risk, level) if chosen is None else None,
     )
     columns = (thresholds, 1 - below / len(scores), bad / np.maximum(below, 1), bound)
     return rule, ReviewCurve(*(tuple(column.tolist()) for column in columns))
@@ -527,10 +444,10 @@ def _count_rows_needed(
 def _segment_names(certs: Certificates, segments: str | Mapping[Hashable, str] | None) -> npt.NDArray[np.str_] | None:
     if segments is None:
         return None
-    if isinstance(segments, str):
-        if segments != PREDICTED:
-            raise DataError(f"segments must be 'predicted' or a mapping from id to segment, got {segments!r}")
+    if segments == PREDICTED:
         return np.array([str(label) for label in certs.table.column("predicted").to_pylist()])
+    if isinstance(segments, str):
+        raise DataError(f"segments must be 'predicted' or a mapping from id to segment, got {segments!r}")
     ids = certs.table.column("id").to_pylist()
     missing = [own for own in ids if own not in segments]
     if missing:
@@ -553,17 +470,15 @@ def _read_rule(entry: Mapping[str, Any]) -> ReviewRule:
         raise ValueError(f"a rule's state is 'attained' or 'not attainable', got {state!r}")
     if (threshold is None) != (state == "not attainable"):
         raise ValueError(f"a rule that is {state} cannot have the threshold {threshold!r}")
+    counts = {name: _read_count(entry[name]) for name in ("rows", "brittle", "unreviewed", "unreviewed_brittle")}
     return ReviewRule(
         segment=_read_name(entry["segment"]),
         state=state,
         threshold=None if threshold is None else _read_number(threshold),
         bound=None if entry["bound"] is None else _read_number(entry["bound"]),
         review_share=_read_share(entry["review_share"]),
-        rows=_read_count(entry["rows"]),
-        brittle=_read_count(entry["brittle"]),
-        unreviewed=_read_count(entry["unreviewed"]),
-        unreviewed_brittle=_read_count(entry["unreviewed_brittle"]),
         rows_needed=None if entry["rows_needed"] is None else _read_count(entry["rows_needed"]),
+        **counts,
     )
 
 

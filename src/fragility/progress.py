@@ -45,7 +45,13 @@ class _LateBar:
     def report(self, done: int, total: int) -> None:
         seconds = time.monotonic() - self._start
         if self._bar is None and seconds >= SHOW_AFTER_SECONDS:
-            self._bar = _make_bar()
+            # Only a bar that appears needs rich.
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            rest = (TextColumn("{task.fields[speed]}"), TimeRemainingColumn())
+            self._bar = Progress(*shown, *rest, console=Console(stderr=True), transient=True)
             self._bar.start()
             self._task = self._bar.add_task(self._name, total=total or None, speed="")
         if self._bar is not None:
@@ -55,13 +61,3 @@ class _LateBar:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
-
-
-def _make_bar() -> Progress:
-    # Only a bar that appears needs rich.
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    counts = (MofNCompleteColumn(), TextColumn("{task.fields[speed]}"), TimeRemainingColumn())
-    console = Console(stderr=True)
-    return Progress(TextColumn("{task.description}"), BarColumn(), *counts, console=console, transient=True)

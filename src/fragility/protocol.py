@@ -13,12 +13,13 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fragility import protocol_parts as parts
 from fragility.arrays import Integers
 from fragility.canonical import digest_of, table_digest
 from fragility.errors import FragilityError, ProtocolError
@@ -35,28 +36,12 @@ from fragility.evidence.baselines import (
 from fragility.evidence.binding import bind_rows, check_baseline_accepted, check_decision
 from fragility.evidence.bound import Column, EvidenceSpace, Group, Space
 from fragility.evidence.fields import Field
-from fragility.evidence.fitting import training_evidence
+from fragility.evidence.fitting import read_training_rows
 from fragility.evidence.groups import GroupMap, group_columns
+from fragility.evidence.modes import CATALOGUE_SIZE, DEFAULT_MODES, NO_MODES, NOISE, FailureModes, fit_modes
 from fragility.evidence.rows import read_rows
 from fragility.files import JSON_LIMIT, parse_json, read_bounded, write_text
 from fragility.models import Decision, Model
-from fragility.protocol_parts import (
-    alternative_from,
-    alternative_to_dict,
-    check_alternatives,
-    check_evidence,
-    check_settings,
-    column_from,
-    field_from,
-    groups_from,
-    groups_to_list,
-    read_finite,
-    read_list,
-    read_names,
-    read_number,
-    read_operator,
-    read_weights,
-)
 from fragility.scores import Reading
 from fragility.wording import describe_artificial
 
@@ -89,28 +74,15 @@ class Protocol:
     baseline : str
         ``typical``, ``mean``, ``median``, ``zero``, ``missing`` or ``explicit``.
     artificial : tuple of str
-        The raw fields for which the baseline is a value that no training row has, such as nominal fields under
-        ``mean``.
+        The raw fields whose baseline is a value that no training row has, such as nominal fields under ``mean``.
     stored : tuple of Alternative
         The other baselines that the model admits; :attr:`alternatives` has their names.
-    operators : tuple of str
-        The gradual degradations, such as ``attenuate_all`` and ``attenuate_top1``.
-    severities : tuple of float
-        The grid on which each operator looks for the mildest degradation that flips the prediction.
-    depth : int
-        K, how many groups the removal path takes.
-    reading : {"support", "current", "support_unbounded"}
-        How margins are read.
-    weights : tuple of three float
-        Of RCMA, 1/k* and 1/lambda* in FDS.
-    exposure_weights : tuple of three float
-        Of targeted loss (RCMA), independent loss and common loss in exposure.
-    resolution : float
-        Margins closer than this count as equal.
-    smoothing : float
-        Added to every probability before margins are computed; classes and flips do not depend on it.
+    operators, severities, depth, reading, weights, exposure_weights, resolution, smoothing : settings
+        As :meth:`fit` explains them.
     decision : Decision or None
         How a two-class model decides; None: the class with the largest probability is predicted.
+    modes : FailureModes
+        What evidence may turn into when it is wrong, not only lost: the declared modes and their values.
     training_digest : str
         Of the training rows.
     training_rows : int
@@ -148,13 +120,15 @@ class Protocol:
     resolution: float = 1e-6
     smoothing: float = 0.0  # margins are those of (p + smoothing) / (1 + C smoothing)
     decision: Decision | None = None
+    modes: FailureModes = NO_MODES
     training_digest: str = ""
     training_rows: int = 0
 
     def __post_init__(self) -> None:
-        check_evidence(self)
-        check_settings(self)
-        check_alternatives(self)
+        parts.check_evidence(self)
+        parts.check_settings(self)
+        parts.check_alternatives(self)
+        parts.check_modes(self)
 
     # --- making one -------------------------------------------------------------------------------------
 
@@ -179,6 +153,11 @@ class Protocol:
         merge_threshold: float = 0.8,
         nominal: Sequence[str] = (),
         decision: Decision | float | Mapping[str, Any] | None = None,
+        modes: Sequence[str] = DEFAULT_MODES,
+        catalogue: int = CATALOGUE_SIZE,
+        noise: float = NOISE,
+        sentinels: Mapping[str, Sequence[Any]] | None = None,
+        outages: Any = None,
     ) -> Protocol:
         """Declare a protocol for ``model``: trace the groups and fit the baseline on training data.
 
@@ -192,25 +171,24 @@ class Protocol:
             ``transformed`` stresses the estimator's input matrix (the default wherever that is a numeric matrix, unless
             the baseline is ``missing``); ``raw`` stresses the raw fields before any preprocessing.
         groups : str, path or mapping, default="raw-origin"
-            ``raw-origin`` (one group a raw field), ``merged`` (fields joined where they are associated on the training
-            data at ``merge_threshold`` or more), or a map field -> block or block -> fields (a dict or the path of a
+            ``raw-origin`` (one group per raw field), ``merged`` (fields joined where their association on the training
+            data is at least ``merge_threshold``), or a map field -> block or block -> fields (a dict or the path of a
             JSON file).
         baseline : str, array, mapping or table, default="typical"
-            ``typical`` (the most frequent category of a nominal field, whatever encodes it, and the mean of a numeric
-            one), ``mean``, ``median``, ``zero``, ``missing``, or explicit values (a vector, a mapping from fields to
-            values, or a one-row table). Under ``mean`` encoded nominal fields take values that no row has, and models
-            may read them in unexpected ways: LightGBM splits one-hot columns at about 1e-35, so that every category
-            reads as present. Under ``missing`` the raw field is missing, so that the model's own imputer or rule for
-            missing values answers as in production; a warning names the fields that had none in training.
+            ``typical`` (the most frequent category of a nominal field, the mean of a numeric one), ``mean``,
+            ``median``, ``zero``, ``missing``, or explicit values (a vector, a mapping from fields to values, or a
+            one-row table). Under ``mean`` encoded nominal fields take values that no row has. Under ``missing`` the
+            raw field is missing, so that the model's own imputer or rule for missing values answers as in production;
+            a warning names the fields that had none in training.
         baseline_units : {"raw", "transformed"}, default="raw"
-            What explicit values are measured in: ``raw`` (one value a raw field, sent through the model's
-            preprocessing) or ``transformed`` (one value a column of the estimator's input).
+            What explicit values are measured in: ``raw`` (one value per raw field, sent through the model's
+            preprocessing) or ``transformed`` (one value per column of the estimator's input).
         operators : sequence of str, default=("attenuate_all", "attenuate_top1")
             Gradual degradations: ``attenuate_all``, or ``attenuate_topJ`` for the J strongest groups.
         severities : sequence of float, default=(0.1, 0.2, ..., 1.0)
-            The grid of their severities.
+            The grid on which each operator looks for the mildest degradation that flips the prediction.
         depth : int, optional
-            How many groups the removal path takes at most; by default 10, or all groups if there are fewer.
+            K, how many groups the removal path takes at most; by default 10, or all groups if there are fewer.
         reading : {"support", "current", "support_unbounded"}, default="support"
             The margin of the class predicted on the full record, with its collapse bounded to the whole margin
             (``support``) or not (``support_unbounded``); or of whichever class leads (``current``).
@@ -232,6 +210,18 @@ class Protocol:
             How a two-class model decides, where that is not by the larger probability: the threshold of its second
             class (``0.3``), or ``{"class": label, "threshold": 0.3}``. scikit-learn's threshold classifiers bring their
             own.
+        modes : sequence of str, default=("lost", "wrong", "noisy")
+            The failure modes to declare; ``stale`` needs an earlier table at the audit. ``sentinel`` and ``outage`` are
+            added where their values are given.
+        catalogue : int, default=24
+            How many values per group the mode ``wrong`` takes from the training rows.
+        noise : float, default=0.3
+            How far the mode ``noisy`` moves a number, in training standard deviations.
+        sentinels : mapping of str to sequence, optional
+            Values that stand in for a field when its source fails, such as ``{"income": [-999, "x / 12"]}``; a pair
+            ``(value, weight)`` gives a value its weight.
+        outages : Outages, optional
+            Recorded outages, for the mode ``outage``.
 
         Returns
         -------
@@ -250,31 +240,33 @@ class Protocol:
         rows = read_rows(X_train, wrapped.columns, wrapped.n_columns)
         if isinstance(baseline, str) and baseline == "missing" and space is None and rows.frame is not None:
             space = "raw"  # where a value is missing in production
-        evidence = training_evidence(wrapped, rows, space, nominal)
-        blocks, grouping = group_columns(
-            groups, evidence.columns, evidence.origins, rows.frame, evidence.field_kinds, merge_threshold
-        )
+        evidence = read_training_rows(wrapped, rows, space, nominal)
+        blocks, grouping = group_columns(groups, evidence, merge_threshold)
         fitted = fit_baseline(baseline, baseline_units, evidence, wrapped, rows)
-        described = zip(evidence.columns, evidence.kinds, fitted.values, evidence.spreads, strict=True)
+        columns = map(Column, evidence.columns, evidence.kinds, fitted.values, evidence.spreads)
         depth = min(DEFAULT_DEPTH, len(blocks)) if depth is None else depth
         one_vote = 0.0 if wrapped.votes is None else 1.0 / wrapped.votes
+        own_groups = tuple(Group(name, tuple(members)) for name, members in blocks.items())
         protocol = cls(
             space=evidence.space,
             fields=evidence.fields,
-            columns=tuple(Column(*of_one) for of_one in described),
-            groups=tuple(Group(name, tuple(members)) for name, members in blocks.items()),
+            columns=tuple(columns),
+            groups=own_groups,
             grouping=grouping,
             baseline=fitted.name,
             artificial=fitted.artificial,
-            operators=tuple(read_operator(operator) for operator in read_list("operators", operators)),
-            severities=tuple(read_number("a severity", severity) for severity in read_list("severities", severities)),
+            operators=tuple(parts.read_operator(operator) for operator in parts.read_list("operators", operators)),
+            severities=tuple(
+                parts.read_number("a severity", severity) for severity in parts.read_list("severities", severities)
+            ),
             depth=int(depth) if isinstance(depth, np.integer) else depth,  # a file holds Python's numbers
             reading=reading,
-            weights=read_weights("weights", weights),
-            exposure_weights=read_weights("exposure_weights", exposure_weights),
-            resolution=read_number("resolution", resolution),
-            smoothing=one_vote if smoothing is None else read_number("smoothing", smoothing),
+            weights=parts.read_weights("weights", weights),
+            exposure_weights=parts.read_weights("exposure_weights", exposure_weights),
+            resolution=parts.read_number("resolution", resolution),
+            smoothing=one_vote if smoothing is None else parts.read_number("smoothing", smoothing),
             decision=wrapped.decision if declared is None else declared,
+            modes=fit_modes(modes, catalogue, noise, sentinels, outages, evidence, own_groups),
             training_digest=table_digest(rows.columns()),
             training_rows=len(rows),
         )
@@ -335,11 +327,6 @@ class Protocol:
         -------
         Protocol
             With everything else equal. Under ``missing`` it is in the raw space and has no alternatives.
-
-        Raises
-        ------
-        ProtocolError
-            The protocol does not store this baseline.
         """
         if name == self.baseline:
             return self
@@ -347,32 +334,21 @@ class Protocol:
         if other is None:
             known = ", ".join((self.baseline, *self.alternatives))
             raise ProtocolError(f"the protocol has the baselines {known}, got {name!r}; fit one with that baseline")
+        named = partial(replace, self, baseline=name, artificial=other.artificial)
         if other.values is None:
             raw = missing_space(self.evidence, other)
-            return replace(
-                self,
-                space=raw.space,
-                columns=raw.columns,
-                groups=raw.groups,
-                baseline=name,
-                artificial=other.artificial,
-                stored=(),
-            )
+            modes = self.modes.in_raw_fields(self.fields)
+            return named(space=raw.space, columns=raw.columns, groups=raw.groups, stored=(), modes=modes)
         values = None if self.baseline == "missing" else tuple(column.baseline for column in self.columns)
-        own = Alternative(self.baseline, self.artificial, values)
-        stored = [one for one in (own, *self.stored) if one is not other and one.name in ALTERNATIVES]
-        return replace(
-            self,
-            columns=with_values(self.columns, other.values),
-            baseline=name,
-            artificial=other.artificial,
-            stored=tuple(sorted(stored, key=lambda one: ALTERNATIVES.index(one.name))),
-        )
+        by_name = {one.name: one for one in (Alternative(self.baseline, self.artificial, values), *self.stored)}
+        stored = tuple(by_name[each] for each in ALTERNATIVES if each in by_name and each != name)
+        return named(columns=with_values(self.columns, other.values), stored=stored)
 
     @cached_property
     def evidence(self) -> EvidenceSpace:
         """The part of the protocol that rows are bound by."""
-        return EvidenceSpace(self.space, self.fields, self.columns, self.groups, self.decision, self.resolution)
+        listed = self.modes.listed_values()
+        return EvidenceSpace(self.space, self.fields, self.columns, self.groups, self.decision, self.resolution, listed)
 
     @property
     def column_group(self) -> Integers:
@@ -436,11 +412,11 @@ class Protocol:
             "space": self.space,
             "fields": [dataclasses.asdict(field) for field in self.fields],
             "columns": [dataclasses.asdict(column) for column in self.columns],
-            "groups": groups_to_list(self.groups),
+            "groups": parts.groups_to_list(self.groups),
             "grouping": self.grouping,
             "baseline": self.baseline,
             "artificial": list(self.artificial),
-            "alternatives": {one.name: alternative_to_dict(one) for one in self.stored},
+            "alternatives": {one.name: parts.alternative_to_dict(one) for one in self.stored},
             "operators": list(self.operators),
             "severities": list(self.severities),
             "depth": self.depth,
@@ -450,6 +426,7 @@ class Protocol:
             "resolution": self.resolution,
             "smoothing": self.smoothing,
             "decision": None if self.decision is None else self.decision.to_dict(),
+            "modes": self.modes.to_dict(),
             "training_digest": self.training_digest,
             "training_rows": self.training_rows,
         }
@@ -467,11 +444,6 @@ class Protocol:
         -------
         Protocol
             The same protocol, with the same digest.
-
-        Raises
-        ------
-        ProtocolError
-            The document is malformed.
         """
         if not isinstance(document, Mapping):
             raise ProtocolError(f"a protocol must be a JSON object, got {type(document).__name__}")
@@ -482,28 +454,29 @@ class Protocol:
         if unknown:
             raise ProtocolError(f"the format of protocols has no field {unknown[0]!r:.80}; remove it")
         try:
-            columns = tuple(column_from(c) for c in document["columns"])
+            columns = tuple(parts.column_from(c) for c in document["columns"])
             protocol = cls(
                 space=document["space"],
-                fields=tuple(field_from(f) for f in document["fields"]),
+                fields=tuple(parts.field_from(f) for f in document["fields"]),
                 columns=columns,
-                groups=groups_from(document["groups"]),
+                groups=parts.groups_from(document["groups"]),
                 grouping=document["grouping"],
                 baseline=document["baseline"],
-                artificial=read_names("artificial", document["artificial"]),
+                artificial=parts.read_names("artificial", document["artificial"]),
                 stored=tuple(
-                    alternative_from(name, document["alternatives"][name], columns)
+                    parts.alternative_from(name, document["alternatives"][name], columns)
                     for name in sorted(document["alternatives"], key=lambda n: [*ALTERNATIVES, n].index(n))
                 ),
                 operators=tuple(document["operators"]),
                 severities=tuple(float(s) for s in document["severities"]),
                 depth=document["depth"],
                 reading=document["reading"],
-                weights=read_weights("weights", document["weights"]),
-                exposure_weights=read_weights("exposure_weights", document["exposure_weights"]),
+                weights=parts.read_weights("weights", document["weights"]),
+                exposure_weights=parts.read_weights("exposure_weights", document["exposure_weights"]),
                 resolution=float(document["resolution"]),
-                smoothing=read_finite("smoothing", document["smoothing"]),
+                smoothing=parts.read_finite("smoothing", document["smoothing"]),
                 decision=Decision.read(document["decision"]),
+                modes=FailureModes.from_dict(document["modes"]),
                 training_digest=document["training_digest"],
                 training_rows=document["training_rows"],
             )
@@ -573,23 +546,17 @@ class Protocol:
         -------
         Protocol
             The same protocol, with the same digest.
-
-        Raises
-        ------
-        ProtocolError
-            The file cannot be read, or holds no protocol.
         """
         try:
             text = read_bounded(path, JSON_LIMIT).decode("utf-8")
         except (OSError, ValueError) as error:
-            raise ProtocolError(
-                f"cannot read the protocol {path}: {getattr(error, 'strerror', None) or error}"
-            ) from error
+            reason = getattr(error, "strerror", None) or error
+            raise ProtocolError(f"cannot read the protocol {path}: {reason}") from error
         return cls.from_json(text)
 
 
 def bind(model: Any, X: Any, protocol: Protocol, ids: Any = None) -> EvidenceRows:
-    """Return the rows of ``X`` in the protocol's evidence space, ready for an engine; rows already bound stay."""
+    """Return the rows of ``X`` in the protocol's evidence space, ready for an engine; rows may be bound already."""
     if not isinstance(protocol, Protocol):
         raise ProtocolError(
             f"a Protocol was expected, got {type(protocol).__name__}; make one with Protocol.fit or read one with "

@@ -13,6 +13,7 @@ from fragility.errors import ProtocolError
 from fragility.evidence.baselines import ALTERNATIVES, BASELINES, Alternative
 from fragility.evidence.bound import SPACES, Column, Group
 from fragility.evidence.fields import FIELD_TYPES, Field, is_date_dtype, read_date
+from fragility.evidence.modes import find_faults
 from fragility.models import Decision
 from fragility.scores import READINGS
 
@@ -20,10 +21,7 @@ GROUPING = re.compile(r"raw-origin|declared|merged at (0?\.\d+|[01](\.\d+)?)")
 MIN_RESOLUTION, MAX_RESOLUTION = 1e-9, 1e-3  # part of the format: float64 margins round at 1e-10, float32 need 1e-4
 DIGEST = re.compile(r"(sha256:[0-9a-f]{64})?")
 MAX_SMOOTHING = 1.0  # part of the format: one vote for each class of a single tree
-WEIGHTED = {
-    "weights": "RCMA, flip budget, degradation",
-    "exposure_weights": "targeted, independent and common loss",
-}
+WEIGHTED = {"weights": "RCMA, flip budget, degradation", "exposure_weights": "targeted, independent and common loss"}
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
@@ -181,6 +179,13 @@ def check_alternatives(protocol: Any) -> None:
                 )
 
 
+def check_modes(protocol: Any) -> None:
+    """Refuse failure modes that are malformed or do not fit the fields, groups and columns."""
+    columns = [column.name for column in protocol.columns]
+    for fault in find_faults(protocol.modes, protocol.fields, protocol.groups, columns):
+        raise ProtocolError(fault)
+
+
 def read_operator(operator: str) -> str:
     """Return an operator's name as a protocol has it: ``attenuate_top(2)`` is ``attenuate_top2``."""
     if not isinstance(operator, str):
@@ -279,16 +284,14 @@ def alternative_from(name: str, document: Mapping[str, Any], columns: Sequence[C
     if unknown:
         raise ProtocolError(f"the alternative {name!r} has the unknown field {min(unknown)!r}")
     values, groups, spreads = (document.get(key) for key in ("values", "groups", "spreads"))
-    if values is not None:
-        if len(values) != len(columns):
-            raise ProtocolError(
-                f"the alternative {name!r} must have {len(columns)} values, one per column, got {len(values)}"
-            )
-        values = tuple(_baseline_from(column.kind, value) for column, value in zip(columns, values, strict=True))
+    if values is not None and len(values) != len(columns):
+        raise ProtocolError(
+            f"the alternative {name!r} must have {len(columns)} values, one per column, got {len(values)}"
+        )
     return Alternative(
         name,
         read_names("artificial", document["artificial"]),
-        values,
+        None if values is None else tuple(_baseline_from(c.kind, v) for c, v in zip(columns, values, strict=True)),
         None if groups is None else groups_from(groups),
         None if spreads is None else tuple(_spread_from(spread) for spread in spreads),
     )

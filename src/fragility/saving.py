@@ -6,14 +6,15 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from fragility.errors import DataError
-from fragility.files import replacing, write_text
+from fragility.errors import DataError, FragilityError
+from fragility.files import read_json, replacing, write_text
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
 TABLE_SUFFIXES = (".parquet", ".csv")
@@ -38,11 +39,8 @@ def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
     import pyarrow.csv
     import pyarrow.parquet
 
-    writers: dict[str, Callable[[pa.Table, Path], Any]] = {
-        ".parquet": pyarrow.parquet.write_table,
-        ".csv": pyarrow.csv.write_csv,
-    }
-    write = writers[checked_suffix(path, TABLE_SUFFIXES)]
+    suffix = checked_suffix(path, TABLE_SUFFIXES)
+    write = pyarrow.csv.write_csv if suffix == ".csv" else pyarrow.parquet.write_table
     with replacing(path) as temporary:
         write(table, temporary)
 
@@ -63,6 +61,83 @@ def checked_suffix(path: str | os.PathLike[str], allowed: Sequence[str]) -> str:
     return suffix
 
 
+class JsonFile:
+    """Base of a class that is saved as one JSON file, by its ``to_dict`` and ``from_dict``."""
+
+    __slots__ = ()
+    _noun: ClassVar[str]
+    _error: ClassVar[type[FragilityError]]
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write a JSON file, which appears whole or not at all.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Returns
+        -------
+        Path
+            The file written.
+        """
+        try:
+            write_json(path, self.to_dict())  # type: ignore[attr-defined]
+        except OSError as error:
+            raise self._error(f"cannot write the {self._noun} to {path}: {error.strerror or error}") from error
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what ``save`` wrote.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Returns
+        -------
+        object of this class
+            Equal to the one that was saved.
+        """
+        try:
+            document = read_json(path)
+        except OSError as error:
+            raise cls._error(f"cannot read the {cls._noun} {path}: {error.strerror or error}") from error
+        except ValueError as error:
+            raise cls._error(f"the {cls._noun} {path} is not valid JSON: {error}") from error
+        return cls.from_dict(document)  # type: ignore[attr-defined, no-any-return]
+
+
+class TabularReport:
+    """Base of a report, a dataclass: saved as a whole, or as a table with one row for each of its ``lines``."""
+
+    __slots__ = ()
+    lines: Sequence[Any]  # dataclasses
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form; NaN as None."""
+        document: dict[str, Any] = without_nan(asdict(self))  # type: ignore[call-overload]
+        return document
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per line."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(line) for line in self.lines])
+
+    def to_arrow(self) -> pa.Table:
+        """Return `to_pandas` as an Arrow table."""
+        import pyarrow as pa
+
+        return pa.Table.from_pylist([asdict(line) for line in self.lines])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything (.json) or the lines as a table (.csv, .parquet)."""
+        save_report(path, self.to_dict, self.to_arrow)
+
+
 class NanEqual:
     """Base of a dataclass (with ``eq=False``) that equals another one field by field, NaN being equal to NaN.
 
@@ -74,11 +149,11 @@ class NanEqual:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return self._figures() == other._figures()
+        return self._comparable_values() == other._comparable_values()
 
     def __hash__(self) -> int:
-        return hash(self._figures())
+        return hash(self._comparable_values())
 
-    def _figures(self) -> tuple[Any, ...]:
+    def _comparable_values(self) -> tuple[Any, ...]:
         values = (getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]
         return tuple("undefined" if isinstance(value, float) and math.isnan(value) else value for value in values)

@@ -165,7 +165,7 @@ def collapse(margin: Floats, path_margin: Floats, reading: Reading) -> Floats:
 
 def rcma(c: Floats) -> Floats:
     """Return RCMA = sum_{k=0..K} c_k / (K + 1); c (n, K+1) -> (n,)."""
-    return np.asarray(_added(c) / c.shape[1])
+    return np.asarray(_sum_rows(c) / c.shape[1])
 
 
 def flip_budget(path_flipped: Booleans) -> Integers:
@@ -196,12 +196,12 @@ def degradation_risk(thresholds: Floats) -> Floats:
     """Return mean_P 1[lambda*_P < inf] / (lambda*_P + 1e-8); thresholds (n, P) -> (n,); 0 without operators."""
     if thresholds.shape[1] == 0:
         return np.zeros(len(thresholds))
-    return np.asarray(_added(1.0 / (thresholds + EPSILON)) / thresholds.shape[1])
+    return np.asarray(_sum_rows(1.0 / (thresholds + EPSILON)) / thresholds.shape[1])
 
 
 def independent_loss(margin: Floats, drops: Floats) -> Floats:
     """Return I = sum_g [delta_g]_+ / (|m(x)| + 1e-8); margin (n,), drops (n, G) -> (n,). Unbounded above."""
-    return np.asarray(_added(np.maximum(drops, 0.0)) / (np.abs(margin) + EPSILON))
+    return np.asarray(_sum_rows(np.maximum(drops, 0.0)) / (np.abs(margin) + EPSILON))
 
 
 def common_loss(margin: Floats, fade_margin: Floats, threshold: Floats, severities: Floats) -> Floats:
@@ -214,7 +214,7 @@ def common_loss(margin: Floats, fade_margin: Floats, threshold: Floats, severiti
     lost = margin - fade_margin.T
     lost /= np.abs(margin) + EPSILON
     np.clip(lost, 0.0, 1.0, out=lost)
-    return np.asarray(_added(np.where(severities[:, None] >= threshold, 1.0, lost).T) / len(severities))
+    return np.asarray(_sum_rows(np.where(severities[:, None] >= threshold, 1.0, lost).T) / len(severities))
 
 
 def exposure(area: Floats, independent: Floats, common: Floats, weights: tuple[float, float, float]) -> Floats:
@@ -225,11 +225,10 @@ def exposure(area: Floats, independent: Floats, common: Floats, weights: tuple[f
     return np.asarray(-np.expm1(-u))
 
 
-def _added(terms: Floats) -> Floats:
+def _sum_rows(terms: Floats) -> Floats:
     """Return the sum of each row's terms from left to right; (n, T) -> (n,).
 
-    numpy's own sums take another order for one row than for many, and for arrays that lie in memory column by column;
-    a row's score may depend on neither.
+    The order of numpy's own sums depends on the number of rows and on the memory layout; a score must not.
     """
     total = np.zeros(len(terms))
     for term in terms.T:

@@ -2,9 +2,7 @@
 
 A column of text, or of few distinct numbers, is cut by its values: the most frequent ones, and the others together. A
 column of numbers is cut into bands, at declared values or at its quantiles; a column of dates at its quantiles. Rows
-without a value are a segment of their own. Columns need not be fields of the model.
-
-Rows are read part by part. For each column, one number per row is held.
+without a value are a segment of their own. Rows are read part by part; for each column, one number per row is held.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from fragility.arrays import Booleans, Floats, Integers
+from fragility.arrays import Floats, Integers
 from fragility.canonical import is_missing
 from fragility.certificates import Audit
 from fragility.errors import Advice, DataError
@@ -49,9 +47,7 @@ class RowValues(typing.Protocol):
     """Rows whose columns can be read part by part."""
 
     @property
-    def column_names(self) -> tuple[str, ...]:
-        """Names of the columns."""
-        ...
+    def column_names(self) -> tuple[str, ...]: ...
 
     def values(self, names: Sequence[str], rows: int) -> Iterator[tuple[list[Any], pd.DataFrame]]:
         """Return the ids of the next rows and these columns of theirs."""
@@ -105,7 +101,7 @@ def read_by(by: ByColumn, column_names: Sequence[str]) -> tuple[By, ...]:
     if isinstance(by, Mapping):
         asked = [_declare(str(name), how) for name, how in by.items()]
     else:
-        asked = [_parse(text, column_names) for text in ([by] if isinstance(by, str) else by)]
+        asked = [_declare(*_parse(text, column_names)) for text in ([by] if isinstance(by, str) else by)]
     for one in asked:
         if one.column not in column_names:
             known = ", ".join(map(str, column_names[:12])) + (", ..." if len(column_names) > 12 else "")
@@ -116,23 +112,20 @@ def read_by(by: ByColumn, column_names: Sequence[str]) -> tuple[By, ...]:
     return tuple(asked)
 
 
-def _parse(text: str, column_names: Sequence[str]) -> By:
-    if text in column_names:
-        return By(text)
+def _parse(text: str, column_names: Sequence[str]) -> tuple[str, list[float] | int | None]:
     column, colon, how = text.rpartition(":")
-    if not colon:
-        return By(text)
+    if text in column_names or not colon:
+        return text, None
     if re.fullmatch(r"q\d+", how.strip()):
-        return _declare(column, int(how.strip()[1:]))
+        return column, int(how.strip()[1:])
     try:
-        cuts = [float(part) for part in how.split(",")]
+        return column, [float(part) for part in how.split(",")]
     except ValueError as error:
         raise DataError(
             BY,
             " must be a column, a column with bands such as age:25,40,60, or with a number of bands such as age:q5; "
             f"got {text!r}",
         ) from error
-    return _declare(column, cuts)
 
 
 def _declare(column: str, how: Sequence[float] | int | None) -> By:
@@ -182,13 +175,13 @@ class _Column:
             )
         self.kind = kind
         if kind == "text":
-            self.parts.append(self._encode_text(column))
+            values = self._encode_text(column)
         elif kind == "numbers":
-            self.parts.append(np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan)))
+            values = np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
         else:
             instants = pd.DatetimeIndex(column).tz_localize(None)  # the day as its own clock has it
-            whole = instants.as_unit("ns").asi8.astype(np.float64)
-            self.parts.append(np.where(instants.isna(), np.nan, whole))
+            values = np.where(instants.isna(), np.nan, instants.as_unit("ns").asi8.astype(np.float64))
+        self.parts.append(values)
 
     def _encode_text(self, column: pd.Series) -> Floats:
         try:
@@ -212,9 +205,8 @@ class _Column:
         measured = self.kind in ("numbers", "dates")
         if self.by.cuts is not None or self.by.bands is not None or (measured and len(known) > SHOWN_VALUES):
             return self._cut_into_bands(values)
-        names = {float(code): text for text, code in self.texts.items()}
-        if measured:
-            names = {value: self._write(value) for value in known}
+        texts = list(self.texts)  # by their codes
+        names = {value: self._write(value) if measured else texts[int(value)] for value in known.tolist()}
         return _cut_by_value(self.by.column, values, names, rising=measured)
 
     def _cut_into_bands(self, values: Floats) -> Coded:
@@ -389,17 +381,15 @@ class SegmentTally:
         """Count rows that begin at a position; ``budget`` is depth + 1 if a prediction never flips."""
         codes = self.coded.codes[start : start + len(budget)].astype(np.int64)
         whole = np.rint(exposure * WHOLE).astype(np.int64)
-        sets: tuple[Booleans, Booleans] = (confidence >= self.min_confidence, np.ones(len(budget), dtype=bool))
-        for place, chosen in enumerate(sets):
+        for place, chosen in enumerate([confidence >= self.min_confidence, np.ones(len(budget), dtype=bool)]):
             np.add.at(self.budgets[place], (codes[chosen], budget[chosen]), 1)
             for code in np.unique(codes[chosen]):
                 self.exposures[place, code] += int(whole[chosen & (codes == code)].sum())
 
     def shares(self) -> SegmentShares:
         """Return what was counted."""
-        segments = tuple(
-            Segment(name, self._numbers(0, code), self._numbers(1, code)) for code, name in enumerate(self.coded.names)
-        )
+        names = enumerate(self.coded.names)
+        segments = tuple(Segment(name, self._numbers(0, code), self._numbers(1, code)) for code, name in names)
         return SegmentShares(self.coded.column, self.min_confidence, segments)
 
     def _numbers(self, place: int, code: int) -> SegmentNumbers:
@@ -415,7 +405,7 @@ class SegmentTally:
         )
 
 
-COUNTED = ("confidence", "flip_budget", "flipped", "exposure")
+COUNTED = ("confidence", "flip_budget", "exposure")
 
 
 def share_by(
@@ -470,8 +460,7 @@ def share_by(
     ((coded,),) = segment_rows(source, asked, [certificates])
     tally, start = SegmentTally(coded, certificates.protocol.depth, min_confidence), 0
     for batch in certificates.batches(COUNTED):
-        confidence, budget, flipped, exposure = (batch.column(name).to_numpy() for name in COUNTED)
-        never = ~np.asarray(flipped, dtype=bool)
-        tally.add(start, np.where(never, tally.depth + 1, budget).astype(np.int64), confidence, exposure)
+        confidence, budget, exposure = (batch.column(name).to_numpy() for name in COUNTED)
+        tally.add(start, budget.astype(np.int64), confidence, exposure)
         start += batch.num_rows
     return tally.shares()

@@ -8,7 +8,7 @@ first. Categories are those of the whole input, in the order in which they first
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -19,22 +19,20 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet as pq
 from pyarrow import fs as arrow_fs
 
 from fragility.errors import Advice, DataError
 from fragility.evidence.fields import Field
 from fragility.evidence.rows import index_ids
 from fragility.formats import (
-    READ_BYTES,
     SCANNED_ROWS,
     CsvFormat,
     SourceFile,
     TableFiles,
-    arrow_batches,
     check_inflated,
     find_files,
+    open_batches,
+    open_parquet,
 )
 
 MOST_ROWS = 2**40  # more than any table has
@@ -150,8 +148,7 @@ class RowSource:
             if low < high:
                 with self.tables.reading(file):
                     frame = self._parquet_rows(file, low, high)
-                _check_distinct(frame, file)
-                _check_same_columns(frame, self._first_columns, file)
+                _check_columns(frame, self._first_columns, file)
                 pieces.append(self._without_ids(frame, before + low, file))
             before += count
         return _cut(pieces, rows)[0]
@@ -161,7 +158,7 @@ class RowSource:
         first, last = self.chosen.start or 0, self.chosen.stop
         for file in self.files:
             for frame in self._pieces(file, rows):
-                _check_same_columns(frame, names := names or list(frame.columns), file)
+                _check_columns(frame, names := names or list(frame.columns), file)
                 keep = slice(max(first - start, 0), None if last is None else max(last - start, 0))
                 piece = self._without_ids(frame, start, file)
                 start += len(frame)
@@ -172,47 +169,49 @@ class RowSource:
 
     def _without_ids(self, frame: pd.DataFrame, start: int, file: SourceFile) -> RawPart:
         """Take the ids and the labels out of a table, as far as there are columns of them."""
+        numbered = self.id_column is None and isinstance(frame.index, pd.RangeIndex)  # no ids, and no stored index
         if self.id_column is not None:
             if self.id_column not in frame.columns:
                 raise _no_ids(self.id_column, file, frame.columns)
             ids = frame[self.id_column].tolist()
             frame = frame.drop(columns=self.id_column)
-        elif isinstance(frame.index, pd.RangeIndex):  # no stored index: the row's number in the input
-            index = frame.index if len(self.files) == 1 else pd.RangeIndex(start, start + len(frame))
-            ids = index.tolist()
+        elif numbered and len(self.files) > 1:
+            ids = list(range(start, start + len(frame)))  # the rows' numbers in the input
         else:
             ids = index_ids(frame.index)
         gone = [name for name in (self.target, *self.drop) if name is not None and name in frame.columns]
         frame = frame.drop(columns=gone)
         if frame.shape[1] == 0:
             raise DataError(f"{file.name} has no field left besides the id and target columns")
-        numbered = self.id_column is None and isinstance(frame.index, pd.RangeIndex)
         return RawPart(frame.reset_index(drop=True), ids, start, numbered)
 
     def _pieces(self, file: SourceFile, rows: int) -> Iterator[pd.DataFrame]:
         """Return a file's rows in order, about ``rows`` at a time, in the types of the whole input."""
-        reader: Callable[[SourceFile, int], Iterator[pd.DataFrame]] = {
-            "parquet": self._parquet_pieces,
-            "arrow": self._arrow_pieces,
-            "csv": self._csv_pieces,
-        }[file.kind]
+        reader = self._csv_pieces if file.kind == "csv" else self._arrow_pieces
         with self.tables.reading(file):
-            for frame in reader(file, rows):
-                _check_distinct(frame, file)
-                yield frame
+            yield from reader(file, rows)
 
     # --- Parquet and Arrow ----------------------------------------------------------------------------------
 
-    def _parquet_pieces(self, file: SourceFile, rows: int) -> Iterator[pd.DataFrame]:
+    def _arrow_pieces(self, file: SourceFile, rows: int) -> Iterator[pd.DataFrame]:
         with self.tables.filesystem.open_input_file(file.path) as stream:
-            parquet = pq.ParquetFile(stream, buffer_size=READ_BYTES, pre_buffer=False)
-            schema = self._wanted(parquet.schema_arrow)
-            names = None if self.only is None else schema.names
-            yield from self._framed(parquet.iter_batches(batch_size=rows, columns=names), schema, rows)
+            schema, read = open_batches(stream, file.kind)
+            names = None
+            if self.only is not None:
+                index = (schema.pandas_metadata or {}).get("index_columns", ())  # names, or the description of a range
+                names = [name for name in schema.names if name in self.only or name in index]
+                schema = pa.schema([schema.field(name) for name in names], metadata=schema.metadata)
+            stored, start = _read_stored_range(schema), 0
+            for batch in read(rows, names):
+                for first in range(0, len(batch), rows):
+                    table = self._with_categories(pa.Table.from_batches([batch.slice(first, rows)], schema=schema))
+                    frame = _number_rows(table.to_pandas(), stored, start)
+                    start += len(frame)
+                    yield frame
 
     def _parquet_rows(self, file: SourceFile, low: int, high: int) -> pd.DataFrame:
         with self.tables.filesystem.open_input_file(file.path) as stream:
-            parquet = pq.ParquetFile(stream, buffer_size=READ_BYTES, pre_buffer=False)
+            parquet = open_parquet(stream)
             sizes = [parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)]
             ends = list(accumulate(sizes))
             groups = [i for i, end in enumerate(ends) if end > low and end - sizes[i] < high]
@@ -225,33 +224,7 @@ class RowSource:
                     break
             schema = parquet.schema_arrow
             frame = self._with_categories(pa.Table.from_batches(found, schema=schema)).to_pandas()
-            return _numbered(frame, _stored_range(schema), low)
-
-    def _arrow_pieces(self, file: SourceFile, rows: int) -> Iterator[pd.DataFrame]:
-        with self.tables.filesystem.open_input_file(file.path) as stream:
-            schema, batches = arrow_batches(stream)
-            wanted = self._wanted(schema)
-            if self.only is not None:
-                batches = (batch.select(wanted.names) for batch in batches)
-            yield from self._framed(batches, wanted, rows)
-
-    def _wanted(self, schema: pa.Schema) -> pa.Schema:
-        """Return the columns to read, with those of a stored index."""
-        if self.only is None:
-            return schema
-        index = [name for name in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(name, str)]
-        names = [name for name in schema.names if name in self.only or name in index]
-        return pa.schema([schema.field(name) for name in names], metadata=schema.metadata)
-
-    def _framed(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, rows: int) -> Iterator[pd.DataFrame]:
-        start = 0
-        index = _stored_range(schema)
-        for batch in batches:
-            for first in range(0, len(batch), rows):
-                table = self._with_categories(pa.Table.from_batches([batch.slice(first, rows)], schema=schema))
-                frame = _numbered(table.to_pandas(), index, start)
-                start += len(frame)
-                yield frame
+            return _number_rows(frame, _read_stored_range(schema), low)
 
     def _with_categories(self, table: pa.Table) -> pa.Table:
         for name, known in self.tables.categories.items():
@@ -288,7 +261,7 @@ class RowSource:
             with self.tables.csv_reader(file, SCANNED_ROWS, [], sorted(unknown)) as reader:
                 for frame in reader:
                     for name in frame.columns:
-                        seen[name] |= _csv_type(frame[name])
+                        seen[name] |= _infer_csv_type(frame[name])
         joint = {name: "number" if types == {"integer", "number"} else "text" for name, types in seen.items()}
         return {name: next(iter(types)) if len(types) == 1 else joint[name] for name, types in seen.items()}
 
@@ -327,30 +300,27 @@ def _cut(pieces: Sequence[RawPart], rows: int) -> tuple[RawPart, RawPart]:
     return first, RawPart(joined.frame.iloc[rows:], joined.ids[rows:], joined.start + rows, joined.numbered)
 
 
-def _check_distinct(frame: pd.DataFrame, file: SourceFile) -> None:
+def _check_columns(frame: pd.DataFrame, names: list[Any], file: SourceFile) -> None:
+    """Refuse a column name that occurs twice, and columns that differ from those of the first file."""
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise DataError(f"{file.name} has two columns named {twice!r}; column names must differ")
-
-
-def _check_same_columns(frame: pd.DataFrame, names: list[Any], file: SourceFile) -> None:
     other = set(frame.columns) ^ set(names)
     if other:
         raise DataError(f"{file.name} has other columns than the files before it, for example {min(map(str, other))!r}")
 
 
-def _numbered(frame: pd.DataFrame, index: range | None, start: int) -> pd.DataFrame:
+def _number_rows(frame: pd.DataFrame, index: range | None, start: int) -> pd.DataFrame:
     """Return rows that begin at ``start`` of a file with their numbers there, or those that pandas stored."""
     stop = start + len(frame)
     if index is not None:
-        first = index.start
-        frame.index = pd.RangeIndex(first + start * index.step, first + stop * index.step, index.step)
+        frame.index = pd.RangeIndex(index.start + start * index.step, index.start + stop * index.step, index.step)
     elif isinstance(frame.index, pd.RangeIndex):
         frame.index = pd.RangeIndex(start, stop)
     return frame
 
 
-def _stored_range(schema: pa.Schema) -> range | None:
+def _read_stored_range(schema: pa.Schema) -> range | None:
     """Return the row numbers that pandas stored when it wrote the table; None if it stored an index or nothing."""
     noted: Mapping[str, Any] = schema.pandas_metadata or {}
     columns = noted.get("index_columns") or []
@@ -359,7 +329,7 @@ def _stored_range(schema: pa.Schema) -> range | None:
     return None
 
 
-def _csv_type(column: pd.Series) -> set[str]:
+def _infer_csv_type(column: pd.Series) -> set[str]:
     if bool(column.isna().all()):
         return set()
     if pd.api.types.is_bool_dtype(column.dtype):

@@ -20,6 +20,15 @@ NONE_AT_ALL = "none at all, proved"
 UNDECIDED = "not decided"
 NOT_SEARCHED = "not searched"
 
+# What is known of the interval in which a field may move.
+EXACT = "exact"
+BRACKETED = "bracketed"
+MISSING = "missing"
+NOT_WHOLE = "not whole"
+UNLISTED = "unlisted"
+SHOWN_DIGITS = 6
+
+ONE_WAY = "the path is only one way to lose it"
 RARE = 1e-4  # probabilities below it are "practically never"
 SHOWN_FIELDS = 3  # names of a list in the middle of a sentence
 LONGEST_NAME = 80  # long enough for an id that is a SHA-256 digest
@@ -138,10 +147,65 @@ def shorten_name(name: object) -> str:
     return shorten(name, LONGEST_NAME)
 
 
+# --- how far a value may move -------------------------------------------------------------------------------
+
+
+def describe_stability(
+    field: str,
+    value: object,
+    state: str,
+    ends: tuple[object, object],
+    flips: tuple[object | None, object | None],
+) -> str:
+    """Return how far a number or date may move before the decision flips.
+
+    ends: low and high of the interval. flips: the nearest values below and above that flip it; None where none does.
+    """
+    if reason := _describe_no_interval(field, state):
+        return reason
+    if flips == (None, None):
+        return f"no value of {field} {'tried' if state == BRACKETED else 'in training'} flips it"
+    (low, high), (below, above) = (write_end(ends[0], up=True), write_end(ends[1], up=False)), flips
+    if below is None:
+        where = f"at most {high}"
+    else:
+        where = f"at least {low}" if above is None else f"between {low} and {high}"
+    text = f"stable while {field} is {where} (now {write_end(value)})"
+    if state != BRACKETED:
+        return text
+    tried = " and ".join(str(write_end(flip)) for flip in flips if flip is not None)
+    return f"{text}, as far as tried; it flips at {tried}"
+
+
+def describe_flipping_categories(field: str, value: object, state: str, flips: Sequence[object]) -> str:
+    """Return which categories of a nominal field flip the decision."""
+    if reason := _describe_no_interval(field, state):
+        return reason
+    if not flips:
+        return f"no listed value of {field} flips it"
+    return f"flips if {field} is {' or '.join(repr(flip) for flip in flips)} (now {value!r})"
+
+
+def _describe_no_interval(field: str, state: str) -> str | None:
+    return {
+        MISSING: f"{field} is missing, so it has no stable interval",
+        NOT_WHOLE: f"{field} is not whole, as in training, so it has no stable interval",
+        UNLISTED: f"the protocol knows no values of {field}",
+    }.get(state)
+
+
+def write_end(value: object, *, up: bool | None = None) -> str:
+    """Return an end of an interval; of a long decimal some digits, rounded up or down so that it stays inside."""
+    if not isinstance(value, float):
+        return f"{value}"
+    short = f"{value:.{SHOWN_DIGITS}g}"
+    if up is None or float(short) == value or not math.isfinite(value):
+        return short
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - SHOWN_DIGITS + 1)
+    return f"{(math.ceil if up else math.floor)(value / unit) * unit:.{SHOWN_DIGITS}g}"
+
+
 # --- one prediction -----------------------------------------------------------------------------------------
-
-
-ONE_WAY = "the path is only one way to lose it"
 
 
 def describe_prediction(
@@ -208,16 +272,42 @@ def describe_smallest(state: str, groups: Sequence[str], count: int | None, flip
 def describe_losses(targeted: float, independent: float, common: float | None, strongest: str) -> list[tuple[str, str]]:
     """Return how much of the margin each way of failing takes; ``common`` is None where evidence is not faded."""
     cost = f"{independent:.0%} of the margin" if independent < 1.0 else f"{independent:.1f} times the margin"
-    losses = [
-        (LOSS_NAMES["targeted"], f"{targeted:.0%} of the margin lost along the path, on average"),
-        (
-            LOSS_NAMES["independent"],
-            f"losing one group at a time costs {cost} in total; {strongest} costs the most",
-        ),
-    ]
+    losses = {
+        "targeted": f"{targeted:.0%} of the margin lost along the path, on average",
+        "independent": f"losing one group at a time costs {cost} in total; {strongest} costs the most",
+    }
     if common is not None:
-        losses.append((LOSS_NAMES["common"], f"{common:.0%} of the margin lost as all evidence fades, on average"))
-    return losses
+        losses["common"] = f"{common:.0%} of the margin lost as all evidence fades, on average"
+    return [(LOSS_NAMES[way], text) for way, text in losses.items()]
+
+
+# A failure mode of any unit, and of the one named.
+MODE_WORDS = {
+    "lost": ("lost evidence", "a lost {}"),
+    "wrong": ("wrong values", "a wrong {}"),
+    "noisy": ("noisy values", "a noisy {}"),
+    "stale": ("stale values", "a stale {}"),
+    "sentinel": ("error codes", "an error code in {}"),
+    "outage": ("recorded outages", "a recorded outage"),
+}
+
+
+def describe_mode(mode: str, exposure: float, unit: str | None, chance: float) -> str:
+    """Return `wrong values: exposure 0.41; a wrong checking_status flips it with probability 0.62`.
+
+    unit, chance: the unit whose failure flips the prediction most likely, and how likely; None where the mode has none.
+    """
+    mode_name, one = MODE_WORDS[mode]
+    if unit is None:
+        return f"{mode_name}: no evidence can fail in this way"
+    if chance <= 0.0:
+        told = "none of them alone flips it"
+    elif chance >= 1.0:
+        told = f"{one.format(unit)} always flips it"
+    else:
+        likely = f"{chance:.2f}" if 0.005 <= chance < 0.995 else "below 0.01" if chance < 0.5 else "above 0.99"
+        told = f"{one.format(unit)} flips it with probability {likely}"
+    return f"{mode_name}: exposure {exposure:.2f}; {told}"
 
 
 def describe_operator(operator: str) -> str:
@@ -271,6 +361,18 @@ def describe_rates(rates: Sequence[float], thing: str) -> str:
     return "at the declared rates"
 
 
+def describe_mode_rates(lost: Sequence[float], wrong: Sequence[float], thing: str) -> str:
+    """Return `if each field is missing 2% and wrong 0.5% of the time`."""
+    if len(set(lost)) == len(set(wrong)) == 1:
+        return f"if each {thing} is missing {100.0 * lost[0]:.4g}% and wrong {100.0 * wrong[0]:.4g}% of the time"
+    return "at the declared rates of missing and wrong values"
+
+
+def describe_single_failures(lost: float) -> str:
+    """Return how many of the decisions expected to be lost are lost by one failure alone."""
+    return f"{lost:,.1f} of them are lost by a single failure, which is exact."
+
+
 def describe_events(events: int) -> str:
     """Return the condition that one of the recorded outages occurs."""
     return f"when one of {events} recorded outages strikes"
@@ -296,10 +398,11 @@ def describe_first_group(group: str, kept: float, lost: float) -> str | None:
 def describe_artificial(baseline: str, fields: Sequence[str]) -> str:
     """Return `for 9 nominal fields (job, marital, ...) the baseline mean is a value that no training row has`."""
     shown = f"{', '.join(fields[:SHOWN_FIELDS])}{', ...' if len(fields) > SHOWN_FIELDS else ''}"
-    noun = "field" if len(fields) == 1 else "fields"
     if baseline == "missing":
-        return f"{len(fields)} {noun} ({shown}) had no missing value in training: the model has never seen one there"
-    return f"for {len(fields)} nominal {noun} ({shown}) the baseline {baseline} is a value that no training row has"
+        count = write_count(len(fields), "field")
+        return f"{count} ({shown}) had no missing value in training: the model has never seen one there"
+    count = write_count(len(fields), "nominal field")
+    return f"for {count} ({shown}) the baseline {baseline} is a value that no training row has"
 
 
 def describe_dependence(rows: int, own: tuple[str, str], others: Sequence[tuple[str, str]], *, stable: bool) -> str:
@@ -309,11 +412,9 @@ def describe_dependence(rows: int, own: tuple[str, str], others: Sequence[tuple[
     """
     compared = join_names([f"{share} under {name}" for name, share in others])
     shares = f"of {write_count(rows, 'confident prediction')}, {own[1]} flip early under {own[0]}"
-    return (
-        f"stable across baselines: {shares}, {compared}"
-        if stable
-        else (f"depends on the baseline: {shares}, but {compared}")
-    )
+    if stable:
+        return f"stable across baselines: {shares}, {compared}"
+    return f"depends on the baseline: {shares}, but {compared}"
 
 
 def describe_rule(
@@ -337,11 +438,8 @@ def describe_rule(
     bound = f"(bound {rule['bound']:.2%} from {counts})"
     if rule["threshold"] is None or math.isinf(rule["threshold"]):
         return f"None of the {among} need review: {promise.format('of them')} {bound}."
-    share = write_percent(rule["review_share"])
-    return (
-        f"Review the {share} of {among} with {by} of at least {rule['threshold']:.4g}: "
-        f"{promise.format('of the rest')} {bound}."
-    )
+    which = f"the {write_percent(rule['review_share'])} of {among} with {by} of at least {rule['threshold']:.4g}"
+    return f"Review {which}: {promise.format('of the rest')} {bound}."
 
 
 def describe_guarantee(sought: str = "brittle") -> str:

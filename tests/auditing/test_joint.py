@@ -96,7 +96,7 @@ def test_a_block_forged_in_a_later_part_is_found(trees, tmp_path) -> None:
     likely = np.where(np.arange(ROWS) == 60, 0.999, block.failure_probability)
     lie = replace(block, failure_probability=likely, failure_low=likely, failure_high=likely)
     forged = certs.with_lattice(lie, certs.lattice_declaration)
-    write_folder(tmp_path / "forged", cut(forged.table, PART), protocol, forged.manifest)
+    write_folder(tmp_path / "forged", {"certificates": cut(forged.table, PART)}, protocol, forged.manifest)
     found = fg.verify(tmp_path / "forged", trees.model, rows)
     assert [check.name for check in found.checks if not check.passed] == ["lattice"]
     assert {difference.row for difference in found.checks[-1].differences} == {60}
@@ -161,7 +161,7 @@ def test_the_protocols_signature_goes_with_files_as_in_memory(trees, tmp_path) -
     assert stored.take([3]).save(tmp_path / "few").is_dir()
     fg.sign(stored.folder, tmp_path / "key")
     assert fg.verify_signature(stored.folder, public)
-    assert list(stored.manifest.to_dict())[-4:] == ["claims", "lattice", "baselines", "protocol_signature"]
+    assert list(stored.manifest.to_dict())[-5:] == ["claims", "lattice", "modes", "baselines", "protocol_signature"]
     with pytest.raises(CertificateError, match="signs the protocol"):
         other = fg.Protocol.fit(trees.model, trees.X_train, depth=2)
         audit_files(trees.model, source, other, tmp_path / "other", protocol_signature=envelope)

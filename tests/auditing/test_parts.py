@@ -21,7 +21,7 @@ from fragility.tables import open_source
 class Unreliable:
     """Workers that finish in the opposite order, do some parts twice, and get everything by mail."""
 
-    def made(self, maker: PartMaker, tasks: Iterable[Task]) -> Iterator[MadePart | Failure]:
+    def make_parts(self, maker: PartMaker, tasks: Iterable[Task]) -> Iterator[MadePart | Failure]:
         maker = pickle.loads(pickle.dumps(maker))
         parts = [pickle.loads(pickle.dumps(maker.make(pickle.loads(pickle.dumps(task))))) for task in tasks]
         yield from reversed([*parts[:2], *parts])

@@ -46,6 +46,15 @@ def test_two_workers_write_the_folder_of_one_process(ray, small, tmp_path):
     assert counted[-1] == (len(audit), len(audit)) and len(counted) == -(-len(audit) // PART)
 
 
+@pytest.mark.parametrize("modes", [True, 9])
+def test_two_workers_write_the_modes_of_one_process(ray, small, tmp_path, modes):
+    options = {**small.options, "modes": modes, "other_baselines": False}
+    fg.audit_files(small.model, small.file, small.protocol, tmp_path / "one", **options)
+    fg.audit_files(small.model, small.file, small.protocol, tmp_path / "two", workers=RayWorkers(2), **options)
+    assert content(tmp_path / "two") == content(tmp_path / "one")
+    assert any(name.startswith("modes-") for name in content(tmp_path / "one"))
+
+
 @pytest.mark.slow
 def test_a_dataset_in_any_order_gives_the_folder_of_sorted_rows(ray, small, tmp_path):
     ds = ray.data.from_pandas(shuffled(small.rows)).repartition(5)
@@ -69,7 +78,7 @@ def test_datasets_without_distinct_ids_are_refused(ray, small, tmp_path):
 def test_the_command_says_what_is_missing(small, tmp_path, monkeypatch):
     words = ["audit", "no-model.skops", small.file, "--out", tmp_path / "out", "--protocol", "no.json"]
     assert "--on must be ray or spark, got 'dask'" in refuse(*words, "--on", "dask")
-    assert "name the cluster with --on" in refuse(*words, "--workers", 2)
+    assert "--workers has no effect without --on" in refuse(*words, "--workers", 2)
     monkeypatch.setattr("fragility.libraries.find_spec", lambda name: None)
     assert "pip install 'fragility[ray]'" in refuse(*words, "--on", "ray")
     assert not (tmp_path / "out").exists()
@@ -99,7 +108,7 @@ def test_the_command_writes_the_same_folder(ray, small, tmp_path):
     small.protocol.save(tmp_path / "protocol.json")
     words = ["audit", tmp_path / "model.joblib", small.file, "--trust", "--protocol", tmp_path / "protocol.json"]
     words += ["--id", "loan", "--target", "risk", "--part-rows", PART, "--on", "ray", "--workers", 2]
-    done = run(*words, "--out", tmp_path / "out")
+    done = run(*words, "--no-modes", "--out", tmp_path / "out")
     assert done.code == 0, done.err
     assert content(tmp_path / "out") == content(small.folder)
 

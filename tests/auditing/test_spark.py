@@ -12,7 +12,7 @@ from clusters import PART, Covertype, Killer, Small, command_of, content, shuffl
 from command_line import refuse, run
 
 import fragility as fg
-from fragility.auditing.spark import SparkWorkers, _complaint, _library, _start, audit_dataframe, check_java
+from fragility.auditing.spark import SparkWorkers, _find_complaint, _start, audit_dataframe, check_java
 from fragility.errors import ClusterError, DataError
 
 pytest.importorskip("pyspark")
@@ -25,7 +25,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
 
 @pytest.fixture(scope="module")
 def spark():
-    session = _start(_library(), 2)
+    from pyspark.sql import SparkSession
+
+    session = _start(SparkSession, 2)
     session.conf.set("spark.sql.shuffle.partitions", "4")
     yield session
     session.stop()
@@ -56,6 +58,13 @@ def test_a_dataframe_in_any_order_gives_the_folder_of_sorted_rows(spark, small, 
     assert sorted(row["digest"] for row in certificates) == small.digests
 
 
+def test_two_cores_write_the_modes_of_one_process(spark, small, tmp_path):
+    options = {**small.options, "modes": True, "other_baselines": False}
+    fg.audit_files(small.model, small.file, small.protocol, tmp_path / "one", **options)
+    fg.audit_files(small.model, small.file, small.protocol, tmp_path / "two", workers=SparkWorkers(2), **options)
+    assert content(tmp_path / "two") == content(tmp_path / "one")
+
+
 def test_dataframes_without_distinct_ids_are_refused(spark, small, tmp_path):
     twice = dataframe(spark, small.rows.assign(loan=["l7", "l7", *small.rows["loan"][2:]]))
     with pytest.raises(DataError, match="ids must be distinct, 'l7' appears"):
@@ -72,7 +81,7 @@ def test_the_command_writes_the_same_folder(spark, small, tmp_path):
     small.protocol.save(tmp_path / "protocol.json")
     words = ["audit", tmp_path / "model.joblib", small.file, "--trust", "--protocol", tmp_path / "protocol.json"]
     words += ["--id", "loan", "--target", "risk", "--part-rows", PART, "--on", "spark", "--workers", 2]
-    done = run(*words, "--out", tmp_path / "out")
+    done = run(*words, "--no-modes", "--out", tmp_path / "out")
     assert done.code == 0, done.err
     assert content(tmp_path / "out") == content(small.folder)
 
@@ -102,9 +111,9 @@ def test_java_that_is_too_old_or_absent_is_named(tmp_path, monkeypatch):
 def test_a_log_is_told_in_the_line_that_names_the_error(tmp_path):
     log = tmp_path / "log"
     log.write_text("26/11/16 03:04 ERROR SparkContext: All masters are unresponsive\n26/11/16 03:05 WARN Bye\n")
-    assert _complaint(log) == "SparkContext: All masters are unresponsive"
+    assert _find_complaint(log) == "SparkContext: All masters are unresponsive"
     log.write_text("Unrecognized option: -Xnonsense\n")
-    assert _complaint(log) == "Unrecognized option: -Xnonsense"
+    assert _find_complaint(log) == "Unrecognized option: -Xnonsense"
 
 
 def spark_workers() -> list[psutil.Process]:

@@ -319,12 +319,12 @@ def interrupted_after(parts: int, monkeypatch, error: BaseException | None = Non
     """Let so many parts be finished, then fail."""
     write_part, count = stream_module.Journal.write, 0
 
-    def failing(self, place, batch):
+    def failing(self, part, data):
         nonlocal count
         count += 1
         if count > parts:
             raise error or KeyboardInterrupt
-        return write_part(self, place, batch)
+        return write_part(self, part, data)
 
     monkeypatch.setattr(stream_module.Journal, "write", failing)
 
@@ -366,7 +366,7 @@ def test_only_what_is_missing_is_made_again(case, protocol, table, tmp_path, mon
     made = []
     write_part = stream_module.Journal.write
     monkeypatch.setattr(
-        stream_module.Journal, "write", lambda self, place, batch: made.append(place) or write_part(self, place, batch)
+        stream_module.Journal, "write", lambda self, part, data: made.append(part.place) or write_part(self, part, data)
     )
     audit_files(case.model, table, protocol, tmp_path / "a", part_rows=50, resume=True)
     assert made == [1, 2, 3, 4, 5, 6, 7]

@@ -396,7 +396,7 @@ def test_a_reader_finds_the_new_audit_where_the_old_one_goes(certs: Certificates
 
 
 def test_an_audit_in_several_parts_is_read_as_one(certs: Certificates, tmp_path) -> None:
-    target = write_folder(tmp_path / "a", cut(certs.table, 5), certs.protocol, certs.manifest)
+    target = write_folder(tmp_path / "a", {"certificates": cut(certs.table, 5)}, certs.protocol, certs.manifest)
     parts = sorted(path.name for path in target.glob("certificates-*"))
     assert [name.split("-")[1] for name in parts] == ["00000", "00001", "00002"]
     assert Certificates.load(target).table.equals(certs.table) and is_whole(target)
@@ -404,7 +404,7 @@ def test_an_audit_in_several_parts_is_read_as_one(certs: Certificates, tmp_path)
     files = list(document["files"].items())
     for wrong in ([files[1], files[0], *files[2:]], [files[0], *files[2:]], files[:-1], files[-1:]):
         (target / "manifest.json").write_text(manifest_text({**document, "files": dict(wrong)}))
-        with pytest.raises(CertificateError, match=r"parts of the certificates in order, from 00000, then the table"):
+        with pytest.raises(CertificateError, match=r"parts of the certificates in order, from 00000, then the modes"):
             Certificates.load(target)
 
 

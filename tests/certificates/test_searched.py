@@ -150,10 +150,10 @@ def test_parts_and_resumed_parts_give_the_bytes_of_an_audit_in_memory(
 
     whole = stream.Journal.write
 
-    def stops(journal, place, batch):
-        if place >= 3:
+    def stops(journal, part, files):
+        if part.place >= 3:
             raise KeyboardInterrupt
-        return whole(journal, place, batch)
+        return whole(journal, part, files)
 
     monkeypatch.setattr(stream.Journal, "write", stops)
     with pytest.raises(KeyboardInterrupt):
@@ -262,7 +262,10 @@ def set_cell(table: pa.Table, name: str, value: object, row: int = 0) -> pa.Tabl
         (lambda t: t.slice(1), r"rows searched are not the most exposed .* without row"),
         (lambda t: t.take([1, 0, *range(2, FEW)]), "rows searched are not the most exposed .* in another order"),
         (lambda t: set_cell(t, "id", 10_000), "rows searched are not the most exposed .* without row"),
-        (lambda t: pa.concat_tables([t, set_cell(t.slice(0, 1), "id", 10_000)]), "8 rows were searched, and 7 are"),
+        (
+            lambda t: pa.concat_tables([t, set_cell(t.slice(0, 1), "id", 10_000)]),
+            "has 8 rows, and 7 are declared at most",
+        ),
         (lambda t: set_cell(t, "id", t.column("id")[1].as_py()), "names a row twice"),
         (lambda t: set_cell(t, "lattice_digest", None), "a row without a digest"),
         (lambda t: set_cell(t, "smallest_state", NOT_SEARCHED), "says 'not searched'"),
@@ -318,7 +321,7 @@ def test_the_manifest_names_the_table_in_its_place(saved):
         (saved / "manifest.json").write_text(manifest_text({**document, "files": dict(wrong)}))
         with pytest.raises(
             CertificateError,
-            match="then the table of searched rows if only some were, that of the baselines",
+            match="the table of searched rows if only some were, that of the modes",
         ):
             fg.open_audit(saved)
 

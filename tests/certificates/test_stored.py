@@ -25,7 +25,9 @@ def certs() -> Certificates:
 def stored(certs: Certificates, tmp_path) -> StoredAudit:
     table, searched = split_block(certs.table, certs.lattice_declaration)
     beside = {"searched": searched}
-    folder = write_folder(tmp_path / "a", cut(table, 25), certs.protocol, certs.manifest, beside=beside)
+    folder = write_folder(
+        tmp_path / "a", {"certificates": cut(table, 25)}, certs.protocol, certs.manifest, beside=beside
+    )
     return fg.open_audit(folder)
 
 

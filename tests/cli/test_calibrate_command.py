@@ -63,7 +63,7 @@ def test_rows_without_labels_are_refused(folder, tmp_path):
         "calibrate", folder / "model.skops", tmp_path / "unlabelled.csv", "--protocol", folder / "protocol.json",
         "--target", "risk", "--trust", "--out", tmp_path / "correction.json",
     )  # fmt: skip
-    assert "must hold the label column 'risk'" in said
+    assert "--target names the column 'risk', but" in said
     assert not (tmp_path / "correction.json").exists()
 
 

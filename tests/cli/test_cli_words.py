@@ -233,11 +233,12 @@ def write_words(made, tmp_path, *more) -> list[object]:
 @pytest.mark.parametrize(
     ("option", "value"),
     [("depth", 3), ("reading", "support"), ("baseline", "typical"), ("weights", "1,2,1"), ("severities", "0.5,1"),
-     ("operators", "attenuate_all")],
+     ("operators", "attenuate_all"), ("baseline-units", "raw")],
 )  # fmt: skip
 def test_the_papers_protocol_is_not_changed_by_the_way(made, tmp_path, option, value):
     said = refuse(*write_words(made, tmp_path, "--paper", f"--{option}", value))
-    assert f"--paper already declares the {option}; leave out --{option} or leave out --paper" in said
+    declared = option.replace("-", " ")
+    assert f"--paper already declares the {declared}; leave out --{option} or leave out --paper" in said
     assert not (tmp_path / "p.json").exists()
 
 

@@ -74,6 +74,19 @@ def test_the_model_it_writes_is_the_one_harden_makes(folder, tmp_path):
     assert f"written to {tmp_path / 'hard.skops'}" in done.err
 
 
+def test_copies_of_several_modes(folder, tmp_path):
+    more = ("--modes", "lost,wrong", "--test", folder / "test.parquet")
+    done = run(*words(folder, tmp_path / "hard.skops", *more))
+    assert done.code == 0, done.err
+    X, y = rows(folder, "train.parquet")
+    expected = fg.harden(plain(folder), X, y, modes=("lost", "wrong"))
+    made = fg.load_model(tmp_path / "hard.skops", trust=True)
+    X_test, _ = rows(folder, "test.parquet")
+    assert np.array_equal(made.estimator.predict_proba(X_test), expected.predict_proba(X_test))
+    assert "trained on 700 rows and 1400 degraded copies" in done.out
+    assert "values of other rows (as in training)" in done.out
+
+
 def test_the_rate_can_be_chosen_by_a_tolerance(folder, tmp_path):
     test = folder / "test.parquet"
     done = run(*words(folder, tmp_path / "hard.joblib", "--test", test, "--tolerance", 1.0))
@@ -112,10 +125,10 @@ def test_outages_protocol_and_training_rows_to_compare_on(folder, tmp_path):
     ("more", "sentence"),
     [
         (("--rate", "0.1", "--tolerance", "0.1"), "--tolerance chooses the rate"),
-        (("--metric", "accuracy"), "--metric says what --tolerance speaks of"),
+        (("--metric", "accuracy"), "--metric has no effect without --tolerance"),
         (("--kind", "outages"), "--kind outages needs recorded outages; name them with --outages"),
         (("--kind", "drop"), "kind must be one of mask, attenuate, outages, got 'drop'"),
-        (("--markers", "?"), "--markers is about a log of outages"),
+        (("--markers", "?"), "--markers has no effect without --outages"),
         (("--out", "model.onnx"), "must end in .skops, .joblib"),
         (("--out", "model.cbm"), "a .cbm file holds a CatBoostClassifier alone, this is a Pipeline"),
         (("--target", "class"), "--target names the column 'class', but"),

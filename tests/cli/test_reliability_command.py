@@ -60,6 +60,18 @@ def test_one_rate_for_all(folder, tmp_path):
     assert (tmp_path / "fields.png").stat().st_size > 5_000
 
 
+def test_rates_of_lost_and_wrong_values(folder, tmp_path):
+    rates = {"checking_status": {"lost": 0.02, "wrong": 0.005}, "purpose": 0.1}
+    (tmp_path / "rates.json").write_text(json.dumps(rates))
+    done = run(*reliability(folder, "--rates", tmp_path / "rates.json", "--json", tmp_path / "lost.json"))
+    assert done.code == 0, done.err
+    expected = fg.failure_probability(*loaded(folder), rates)
+    found = json.loads((tmp_path / "lost.json").read_text())
+    assert found["decisions_lost"] == pytest.approx(expected.lost)
+    assert [row["one_failure"] for row in found["predictions"]] == pytest.approx(expected.one_failure.tolist())
+    assert "at the declared rates of missing and wrong values" in done.out
+
+
 def test_rates_by_field_and_from_a_log(folder, tmp_path):
     named = run(*reliability(folder, "--rates", folder / "rates.json", "--json", tmp_path / "named.json"))
     assert named.code == 0, named.err
@@ -76,7 +88,7 @@ def test_rates_by_field_and_from_a_log(folder, tmp_path):
     [
         (("--rates", "1.5"), "rates must be a number from 0 to 1, got 1.5"),
         (("--rates", "nowhere.csv"), "there is no file nowhere.csv"),
-        (("--rates", "0.1", "--observations", "5"), "are about a log of outages"),
+        (("--rates", "0.1", "--observations", "5"), "--observations has no effect without a log of outages"),
         (("--rates", "0.1", "--csv", "lost.txt"), "must end in .csv"),
     ],
 )

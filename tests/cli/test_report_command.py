@@ -95,7 +95,7 @@ def test_compare_by_a_column_prints_paired_differences(made, tmp_path) -> None:
     assert done.code == 0 and "confident predictions that flip early, on" in done.out
     assert "30 to under 50" in done.out and "points" in done.out and "rows confident in both" in done.out
     assert "--by cuts rows by a column of theirs; name the audited rows with --data" in refuse(*words, "--by", "age")
-    assert "--data is for --by, the column to compare by" in refuse(*words, "--data", made / "test.parquet")
+    assert "--data has no effect without --by" in refuse(*words, "--data", made / "test.parquet")
 
 
 def test_columns_and_rows_that_do_not_fit_are_refused(made, table, tmp_path) -> None:
@@ -116,8 +116,8 @@ def test_columns_and_rows_that_do_not_fit_are_refused(made, table, tmp_path) -> 
     assert "'x', which the rows of --data do not have" in refuse(
         "report", audit, "--data", made / "test.parquet", "--id", "loan", "--target", "x", *out
     )
-    assert "name the audited rows with --data" in refuse("report", audit, "--model", made / "model.skops", *out)
-    assert "--trust speaks of the model" in refuse("report", audit, *data, "--trust", *out)
+    assert "--model has no effect without --data" in refuse("report", audit, "--model", made / "model.skops", *out)
+    assert "--trust has no effect without --model" in refuse("report", audit, *data, "--trust", *out)
     assert not (tmp_path / "x.html").exists()
 
 
@@ -162,7 +162,7 @@ def test_a_page_of_somebody_else_stays(made, tmp_path) -> None:
 def test_labels_that_do_not_fit_are_refused_in_one_sentence(made, labels, table, tmp_path) -> None:
     audit, out = made / "audit", ["--out", tmp_path / "x.html"]
     assert "--labels needs --target" in refuse("report", audit, "--labels", made / "test.parquet", *out)
-    assert "--target speaks of the table of true classes" in refuse("report", audit, "--target", "risk", *out)
+    assert "--target has no effect without --labels" in refuse("report", audit, "--target", "risk", *out)
     assert "does not exist" in refuse("report", audit, "--labels", tmp_path / "absent.csv", "--target", "risk", *out)
     unknown = refuse("report", audit, "--labels", made / "test.parquet", "--target", "x", "--id", "loan", *out)
     assert "--target names the column 'x'" in unknown

@@ -52,9 +52,9 @@ def test_what_cannot_be_exported(store, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--model", "model.skops"], "--model speaks of the audited rows; name them with --data"),
-        (["--target", "risk"], "--target speaks of the audited rows"),
-        (["--trust"], "--trust speaks of the model; name it with --model"),
+        (["--model", "model.skops"], "--model has no effect without --data; give --data too"),
+        (["--target", "risk"], "--target has no effect without --data"),
+        (["--trust"], "--trust has no effect without --model; give --model too"),
         (["--data", "absent.parquet"], "absent.parquet does not exist"),
         (["--policy", "absent.json"], "cannot read the policy"),
         (["--reasons", "absent.txt"], "cannot read the reasons in absent.txt"),

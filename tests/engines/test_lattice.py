@@ -26,8 +26,8 @@ from fragility.engines.lattice import whole
 from fragility.engines.lattice.additive import FlipRule
 from fragility.errors import DataError, EngineError
 from fragility.protocol import bind
-from fragility.search import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, none_up_to
 from fragility.search.found import NOT_COUNTED
+from fragility.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, none_up_to
 
 pytest.importorskip("numba")
 lightgbm = pytest.importorskip("lightgbm")

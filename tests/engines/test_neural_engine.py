@@ -129,7 +129,7 @@ def test_sklearn_probabilities_are_its_own():
 def test_residual_network(dataset):
     model, data = residual(dataset)
     rows, protocol, _ = check(model, data.X_train, data.X_test[:120], operators=OPERATORS)
-    assert neural._network(rows).first is not None
+    assert neural._make_network(rows).first is not None
     assert fg.audit(model, data.X_test[:20], protocol).manifest.engine.name == "neural"
 
 
@@ -159,7 +159,7 @@ def test_torch_modules(dtype, output, opaque):
     model = Model.wrap(module, classes=list(range(n_classes)), output=output)
     # float32 rounds a batch of another shape differently on some processors; margins keep six digits
     rows, _, _ = check(model, NUMBERS, NUMBERS, tolerance=1e-9 if dtype == torch.float64 else 2e-6)
-    assert (neural._network(rows).first is not None) == (dtype == torch.float64 and not opaque)
+    assert (neural._make_network(rows).first is not None) == (dtype == torch.float64 and not opaque)
     assert all(part.training for part in module.modules()), "the module's mode is given back"
 
 
@@ -185,8 +185,8 @@ def test_first_layer_sums_equal_stressed_cells():
     model = Model.wrap(perceptron(12, 3, torch.float64), classes=[0, 1, 2], output="logits")
     protocol = Protocol.fit(model, NUMBERS, groups={f"block {i}": names for i, names in enumerate(_pairs(model))})
     rows = bind(model, NUMBERS, protocol)
-    plan = neural._plan(rows, protocol)
-    network = neural._network(rows)
+    plan = neural._make_plan(rows, protocol)
+    network = neural._make_network(rows)
     model.head.eval()
     sums, asked = neural_states.trace_states(rows.dense, len(rows), network, plan)
     undivided = replace(network, first=None, rest=model.head)
@@ -205,7 +205,7 @@ def test_early_stop_only_saves_evaluations():
     model = Model.wrap(perceptron(12, 3, torch.float64), classes=[0, 1, 2], output="logits")
     protocol = Protocol.fit(model, NUMBERS)
     rows = bind(model, NUMBERS, protocol)
-    plan, network = neural._plan(rows, protocol), neural._network(rows)
+    plan, network = neural._make_plan(rows, protocol), neural._make_network(rows)
     model.head.eval()
     early, few = neural_states.trace_states(rows.dense, len(rows), network, plan)
     every, many = neural_states.trace_states(rows.dense, len(rows), network, replace(plan, early_stop=False))
@@ -222,7 +222,7 @@ def test_scores_on_the_device_are_the_definitions(n_classes, seed, reading, smoo
     raw = np.round(rng.normal(size=(6, 4, n_classes)) * rng.choice([1, 30]), rng.integers(0, 3))  # with ties
     p = softmax_probabilities(raw)
     original = rng.integers(0, n_classes, size=(6, 4))
-    log_p = neural_states.log_probabilities(torch.as_tensor(raw), "logits", n_classes)
+    log_p = neural_states.log_probabilities(torch.as_tensor(raw), "logits")
     at = torch.as_tensor(original)
     np.testing.assert_allclose(neural_states.support_margins(log_p, at), support_margin(p, original), atol=1e-9)
     for offset in (None, rng.normal(size=n_classes)):
@@ -241,7 +241,7 @@ def test_float32_rows_of_a_residual_network():
     y = (X[:, 0] > 0).astype(int)
     model = ResMLPClassifier(width=8, blocks=1, max_epochs=2, random_state=0, device="cpu").fit(X, y)
     rows, _, _ = check(model, X, X[:50])
-    assert neural._network(rows).first is None, "cells that are rounded first are no sums"
+    assert neural._make_network(rows).first is None, "cells that are rounded first are no sums"
 
 
 def test_refusals():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("numba")
 
 from fragility.engines.kernels import observing
-from fragility.engines.trace import StatesAsked, original_confidence
+from fragility.engines.trace import StatesAsked, Trace, original_confidence
 from fragility.engines.trees.forest import AVERAGE, SIGMOID, SOFTMAX
 from fragility.engines.trees.scoring import Blank, Rules, compute_probabilities
 from fragility.scores import (
@@ -88,7 +88,7 @@ def cases(draw: st.DrawFn) -> Case:
 def read(case: Case) -> dict[str, Any]:
     """Return what the kernels fill in."""
     n = case.first.shape[-1]
-    out = Blank.of(case.asked, case.decided, n)
+    out = Blank.of(Trace.allocate(case.asked, n, case.decided, "trees"), slice(None))
     order = np.empty((n, case.asked.longest), dtype=np.int64)
     rules = Rules.of(case.forest, case.asked, case.offset, case.bare)
     path_support = np.empty_like(out.path_margin)

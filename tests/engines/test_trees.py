@@ -25,6 +25,7 @@ from tree_models import CAT, LGB, MODELS
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.trace import Trace
 from fragility.engines.trees import engine as trees
+from fragility.engines.trees.forest import NARROW, Forest
 from fragility.engines.trees.readers import read_ensemble
 from fragility.engines.trees.scoring import compute_probabilities, make_row_scorer
 from fragility.errors import DataError, EngineError, ModelError
@@ -104,6 +105,10 @@ RAW = {
 }
 
 
+def rounding_of(forest: Forest, n_columns: int) -> np.ndarray:
+    return np.full(n_columns, NARROW if forest.single else 0, dtype=np.uint8)
+
+
 @pytest.mark.parametrize("name", RAW)
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_raw_scores_equal_the_library_to_the_last_bit(name, n_classes, numbers):
@@ -111,7 +116,7 @@ def test_raw_scores_equal_the_library_to_the_last_bit(name, n_classes, numbers):
     y = (np.digitize(X[:, 0] + X[:, 1], [-0.7, 0.0, 0.7]) if n_classes == 4 else y).astype(int)
     model = MODELS[name]().fit(X, y)
     forest = read_ensemble(model).forest
-    sums = make_row_scorer(forest, X.shape[1])(X).T
+    sums = make_row_scorer(forest, rounding_of(forest, X.shape[1]))(X).T
     own = np.asarray(RAW[name](model, X)).reshape(len(X), -1)
     np.testing.assert_array_equal(sums / forest.divisor, own)
 
@@ -131,7 +136,7 @@ def test_probabilities_of_arbitrary_rows(name, numbers):
     model = MODELS[name]().fit(X, y)
     rows = np.random.default_rng(0).normal(scale=3.0, size=(1100, 6))
     forest = read_ensemble(model).forest
-    score = make_row_scorer(forest, 6)
+    score = make_row_scorer(forest, rounding_of(forest, 6))
     p = compute_probabilities(forest, score(rows))
     np.testing.assert_array_equal(compute_probabilities(forest, score(rows[5:9])), p[5:9])
     np.testing.assert_allclose(p, Model.wrap(model).head_probabilities(rows), rtol=0, atol=1e-14)
@@ -378,7 +383,7 @@ def test_refusal_names_the_reason(numbers):
     X, y = numbers
     model = Model.wrap(xgboost.XGBClassifier(n_estimators=3, booster="dart", n_jobs=1).fit(X, y))
     bound = bind(model, X[:5], Protocol.fit(model, X))
-    assert trees.refusal(bound) == trees.supports(model) == "XGBoost booster dart is not a plain sum of trees"
+    assert trees.refusal(bound) == trees.never_reads(bound) == "XGBoost booster dart is not a plain sum of trees"
 
 
 class Doubtful(RandomForestClassifier):

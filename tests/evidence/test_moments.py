@@ -18,12 +18,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import fragility as fg
-from fragility.evidence.moments import (
+from fragility.evidence.fitting import (
     column_medians,
     column_moments,
     exact_sum,
     mean_and_spread,
-    rounded,
+    round_digits,
     whole_columns,
 )
 from fragility.protocol import Protocol
@@ -63,12 +63,12 @@ def test_sparse_columns_have_the_moments_of_dense_ones(values: list[float]) -> N
 
 
 def test_noise_below_the_spread_is_zero_and_constants_are_themselves() -> None:
-    assert mean_and_spread(np.array([1.0, -1.0, 1e-16])) == (0.0, rounded(math.sqrt(2 / 3)))
+    assert mean_and_spread(np.array([1.0, -1.0, 1e-16])) == (0.0, round_digits(math.sqrt(2 / 3)))
     assert math.copysign(1.0, mean_and_spread(np.array([-1e-17, 1.0, -1.0]))[0]) == 1.0
     assert mean_and_spread(np.full(7, 0.1)) == (0.1, 0.0)
     assert mean_and_spread(np.array([1e-30, 3e-30]))[0] == 2e-30
     assert all(math.isnan(value) for value in mean_and_spread(np.array([np.nan])))
-    assert rounded(2 / 3) == 0.666666666667 and rounded(123456789012345.6) == 123456789012000.0
+    assert round_digits(2 / 3) == 0.666666666667 and round_digits(123456789012345.6) == 123456789012000.0
 
 
 SPLIT_AT_ZERO = ["age", "duration", "credit_amount"]

@@ -9,7 +9,7 @@ from small_audits import declared_model, whole_numbers
 import fragility as fg
 from fragility.hardening.assessment import Judged, Transfer, assess_transfer
 
-TRAINED = Judged("baseline mean (as in training)", 0.593, 0.009)
+TRAINED = (Judged("baseline mean (as in training)", 0.593, 0.009),)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_gain_that_carries_over_says_where_to():
 
 
 def test_without_a_gain_nothing_is_claimed():
-    found = Transfer(Judged("baseline typical (as in training)", 0.1, 0.1), (Judged("noise", 0.3, 0.1),))
+    found = Transfer((Judged("baseline typical (as in training)", 0.1, 0.1),), (Judged("noise", 0.3, 0.1),))
     assert not found.only_as_trained and found.sentence().startswith("Hardly fewer confident predictions break")
 
 
@@ -54,13 +54,30 @@ def test_each_judge_is_its_own_held_out_stress():
     protocol = fg.Protocol.fit(model, X_train)
     found = assess_transfer(model, milder, X, X_train, (protocol, protocol))
     lost = (fg.Mask(), fg.Dropout())
-    judges = {found.trained.by: (protocol, lost)}
+    judges = {f"baseline {protocol.baseline} (as in training)": (protocol, lost)}
     judges |= {f"baseline {name}": (protocol.with_baseline(name), lost) for name in protocol.alternatives}
     judges |= {"values of other rows": (protocol, (fg.Donor(),)), "noise": (protocol, (fg.Noise(),))}
-    assert [judged.by for judged in (found.trained, *found.others)] == list(judges) and protocol.alternatives
-    for judged in (found.trained, *found.others):
+    assert [judged.by for judged in (*found.trained, *found.others)] == list(judges) and protocol.alternatives
+    for judged in (*found.trained, *found.others):
         declared, stressors = judges[judged.by]
         for share, one in ((judged.before, model), (judged.after, milder)):
             labels = fg.label_brittle(one, X, declared, fg.Stress(stressors), donors=X_train)
             assert share == pytest.approx(np.mean(labels.brittle[labels.high_confidence]))
-    assert found.lines()[1][0].strip() == found.trained.by == f"baseline {protocol.baseline} (as in training)"
+    assert found.lines()[1][0].strip() == found.trained[0].by == f"baseline {protocol.baseline} (as in training)"
+
+
+def test_failures_that_training_used_are_not_called_a_transfer():
+    model, X_train, X = declared_model(), whole_numbers(80, 0).to_numpy(), whole_numbers(60, 1).to_numpy()
+    protocol = fg.Protocol.fit(model, X_train)
+    plain = assess_transfer(model, model, X, X_train, (protocol, protocol))
+    found = assess_transfer(model, model, X, X_train, (protocol, protocol), modes=("lost", "wrong"))
+    assert [judged.by for judged in found.trained] == [
+        f"baseline {protocol.baseline} (as in training)",
+        "values of other rows (as in training)",
+    ]
+    assert [judged.by for judged in found.others] == [j.by for j in plain.others if j.by != "values of other rows"]
+    assert len(found.lines()) == len(plain.lines())
+    donors = Judged("values of other rows (as in training)", 0.2, 0.1)
+    both = Transfer((*TRAINED, donors), (Judged("noise", 0.002, 0.001),))
+    assert "only under the failures that the model was trained with, not under noise" in both.sentence()
+    assert Transfer((*TRAINED, donors), ()).sentence().endswith("(as in training) 0.200 -> 0.100.")

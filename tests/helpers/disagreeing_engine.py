@@ -16,7 +16,7 @@ def refusal(rows):
 
 
 never_reads = refusal
-state_answers = refusal
+state_answers = value_answers = refusal
 
 
 def doubts(rows):

@@ -1,5 +1,8 @@
 """Slow twins of hardening, written from SPEC section 13 and the draw format: one row, one group, one cell at a time.
 
+With several failure modes the copies are dealt out to them in order, and each mode has at least one copy. A struck
+group takes its baseline (lost), a value of its catalogue by its count (wrong), or noise on its numbers (noisy).
+
 Nothing here is vectorised and nothing comes from ``fragility``. Rows are lists of numbers; groups are lists of columns.
 """
 
@@ -64,6 +67,49 @@ def naive_twin(
     return twin
 
 
+def naive_wrong_twin(
+    row: list[float],
+    row_id: str,
+    copy: int,
+    groups: list[list[int]],
+    catalogue: list[list[tuple[list[float], int]]],
+    rate: float,
+    seed: int,
+) -> list[float]:
+    """One copy with wrong values; catalogue: of each group (cells of its columns, count), in order."""
+    twin = list(row)
+    for g, columns in enumerate(groups):
+        if naive_uniform(seed, row_id, copy, g) >= rate or not catalogue[g]:
+            continue
+        urn = [cells for cells, count in catalogue[g] for _ in range(count)]
+        drawn = urn[math.floor(naive_uniform(seed, row_id, copy, len(groups) + g) * len(urn))]
+        for j, value in zip(columns, drawn, strict=True):
+            twin[j] = value
+    return twin
+
+
+def naive_noisy_twin(
+    row: list[float],
+    row_id: str,
+    copy: int,
+    groups: list[list[int]],
+    reach: list[float],
+    whole: set[int],
+    rate: float,
+    seed: int,
+) -> list[float]:
+    """One copy with numbers that are off; reach: e s of each column, 0 for one that is no number."""
+    twin = list(row)
+    for g, columns in enumerate(groups):
+        if naive_uniform(seed, row_id, copy, g) >= rate:
+            continue
+        times = [-1.0, -0.5, 0.5, 1.0][math.floor(naive_uniform(seed, row_id, copy, len(groups) + g) * 4)]
+        for j in columns:
+            moved = row[j] + times * reach[j]
+            twin[j] = float(round(moved)) if j in whole else moved
+    return twin
+
+
 def naive_training_set(
     raw: Rows,
     rows: Rows,
@@ -75,6 +121,9 @@ def naive_training_set(
     copies: int,
     seed: int,
     severities: list[float] | None = None,
+    modes: Sequence[str] = ("lost",),
+    catalogue: list[list[tuple[list[float], int]]] | None = None,
+    noise: tuple[list[float], set[int]] | None = None,
 ) -> tuple[Rows, list[str], list[float]]:
     """Originals with half their weight, then the twins, copy by copy, with the other half among them.
 
@@ -82,9 +131,16 @@ def naive_training_set(
     """
     ids = naive_row_ids(raw, labels, weights)
     stack, y, w = [list(row) for row in rows], list(labels), [weight / 2 for weight in weights]
-    for copy in range(copies):
+    total = max(copies, len(modes))
+    for copy in range(total):
         for row, row_id, label, weight in zip(rows, ids, labels, weights, strict=True):
-            stack.append(naive_twin(row, row_id, copy, groups, baseline, rate, seed, severities))
+            mode = modes[copy % len(modes)]
+            if mode == "wrong":
+                stack.append(naive_wrong_twin(row, row_id, copy, groups, catalogue, rate, seed))
+            elif mode == "noisy":
+                stack.append(naive_noisy_twin(row, row_id, copy, groups, *noise, rate, seed))
+            else:
+                stack.append(naive_twin(row, row_id, copy, groups, baseline, rate, seed, severities))
             y.append(label)
-            w.append(weight / (2 * copies))
+            w.append(weight / (2 * total))
     return stack, y, w

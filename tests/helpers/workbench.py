@@ -51,7 +51,7 @@ def workbench(audit: Audit, store: Path, *, data: bool = True, policy: fg.Review
         ids = audit.certs.table.column("id").to_pylist()
         rows = match_rows(audit.X, ids, cases.names(), cases.protocol, cases.manifest, model)
         cases.add_fields(rows.to_arrow())
-        whatif = WhatIf.of(model, cases.protocol, rows, cases.manifest)
+        whatif = WhatIf(model, cases.protocol, rows, cases.manifest)
     try:
         yield Workbench(cases, decisions, rows, whatif)
     finally:

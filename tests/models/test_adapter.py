@@ -28,6 +28,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from fragility.errors import ModelError
 from fragility.models import Model
+from fragility.models.adapter import confirm_link
 from fragility.scores import support_margin
 
 FLOAT32 = ("xgboost",)
@@ -46,7 +47,8 @@ def test_probabilities_are_the_librarys_own(family: str, space: str, dataset: st
     assert ours.dtype == np.float64 and ours.shape == own.shape
     np.testing.assert_allclose(ours, own, rtol=0, atol=1e-6 if family in FLOAT32 else 1e-12)
     assert list(model.classes) == list(case.model.classes_)
-    assert model.confirmed(rows if model.transformer is None else model.transformer.transform(rows)) is model
+    matrix = rows if model.transformer is None else model.transformer.transform(rows)
+    assert confirm_link(model, matrix) is model
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
@@ -230,7 +232,7 @@ def test_a_link_that_is_not_the_models_own_is_dropped_with_a_warning() -> None:
     fit = LogisticRegression().fit(X, X[:, 0] > 0)
     fit.predict_proba = sharpened
     with pytest.warns(UserWarning, match=r"using predict_proba"):
-        model = Model.wrap(fit).confirmed(X)
+        model = confirm_link(Model.wrap(fit), X)
     np.testing.assert_allclose(model.probabilities(X), fit.predict_proba(X))
 
 

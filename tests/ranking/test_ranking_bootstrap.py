@@ -53,6 +53,8 @@ def test_auroc_difference_interval():
     generator = np.random.default_rng(2)
     label = generator.random(300) < 0.3
     good, bad = label + generator.normal(0, 0.5, 300), generator.normal(size=300)
-    low, high = metrics.bootstrap_auroc_difference(good, bad, label)
+    first, second = metrics.resampled_aurocs([good, bad], label)
+    low, high = metrics.quantile_interval(first - second)
     assert 0.0 < low < metrics.auroc(good, label) - metrics.auroc(bad, label) < high
-    assert all(math.isnan(v) for v in metrics.bootstrap_auroc_difference(good, bad, np.zeros(300, dtype=bool)))
+    first, second = metrics.resampled_aurocs([good, bad], np.zeros(300, dtype=bool))
+    assert all(math.isnan(v) for v in metrics.quantile_interval(first - second))

@@ -38,7 +38,7 @@ def imports_of(module):
 
 def test_no_score_can_reach_the_label_channel():
     """Nothing that the scores and their comparison import, directly or through others, imports `stress`."""
-    seen, waiting = set(), {"ranking.scores", "ranking.attribution", "ranking.comparison"}
+    seen, waiting = set(), {"ranking.scores", "ranking.comparison"}
     while waiting:
         module = waiting.pop()
         seen.add(module)
@@ -68,13 +68,13 @@ def test_label_seeds_change_no_score():
 
 def test_confidence_scores_by_hand():
     p = np.array([[0.5, 0.5], [0.9, 0.1], [0.0, 1.0]])
-    assert scores.max_softmax(p) == pytest.approx([0.5, 0.9, 1.0])
-    assert scores.negative_entropy(p) == pytest.approx(
+    assert scores.confidence_scores(p)["max_softmax"] == pytest.approx([0.5, 0.9, 1.0])
+    assert scores.confidence_scores(p)["negative_entropy"] == pytest.approx(
         [math.log(0.5), 0.9 * math.log(0.9) + 0.1 * math.log(0.1), 0.0], abs=1e-9
     )
-    assert scores.margin(p) == pytest.approx([0.0, math.log(9), math.log(1e12)])
-    m = scores.margin(p)
-    assert scores.negative_energy(p) == pytest.approx(np.log(2 * np.cosh(m / 2)))
+    assert scores.confidence_scores(p)["margin"] == pytest.approx([0.0, math.log(9), math.log(1e12)])
+    m = scores.confidence_scores(p)["margin"]
+    assert scores.confidence_scores(p)["negative_energy"] == pytest.approx(np.log(2 * np.cosh(m / 2)))
 
 
 @given(st.lists(st.tuples(st.floats(1e-9, 1 - 1e-9), st.booleans()), min_size=2, max_size=40))
@@ -84,7 +84,10 @@ def test_with_two_classes_energy_and_margin_rank_alike(rows):
     share = np.round([p for p, _ in rows], 3).clip(1e-3, 1 - 1e-3)  # apart by more than rounding
     p = np.column_stack([share, 1 - share])
     # p and 1 - p have one margin; computed apart they can differ in the last bit, so ties are made exact first.
-    margin, energy = np.round(scores.margin(p), 9), np.round(scores.negative_energy(p), 12)
+    margin, energy = (
+        np.round(scores.confidence_scores(p)["margin"], 9),
+        np.round(scores.confidence_scores(p)["negative_energy"], 12),
+    )
     brittle = np.array([b for _, b in rows])
     assert metrics.auroc(energy, brittle) == pytest.approx(metrics.auroc(margin, brittle), nan_ok=True)
 
@@ -103,7 +106,9 @@ def test_the_binary_identity_on_real_models(family):
 
 def test_with_three_classes_energy_and_margin_differ():
     p = np.random.default_rng(0).dirichlet([1, 1, 1], size=200)
-    assert not np.array_equal(np.argsort(scores.negative_energy(p)), np.argsort(scores.margin(p)))
+    assert not np.array_equal(
+        np.argsort(scores.confidence_scores(p)["negative_energy"]), np.argsort(scores.confidence_scores(p)["margin"])
+    )
 
 
 def test_certificate_scores_are_the_certificates_columns():

@@ -28,11 +28,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import fragility
 from fragility.errors import DataError, EvidenceError, ModelError
 from fragility.protocol import Protocol
-from fragility.resmlp import FragilityPenalty, ResMLPClassifier, load_resmlp
+from fragility.resmlp import FragilityPenalty, ResMLPClassifier
 
 torch = pytest.importorskip("torch", reason="the residual MLP needs the torch extra")
 from fragility.resmlp import network as net  # noqa: E402 (after the skip)
-from fragility.resmlp import training as core  # noqa: E402
 
 # Mini-batches, dropout and the early-stopping split draw by row: a row of weight 2 cannot train exactly like two rows.
 STOCHASTIC = {
@@ -74,8 +73,8 @@ def test_the_loss_equals_its_slow_twin(seed, n, n_classes, alpha, beta, floor, w
     rng = np.random.default_rng(seed)
     z, twin = rng.normal(size=(n, n_classes)) * 2, rng.normal(size=(n, n_classes)) * 2
     y, w = rng.integers(0, n_classes, n), rng.random(n) if weighted else None
-    stress = core.EvidenceStress(np.arange(1), np.zeros(1), alpha=alpha, beta=beta, margin_floor=floor)
-    loss = core.fragility_loss(
+    stress = net.EvidenceStress(np.arange(1), np.zeros(1), alpha=alpha, beta=beta, margin_floor=floor)
+    loss = net.fragility_loss(
         torch.tensor(z), torch.tensor(twin), torch.tensor(y), stress, None if w is None else torch.tensor(w)
     )
     assert float(loss) == pytest.approx(naive.mean_loss(z, twin, y, alpha, beta, floor, w), rel=1e-10)
@@ -83,14 +82,14 @@ def test_the_loss_equals_its_slow_twin(seed, n, n_classes, alpha, beta, floor, w
 
 def test_without_weight_the_loss_is_the_cross_entropy():
     z, y = torch.randn(5, 3, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1])
-    stress = core.EvidenceStress(np.arange(1), np.zeros(1), alpha=0.0)
-    assert torch.equal(core.fragility_loss(z, z - 1, y, stress), core.nominal_loss(z, y))
+    stress = net.EvidenceStress(np.arange(1), np.zeros(1), alpha=0.0)
+    assert torch.equal(net.fragility_loss(z, z - 1, y, stress), net.nominal_loss(z, y))
 
 
 def test_an_unchanged_twin_costs_nothing():
     z, y = torch.randn(5, 3, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1])
-    stress = core.EvidenceStress(np.arange(1), np.zeros(1), alpha=7.0, beta=3.0)
-    assert float(core.fragility_loss(z, z, y, stress)) == pytest.approx(float(core.nominal_loss(z, y)))
+    stress = net.EvidenceStress(np.arange(1), np.zeros(1), alpha=7.0, beta=3.0)
+    assert float(net.fragility_loss(z, z, y, stress)) == pytest.approx(float(net.nominal_loss(z, y)))
 
 
 def tiny_network(n_classes: int) -> net.ResidualNetwork:
@@ -111,11 +110,11 @@ def test_the_gradient_equals_finite_differences(n_classes):
     rng = np.random.default_rng(2)
     rows, codes = rng.normal(size=(3, 3)), rng.integers(0, n_classes, 3)
     twins = 0.6 * rows
-    stress = core.EvidenceStress(np.arange(3), np.zeros(3), alpha=0.8, beta=0.4)
+    stress = net.EvidenceStress(np.arange(3), np.zeros(3), alpha=0.8, beta=0.4)
     network = tiny_network(n_classes)
     logits, twin_logits = network(torch.tensor(rows)), network(torch.tensor(twins))
-    core.fragility_loss(logits, twin_logits, torch.tensor(codes), stress).backward()
-    sizes = core.support_margins(logits, twin_logits)[0].detach().abs().numpy()
+    net.fragility_loss(logits, twin_logits, torch.tensor(codes), stress).backward()
+    sizes = net.support_margins(logits, twin_logits)[0].detach().abs().numpy()
     weights = {name: tensor.numpy().copy() for name, tensor in network.state_dict().items()}
 
     def slow_loss() -> float:
@@ -135,10 +134,10 @@ def test_the_gradient_equals_finite_differences(n_classes):
 @given(seed=st.integers(0, 10_000), n_groups=st.integers(1, 6), least=st.integers(1, 3), more=st.integers(0, 3))
 def test_twins_degrade_the_declared_number_of_groups_by_the_declared_severity(seed, n_groups, least, more):
     column_group = np.concatenate([np.arange(n_groups), np.arange(n_groups)])
-    stress = core.EvidenceStress(
+    stress = net.EvidenceStress(
         column_group, np.full(2 * n_groups, 5.0), min_groups=least, max_groups=least + more, min_severity=0.2
     )
-    twin = core.TwinMaker(stress, torch.Generator().manual_seed(seed), torch.float64)
+    twin = net.TwinMaker(stress, torch.Generator().manual_seed(seed), torch.float64)
     x = torch.zeros(40, 2 * n_groups, dtype=torch.float64)
     moved = twin(x).numpy() / 5.0
     assert np.array_equal(moved[:, :n_groups], moved[:, n_groups:])  # a group's columns move together
@@ -150,8 +149,8 @@ def test_twins_degrade_the_declared_number_of_groups_by_the_declared_severity(se
 
 
 def test_every_number_of_groups_and_every_group_is_drawn_about_equally_often():
-    stress = core.EvidenceStress(np.arange(5), np.ones(5))
-    severity = core.TwinMaker(stress, torch.Generator().manual_seed(1)).group_severity(20_000).numpy()
+    stress = net.EvidenceStress(np.arange(5), np.ones(5))
+    severity = net.TwinMaker(stress, torch.Generator().manual_seed(1)).group_severity(20_000).numpy()
     counts = np.bincount((severity > 0).sum(axis=1), minlength=4) / 20_000
     np.testing.assert_allclose(counts, [0, 1 / 3, 1 / 3, 1 / 3], atol=0.02)
     np.testing.assert_allclose((severity > 0).mean(axis=0), 0.4, atol=0.02)
@@ -172,9 +171,8 @@ def test_alpha_zero_equals_the_plain_model_bit_for_bit():
 
 def test_a_penalised_run_shuffles_and_drops_as_the_plain_run_does():
     x = torch.ones(6, 4)
-    plain = core.SeededDropout(0.5, torch.Generator().manual_seed(3))
-    upper = core.SeededDropout(0.5, torch.Generator().manual_seed(3))
-    paired = core.PairedDropout(upper, core.SeededDropout(0.5, torch.Generator().manual_seed(4)))
+    plain = net.SeededDropout(0.5, torch.Generator().manual_seed(3))
+    paired = net.SeededDropout(0.5, *(torch.Generator().manual_seed(seed) for seed in (3, 4)))
     for _ in range(3):
         assert torch.equal(plain(x), paired(torch.cat([x, x]))[:6])
     seeds = [net.stream_seed(0, name) for name in net.STREAMS]
@@ -275,7 +273,7 @@ def test_labels_of_any_kind(labels, tmp_path):
     assert list(model.classes_) == sorted(set(named.tolist()))
     assert (model.predict(X) == named).mean() > 0.8
     model.save(tmp_path / "m.safetensors")
-    again = load_resmlp(tmp_path / "m.safetensors")
+    again = ResMLPClassifier.load(tmp_path / "m.safetensors")
     assert again.classes_.dtype == model.classes_.dtype
     assert np.array_equal(again.predict(X), model.predict(X))
 
@@ -475,24 +473,24 @@ def test_a_changed_file_is_refused(tmp_path):
     data_bytes[-1] ^= 1
     path.write_bytes(bytes(data_bytes))
     with pytest.raises(ModelError, match="weights and header do not belong together"):
-        load_resmlp(path)
+        ResMLPClassifier.load(path)
 
 
 def test_files_that_are_no_models_are_refused(tmp_path):
     from safetensors.numpy import save_file
 
     with pytest.raises(ModelError, match="cannot read the model"):
-        load_resmlp(tmp_path / "absent.safetensors")
+        ResMLPClassifier.load(tmp_path / "absent.safetensors")
     (tmp_path / "text.safetensors").write_text("hello")
     with pytest.raises(ModelError, match="cannot read the model"):
-        load_resmlp(tmp_path / "text.safetensors")
+        ResMLPClassifier.load(tmp_path / "text.safetensors")
     save_file({"w": np.zeros(2)}, tmp_path / "other.safetensors")
     with pytest.raises(ModelError, match="expected a model of format 'fragility-resmlp/1'"):
-        load_resmlp(tmp_path / "other.safetensors")
+        ResMLPClassifier.load(tmp_path / "other.safetensors")
     header = json.dumps({"format": "fragility-resmlp/1"})
     save_file({"w": np.zeros(2)}, tmp_path / "empty.safetensors", metadata={"fragility": header})
     with pytest.raises(ModelError, match="the header lacks or misnames a field: 'parameters'"):
-        load_resmlp(tmp_path / "empty.safetensors")
+        ResMLPClassifier.load(tmp_path / "empty.safetensors")
 
 
 def test_arrays_of_another_shape_are_refused(tmp_path):
@@ -507,7 +505,7 @@ def test_arrays_of_another_shape_are_refused(tmp_path):
     arrays["head.bias"] = np.zeros(3, dtype=np.float32)
     save_file(arrays, path, metadata=metadata)
     with pytest.raises(ModelError, match=r"the arrays \['head.bias'\] are missing, unknown or not of the shape"):
-        load_resmlp(path)
+        ResMLPClassifier.load(path)
 
 
 @pytest.mark.parametrize("change", [{"blocks": 10**9}, {"width": 10**9}, {"n_classes": 10**9}, {"blocks": 1}])
@@ -524,7 +522,7 @@ def test_a_header_cannot_ask_for_more_memory_than_the_file_holds(tmp_path, chang
     header["shape"].update(change)
     save_file(arrays, path, metadata={"fragility": json.dumps(header)})
     with pytest.raises(ModelError, match="missing, unknown or not of the shape"):
-        load_resmlp(path)
+        ResMLPClassifier.load(path)
 
 
 @pytest.mark.parametrize("blocks", [1, 3])
@@ -544,14 +542,14 @@ for name in ("sklearn", "scipy", "pandas", "pyarrow"):
 for name, folder in (("fragility", sys.argv[1]), ("fragility.resmlp", sys.argv[1] + "/resmlp")):
     sys.modules[name] = types.ModuleType(name)  # no package, only the place of its modules
     sys.modules[name].__path__ = [folder]
-core = importlib.import_module("fragility.resmlp.training")
+core = importlib.import_module("fragility.resmlp.network")
 x = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
 rows = core.Rows(x, (x[:, 0] > 0).astype(np.int64))
 stress = core.EvidenceStress(np.array([0, 0, 1, 1]), x.mean(axis=0))
 shape, plan = core.NetworkShape(4, 2, 8, 1), core.TrainingPlan(max_epochs=2)
 print(core.train_network(rows, shape, plan, validation=rows, stress=stress).best_epoch)
 own = {name for name in sys.modules if name.startswith("fragility.")}
-assert own == {"fragility.resmlp", "fragility.resmlp.network", "fragility.resmlp.training"}, own
+assert own == {"fragility.resmlp", "fragility.resmlp.network"}, own
 """
 
 

@@ -627,7 +627,7 @@ def test_what_cannot_be_done_is_one_sentence(ana):
 
 def test_the_first_address_may_lead_to_the_case_of_a_row(audited, bench, tmp_path):
     """As the report's commands ask: fragility review DIR --row ID."""
-    opened = open_workbench(audited.folder, store=tmp_path / "other.sqlite", policy=None, given=None, row="L0703")
+    opened = open_workbench(audited.folder, store=tmp_path / "other.sqlite", policy=None, row="L0703")
     try:
         assert opened.first_page == f"/case/{opened.cases.find_row('L0703').key}"
         assert opened.cases.find(opened.first_page.rpartition("/")[2]).case.row_id == "L0703"
@@ -641,5 +641,5 @@ def test_the_first_address_may_lead_to_the_case_of_a_row(audited, bench, tmp_pat
         opened.store.close()
         opened.cases.close()
     with pytest.raises(CertificateError, match=r"this audit has no row 'L9'; ids run like \['L0700'"):
-        open_workbench(audited.folder, store=tmp_path / "third.sqlite", policy=None, given=None, row="L9")
+        open_workbench(audited.folder, store=tmp_path / "third.sqlite", policy=None, row="L9")
     assert not (tmp_path / "third.sqlite").exists()

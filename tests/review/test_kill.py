@@ -51,7 +51,8 @@ def test_a_kill_during_a_burst_of_writes_loses_nothing_acknowledged(audited, tmp
         for thread in threads:
             thread.join()
     assert all(acknowledged.values()) and sum(map(len, acknowledged.values())) < WRITES, "killed too late"
-    after = Store.open(store, new=False)
+    assert store.is_file()  # what the killed process wrote, not a new store
+    after = Store.open(store)
     kept = {entry.note for entry in after.everything()}
     for name, notes in acknowledged.items():
         assert set(notes) <= kept, f"{len(set(notes) - kept)} acknowledged decisions of {name} are missing"
@@ -91,7 +92,8 @@ def test_a_kill_during_a_decision_about_many_cases_keeps_all_of_them_or_none(lar
                 time.sleep(delay)
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
-        after = Store.open(store, new=False)
+        assert store.is_file()
+        after = Store.open(store)
         outcomes.add(len(after.everything()))
         after.close()
     assert 20_000 in outcomes and outcomes <= {0, 20_000}

@@ -68,4 +68,4 @@ def test_another_model_is_refused(bench, audited):
     labels = np.where(np.arange(len(audited.X)) % 2, "good", "bad")
     other = fg.Model.wrap(clone(audited.model).fit(audited.X, labels))
     with pytest.raises(ModelError, match="not the model that was audited"):
-        WhatIf.of(other, bench.cases.protocol, bench.rows, bench.cases.manifest)
+        WhatIf(other, bench.cases.protocol, bench.rows, bench.cases.manifest)

@@ -13,14 +13,11 @@ from fragility.errors import ProtocolError
 from fragility.protocol import Protocol, bind
 from fragility.scores import flip_budget, predicted_class, removal_order, support_margin
 from fragility.search import (
-    MINIMUM,
-    NONE_AT_ALL,
-    UNDECIDED,
     compare_searches,
     failing_sets_of_rows,
     find_failing_sets,
-    none_up_to,
 )
+from fragility.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, none_up_to
 
 BLOCKS = {
     "checking_status": "account", "savings_status": "account", "duration": "loan", "credit_amount": "loan",

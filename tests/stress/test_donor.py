@@ -28,7 +28,7 @@ def test_each_struck_group_takes_the_values_of_a_donor_drawn_for_it(case):
     assert isinstance(rows, EvidenceRows) and donors.shape == (200, rows.width)
     x, layout = rows.dense(), Layout.of(protocol, rows, donors)
     keys, draws = row_keys(3, "donor", rows.ids), np.arange(4)
-    stressed = Donor(0.4).stressed(x, keys, draws, layout)
+    stressed = Donor(0.4).stress_rows(x, keys, draws, layout)
     n_groups = layout.n_groups
     for i in range(len(x)):
         for draw in draws:

@@ -132,8 +132,8 @@ def test_severities_share_their_random_numbers(setting):
 def stressed(stressor, rows, x, keys, draws, layout):
     """The cells of every draw, (n, draws, d); some stressors say only what they remove."""
     if isinstance(stressor, Noise):
-        return stressor.stressed(x, keys, draws, layout)
-    return rows.stressed(x, stressor.states(keys, draws, layout)).reshape(len(x), len(draws), -1)
+        return stressor.stress_rows(x, keys, draws, layout)
+    return rows.stressed(x, stressor.stress_rows(x, keys, draws, layout)).reshape(len(x), len(draws), -1)
 
 
 def _same(a, b):
@@ -152,10 +152,10 @@ def test_stressors_equal_their_slow_twins(setting):
         for t in draws.tolist():
             group = layout.column_group.tolist()
             twins = [
-                naive_ranking.masked(x[r], layout.baseline, group, layout.n_groups, 0.4, 9, sample, t),
-                naive_ranking.dropped(x[r], layout.baseline, 0.4, 9, sample, t),
+                naive_ranking.masked(x[r], rows.baseline, group, layout.n_groups, 0.4, 9, sample, t),
+                naive_ranking.dropped(x[r], rows.baseline, 0.4, 9, sample, t),
                 naive_ranking.noised(x[r], layout.spread, 0.4, 9, sample, t),
-                naive_ranking.outage(x[r], layout.baseline, group, one_field, EVENTS, 9, sample, t),
+                naive_ranking.outage(x[r], rows.baseline, group, one_field, EVENTS, 9, sample, t),
             ]
             for array, twin in zip(got, twins, strict=True):
                 np.testing.assert_allclose(array[r, t], twin, rtol=1e-15, atol=1e-12)
@@ -166,7 +166,7 @@ def test_noise_stays_within_its_bound_and_leaves_nominal_columns_alone(setting):
     rows = bind(model, X, protocol)
     layout = Layout.of(protocol, rows)
     x = rows.dense(0, 60)
-    moved = Noise(0.3).stressed(x, row_keys(0, "noise", rows.ids), np.arange(8), layout)
+    moved = Noise(0.3).stress_rows(x, row_keys(0, "noise", rows.ids), np.arange(8), layout)
     numeric = np.asarray([column.kind == "numeric" for column in protocol.columns])
     assert 0 < numeric.sum() < len(numeric)
     assert np.array_equal(moved[:, :, ~numeric], np.repeat(x[:, None, ~numeric], 8, axis=1), equal_nan=True)
@@ -183,8 +183,8 @@ def test_rates_of_zero_and_one_do_nothing_and_everything(setting):
     x, keys, draws = rows.dense(0, 60), row_keys(0, "mask", rows.ids), np.arange(2)
     for none, everything in ((Mask(0.0), Mask(1.0)), (Dropout(0.0), Dropout(1.0))):
         assert _same(stressed(none, rows, x, keys, draws, layout), x[:, None, :]).all()
-        assert _same(stressed(everything, rows, x, keys, draws, layout), layout.baseline).all()
-    assert _same(Noise(0.0).stressed(x, keys, draws, layout), x[:, None, :]).all()
+        assert _same(stressed(everything, rows, x, keys, draws, layout), rows.baseline).all()
+    assert _same(Noise(0.0).stress_rows(x, keys, draws, layout), x[:, None, :]).all()
 
 
 # --- labels ------------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def test_margins_equal_one_state_at_a_time(setting):
         assert run.confidence[r] == p.max() and run.predicted[r] == p.argmax()
         for t in range(3):
             state = naive_ranking.masked(
-                x, layout.baseline, layout.column_group.tolist(), layout.n_groups, 0.3, 1, sample, t
+                x, rows.baseline, layout.column_group.tolist(), layout.n_groups, 0.3, 1, sample, t
             )
             margin = naive_ranking.naive_support_margin(rows.predict(np.asarray(state)[None])[0], p.argmax())
             assert run.draw_margin[r, 0, t] == pytest.approx(margin, rel=1e-9, abs=1e-9)
@@ -387,14 +387,12 @@ def calls_of(work) -> int:
 def test_stressed_rows_are_made_in_blocks(stressor):
     """The study asks for 16 draws of 110 columns and thousands of rows: no function is called once a row."""
     n, d = 2000, 110
-    layout = Layout(np.zeros(d), np.arange(d) // 5, 22, np.ones(d), tuple((f"f{j // 5}",) for j in range(d)))
+    layout = Layout(np.arange(d) // 5, 22, np.ones(d), tuple((f"f{j // 5}",) for j in range(d)))
     keys = row_keys(0, stressor.kind, range(n))
     draws = np.arange(16)
 
     def made():
-        if isinstance(stressor, Noise):
-            return stressor.stressed(np.ones((n, d)), keys, draws, layout)
-        return stressor.states(keys, draws, layout)
+        return stressor.stress_rows(np.ones((n, d)), keys, draws, layout)
 
     made()  # where compiled draws are used, the first call finds and loads them
     assert calls_of(made) < n / 2
@@ -502,6 +500,7 @@ def test_independent_draws_differ():
     [
         (lambda: Mask(1.5), "mask: rate must be between 0 and 1, got 1.5"),
         (lambda: Noise(-1.0), "noise: extent must be a finite number of at least 0, got -1.0"),
+        (lambda: Noise(float("inf")), "noise: extent must be a finite number of at least 0, got inf"),
         (lambda: Stress(rule="some"), "rule must be one of"),
         (lambda: Stress(draws=0), "draws must be between 1"),
         (lambda: Stress(stressors=()), "at least one stressor"),

@@ -16,8 +16,10 @@ from fragility_paper.plan import Study
 from fragility_paper.results import StudyResults
 from fragility_paper.table import mean
 from fragility_paper.tables.baselines import CROSSED, LABELS, crossed_auroc, label_kinds, score_baselines
+from fragility_paper.tables.exposure import stress_values
 from fragility_paper.tables.hardening import AUROC, BRITTLE, Pair, pair
 from fragility_paper.tables.labels import grid_point
+from fragility_paper.tables.modes import LABEL_TITLES, SCORE_TITLES, kinds_of, scores_of
 from fragility_paper.tables.quantities import (
     CONFIDENCE,
     PERTURBATION,
@@ -109,6 +111,21 @@ def crossed(results: StudyResults) -> Figure:
         axis.set_xlabel("labels")
     axes[0, 0].set_ylabel("scores under")
     figure.colorbar(image, ax=axes[0].tolist(), label="brittle-case AUROC")
+    return figure
+
+
+def modes(results: StudyResults) -> Figure:
+    """AUROC of exposure to every failure mode, and of other scores, against labels of every kind of failure."""
+    kinds, scores = kinds_of(results), scores_of(results)
+    grid = np.array([[mean(stress_values(results, kind, score=score)) for kind in kinds] for score in scores])
+    figure, axes = _canvas(width=8.6, height=4.4)
+    axis = axes[0, 0]
+    image = axis.imshow(grid, vmin=0.3, vmax=1.0, cmap="RdYlBu_r", aspect="auto")
+    _write_cells(axis, grid)
+    axis.set_xticks(range(len(kinds)), [LABEL_TITLES[kind] for kind in kinds], rotation=25, ha="right")
+    axis.set_yticks(range(len(scores)), [SCORE_TITLES[score].replace("`", "") for score in scores])
+    axis.set_xlabel("labels")
+    figure.colorbar(image, ax=axis, label="brittle-case AUROC")
     return figure
 
 
@@ -292,6 +309,7 @@ FIGURES: Mapping[Study, Mapping[str, Draw]] = {
     "ranking": RANKING_FIGURES,
     "baselines": {"crossed": crossed},
     "hardening": {"hardening": hardening},
+    "modes": {"modes": modes},
 }
 
 

@@ -15,10 +15,11 @@ from fragility.engines.lattice.whole import find_lattice
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.evidence.groups import merged_fields
+from fragility.evidence.modes import values_frame
 from fragility.files import replacing, write_text
+from fragility.modes.losses import ModeLosses, losses_of_rows
 from fragility.policy import STARTS, ReviewRule, fit_rule, upper_limit
 from fragility.protocol import bind
-from fragility.ranking.attribution import concentration, group_shap
 from fragility.ranking.comparison import label_noise_ceiling
 from fragility.ranking.metrics import (
     MeanInterval,
@@ -43,7 +44,9 @@ from fragility.ranking.predictive import (
 from fragility.ranking.scores import (
     CERTIFICATE_SCORES,
     certificate_scores,
+    concentration,
     confidence_scores,
+    group_shap,
     natural_direction,
     permutation_importance_order,
     random_order_score,
@@ -64,8 +67,10 @@ from fragility.scores import (
     softmax_probabilities,
 )
 from fragility.search import failing_sets_of_rows
+from fragility.stress.declaration import outage_events
+from fragility.stress.draws import Words, strikes, uniforms
 from fragility.stress.labels import MOST_DONORS, BrittleLabels, collapse_under, label_rows, run_stress_rows, with_donors
-from fragility.stress.stressors import Donor
+from fragility.stress.stressors import Donor, Layout, Stressor
 
 __all__ = [
     "BLACKBOX",
@@ -80,12 +85,16 @@ __all__ = [
     "Device",
     "Donor",
     "EvidenceRows",
+    "Layout",
     "MeanInterval",
+    "ModeLosses",
     "NativeEngine",
     "PairedDifference",
     "ReviewRule",
     "RowStates",
+    "Stressor",
     "TracedRows",
+    "Words",
     "aurc",
     "auroc",
     "better_direction",
@@ -115,10 +124,12 @@ __all__ = [
     "input_row_digests",
     "label_noise_ceiling",
     "label_rows",
+    "losses_of_rows",
     "merged_fields",
     "natural_direction",
     "negative_log_likelihood",
     "original_class",
+    "outage_events",
     "paired_bootstrap",
     "permutation_importance_order",
     "predictive_metrics",
@@ -134,8 +145,11 @@ __all__ = [
     "run_stress_rows",
     "scaled_probabilities",
     "softmax_probabilities",
+    "strikes",
     "trace_blackbox",
+    "uniforms",
     "upper_limit",
+    "values_frame",
     "with_donors",
     "write_text",
 ]

@@ -24,8 +24,19 @@ FORMAT = "fragility-study/4"
 FAILURE_RATES = (0.05, 0.1, 0.3)  # at which groups fail, for P_flip as a ranking score; the last is the mask stressor's
 
 # Whether scores rank brittle rows, all analyses of the paper; the same alone, with scores and labels of several
-# baselines; or what training on degraded copies does.
-Study = Literal["ranking", "baselines", "hardening"]
+# baselines; what training on degraded copies does; or whether exposure to a failure mode ranks what that mode breaks.
+Study = Literal["ranking", "baselines", "hardening", "modes"]
+# Kind of labels -> the failure mode that declares the same kind of failure.
+MATCHING: Mapping[str, str] = {
+    "default": "lost",
+    "mask": "lost",
+    "noise": "noisy",
+    "donor": "wrong",
+    "outage": "outage",
+    "stale": "stale",
+    "sentinel": "sentinel",
+}
+SENTINELS = (0.0, -999.0, "x * 100")  # of numeric fields, with equal chances
 HARDENING_RATE, HARDENING_COPIES = 0.2, 1  # groups masked in degraded copies; declared before any test result
 
 # Cheap first, so that an interrupted run still covers every data set.
@@ -171,6 +182,36 @@ PROFILES: Mapping[str, Profile] = {
             calibration_rows=500,
         ),
         Profile(
+            name="modes-smoke",
+            study="modes",
+            baseline="typical",
+            smoothing=None,
+            other_severities=(),
+            datasets=("credit_g",),
+            models=("logreg", "lightgbm", "rf", "mlp"),
+            seeds=(0,),
+            audited_rows=40,
+            rcma_rows=0,
+            validation_rows=40,
+            calibration_rows=60,
+            draws=8,
+            random_orders=2,
+        ),
+        Profile(
+            name="modes",
+            study="modes",
+            baseline="typical",
+            smoothing=None,
+            other_severities=(),
+            datasets=tuple(DATASETS),
+            models=tuple(MODELS),
+            seeds=(0, 1, 2),
+            audited_rows=2_000,
+            rcma_rows=0,
+            validation_rows=500,
+            calibration_rows=1_000,
+        ),
+        Profile(
             name="paper",
             datasets=tuple(DATASETS),
             models=tuple(MODELS),
@@ -230,6 +271,8 @@ def unit_config(unit: Unit, profile: Profile) -> dict[str, Any]:
     analyses |= {"extra_seeds": list(profile.extra_seeds), "other_severities": list(profile.other_severities)}
     if profile.study == "hardening":
         analyses["hardening"] = {"kind": "mask", "rate": HARDENING_RATE, "copies": HARDENING_COPIES}
+    if profile.study == "modes":
+        analyses["sentinels"] = {"numeric": list(SENTINELS), "nominal": "the rarest category"}
     return {
         "format": FORMAT,
         "dataset": unit.dataset,

@@ -44,9 +44,8 @@ class StudyResults:
 
     @property
     def study(self) -> Study:
-        if "crossed" in self._analyses:
-            return "baselines"
-        return "hardening" if "hardening" in self._analyses else "ranking"
+        marks: dict[str, Study] = {"crossed": "baselines", "hardening": "hardening", "modes": "modes"}
+        return next((study for analysis, study in marks.items() if analysis in self._analyses), "ranking")
 
     @cached_property
     def _analyses(self) -> dict[str, pd.DataFrame]:

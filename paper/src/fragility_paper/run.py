@@ -44,8 +44,8 @@ from fragility_paper.folders import (
     write_json,
 )
 from fragility_paper.models import model_spec
-from fragility_paper.plan import Profile, Unit, unit_config, units_of
-from fragility_paper.unit import UnitResult, fit_unit, measure, measure_baselines, measure_hardening
+from fragility_paper.plan import Profile, Study, Unit, unit_config, units_of
+from fragility_paper.unit import UnitResult, fit_unit, measure, measure_baselines, measure_hardening, measure_modes
 
 _ONE_THREAD = (
     "OMP_NUM_THREADS",
@@ -68,6 +68,14 @@ _LIBRARIES = (
     "shap",
     "numba",
 )
+
+
+# Studies that measure a unit in one go and keep its table alone.
+_MEASURES: Mapping[Study, Callable[[Unit, Dataset, Profile], UnitResult]] = {
+    "baselines": measure_baselines,
+    "hardening": measure_hardening,
+    "modes": measure_modes,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +116,7 @@ def work_on(unit: Unit, job: Job) -> float:
     start = time.perf_counter()
     dataset = _dataset(unit.dataset, job.data)
     if job.profile.study != "ranking":
-        alone = measure_hardening if job.profile.study == "hardening" else measure_baselines
-        _write_unit(unit, job, alone(unit, dataset, job.profile))
+        _write_unit(unit, job, _MEASURES[job.profile.study](unit, dataset, job.profile))
         return time.perf_counter() - start
     place = model_path(unit, job.profile, job.folder)
     pipeline = stored_model(place)

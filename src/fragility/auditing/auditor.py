@@ -16,12 +16,14 @@ import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.lattice import declare_lattice, lattice_of_rows
+from fragility.auditing.modes import WantedModes, declare_modes, modes_of_rows
 from fragility.canonical import Texts, row_digests
-from fragility.certificates import Claims, LatticeDeclaration, Manifest
+from fragility.certificates import Claims, LatticeDeclaration, Manifest, ModesDeclaration
 from fragility.certificates.claims import EXTENTS, FORMAT, Extent, context_digest, derived_claims, table_of
 from fragility.certificates.claims import row_digests as claim_digests
 from fragility.certificates.lattice import LatticeClaims, lattice_context, with_block
 from fragility.certificates.manifest import CLAIM, LIMITS, AuditedModel, AuditedRows, EngineUse, Tolerance
+from fragility.certificates.modes import ModesClaims, modes_context, with_modes
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.checking import trace_checked
@@ -36,11 +38,12 @@ from fragility.protocol import Protocol, bind
 
 
 class TracedRows(NamedTuple):
-    """Rows, what the engine observed of them, and their lattice block if it is searched for every row."""
+    """Rows, what the engine observed of them, and those of their blocks that every row has."""
 
     rows: EvidenceRows
     trace: Trace
     block: LatticeClaims | None = None
+    modes: ModesClaims | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +53,8 @@ class CertifiedPart:
     table: pa.Table  # in the format's columns, digests included
     digests: bytes  # of the claims, 32 bytes per row
     lattice_digests: bytes  # of the lattice block, 32 bytes per row; empty without one
+    modes: pa.Table | None  # ids and modes block, where every row has one
+    modes_digests: bytes  # of the modes block, 32 bytes per row; empty without one
     evaluations: int
     handed_over: HandedOver
 
@@ -69,6 +74,7 @@ class Auditor:
     extent: Extent = "full"
     lattice: LatticeDeclaration | None = None  # how the lattice block is searched; None: there is no block
     other_baselines: bool = False  # whether the finding is computed again under other baselines
+    modes: ModesDeclaration | None = None  # how the modes block is made; None: there is no block
 
     @classmethod
     def of(
@@ -91,6 +97,7 @@ class Auditor:
         lattice: bool | None = None,
         rates: Any = None,
         other_baselines: bool = False,
+        modes: WantedModes = None,
     ) -> Auditor:
         """Return an auditor of parts, made ready on ``X``, the first rows to audit.
 
@@ -105,6 +112,7 @@ class Auditor:
             extent=claims,
             lattice=declare_lattice(rows, protocol, engine, rates, lattice),
             other_baselines=other_baselines and bool(protocol.alternatives),
+            modes=declare_modes(rows, protocol, engine, modes),
         )
         assert auditor.context  # computed here, so that it travels with a pickled auditor
         return auditor
@@ -144,22 +152,33 @@ class Auditor:
     def trace_part(self, X: Any, ids: Sequence[Any] | None = None) -> TracedRows:
         """Return what is observed of raw rows: the first half of their audit, which uses every core."""
         rows = self.bind(X, ids)
-        trace = self.trace(rows)
-        if self.lattice is None or self.lattice.is_partial:
-            return TracedRows(rows, trace)
-        return TracedRows(rows, trace, lattice_of_rows(rows, self.protocol, self.lattice, self.byte_budget))
+        trace, block, modes = self.trace(rows), None, None
+        if self.lattice is not None and not self.lattice.is_partial:
+            block = lattice_of_rows(rows, self.protocol, self.lattice, self.byte_budget)
+        if self.modes is not None and not self.modes.is_partial:
+            modes = modes_of_rows(rows, self.protocol, self.modes, trace.margin, self.byte_budget)
+        return TracedRows(rows, trace, block, modes)
 
     def certify(self, traced: TracedRows) -> CertifiedPart:
         """Return the certificates of traced rows: the second half, which asks no model and may run in a thread."""
-        rows, trace, block = traced
+        rows, trace, block, modes = traced
         claims = claims_from(trace, rows, self.protocol)
         digests = claim_digests(claims, self.context, self.protocol.resolution)
         table = table_of(claims, digests, self.protocol, self.model.classes, extent=self.extent)
-        block_digests: list[bytes] = []
+        block_digests, modes_table, modes_digests = list[bytes](), None, list[bytes]()
         if block is not None:
             table, block_digests = self.add_block(table, block)
-        handed_over = HandedOver.of(trace, rows.ids)
-        return CertifiedPart(table, b"".join(digests), b"".join(block_digests), trace.evaluations, handed_over)
+        if modes is not None:
+            modes_table, modes_digests = self.add_modes(table.select(["id"]), modes)
+        return CertifiedPart(
+            table,
+            b"".join(digests),
+            b"".join(block_digests),
+            modes_table,
+            b"".join(modes_digests),
+            trace.evaluations,
+            HandedOver.of(trace, rows.ids),
+        )
 
     def add_block(self, table: pa.Table, block: LatticeClaims) -> tuple[pa.Table, list[bytes]]:
         """Return a table of ids with the columns of a lattice block, and the digest of each row's block."""
@@ -167,6 +186,13 @@ class Auditor:
         model = self.model
         context = lattice_context(self.protocol.digest, model.fingerprint, model.classes, self.lattice)
         return with_block(table, block, self.lattice, context, self.protocol)
+
+    def add_modes(self, table: pa.Table, block: ModesClaims) -> tuple[pa.Table, list[bytes]]:
+        """Return a table of ids with the columns of a modes block, and the digest of each row's block."""
+        assert self.modes is not None
+        model = self.model
+        context = modes_context(self.protocol.digest, model.fingerprint, model.classes, self.modes)
+        return with_modes(table, block, self.modes, context, self.protocol.resolution)
 
     def manifest(self, rows: AuditedRows, root_digest: str, evaluations: int, handed_over: int) -> Manifest:
         """Return the manifest of an audit; handed_over: rows for which the model was asked instead of the engine."""

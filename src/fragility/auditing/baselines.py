@@ -51,11 +51,7 @@ def compare_baselines(
     certificates : Certificates, optional
         The audit of these rows under ``protocol``, so that they are not traced again under the declared baseline;
         :meth:`Certificates.with_baselines` then keeps the comparison with them.
-    ids : sequence, optional
-        One distinct id per row, as in :func:`audit`.
-    engine : str, default="auto"
-        As in :func:`audit`.
-    byte_budget : int, default=256 MiB
+    ids, engine, byte_budget
         As in :func:`audit`.
 
     Returns
@@ -77,11 +73,9 @@ def compare_baselines(
     --------
     >>> import fragility as fg
     >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from sklearn.preprocessing import StandardScaler
     >>> X, y = fg.load_credit_g()
-    >>> X = X.select_dtypes("number")
-    >>> model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[:700], y[:700])
+    >>> X = X[["duration", "age", "installment_commitment"]]
+    >>> model = LogisticRegression().fit(X[:700], y[:700])
     >>> found = fg.compare_baselines(model, X[700:], fg.Protocol.fit(model, X[:700]))
     >>> found.baselines, found.verdict
     (('typical', 'median', 'mean'), 'stable')

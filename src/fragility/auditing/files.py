@@ -5,7 +5,8 @@ journal is a hidden folder in the audit's own folder until then, so that an inte
 
     run.json                             what is audited, by what: the key that a resumed run must have
     certificates-00007-<digest>.parquet  a finished part
-    digests-00007.bin                    the digests of its rows: of claims, of input, of the lattice block
+    modes-00007-<digest>.parquet         its modes block, where every row has one
+    digests-00007.bin                    the digests of its rows: of claims, of input, of the blocks that every row has
     part-00007.json                      written last: the part is finished
 
 Each file appears whole or not at all.
@@ -17,11 +18,12 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -31,37 +33,37 @@ from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.auditor import Auditor, TracedRows
 from fragility.auditing.baselines import compare_if_possible, stated_claims
 from fragility.auditing.lattice import no_lattice, search_most_exposed
+from fragility.auditing.modes import WantedModes, modes_of_rows, no_modes
 from fragility.auditing.parts import (
     FIRST_ROWS,
     KEPT_CLAIMS,
     Choice,
     Failure,
     Keeper,
+    KeptRows,
     MadePart,
     PartMaker,
     PartRecord,
-    Span,
     Task,
     Workers,
     input_digests_of,
     name_rows_in_errors,
-    packed_digest,
 )
 from fragility.auditing.pipeline import run_pipeline
-from fragility.canonical import digest_bytes
-from fragility.certificates import BaselineComparison, StoredAudit
-from fragility.certificates.claims import Extent
+from fragility.canonical import combine_digests, digest_bytes
+from fragility.certificates import BaselineComparison, LatticeDeclaration, ModesDeclaration, StoredAudit
+from fragility.certificates.claims import Extent, digest_text
 from fragility.certificates.folder import WORK_FOLDER, commit, read_protocol_signature, remove_unnamed, writing_into
 from fragility.certificates.lattice import LatticeClaims
-from fragility.certificates.manifest import AuditedRows, ComparedBaselines, place_text
-from fragility.certificates.parts import PART_ROWS, part_name, read_columns
+from fragility.certificates.manifest import BLOCKS, AuditedRows, ComparedBaselines, place_text
+from fragility.certificates.parts import PART_ROWS, read_columns
 from fragility.engines.trace import HandedOver, Progress
 from fragility.errors import Advice, CertificateError, DataError, FragilityError
 from fragility.files import AUDIT_FILE, force_to_disk, parse_json, sweep_parts, write_bytes
 from fragility.formats import CsvFormat
 from fragility.ids import KEY_BYTES, SeenIds
 from fragility.libraries import library_versions
-from fragility.merkle import DIGEST_BYTES
+from fragility.merkle import DIGEST_BYTES, packed_root
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
 from fragility.tables import RawPart, RowSource, open_source
@@ -69,19 +71,8 @@ from fragility.verification.integrity import check_integrity
 
 RUN_FILE = "run.json"
 RESUME = Advice("resume=True", "--resume")
-WORDS = {
-    "model": "another model",
-    "protocol": "another protocol",
-    "engine": "another engine",
-    "probabilities": "another way to the model's probabilities",
-    "versions": "other versions of the libraries",
-    "part_rows": "parts of another size",
-    "claims": "another extent of claims",
-    "lattice": "another lattice block, or other rates of failure",
-    "other_baselines": "another choice about other baselines",
-    "columns": "other id, label or row options",
-    "input": "other input files",
-}
+
+RunKey: TypeAlias = Mapping[str, tuple[Any, str]]  # name: value, and words for another one
 
 
 def audit_files(
@@ -102,6 +93,7 @@ def audit_files(
     lattice: bool | None = None,
     rates: Any = None,
     other_baselines: bool = True,
+    modes: WantedModes = None,
     protocol_signature: str | os.PathLike[str] | None = None,
     csv: CsvFormat | None = None,
     filesystem: arrow_fs.FileSystem | None = None,
@@ -110,28 +102,25 @@ def audit_files(
 ) -> StoredAudit:
     """Audit the rows of files, however many, and write one certificate for each row to a folder.
 
-    The folder is the same, byte by byte, as :func:`audit` and :meth:`Certificates.save` write for rows that fit into
-    memory, with :meth:`Certificates.with_baselines` between them unless ``other_baselines`` is False. Whatever
-    interrupts the audit, the parts finished by then are kept, and ``resume=True`` goes on from there to the same bytes.
+    The folder is the same, byte by byte, as :func:`audit`, :meth:`Certificates.with_baselines` and
+    :meth:`Certificates.save` write for rows that fit into memory. Whatever interrupts the audit, the parts finished by
+    then are kept, and ``resume=True`` goes on from there to the same bytes.
 
     Parameters
     ----------
     model : estimator, pipeline, booster or Model
         The fitted classifier; whatever :meth:`Model.wrap` takes.
-    source : path or address
+    source : path, address or RowSource
         Parquet, CSV or Arrow: a file, a folder of files, or a pattern such as ``rows/2026-*.parquet``; with ``://`` in
-        it an address that pyarrow knows, such as ``s3://bucket/rows/``. Rows that were opened before (a ``RowSource``)
-        come with their ids, columns and format.
+        it an address that pyarrow knows, such as ``s3://bucket/rows/``. A RowSource brings its own ids and columns.
     protocol : Protocol
         What is removed and degraded, and how the result is read.
     out : path
         The folder to write: a new one, an empty one, or one that holds an audit, which is replaced at the very end.
     id_column : str, optional
         The column with a distinct id for each row; by default the index that pandas stored, else the row's number.
-    target : str, optional
-        A column of labels, kept away from the model; it need not be there.
-    drop : sequence of str, optional
-        Further columns that are kept away from the model; they need not be there.
+    target, drop : str and sequence of str, optional
+        A column of labels, and further columns, which are kept away from the model; they need not be there.
     rows : slice, optional
         Only these rows, counted over all files.
     resume : bool, default=False
@@ -143,17 +132,12 @@ def audit_files(
         As in :func:`audit`.
     part_rows : int, default=50000
         Rows of a part, which is what is held in memory at a time and what an interruption can lose.
-    byte_budget : int, default=256 MiB
+    byte_budget, lattice, rates
         As in :func:`audit`.
-    lattice : bool, optional
-        As in :func:`audit`: whose smallest failing set to search; by default that of the 1,000 most exposed confident
-        rows, where an engine can read the model.
-    rates : float, mapping or Outages, optional
-        As in :func:`audit`: how often evidence fails; also say how likely each decision is lost.
     other_baselines : bool, default=True
-        Compute the finding again under the other baselines that the model admits, on at most 500 confident rows, as
-        :func:`compare_baselines` does. A model that can only be asked is then asked for up to 500 times
-        ``protocol.states_per_row`` further states for each baseline.
+        Compute the finding again under other baselines, as :func:`compare_baselines` does and at its cost.
+    modes : bool, int or sequence of str, optional
+        As in :func:`audit`. A number of confident rows costs as much however many rows there are.
     protocol_signature : path, optional
         The envelope that :func:`sign` wrote for the protocol file before the audit; it is kept with the certificates.
     csv : CsvFormat, optional
@@ -229,6 +213,7 @@ def audit_files(
             lattice=lattice,
             rates=rates,
             other_baselines=other_baselines,
+            modes=modes,
         )
     with writing_into(out, patience=0.0) as (folder, alone), progress_bar("auditing", progress) as report:
         journal, maker = Journal(folder), PartMaker(auditor, found)
@@ -245,20 +230,21 @@ def audit_files(
             if workers is None:
                 sink.count_rows(run_pipeline(tasks, maker.trace, finish))
             else:
-                sink.count_rows(sink.write(part) for part in workers.made(maker, tasks))
+                sink.count_rows(sink.write(part) for part in workers.make_parts(maker, tasks))
             sink.commit(alone, envelope)
         except (OSError, FragilityError) as error:
             kept = journal.finished_count()
             if not kept:
                 raise
-            words: FragilityError
-            if isinstance(error, FragilityError):
-                words = error
-            else:
-                words = CertificateError(f"cannot write the certificates to {folder}: {error.strerror or error}")
+            words = (
+                error
+                if isinstance(error, FragilityError)
+                else CertificateError(f"cannot write the certificates to {folder}: {error.strerror or error}")
+            )
             raise type(words)(words, f" ({kept} finished parts are kept; go on with ", RESUME, ")") from error
         finally:
-            journal.discard_if_empty()
+            if not journal.finished_count():
+                journal.discard()
     return StoredAudit(out)
 
 
@@ -267,32 +253,36 @@ def _list_tasks(
 ) -> Iterator[Task]:
     """Yield the parts of the input; workers read Parquet files themselves, other files can only be read in order."""
     total, keeps = source.count, bool(Choice.of(auditor))
-    parts: Iterator[RawPart | Span] = source.parts(part_rows)
+    parts: Iterator[RawPart | Callable[[RowSource], RawPart]] = source.parts(part_rows)
     if by_workers and total is not None:
-        parts = (Span(start, min(part_rows, total - start)) for start in range(0, total, part_rows))
+        starts = range(0, total, part_rows)
+        parts = (partial(RowSource.span, start=start, rows=min(part_rows, total - start)) for start in starts)
     for place, part in enumerate(parts):
         known = journal.record(place)
-        yield Task(place, part, known, journal.read_claims(known, KEPT_CLAIMS) if known and keeps else None)
+        claims = read_columns(journal.read_part(known), KEPT_CLAIMS).select(KEPT_CLAIMS) if known and keeps else None
+        yield Task(place, part, known, claims)
 
 
-def _run_key(auditor: Auditor, source: RowSource, part_rows: int) -> dict[str, Any]:
+def _run_key(auditor: Auditor, source: RowSource, part_rows: int) -> RunKey:
     """Return what must be the same in a run that continues the parts of this one."""
-    csv = source.tables.csv
+    csv, lattice, modes = source.tables.csv, auditor.lattice, auditor.modes
+    columns = [
+        *(source.id_column, source.target, source.chosen.start, source.chosen.stop),
+        *(csv.separator, csv.encoding, csv.decimal, *source.drop),
+    ]
     return {
-        "model": auditor.model.fingerprint,
-        "protocol": auditor.protocol.digest,
-        "engine": auditor.engine,
-        "probabilities": auditor.model.link,
-        "versions": library_versions(),
-        "part_rows": part_rows,
-        "claims": auditor.extent,
-        "lattice": None if auditor.lattice is None else auditor.lattice.to_dict(),
-        "other_baselines": auditor.other_baselines,
-        "columns": [
-            *(source.id_column, source.target, source.chosen.start, source.chosen.stop),
-            *(csv.separator, csv.encoding, csv.decimal, *source.drop),
-        ],
-        "input": [[file.name, file.size] for file in source.files],
+        "model": (auditor.model.fingerprint, "another model"),
+        "protocol": (auditor.protocol.digest, "another protocol"),
+        "engine": (auditor.engine, "another engine"),
+        "probabilities": (auditor.model.link, "another way to the model's probabilities"),
+        "versions": (library_versions(), "other versions of the libraries"),
+        "part_rows": (part_rows, "parts of another size"),
+        "claims": (auditor.extent, "another extent of claims"),
+        "lattice": (lattice and lattice.to_dict(), "another lattice block, or other rates of failure"),
+        "modes": (modes and modes.to_dict(), "another choice of failure modes"),
+        "other_baselines": (auditor.other_baselines, "another choice about other baselines"),
+        "columns": (columns, "other id, label or row options"),
+        "input": ([[file.name, file.size] for file in source.files], "other input files"),
     }
 
 
@@ -305,15 +295,17 @@ def _is_finished(folder: Path, auditor: Auditor, source: RowSource, part_rows: i
     if (
         found.extent != auditor.extent
         or said.lattice != auditor.lattice
+        or said.modes != auditor.modes
         or (found.baselines is not None) != auditor.other_baselines
         or said.protocol_signature != (None if envelope is None else digest_bytes(envelope))
         or len(found.part_names) != math.ceil(len(found) / part_rows)
     ):
         return False
     digests = b"".join(input_digests_of(auditor, part) for part in source.parts(part_rows))
-    rows = AuditedRows(packed_digest(digests), len(digests) // DIGEST_BYTES)
+    rows = AuditedRows(combine_digests([digests]), len(digests) // DIGEST_BYTES)
     own = auditor.manifest(rows, said.root_digest, said.engine.evaluations, said.engine.blackbox_rows)
-    return own == replace(said, lattice=None, lattice_root_digest=None, baselines=None, protocol_signature=None)
+    unlike: dict[str, Any] = {field: None for name in BLOCKS for field in (name, f"{name}_root_digest")}
+    return own == replace(said, **unlike, baselines=None, protocol_signature=None)
 
 
 # --- the sink of parts --------------------------------------------------------------------------------------
@@ -339,18 +331,19 @@ class FolderSink:
             raise made.error
         if made.place in self.records:
             return 0
-        known = made.known
-        if known is not None and known.input_digest != made.input_digest:
+        record = made.record
+        if record.input_digest != made.input_digest:
             raise DataError(
                 f"the input has changed since the audit was interrupted: its rows {made.start} to "
-                f"{made.start + known.rows - 1} are others; restore it, or remove {self.journal.folder} to begin anew"
+                f"{made.start + record.rows - 1} are others; restore it, or remove {self.journal.folder} to begin anew"
             )
         twice = self.seen.add_keys(np.frombuffer(made.id_keys, dtype=f"S{KEY_BYTES}")) if made.id_keys else None
         if twice is not None:
-            data = made.data if known is None else self.journal.read_part(known)
+            data = self.journal.read_part(record) if made.data is None else made.data[0]
             own_id = read_columns(data, ["id"]).column("id")[twice].as_py()
             raise DataError(f"ids must be distinct, {own_id!r} appears twice")
-        record = known or self.journal.write(made.place, made)
+        if made.data is not None:
+            self.journal.write(made, made.data)
         self.records[made.place] = record
         self.keeper.add(made.place, made.kept)
         return record.rows
@@ -372,14 +365,20 @@ class FolderSink:
         self.seen = SeenIds()  # no longer needed, and all digests are read now
         auditor, journal = self.auditor, self.journal
         records = [self.records[place] for place in range(len(self.records))]
-        root, input_digest, *lattice_root = journal.roots(records)
-        declared, searched, compared = auditor.lattice, self._search_exposed(), self._compare_baselines()
-        beside: dict[str, pa.Table] = {}
+        root, input_digest, *block_roots = journal.roots(records)
+        declared, assessed, beside = auditor.lattice, auditor.modes, dict[str, pa.Table]()
+        whole = [name for name, own in (("lattice", declared), ("modes", assessed)) if own and not own.is_partial]
+        roots = dict(zip(whole, block_roots, strict=True))
         if declared is not None and declared.is_partial:
-            declared = None if searched is None else declared
-        if searched is not None:
-            beside["searched"], digests = searched
-            lattice_root = [packed_digest(digests)]
+            searched = self._search_exposed(declared)
+            if searched is None:
+                declared = None
+            else:
+                beside["searched"], roots["lattice"] = searched, declared.form.root(searched)
+        if assessed is not None and assessed.is_partial:
+            beside["modes"] = self._assess_modes(assessed)
+            roots["modes"] = assessed.form.root(beside["modes"])
+        compared = self._compare_baselines() if auditor.other_baselines else None
         if compared is not None:
             beside["baselines"] = compared.table
         rows, evaluations = sum(record.rows for record in records), sum(record.evaluations for record in records)
@@ -388,7 +387,9 @@ class FolderSink:
         manifest = replace(
             auditor.manifest(AuditedRows(input_digest, rows), root, evaluations, handed_over.rows),
             lattice=declared,
-            lattice_root_digest=None if declared is None else lattice_root[0],
+            lattice_root_digest=roots.get("lattice"),
+            modes=assessed,
+            modes_root_digest=roots.get("modes"),
             baselines=None if compared is None else ComparedBaselines(**compared.section()),
             protocol_signature=None if envelope is None else digest_bytes(envelope),
         )
@@ -397,45 +398,48 @@ class FolderSink:
         if alone:
             remove_unnamed(journal.target)
 
-    def _search_exposed(self) -> tuple[pa.Table, bytes] | None:
-        """Return the lattice block of the most exposed rows, the most exposed first, and its digests."""
-        auditor, declared, choice = self.auditor, self.auditor.lattice, self.keeper.choice
-        if declared is None or declared.most_exposed is None:
-            return None
-        tables, digests, claims = list[pa.Table](), list[bytes](), list[pa.Table]()
-        for rows in self.keeper.chosen(choice.exposed):
-            found: LatticeClaims | None = no_lattice(auditor.protocol)
+    def _search_exposed(self, declared: LatticeDeclaration) -> pa.Table | None:
+        """Return the ids and the lattice block of the most exposed rows; None if the engine gives up."""
+        auditor = self.auditor
+
+        def search(rows: KeptRows) -> pa.Table | None:
+            block: LatticeClaims | None = no_lattice(auditor.protocol)
             if len(rows):
                 bound = auditor.bind(rows.frame, rows.ids)
-                found = search_most_exposed(bound, auditor.protocol, declared, auditor.byte_budget)
-            if found is None:
-                return None
-            table, own = auditor.add_block(rows.claims.select(["id"]), found)
-            tables.append(table)
-            digests += own
-            claims.append(rows.claims)
-        order = choice.exposed(pa.concat_tables(claims))
-        table = pa.concat_tables(tables).take(pa.array(order, type=pa.int64()))
-        return table, b"".join(digests[i] for i in order)
+                block = search_most_exposed(bound, auditor.protocol, declared, auditor.byte_budget)
+            return None if block is None else auditor.add_block(rows.claims.select(["id"]), block)[0]
+
+        return self.keeper.examine(self.keeper.choice.exposed, search)
+
+    def _assess_modes(self, declared: ModesDeclaration) -> pa.Table:
+        """Return the ids and the modes block of the chosen confident rows."""
+        auditor = self.auditor
+
+        def assess(rows: KeptRows) -> pa.Table:
+            block = no_modes(declared)
+            if len(rows):
+                bound, margin = auditor.bind(rows.frame, rows.ids), rows.claims.column("margin").to_numpy()
+                block = modes_of_rows(bound, auditor.protocol, declared, margin, auditor.byte_budget)
+            return auditor.add_modes(rows.claims.select(["id"]), block)[0]
+
+        found = self.keeper.examine(self.keeper.choice.to_assess, assess)
+        assert found is not None  # nothing gives up
+        return found
 
     def _compare_baselines(self) -> BaselineComparison | None:
-        """Return the confident rows under other baselines; None if there is nothing to compare."""
-        auditor, choice = self.auditor, self.keeper.choice
-        if not auditor.other_baselines:
-            return None
-        found, claims = list[BaselineComparison](), list[pa.Table]()
-        for rows in self.keeper.chosen(choice.to_compare):
+        """Return the confident rows under other baselines; None if there is nothing to compare, or one fails."""
+        auditor, protocol = self.auditor, self.auditor.protocol
+
+        def compare(rows: KeptRows) -> pa.Table | None:
             if not len(rows):
                 return None
             bound, own = auditor.bind(rows.frame, rows.ids), stated_claims(rows.claims)
-            compared = compare_if_possible(bound, auditor.protocol, own, auditor.engine, auditor.byte_budget)
-            if compared is None:
-                return None
-            found.append(compared)
-            claims.append(rows.claims)
-        order = pa.array(choice.to_compare(pa.concat_tables(claims)), type=pa.int64())
-        table = pa.concat_tables([one.table for one in found]).take(order).combine_chunks()
-        return BaselineComparison(table, found[0].baselines, auditor.protocol.depth)
+            found = compare_if_possible(bound, protocol, own, auditor.engine, auditor.byte_budget)
+            return None if found is None else found.table
+
+        table = self.keeper.examine(self.keeper.choice.to_compare, compare)
+        baselines = (protocol.baseline, *protocol.alternatives)
+        return None if table is None else BaselineComparison(table.combine_chunks(), baselines, protocol.depth)
 
 
 def write_table_parts(
@@ -469,7 +473,7 @@ class Journal:
         self.target = target
         self.folder = target / WORK_FOLDER
 
-    def begin(self, key: Mapping[str, Any], *, resume: bool) -> None:
+    def begin(self, key: RunKey, *, resume: bool) -> None:
         """Continue the run that was interrupted, or begin one; refuse what would lose or mix finished parts."""
         finished = self.finished_count()
         if finished and not resume:
@@ -480,16 +484,17 @@ class Journal:
             )
         if not finished:
             self.discard()
-        begun = self._read_document(RUN_FILE) if finished else None
-        for name, words in WORDS.items() if finished else ():
-            if begun is None or begun.get(name) != json.loads(json.dumps(key[name])):
+        begun = self._read_document(RUN_FILE)
+        values = {name: value for name, (value, _) in key.items()}
+        for name, value in json.loads(json.dumps(values)).items() if finished else ():
+            if begun.get(name) != value:
                 raise DataError(
-                    f"{self.target} holds an audit that was begun with {words}; resume it with what it was begun with, "
-                    f"or remove {self.folder} to begin anew"
+                    f"{self.target} holds an audit that was begun with {key[name][1]}; resume it with what it was "
+                    f"begun with, or remove {self.folder} to begin anew"
                 )
         self.folder.mkdir(exist_ok=True)
         sweep_parts(self.folder)
-        write_bytes(self.folder / RUN_FILE, json.dumps(key, indent=1, sort_keys=True).encode())
+        write_bytes(self.folder / RUN_FILE, json.dumps(values, indent=1, sort_keys=True).encode())
 
     def finished_count(self) -> int:
         """Return how many parts are finished."""
@@ -503,78 +508,65 @@ class Journal:
             raise CertificateError(f"{self.folder} is a link, not a folder of an audit; move it away")
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def discard_if_empty(self) -> None:
-        """Remove the journal of a run that finished no part."""
-        if not self.finished_count():
-            self.discard()
-
     def record(self, place: int) -> PartRecord | None:
         """Return what is known of a finished part; None if it is not finished, or not as it was written."""
-        document = self._read_document(f"part-{place_text(place)}.json") or {}
+        document = self._read_document(f"part-{place_text(place)}.json")
         try:
             record = PartRecord(**{**document, "handed_over": HandedOver(*document["handed_over"])})
             digests = self._digests_path(place).read_bytes()
             whole = (
                 len(digests) == record.digests_each * DIGEST_BYTES * record.rows
                 and digest_bytes(digests) == record.digests_digest
-                and digest_bytes(self.read_part(record)) == record.digest
+                and all(digest_bytes(self._read_file(name)) == digest for name, digest in record.files.items())
             )
         except (KeyError, TypeError, OSError):
             return None
         return record if whole else None
 
-    def write(self, place: int, part: MadePart) -> PartRecord:
-        """Write a finished part."""
-        record = PartRecord(
-            name=part_name(place, part.data),
-            digest=digest_bytes(part.data),
-            rows=part.rows,
-            evaluations=part.evaluations,
-            handed_over=part.handed_over,
-            input_digest=part.input_digest,
-            digests_each=len(part.digests) // DIGEST_BYTES // part.rows,
-            digests_digest=digest_bytes(part.digests),
-        )
-        write_bytes(self.folder / record.name, part.data, own=AUDIT_FILE)
-        write_bytes(self._digests_path(place), part.digests)
-        write_bytes(self.folder / f"part-{place_text(place)}.json", json.dumps(asdict(record)).encode())
-        return record
+    def write(self, part: MadePart, files: tuple[bytes, ...]) -> None:
+        """Write a finished part; files: the bytes of its files."""
+        for name, data in zip(part.record.files, files, strict=True):
+            write_bytes(self.folder / name, data, own=AUDIT_FILE)
+        write_bytes(self._digests_path(part.place), part.digests)
+        write_bytes(self.folder / f"part-{place_text(part.place)}.json", json.dumps(asdict(part.record)).encode())
 
     def read_part(self, record: PartRecord) -> bytes:
-        """Return the bytes of a finished part: here, or in its final place if the run was killed at its very end."""
-        here = self.folder / record.name
-        return (here if here.exists() else self.target / record.name).read_bytes()
+        """Return the bytes of a finished part's certificates."""
+        return self._read_file(record.name)
 
-    def read_claims(self, record: PartRecord, columns: Sequence[str]) -> pa.Table:
-        """Return some columns of a finished part."""
-        return read_columns(self.read_part(record), columns).select(list(columns))
+    def _read_file(self, name: str) -> bytes:
+        """Return the bytes of a finished file: here, or in its final place if the run was killed at its very end."""
+        here = self.folder / name
+        return (here if here.exists() else self.target / name).read_bytes()
 
     def roots(self, records: list[PartRecord]) -> list[str]:
-        """Return the root digests over all parts: of claims, of input, and of the lattice block if there is one."""
+        """Return the root digests over all parts: of claims, of input, and of each block that every row has."""
         found = []
         for which in range(records[0].digests_each):
             together = bytearray()
             for place, record in enumerate(records):
                 size = DIGEST_BYTES * record.rows
                 together += self._digests_path(place).read_bytes()[which * size : (which + 1) * size]
-            found.append(packed_digest(together))
+            found.append(digest_text(packed_root(together)))
         return found
 
     def move_parts(self, records: list[PartRecord]) -> Iterator[tuple[str, str]]:
         """Move the finished parts to their places, one by one; yield their names and digests."""
-        for record in records:
-            here = self.folder / record.name
-            if here.exists():
-                os.replace(here, self.target / record.name)
-            yield record.name, record.digest
+        # All certificates first, then the modes of all parts: the order of the manifest.
+        for files_of_one_kind in zip(*(record.files.items() for record in records), strict=True):
+            for name, digest in files_of_one_kind:
+                here = self.folder / name
+                if here.exists():
+                    os.replace(here, self.target / name)
+                yield name, digest
         force_to_disk(self.target)
 
-    def _read_document(self, name: str) -> dict[str, Any] | None:
-        try:
+    def _read_document(self, name: str) -> dict[str, Any]:
+        """Return a document of the journal, empty if there is none that can be read."""
+        with suppress(OSError, ValueError):
             document = parse_json((self.folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return document if isinstance(document, dict) else None
+            return document if isinstance(document, dict) else {}
+        return {}
 
     def _digests_path(self, place: int) -> Path:
         return self.folder / f"digests-{place_text(place)}.bin"

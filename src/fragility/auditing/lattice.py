@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +36,7 @@ def largest_size(protocol: Protocol) -> int:
 
 
 def declare_lattice(
-    rows: EvidenceRows, protocol: Protocol, engine: str, rates: Any = None, wanted: bool | None = True
+    rows: EvidenceRows, protocol: Protocol, engine: str, rates: Any, wanted: bool | None = True
 ) -> LatticeDeclaration | None:
     """Return what a block of these rows will be made with; None for no block.
 
@@ -59,10 +60,9 @@ def declare_lattice(
         return declared
     failures = declared_failures(rates, rows, protocol)
     if isinstance(failures, EventSets):
-        # Fields of one group are one and the same event.
-        counts: dict[int, int] = {}
+        counts = Counter[int]()  # fields of one group are one and the same event
         for place, weight in zip(failures.of_event.tolist(), failures.weight.tolist(), strict=True):
-            counts[place] = counts.get(place, 0) + round(weight * failures.events)
+            counts[place] += round(weight * failures.events)
         names = protocol.group_names
         events = [
             {"groups": [names[g] for g in np.flatnonzero(failures.removed[place])], "count": count}
@@ -105,10 +105,7 @@ def lattice_of_rows(
 
 
 def search_most_exposed(
-    rows: EvidenceRows,
-    protocol: Protocol,
-    declared: LatticeDeclaration,
-    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    rows: EvidenceRows, protocol: Protocol, declared: LatticeDeclaration, byte_budget: int
 ) -> LatticeClaims | None:
     """Return the block of rows that are searched by default; None, with a warning, if the engine gives up."""
     try:
@@ -128,7 +125,7 @@ def claims_of_sets(found: FailingSets, declared: LatticeDeclaration) -> LatticeC
     """Return what a search claims of each row's smallest failing set."""
     state = np.array([declared.states().index(word) for word in found.state], dtype=np.int64)
     proved = np.isin(found.state, (NONE_AT_ALL, none_up_to(declared.max_size)))
-    is_minimum = np.isin(found.state, (MINIMUM,))
+    is_minimum = np.asarray(found.state) == MINIMUM
     return LatticeClaims(
         ids=tuple(found.id),
         smallest_state=state,
@@ -140,15 +137,13 @@ def claims_of_sets(found: FailingSets, declared: LatticeDeclaration) -> LatticeC
 
 def add_chances(block: LatticeClaims, chances: FailureProbability) -> LatticeClaims:
     """Return a block with failure probabilities."""
-
-    def bounded(values: Floats) -> Floats:
-        return np.clip(values, 0.0, 1.0)  # a sum of products may exceed 1 in its last digit
-
+    # A sum of products may exceed 1 in its last digit.
+    likely, low, high = (np.clip(values, 0.0, 1.0) for values in (chances.p_flip, chances.low, chances.high))
     return replace(
         block,
-        failure_probability=bounded(chances.p_flip),
-        failure_low=bounded(chances.low),
-        failure_high=bounded(chances.high),
+        failure_probability=likely,
+        failure_low=low,
+        failure_high=high,
         failure_exact=chances.exact,
         expected_margin=chances.expected_margin,
     )

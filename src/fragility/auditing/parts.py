@@ -1,8 +1,8 @@
-"""Parts of an audit: what whoever makes one is given, what comes back, and the rows that are kept for the end.
+"""Parts of an audit: the task that a worker gets, the part that it returns, and the rows that are kept for the end.
 
-Workers read and compute, and write nothing. They send back a part as bytes, which the process that asked for it writes;
-it takes every part once. A worker that dies or a task that is done twice therefore leaves nothing behind, and the order
-of the parts is that of their places, whichever is finished first.
+Workers read and compute, and write nothing. They send a part back as bytes, and the process that asked for it writes
+it once. So a worker that dies or a task that is done twice leaves nothing behind, and parts are ordered by their
+places, whichever is finished first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -22,21 +22,23 @@ import pyarrow.compute as pc
 from threadpoolctl import threadpool_limits
 
 from fragility.auditing.auditor import Auditor, TracedRows, input_row_digests
+from fragility.canonical import combine_digests, digest_bytes
 from fragility.certificates.claims import Extent, schema_of
 from fragility.certificates.dependence import COMPARED_CLAIMS, rows_to_compare
 from fragility.certificates.lattice import RANKED, most_exposed
-from fragility.certificates.parts import encode_part
+from fragility.certificates.modes import choose_confident
+from fragility.certificates.parts import encode_part, part_name
 from fragility.engines.trace import HandedOver
 from fragility.errors import ClusterError, DataError, FragilityError
 from fragility.evidence.rows import read_rows
 from fragility.ids import id_keys
-from fragility.merkle import packed_root
+from fragility.merkle import DIGEST_BYTES
 from fragility.protocol import Protocol
 from fragility.tables import RawPart, RowSource
 
 FIRST_ROWS = 1024  # on which model and engine are made ready, whatever the size of the parts
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-KEPT_CLAIMS = tuple(dict.fromkeys((*COMPARED_CLAIMS, *RANKED)))
+KEPT_CLAIMS = list(dict.fromkeys((*COMPARED_CLAIMS, *RANKED, "margin")))
 CONNECT_SECONDS = 10
 
 
@@ -66,15 +68,17 @@ class Choice:
 
     most_exposed: int = 0  # so many of the confident rows with the largest exposure
     compared: bool = False  # the confident rows that are compared under other baselines
+    with_modes: int = 0  # so many of the confident rows with the smallest digests
 
     @classmethod
     def of(cls, auditor: Auditor) -> Choice:
         """Return the choice of an audit."""
-        declared = auditor.lattice
-        return cls((declared.most_exposed or 0) if declared is not None else 0, auditor.other_baselines)
+        searched = auditor.lattice.most_exposed if auditor.lattice is not None else None
+        assessed = auditor.modes.most_confident if auditor.modes is not None else None
+        return cls(searched or 0, auditor.other_baselines, assessed or 0)
 
     def __bool__(self) -> bool:
-        return self.most_exposed > 0 or self.compared
+        return self.most_exposed > 0 or self.compared or self.with_modes > 0
 
     def exposed(self, claims: pa.Table) -> list[int]:
         """Return the positions of the most exposed rows, the most exposed first."""
@@ -85,9 +89,13 @@ class Choice:
         ids, confidence = claims.column("id").to_pylist(), claims.column("confidence").to_numpy()
         return rows_to_compare(ids, confidence).tolist() if self.compared else []
 
-    def both(self, claims: pa.Table) -> list[int]:
+    def to_assess(self, claims: pa.Table) -> list[int]:
+        """Return the positions of the rows whose failure modes are assessed, in the order of their digests."""
+        return choose_confident(claims, self.with_modes).tolist() if self.with_modes else []
+
+    def every(self, claims: pa.Table) -> list[int]:
         """Return the positions of all chosen rows, in their order."""
-        return sorted({*self.exposed(claims), *self.to_compare(claims)})
+        return sorted({*self.exposed(claims), *self.to_compare(claims), *self.to_assess(claims)})
 
 
 @dataclass
@@ -109,32 +117,43 @@ class Keeper:
             return
         self.none = self.none or rows.take([])
         self.parts[place] = rows
-        wanted = self.choice.both(pa.concat_tables([part.claims for part in self.parts.values()]))
-        self.parts = dict(_taken(self.parts, wanted))
+        wanted = self.choice.every(pa.concat_tables([part.claims for part in self.parts.values()]))
+        self.parts = dict(_take_wanted(self.parts, wanted))
 
-    def chosen(self, choose: Callable[[pa.Table], list[int]]) -> list[KeptRows]:
-        """Return the rows that a function chooses by their claims, at least one piece, each in the order it gives.
+    def examine(
+        self, choose: Callable[[pa.Table], list[int]], examine: Callable[[KeptRows], pa.Table | None]
+    ) -> pa.Table | None:
+        """Examine the rows that ``choose`` picks by their claims; return what is found, in its order, or None.
 
-        Rows of all parts whose fields have the same types are one piece: joining others would change their types.
+        Rows of all parts whose fields have the same types are examined together: joining others would change their
+        types. Without rows, ``examine`` is given none. If it returns None, so does this.
         """
         alike: dict[tuple[Any, ...], list[KeptRows]] = {}
-        for place in sorted(self.parts):
-            part = self.parts[place]
+        for _, part in sorted(self.parts.items()):
             alike.setdefault((*part.frame.columns, *part.frame.dtypes), []).append(part)
-        pieces = {
-            i: KeptRows(
-                pd.concat([part.frame for part in parts], ignore_index=True),
-                [own_id for part in parts for own_id in part.ids],
-                pa.concat_tables([part.claims for part in parts]),
-            )
-            for i, parts in enumerate(alike.values())
-        }
+        pieces = dict(enumerate(map(_join, alike.values())))
         wanted = choose(pa.concat_tables([piece.claims for piece in pieces.values()])) if pieces else []
         assert self.none is not None  # an audit has at least one part
-        return [rows for _, rows in _taken(pieces, wanted)] or [self.none]
+        chosen = [rows for _, rows in _take_wanted(pieces, wanted)] or [self.none]
+        found = list[pa.Table]()
+        for rows in chosen:
+            table = examine(rows)
+            if table is None:
+                return None
+            found.append(table)
+        order = choose(pa.concat_tables([rows.claims for rows in chosen]))
+        return pa.concat_tables(found).take(pa.array(order, type=pa.int64()))
 
 
-def _taken(parts: dict[int, KeptRows], wanted: Sequence[int]) -> Iterator[tuple[int, KeptRows]]:
+def _join(parts: list[KeptRows]) -> KeptRows:
+    return KeptRows(
+        pd.concat([part.frame for part in parts], ignore_index=True),
+        [own_id for part in parts for own_id in part.ids],
+        pa.concat_tables([part.claims for part in parts]),
+    )
+
+
+def _take_wanted(parts: dict[int, KeptRows], wanted: Sequence[int]) -> Iterator[tuple[int, KeptRows]]:
     """Yield the wanted rows of each part that has some; positions are counted over all parts."""
     start = 0
     for key, part in parts.items():
@@ -157,26 +176,16 @@ class PartRecord:
     evaluations: int
     handed_over: HandedOver
     input_digest: str  # of its rows, ids included
-    digests_each: int  # per row: 2, or 3 with the lattice block
+    digests_each: int  # per row: 2, and one more for each block that every row has
     digests_digest: str  # of the file of its digests
+    modes_name: str | None = None  # of the file of its modes, where every row has a modes block
+    modes_digest: str | None = None  # of that file
 
-
-class RowsToRead(typing.Protocol):
-    """Rows of a part that are read by whoever makes it."""
-
-    def read(self, source: RowSource | None) -> RawPart: ...
-
-
-@dataclass(frozen=True)
-class Span:
-    """Rows of Parquet files."""
-
-    start: int
-    rows: int
-
-    def read(self, source: RowSource | None) -> RawPart:
-        assert source is not None
-        return source.span(self.start, self.rows)
+    @property
+    def files(self) -> dict[str, str]:
+        """Names and digests of its files."""
+        modes = {} if self.modes_name is None else {self.modes_name: str(self.modes_digest)}
+        return {self.name: self.digest, **modes}
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,24 +193,21 @@ class Task:
     """A part to make; or rows to compare with a part that an earlier run has finished."""
 
     place: int
-    rows: RawPart | RowsToRead
+    rows: RawPart | Callable[[Any], RawPart]  # a function of the maker's source: the worker reads the rows itself
     known: PartRecord | None = None
     known_claims: pa.Table | None = None  # the columns KEPT_CLAIMS of the finished part
 
 
 @dataclass(frozen=True, eq=False)
 class MadePart:
-    """A part as bytes to be written, wherever it was made."""
+    """A part as bytes to be written, wherever it was made; or the rows of one that an earlier run has finished."""
 
     place: int
     start: int  # its first row in the input
-    rows: int
-    known: PartRecord | None  # of an earlier run; there is nothing to write then
-    data: bytes  # of its file
-    digests: bytes  # 32 bytes per row: of its claims, then of its input, then of its lattice block if there is one
-    evaluations: int
-    handed_over: HandedOver
-    input_digest: str  # over all rows of the input
+    record: PartRecord
+    input_digest: str  # of its rows as they were read now
+    data: tuple[bytes, ...] | None  # of its files; None if an earlier run has written them
+    digests: bytes  # 32 bytes per row: of its claims, then of its input, then of each block that every row has
     kept: KeptRows | None  # rows that may be chosen at the end of the audit
     id_keys: bytes  # 16 bytes per row; empty if the ids are the rows' numbers
 
@@ -224,7 +230,7 @@ class PartMaker:
         """Return a part, or why there is none."""
         try:
             if not isinstance(task.rows, RawPart):
-                task = Task(task.place, task.rows.read(self.source), task.known, task.known_claims)
+                task = replace(task, rows=task.rows(self.source))
             return self.finish(task, self.trace(task))
         except FragilityError as error:
             return Failure(error)
@@ -238,41 +244,44 @@ class PartMaker:
             return self.auditor.trace_part(task.rows.frame, task.rows.ids)
 
     def finish(self, task: Task, traced: TracedRows | None) -> MadePart:
-        """Hash and encode a traced part."""
+        """Hash and encode a traced part; hash the rows of one that is finished."""
         part, auditor = task.rows, self.auditor
         assert isinstance(part, RawPart)
-        data, evaluations, handed_over, claims = b"", 0, HandedOver(), task.known_claims
         if traced is None:
-            digests = inputs = input_digests_of(auditor, part)
+            assert task.known is not None
+            record, files, digests, claims = task.known, None, b"", task.known_claims
+            input_digest = combine_digests([input_digests_of(auditor, part)])
         else:
             certified = auditor.certify(traced)
-            data, evaluations, handed_over = encode_part(certified.table), certified.evaluations, certified.handed_over
             inputs, claims = b"".join(input_row_digests(traced.rows)), certified.table
-            digests = certified.digests + inputs + certified.lattice_digests
+            input_digest, data = combine_digests([inputs]), encode_part(claims)
+            modes = None if certified.modes is None else encode_part(certified.modes)
+            files = (data,) if modes is None else (data, modes)
+            digests = certified.digests + inputs + certified.lattice_digests + certified.modes_digests
+            record = PartRecord(
+                name=part_name(task.place, data),
+                digest=digest_bytes(data),
+                rows=len(part),
+                evaluations=certified.evaluations,
+                handed_over=certified.handed_over,
+                input_digest=input_digest,
+                digests_each=len(digests) // DIGEST_BYTES // len(part),
+                digests_digest=digest_bytes(digests),
+                modes_name=None if modes is None else part_name(task.place, modes, "modes"),
+                modes_digest=None if modes is None else digest_bytes(modes),
+            )
         kept, choice = None, Choice.of(auditor)
         if choice and claims is not None:
-            candidates = KeptRows(part.frame, part.ids, claims.select(list(KEPT_CLAIMS)))
-            kept = candidates.take(choice.both(candidates.claims))
+            candidates = KeptRows(part.frame, part.ids, claims.select(KEPT_CLAIMS))
+            kept = candidates.take(choice.every(candidates.claims))
         keys = b"" if part.numbered else id_keys(part.ids).tobytes()
-        return MadePart(
-            place=task.place,
-            start=part.start,
-            rows=len(part),
-            known=task.known,
-            data=data,
-            digests=digests,
-            evaluations=evaluations,
-            handed_over=handed_over,
-            input_digest=packed_digest(inputs),
-            kept=kept,
-            id_keys=keys,
-        )
+        return MadePart(task.place, part.start, record, input_digest, files, digests, kept, keys)
 
 
 class Workers(typing.Protocol):
     """Processes that make parts."""
 
-    def made(self, maker: PartMaker, tasks: Iterable[Task]) -> Iterator[MadePart | Failure]:
+    def make_parts(self, maker: PartMaker, tasks: Iterable[Task]) -> Iterator[MadePart | Failure]:
         """Return the parts as they are finished, in any order; take few more tasks than there are workers."""
         ...
 
@@ -283,10 +292,9 @@ def name_rows_in_errors(source: RowSource | None, part: RawPart, protocol: Proto
     try:
         yield
     except FragilityError as error:
-        numbers = [own.name for own in protocol.fields if own.type in ("integer", "number")]
-        for name in numbers:
-            if source is not None and name in part.frame.columns:
-                source.refuse_text(part, name)
+        for own in protocol.fields:
+            if source is not None and own.type in ("integer", "number") and own.name in part.frame.columns:
+                source.refuse_text(part, own.name)
         if part.start == 0:
             raise
         raise type(error)(f"rows {part.start} to {part.start + len(part) - 1} of the input: ", error) from error
@@ -299,18 +307,25 @@ def input_digests_of(auditor: Auditor, part: RawPart) -> bytes:
     return b"".join(input_row_digests(read_rows(part.frame, expected, model.n_columns, part.ids)))
 
 
-def packed_digest(digests: bytes | bytearray) -> str:
-    """Return the text of the root digest over digests of 32 bytes each; a bytearray is sorted in place."""
-    return f"sha256:{packed_root(digests if isinstance(digests, bytearray) else bytearray(digests)).hex()}"
-
-
-def limit_threads(count: int = 1) -> None:
-    """Let this process compute in so many threads: there is a worker for every core already.
+def limit_threads() -> None:
+    """Let this process compute in one thread: there is a worker for every core already.
 
     It must come before the model, which may bring libraries that look at these settings when they are loaded.
     """
-    os.environ.update(dict.fromkeys(THREADS, str(count)))
-    threadpool_limits(count)
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    threadpool_limits(1)
+
+
+_received: dict[str, Any] = {}  # in a worker's process: what it was sent last
+
+
+def receive_once(name: str, fetch: Callable[[], Any]) -> Any:
+    """Return what this worker process was sent, fetched once; the process computes in one thread from then on."""
+    if name not in _received:
+        limit_threads()
+        _received.clear()
+        _received[name] = fetch()
+    return _received[name]
 
 
 # --- tables that a cluster holds ----------------------------------------------------------------------------
@@ -318,7 +333,7 @@ def limit_threads(count: int = 1) -> None:
 
 @dataclass(frozen=True, eq=False)
 class TableAuditor:
-    """Rows in, their certificates out: a function of a cluster's tables, whatever rows they hold."""
+    """A function from a cluster's table of rows to the table of their certificates."""
 
     auditor: Auditor
     id_column: str
@@ -338,10 +353,7 @@ class TableAuditor:
         byte_budget: int,
         in_folder: bool = True,
     ) -> TableAuditor:
-        """Return the function, made ready on the first rows.
-
-        in_folder: whether a folder will be written, with what ``audit_files`` finds when all rows were audited.
-        """
+        """Return the function, made ready on the first rows; in_folder: whether a whole folder will be written."""
         if not first.num_rows:
             raise DataError("there are no rows to audit; at least one was expected")
         part = cut_ids(first, id_column, target)

@@ -1,7 +1,6 @@
 """The pipeline of every audit: parts are read, bound, traced, hashed and handed to a sink; ``audit`` runs it in memory.
 
-Three things happen at the same time: the next part is read, a part is traced on all cores, and the part before it is
-hashed and handed on.
+At the same time the next part is read, a part is traced on all cores, and the part before it is hashed and handed on.
 """
 
 from __future__ import annotations
@@ -16,10 +15,12 @@ import pyarrow as pa
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.auditor import Auditor, CertifiedPart, TracedRows, input_row_digests
 from fragility.auditing.lattice import declare_lattice, lattice_of_rows, search_most_exposed
+from fragility.auditing.modes import WantedModes, declare_modes, modes_of_rows
 from fragility.canonical import combine_digests
 from fragility.certificates import Certificates
 from fragility.certificates.lattice import most_exposed
 from fragility.certificates.manifest import AuditedRows
+from fragility.certificates.modes import choose_confident
 from fragility.certificates.parts import PART_ROWS
 from fragility.engines.trace import HandedOver, Progress
 from fragility.merkle import hashed_leaves
@@ -69,6 +70,7 @@ def audit(
     progress: bool | Progress | None = None,
     lattice: bool | None = None,
     rates: Any = None,
+    modes: WantedModes = None,
 ) -> Certificates:
     """Return one certificate for each row of ``X`` under ``protocol``.
 
@@ -96,6 +98,10 @@ def audit(
     rates : float, mapping or Outages, optional
         How often evidence fails, as in :func:`failure_probability`: also say how likely each decision is lost. Implies
         ``lattice``.
+    modes : bool, int or sequence of str, optional
+        Which failure modes to assess, as :func:`assess_modes` does: True for all that the protocol declares, or some of
+        them by name, for every row; a whole number for all modes of at most so many confident rows, chosen by their
+        digests. By default none, since they cost several times as much as the rest. ``stale`` is never among them.
 
     Returns
     -------
@@ -112,21 +118,19 @@ def audit(
     Protocol.fit : Declare the protocol.
     verify : Recompute what an audit claims.
     find_failing_sets : The search behind ``lattice``, with all its options.
+    assess_modes : What ``modes`` adds, without certificates.
     failure_probability : What ``rates`` adds, and what each field has to do with it.
 
     Examples
     --------
     >>> import fragility as fg
     >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from sklearn.preprocessing import StandardScaler
     >>> X, y = fg.load_credit_g()
-    >>> X = X.select_dtypes("number")
-    >>> model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[:700], y[:700])
-    >>> protocol = fg.Protocol.fit(model, X[:700], depth=5)
-    >>> certs = fg.audit(model, X[700:], protocol)
+    >>> X = X[["duration", "age", "installment_commitment"]]
+    >>> model = LogisticRegression().fit(X[:700], y[:700])
+    >>> certs = fg.audit(model, X[700:], fg.Protocol.fit(model, X[:700]))
     >>> len(certs), certs[0].path[:2]
-    (300, ('duration', 'credit_amount'))
+    (300, ('duration', 'age'))
     """
     rows = bind(Model.wrap(model), X, protocol, ids)
     auditor, n = Auditor.of(rows, protocol, engine, byte_budget), len(rows)
@@ -158,11 +162,19 @@ def audit(
     table = pa.concat_tables([part.table for part in parts])
     manifest = auditor.manifest(AuditedRows(input_digest, n), root, evaluations, handed_over.rows)
     certs = Certificates(table, protocol, manifest)
-    declared = declare_lattice(rows, protocol, engine, rates, lattice)
-    if declared is None:
+    searched = declare_lattice(rows, protocol, engine, rates, lattice)
+    if searched is not None and searched.most_exposed is None:
+        certs = certs.with_lattice(lattice_of_rows(rows, protocol, searched, byte_budget, progress), searched)
+    elif searched is not None and searched.most_exposed is not None:
+        chosen = rows.take(most_exposed(certs.table, searched.most_exposed).tolist())
+        found = search_most_exposed(chosen, protocol, searched, byte_budget)
+        certs = certs if found is None else certs.with_lattice(found, searched)
+    assessed = declare_modes(rows, protocol, engine, modes)
+    if assessed is None:
         return certs
-    if declared.most_exposed is None:
-        return certs.with_lattice(lattice_of_rows(rows, protocol, declared, byte_budget, progress), declared)
-    chosen = rows.take(most_exposed(certs.table, declared.most_exposed).tolist())
-    found = search_most_exposed(chosen, protocol, declared, byte_budget)
-    return certs if found is None else certs.with_lattice(found, declared)
+    margin, own = certs.table.column("margin").to_numpy(), rows
+    if assessed.most_confident is not None:
+        places = choose_confident(certs.table, assessed.most_confident)
+        margin, own = margin[places], rows.take(places.tolist())
+    with progress_bar("failure modes", progress) as report_rows:
+        return certs.with_modes(modes_of_rows(own, protocol, assessed, margin, byte_budget, report_rows), assessed)

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -29,15 +28,15 @@ from fragility.auditing.parts import (
     check_answers,
     check_table,
     cut_sorted,
-    limit_threads,
+    receive_once,
 )
 from fragility.certificates.claims import Extent
 from fragility.certificates.parts import PART_ROWS
 from fragility.engines.trace import Progress
-from fragility.errors import Advice, ClusterError
+from fragility.errors import Advice, ClusterError, first_line, name_error
 from fragility.libraries import say_lacking
 from fragility.protocol import Protocol
-from fragility.tables import RawPart, RowSource
+from fragility.tables import RawPart
 
 ATTEMPTS = 4  # at a part whose worker dies
 QUEUED = 2  # parts a worker has been given, so that it need not wait for the next
@@ -45,7 +44,7 @@ QUEUED = 2  # parts a worker has been given, so that it need not wait for the ne
 
 @dataclass(frozen=True)
 class RayWorkers:
-    """Makes the parts of :func:`fragility.audit_files` on Ray, with one worker per core.
+    """Makes the parts of an audit on Ray, with one worker per core: ``audit_files(..., workers=RayWorkers())``.
 
     It uses the Ray that the process is connected to, else the cluster that ``RAY_ADDRESS`` names, else it starts Ray
     on this machine and stops it in the end.
@@ -54,52 +53,34 @@ class RayWorkers:
     ----------
     count : int, optional
         How many workers; by default one for each core of the cluster.
-
-    Examples
-    --------
-    >>> import fragility as fg
-    >>> from fragility.auditing.ray import RayWorkers
-    >>> fg.audit_files(model, "rows/", protocol, "audit/", workers=RayWorkers())  # doctest: +SKIP
     """
 
     count: int | None = None
 
-    def made(self, maker: PartMaker, tasks: Iterable[Task]) -> Iterator[MadePart | Failure]:
+    def make_parts(self, maker: PartMaker, tasks: Iterable[Task]) -> Iterator[MadePart | Failure]:
         """Return the parts as they are finished."""
         with _connected(self.count) as ray:
-            yield from _make_parts(ray, self.count or _cores(ray), maker, tasks)
+            yield from _make_parts(ray, self.count or _count_cores(ray), maker, tasks)
+
+
+def _receive(shipped: list[Any]) -> Any:
+    """Return what was shipped: a reference in a list, which Ray leaves alone until the threads are limited."""
+    import ray
+
+    return receive_once(shipped[0].hex(), lambda: ray.get(shipped[0]))
 
 
 class _Worker:
     """What runs in a worker's process."""
 
-    def __init__(self) -> None:
-        self._maker: PartMaker | None = None
-
     def make(self, shipped: list[Any], task: Task) -> MadePart | Failure:
-        """Make a part. What was shipped comes as a reference in a list, so that threads are limited before it."""
-        import ray
-
-        if self._maker is None:
-            limit_threads()
-            self._maker = ray.get(shipped[0])
-        return self._maker.make(task)
-
-
-_unpacked: dict[str, Any] = {}  # in a worker's process: what it was sent last
+        made: MadePart | Failure = _receive(shipped).make(task)
+        return made
 
 
 def _certify(rows: pa.Table, shipped: list[Any]) -> pa.Table:
-    """The function of a Dataset's batches. An actor would keep its core from the tasks that bring the rows."""
-    import ray
-
-    name = shipped[0].hex()
-    if name not in _unpacked:
-        limit_threads()
-        _unpacked.clear()
-        _unpacked[name] = ray.get(shipped[0])
-    certificates: pa.Table = _unpacked[name](rows)
-    return certificates
+    """Certify a Dataset's batch. An actor would keep its core from the tasks that bring the rows."""
+    return _receive(shipped)(rows)
 
 
 def _make_parts(ray: Any, count: int, maker: PartMaker, tasks: Iterable[Task]) -> Iterator[MadePart | Failure]:
@@ -115,8 +96,8 @@ def _make_parts(ray: Any, count: int, maker: PartMaker, tasks: Iterable[Task]) -
         try:
             result: MadePart | Failure = ray.get(reference)
         except ray.exceptions.RayTaskError as error:
-            line = (str(error.cause).strip().splitlines() or [""])[0]
-            raise ClusterError(f"a worker of Ray failed: {type(error.cause).__name__}: {line}") from error
+            reason = name_error(error.cause)
+            raise ClusterError(f"a worker of Ray failed: {reason}") from error
         except ray.exceptions.RayError as error:
             raise ClusterError(
                 f"a worker of Ray died {ATTEMPTS} times over the same rows ({type(error).__name__}); if it ran out of "
@@ -162,25 +143,17 @@ def audit_dataset(
     ----------
     ds : ray.data.Dataset
         The rows.
-    model : estimator, pipeline, booster or Model
-        The fitted classifier; it is sent to each worker once.
-    protocol : Protocol
-        What is removed and degraded, and how the result is read.
+    model, protocol, target, claims, engine, byte_budget, progress
+        As in :func:`fragility.audit_files`; the model is sent to each worker once.
     id_column : str
-        The column with a distinct id for each row. A Dataset has no order, so there is no row number to fall back on.
-    target : str, optional
-        A column of labels, kept away from the model; it need not be there.
+        The column with a distinct id for each row: a Dataset has no order to number rows by.
     out : path, optional
         The folder to write, on this machine. The rows are sorted by id first, and the folder is the one that
         :func:`fragility.audit_files` writes for rows in that order, byte by byte.
-    claims, engine, byte_budget
-        As in :func:`fragility.audit_files`.
     part_rows : int, default=50000
         Rows that a worker holds at a time.
     workers : int, optional
         How many workers of one core each; by default one for each core of the cluster.
-    progress : bool or callable, optional
-        As in :func:`fragility.audit_files`.
 
     Returns
     -------
@@ -193,15 +166,27 @@ def audit_dataset(
     FragilityError
         Ray is not installed, or the rows, the model and the protocol do not belong together.
     """
-    prepare = partial(
-        TableAuditor.prepare, model, protocol=protocol, id_column=id_column, target=target, engine=engine,
-        claims=claims, byte_budget=byte_budget,
-    )  # fmt: skip
     with _connected(workers) as ray, _quiet_data():
         check_table(ds.schema().names, id_column, part_rows)
         if out is None:
-            tables = list(ds.limit(FIRST_ROWS).iter_batches(batch_size=FIRST_ROWS, batch_format="pyarrow"))
-            function = prepare(tables[0] if tables else pa.table({}), in_folder=False)
+            first = list(ds.limit(FIRST_ROWS).iter_batches(batch_size=FIRST_ROWS, batch_format="pyarrow"))
+        else:
+            references = ds.sort(id_column).to_arrow_refs()
+            sizes = ray.get([ray.remote(lambda block: int(block.num_rows)).remote(block) for block in references])
+            blocks = [(block, size) for block, size in zip(references, sizes, strict=True) if size]
+            first = _fetch(_slice_blocks(blocks, 0, FIRST_ROWS))
+        function = TableAuditor.prepare(
+            model,
+            pa.concat_tables(first) if first else pa.table({}),
+            protocol,
+            id_column,
+            target,
+            engine=engine,
+            claims=claims,
+            byte_budget=byte_budget,
+            in_folder=out is not None,
+        )
+        if out is None:
             return ds.map_batches(
                 _certify,
                 fn_args=([ray.put(function)],),
@@ -210,46 +195,36 @@ def audit_dataset(
                 num_cpus=1,
                 concurrency=workers,
             )
-        blocks = ds.sort(id_column).to_arrow_refs()
-        first: list[pa.Table] = []
-        for block in blocks:
-            first.append(ray.get(block))
-            if sum(table.num_rows for table in first) >= FIRST_ROWS:
-                break
-        filled = [table for table in first if table.num_rows] or first[:1]
-        auditor = prepare(pa.concat_tables(filled).slice(0, FIRST_ROWS)).auditor
-        sizes = ray.get([ray.remote(lambda block: int(block.num_rows)).remote(block) for block in blocks])
-        tasks = _tasks(blocks, sizes, part_rows, id_column, target)
-        parts = _make_parts(ray, workers or _cores(ray), PartMaker(auditor), tasks)
-        return write_table_parts(out, auditor, parts, sum(sizes), progress)
+        tasks = []
+        for place, start in enumerate(range(0, sum(sizes), part_rows)):
+            slices = _slice_blocks(blocks, start, start + part_rows)
+            tasks.append(Task(place, partial(_read_blocks, slices, start, id_column, target)))
+        parts = _make_parts(ray, workers or _count_cores(ray), PartMaker(function.auditor), tasks)
+        return write_table_parts(out, function.auditor, parts, sum(sizes), progress)
 
 
-@dataclass(frozen=True, eq=False)
-class _Blocks:
-    """A part of a sorted Dataset: slices of the blocks that hold it, which the worker fetches itself."""
-
-    slices: tuple[tuple[Any, int, int], ...]  # reference, first row, rows
-    start: int
-    id_column: str
-    target: str | None
-
-    def read(self, source: RowSource | None) -> RawPart:
-        import ray
-
-        rows = pa.concat_tables([ray.get(block).slice(first, size) for block, first, size in self.slices])
-        return cut_sorted(rows, self.id_column, self.target, self.start)
+def _slice_blocks(blocks: list[tuple[Any, int]], start: int, stop: int) -> list[tuple[Any, int, int]]:
+    """Return the slices (reference, first row, rows) of blocks of known sizes that hold these rows of all."""
+    found, before = [], 0
+    for block, size in blocks:
+        first, last = max(start - before, 0), min(stop - before, size)
+        if first < last:
+            found.append((block, first, last - first))
+        before += size
+    return found
 
 
-def _tasks(blocks: list[Any], sizes: list[int], part_rows: int, id_column: str, target: str | None) -> Iterator[Task]:
-    ends = list(accumulate(sizes))
-    for place, start in enumerate(range(0, ends[-1], part_rows)):
-        stop = min(start + part_rows, ends[-1])
-        slices = [
-            (block, max(start - (end - size), 0), min(stop, end) - max(start, end - size))
-            for block, end, size in zip(blocks, ends, sizes, strict=True)
-            if end > start and end - size < stop
-        ]
-        yield Task(place, _Blocks(tuple(slices), start, id_column, target))
+def _fetch(slices: list[tuple[Any, int, int]]) -> list[pa.Table]:
+    import ray
+
+    return [ray.get(block).slice(first, rows) for block, first, rows in slices]
+
+
+def _read_blocks(
+    slices: list[tuple[Any, int, int]], start: int, id_column: str, target: str | None, _: object
+) -> RawPart:
+    """Return a part of a sorted Dataset; the worker fetches the blocks that hold it."""
+    return cut_sorted(pa.concat_tables(_fetch(slices)), id_column, target, start)
 
 
 # --- Ray itself ---------------------------------------------------------------------------------------------
@@ -275,7 +250,7 @@ def _connected(count: int | None) -> Iterator[Any]:
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **local)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        raise ClusterError(f"Ray could not be started: {str(error).strip().splitlines()[0]}") from error
+        raise ClusterError(f"Ray could not be started: {first_line(error)}") from error
     try:
         yield ray
     finally:
@@ -288,7 +263,7 @@ def check_installed() -> None:
         raise ClusterError(lacking)
 
 
-def _cores(ray: Any) -> int:
+def _count_cores(ray: Any) -> int:
     return max(int(ray.cluster_resources().get("CPU", 1)), 1)
 
 

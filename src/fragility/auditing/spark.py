@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,23 +38,24 @@ from fragility.auditing.parts import (
     check_answers,
     check_table,
     cut_sorted,
-    limit_threads,
+    receive_once,
 )
 from fragility.certificates.claims import Extent
 from fragility.certificates.parts import PART_ROWS
 from fragility.engines.trace import Progress
-from fragility.errors import Advice, ClusterError, DataError
+from fragility.errors import Advice, ClusterError
 from fragility.libraries import say_lacking
 from fragility.protocol import Protocol
 
 ATTEMPTS = 4  # at a task whose process dies, where Spark is started here; elsewhere Spark's own setting holds
 JAVA = 17
 PLACE, NUMBER = "_fragility_place", "_fragility_number"  # of a row's part, and of the row among all
+PARTITION_BITS = 33  # Spark's increasing ids: the partition above these bits, the row's number in it below
 
 
 @dataclass(frozen=True)
 class SparkWorkers:
-    """Makes the parts of :func:`fragility.audit_files` on Spark, one task per part.
+    """Makes the parts of an audit on Spark, one task per part: ``audit_files(..., workers=SparkWorkers())``.
 
     It uses the session given, else the active one, else the cluster that ``MASTER`` names, else it starts Spark on
     this machine; what it starts, it stops in the end.
@@ -65,27 +66,21 @@ class SparkWorkers:
         How many parts are made at a time; by default as many as Spark has cores.
     session : pyspark.sql.SparkSession, optional
         The session to use.
-
-    Examples
-    --------
-    >>> import fragility as fg
-    >>> from fragility.auditing.spark import SparkWorkers
-    >>> fg.audit_files(model, "rows/", protocol, "audit/", workers=SparkWorkers())  # doctest: +SKIP
     """
 
     count: int | None = None
     session: Any = None
 
-    def made(self, maker: PartMaker, tasks: Iterable[Task]) -> Iterator[MadePart | Failure]:
+    def make_parts(self, maker: PartMaker, tasks: Iterable[Task]) -> Iterator[MadePart | Failure]:
         """Return the parts as they are finished."""
         with _session(self.session, self.count) as session:
             context = session.sparkContext
-            shipped = _Shipped.on(context, maker)
+            receive = _ship(context, maker)
 
             def run(task: Task) -> MadePart | Failure:
                 """Make one part in a job of its own; Spark runs many such jobs at a time."""
                 with _one_sentence():
-                    (made,) = context.parallelize([pickle.dumps(task)], 1).map(partial(_make, shipped)).collect()
+                    (made,) = context.parallelize([pickle.dumps(task)], 1).map(partial(_make, receive)).collect()
                 result: MadePart | Failure = pickle.loads(made)
                 return result
 
@@ -105,8 +100,8 @@ class SparkWorkers:
                 pool.shutdown(cancel_futures=True)
 
 
-def _make(shipped: _Shipped, packed: bytes) -> bytes:
-    maker = shipped.value()  # first: it limits the threads
+def _make(receive: Callable[[], PartMaker], packed: bytes) -> bytes:
+    maker = receive()  # first: it limits the threads
     return pickle.dumps(maker.make(pickle.loads(packed)))
 
 
@@ -133,24 +128,15 @@ def audit_dataframe(
     ----------
     df : pyspark.sql.DataFrame
         The rows.
-    model : estimator, pipeline, booster or Model
-        The fitted classifier; it is sent to each worker once.
-    protocol : Protocol
-        What is removed and degraded, and how the result is read.
+    model, protocol, target, claims, engine, byte_budget, progress
+        As in :func:`fragility.audit_files`; the model is sent to each worker once.
     id_column : str
-        The column with a distinct id for each row, whole numbers or text. A DataFrame has no order, so there is no row
-        number to fall back on.
-    target : str, optional
-        A column of labels, kept away from the model; it need not be there.
+        The column with a distinct id for each row, whole numbers or text: a DataFrame has no order to number rows by.
     out : path, optional
         The folder to write, on the driver's machine. The rows are sorted by id first, and the folder is the one that
         :func:`fragility.audit_files` writes for rows in that order, byte by byte.
-    claims, engine, byte_budget
-        As in :func:`fragility.audit_files`.
     part_rows : int, default=50000
         Rows that a worker holds at a time.
-    progress : bool or callable, optional
-        As in :func:`fragility.audit_files`.
 
     Returns
     -------
@@ -176,76 +162,53 @@ def audit_dataframe(
 
             first = df.limit(FIRST_ROWS).toArrow()
             function = prepare(first, in_folder=False)
-            shipped = _Shipped.on(df.sparkSession.sparkContext, function)
+            receive = _ship(df.sparkSession.sparkContext, function)
             schema = from_arrow_schema(function.schema(first.schema.field(id_column).type))
-            return df.mapInArrow(partial(_certify, shipped, part_rows), schema)
-        with _one_sentence(), _kept(df.orderBy(id_column)) as ordered:
-            function = prepare(ordered.limit(FIRST_ROWS).toArrow())
-            sizes = [0] * ordered.rdd.getNumPartitions()
-            for row in ordered.mapInArrow(_count, "partition long, rows long").collect():
-                sizes[row["partition"]] += row["rows"]
-            with _kept(_made_parts(ordered, function, sizes, part_rows)) as made:
+            return df.mapInArrow(partial(_certify, receive, part_rows), schema)
+        from pyspark.sql.functions import monotonically_increasing_id, shiftright
+
+        numbered = df.orderBy(id_column).withColumn(NUMBER, monotonically_increasing_id())
+        with _one_sentence(), _kept(numbered) as ordered:
+            function = prepare(ordered.drop(NUMBER).limit(FIRST_ROWS).toArrow())
+            sizes = dict(ordered.groupBy(shiftright(NUMBER, PARTITION_BITS)).count().collect())
+            with _kept(_cut_and_make(ordered, function, sizes, part_rows)) as made:
                 made.count()  # all parts at once, on all cores; the iterator below would make one after the other
                 parts = (pickle.loads(row["made"]) for row in made.toLocalIterator())
-                return write_table_parts(out, function.auditor, parts, sum(sizes), progress)
+                return write_table_parts(out, function.auditor, parts, sum(sizes.values()), progress)
 
 
-def _certify(shipped: _Shipped, rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    function = shipped.value()
+def _certify(
+    receive: Callable[[], TableAuditor], rows: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    function = receive()
     for batch in batches:
         for start in range(0, batch.num_rows, rows):
             yield from function(pa.Table.from_batches([batch.slice(start, rows)])).to_batches()
 
 
-def _made_parts(ordered: Any, function: TableAuditor, sizes: list[int], part_rows: int) -> Any:
-    """Return a DataFrame with one row per part, of rows that are sorted and whose partitions have these sizes."""
-    from pyspark.sql.types import LongType, StructType
+def _cut_and_make(ordered: Any, function: TableAuditor, sizes: dict[int, int], part_rows: int) -> Any:
+    """Return a DataFrame with one row per part, of sorted rows whose partitions have these sizes."""
+    from pyspark.sql.functions import array, col, element_at, floor, lit, shiftright
 
-    starts = [end - size for end, size in zip(accumulate(sizes), sizes, strict=True)]
-    schema = StructType([*ordered.schema.fields]).add(PLACE, LongType()).add(NUMBER, LongType())
-    numbered = ordered.mapInArrow(partial(_number, starts, part_rows), schema)
-    shipped = _Shipped.on(ordered.sparkSession.sparkContext, function)
-    cut = numbered.repartition(max(-(-sum(sizes) // part_rows), 1), PLACE).groupBy(PLACE)
+    starts = accumulate((sizes.get(partition, 0) for partition in range(max(sizes))), initial=0)
+    start = element_at(
+        array(*(lit(first).cast("long") for first in starts)), (shiftright(NUMBER, PARTITION_BITS) + 1).cast("int")
+    )
+    numbered = ordered.withColumn(NUMBER, start + col(NUMBER).bitwiseAND(2**PARTITION_BITS - 1))
+    placed = numbered.withColumn(PLACE, floor(col(NUMBER) / part_rows))
+    receive = _ship(ordered.sparkSession.sparkContext, function)
+    cut = placed.repartition(-(-sum(sizes.values()) // part_rows), PLACE).groupBy(PLACE)
     # Spark looks at the types of a named function's parameters, and stumbles over those of a partial one.
-    return cut.applyInArrow(lambda rows: _make_of_table(shipped, rows), "made binary")
+    return cut.applyInArrow(lambda rows: _make_of_table(receive, rows), "made binary")
 
 
-def _number(starts: list[int], part_rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    number = starts[_own_partition()]
-    for batch in batches:
-        numbers = range(number, number + batch.num_rows)
-        places = pa.array([n // part_rows for n in numbers], pa.int64())
-        number += batch.num_rows
-        yield pa.RecordBatch.from_arrays(
-            [*batch.columns, places, pa.array(numbers, pa.int64())], [*batch.schema.names, PLACE, NUMBER]
-        )
-
-
-def _make_of_table(shipped: _Shipped, rows: pa.Table) -> pa.Table:
-    function = shipped.value()
+def _make_of_table(receive: Callable[[], TableAuditor], rows: pa.Table) -> pa.Table:
+    function = receive()
     rows = rows.sort_by(NUMBER)
     place, start = rows.column(PLACE)[0].as_py(), rows.column(NUMBER)[0].as_py()
-    rows = rows.drop_columns([PLACE, NUMBER])
-    try:
-        part = cut_sorted(rows, function.id_column, function.target, start)
-        made = PartMaker(function.auditor).make(Task(place, part))
-    except DataError as error:
-        made = Failure(error)
+    read = partial(cut_sorted, rows.drop_columns([PLACE, NUMBER]), function.id_column, function.target, start)
+    made = PartMaker(function.auditor).make(Task(place, lambda _: read()))
     return pa.table({"made": pa.array([pickle.dumps(made)], pa.binary())})
-
-
-def _count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    own = _own_partition()
-    for batch in batches:
-        yield pa.RecordBatch.from_pydict({"partition": [own], "rows": [batch.num_rows]})
-
-
-def _own_partition() -> int:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None  # it is there in a worker
-    return int(context.partitionId())
 
 
 @contextmanager
@@ -260,50 +223,19 @@ def _kept(df: Any) -> Iterator[Any]:
         kept.unpersist()
 
 
-# --- the model on the workers -------------------------------------------------------------------------------
+def _ship(context: Any, value: Any) -> Callable[[], Any]:
+    """Return a function by which each worker process gets a value once; closures in it travel with it."""
+    from pyspark import cloudpickle
 
-_unpacked: dict[str, Any] = {}  # in a worker's process: what it was sent last
+    packed = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+    return partial(_receive, context.broadcast(packed), hashlib.sha256(packed).hexdigest())
 
 
-@dataclass(frozen=True, eq=False)
-class _Shipped:
-    """A value that each worker process gets once; it may hold closures that refer to the caller's notebook."""
-
-    broadcast: Any
-    digest: str
-
-    @classmethod
-    def on(cls, context: Any, value: Any) -> _Shipped:
-        from pyspark import cloudpickle
-
-        packed = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
-        return cls(context.broadcast(packed), hashlib.sha256(packed).hexdigest())
-
-    def value(self) -> Any:
-        """Return the value, in a process that computes in one thread from then on."""
-        if self.digest not in _unpacked:
-            limit_threads()
-            _unpacked.clear()
-            _unpacked[self.digest] = pickle.loads(self.broadcast.value)
-        return _unpacked[self.digest]
+def _receive(broadcast: Any, digest: str) -> Any:
+    return receive_once(digest, lambda: pickle.loads(broadcast.value))
 
 
 # --- Spark itself -------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _session(given: Any, count: int | None) -> Iterator[Any]:
-    """Yield a session; one that was started here ends here."""
-    builder = _library()
-    active = given or builder.getActiveSession()
-    if active is not None:
-        yield active
-        return
-    session = _start(builder, count)
-    try:
-        yield session
-    finally:
-        session.stop()
 
 
 def check_ready() -> None:
@@ -313,12 +245,20 @@ def check_ready() -> None:
     check_java()
 
 
-def _library() -> Any:
+@contextmanager
+def _session(given: Any, count: int | None) -> Iterator[Any]:
+    """Yield a session; one that was started here ends here."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ClusterError(say_lacking("an audit on Spark", "pyspark") or f"cannot load pyspark: {error}") from error
-    return SparkSession
+    active = given or SparkSession.getActiveSession()
+    session = active or _start(SparkSession, count)
+    try:
+        yield session
+    finally:
+        if active is None:
+            session.stop()
 
 
 def _start(library: Any, count: int | None) -> Any:
@@ -328,13 +268,12 @@ def _start(library: Any, count: int | None) -> Any:
     if master.startswith("spark://"):
         check_answers("MASTER", master)
     builder = library.builder.appName("fragility").master(master)
-    for name, value in {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}.items():
-        builder = builder.config(name, value)
+    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     with _stderr_to_file() as said:
         try:
             return builder.getOrCreate()
         except Exception as error:  # py4j's and Spark's own, of many classes
-            raise ClusterError(f"Spark could not be started on {master}: {_complaint(said) or error}") from error
+            raise ClusterError(f"Spark could not be started on {master}: {_find_complaint(said) or error}") from error
 
 
 def check_java() -> None:
@@ -367,7 +306,7 @@ def _stderr_to_file() -> Iterator[Path]:
         said.unlink(missing_ok=True)  # whoever writes to it still can
 
 
-def _complaint(path: Path) -> str:
+def _find_complaint(path: Path) -> str:
     """Return the last line of a log that names an error; the last of all where none does."""
     lines = path.read_text(errors="replace").strip().splitlines()
     named = [line for line in lines if re.search(r"ERROR|Exception: ", line)]

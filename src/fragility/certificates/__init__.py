@@ -7,6 +7,7 @@ from fragility.certificates.dependence import BaselineComparison
 from fragility.certificates.lattice import LatticeDeclaration
 from fragility.certificates.manifest import Manifest
 from fragility.certificates.memory import Certificates
+from fragility.certificates.modes import ModesDeclaration
 from fragility.certificates.stored import StoredAudit, open_audit
 from fragility.certificates.tally import AuditSummary
 
@@ -19,6 +20,7 @@ __all__ = [
     "Claims",
     "LatticeDeclaration",
     "Manifest",
+    "ModesDeclaration",
     "StoredAudit",
     "open_audit",
 ]

@@ -16,13 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fragility.arrays import Integers
+from fragility.certificates.blocks import BlockForm
 from fragility.certificates.certificate import Certificate
-from fragility.certificates.claims import Extent, check_schema
+from fragility.certificates.claims import Claims, Columns, Extent, check_schema, claims_of
 from fragility.certificates.dependence import BaselineComparison
-from fragility.certificates.lattice import LatticeDeclaration, lattice_columns
+from fragility.certificates.lattice import LatticeDeclaration
 from fragility.certificates.manifest import Manifest
+from fragility.certificates.modes import ModesClaims, ModesDeclaration, modes_claims_of
 from fragility.certificates.tally import AuditSummary, Tally
 from fragility.errors import Advice, CertificateError
+from fragility.evidence.modes import MODES
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
 from fragility.scores import CONFIDENT
@@ -31,21 +34,11 @@ RANKED_BY = ("exposure", "fds", "rcma", "independent_loss", "common_loss", "fail
 
 
 class Audit(ABC):
-    """The certificates of one audit: :class:`Certificates` in memory, or a :class:`StoredAudit` in a folder.
+    """The certificates of one audit: :class:`Certificates` in memory, or a :class:`StoredAudit` in a folder."""
 
-    Attributes
-    ----------
-    manifest : Manifest
-        What binds the rest: model, input, engine, versions and digests.
-    protocol : Protocol
-        The protocol the certificates were made under.
-    protocol_signature : bytes or None
-        The envelope that signed the protocol before the audit, where the manifest names one.
-    """
-
-    manifest: Manifest
-    protocol: Protocol
-    protocol_signature: bytes | None
+    manifest: Manifest  # what binds the rest: model, input, engine, versions and digests
+    protocol: Protocol  # the protocol the certificates were made under
+    protocol_signature: bytes | None  # the envelope that signed it before the audit, where the manifest names one
 
     @property
     def classes(self) -> tuple[ClassLabel, ...]:
@@ -68,6 +61,17 @@ class Audit(ABC):
         return self.manifest.lattice
 
     @property
+    def modes_declaration(self) -> ModesDeclaration | None:
+        """What the modes block was made with; None without a block."""
+        return self.manifest.modes
+
+    @property
+    def blocks(self) -> dict[str, BlockForm]:
+        """How the blocks that are here stand in the table, by name, in the order of their columns."""
+        declared = {"lattice": self.lattice_declaration, "modes": self.modes_declaration}
+        return {name: declaration.form for name, declaration in declared.items() if declaration is not None}
+
+    @property
     @abstractmethod
     def baselines(self) -> BaselineComparison | None:
         """The same confident rows under every baseline that the model admits; None where they were not compared."""
@@ -76,6 +80,21 @@ class Audit(ABC):
     @abstractmethod
     def searched_ids(self) -> list[Hashable]:
         """Ids of the rows whose smallest failing set was searched; the most exposed first where only some were."""
+
+    @property
+    def modes(self) -> ModesClaims | None:
+        """The modes block as arrays, of the rows that have one, in their order; None without a block."""
+        declared = self.modes_declaration
+        if declared is None:
+            return None
+        form = declared.form
+        tables = [table.filter(pa.array(form.covered(table))) for table in self.batches(["id", *form.names])]
+        return modes_claims_of(pa.concat_tables(tables), declared)
+
+    @property
+    @abstractmethod
+    def modes_ids(self) -> list[Hashable]:
+        """Ids of the rows that have a modes block, in the order of its table."""
 
     @property
     @abstractmethod
@@ -141,21 +160,14 @@ class Audit(ABC):
         """
 
     def certificate(self, position: int) -> Certificate:
-        """Return the certificate at a position.
+        """Return the certificate at a position, counted from 0."""
+        row = self.row(position).to_pylist()[0]
+        return Certificate.from_row(row, self.protocol, self.lattice_declaration, self.modes_declaration)
 
-        Parameters
-        ----------
-        position : int
-            Counted from 0.
-
-        Returns
-        -------
-        Certificate
-            The one there.
-        """
+    def row(self, position: int) -> pa.Table:
+        """Return the row of the table at a position counted from 0."""
         place = bisect_right(self.part_starts, position) - 1
-        row = self.part(place).slice(position - self.part_starts[place], 1).to_pylist()[0]
-        return Certificate.from_row(row, self.protocol, self.lattice_declaration)
+        return self.part(place).slice(position - self.part_starts[place], 1)
 
     def by_id(self, own_id: Hashable) -> Certificate:
         """Return the certificate of the row with this id (a number may be given as text).
@@ -175,13 +187,17 @@ class Audit(ABC):
         CertificateError
             No row has this id.
         """
+        return self.certificate(self.find(own_id))
+
+    def find(self, own_id: Hashable) -> int:
+        """Return the position of the row with this id; refuse an id that no row has."""
         start, first = 0, list[Any]()
         for batch in self.batches(["id"]):
             ids = batch.column("id")
             first = first or ids.slice(0, 3).to_pylist()
             position = _position_of(own_id, ids)
             if position >= 0:
-                return self.certificate(start + position)
+                return start + position
             start += len(batch)
         raise CertificateError(f"no certificate for row {own_id!r}; ids run like {first}")
 
@@ -196,8 +212,9 @@ class Audit(ABC):
         min_confidence : float, default=0.9
             Where confident begins.
         by : str, default="exposure"
-            The score: ``exposure``, ``fds`` (the paper's), ``rcma``, ``independent_loss``, ``common_loss``, or
-            ``failure_probability`` where the audit was given rates.
+            The score: ``exposure``, ``fds`` (the paper's), ``rcma``, ``independent_loss``, ``common_loss``,
+            ``failure_probability`` where the audit was given rates, or the exposure to a failure mode, such as
+            ``wrong``, where the audit has a modes block; rows without one are left out.
 
         Returns
         -------
@@ -207,28 +224,31 @@ class Audit(ABC):
 
     def _rank(self, n: int, min_confidence: float, by: str) -> Integers:
         """Return the positions of the n confident predictions with the largest score."""
-        self.check_ranked_by(by)
+        column = self.column_ranked_by(by)
         start, positions, scores = 0, np.empty(0, dtype=np.int64), np.empty(0)
-        for batch in self.batches(["confidence", by]):
-            chosen = np.flatnonzero(batch.column("confidence").to_numpy() >= min_confidence)
+        for batch in self.batches(["confidence", column]):
+            values = batch.column(column).to_numpy()
+            chosen = np.flatnonzero((batch.column("confidence").to_numpy() >= min_confidence) & ~np.isnan(values))
             positions = np.concatenate([positions, start + chosen])
-            scores = np.concatenate([scores, batch.column(by).to_numpy()[chosen]])
+            scores = np.concatenate([scores, values[chosen]])
             best = np.argsort(-scores, kind="stable")[:n]
             positions, scores = positions[best], scores[best]
             start += len(batch)
         return positions
 
-    def check_ranked_by(self, by: str) -> None:
-        """Refuse a score that does not rank predictions, or that these certificates do not have.
-
-        Parameters
-        ----------
-        by : str
-            As in :meth:`most_fragile`.
-        """
-        declared = self.lattice_declaration
-        if by not in RANKED_BY:
-            raise CertificateError(f"predictions are ranked by one of {', '.join(RANKED_BY)}; got {by!r}")
+    def column_ranked_by(self, by: str) -> str:
+        """Return the column of a score; refuse one that does not rank predictions, or is not here."""
+        declared, modes = self.lattice_declaration, self.modes_declaration
+        if by not in (*RANKED_BY, *MODES):
+            raise CertificateError(f"predictions are ranked by one of {', '.join((*RANKED_BY, *MODES))}; got {by!r}")
+        if by in MODES:
+            if modes is None or by not in modes.units:
+                raise CertificateError(
+                    f"these certificates do not say what the failure mode {by!r} costs: audit with ",
+                    Advice("modes=True", "--modes"),
+                    " under a protocol that declares it",
+                )
+            return f"exposure_{by}"
         if by == "failure_probability" and (declared is None or not declared.has_failures):
             raise CertificateError(
                 "these certificates have no failure_probability: audit with ",
@@ -237,33 +257,21 @@ class Audit(ABC):
             )
         if by == "common_loss" and self.protocol.fading is None:
             raise CertificateError("these certificates have no common_loss: their protocol lacks attenuate_all")
+        return by
 
     def check_table(self, table: pa.Table) -> None:
-        """Refuse rows whose columns are not those of the format.
+        """Refuse rows whose columns are not those of the format."""
+        check_schema(table, self.protocol, self.classes, self._block_columns(), extent=self.extent)
 
-        Parameters
-        ----------
-        table : pyarrow.Table
-            All columns of some rows.
-        """
-        block = lattice_columns(self.lattice_declaration)
-        check_schema(table, self.protocol, self.classes, block, extent=self.extent)
+    def read_claims(self, table: pa.Table) -> Claims:
+        """Return the claims of some rows as arrays; refuse rows whose columns are not those of the format."""
+        return claims_of(table, self.protocol, self.classes, self._block_columns(), extent=self.extent)
+
+    def _block_columns(self) -> Columns:
+        return [column for form in self.blocks.values() for column in form.columns]
 
     def tally(self, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None) -> Tally:
-        """Count all certificates in one pass.
-
-        Parameters
-        ----------
-        min_confidence : float, default=0.9
-            Where confident begins.
-        labels : mapping of id to class, optional
-            True classes by row id, for accuracy; they must cover every row.
-
-        Returns
-        -------
-        Tally
-            The counts and sums that summaries and signed statements are made of.
-        """
+        """Count all certificates in one pass; ``labels`` maps ids to true classes and must cover every row."""
         tally = Tally(self.protocol, self.lattice_declaration, min_confidence, labels)
         for batch in self.batches(tally.columns):
             tally.add(batch)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fragility.certificates.claims import PER_STEP
-from fragility.certificates.lattice import LatticeDeclaration
+from fragility.certificates.lattice import FAILURE_FIELDS, LatticeDeclaration
+from fragility.certificates.modes import ModeCost, ModesDeclaration, costs_of_row
 from fragility.drawing.curve import MarginCurve, draw_curve_svg, draw_curve_text
 from fragility.drawing.svg import draw_table, escape, put_side_by_side
 from fragility.errors import CertificateError
@@ -18,6 +19,7 @@ from fragility.wording import (
     describe_curve,
     describe_failure,
     describe_losses,
+    describe_mode,
     describe_prediction,
     describe_smallest,
     describe_threshold,
@@ -28,7 +30,6 @@ PLAIN_FIELDS = (
     *("exposure", "independent_loss", "common_loss", "digest"),
 )
 BLOCK_FIELDS = ("smallest_state", "smallest_size", "smallest_count", "lattice_digest")
-FAILURE_FIELDS = ("failure_probability", "failure_low", "failure_high", "failure_exact", "expected_margin")
 
 
 @dataclass(frozen=True)
@@ -66,18 +67,12 @@ class Certificate:
         lambda* by operator; None where no severity flips.
     path : tuple of str
         Names of the groups in order of removal.
-    path_margin : tuple of float
-        The margin after 0, 1, 2 ... removals.
-    path_predicted : tuple of class labels
-        The class after 0, 1, 2 ... removals.
-    path_collapse : tuple of float
-        The share of the margin lost after 0, 1, 2 ... removals.
+    path_margin, path_predicted, path_collapse : tuple
+        The margin, the class and the share of the margin lost after 0, 1, 2 ... removals.
     fade_margin : tuple of float
         The margin as all evidence fades, by severity, as far as the prediction holds.
-    one_step_drop : mapping of str to float
-        How much margin each group alone carries.
-    one_step_confidence_drop : mapping of str to float
-        The same for the confidence.
+    one_step_drop, one_step_confidence_drop : mapping of str to float
+        How much margin, and how much confidence, each group alone carries.
     digest : str
         Of this row's claims.
     smallest_state : str or None
@@ -92,10 +87,8 @@ class Certificate:
         How many sets of that size fail; None where they were not counted.
     failure_probability : float or None
         How likely the decision is lost; this and what follows is None where the audit was given no rates.
-    failure_low : float or None
-        Lower end of its 95% interval; the probability itself where that is exact.
-    failure_high : float or None
-        Upper end of the interval.
+    failure_low, failure_high : float or None
+        Ends of its 95% interval; the probability itself where that is exact.
     failure_exact : bool or None
         Whether the probability is exact.
     expected_margin : float or None
@@ -104,10 +97,11 @@ class Certificate:
         How evidence fails, in words: ``if each field is missing 5% of the time``.
     lattice_digest : str or None
         Of this row's block.
-
-    See Also
-    --------
-    Certificates : All certificates of an audit.
+    modes : mapping of str to ModeCost or None
+        By failure mode: ``exposure``, and by unit ``drop`` (expected loss of margin) and ``flip_chance``; None where
+        the row has no modes block.
+    modes_digest : str or None
+        Of this row's modes block.
     """
 
     id: Hashable
@@ -120,13 +114,13 @@ class Certificate:
     fds: float
     exposure: float
     independent_loss: float
-    common_loss: float | None  # None where the protocol does not fade all evidence together
-    thresholds: Mapping[str, float | None]  # lambda* by operator, None where no severity flips
+    common_loss: float | None
+    thresholds: Mapping[str, float | None]
     path: tuple[str, ...]
     path_margin: tuple[float, ...]
     path_predicted: tuple[ClassLabel, ...]
     path_collapse: tuple[float, ...]
-    fade_margin: tuple[float, ...]  # as all evidence fades, by severity, as far as the prediction holds
+    fade_margin: tuple[float, ...]
     one_step_drop: Mapping[str, float]
     one_step_confidence_drop: Mapping[str, float]
     digest: str
@@ -141,9 +135,17 @@ class Certificate:
     expected_margin: float | None = None
     failure_condition: str | None = None
     lattice_digest: str | None = None
+    modes: Mapping[str, ModeCost] | None = None
+    modes_digest: str | None = None
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any], protocol: Protocol, declared: LatticeDeclaration | None) -> Certificate:
+    def from_row(
+        cls,
+        row: Mapping[str, Any],
+        protocol: Protocol,
+        declared: LatticeDeclaration | None,
+        modes: ModesDeclaration | None = None,
+    ) -> Certificate:
         """Return the certificate in a row of the table.
 
         Parameters
@@ -154,6 +156,8 @@ class Certificate:
             The protocol it was made under.
         declared : LatticeDeclaration, optional
             Of the lattice block, where there is one.
+        modes : ModesDeclaration, optional
+            Of the modes block, where there is one.
 
         Returns
         -------
@@ -169,6 +173,8 @@ class Certificate:
             names = BLOCK_FIELDS + FAILURE_FIELDS if declared.has_failures else BLOCK_FIELDS
             block = {name: row[name] for name in names} | {"smallest_set": tuple(row["smallest_set"])}
             block["failure_condition"] = declared.condition(protocol) if declared.has_failures else None
+        if modes is not None:
+            block |= {"modes": costs_of_row(row, modes), "modes_digest": row["modes_digest"]}
         return cls(
             **{name: row[name] for name in PLAIN_FIELDS},
             thresholds={operator: row[f"lambda_{operator}"] for operator in protocol.operators},
@@ -262,14 +268,24 @@ class Certificate:
         lines += ["", f"     {budget}   RCMA = {self.rcma:.3f}   FDS = {self.fds:.3f}   exposure = {self.exposure:.3f}"]
         lines += [f"     {way:<22} {told}" for way, told in self.losses()]
         lines += [f"     {operator}: {describe_threshold(value)}" for operator, value in self.thresholds.items()]
-        lines += [f"     {what}: {told}" for what, told in self._block_lines()]
+        margin = None if self.expected_margin is None else f"{self.expected_margin:+.3f}"
+        block = {"smallest failing set": self.smallest(), "outages": self.chance(), "expected margin": margin}
+        lines += [f"     {what}: {told}" for what, told in block.items() if told is not None]
+        lines += [f"     {sentence}" for sentence in self.mode_sentences()]
         return "\n".join(lines)
 
-    def _block_lines(self) -> list[tuple[str, str]]:
-        lines = [("smallest failing set", self.smallest()), ("outages", self.chance())]
-        if self.expected_margin is not None:
-            lines.append(("expected margin", f"{self.expected_margin:+.3f}"))
-        return [(what, told) for what, told in lines if told is not None]
+    def mode_sentences(self) -> list[str]:
+        """Return what each failure mode costs this prediction, in words.
+
+        Returns
+        -------
+        list of str
+            One sentence per mode; empty where the row has no modes block.
+        """
+        return [
+            describe_mode(mode, cost.exposure, cost.weakest, cost.flip_chance.get(cost.weakest or "", 0.0))
+            for mode, cost in (self.modes or {}).items()
+        ]
 
     def losses(self) -> list[tuple[str, str]]:
         """Return the ways evidence fails, and how much of the margin each takes, in words.
@@ -282,30 +298,24 @@ class Certificate:
         """
         return describe_losses(self.rcma, self.independent_loss, self.common_loss, self.path[0])
 
-    def __str__(self) -> str:
-        return self.story()
-
-    def __repr__(self) -> str:
-        return self.story()
+    __str__ = __repr__ = story
 
     def _repr_html_(self) -> str:
         opening = f"<p><b>Row {escape(self.id)}</b>: {escape(self.sentence())}.</p>"
-        scores = draw_table(("score", ""), self._scores())
+        figures = [("exposure", f"{self.exposure:.3f}"), ("FDS", f"{self.fds:.3f}"), *self.losses()]
+        thresholds = [(name, describe_threshold(value)) for name, value in self.thresholds.items()]
+        budget = str(self.flip_budget) if self.flipped else "no flip"
+        scores = draw_table(("score", ""), [("k*", budget), *figures, *thresholds])
         if not self.path_margin:
             steps = draw_table(("step", "removed"), list(enumerate(self.path, start=1)), numeric=(0,))
             return opening + put_side_by_side(scores, steps)
-        rows = [(step, *self._step(step)) for step in range(len(self.path_margin))]
+        marks = [" (flips)" if self.flipped and step == self.flip_budget else "" for step in range(len(self.path) + 1)]
+        rows = [
+            (step, removed, f"{margin:+.3f}", f"{predicted}{mark}")
+            for step, (removed, margin, predicted, mark) in enumerate(
+                zip(("(nothing)", *self.path), self.path_margin, self.path_predicted, marks, strict=True)
+            )
+        ]
         steps = draw_table(("step", "removed", "margin", "predicts"), rows, numeric=(0, 2))
         curve = draw_curve_svg(self.curve, describe_curve(self.id, self.sentence()), width=300.0)
         return opening + put_side_by_side(curve + scores, steps)
-
-    def _step(self, step: int) -> tuple[str, str, str]:
-        removed = self.path[step - 1] if step else "(nothing)"
-        mark = " (flips)" if self.flipped and step == self.flip_budget else ""
-        return removed, f"{self.path_margin[step]:+.3f}", f"{self.path_predicted[step]}{mark}"
-
-    def _scores(self) -> list[tuple[str, str]]:
-        budget = str(self.flip_budget) if self.flipped else "no flip"
-        scores = [("k*", budget), ("exposure", f"{self.exposure:.3f}"), ("FDS", f"{self.fds:.3f}"), *self.losses()]
-        thresholds = [(name, describe_threshold(value)) for name, value in self.thresholds.items()]
-        return [*scores, *thresholds]

@@ -17,8 +17,8 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.canonical import BLOCK_BYTES, DIGEST_PREFIX, canonical_bytes, hashed_pieces
+from fragility.canonical import BLOCK_BYTES, DIGEST_PREFIX, canonical_bytes, hash_pieces
 from fragility.errors import CertificateError
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
@@ -55,6 +55,7 @@ LAYOUT = (
     ("one_step_drop", "<f8"),
     ("one_step_confidence_drop", "<f8"),
 )
+NUMBERS = ("confidence", "margin", "rcma", "fds", "exposure", "independent_loss")  # one per row, never null
 IN_RESOLUTION = ("path_margin", "fade_margin", "one_step_drop")
 IN_PROBABILITY = ("confidence", "one_step_confidence_drop")
 # Derived claims are recomputed from the stored numbers they were made of, so only the last digits may differ.
@@ -62,13 +63,31 @@ DERIVED_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Claims:
+class RowArrays:
+    """Arrays with one entry per row; what is no array is the same for all rows."""
+
+    ids: tuple[Hashable, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, positions: Sequence[int]) -> Self:
+        """Return the entries of these rows."""
+        chosen = list(positions)
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+        taken: dict[str, Any] = {
+            name: values[chosen] for name, values in arrays.items() if isinstance(values, np.ndarray)
+        }
+        return replace(self, ids=tuple(self.ids[i] for i in chosen), **taken)
+
+
+@dataclass(frozen=True, eq=False)
+class Claims(RowArrays):
     """The claims of n certificates as arrays: G groups, K depth, P operators, |Lambda| severities.
 
     Classes and groups are indices. Claims read from a summary lack those of PER_STEP: their arrays are (n, 0).
     """
 
-    ids: tuple[Hashable, ...]
     predicted: Integers  # (n,)
     confidence: Floats  # (n,)
     margin: Floats  # (n,)
@@ -87,15 +106,6 @@ class Claims:
     fade_margin: Floats  # (n, |Lambda|) NaN from lambda* of attenuate_all on; (n, 0) without that operator
     one_step_drop: Floats  # (n, G)
     one_step_confidence_drop: Floats  # (n, G)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def take(self, positions: Sequence[int]) -> Claims:
-        """Return the claims of these rows."""
-        chosen = list(positions)
-        arrays = {f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "ids"}
-        return Claims(ids=tuple(self.ids[i] for i in chosen), **arrays)
 
 
 MEASURED = ("predicted", "margin", "path_margin", "path_predicted", "thresholds", "fade_margin", "one_step_drop")
@@ -136,7 +146,7 @@ def contradictions(claims: Claims, protocol: Protocol, extent: Extent = "full") 
             "exposure": exposure(*losses, protocol.exposure_weights),
         }
     ordered = np.sort(claims.path, axis=1)
-    wrong = {name: _differs(getattr(claims, name), value) for name, value in implied.items()}
+    wrong = {name: find_differing(getattr(claims, name), value) for name, value in implied.items()}
     wrong |= {
         "confidence": ~((claims.confidence >= 0.0) & (claims.confidence <= 1.0)),
         "path": (ordered[:, 1:] == ordered[:, :-1]).any(axis=1),  # a group twice
@@ -155,7 +165,8 @@ def contradictions(claims: Claims, protocol: Protocol, extent: Extent = "full") 
     ]
 
 
-def _differs(stated: npt.NDArray[Any], implied: npt.NDArray[Any]) -> Booleans:
+def find_differing(stated: npt.NDArray[Any], implied: npt.NDArray[Any]) -> Booleans:
+    """Return where a stated claim is not the one that follows from others."""
     if implied.dtype.kind != "f":
         return np.asarray(stated != implied)
     # An unbounded collapse near a tie is large; its last digits are relative to it.
@@ -168,62 +179,63 @@ def _differs(stated: npt.NDArray[Any], implied: npt.NDArray[Any]) -> Booleans:
 
 def row_digests(claims: Claims, context: bytes, resolution: float) -> list[bytes]:
     """Return each row's 32-byte digest: sha256 over context, id and claims in the layout of docs/format.md."""
-    counted = all(type(own_id) is int for own_id in claims.ids)  # their bytes have one length, and are hashed in blocks
+    units = dict.fromkeys(IN_RESOLUTION, resolution) | dict.fromkeys(IN_PROBABILITY, PROBABILITY_UNIT)
+    return hash_rows(claims.ids, context, [(getattr(claims, name), kind, units.get(name)) for name, kind in LAYOUT])
+
+
+def hash_rows(
+    ids: Sequence[Hashable], context: bytes, columns: Sequence[tuple[npt.NDArray[Any], str, float | None]]
+) -> list[bytes]:
+    """Return each row's sha256 over context, id and values.
+
+    columns: values of shape (n, ...), the type they are written as, and the unit they are counted in, if any.
+    """
+    counted = all(type(own_id) is int for own_id in ids)  # their bytes have one length, and are hashed in blocks
     before = [("context", "u1", (len(context),)), ("kind", "u1"), ("id", "<i8")] if counted else []
-    layout = np.dtype([*before, *((name, kind, getattr(claims, name).shape[1:]) for name, kind in LAYOUT)])
+    layout = np.dtype([*before, *((str(i), kind, values.shape[1:]) for i, (values, kind, _) in enumerate(columns))])
     block = np.zeros(max(1, BLOCK_BYTES // layout.itemsize), dtype=layout)
     if counted:
         block["context"], block["kind"] = np.frombuffer(context, dtype=np.uint8), ord("i")
     out: list[bytes] = []
-    for start in range(0, len(claims), len(block)):
-        rows = slice(start, min(start + len(block), len(claims)))
+    for start in range(0, len(ids), len(block)):
+        rows = slice(start, min(start + len(block), len(ids)))
         own = block[: rows.stop - start]
-        for name, _ in LAYOUT:
-            values = getattr(claims, name)[rows]
-            if name in IN_RESOLUTION:
-                values = count_units(values, resolution)
-            elif name in IN_PROBABILITY:
-                values = count_units(values, PROBABILITY_UNIT)
-            own[name] = values
+        for i, (values, _, unit) in enumerate(columns):
+            own[str(i)] = values[rows] if unit is None else _count_units(values[rows], unit)
         data, width = own.view(np.uint8).data, layout.itemsize
         if counted:
-            own["id"] = claims.ids[rows]
-            out += hashed_pieces(data, width)
+            own["id"] = ids[rows]
+            out += hash_pieces(data, width)
         else:
             out += [
-                hashlib.sha256(context + id_bytes(own_id) + data[i * width : (i + 1) * width]).digest()
-                for i, own_id in enumerate(claims.ids[rows])
+                hashlib.sha256(context + _id_bytes(own_id) + data[i * width : (i + 1) * width]).digest()
+                for i, own_id in enumerate(ids[rows])
             ]
     return out
 
 
-def count_units(values: Floats, unit: float) -> Floats:
+def _count_units(values: Floats, unit: float) -> Floats:
     """Return values as whole multiples of a unit, halves to even; adding 0 makes -0 the 0 it is, NaN is one value."""
     counted = np.rint(values / unit) + 0.0
     missing = np.isnan(counted)
     return np.where(missing, np.nan, counted) if missing.any() else counted
 
 
-def bytes_of(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.uint8]:
-    """Return (n, ...) values as (n, bytes), little-endian."""
-    typed = np.ascontiguousarray(values.astype(dtype))
-    return typed.view(np.uint8).reshape(len(values), typed.nbytes // max(len(values), 1))
-
-
-def id_bytes(own_id: Hashable) -> bytes:
+def _id_bytes(own_id: Hashable) -> bytes:
     if isinstance(own_id, int):
         return b"i" + struct.pack("<q", own_id)
     text = str(own_id).encode()
     return b"s" + struct.pack("<I", len(text)) + text
 
 
-def context_digest(protocol_digest: str, model_fingerprint: str, classes: Sequence[ClassLabel]) -> bytes:
-    """Return what binds a row to its protocol and model."""
+def context_digest(protocol_digest: str, model_fingerprint: str, classes: Sequence[ClassLabel], **more: Any) -> bytes:
+    """Return what binds a row to its protocol and model, and to whatever more is declared."""
     document = {
         "format": FORMAT,
         "protocol_digest": protocol_digest,
         "model_fingerprint": model_fingerprint,
         "classes": list(classes),
+        **more,
     }
     return hashlib.sha256(canonical_bytes(document)).digest()
 
@@ -235,6 +247,8 @@ def digest_text(digest: bytes) -> str:
 def digest_from_text(text: str) -> bytes:
     return bytes.fromhex(text.removeprefix(DIGEST_PREFIX))
 
+
+# --- table --------------------------------------------------------------------------------------------------
 
 ID_TYPES = (pa.int64(), pa.string())
 Columns: TypeAlias = Sequence[tuple[str, pa.DataType]]  # those of an optional block, behind the digest
@@ -257,19 +271,10 @@ def schema_of(
         ("margin", number),
         ("flip_budget", pa.int32()),
         ("flipped", pa.bool_()),
-        ("rcma", number),
-        ("fds", number),
-        ("exposure", number),
-        ("independent_loss", number),
-        ("common_loss", number),
+        *((name, number) for name in ("rcma", "fds", "exposure", "independent_loss", "common_loss")),
         *((f"lambda_{operator}", number) for operator in protocol.operators),
         ("path", list_of(pa.string())),
-        ("path_margin", list_of(number)),
-        ("path_predicted", list_of(label)),
-        ("path_collapse", list_of(number)),
-        ("fade_margin", list_of(number)),
-        ("one_step_drop", list_of(number)),
-        ("one_step_confidence_drop", list_of(number)),
+        *((name, list_of(label if name == "path_predicted" else number)) for name in PER_STEP),
         ("digest", pa.string()),
         *block,
     ]
@@ -290,88 +295,73 @@ def table_of(
     extent: Extent = "full",
 ) -> pa.Table:
     """Return the claims as the Arrow table that is written."""
-    labels = pa.array(list(classes))
-    groups = pa.array(list(protocol.group_names), type=pa.string())
-    ids = id_array(claims.ids)
-    known = ~np.isnan(claims.fade_margin)  # a list per row of its leading values
-    ends = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int32)
-    columns: list[Any] = [
-        ids,
-        labels.take(pa.array(claims.predicted)),
-        claims.confidence,
-        claims.margin,
-        claims.flip_budget.astype(np.int32),
-        claims.flipped,
-        claims.rcma,
-        claims.fds,
-        claims.exposure,
-        claims.independent_loss,
-        pa.array(claims.common_loss, mask=np.isnan(claims.common_loss)),
-        *(pa.array(values, mask=np.isinf(values)) for values in claims.thresholds.T),
-        _lists(claims.path, groups),
-        _lists(claims.path_margin),
-        _lists(claims.path_predicted, labels),
-        _lists(claims.path_collapse),
-        pa.ListArray.from_arrays(pa.array(ends), pa.array(claims.fade_margin[known]), type=list_of(pa.float64())),
-        _lists(claims.one_step_drop),
-        _lists(claims.one_step_confidence_drop),
-        pa.array([digest_text(digest) for digest in digests], type=pa.string()),
-    ]
-    table = pa.table(columns, schema=schema_of(protocol, classes, ids.type))
-    return table if extent == "full" else table.drop_columns(list(PER_STEP))
+    labels, groups = pa.array(list(classes)), pa.array(list(protocol.group_names), type=pa.string())
+    ids, known = id_array(claims.ids), ~np.isnan(claims.fade_margin)
+    columns: dict[str, Any] = {
+        "id": ids,
+        "predicted": labels.take(pa.array(claims.predicted)),
+        "common_loss": pa.array(claims.common_loss, mask=np.isnan(claims.common_loss)),
+        "path": lists_per_row(claims.path, groups),
+        "path_predicted": lists_per_row(claims.path_predicted, labels),
+        "fade_margin": lists_of(pa.array(claims.fade_margin[known]), known.sum(axis=1)),
+        "digest": pa.array(map(digest_text, digests), type=pa.string()),
+    }
+    for operator, values in zip(protocol.operators, claims.thresholds.T, strict=True):
+        columns[f"lambda_{operator}"] = pa.array(values, mask=np.isinf(values))
+    schema = schema_of(protocol, classes, ids.type, extent=extent)
+    for name in schema.names:
+        if name not in columns:
+            values = getattr(claims, name)
+            columns[name] = lists_per_row(values) if values.ndim == 2 else values
+    return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
 def id_array(ids: Sequence[Hashable]) -> pa.Array:
     return pa.array(list(ids), type=pa.int64() if all(isinstance(i, int) for i in ids) else pa.string())
 
 
-def _lists(values: npt.NDArray[Any], names: pa.Array | None = None) -> pa.Array:
+def lists_per_row(values: npt.NDArray[Any], names: pa.Array | None = None) -> pa.Array:
     """Return a list per row of the values, or of the names at these places."""
-    n, width = values.shape
-    items = pa.array(values.ravel()) if names is None else names.take(pa.array(values.ravel()))
-    offsets = pa.array(np.arange(0, n * width + 1, width, dtype=np.int32))
-    return pa.ListArray.from_arrays(offsets, items, type=list_of(items.type))
+    items = pa.array(values.ravel())
+    return lists_of(items if names is None else names.take(items), np.full(len(values), values.shape[1]))
+
+
+def lists_of(items: pa.Array, lengths: npt.NDArray[Any]) -> pa.Array:
+    """Return a list per row, of these lengths, from the items of all rows."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), items, type=list_of(items.type))
 
 
 # --- reading ------------------------------------------------------------------------------------------------
 
 
 def claims_of(
-    table: pa.Table,
-    protocol: Protocol,
-    classes: Sequence[ClassLabel],
-    block: Columns = (),
-    *,
-    extent: Extent = "full",
+    table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel], block: Columns = (), *, extent: Extent = "full"
 ) -> Claims:
     """Return the claims of a table; the inverse of ``table_of``. Refuses a table of another shape."""
     check_schema(table, protocol, classes, block, extent=extent)
     n, k, g = len(table), protocol.depth, len(protocol.groups)
     thresholds = [nullable_column(table, f"lambda_{operator}", np.inf) for operator in protocol.operators]
-    path = indices_of(_flat(table, "path", k), protocol.group_names, "path").reshape(n, k)
+    path = indices_of(_flatten_lists(table, "path", k), protocol.group_names, "path").reshape(n, k)
+    numbers: dict[str, Any] = {name: float_column(table, name) for name in NUMBERS}
     steps: dict[str, Any] = {name: np.empty((n, 0)) for name in PER_STEP}
     steps["path_predicted"] = np.empty((n, 0), dtype=np.int64)
     if extent == "full":
-        predicted = _flat(table, "path_predicted", k + 1)
+        predicted = _flatten_lists(table, "path_predicted", k + 1)
         steps = {
-            "path_margin": _float_lists(table, "path_margin", k + 1),
+            "path_margin": read_float_lists(table, "path_margin", k + 1),
             "path_predicted": indices_of(predicted, classes, "path_predicted").reshape(n, k + 1),
-            "path_collapse": _float_lists(table, "path_collapse", k + 1),
-            "fade_margin": _padded(table, "fade_margin", 0 if protocol.fading is None else len(protocol.severities)),
-            "one_step_drop": _float_lists(table, "one_step_drop", g),
-            "one_step_confidence_drop": _float_lists(table, "one_step_confidence_drop", g),
+            "path_collapse": read_float_lists(table, "path_collapse", k + 1),
+            "fade_margin": _pad_lists(table, "fade_margin", 0 if protocol.fading is None else len(protocol.severities)),
+            "one_step_drop": read_float_lists(table, "one_step_drop", g),
+            "one_step_confidence_drop": read_float_lists(table, "one_step_confidence_drop", g),
         }
     return Claims(
         ids=tuple(whole_column(table, "id").to_pylist()),
         predicted=indices_of(whole_column(table, "predicted"), classes, "predicted"),
-        confidence=float_column(table, "confidence"),
-        margin=float_column(table, "margin"),
         flip_budget=np.asarray(whole_column(table, "flip_budget").to_numpy(), dtype=np.int64),
         flipped=np.asarray(whole_column(table, "flipped").to_numpy(zero_copy_only=False), dtype=bool),
-        rcma=float_column(table, "rcma"),
-        fds=float_column(table, "fds"),
-        exposure=float_column(table, "exposure"),
-        independent_loss=float_column(table, "independent_loss"),
+        **numbers,
         common_loss=nullable_column(table, "common_loss", np.nan),
         thresholds=np.stack(thresholds, axis=1) if thresholds else np.empty((n, 0)),
         path=path,
@@ -380,12 +370,7 @@ def claims_of(
 
 
 def check_schema(
-    table: pa.Table,
-    protocol: Protocol,
-    classes: Sequence[ClassLabel],
-    block: Columns = (),
-    *,
-    extent: Extent = "full",
+    table: pa.Table, protocol: Protocol, classes: Sequence[ClassLabel], block: Columns = (), *, extent: Extent = "full"
 ) -> None:
     """Refuse a table with other columns, types or notes than the format has."""
     found = table.schema
@@ -403,15 +388,21 @@ def check_schema(
         raise CertificateError("the columns of the certificate table are not in the order of the format")
     for own, wanted in zip(found, expected, strict=True):
         if not own.equals(wanted, check_metadata=True):
-            raise CertificateError(
-                f"column {own.name!r} of the certificate table has type {_told(own)}, not {_told(wanted)}"
-            )
+            types = [
+                f"{field.type}{'' if field.nullable else ' not null'}{' with notes' if field.metadata else ''}"
+                for field in (own, wanted)
+            ]
+            raise CertificateError(f"column {own.name!r} of the certificate table has type {types[0]}, not {types[1]}")
     if found.metadata:
         raise CertificateError("the certificate table carries notes of its own, which the format does not know")
 
 
-def _told(field: pa.Field) -> str:
-    return f"{field.type}{'' if field.nullable else ' not null'}{' with notes' if field.metadata else ''}"
+def check_side_table(table: pa.Table, what: str, columns: Columns) -> None:
+    """Refuse a table that lies beside the certificates and has other columns than ids and these."""
+    expected = [pa.schema([("id", id_type), *columns]) for id_type in ID_TYPES]
+    if not any(table.schema.equals(schema, check_metadata=True) for schema in expected):
+        names = ", ".join(name for name, _ in columns)
+        raise CertificateError(f"the table of {what} must have the columns id, {names}, of the format's types")
 
 
 def whole_column(table: pa.Table, name: str, *, nulls: bool = False) -> pa.Array:
@@ -423,25 +414,25 @@ def whole_column(table: pa.Table, name: str, *, nulls: bool = False) -> pa.Array
 
 
 def float_column(table: pa.Table, name: str) -> Floats:
-    return _finite(whole_column(table, name).to_numpy(zero_copy_only=False), name)
+    return _check_finite(whole_column(table, name).to_numpy(zero_copy_only=False), name)
 
 
 def nullable_column(table: pa.Table, name: str, absent: float) -> Floats:
     """Return a column of numbers in which null stands for a value that computations know as ``absent``."""
     column = whole_column(table, name, nulls=True)
-    _finite(column.drop_null().to_numpy(zero_copy_only=False), name)
+    _check_finite(column.drop_null().to_numpy(zero_copy_only=False), name)
     values = column.to_numpy(zero_copy_only=False).astype(np.float64)
     return np.where(np.asarray(column.is_null()), absent, values)
 
 
-def _finite(values: Any, name: str) -> Floats:
+def _check_finite(values: Any, name: str) -> Floats:
     out = np.asarray(values, dtype=np.float64)
     if not np.isfinite(out).all():
         raise CertificateError(f"column {name!r} of the certificate table holds NaN or an infinity")
     return out
 
 
-def _flat(table: pa.Table, name: str, width: int) -> pa.Array:
+def _flatten_lists(table: pa.Table, name: str, width: int) -> pa.Array:
     """Return the items of a column of lists, each of exactly this length."""
     column = whole_column(table, name)
     if len(column) and not pc.all(pc.equal(pc.list_value_length(column), width)).as_py():
@@ -454,7 +445,7 @@ def _flat(table: pa.Table, name: str, width: int) -> pa.Array:
     return values
 
 
-def _padded(table: pa.Table, name: str, width: int) -> Floats:
+def _pad_lists(table: pa.Table, name: str, width: int) -> Floats:
     """Return a column of lists of at most this length as (n, width), NaN where a list has ended."""
     column = whole_column(table, name)
     lengths = np.asarray(pc.list_value_length(column).to_numpy(zero_copy_only=False), dtype=np.int64)
@@ -462,12 +453,15 @@ def _padded(table: pa.Table, name: str, width: int) -> Floats:
     if values.null_count or (lengths > width).any():
         raise CertificateError(f"column {name!r} of the certificate table must hold lists of at most {width} numbers")
     out = np.full((len(table), width), np.nan)
-    out[np.arange(width) < lengths[:, None]] = _finite(values.to_numpy(zero_copy_only=False), name)
+    out[np.arange(width) < lengths[:, None]] = _check_finite(values.to_numpy(zero_copy_only=False), name)
     return out
 
 
-def _float_lists(table: pa.Table, name: str, width: int) -> Floats:
-    return _finite(_flat(table, name, width).to_numpy(zero_copy_only=False), name).reshape(len(table), width)
+def read_float_lists(table: pa.Table, name: str, width: int) -> Floats:
+    """Return a column of lists, each of exactly this length, as (n, width)."""
+    return _check_finite(_flatten_lists(table, name, width).to_numpy(zero_copy_only=False), name).reshape(
+        len(table), width
+    )
 
 
 def indices_of(values: pa.Array, known: Sequence[Any], name: str) -> Integers:

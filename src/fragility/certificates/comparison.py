@@ -51,45 +51,34 @@ class AuditChanges:
 
     def to_text(self, truth: Mapping[Any, Any] | None = None) -> str:
         """Return the counts and the first ids; ``truth`` maps ids to true classes."""
-        count = len(self.table)
-        if not count:
+        if self.table.empty:
             return "no row in common"
+        both = int((self.table["early_before"] & self.table["early_after"]).sum())
+        stopped, began = _list_rows(self.stopped), _list_rows(self.began)
+        if self.comparable:
+            early = [f"  no longer flip early: {stopped}", f"  flip early now: {began}; in both: {both}"]
+        else:
+            deciding = [difference for difference in self.differences if difference.decides_flips]
+            early = [
+                f"  the protocols differ in {list_differences(deciding)}, so these counts do not compare the models:",
+                f"  flip early under the first protocol only: {stopped}",
+                f"  under the second only: {began}; under both: {both}",
+            ]
+        changed, right = self.relabelled, ""
+        if truth is not None and not changed.empty:
+            true = changed["id"].map({str(key): str(value) for key, value in truth.items()})
+            now, before = (int((true == changed[f"predicted_{when}"]).sum()) for when in ("after", "before"))
+            right = f"; {now} of them now right, {before} were right before"
         lines = [
-            f"{count} rows in common",
-            *(self._early_lines() if self.comparable else self._early_by_protocol()),
-            f"  labels changed: {_some(self.relabelled)}{self._rightness(truth)}",
+            f"{len(self.table)} rows in common",
+            *early,
+            f"  labels changed: {_list_rows(changed)}{right}",
             "  (flips early: a confident prediction that flips when one or two groups are lost)",
         ]
         return "\n".join(lines)
 
-    @property
-    def _early_in_both(self) -> int:
-        return int((self.table["early_before"] & self.table["early_after"]).sum())
 
-    def _early_lines(self) -> list[str]:
-        return [
-            f"  no longer flip early: {_some(self.stopped)}",
-            f"  flip early now: {_some(self.began)}; in both: {self._early_in_both}",
-        ]
-
-    def _early_by_protocol(self) -> list[str]:
-        deciding = [difference for difference in self.differences if difference.decides_flips]
-        return [
-            f"  the protocols differ in {list_differences(deciding)}, so these counts do not compare the models:",
-            f"  flip early under the first protocol only: {_some(self.stopped)}",
-            f"  under the second only: {_some(self.began)}; under both: {self._early_in_both}",
-        ]
-
-    def _rightness(self, truth: Mapping[Any, Any] | None) -> str:
-        changed = self.relabelled
-        if truth is None or changed.empty:
-            return ""
-        true = changed["id"].map({str(key): str(value) for key, value in truth.items()})
-        mended, spoilt = (int((true == changed[f"predicted_{when}"]).sum()) for when in ("after", "before"))
-        return f"; {mended} of them now right, {spoilt} were right before"
-
-
-def _some(rows: pd.DataFrame) -> str:
+def _list_rows(rows: pd.DataFrame) -> str:
     if rows.empty:
         return "0"
     shown = ", ".join(escape_controls(value) for value in rows["id"].head(IDS_SHOWN))
@@ -129,27 +118,13 @@ SCALE_MARGINS = ("smoothing",)  # whose collapse under held-out stress makes a p
 
 @dataclass(frozen=True, slots=True)
 class SettingDifference:
-    """A setting that two protocols declare differently.
-
-    Attributes
-    ----------
-    setting : str
-        Its name.
-    first : str
-        What the first protocol declares, in words.
-    second : str
-        What the second protocol declares.
-    decides_flips : bool
-        Whether it decides which removals flip a prediction, so that flip budgets do not compare.
-    scales_scores : bool
-        Whether RCMA, FDS or exposure have another scale because of it.
-    """
+    """A setting that two protocols declare differently, and what each declares, in words."""
 
     setting: str
     first: str
     second: str
-    decides_flips: bool
-    scales_scores: bool = True
+    decides_flips: bool  # whether it decides which removals flip a prediction, so that flip budgets do not compare
+    scales_scores: bool = True  # whether RCMA, FDS or exposure have another scale because of it
 
     def __str__(self) -> str:
         return f"{self.setting} ({self.first} against {self.second})"
@@ -158,9 +133,9 @@ class SettingDifference:
 def differences_between(first: Protocol, second: Protocol) -> tuple[SettingDifference, ...]:
     """Return the settings that differ, those that decide flips first."""
     found = [
-        SettingDifference(setting, told(first), told(second), decides_flips)
-        for setting, told, decides_flips in _settings(first, second)
-        if told(first) != told(second)
+        SettingDifference(setting, say(first), say(second), decides_flips)
+        for setting, say, decides_flips in _settings(first, second)
+        if say(first) != say(second)
     ]
     found += _other_groups(first, second)
     if first.baseline == second.baseline == "explicit" and _values(first) != _values(second):
@@ -192,16 +167,16 @@ def _settings(first: Protocol, second: Protocol) -> list[Setting]:
         ("reading", lambda p: p.reading, True),
         ("evidence space", lambda p: p.space, not alike),
         ("depth", lambda p: str(p.depth), min(first.depth, second.depth) < EARLY),
-        ("operators", lambda p: _listed(p.operators), False),
-        ("severities", lambda p: _listed(p.severities), False),
-        ("weights of FDS", lambda p: _listed(p.weights), False),
-        ("weights of exposure", lambda p: _listed(p.exposure_weights), False),
+        ("operators", lambda p: _join(p.operators), False),
+        ("severities", lambda p: _join(p.severities), False),
+        ("weights of FDS", lambda p: _join(p.weights), False),
+        ("weights of exposure", lambda p: _join(p.exposure_weights), False),
         ("resolution", lambda p: f"{p.resolution:g}", False),
         ("smoothing", lambda p: f"{p.smoothing:g}", False),
     ]
 
 
-def _listed(values: Sequence[Any]) -> str:
+def _join(values: Sequence[Any]) -> str:
     return ", ".join(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values) or "none"
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import Floats, Integers
-from fragility.certificates.claims import ID_TYPES, float_column, id_array, whole_column
+from fragility.certificates.claims import check_side_table, float_column, id_array, whole_column
 from fragility.errors import CertificateError
 from fragility.ids import id_keys
 from fragility.protocol import Protocol
@@ -45,30 +45,14 @@ def rows_to_compare(ids: Sequence[Hashable], confidence: Floats, count: int = CO
 
 @dataclass(frozen=True, slots=True)
 class BaselineFigures:
-    """The headline figures of an audit under one baseline.
-
-    Attributes
-    ----------
-    baseline : str
-        Its name.
-    flip_within_one : int
-        Rows that flip when one group is lost.
-    flip_within_two : int
-        Rows that flip within two groups.
-    never_flip : int
-        Rows that the path never flips.
-    median_flip_budget : float
-        The median k*; depth + 1 stands for rows that never flip.
-    most_exposed : tuple of int or str
-        Ids of the ten most exposed rows, the most exposed first.
-    """
+    """The headline figures of an audit under one baseline; the manifest has fields of the same names."""
 
     baseline: str
-    flip_within_one: int
+    flip_within_one: int  # rows that flip when one group is lost
     flip_within_two: int
-    never_flip: int
-    median_flip_budget: float
-    most_exposed: tuple[Hashable, ...]
+    never_flip: int  # rows that the path never flips
+    median_flip_budget: float  # of k*, which is depth + 1 for rows that never flip
+    most_exposed: tuple[Hashable, ...]  # ids of the ten most exposed rows, the most exposed first
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,10 +67,6 @@ class BaselineComparison:
         The declared baseline, then the others.
     depth : int
         Of the protocol: a flip budget of depth + 1 means that the path does not flip the prediction.
-
-    See Also
-    --------
-    compare_baselines : Makes one.
     """
 
     table: pa.Table
@@ -182,10 +162,14 @@ class BaselineComparison:
     @property
     def disagreeing(self) -> tuple[str, ...]:
         """The baselines under which the share of early flips is too far from that under the declared one."""
-        own, *others = self.figures
-        return tuple(
-            other.baseline for other in others if not _is_alike(own.flip_within_two, other.flip_within_two, len(self))
-        )
+        own = self.figures[0].flip_within_two
+        found = []
+        for other in self.figures[1:]:
+            count = other.flip_within_two
+            within_factor = count <= FACTOR * own and own <= FACTOR * count
+            if not within_factor and POINTS * abs(count - own) > len(self):
+                found.append(other.baseline)
+        return tuple(found)
 
     @property
     def verdict(self) -> str:
@@ -200,14 +184,9 @@ class BaselineComparison:
         dict
             The figures under each baseline, how many rows flip early under how many of them, and the verdict.
         """
-        counts = np.bincount(self.flips_under, minlength=len(self.baselines) + 1)
+        counts = np.bincount(self.flips_under, minlength=len(self.baselines) + 1).tolist()
         figures = [{**asdict(one), "most_exposed": list(one.most_exposed)} for one in self.figures]
-        return {
-            "rows": len(self),
-            "figures": figures,
-            "rows_by_baselines": counts.tolist(),
-            "verdict": self.verdict,
-        }
+        return {"rows": len(self), "figures": figures, "rows_by_baselines": counts, "verdict": self.verdict}
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values.
@@ -278,11 +257,6 @@ class BaselineComparison:
     __repr__ = __str__
 
 
-def _is_alike(own: int, other: int, rows: int) -> bool:
-    """Whether two counts are within a factor of 2, or within 2% of the rows."""
-    return POINTS * abs(other - own) <= rows or (other <= FACTOR * own and own <= FACTOR * other)
-
-
 # --- table --------------------------------------------------------------------------------------------------
 
 
@@ -302,10 +276,7 @@ def check_comparison_table(table: pa.Table, baselines: Sequence[str], depth: int
         for name in baselines
         for column in ((f"flip_budget_{name}", pa.int32()), (f"exposure_{name}", pa.float64()))
     ]
-    expected = [pa.schema([("id", kind), *columns]) for kind in ID_TYPES]
-    if not any(table.schema.equals(schema, check_metadata=True) for schema in expected):
-        names = ", ".join(name for name, _ in columns)
-        raise CertificateError(f"the table of baselines must have the columns id, {names}, of the format's types")
+    check_side_table(table, "baselines", columns)
     if any(column.null_count for column in table.columns):
         raise CertificateError("the table of baselines holds nulls")
     if not 1 <= len(table) <= COMPARED_ROWS:
@@ -331,7 +302,6 @@ def check_comparison(comparison: BaselineComparison, claims: pa.Table, protocol:
     rows = claims.take(pa.array(chosen))
     if comparison.ids != tuple(rows.column("id").to_pylist()):
         raise CertificateError("the comparison of baselines is of other rows than the format chooses from this audit")
-    own = {"flip_budget": comparison.flip_budgets, "exposure": comparison.exposures}
-    for name, stated in own.items():
+    for name, stated in {"flip_budget": comparison.flip_budgets, "exposure": comparison.exposures}.items():
         if not np.array_equal(stated(protocol.baseline), rows.column(name).to_numpy()):
             raise CertificateError(f"{name} in the comparison of baselines is not that of the certificates")

@@ -9,28 +9,21 @@ files in the folder are never written, moved or removed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from fragility.canonical import digest_bytes
 from fragility.certificates.dependence import BaselineComparison, check_comparison_table
-from fragility.certificates.lattice import LatticeDeclaration, check_block_table, join_block
+from fragility.certificates.lattice import LatticeDeclaration
 from fragility.certificates.manifest import Manifest, digest_in_name, named_files, parse_manifest
-from fragility.certificates.parts import (
-    beside_name,
-    decode_part,
-    encode_part,
-    part_name,
-    protocol_name,
-    short_digest,
-    signature_name,
-)
+from fragility.certificates.modes import ModesDeclaration
+from fragility.certificates.parts import beside_name, decode_part, encode_part, part_name, short_digest
 from fragility.envelopes import signed_protocol
 from fragility.errors import CertificateError
 from fragility.files import (
@@ -94,13 +87,16 @@ def _looks_ours(name: str) -> bool:
 
 def write_folder(
     folder: str | os.PathLike[str],
-    parts: Iterable[pa.Table],
+    parts: Mapping[str, Iterable[pa.Table]],
     protocol: Protocol,
     manifest: Manifest,
     protocol_signature: bytes | None = None,
     beside: Mapping[str, pa.Table] = MappingProxyType({}),
 ) -> Path:
-    """Write an audit; after any interruption, even a kill, the folder holds the old audit or the new one, whole."""
+    """Write an audit; after any interruption, even a kill, the folder holds the old audit or the new one, whole.
+
+    parts: by kind, the certificates and the modes of their rows. beside: as in ``commit``.
+    """
     with writing_into(folder) as (target, alone):
         try:
             commit(target, place_parts(target, parts), protocol, manifest, protocol_signature, beside)
@@ -132,13 +128,14 @@ def writing_into(folder: str | os.PathLike[str], *, patience: float | None = Non
                 target.rmdir()  # succeeds only while nothing is in it
 
 
-def place_parts(target: Path, parts: Iterable[pa.Table]) -> Iterator[tuple[str, str]]:
+def place_parts(target: Path, parts: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, str]]:
     """Write parts one after the other into a folder; return their names and digests."""
-    for place, part in enumerate(parts):
-        data = encode_part(part)
-        name = part_name(place, data)
-        place_file(target / name, data)
-        yield name, digest_bytes(data)
+    for kind, tables in parts.items():
+        for place, part in enumerate(tables):
+            data = encode_part(part)
+            name = part_name(place, data, kind)
+            place_file(target / name, data)
+            yield name, digest_bytes(data)
 
 
 def commit(
@@ -155,12 +152,12 @@ def commit(
     """
     sweep_parts(target)
     files = dict(placed)
-    tables = [(kind, encode_part(table)) for kind, table in beside.items()]
-    declared = protocol.to_json().encode()
-    documents = {**{beside_name(kind, data): data for kind, data in tables}, protocol_name(declared): declared}
+    documents = {kind: encode_part(table) for kind, table in beside.items()}
+    documents["protocol"] = protocol.to_json().encode()
     if protocol_signature is not None:
-        documents[signature_name(protocol_signature)] = protocol_signature
-    for name, data in documents.items():
+        documents["protocol-signature"] = protocol_signature
+    for kind, data in documents.items():
+        name = beside_name(kind, data)
         place_file(target / name, data)
         files[name] = digest_bytes(data)
     write_bytes(target / MANIFEST_FILE, replace(manifest, files=files).to_bytes(), own=AUDIT_FILE)
@@ -171,12 +168,12 @@ def place_file(path: Path, data: bytes) -> None:
     if os.path.lexists(path):
         if path.is_file() and path.read_bytes() == data:
             return
-        if path.name not in (_named(path.parent) or ()):
+        if path.name not in (_list_named(path.parent) or ()):
             raise CertificateError(f"{path} exists and is not a file of an audit; move it away")
     write_bytes(path, data, own=AUDIT_FILE)
 
 
-def _named(target: Path) -> set[str] | None:
+def _list_named(target: Path) -> set[str] | None:
     """Return the files that a folder's manifest names; None where there is a manifest that cannot be read."""
     if not os.path.lexists(target / MANIFEST_FILE):
         return set()
@@ -188,7 +185,7 @@ def _named(target: Path) -> set[str] | None:
 
 def remove_unnamed(target: Path) -> None:
     """Remove data files of earlier audits: those the manifest does not name, whose names prove that they are ours."""
-    named = _named(target)
+    named = _list_named(target)
     if named is None:
         return
     with suppress(OSError):
@@ -217,41 +214,85 @@ def read_folder(folder: Path) -> LoadedFolder:
     """Return what ``Certificates`` are made of; refuse files that are not the ones the manifest names."""
 
     def read(manifest: Manifest) -> LoadedFolder:
-        protocol, signature = _documents_in(folder, manifest)
-        tables = [
-            decode_part(content_of(folder, manifest, name), str(folder / name), protocol)
-            for name in manifest.files_of("certificates")
-        ]
+        protocol, signature = _read_documents(folder, manifest)
+        tables = [read_table(folder, manifest, name, protocol) for name in manifest.files_of("certificates")]
+        joined = BlockReader(folder, manifest, protocol)
+        tables = [joined.add(table, place) for place, table in enumerate(tables)]
         try:
             table = pa.concat_tables(tables)
         except pa.ArrowException as error:
             raise CertificateError(f"the certificate files of {folder} do not have the same columns") from error
-        searched = read_searched(folder, manifest, protocol)
-        if searched is not None:
-            table = join_block(table, *searched)
         compared = read_comparison(folder, manifest, protocol)
         return table, protocol, replace(manifest, files=None), signature, compared
 
     return _read_steady(folder, read)
 
 
-def read_searched(folder: Path, manifest: Manifest, protocol: Protocol) -> tuple[pa.Table, LatticeDeclaration] | None:
-    """Return the table of searched rows and its declaration; None where every row was searched, or none was."""
-    declared = manifest.lattice
-    if declared is None or not declared.is_partial:
-        return None
-    (name,) = manifest.files_of("searched")
-    block = decode_part(content_of(folder, manifest, name), str(folder / name), protocol)
-    check_block_table(block, declared)
-    return block, declared
+def read_table(
+    folder: Path, manifest: Manifest, name: str, protocol: Protocol, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """Return the table in a data file, or some of its columns; refuse another file than the manifest names."""
+    return decode_part(_read_content(folder, manifest, name), str(folder / name), protocol, columns)
+
+
+class BlockReader:
+    """The blocks of an audit that lie in tables beside its parts, joined to the parts as these are read."""
+
+    def __init__(self, folder: Path, manifest: Manifest, protocol: Protocol) -> None:
+        self._folder, self._manifest, self._protocol = folder, manifest, protocol
+        self._declared: dict[str, LatticeDeclaration | ModesDeclaration] = {}  # by the kind of the file
+        if manifest.lattice is not None and manifest.lattice.is_partial:
+            self._declared["searched"] = manifest.lattice
+        if manifest.modes is not None:
+            self._declared["modes"] = manifest.modes
+        self._of_some_rows: dict[str, pa.Table] = {}
+
+    @property
+    def columns(self) -> set[str]:
+        """The columns that do not lie in the parts."""
+        return {name for declared in self._declared.values() for name in declared.form.names}
+
+    def add(self, table: pa.Table, place: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the part of a place with the blocks of its rows; where columns are given, with those they name."""
+        for kind, declared in self._declared.items():
+            if columns is None or not set(declared.form.names).isdisjoint(columns):
+                block = self.of_some_rows(kind) if declared.is_partial else self._of_part(kind, table, place)
+                table = declared.form.join(table, block)
+        return table
+
+    def of_row(self, own_id: Hashable, place: int) -> dict[str, Any]:
+        """Return the blocks that lie beside the parts, by column, of one row of the part of a place."""
+        row = pa.table({"id": [own_id]})
+        for kind, declared in self._declared.items():
+            name = None if declared.is_partial else self._manifest.files_of(kind)[place]
+            row = declared.form.join(row, self.of_some_rows(kind) if name is None else self._read(kind, name))
+        return dict(row.to_pylist()[0])
+
+    def of_some_rows(self, kind: str) -> pa.Table:
+        """Return the one table of a block that covers some rows: ``searched`` or ``modes``."""
+        if kind not in self._of_some_rows:
+            self._of_some_rows[kind] = self._read(kind, self._manifest.files_of(kind)[0])
+        return self._of_some_rows[kind]
+
+    def _of_part(self, kind: str, table: pa.Table, place: int) -> pa.Table:
+        """Return the block of every row of a part."""
+        name = self._manifest.files_of(kind)[place]
+        block = self._read(kind, name)
+        if not block.column("id").equals(table.column("id")):
+            raise CertificateError(f"{self._folder / name} is of other rows than the part of its place")
+        return block
+
+    def _read(self, kind: str, name: str) -> pa.Table:
+        block = read_table(self._folder, self._manifest, name, self._protocol)
+        self._declared[kind].check_table(block)
+        return block
 
 
 def read_comparison(folder: Path, manifest: Manifest, protocol: Protocol) -> BaselineComparison | None:
     """Return the comparison of baselines of an audit; None where there is none."""
     if manifest.baselines is None:
         return None
-    (name,) = manifest.files_of("baselines")
-    table = decode_part(content_of(folder, manifest, name), str(folder / name), protocol)
+    table = read_table(folder, manifest, manifest.files_of("baselines")[0], protocol)
     baselines = (protocol.baseline, *protocol.alternatives)
     check_comparison_table(table, baselines, protocol.depth)
     return BaselineComparison(table, baselines, protocol.depth)
@@ -259,13 +300,13 @@ def read_comparison(folder: Path, manifest: Manifest, protocol: Protocol) -> Bas
 
 def read_declarations(folder: Path) -> tuple[Manifest, Protocol, bytes | None]:
     """Return manifest, protocol and the protocol's signature of a folder, all as their digests say."""
-    return _read_steady(folder, lambda manifest: (manifest, *_documents_in(folder, manifest)))
+    return _read_steady(folder, lambda manifest: (manifest, *_read_documents(folder, manifest)))
 
 
-def _documents_in(folder: Path, manifest: Manifest) -> tuple[Protocol, bytes | None]:
+def _read_documents(folder: Path, manifest: Manifest) -> tuple[Protocol, bytes | None]:
     """Return the protocol of an audit, and the envelope that signed it if the manifest names one."""
     (name,) = manifest.files_of("protocol")
-    data = content_of(folder, manifest, name)
+    data = _read_content(folder, manifest, name)
     try:
         protocol = Protocol.from_json(data.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -274,7 +315,7 @@ def _documents_in(folder: Path, manifest: Manifest) -> tuple[Protocol, bytes | N
         raise CertificateError(f"{folder / name} is not written as the format says")
     envelope = None
     for name in manifest.files_of("protocol-signature"):
-        envelope = content_of(folder, manifest, name)
+        envelope = _read_content(folder, manifest, name)
         check_signed_protocol(envelope, "the protocol's signature", protocol.digest)
     return protocol, envelope
 
@@ -294,7 +335,7 @@ def _read_steady(folder: Path, read: Callable[[Manifest], Found]) -> Found:
     raise CertificateError(f"{folder} is being rewritten again and again; read it when that has ended")
 
 
-def content_of(folder: Path, manifest: Manifest, name: str) -> bytes:
+def _read_content(folder: Path, manifest: Manifest, name: str) -> bytes:
     """Return the bytes of a data file; refuse others than the manifest names. FileNotFoundError where it is gone."""
     try:
         with open_regular(folder / name) as stream:
@@ -318,23 +359,23 @@ def read_protocol(path: str | os.PathLike[str]) -> Protocol:
 
 
 def manifest_bytes(folder: Path) -> bytes:
+    path = folder / MANIFEST_FILE
+    return read_document(path, path, f"{folder} is not an audit folder: {MANIFEST_FILE} is missing")
+
+
+def read_document(path: str | os.PathLike[str], name: object, missing: str | None = None) -> bytes:
+    """Return the bytes of a small file; ``name`` and ``missing``, the message where there is none, are for errors."""
     try:
-        return read_bounded(folder / MANIFEST_FILE, JSON_LIMIT)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise CertificateError(f"{folder} is not an audit folder: {MANIFEST_FILE} is missing") from error
-    except OSError as error:
-        raise CertificateError(f"cannot read {folder / MANIFEST_FILE}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise CertificateError(f"cannot read {folder / MANIFEST_FILE}: {error}") from error
+        return read_bounded(path, JSON_LIMIT)
+    except (OSError, ValueError) as error:
+        if missing is not None and isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise CertificateError(missing) from error
+        raise CertificateError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def read_protocol_signature(path: str | os.PathLike[str], protocol_digest: str) -> bytes:
     """Return the bytes of an envelope that signs this protocol; refuse any other."""
-    try:
-        data = read_bounded(path, JSON_LIMIT)
-    except (OSError, ValueError) as error:
-        told = getattr(error, "strerror", None) or error
-        raise CertificateError(f"cannot read the signature {path}: {told}") from error
+    data = read_document(path, f"the signature {path}")
     check_signed_protocol(data, path, protocol_digest)
     return data
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -23,18 +23,18 @@ import pyarrow.compute as pc
 
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.canonical import canonical_bytes
+from fragility.certificates.blocks import BlockForm
 from fragility.certificates.claims import (
     FORMAT,
-    ID_TYPES,
     PROBABILITY_UNIT,
     Claims,
-    bytes_of,
-    count_units,
-    digest_text,
+    RowArrays,
+    context_digest,
     float_column,
-    id_bytes,
+    hash_rows,
     indices_of,
     list_of,
+    lists_of,
     nullable_column,
     whole_column,
 )
@@ -53,6 +53,7 @@ from fragility.wording import (
     none_up_to,
 )
 
+FAILURE_FIELDS = ("failure_probability", "failure_low", "failure_high", "failure_exact", "expected_margin")
 FOUND = (MINIMUM, UPPER_BOUND)
 ABSENT = -1  # a size or count that is null
 # How a model is searched that can only be asked. Nobody chooses these, or an author could search as little as he likes.
@@ -60,6 +61,7 @@ SEARCH_STATES, BEAM_WIDTH = 10_000, 8
 LEAST_DRAWS, MOST_DRAWS = 2**12, 2**20
 MOST_EXPOSED = 1000  # rows that are searched where nobody asked for every row
 PROBABILITY_NOISE = 1e-9  # sums of the same terms in another order
+UNSEARCHED = {"smallest_state": NOT_SEARCHED, "smallest_set": []}  # of a row without a block; all else is null
 OUTSIDE_THE_CONTEXT = ("engine", "most_exposed")  # who searched, and which other rows: no part of a row's digest
 
 
@@ -76,10 +78,6 @@ class LatticeDeclaration:
     draws: int | None = None
     seed: int | None = None
     events: list[dict[str, Any]] | None = None  # {"groups": [...], "count": n}
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> LatticeDeclaration:
-        return cls(**{name: document[name] for name in DECLARED})
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -99,6 +97,26 @@ class LatticeDeclaration:
             return describe_rates(list(self.rates.values()), protocol.group_thing)
         return describe_events(sum(event["count"] for event in self.events or ()))
 
+    @property
+    def form(self) -> BlockForm:
+        """How the block stands in a table."""
+        failures = [(name, pa.bool_() if name == "failure_exact" else pa.float64()) for name in FAILURE_FIELDS]
+        columns = [
+            ("smallest_state", pa.string()),
+            ("smallest_size", pa.int32()),
+            ("smallest_set", list_of(pa.string())),
+            ("smallest_count", pa.int64()),
+            *(failures if self.has_failures else []),
+            ("lattice_digest", pa.string()),
+        ]
+        return BlockForm("searched rows", columns, UNSEARCHED)
+
+    def check_table(self, block: pa.Table) -> None:
+        """Refuse a table of searched rows that is not written as the format says."""
+        self.form.check(block, self.most_exposed)
+        if NOT_SEARCHED in block.column("smallest_state").to_pylist():
+            raise CertificateError(f"the table of searched rows has a row that says {NOT_SEARCHED!r}")
+
     def states(self) -> tuple[str, ...]:
         """The words a row's search may end with; their positions are what is hashed. The last is no search at all."""
         searched = (MINIMUM, UPPER_BOUND, none_up_to(self.max_size), NONE_AT_ALL, UNDECIDED)
@@ -109,10 +127,9 @@ DECLARED = tuple(field.name for field in fields(LatticeDeclaration))
 
 
 @dataclass(frozen=True, eq=False)
-class LatticeClaims:
+class LatticeClaims(RowArrays):
     """The block of n certificates as arrays; G groups. The last five are None where no failures were declared."""
 
-    ids: tuple[Hashable, ...]
     smallest_state: Integers  # (n,) positions in the declaration's states
     smallest_size: Integers  # (n,) -1 where no set was found
     smallest_set: Booleans  # (n, G)
@@ -123,16 +140,6 @@ class LatticeClaims:
     failure_exact: Booleans | None = None
     expected_margin: Floats | None = None  # NaN where it has no closed form
 
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def take(self, positions: Sequence[int]) -> LatticeClaims:
-        """Return the claims of these rows."""
-        chosen = list(positions)
-        arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "ids"}
-        taken: dict[str, Any] = {name: None if values is None else values[chosen] for name, values in arrays.items()}
-        return LatticeClaims(ids=tuple(self.ids[i] for i in chosen), **taken)
-
     def searched(self, declaration: LatticeDeclaration) -> Booleans:
         """(n,) the rows that were searched."""
         words = declaration.states()
@@ -142,87 +149,43 @@ class LatticeClaims:
 # --- table --------------------------------------------------------------------------------------------------
 
 
-def lattice_columns(declaration: LatticeDeclaration | None) -> list[tuple[str, pa.DataType]]:
-    """Return names and types of the block's columns; none without a block."""
-    if declaration is None:
-        return []
-    number = pa.float64()
-    failures = [
-        ("failure_probability", number),
-        ("failure_low", number),
-        ("failure_high", number),
-        ("failure_exact", pa.bool_()),
-        ("expected_margin", number),
-    ]
-    return [
-        ("smallest_state", pa.string()),
-        ("smallest_size", pa.int32()),
-        ("smallest_set", list_of(pa.string())),
-        ("smallest_count", pa.int64()),
-        *(failures if declaration.has_failures else []),
-        ("lattice_digest", pa.string()),
-    ]
-
-
-def lattice_arrays(
-    claims: LatticeClaims, digests: Sequence[bytes], declaration: LatticeDeclaration, protocol: Protocol
-) -> list[Any]:
-    """Return the block as Arrow arrays, in the order of ``lattice_columns``."""
-    states = pa.array(declaration.states(), type=pa.string())
-    arrays: list[Any] = [
-        states.take(pa.array(claims.smallest_state)),
-        _or_null(claims.smallest_size, pa.int32()),
-        _set_lists(claims.smallest_set, protocol.group_names),
-        _or_null(claims.smallest_count, pa.int64()),
-    ]
-    if claims.failure_probability is not None and claims.expected_margin is not None:
-        arrays += [
-            *(claims.failure_probability, claims.failure_low, claims.failure_high, claims.failure_exact),
-            pa.array(claims.expected_margin, mask=np.isnan(claims.expected_margin)),
-        ]
-    return [*arrays, pa.array([digest_text(digest) for digest in digests], type=pa.string())]
-
-
 def with_block(
     table: pa.Table, claims: LatticeClaims, declaration: LatticeDeclaration, context: bytes, protocol: Protocol
 ) -> tuple[pa.Table, list[bytes]]:
     """Return a table that ends with its row digests with the block behind them, and the block's own digests."""
     digests = lattice_digests(claims, context)
-    arrays = lattice_arrays(claims, digests, declaration, protocol)
-    for (name, kind), values in zip(lattice_columns(declaration), arrays, strict=True):
-        table = table.append_column(pa.field(name, kind), pa.array(values, type=kind))
-    return table, digests
-
-
-def _or_null(values: Integers, kind: pa.DataType) -> pa.Array:
-    return pa.array(values, mask=values == ABSENT).cast(kind)
-
-
-def _set_lists(sets: Booleans, names: Sequence[str]) -> pa.Array:
-    offsets = np.concatenate([[0], np.cumsum(sets.sum(axis=1))]).astype(np.int32)
-    members = pa.array(list(names), type=pa.string()).take(pa.array(np.nonzero(sets)[1]))
-    return pa.ListArray.from_arrays(pa.array(offsets), members, type=list_of(pa.string()))
+    states, names = (pa.array(texts, type=pa.string()) for texts in (declaration.states(), protocol.group_names))
+    sets, size, count = claims.smallest_set, claims.smallest_size, claims.smallest_count
+    margin = claims.expected_margin
+    columns: dict[str, Any] = {
+        **{name: getattr(claims, name) for name in FAILURE_FIELDS},
+        "smallest_state": states.take(pa.array(claims.smallest_state)),
+        "smallest_size": pa.array(size, mask=size == ABSENT),
+        "smallest_set": lists_of(names.take(pa.array(np.nonzero(sets)[1])), sets.sum(axis=1)),
+        "smallest_count": pa.array(count, mask=count == ABSENT),
+        "expected_margin": None if margin is None else pa.array(margin, mask=np.isnan(margin)),
+    }
+    return declaration.form.append(table, columns, digests), digests
 
 
 def lattice_claims_of(table: pa.Table, declaration: LatticeDeclaration, protocol: Protocol) -> LatticeClaims:
     """Return the block of a table whose schema was checked; refuses values that no block can hold."""
     failures: dict[str, Any] = {}
     if declaration.has_failures:
-        numbers = ("failure_probability", "failure_low", "failure_high")
-        failures = {name: float_column(table, name) for name in numbers}
+        failures = {name: float_column(table, name) for name in FAILURE_FIELDS[:3]}
         failures["failure_exact"] = whole_column(table, "failure_exact").to_numpy(zero_copy_only=False)
         failures["expected_margin"] = nullable_column(table, "expected_margin", np.nan)
     return LatticeClaims(
         ids=tuple(whole_column(table, "id").to_pylist()),
         smallest_state=indices_of(whole_column(table, "smallest_state"), declaration.states(), "smallest_state"),
-        smallest_size=_integers(table, "smallest_size"),
-        smallest_set=_sets(table, protocol.group_names),
-        smallest_count=_integers(table, "smallest_count"),
+        smallest_size=_read_integers(table, "smallest_size"),
+        smallest_set=_read_sets(table, protocol.group_names),
+        smallest_count=_read_integers(table, "smallest_count"),
         **failures,
     )
 
 
-def _integers(table: pa.Table, name: str) -> Integers:
+def _read_integers(table: pa.Table, name: str) -> Integers:
     column = whole_column(table, name, nulls=True)
     values = np.asarray(column.fill_null(ABSENT).to_numpy(zero_copy_only=False), dtype=np.int64)
     if (values[np.asarray(column.is_valid())] < 0).any():
@@ -230,7 +193,7 @@ def _integers(table: pa.Table, name: str) -> Integers:
     return values
 
 
-def _sets(table: pa.Table, names: Sequence[str]) -> Booleans:
+def _read_sets(table: pa.Table, names: Sequence[str]) -> Booleans:
     """Return (n, G); a set must name its groups in declared order, each once."""
     column = whole_column(table, "smallest_set")
     members = column.flatten()
@@ -250,20 +213,16 @@ def _sets(table: pa.Table, names: Sequence[str]) -> Booleans:
 
 def lattice_digests(claims: LatticeClaims, context: bytes) -> list[bytes]:
     """Return each row's 32-byte digest: sha256 over context, id and block in the layout of docs/format.md."""
-    parts = [
-        bytes_of(claims.smallest_state, "u1"),
-        bytes_of(claims.smallest_size, "<i4"),
-        bytes_of(claims.smallest_count, "<i8"),
-        bytes_of(claims.smallest_set, "u1"),
+    columns: list[tuple[Any, str, float | None]] = [
+        (claims.smallest_state, "u1", None),
+        (claims.smallest_size, "<i4", None),
+        (claims.smallest_count, "<i8", None),
+        (claims.smallest_set, "u1", None),
     ]
     if claims.failure_probability is not None:
-        for values in (claims.failure_probability, claims.failure_low, claims.failure_high):
-            parts.append(bytes_of(count_units(np.asarray(values), PROBABILITY_UNIT), "<f8"))
-        parts.append(bytes_of(np.asarray(claims.failure_exact), "u1"))
-    block = np.concatenate(parts, axis=1)
-    return [
-        hashlib.sha256(context + id_bytes(own_id) + block[i].tobytes()).digest() for i, own_id in enumerate(claims.ids)
-    ]
+        chances = (claims.failure_probability, claims.failure_low, claims.failure_high)
+        columns += [*((values, "<f8", PROBABILITY_UNIT) for values in chances), (claims.failure_exact, "u1", None)]
+    return hash_rows(claims.ids, context, columns)
 
 
 def lattice_context(
@@ -271,14 +230,7 @@ def lattice_context(
 ) -> bytes:
     """Return what binds a row's block to its protocol, its model and what was declared; not to an engine."""
     declared = {name: value for name, value in declaration.to_dict().items() if name not in OUTSIDE_THE_CONTEXT}
-    document = {
-        "format": FORMAT,
-        "protocol_digest": protocol_digest,
-        "model_fingerprint": model_fingerprint,
-        "classes": list(classes),
-        "lattice": declared,
-    }
-    return hashlib.sha256(canonical_bytes(document)).digest()
+    return context_digest(protocol_digest, model_fingerprint, classes, lattice=declared)
 
 
 # --- what can be checked without the model ------------------------------------------------------------------
@@ -388,7 +340,6 @@ def _failure_contradictions(block: LatticeClaims, states: Any, declaration: Latt
 
 
 RANKED = ("confidence", "exposure", "digest")  # columns by which rows are chosen
-UNSEARCHED = {"smallest_state": NOT_SEARCHED, "smallest_set": []}  # of a row without a block; all else is null
 
 
 def most_exposed(table: pa.Table, count: int) -> Integers:
@@ -400,52 +351,17 @@ def most_exposed(table: pa.Table, count: int) -> Integers:
     if len(confident) > count:
         exposure = table.column("exposure").to_numpy()[confident]
         confident = confident[exposure >= np.partition(exposure, -count)[-count]]
-    return np.asarray(confident[_by_exposure(table.take(pa.array(confident)))][:count], dtype=np.int64)
+    return np.asarray(confident[_sort_by_exposure(table.take(pa.array(confident)))][:count], dtype=np.int64)
 
 
-def _by_exposure(table: pa.Table) -> Integers:
+def _sort_by_exposure(table: pa.Table) -> Integers:
     """Return the positions of rows by exposure, the largest first, and then by digest."""
     digests = table.column("digest").to_numpy(zero_copy_only=False).astype("S")
     return np.asarray(np.lexsort((digests, -table.column("exposure").to_numpy())), dtype=np.int64)
 
 
-def join_block(table: pa.Table, block: pa.Table, declaration: LatticeDeclaration) -> pa.Table:
-    """Return certificates with the columns of a block that covers some of them."""
-    asked = ["id", *(name for name, _ in lattice_columns(declaration))]
-    if "id" not in table.column_names or any(name not in block.column_names for name in asked):
-        raise CertificateError("the certificates or the searched rows lack a column that the format asks for")
-    ids, searched = table.column("id"), block.column("id")
-    if ids.type != searched.type:
-        raise CertificateError(f"the searched rows have ids of type {searched.type}, not {ids.type}")
-    place = pc.fill_null(pc.index_in(ids, value_set=searched.combine_chunks()), len(block))
-    columns = lattice_columns(declaration)
-    none = {name: pa.array([UNSEARCHED.get(name)], type=kind) for name, kind in columns}
-    for name, kind in columns:
-        known = pa.concat_arrays([*block.column(name).chunks, none[name]])
-        table = table.append_column(pa.field(name, kind), known.take(place.combine_chunks()))
-    return table
-
-
 def split_block(table: pa.Table, declaration: LatticeDeclaration) -> tuple[pa.Table, pa.Table]:
     """Return certificates without the block's columns, and the block of the rows that were searched."""
-    names = [name for name, _ in lattice_columns(declaration)]
-    plain = table.drop_columns(names)
+    form = declaration.form
     searched = table.filter(pc.not_equal(table.column("smallest_state"), NOT_SEARCHED))
-    return plain, searched.select(["id", *names]).take(pa.array(_by_exposure(searched))).combine_chunks()
-
-
-def check_block_table(block: pa.Table, declaration: LatticeDeclaration) -> None:
-    """Refuse a table of searched rows that is not written as the format says."""
-    columns = lattice_columns(declaration)
-    expected = [pa.schema([("id", kind), *columns]) for kind in ID_TYPES]
-    if not any(block.schema.equals(schema, check_metadata=True) for schema in expected):
-        names = ", ".join(name for name, _ in columns)
-        raise CertificateError(f"the table of searched rows must have the columns id, {names}, of the format's types")
-    if len(block) > (declaration.most_exposed or 0):
-        raise CertificateError(f"{len(block)} rows were searched, and {declaration.most_exposed} are declared at most")
-    if pc.count_distinct(block.column("id"), mode="all").as_py() != len(block) or block.column("id").null_count:
-        raise CertificateError("the table of searched rows names a row twice, or none")
-    if block.column("lattice_digest").null_count:
-        raise CertificateError("the table of searched rows has a row without a digest")
-    if NOT_SEARCHED in block.column("smallest_state").to_pylist():
-        raise CertificateError(f"the table of searched rows has a row that says {NOT_SEARCHED!r}")
+    return table.drop_columns(form.names), form.select(searched, _sort_by_exposure(searched))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from fragility.canonical import digest_of
 from fragility.certificates.claims import EXTENTS, FORMAT, Extent
 from fragility.certificates.lattice import DECLARED, LatticeDeclaration
+from fragility.certificates.modes import MODES_DECLARED, ModesDeclaration
 from fragility.errors import CertificateError
 from fragility.files import parse_json
 from fragility.models import ClassLabel
@@ -29,10 +30,10 @@ LIMITS = (
 )
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # <what>-<first 16 digits of the file's SHA-256>: a name has one content for ever, so writing spoils nothing being read.
-# A part of the certificates has its place in the input before that, counted from 00000.
+# A part of the certificates has its place in the input before that, counted from 00000; so have the modes of a part.
 CONTENT_NAME = re.compile(
-    r"(?P<kind>certificates)-(?P<place>\d{5,})-(?P<part>[0-9a-f]{16})\.parquet"
-    r"|(?P<beside>searched|baselines)-(?P<table>[0-9a-f]{16})\.parquet"
+    r"(?P<kind>certificates|modes)-(?P<place>\d{5,})-(?P<part>[0-9a-f]{16})\.parquet"
+    r"|(?P<beside>searched|modes|baselines)-(?P<table>[0-9a-f]{16})\.parquet"
     r"|(?P<document>protocol|protocol-signature)-(?P<digest>[0-9a-f]{16})\.json"
 )
 VERSION = re.compile(r"[\w.+!-]{1,64}")
@@ -108,10 +109,12 @@ class Manifest:
     root_digest: str
     claims: Extent
     lattice: LatticeDeclaration | None = None  # None without a lattice block
+    modes: ModesDeclaration | None = None  # None without a modes block
     baselines: ComparedBaselines | None = None  # None where baselines were not compared
     protocol_signature: str | None = None  # digest of the envelope that signed the protocol before the audit
     files: dict[str, str] | None = None  # digests by file name; None for an audit in memory
     lattice_root_digest: str | None = None  # in the file, the last field of lattice
+    modes_root_digest: str | None = None  # in the file, the last field of modes
 
     @property
     def is_selection(self) -> bool:
@@ -130,25 +133,29 @@ class Manifest:
         """
         _check_document(document, saved)
         own = {name: value for name, value in document.items() if name != "manifest_digest"}
-        model, lattice, baselines = own["model"], own["lattice"], own["baselines"]
+        model, baselines = own["model"], own["baselines"]
         typed: dict[str, Any] = {
             "model": AuditedModel(**{**model, "classes": tuple(model["classes"]), "partial": tuple(model["partial"])}),
             "input": AuditedRows(**own["input"]),
             "engine": EngineUse(**own["engine"]),
             "tolerance": Tolerance(**own["tolerance"]),
-            "lattice": None if lattice is None else LatticeDeclaration.from_dict(lattice),
-            "lattice_root_digest": None if lattice is None else lattice["root_digest"],
-            "baselines": None if baselines is None else ComparedBaselines(**baselines),
+            "baselines": baselines and ComparedBaselines(**baselines),
         }
+        for name, declaration in BLOCKS.items():
+            if own[name] is not None:
+                declared = dict(own[name])
+                typed[f"{name}_root_digest"] = declared.pop("root_digest")
+                typed[name] = declaration(**declared)
         return cls(**{**own, **typed})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document without its own digest; ``files`` only where they are known."""
         document = asdict(self)
         document["model"] |= {"classes": list(self.model.classes), "partial": list(self.model.partial)}
-        root = document.pop("lattice_root_digest")
-        if self.lattice is not None:
-            document["lattice"]["root_digest"] = root
+        for name in BLOCKS:
+            root = document.pop(f"{name}_root_digest")
+            if document[name] is not None:
+                document[name]["root_digest"] = root
         if self.files is None:
             del document["files"]
         return document
@@ -166,22 +173,20 @@ class Manifest:
         return manifest_text(self.to_dict()).encode()
 
 
-SAVED_FIELDS = (*(field.name for field in fields(Manifest) if field.name != "lattice_root_digest"), "manifest_digest")
-LATTICE = (*DECLARED, "root_digest")
+BLOCKS: dict[str, type[LatticeDeclaration] | type[ModesDeclaration]] = {
+    "lattice": LatticeDeclaration,
+    "modes": ModesDeclaration,
+}
+BLOCK_FIELDS = {"lattice": (*DECLARED, "root_digest"), "modes": (*MODES_DECLARED, "root_digest")}
+SAVED_FIELDS = (
+    *(field.name for field in fields(Manifest) if not field.name.endswith("_root_digest")),
+    "manifest_digest",
+)
 BASELINES = tuple(field.name for field in fields(ComparedBaselines))
 PARTS = {
     name: tuple(field.name for field in fields(part))
     for name, part in {"model": AuditedModel, "input": AuditedRows, "engine": EngineUse, "tolerance": Tolerance}.items()
 }
-COUNTS = (
-    *(("rows",), ("input", "rows")),
-    *(("engine", "evaluations"), ("engine", "paper_evaluations"), ("engine", "blackbox_rows")),
-)
-DIGESTS = (("protocol_digest",), ("root_digest",), ("input", "digest"))
-TEXTS = (
-    *(("training_digest",), ("engine", "name")),
-    *(("model", "kind"), ("model", "fingerprint"), ("model", "probabilities")),
-)
 
 
 def manifest_text(document: Mapping[str, Any]) -> str:
@@ -206,67 +211,91 @@ def parse_manifest(data: bytes, path: Path) -> dict[str, Any]:
 
 def named_files(data: bytes, path: Path) -> set[str] | None:
     """Return the files that a manifest names, which may be malformed otherwise; None where that cannot be told."""
-    try:
-        files = parse_manifest(data, path).get("files")
-    except CertificateError:
-        return None
+    files = parse_manifest(data, path).get("files")
     return set(files) if isinstance(files, dict) else None
 
 
 # --- checks ---------------------------------------------------------------------------------------------------
 
 
+def is_digest(value: Any) -> bool:
+    """Whether a value is ``sha256:`` and 64 hexadecimal digits."""
+    return isinstance(value, str) and DIGEST.fullmatch(value) is not None
+
+
+def _names_versions(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(text, str) and VERSION.fullmatch(text) for pair in value.items() for text in pair
+    )
+
+
+def _is_list_of(values: Any, kind: type) -> bool:
+    return isinstance(values, list) and all(type(value) is kind for value in values)
+
+
+# What the values of single fields must be.
+RULES: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...]], ...] = (
+    (
+        "a whole number from 0",
+        lambda value: type(value) is int and 0 <= value < 2**53,
+        ("rows", "input.rows", "engine.evaluations", "engine.paper_evaluations", "engine.blackbox_rows"),
+    ),
+    ("a digest", is_digest, ("protocol_digest", "root_digest", "input.digest")),
+    ("null or a digest", lambda value: value is None or is_digest(value), ("protocol_signature",)),
+    (
+        "text",
+        lambda value: isinstance(value, str),
+        ("training_digest", "engine.name", "model.kind", "model.fingerprint", "model.probabilities"),
+    ),
+    ("a list of text", lambda value: _is_list_of(value, str), ("model.partial",)),
+    ("names of libraries and their versions", _names_versions, ("versions",)),
+    (f"one of {', '.join(EXTENTS)}", lambda value: value in EXTENTS, ("claims",)),
+)
+
+
 def _check_document(document: Mapping[str, Any], saved: bool) -> None:
     _check_names("the manifest", document, SAVED_FIELDS if saved else SAVED_FIELDS[:-2])
     for part, names in PARTS.items():
         _check_names(f"{part} in the manifest", document[part], names)
-    for path in COUNTS:
-        value = _at(document, path)
-        _require(path, "a whole number from 0", value, type(value) is int and 0 <= value < 2**53)
-    for path in DIGESTS:
-        _require(path, "a digest", _at(document, path), _is_digest(_at(document, path)))
-    for path in TEXTS:
-        _require(path, "text", _at(document, path), isinstance(_at(document, path), str))
+    for wanted, holds, paths in RULES:
+        for path in paths:
+            _require(path, wanted, _at(document, path), holds(_at(document, path)))
     check_classes(document["model"]["classes"])
-    reasons = document["model"]["partial"]
-    _require(("model", "partial"), "a list of text", reasons, _is_list_of(reasons, str))
-    versions = document["versions"]
-    named = isinstance(versions, Mapping) and all(
-        isinstance(text, str) and VERSION.fullmatch(text) for pair in versions.items() for text in pair
-    )
-    _require(("versions",), "names of libraries and their versions", versions, named)
-    _require(("claims",), f"one of {', '.join(EXTENTS)}", document["claims"], document["claims"] in EXTENTS)
-    others = ["protocol"]  # what lies beside the parts, in order
+    for block, names in BLOCK_FIELDS.items():
+        if document[block] is not None:
+            _check_names(f"{block} in the manifest", document[block], names)
+            root = document[block]["root_digest"]
+            _require(f"{block}.root_digest", "a digest", root, is_digest(root))
+    for block, name in (("lattice", "most_exposed"), ("modes", "most_confident")):
+        if document[block] is not None:
+            most = document[block][name]
+            whole = type(most) is int and 1 <= most < 2**53
+            _require(f"{block}.{name}", "null or a whole number from 1", most, most is None or whole)
+    if document["modes"] is not None:
+        units = document["modes"]["units"]
+        listed = isinstance(units, dict) and all(_is_list_of(names, str) for names in units.values())
+        _require("modes.units", "an object of lists of text", units, listed)
     if document["baselines"] is not None:
         _check_names("baselines in the manifest", document["baselines"], BASELINES)
-        others.insert(0, "baselines")
-    if document["lattice"] is not None:
-        _check_names("lattice in the manifest", document["lattice"], LATTICE)
-        root = document["lattice"]["root_digest"]
-        _require(("lattice", "root_digest"), "a digest", root, _is_digest(root))
-        if document["lattice"]["most_exposed"] is not None:
-            others.insert(0, "searched")
-    signature = document["protocol_signature"]
-    _require(("protocol_signature",), "null or a digest", signature, signature is None or _is_digest(signature))
     if saved:
-        _check_files(document["files"], others, signature)
+        _check_files(document)
 
 
 def check_words(manifest: Manifest, protocol: Protocol, engines: Sequence[str]) -> None:
     """Refuse a manifest whose words are not those that its protocol and format imply."""
     stated, audited, engine = manifest.to_dict(), manifest.input.rows, manifest.engine
     implied = {
-        ("format",): FORMAT,
-        ("claim",): CLAIM,
-        ("limits",): LIMITS,
-        ("training_digest",): protocol.training_digest,
-        ("tolerance",): asdict(Tolerance.of(protocol)),
-        ("engine", "paper_evaluations"): audited * protocol.states_per_row,
+        "format": FORMAT,
+        "claim": CLAIM,
+        "limits": LIMITS,
+        "training_digest": protocol.training_digest,
+        "tolerance": asdict(Tolerance.of(protocol)),
+        "engine.paper_evaluations": audited * protocol.states_per_row,
     }
     for path, value in implied.items():
         if not identical(_at(stated, path), value):
             raise CertificateError(
-                f"the manifest states {'.'.join(path)} {_at(stated, path)!r}, its protocol and format imply {value!r}"
+                f"the manifest states {path} {_at(stated, path)!r}, its protocol and format imply {value!r}"
             )
     if engine.name not in engines:
         raise CertificateError(f"the manifest names the engine {engine.name!r}, which does not exist")
@@ -303,30 +332,22 @@ def _check_names(where: str, value: Any, names: Sequence[str]) -> None:
         raise CertificateError(f"the fields of {where} are not in the order of the format")
 
 
-def _at(document: Mapping[str, Any], path: Sequence[str]) -> Any:
+def _at(document: Mapping[str, Any], path: str) -> Any:
     value: Any = document
-    for name in path:
+    for name in path.split("."):
         value = value[name]
     return value
 
 
-def _require(path: Sequence[str], wanted: str, value: Any, holds: bool) -> None:
+def _require(path: str, wanted: str, value: Any, holds: bool) -> None:
     if not holds:
-        raise CertificateError(f"{'.'.join(path)} in the manifest must be {wanted}, got {value!r:.80}")
-
-
-def _is_digest(value: Any) -> bool:
-    return isinstance(value, str) and DIGEST.fullmatch(value) is not None
-
-
-def _is_list_of(values: Any, kind: type) -> bool:
-    return isinstance(values, list) and all(type(value) is kind for value in values)
+        raise CertificateError(f"{path} in the manifest must be {wanted}, got {value!r:.80}")
 
 
 def check_classes(classes: Any) -> None:
     alike = any(_is_list_of(classes, kind) for kind in (str, int, bool, float))
     distinct = alike and len(set(classes)) == len(classes) >= 2
-    _require(("model", "classes"), "at least two distinct labels of one type", classes, distinct)
+    _require("model.classes", "at least two distinct labels of one type", classes, distinct)
 
 
 def kind_of(name: str) -> str:
@@ -335,23 +356,34 @@ def kind_of(name: str) -> str:
     return "" if match is None else match["kind"] or match["beside"] or match["document"]
 
 
-def _check_files(files: Any, others: list[str], signature: str | None) -> None:
-    """Refuse other files than the parts, then these others, then the envelope of the signature if there is one."""
+def _check_files(document: Mapping[str, Any]) -> None:
+    """Refuse other files than the parts, the tables beside them that the manifest speaks of, and the documents."""
+    files, lattice, modes = document["files"], document["lattice"], document["modes"]
     named = isinstance(files, Mapping) and all(
-        _is_digest(digest) and isinstance(name, str) and digest[7:23] == digest_in_name(name)
+        is_digest(digest) and isinstance(name, str) and digest[7:23] == digest_in_name(name)
         for name, digest in files.items()
     )
-    _require(("files",), "file names that begin their own digests", files, bool(named))
-    documents = others if signature is None else [*others, "protocol-signature"]
-    parts = len(files) - len(documents)
-    named_as = [(match["place"], kind_of(name)) for name in files if (match := CONTENT_NAME.fullmatch(name))]
-    expected = [*((place_text(i), "certificates") for i in range(parts)), *((None, kind) for kind in documents)]
-    if parts < 1 or named_as != expected:
+    _require("files", "file names that begin their own digests", files, bool(named))
+    beside = {
+        "searched": lattice is not None and lattice["most_exposed"] is not None,
+        "modes": modes is not None and modes["most_confident"] is not None,
+        "baselines": document["baselines"] is not None,
+        "protocol": True,
+        "protocol-signature": document["protocol_signature"] is not None,
+    }
+    found = [(match["place"], kind_of(name)) for name in files if (match := CONTENT_NAME.fullmatch(name))]
+    places = [place_text(i) for i in range(sum(kind == "certificates" for _, kind in found))]
+    in_parts = ["certificates", *(["modes"] if modes is not None and modes["most_confident"] is None else [])]
+    expected: list[tuple[str | None, str]] = [(place, kind) for kind in in_parts for place in places]
+    expected += [(None, kind) for kind, there in beside.items() if there]
+    if not places or found != expected:
         raise CertificateError(
-            "files in the manifest must name the parts of the certificates in order, from 00000, then the table of "
-            "searched rows if only some were, that of the baselines if they were compared, then one protocol, then the "
-            f"envelope of protocol_signature if there is one, got {list(files)[:4]}"
+            "files in the manifest must name the parts of the certificates in order, from 00000, then the modes of "
+            "each part if every row has them, the table of searched rows if only some were, that of the modes if some "
+            "rows have them, that of the baselines if they were compared, then one protocol, then the envelope of "
+            f"protocol_signature if there is one, got {list(files)[:4]}"
         )
+    signature = document["protocol_signature"]
     if signature is not None and list(files.values())[-1] != signature:
         raise CertificateError("files in the manifest must name the envelope of protocol_signature, and no other")
 

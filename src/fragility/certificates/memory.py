@@ -25,7 +25,6 @@ from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import (
     PER_STEP,
     Claims,
-    claims_of,
     context_digest,
     digest_from_text,
     row_digests,
@@ -36,19 +35,25 @@ from fragility.certificates.folder import read_folder, read_protocol_signature, 
 from fragility.certificates.lattice import (
     LatticeClaims,
     LatticeDeclaration,
-    join_block,
     lattice_claims_of,
-    lattice_columns,
     lattice_context,
     most_exposed,
     split_block,
     with_block,
 )
-from fragility.certificates.manifest import ComparedBaselines, Manifest
+from fragility.certificates.manifest import BLOCKS, ComparedBaselines, Manifest
+from fragility.certificates.modes import (
+    ModesClaims,
+    ModesDeclaration,
+    choose_confident,
+    modes_context,
+    split_modes,
+    with_modes,
+)
 from fragility.certificates.parts import PART_ROWS, cut
 from fragility.drawing.curve import draw_curve_svg
 from fragility.drawing.svg import draw_table, escape, put_side_by_side
-from fragility.errors import CertificateError
+from fragility.errors import Advice, CertificateError
 from fragility.libraries import say_lacking
 from fragility.protocol import Protocol
 from fragility.scores import CONFIDENT
@@ -102,7 +107,7 @@ class Certificates(Audit):
 
     @classmethod
     def build(cls, claims: Claims, protocol: Protocol, manifest: Manifest) -> Certificates:
-        """Return certificates from claims, without the lattice block; digests are made here.
+        """Return certificates from claims, without blocks; digests are made here.
 
         Parameters
         ----------
@@ -121,7 +126,8 @@ class Certificates(Audit):
         context = context_digest(protocol.digest, manifest.model.fingerprint, manifest.model.classes)
         digests = row_digests(claims, context, protocol.resolution)
         derived: dict[str, Any] = {"rows": len(claims), "root_digest": combine_digests(digests), "claims": "full"}
-        plain = replace(manifest, **derived, lattice=None, lattice_root_digest=None, baselines=None)
+        derived |= {field: None for name in BLOCKS for field in (name, f"{name}_root_digest")}
+        plain = replace(manifest, **derived, baselines=None)
         return cls(table_of(claims, digests, protocol, manifest.model.classes), protocol, plain)
 
     def with_lattice(self, block: LatticeClaims, declaration: LatticeDeclaration) -> Certificates:
@@ -140,19 +146,53 @@ class Certificates(Audit):
         Certificates
             With the block's row digests and root digest.
         """
-        own = self.table.select(self.table.column_names[: self.table.column_names.index("digest") + 1])
-        count = declaration.most_exposed
-        covered = own.select(["id"]) if count is None else own.select(["id"]).take(pa.array(most_exposed(own, count)))
-        if block.ids != tuple(covered.column("id").to_pylist()):
-            raise CertificateError("the lattice block is of other rows than the certificates")
-        about = self.manifest
+        count, about = declaration.most_exposed, self.manifest
+        covered = self._ids_of_block(block.ids, None if count is None else most_exposed(self.table, count), "lattice")
         context = lattice_context(about.protocol_digest, about.model.fingerprint, about.model.classes, declaration)
-        base = own if count is None else covered
-        table, digests = with_block(base, block, declaration, context, self.protocol)
-        if count is not None:
-            table = join_block(own, table, declaration)
-        manifest = replace(about, lattice=declaration, lattice_root_digest=combine_digests(digests))
-        return Certificates(table, self.protocol, manifest, self.protocol_signature, self.baselines)
+        table, digests = with_block(covered, block, declaration, context, self.protocol)
+        return self._put_block("lattice", declaration, table, digests)
+
+    def with_modes(self, block: ModesClaims, declaration: ModesDeclaration) -> Certificates:
+        """Return the same certificates with a modes block in place of the one they may have; digests are made here.
+
+        Parameters
+        ----------
+        block : ModesClaims
+            What failure modes cost the same rows, in the same order; where the declaration says so, of the confident
+            rows with the smallest digests, smallest first.
+        declaration : ModesDeclaration
+            What it was made with.
+
+        Returns
+        -------
+        Certificates
+            With the block's row digests and root digest.
+        """
+        count, about = declaration.most_confident, self.manifest
+        covered = self._ids_of_block(block.ids, None if count is None else choose_confident(self.table, count), "modes")
+        context = modes_context(about.protocol_digest, about.model.fingerprint, about.model.classes, declaration)
+        table, digests = with_modes(covered, block, declaration, context, self.protocol.resolution)
+        return self._put_block("modes", declaration, table, digests)
+
+    def _ids_of_block(self, ids: tuple[Hashable, ...], chosen: Any, name: str) -> pa.Table:
+        """Return the ids of the chosen rows as a table, or of all rows; refuse a block of others."""
+        table = self.table.select(["id"])
+        covered = table if chosen is None else table.take(pa.array(chosen))
+        if ids != tuple(covered.column("id").to_pylist()):
+            raise CertificateError(f"the {name} block is of other rows than the certificates")
+        return covered
+
+    def _put_block(
+        self, name: str, declaration: LatticeDeclaration | ModesDeclaration, block: pa.Table, digests: list[bytes]
+    ) -> Certificates:
+        """Return the certificates with a block, given as a table of ids and its columns."""
+        changed: dict[str, Any] = {name: declaration, f"{name}_root_digest": combine_digests(digests)}
+        bare = self.table.drop_columns(self.blocks[name].names) if name in self.blocks else self.table
+        table, manifest = declaration.form.join(bare, block), replace(self.manifest, **changed)
+        made = Certificates(table, self.protocol, manifest, self.protocol_signature, self.baselines)
+        order = table.column_names[: table.column_names.index("digest") + 1]
+        made.table = table.select([*order, *(name for form in made.blocks.values() for name in form.names)])
+        return made
 
     def with_baselines(self, comparison: BaselineComparison) -> Certificates:
         """Return the same certificates with a comparison of baselines.
@@ -179,14 +219,18 @@ class Certificates(Audit):
     @cached_property
     def claims(self) -> Claims:
         """The claims as arrays."""
-        block = lattice_columns(self.lattice_declaration)
-        return claims_of(self.table, self.protocol, self.classes, block, extent=self.extent)
+        return self.read_claims(self.table)
 
     @cached_property
     def lattice(self) -> LatticeClaims | None:
         """The lattice block as arrays; None without one."""
         declared = self.lattice_declaration
         return None if declared is None else lattice_claims_of(self.table, declared, self.protocol)
+
+    @property
+    def modes_ids(self) -> list[Hashable]:
+        declared = self.modes_declaration
+        return [] if declared is None else list(split_modes(self.table, declared)[1].column("id").to_pylist())
 
     @property
     def searched_ids(self) -> list[Hashable]:
@@ -228,9 +272,21 @@ class Certificates(Audit):
         -------
         array of shape (n,)
             One value per prediction.
+
+        Raises
+        ------
+        CertificateError
+            The certificates do not have this score, or only some of them do.
         """
-        self.check_ranked_by(by)
-        return np.asarray(self.table.column(by).to_numpy(), dtype=np.float64)
+        column = self.table.column(self.column_ranked_by(by))
+        if column.null_count:
+            raise CertificateError(
+                f"{column.null_count} of the {len(self)} certificates do not say what the failure mode {by!r} costs: "
+                "audit with ",
+                Advice("modes=True", "--modes"),
+                " to have it for every row",
+            )
+        return np.asarray(column.to_numpy(), dtype=np.float64)
 
     def take(self, positions: Sequence[int] | npt.NDArray[Any]) -> Certificates:
         chosen, n = np.asarray(positions), len(self)
@@ -242,9 +298,7 @@ class Certificates(Audit):
         table = self.table.take(pa.array(places, type=pa.int64()))
         root = combine_digests(digest_from_text(text) for text in table.column("digest").to_pylist())
         derived: dict[str, Any] = {"rows": len(table), "root_digest": root, "baselines": None}
-        if self.manifest.lattice is not None:
-            texts = table.column("lattice_digest").drop_null().to_pylist()  # null: not searched
-            derived["lattice_root_digest"] = combine_digests(digest_from_text(text) for text in texts)
+        derived |= {f"{name}_root_digest": form.root(table) for name, form in self.blocks.items()}
         return Certificates(table, self.protocol, replace(self.manifest, **derived), self.protocol_signature)
 
     def with_protocol_signature(self, path: str | os.PathLike[str]) -> Certificates:
@@ -336,8 +390,11 @@ class Certificates(Audit):
         shown = confident if len(confident) else self.most_fragile(SHOWN_ROWS, min_confidence=0.0)
         which = "confident predictions" if len(confident) else "predictions (none is confident)"
         head = ("row", "predicts", "confidence", "k*", "exposure", "rests on")
-        table = draw_table(head, [_shown(cert) for cert in shown], numeric=(2, 3, 4))
-        return f"{opening}<p>The {which} that rest on least:</p>{put_side_by_side(table, _worst_curve(shown[0]))}"
+        table = draw_table(head, [_list_cells(cert) for cert in shown], numeric=(2, 3, 4))
+        worst = shown[0]
+        curve = draw_curve_svg(worst.curve, describe_curve(worst.id, worst.sentence())) if worst.path_margin else ""
+        curve += f"<p>Row {escape(worst.id)}: {escape(worst.sentence())}.</p>"
+        return f"{opening}<p>The {which} that rest on least:</p>{put_side_by_side(table, curve)}"
 
     # --- files ------------------------------------------------------------------------------------------
 
@@ -363,14 +420,21 @@ class Certificates(Audit):
         """
         Manifest.from_dict(self.manifest.to_dict())  # by the rules that it is read by
         self.check_table(self.table)
-        table, beside, declared = self.table, dict[str, pa.Table](), self.lattice_declaration
+        table, beside, declared, modes = self.table, dict[str, pa.Table](), self.lattice_declaration, None
+        if self.modes_declaration is not None:
+            table, modes = split_modes(table, self.modes_declaration)
         if declared is not None and declared.is_partial:
             table, beside["searched"] = split_block(table, declared)
+        parts = {"certificates": cut(table)}
+        if self.modes_declaration is not None and self.modes_declaration.is_partial:
+            beside["modes"] = modes
+        elif modes is not None:
+            parts["modes"] = cut(modes)
         if self.manifest.baselines is not None:
             if self.baselines is None:
                 raise CertificateError("the manifest speaks of other baselines, but their comparison is not here")
             beside["baselines"] = self.baselines.table
-        return write_folder(folder, cut(table), self.protocol, self.manifest, self.protocol_signature, beside)
+        return write_folder(folder, parts, self.protocol, self.manifest, self.protocol_signature, beside)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Certificates:
@@ -398,19 +462,11 @@ class Certificates(Audit):
         return loaded
 
 
-def _shown(cert: Certificate) -> tuple[object, ...]:
+def _list_cells(cert: Certificate) -> tuple[object, ...]:
     """Return one line of the notebook's table."""
     budget = str(cert.flip_budget) if cert.flipped else "none"
     rests_on = ", ".join(cert.failing_groups or cert.path[:1])
     return cert.id, cert.predicted, f"{cert.confidence:.1%}", budget, f"{cert.exposure:.3f}", rests_on
-
-
-def _worst_curve(cert: Certificate) -> str:
-    """Return the collapse of the most fragile prediction, with its sentence."""
-    caption = f"<p>Row {escape(cert.id)}: {escape(cert.sentence())}.</p>"
-    if not cert.path_margin:
-        return caption
-    return draw_curve_svg(cert.curve, describe_curve(cert.id, cert.sentence())) + caption
 
 
 def _position(value: Any, n: int) -> int:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from fragility.canonical import digest_bytes
 from fragility.certificates.manifest import place_text
-from fragility.errors import CertificateError
+from fragility.errors import CertificateError, first_line
 from fragility.files import open_regular
 from fragility.merkle import DIGEST_BYTES
 from fragility.protocol import Protocol
@@ -59,7 +59,7 @@ def decode_part(data: bytes, name: str, protocol: Protocol, columns: Sequence[st
     the size of the file bounds the rows, and the protocol bounds the values of a row.
     """
     most_rows = len(data) // DIGEST_BYTES
-    width = max(protocol.depth + 1, len(protocol.groups), len(protocol.severities))
+    width = max(protocol.depth + 1, len(protocol.severities), len(protocol.columns), len(protocol.fields))
     try:
         rows, chunks = read_footer(data)
         if rows > most_rows:
@@ -72,7 +72,7 @@ def decode_part(data: bytes, name: str, protocol: Protocol, columns: Sequence[st
         if table.num_columns and len(table) != rows:
             raise ValueError(f"it declares {rows} rows and holds {len(table)}")
     except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
-        raise CertificateError(f"cannot read {name}: {told(error)}") from error
+        raise CertificateError(f"cannot read {name}: {first_line(error)}") from error
     lacking = [column for column in columns or () if column not in table.column_names]
     if lacking:
         raise CertificateError(f"{name} lacks the column {lacking[0]!r}")
@@ -103,32 +103,17 @@ def rows_of_part(path: str | os.PathLike[str]) -> int:
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
-        raise CertificateError(f"cannot read {path}: {told(error)}") from error
+        raise CertificateError(f"cannot read {path}: {first_line(error)}") from error
 
 
-def told(error: BaseException) -> str:
-    """Return the first line of what a library says."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def part_name(place: int, data: bytes) -> str:
-    """Return the file name of a part."""
-    return f"certificates-{place_text(place)}-{short_digest(data)}.parquet"
+def part_name(place: int, data: bytes, kind: str = "certificates") -> str:
+    """Return the file name of a part, or of the modes of its rows."""
+    return f"{kind}-{place_text(place)}-{short_digest(data)}.parquet"
 
 
 def beside_name(kind: str, data: bytes) -> str:
-    """Return the file name of a table that lies beside the parts."""
-    return f"{kind}-{short_digest(data)}.parquet"
-
-
-def protocol_name(data: bytes) -> str:
-    """Return the file name of a protocol."""
-    return f"protocol-{short_digest(data)}.json"
-
-
-def signature_name(data: bytes) -> str:
-    """Return the file name of the envelope that signed a protocol."""
-    return f"protocol-signature-{short_digest(data)}.json"
+    """Return the file name of what lies beside the parts: a table, the protocol or its signature."""
+    return f"{kind}-{short_digest(data)}.{'json' if kind.startswith('protocol') else 'parquet'}"
 
 
 def short_digest(data: bytes) -> str:

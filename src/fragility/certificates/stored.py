@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
@@ -16,10 +17,15 @@ import pyarrow as pa
 
 from fragility.certificates.audit import Audit
 from fragility.certificates.dependence import BaselineComparison
-from fragility.certificates.folder import content_of, manifest_bytes, read_comparison, read_declarations, read_searched
-from fragility.certificates.lattice import LatticeDeclaration, join_block, lattice_columns
+from fragility.certificates.folder import (
+    BlockReader,
+    manifest_bytes,
+    read_comparison,
+    read_declarations,
+    read_table,
+)
 from fragility.certificates.memory import Certificates
-from fragility.certificates.parts import decode_part, rows_of_part
+from fragility.certificates.parts import rows_of_part
 from fragility.errors import CertificateError
 from fragility.scores import CONFIDENT
 
@@ -58,21 +64,27 @@ class StoredAudit(Audit):
         self._saved, self.protocol, self.protocol_signature = read_declarations(self.folder)
         self.manifest = replace(self._saved, files=None)
         self.part_names = tuple(self._saved.files_of("certificates"))
+        self._blocks = BlockReader(self.folder, self._saved, self.protocol)
 
     @cached_property
     def baselines(self) -> BaselineComparison | None:
-        try:
+        with self._reading():
             return read_comparison(self.folder, self._saved, self.protocol)
-        except FileNotFoundError as error:
-            raise self._lost(Path(error.filename).name) from error
 
     @property
     def searched_ids(self) -> list[Hashable]:
         declared = self.lattice_declaration
-        if declared is None:
-            return []
-        tables = [self._searched[0]] if declared.is_partial else self.batches(["id"])
-        return [own_id for table in tables for own_id in table.column("id").to_pylist()]
+        return [] if declared is None else self._ids_of_block("searched", declared.is_partial)
+
+    @property
+    def modes_ids(self) -> list[Hashable]:
+        declared = self.modes_declaration
+        return [] if declared is None else self._ids_of_block("modes", declared.is_partial)
+
+    def _ids_of_block(self, kind: str, of_some_rows: bool) -> list[Hashable]:
+        with self._reading():
+            tables = [self._blocks.of_some_rows(kind)] if of_some_rows else self.batches(["id"])
+            return [own_id for table in tables for own_id in table.column("id").to_pylist()]
 
     def __len__(self) -> int:
         return self.manifest.rows
@@ -84,43 +96,31 @@ class StoredAudit(Audit):
         return (self.part(place, columns) for place in range(len(self.part_names)))
 
     def part(self, place: int, columns: Sequence[str] | None = None) -> pa.Table:
-        name, declared, stored = self.part_names[place], self.lattice_declaration, columns
-        block = {column for column, _ in lattice_columns(declared)} if declared is not None else set()
-        joined = declared is not None and declared.is_partial and (columns is None or not block.isdisjoint(columns))
-        if columns is not None and joined:  # the block lies beside the parts, and is joined by id
-            stored = list(dict.fromkeys(["id", *(column for column in columns if column not in block)]))
-        try:
-            data = content_of(self.folder, self._saved, name)
-        except FileNotFoundError as error:
-            raise self._lost(name) from error
-        table = decode_part(data, str(self.folder / name), self.protocol, stored)
-        if joined:
-            table = join_block(table, *self._searched)
+        stored, beside = columns, self._blocks.columns
+        if columns is not None and not beside.isdisjoint(columns):  # blocks beside the parts are joined by id
+            stored = list(dict.fromkeys(["id", *(column for column in columns if column not in beside)]))
+        with self._reading():
+            table = read_table(self.folder, self._saved, self.part_names[place], self.protocol, stored)
+            table = self._blocks.add(table, place, columns)
         if columns is not None:
             return table.select(list(columns))
         self.check_table(table)
         return table
 
-    @cached_property
-    def _searched(self) -> tuple[pa.Table, LatticeDeclaration]:
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Say which file is missing, or that the folder was rewritten."""
         try:
-            found = read_searched(self.folder, self._saved, self.protocol)
+            yield
         except FileNotFoundError as error:
-            raise self._lost(Path(error.filename).name) from error
-        assert found is not None
-        return found
-
-    def _lost(self, name: str) -> CertificateError:
-        if manifest_bytes(self.folder) == self._saved.to_bytes():
-            return CertificateError(f"{self.folder} is incomplete: {name} is missing")
-        return CertificateError(f"{self.folder} was rewritten since it was opened; open it again")
+            if manifest_bytes(self.folder) != self._saved.to_bytes():
+                raise CertificateError(f"{self.folder} was rewritten since it was opened; open it again") from error
+            raise CertificateError(f"{self.folder} is incomplete: {Path(error.filename).name} is missing") from error
 
     @cached_property
     def part_starts(self) -> tuple[int, ...]:
-        try:
+        with self._reading():
             return tuple(accumulate((rows_of_part(self.folder / name) for name in self.part_names), initial=0))
-        except FileNotFoundError as error:
-            raise self._lost(Path(error.filename).name) from error
 
     def take(self, positions: Any) -> Certificates:
         wanted = np.asarray(positions, dtype=np.int64)

@@ -107,7 +107,7 @@ app.add_typer(protocol.group, rich_help_panel=DECLARE)
 
 
 @contextmanager
-def _warnings_as_notes() -> Iterator[None]:
+def _show_warnings_as_notes() -> Iterator[None]:
     """Show a warning as one line, not with the source line of the library that gave it."""
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
@@ -124,7 +124,7 @@ class Terminated(BaseException):
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def _end_by_signals() -> Iterator[None]:
     """Unwind on SIGTERM and SIGHUP, so that temporary files are removed and it is said what was written."""
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         logger.setLevel(logging.INFO)
     forget_outputs()
     try:
-        with _warnings_as_notes(), _ended_by_signals():
+        with _show_warnings_as_notes(), _end_by_signals():
             # not standalone: what Typer would print in a box of its own, we say in one sentence
             code = app(args=words, prog_name="fragility", standalone_mode=False) or 0
         if code == EXIT_INTERRUPTED:

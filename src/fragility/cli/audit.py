@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.markup import escape
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.options import load_protocol, parse_decision, read_name_or_json, refuse_declared
+from fragility.cli.options import list_options, load_protocol, option, refuse_declared, refuse_without
 from fragility.cli.outputs import plan_folder
 from fragility.cli.reading import tabulate_segments
 from fragility.cli.reliability import find_log, read_rates
-from fragility.cli.report import save_after_audit
 from fragility.cli.tables import (
     field_names,
     labels_of,
@@ -29,88 +28,23 @@ from fragility.cli.tables import (
 )
 from fragility.cli.terminal import note, out
 from fragility.errors import ClusterError, DataError, ProtocolError
-from fragility.wording import describe_artificial, join_names
+from fragility.wording import describe_artificial, join_names, write_count
 
 if TYPE_CHECKING:
-    from fragility import fitting, scores
     from fragility.auditing.parts import Workers
     from fragility.certificates import AuditSummary
     from fragility.certificates.claims import Extent
+    from fragility.report import GivenRows, Report
     from fragility.tables import RowSource
 
-Train = Annotated[
-    Path | None,
-    typer.Option("--train", metavar="TRAIN", help="The training rows; groups and baseline are fitted on them."),
-]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.", show_default=False)]
+Train = Annotated[Path | None, option("--train TRAIN", "The training rows; groups and baseline are fitted on them.")]
+Out = Annotated[Path, option("--out DIR", "The folder to write.")]
 ProtocolFile = Annotated[
-    Path | None,
-    typer.Option("--protocol", metavar="FILE", help="Use this protocol file instead of fitting one on --train."),
-]
-ProtocolSignature = Annotated[
-    Path | None,
-    typer.Option(
-        "--protocol-signature",
-        metavar="FILE",
-        help="The signature of the --protocol file; FILE.dsse.json beside it is found by itself.",
-    ),
-]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace the audit in DIR even if the decisions of a review speak of it.")
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with an audit into DIR that was interrupted.")]
-ClaimsExtent = Annotated[
-    str,
-    typer.Option(
-        "--claims", metavar="EXTENT", help="full, or summary: scores without the lists of every step and group."
-    ),
-]
-PartRows = Annotated[
-    int | None,
-    typer.Option(
-        "--part-rows", metavar="N", min=1, help="Rows held at a time and written to one file. (default 50000)"
-    ),
-]
-On = Annotated[
-    str | None,
-    typer.Option("--on", metavar="NAME", help="Let the workers of a cluster, ray or spark, make the parts."),
-]
-WorkerCount = Annotated[
-    int | None, typer.Option("--workers", metavar="N", min=1, help="How many workers of --on; one a core if absent.")
-]
-Lattice = Annotated[
-    bool | None,
-    typer.Option(
-        "--lattice/--no-lattice",
-        help="Find the smallest set of groups whose loss flips each prediction, or none of these sets. Without either, "
-        "those of the 1,000 most exposed confident predictions of tree ensembles and linear models.",
-        show_default=False,
-    ),
-]
-FailureRates = Annotated[
-    str | None,
-    typer.Option(
-        "--rates",
-        metavar="FILE|R",
-        help="Also say how likely each decision is lost, given how often evidence fails: one number, a JSON file "
-        "{field: rate}, or a log of outages. Implies --lattice.",
-    ),
+    Path | None, option("--protocol FILE", "Use this protocol file instead of fitting one on --train.")
 ]
 
-OtherBaselines = Annotated[
-    str,
-    typer.Option(
-        "--other-baselines",
-        metavar="all|none",
-        help="Compute the finding again under all other baselines that the model admits, on at most 500 confident "
-        "rows, or under none.",
-    ),
-]
 
-DECLARED_BY_PROTOCOL = (
-    "train", "groups", "baseline", "baseline_units", "depth", "reading", "smoothing", "space", "threshold",
-    "positive",
-)  # fmt: skip
+DECLARED_BY_PROTOCOL = ("train", *list_options(opt.EvidenceOptions, opt.MarginOptions))
 
 
 def audit(
@@ -122,29 +56,67 @@ def audit(
     train: Train = None,
     target: opt.Target = None,
     columns: opt.ColumnOptions,
-    groups: opt.Groups = "raw-origin",
+    evidence: opt.EvidenceOptions,
+    margin: opt.MarginOptions,
     protocol: ProtocolFile = None,
-    protocol_signature: ProtocolSignature = None,
-    baseline: opt.Baseline = "typical",
-    baseline_units: opt.BaselineUnits = "raw",
-    depth: opt.Depth = None,
-    reading: opt.Reading = "support",
-    smoothing: opt.Smoothing = None,
-    space: opt.Space = None,
-    threshold: opt.Threshold = None,
-    positive: opt.Positive = None,
-    lattice: Lattice = None,
-    rates: FailureRates = None,
-    other_baselines: OtherBaselines = "all",
+    protocol_signature: Annotated[
+        Path | None,
+        option(
+            "--protocol-signature FILE",
+            "The signature of the --protocol file; FILE.dsse.json beside it is found by itself.",
+        ),
+    ] = None,
+    lattice: Annotated[
+        bool | None,
+        option(
+            "--lattice/--no-lattice",
+            "Find the smallest set of groups whose loss flips each prediction, or none of these sets. Without "
+            "either, those of the 1,000 most exposed confident predictions of tree ensembles and linear models.",
+        ),
+    ] = None,
+    rates: Annotated[
+        str | None,
+        option(
+            "--rates FILE|R",
+            "Also say how likely each decision is lost, given how often evidence fails: one number, a JSON file "
+            "{field: rate}, or a log of outages. Implies --lattice.",
+        ),
+    ] = None,
+    other_baselines: Annotated[
+        str,
+        option(
+            "--other-baselines all|none",
+            "Compute the finding again under all other baselines that the model admits, on at most 500 confident "
+            "rows, or under none.",
+        ),
+    ] = "all",
+    modes: Annotated[
+        bool | None,
+        option(
+            "--modes/--no-modes",
+            "Say what the failure modes of the protocol cost every prediction (evidence that is lost, wrong, noisy), "
+            "or none. Without either, at most 2,000 confident predictions, chosen by their digests.",
+        ),
+    ] = None,
     by: opt.ByColumns = None,
     engine: opt.Engine = "auto",
     rows: opt.RowRange = None,
-    claims: ClaimsExtent = "full",
-    part_rows: PartRows = None,
-    overwrite: Overwrite = False,
-    resume: Resume = False,
-    on: On = None,
-    workers: WorkerCount = None,
+    claims: Annotated[
+        str, option("--claims EXTENT", "full, or summary: scores without the lists of every step and group.")
+    ] = "full",
+    part_rows: Annotated[
+        int | None, option("--part-rows N", "Rows held at a time and written to one file. (default 50000)", min=1)
+    ] = None,
+    overwrite: Annotated[
+        bool, option("--overwrite", "Replace the audit in DIR even if the decisions of a review speak of it.")
+    ] = False,
+    resume: Annotated[bool, option("--resume", "Go on with an audit into DIR that was interrupted.")] = False,
+    on: Annotated[
+        str | None, option("--on NAME", "Let the workers of a cluster, ray or spark, make the parts.")
+    ] = None,
+    workers: Annotated[
+        int | None, option("--workers N", "How many workers of --on; one per core if absent.", min=1)
+    ] = None,
     csv: opt.CsvOptions,
     loading: opt.LoadingOptions,
 ) -> None:
@@ -169,17 +141,18 @@ def audit(
 
       fragility audit model.skops rows/ --protocol protocol.json --out audit/ --on ray --workers 2
     """
-    if protocol is not None:
-        refuse_declared(context, "--protocol", DECLARED_BY_PROTOCOL)
     if rates is not None and lattice is False:
         raise DataError("--rates needs the search that --no-lattice leaves out; leave out one of the two")
     if other_baselines not in ("all", "none"):
         raise DataError(f"--other-baselines must be all or none, got {other_baselines!r}")
-    if protocol is None and protocol_signature is not None:
-        raise ProtocolError("--protocol-signature is the signature of a --protocol file; name that file too")
+    if on is None:
+        refuse_without("--on", context, "workers")
+    if protocol is None:
+        refuse_without("--protocol", context, "protocol_signature")
+    else:
+        refuse_declared(context, "--protocol", DECLARED_BY_PROTOCOL)
     plan_folder(out_dir, consent=overwrite, option="--overwrite")
     cluster = _choose_workers(on, workers)
-    from fragility.certificates.folder import read_protocol_signature
     from fragility.certificates.parts import PART_ROWS
     from fragility.report import GivenRows
     from fragility.segments import read_by
@@ -187,13 +160,10 @@ def audit(
     log = None if rates is None else find_log(rates)
     form = csv.form(data, train, log)
     failing = None if rates is None else read_rates(rates, log, None, None, form)
-    declared = None if protocol is None else load_protocol(protocol)
-    signature = protocol_signature
-    if protocol is not None and declared is not None:
-        beside = protocol.with_name(protocol.name + ".dsse.json")
-        signature = signature or (beside if beside.is_file() else None)
-        if signature is not None:
-            read_protocol_signature(signature, declared.digest)  # refused before the audit, not after it
+    declared = signature = None
+    if protocol is not None:
+        declared = load_protocol(protocol)
+        signature = _find_signature(protocol, protocol_signature, declared)
     started = time.perf_counter()
     loaded = loading.load(model)
     source = open_data(data, form, target=target, id_column=columns.id_column, rows=rows)
@@ -203,28 +173,17 @@ def audit(
             raise ProtocolError(
                 "a protocol is fitted on training rows: name them with --train, or a finished protocol with --protocol"
             )
-        decision = parse_decision(threshold, positive, loaded.classes)
+        settings = evidence.settings() | margin.settings(loaded.classes)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".* had no missing value in training")  # the summary says it
-            declared = fg.Protocol.fit(
-                loaded,
-                read_training(train, own, form),
-                groups=groups,
-                baseline=read_name_or_json(baseline, "--baseline"),
-                baseline_units=cast("fitting.Units", baseline_units),
-                depth=depth,
-                reading=cast("scores.Reading", reading),  # the protocol checks the word and names the choices
-                smoothing=smoothing,
-                space=cast("fitting.Space | None", space),
-                decision=decision,
-            )
+            declared = fg.Protocol.fit(loaded, read_training(train, own, form), **settings)
     left_out = own.to_leave_out(source.column_names, data)
     own.check_dropped()
     note_unlabelled(target in source.column_names, target, data)
     read_by(by or (), source.column_names)
     source = replace(source, fields=declared.fields, drop=tuple(left_out))
-    if other_baselines == "all":
-        _announce_other_baselines(loaded, source, declared, engine)
+    wanted = _choose_modes(modes, declared)
+    _announce_questions(loaded, source, declared, engine, other_baselines=other_baselines == "all", modes=wanted)
     certs = fg.audit_files(
         loaded,
         source,
@@ -237,6 +196,7 @@ def audit(
         lattice=lattice,
         rates=failing,
         other_baselines=other_baselines == "all",
+        modes=wanted,
         protocol_signature=signature,
         workers=cluster,
     )
@@ -246,36 +206,81 @@ def audit(
         "--classes": loading.classes,
     }  # fmt: skip
     words = [word for option, value in given.items() if value is not None for word in (option, value)]
-    labels = labels_of(source, len(certs), certs.classes)
     shown = None
     if by or not must_be_read_whole(source):
         shown = GivenRows(source, loaded, just_audited=True)
     else:
         note("the report was written without the values of its cases; fragility report --data adds them")
+    labels = labels_of(source, len(certs), certs.classes)
     report = save_after_audit(certs, out_dir, labels, [*words, *["--trust"] * loading.trust], shown, by or ())
     _print_summary(certs, out_dir, time.perf_counter() - started, report.summary.audits[0].segments)
 
 
-def _announce_other_baselines(model: fg.Model, source: RowSource, protocol: fg.Protocol, engine: str) -> None:
-    """Say what a model that can only be asked will be asked for, before it is."""
+def _find_signature(protocol: Path, named: Path | None, declared: fg.Protocol) -> Path | None:
+    """Return the file with a protocol's signature: the one that is named, or the one beside it, if there is one."""
+    from fragility.certificates.folder import read_protocol_signature
+
+    beside = protocol.with_name(protocol.name + ".dsse.json")
+    signature = named or (beside if beside.is_file() else None)
+    if signature is not None:
+        read_protocol_signature(signature, declared.digest)  # refused before the audit, not after it
+    return signature
+
+
+def save_after_audit(
+    certs: fg.StoredAudit, folder: Path, labels: Mapping[Any, Any] | None, words: list[str], given: GivenRows | None,
+    by: Sequence[str],
+) -> Report:  # fmt: skip
+    """Write DIR/report.html after an audit; `words` say how to verify it. A file of somebody else's stays."""
+    from fragility.report import REPORT_FILE, Report, save_beside, verify_command
+
+    verify = verify_command(folder, *words)
+    made = Report.of(certs, name=str(folder), labels=labels, verify=verify, rows=given, by=by)
+    if save_beside(made, folder) is None:
+        note(
+            f"{folder / REPORT_FILE} is not a report of fragility's and was left alone; write one with fragility report"
+        )
+    return made
+
+
+def _choose_modes(wanted: bool | None, protocol: fg.Protocol) -> bool | int:
+    """Return what `audit_files` takes: every row, none, or some confident rows if the protocol declares modes."""
+    from fragility.auditing.modes import MOST_CONFIDENT, units_by_mode
+
+    if wanted is not None:
+        return wanted
+    return MOST_CONFIDENT if units_by_mode(protocol) else False
+
+
+def _announce_questions(
+    model: fg.Model, source: RowSource, protocol: fg.Protocol, engine: str, *, other_baselines: bool, modes: bool | int
+) -> None:
+    """Say what a model that can only be asked will be asked for beside the audit, before it is."""
+    from fragility.auditing.modes import units_by_mode
     from fragility.certificates.dependence import COMPARED_ROWS
     from fragility.engines.choice import native_for
+    from fragility.modes.losses import count_values
     from fragility.protocol import bind
 
     few = source.head(1)
-    if not protocol.alternatives or native_for(bind(model, few.frame, protocol, few.ids), engine) is not None:
+    if native_for(bind(model, few.frame, protocol, few.ids), engine) is not None:
         return
-    most = COMPARED_ROWS * protocol.states_per_row * len(protocol.alternatives)
-    note(
-        f"the finding is also computed under {join_names(protocol.alternatives)}, on at most {COMPARED_ROWS} confident "
-        f"rows: up to {most:,} model evaluations; --other-baselines none leaves them out"
-    )
+    if other_baselines and protocol.alternatives:
+        most = COMPARED_ROWS * protocol.states_per_row * len(protocol.alternatives)
+        note(
+            f"the finding is also computed under {join_names(protocol.alternatives)}, on at most {COMPARED_ROWS} "
+            f"confident rows: up to {most:,} model evaluations; --other-baselines none leaves them out"
+        )
+    if modes:
+        each, names = sum(count_values(protocol, mode) for mode in units_by_mode(protocol)), [*units_by_mode(protocol)]
+        cost = f"{each:,} model evaluations for every row"
+        if modes is not True:
+            cost = f"at most {modes:,} confident rows: up to {modes * each:,} model evaluations"
+        note(f"the failure modes {join_names(names)} are assessed, {cost}; --no-modes leaves them out")
 
 
 def _choose_workers(on: str | None, count: int | None) -> Workers | None:
     if on is None:
-        if count is not None:
-            raise ClusterError("--workers says how many workers --on has; name the cluster with --on ray or --on spark")
         return None
     if on == "ray":
         from fragility.auditing.ray import RayWorkers, check_installed
@@ -300,18 +305,24 @@ def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float, segments
         "when one or two groups of evidence are lost"
     )
     if certs.protocol.artificial:
-        console.print(escape(artificial_line(certs.protocol)))
-    for line in [*lattice_lines(certs, summary), *dependence_lines(certs)]:
+        remedy = "; --baseline typical takes one that exists" if certs.protocol.baseline in ("mean", "zero") else ""
+        console.print(escape(describe_artificial(certs.protocol.baseline, certs.protocol.artificial) + remedy))
+    for line in [*lattice_lines(certs, summary), *mode_lines(certs), *dependence_lines(certs)]:
         console.print(escape(line))
     for shares in segments:
         console.print(tabulate_segments(shares))
     note(f"next: fragility top {folder}, or open {folder / 'report.html'}")
 
 
-def artificial_line(protocol: fg.Protocol) -> str:
-    """Say for which fields the baseline is a value that no training row has, and what to do about it."""
-    remedy = "; --baseline typical takes one that exists" if protocol.baseline in ("mean", "zero") else ""
-    return describe_artificial(protocol.baseline, protocol.artificial) + remedy
+def mode_lines(certs: fg.Certificates | fg.StoredAudit) -> list[str]:
+    """Which predictions have their failure modes assessed, in words."""
+    declared = certs.modes_declaration
+    if declared is None:
+        return []
+    which = f"all {len(certs):,} predictions"
+    if declared.is_partial:
+        which = f"{write_count(len(certs.modes_ids), 'confident prediction')}; --modes assesses every one"
+    return [f"failure modes {join_names(declared.modes)} of {which}"]
 
 
 def dependence_lines(certs: fg.Certificates | fg.StoredAudit) -> list[str]:

@@ -5,58 +5,36 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.options import load_protocol
+from fragility.cli.options import argument, load_protocol, option
 from fragility.cli.outputs import draw, plan_files
-from fragility.cli.tables import AuditRows, Columns, field_names, read_rows
+from fragility.cli.tables import AuditRows, field_names, read_rows, require_labels
 from fragility.cli.terminal import note, say
 from fragility.errors import DataError
 from fragility.files import replacing
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from fragility.arrays import Floats
-    from fragility.formats import CsvFormat
 
 
 def calibrate(
     *,
     model: opt.ModelArgument,
     validation: Annotated[
-        Path,
-        typer.Argument(
-            metavar="VALIDATION",
-            help="Labelled rows the model was not trained on: Parquet, CSV or Arrow.",
-            show_default=False,
-        ),
+        Path, argument("VALIDATION", "Labelled rows the model was not trained on: Parquet, CSV or Arrow.")
     ],
-    protocol: Annotated[
-        Path, typer.Option("--protocol", metavar="FILE", help="A protocol file or an audit folder.", show_default=False)
-    ],
+    protocol: Annotated[Path, option("--protocol FILE", "A protocol file or an audit folder.")],
     target: opt.LabelColumn,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", metavar="FILE", help="Write the fitted correction to this JSON file.", show_default=False
-        ),
-    ],
+    out: Annotated[Path, option("--out FILE", "Write the fitted correction to this JSON file.")],
     columns: opt.ColumnOptions,
-    test: Annotated[
-        Path | None, typer.Option("--test", metavar="FILE", help="Labelled rows to report calibration on.")
-    ] = None,
+    test: Annotated[Path | None, option("--test FILE", "Labelled rows to report calibration on.")] = None,
     picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE", help="Draw reliability on the --test rows (.png, .svg).")
+        Path | None, option("--picture FILE", "Draw reliability on the --test rows (.png, .svg).")
     ] = None,
-    apply: Annotated[
-        Path | None, typer.Option("--apply", metavar="FILE", help="Rows to correct the probabilities of.")
-    ] = None,
+    apply: Annotated[Path | None, option("--apply FILE", "Rows to correct the probabilities of.")] = None,
     probabilities: Annotated[
-        Path | None,
-        typer.Option("--probabilities", metavar="FILE", help="Where to write those of the --apply rows (CSV)."),
+        Path | None, option("--probabilities FILE", "Where to write those of the --apply rows (CSV).")
     ] = None,
     engine: opt.Engine = "auto",
     csv: opt.CsvOptions,
@@ -71,6 +49,7 @@ def calibrate(
       fragility calibrate model.skops validation.csv --protocol protocol.json --target y --out correction.json
       --test test.csv --picture reliability.png --apply new.csv --probabilities corrected.csv
     """
+    import numpy as np
     import pandas as pd
 
     from fragility.calibration import calibration_report, corrections
@@ -86,8 +65,12 @@ def calibrate(
     form = csv.form(validation, test, apply)
     loaded, declared = loading.load(model), load_protocol(protocol)
     known = columns.declare(field_names(loaded, declared), target)
-    given, labels = _read_labelled(validation, "VALIDATION", known, form)
-    tested = None if test is None else _read_labelled(test, "--test", known, form)
+    given = read_rows(validation, known, form=form, ids=False)
+    labels = require_labels(given, target, validation)
+    tested = None
+    if test is not None:
+        tested = read_rows(test, known, form=form, ids=False)
+        require_labels(tested, target, test)
     # A label of the rows to correct, if there is one, is set aside.
     new = None if apply is None else read_rows(apply, known, form=form)
     known.check_dropped()
@@ -108,11 +91,12 @@ def calibrate(
     if fitted.eta_ == 0:
         say("eta = 0: on these rows fragility adds nothing to plain temperature scaling")
     if tested is not None:
-        p, fds = ask(tested[0])
-        say(str(calibration_report(fitted, p, tested[1], fds)))
+        p, fds = ask(tested)
+        truth = np.asarray(tested.labels)
+        say(str(calibration_report(fitted, p, truth, fds)))
         if picture is not None:
             methods, kind = corrections(fitted, p, fds), fg.FragileCalibrationDisplay
-            draw(kind.from_predictions(tested[1], methods, fds, classes=loaded.classes), picture)
+            draw(kind.from_predictions(truth, methods, fds, classes=loaded.classes), picture)
     if new is not None and probabilities is not None:
         p, fds = ask(new)
         frame = pd.DataFrame(fitted.transform(p, fds), columns=[f"probability_{label}" for label in loaded.classes])
@@ -121,12 +105,3 @@ def calibrate(
         with replacing(probabilities) as temporary:
             frame.to_csv(temporary, index=False)
         note(f"{len(frame)} rows written to {probabilities}")
-
-
-def _read_labelled(path: Path, role: str, columns: Columns, form: CsvFormat) -> tuple[AuditRows, pd.Series]:
-    rows = read_rows(path, columns, form=form, ids=False)
-    if rows.labels is None:
-        raise DataError(
-            f"{role} {path} must hold the label column {columns.target!r}; it has {list(rows.X.columns)[:8]}"
-        )
-    return rows, rows.labels

@@ -6,11 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
 from fragility.cli.audit import dependence_lines
+from fragility.cli.options import option
 from fragility.cli.outputs import plan_folder
 from fragility.cli.review import say_lacking_workbench
 from fragility.cli.terminal import note, note_command, out
@@ -19,7 +19,7 @@ from fragility.wording import MINIMUM, join_names
 if TYPE_CHECKING:
     from fragility.demo import Demo
 
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.")]
+Out = Annotated[Path, option("--out DIR", "The folder to write.")]
 
 
 def demo(out_dir: Out = Path("demo-audit")) -> None:

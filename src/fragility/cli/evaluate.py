@@ -11,7 +11,7 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.options import is_given, load_inputs, read_name_or_json
+from fragility.cli.options import is_given, load_inputs, option, read_name_or_json, refuse_without
 from fragility.cli.outputs import plan_files, save_result
 from fragility.cli.reading import take_given
 from fragility.cli.tables import field_names, note_unlabelled, read_rows, read_table
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 
 Markers = Annotated[
     str | None,
-    typer.Option(
-        "--markers",
-        metavar="A,B",
-        help="Values of the --outages rows that mean 'unavailable' (null: missing), or a JSON file "
-        "{field: \\[values]}.",
+    option(
+        "--markers A,B",
+        "Values of the --outages rows that mean 'unavailable' (null: missing), or a JSON file {field: \\[values]}.",
     ),
 ]
 
@@ -39,38 +37,33 @@ class StressOptions:
 
     outages: Annotated[
         Path | None,
-        typer.Option(
-            "--outages",
-            metavar="FILE",
-            help="Stress with recorded outages instead: a table of event and field, or booleans, or rows for "
-            "--markers.",
+        option(
+            "--outages FILE",
+            "Stress with recorded outages instead: a table of event and field, or booleans, or rows for --markers.",
         ),
     ] = None
     markers: Markers = None
-    severity: Annotated[
-        float, typer.Option("--severity", min=0.0, max=1.0, help="Rate of mask and dropout, extent of noise.")
-    ] = 0.3
-    draws: Annotated[int, typer.Option("--draws", min=1, help="Random draws for each row and stressor.")] = 16
-    rule: Annotated[
-        str, typer.Option("--rule", metavar="NAME", help="expected (mean margin over draws) or any (a single draw).")
-    ] = "expected"
+    severity: Annotated[float, option("--severity", "Rate of mask and dropout, extent of noise.", min=0.0, max=1.0)] = (
+        0.3
+    )
+    draws: Annotated[int, option("--draws", "Random draws for each row and stressor.", min=1)] = 16
+    rule: Annotated[str, option("--rule NAME", "expected (mean margin over draws) or any (a single draw).")] = (
+        "expected"
+    )
     tau_confidence: Annotated[
-        float, typer.Option("--tau-confidence", min=0.0, max=1.0, help="Where a prediction counts as high-confidence.")
+        float, option("--tau-confidence", "Where a prediction counts as high-confidence.", min=0.0, max=1.0)
     ] = 0.90
     tau_collapse: Annotated[
-        float, typer.Option("--tau-collapse", min=0.0, help="Share of its margin a prediction must lose to be brittle.")
+        float, option("--tau-collapse", "Share of its margin a prediction must lose to be brittle.", min=0.0)
     ] = 0.50
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random draws.")] = 0
+    seed: Annotated[int, option("--seed", "Seed of the random draws.", min=0)] = 0
 
     def declare(self, context: typer.Context, form: CsvFormat) -> fg.Stress:
         """Return the stress; refuse options that would have no effect beside others."""
         from fragility.stress.stressors import Dropout, Mask, Noise
 
         if self.outages is None:
-            if self.markers is not None:
-                raise DataError(
-                    "--markers says which values of a table mean 'unavailable'; name the table with --outages"
-                )
+            refuse_without("--outages", context, "markers")
             stressors: tuple[Any, ...] = (Mask(self.severity), Dropout(self.severity), Noise(self.severity))
         else:
             if is_given(context, "severity"):
@@ -88,8 +81,7 @@ def stress(
     model: opt.ModelOption,
     data: opt.DataOption,
     out_file: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Write the labels, one row per prediction (.parquet, .csv)."),
+        Path | None, option("--out FILE", "Write the labels, one row per prediction (.parquet, .csv).")
     ] = None,
     stressing: StressOptions,
     target: opt.Target = None,
@@ -119,7 +111,7 @@ def stress(
     form = csv.form(data, stressing.outages)
     declared = stressing.declare(context, form)
     loaded, pi, given = load_inputs(model, protocol, data, form, target, columns, loading, rows)
-    with _working("stressing"):
+    with _show_status("stressing"):
         labels = fg.label_brittle(loaded, given.X, pi, declared, ids=given.ids)
         independent = fg.label_brittle(loaded, given.X, pi, declared.independent(), ids=given.ids)
     for name, count in labels.counts().items():
@@ -139,26 +131,17 @@ def evaluate(
     model: opt.ModelOption,
     data: opt.DataOption,
     validation: Annotated[
-        Path | None,
-        typer.Option("--validation", metavar="FILE", help="Rows on which each baseline's direction is chosen."),
+        Path | None, option("--validation FILE", "Rows on which each baseline's direction is chosen.")
     ] = None,
     target: opt.Target = None,
     columns: opt.ColumnOptions,
-    shap: Annotated[
-        int,
-        typer.Option("--shap", metavar="N", min=0, help="Explain N rows for the group-SHAP baseline; 0 leaves it out."),
-    ] = 0,
-    by: Annotated[
-        str, typer.Option("--by", metavar="SCORE", help="The ranking to judge: exposure, or the paper's fds.")
-    ] = "exposure",
+    shap: Annotated[int, option("--shap N", "Explain N rows for the group-SHAP baseline; 0 leaves it out.", min=0)] = 0,
+    by: Annotated[str, option("--by SCORE", "The ranking to judge: exposure, or the paper's fds.")] = "exposure",
     random_orders: Annotated[
-        int,
-        typer.Option("--random-orders", metavar="N", min=0, help="Random group orders to average; 0 leaves them out."),
+        int, option("--random-orders N", "Random group orders to average; 0 leaves them out.", min=0)
     ] = 5,
     json_file: opt.JsonOut = None,
-    csv_file: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write the table of scores as CSV.")
-    ] = None,
+    csv_file: Annotated[Path | None, option("--csv FILE", "Write the table of scores as CSV.")] = None,
     stressing: StressOptions,
     engine: opt.Engine = "auto",
     csv: opt.CsvOptions,
@@ -177,8 +160,8 @@ def evaluate(
 
       fragility evaluate audit/ --model model.skops --data test.parquet --outages outages.csv --json evaluation.json
     """
-    if is_given(context, "engine") and validation is None:
-        raise DataError("--engine audits the --validation rows; name them with --validation or leave out --engine")
+    if validation is None:
+        refuse_without("--validation", context, "engine")
     plan_files(
         {"--json": json_file, "--csv": csv_file},
         {"--model": model, "--data": data, "--validation": validation, "--outages": stressing.outages},
@@ -196,7 +179,7 @@ def evaluate(
         held = found.X, found.labels
     known.check_dropped()
     note_unlabelled(given.labels is not None, target, data)
-    with _working("evaluating"):
+    with _show_status("evaluating"):
         judged = fg.evaluate(
             certs,
             loaded,
@@ -214,7 +197,7 @@ def evaluate(
     save_result(judged, json_file, csv_file)
 
 
-def _working(what: str) -> AbstractContextManager[Any]:
+def _show_status(what: str) -> AbstractContextManager[Any]:
     console = err()
     return console.status(what) if console.is_terminal else nullcontext()
 

@@ -14,7 +14,7 @@ import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from fragility.errors import FragilityError
+from fragility.errors import FragilityError, name_error
 
 ELSEWHERE = "From other packages"  # the last panel of `fragility --help`
 
@@ -36,12 +36,12 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         own = super().list_commands(ctx)
-        return [*own, *(name for name in _extensions() if name not in own)]
+        return [*own, *(name for name in _find_extensions() if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         own = super().get_command(ctx, cmd_name)
-        found = _extensions().get(cmd_name)
-        return own if own is not None or found is None else _placeholder(found)
+        found = _find_extensions().get(cmd_name)
+        return own if own is not None or found is None else _describe_unloaded(found)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         two_words = " ".join(args[:2])
@@ -55,9 +55,9 @@ class Commands(TyperGroup):
         """Put an extension's command in its place; nothing happens for the product's own and unknown names."""
         if name in self.commands:
             return
-        found = _extensions().get(name)
+        found = _find_extensions().get(name)
         if found is not None:
-            self.commands[name] = _loaded(found)
+            self.commands[name] = _load_command(found)
         elif name in STUDY:
             raise ExtensionError(
                 f"`fragility {name}` belongs to the paper's study, a package of its own that is not installed; "
@@ -66,21 +66,21 @@ class Commands(TyperGroup):
 
     def load_extensions(self) -> None:
         """Load every extension, for whoever lists options."""
-        for name in _extensions():
+        for name in _find_extensions():
             self.load_extension(name)
 
 
-def _extensions() -> dict[str, EntryPoint]:
+def _find_extensions() -> dict[str, EntryPoint]:
     return {found.name: found for found in sorted(entry_points(group=EXTENSIONS), key=lambda found: found.name)}
 
 
-def _placeholder(found: EntryPoint) -> TyperCommand:
+def _describe_unloaded(found: EntryPoint) -> TyperCommand:
     """What the list shows of a command that is not loaded yet."""
     source = f"From the package {found.dist.name}." if found.dist else "From another package."
     return TyperCommand(name=found.name, help=STUDY.get(found.name, source), rich_help_panel=ELSEWHERE)
 
 
-def _loaded(found: EntryPoint) -> Any:
+def _load_command(found: EntryPoint) -> Any:
     try:
         app = found.load()
         if not isinstance(app, typer.Typer):
@@ -90,8 +90,7 @@ def _loaded(found: EntryPoint) -> Any:
         return command
     except Exception as error:  # whatever an import may raise
         source = f"{found.dist.name} {found.dist.version}" if found.dist else "another package"
-        first_line = (str(error).strip().splitlines() or [""])[0]
         raise ExtensionError(
             f"`fragility {found.name}` comes from {source}, which cannot be loaded "
-            f"({type(error).__name__}: {first_line}); reinstall or remove that package"
+            f"({name_error(error)}); reinstall or remove that package"
         ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -13,19 +13,13 @@ import fragility as fg
 import fragility.cli.options as opt
 from fragility.cli.audit import ProtocolFile
 from fragility.cli.evaluate import Markers, read_outages
-from fragility.cli.options import is_given, load_protocol, read_name_or_json, refuse_declared
+from fragility.cli.options import is_given, list_options, load_protocol, option, refuse_declared, refuse_without
 from fragility.cli.outputs import plan_files
-from fragility.cli.tables import AuditRows, field_names, note_unlabelled, read_rows
+from fragility.cli.tables import AuditRows, field_names, note_unlabelled, read_rows, require_labels
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
 from fragility.files import MODEL
 
-if TYPE_CHECKING:
-    from fragility.evidence.baselines import Units
-    from fragility.evidence.bound import Space as SpaceName
-
-
-DECLARED_BY_PROTOCOL = ("groups", "baseline", "baseline_units", "space")
 VALIDATION_SHARE = 0.2
 MOST_TRAINING_ROWS = 2000  # compared on where no other rows are given
 
@@ -34,64 +28,42 @@ def harden(
     *,
     context: typer.Context,
     model: opt.ModelArgument,
-    train: Annotated[
-        Path, typer.Option("--train", metavar="TRAIN", help="The training rows, with their labels.", show_default=False)
-    ],
+    train: Annotated[Path, option("--train TRAIN", "The training rows, with their labels.")],
     target: opt.LabelColumn,
-    out_file: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            metavar="MODEL2",
-            help="Write the hardened model to this file (.skops, .joblib).",
-            show_default=False,
-        ),
-    ],
+    out_file: Annotated[Path, option("--out MODEL2", "Write the hardened model to this file (.skops, .joblib).")],
     rate: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--rate",
+            "How often a group is lost in a copy of a row. (default 0.2; with --outages 1: an event per copy)",
             min=0.0,
             max=1.0,
-            help="How often a group is lost in a copy of a row. (default 0.2; with --outages 1: an event per copy)",
         ),
     ] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--tolerance",
-            min=0.0,
-            help="Choose the rate instead: the largest of 0.05 to 0.4 that loses at most this much of --metric on a "
+            "Choose the rate instead: the largest of 0.05 to 0.4 that loses at most this much of --metric on a "
             "fifth of TRAIN.",
+            min=0.0,
         ),
     ] = None,
-    metric: Annotated[
-        str, typer.Option("--metric", metavar="NAME", help="What --tolerance speaks of: a scikit-learn scorer.")
-    ] = "roc_auc",
-    copies: Annotated[int, typer.Option("--copies", min=1, help="Degraded copies of each row.")] = 1,
-    kind: Annotated[
-        str, typer.Option("--kind", metavar="NAME", help="What happens to a copy: mask, attenuate or outages.")
-    ] = "mask",
+    metric: Annotated[str, option("--metric NAME", "What --tolerance speaks of: a scikit-learn scorer.")] = "roc_auc",
+    copies: Annotated[int, option("--copies", "Degraded copies of each row.", min=1)] = 1,
+    kind: Annotated[str, option("--kind NAME", "What happens to a copy: mask, attenuate or outages.")] = "mask",
+    modes: Annotated[
+        str, option("--modes A,B", "What evidence turns into in the copies: lost, wrong, noisy, or several of them.")
+    ] = "lost",
     outages: Annotated[
         Path | None,
-        typer.Option(
-            "--outages",
-            metavar="FILE",
-            help="Recorded outages to train against: a table of event and field, or booleans.",
-        ),
+        option("--outages FILE", "Recorded outages to train against: a table of event and field, or booleans."),
     ] = None,
     markers: Markers = None,
-    test: Annotated[
-        Path | None, typer.Option("--test", metavar="TEST", help="Rows neither model has seen, to compare them on.")
-    ] = None,
+    test: Annotated[Path | None, option("--test TEST", "Rows neither model has seen, to compare them on.")] = None,
     protocol: ProtocolFile = None,
-    groups: opt.Groups = "raw-origin",
-    baseline: opt.Baseline = "typical",
-    baseline_units: opt.BaselineUnits = "raw",
-    space: opt.Space = None,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Seed of the copies, and of the split for --tolerance.")
-    ] = 0,
+    evidence: opt.EvidenceOptions,
+    seed: Annotated[int, option("--seed", "Seed of the copies, and of the split for --tolerance.", min=0)] = 0,
     engine: opt.Engine = "auto",
     columns: opt.ColumnOptions,
     csv: opt.CsvOptions,
@@ -99,8 +71,8 @@ def harden(
 ) -> None:
     """Train a model again so that its predictions rest on more of their evidence, and show what that did.
 
-    It learns from the rows and from copies of them in which groups of evidence are lost, weighted half and half. What
-    comes out is a model of the same kind, deployed and audited as before.
+    It learns from the rows and from copies of them in which groups of evidence are lost (or wrong, with --modes),
+    weighted half and half. What comes out is a model of the same kind, deployed and audited as before.
 
     [bold]Examples[/bold]
 
@@ -109,6 +81,8 @@ def harden(
       fragility harden model.skops --train train.parquet --target class --tolerance 0.002 --out hardened.skops
 
       fragility harden model.skops --train train.parquet --target class --outages outages.csv --out hardened.skops
+
+      fragility harden model.skops --train train.parquet --target class --modes lost,wrong --out hardened.skops
     """
     from fragility.hardening.acceptance import check_hardenable
     from fragility.models.loading import check_storable, save_model
@@ -122,32 +96,25 @@ def harden(
     finished = None if protocol is None else load_protocol(protocol)
     known = columns.declare(field_names(loaded, finished), target)
     rows = read_rows(train, known, form=form, ids=False)
-    if rows.labels is None:
-        names = ", ".join(map(str, rows.X.columns))
-        raise DataError(f"--target names the column {target!r}, but {train} has {names}")
+    labels = require_labels(rows, target, train)
     tested = None
     if test is not None:
         tested = read_rows(test, known, form=form)
         note_unlabelled(tested.labels is not None, target, test)
     known.check_dropped()
-    declared = finished or fg.Protocol.fit(
-        loaded,
-        rows.X,
-        groups=groups,
-        baseline=read_name_or_json(baseline, "--baseline"),
-        baseline_units=cast("Units", baseline_units),
-        space=cast("SpaceName | None", space),
-    )
+    declared = finished or fg.Protocol.fit(loaded, rows.X, **evidence.settings())
     log = None if outages is None else read_outages(outages, markers, form)
+    named = tuple(name.strip() for name in modes.split(","))
     how: dict[str, Any] = {"copies": copies, "kind": kind if log is None else "outages", "outages": log, "seed": seed}
+    how["modes"] = named
     if tolerance is not None:
         rate = _choose_rate(loaded, rows, tolerance, metric, protocol=declared, engine=engine, **how)
     started = time.perf_counter()
-    hardened = fg.harden(loaded, rows.X, rows.labels, protocol=declared, rate=rate, **how)
+    hardened = fg.harden(loaded, rows.X, labels, protocol=declared, rate=rate, **how)
     seconds = time.perf_counter() - started
-    _print_effect(loaded, hardened, declared, rows, tested or _draw_training_rows(rows, seed), engine)
+    _print_effect(loaded, hardened, declared, rows, tested or _draw_training_rows(rows, seed), engine, named)
     count = len(rows.X)
-    out().print(f"trained on {count} rows and {count * copies} degraded copies in {seconds:.1f} s")
+    out().print(f"trained on {count} rows and {count * max(copies, len(named))} degraded copies in {seconds:.1f} s")
     save_model(hardened, out_file)
     note(f"written to {out_file}")
     note(f"next: fragility audit {out_file} DATA --train {train} --target {target} --out audit-hardened/")
@@ -155,17 +122,17 @@ def harden(
 
 def _check_options(context: typer.Context, kind: str, has_log: bool) -> None:
     if is_given(context, "protocol"):
-        refuse_declared(context, "--protocol", DECLARED_BY_PROTOCOL)
+        refuse_declared(context, "--protocol", list_options(opt.EvidenceOptions))
     if is_given(context, "tolerance") and is_given(context, "rate"):
         raise DataError("--tolerance chooses the rate; leave out --rate or leave out --tolerance")
-    if is_given(context, "metric") and not is_given(context, "tolerance"):
-        raise DataError("--metric says what --tolerance speaks of; give --tolerance, or leave out --metric")
+    if not is_given(context, "tolerance"):
+        refuse_without("--tolerance", context, "metric")
     if kind == "outages" and not has_log:
         raise DataError("--kind outages needs recorded outages; name them with --outages")
     if has_log and is_given(context, "kind") and kind != "outages":
         raise DataError(f"--outages trains against recorded outages, and --kind says {kind}; leave out one of them")
-    if is_given(context, "markers") and not has_log:
-        raise DataError("--markers is about a log of outages; name one with --outages")
+    if not has_log:
+        refuse_without("--outages", context, "markers")
 
 
 def _choose_rate(model: fg.Model, rows: AuditRows, tolerance: float, metric: str, **how: Any) -> float:
@@ -197,7 +164,13 @@ def _draw_training_rows(rows: AuditRows, seed: int) -> AuditRows:
 
 
 def _print_effect(
-    model: fg.Model, hardened: Any, before: fg.Protocol, rows: AuditRows, compared: AuditRows, engine: str
+    model: fg.Model,
+    hardened: Any,
+    before: fg.Protocol,
+    rows: AuditRows,
+    compared: AuditRows,
+    engine: str,
+    modes: tuple[str, ...],
 ) -> None:
     """Print both models side by side, each under its own protocol and under the other's."""
     from fragility.hardening.assessment import HardeningEffect, assess_model, assess_transfer
@@ -208,7 +181,9 @@ def _print_effect(
         return assess_model(model, compared.X, pi, labels, ids=compared.ids, engine=engine, progress=None)
 
     after = refit_protocol(hardened, rows.X, before)
-    transfer = assess_transfer(model, hardened, compared.X, rows.X, (before, after), ids=compared.ids, engine=engine)
+    transfer = assess_transfer(
+        model, hardened, compared.X, rows.X, (before, after), modes=modes, ids=compared.ids, engine=engine
+    )
     effect = HardeningEffect(assess(model, before), assess(hardened, after), further=transfer.lines())
     out().print(f"{model.kind}, {effect.before.rows} rows:")
     out().print(escape(effect.to_text()))

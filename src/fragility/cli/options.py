@@ -5,17 +5,19 @@ A command takes a group as one parameter, such as `csv: CsvOptions`; `expand_gro
 
 from __future__ import annotations
 
+import codecs
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 import fragility as fg
-from fragility.cli.tables import AuditRows, Columns, csv_format, field_names, note_unlabelled, read_rows
+from fragility.cli.tables import AuditRows, Columns, field_names, is_csv, note_unlabelled, read_rows
 from fragility.errors import DataError, ProtocolError
 from fragility.files import read_json
 
@@ -24,151 +26,73 @@ if TYPE_CHECKING:
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
+
+def option(declared: str, help: str, min: float | None = None, max: float | None = None) -> Any:
+    """Return an option, declared as help shows it: its flags, then what stands for its value."""
+    flags = [word for word in declared.split() if word.startswith("-")]
+    value = " ".join(word for word in declared.split() if not word.startswith("-"))
+    return typer.Option(*flags, metavar=value or None, help=help, min=min, max=max)
+
+
+def argument(value: str, help: str) -> Any:
+    """Return an argument, named as help shows it."""
+    return typer.Argument(metavar=value, help=help)
+
+
 MODEL_HELP = (
     "A model file (.skops, XGBoost .json/.ubj, LightGBM .txt, CatBoost .cbm, .joblib or .pkl with --trust) "
     "or package.module:attribute."
 )
 
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
-ModelOption = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP, show_default=False)]
+ModelArgument = Annotated[str, argument("MODEL", MODEL_HELP)]
+ModelOption = Annotated[str, option("--model MODEL", MODEL_HELP)]
 MANY_ROWS = (
     "The rows: a Parquet, CSV or Arrow file, a folder of them, a pattern, or an address such as s3://bucket/rows/."
 )
-DataArgument = Annotated[str, typer.Argument(metavar="DATA", help=MANY_ROWS, show_default=False)]
-DataOption = Annotated[
-    Path, typer.Option("--data", metavar="DATA", help="The rows: a Parquet, CSV or Arrow file.", show_default=False)
-]
-DirArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The folder that `fragility audit` wrote.", show_default=False)
-]
-Target = Annotated[
-    str | None, typer.Option("--target", metavar="COL", help="The label column, kept away from the model.")
-]
+DataArgument = Annotated[str, argument("DATA", MANY_ROWS)]
+DataOption = Annotated[Path, option("--data DATA", "The rows: a Parquet, CSV or Arrow file.")]
+DirArgument = Annotated[Path, argument("DIR", "The folder that `fragility audit` wrote.")]
+Target = Annotated[str | None, option("--target COL", "The label column, kept away from the model.")]
 Id = Annotated[
-    str | None,
-    typer.Option(
-        "--id", metavar="COL", help="The column with row ids. (default: the index that pandas stored, else row numbers)"
-    ),
+    str | None, option("--id COL", "The column with row ids. (default: the index that pandas stored, else row numbers)")
 ]
-Drop = Annotated[
-    list[str] | None,
-    typer.Option("--drop", metavar="COL", help="A column to leave out of the tables; the option may be repeated."),
-]
-IgnoreExtra = Annotated[
-    bool, typer.Option("--ignore-extra", help="Leave out all columns that the model does not know, and say which.")
-]
-RowRange = Annotated[
-    str | None, typer.Option("--rows", metavar="N|A:B", help="Only the first N rows, or rows A to B-1, counted from 0.")
-]
+RowRange = Annotated[str | None, option("--rows N|A:B", "Only the first N rows, or rows A to B-1, counted from 0.")]
 Trust = Annotated[
-    bool,
-    typer.Option("--trust", help="Load files that can run code when opened (.joblib, .pkl, unknown types in .skops)."),
-]
-Classes = Annotated[
-    str | None,
-    typer.Option(
-        "--classes", metavar="A,B", help="Class labels in the model's own order, for files that do not hold them."
-    ),
+    bool, option("--trust", "Load files that can run code when opened (.joblib, .pkl, unknown types in .skops).")
 ]
 MinConfidence = Annotated[
-    float, typer.Option("--min-confidence", min=0.0, max=1.0, help="Where a prediction counts as confident.")
+    float, option("--min-confidence", "Where a prediction counts as confident.", min=0.0, max=1.0)
 ]
-Groups = Annotated[
-    str,
-    typer.Option(
-        "--groups", metavar="FILE", help="Evidence groups: raw-origin, merged, or a JSON file {field: block}."
-    ),
-]
-Baseline = Annotated[
-    str,
-    typer.Option(
-        "--baseline", metavar="KIND", help="typical, mean, median, zero, missing, or a JSON file {field: value}."
-    ),
-]
-BaselineUnits = Annotated[
-    str,
-    typer.Option(
-        "--baseline-units", metavar="NAME", help="What the values of a --baseline file are in: raw or transformed."
-    ),
-]
-Depth = Annotated[
-    int | None, typer.Option("--depth", min=1, help="How many groups to remove, one after another. (default 10)")
-]
-Reading = Annotated[
-    str, typer.Option("--reading", metavar="NAME", help="Which margin: support, current or support_unbounded.")
-]
-Smoothing = Annotated[
-    float | None,
-    typer.Option(
-        "--smoothing",
-        metavar="A",
-        help="Added to every probability before margins are computed. (default 1/T for a forest of T trees or bagging, "
-        "else 0)",
-    ),
-]
-Space = Annotated[
-    str | None,
-    typer.Option(
-        "--space", metavar="NAME", help="Replace evidence in the model's transformed columns or in the raw fields."
-    ),
-]
-Engine = Annotated[str, typer.Option("--engine", metavar="NAME", help="auto, or the engine to insist on (blackbox).")]
-Separator = Annotated[
-    str | None,
-    typer.Option("--separator", metavar="CHAR", help="What separates the fields of CSV files: ';', tab. (default ,)"),
-]
-Encoding = Annotated[
-    str | None,
-    typer.Option("--encoding", metavar="NAME", help="Encoding of CSV files: latin-1, utf-16. (default utf-8)"),
-]
-Decimal = Annotated[
-    str | None, typer.Option("--decimal", metavar="CHAR", help="The decimal mark in CSV files: ','. (default .)")
-]
+Engine = Annotated[str, option("--engine NAME", "auto, or the engine to insist on (blackbox).")]
+Encoding = Annotated[str | None, option("--encoding NAME", "Encoding of CSV files: latin-1, utf-16. (default utf-8)")]
 
 
-Threshold = Annotated[
-    float | None,
-    typer.Option(
-        "--threshold", metavar="T", help="A class is predicted where its probability is at least T, not at one half."
-    ),
-]
-Positive = Annotated[
-    str | None,
-    typer.Option("--positive", metavar="CLASS", help="The class that --threshold speaks of; the second if absent."),
-]
-Row = Annotated[str, typer.Option("--row", metavar="ID", help="The id of the row.", show_default=False)]
+Row = Annotated[str, option("--row ID", "The id of the row.")]
 RankedBy = Annotated[
     str,
-    typer.Option("--by", metavar="SCORE", help="What to rank by: exposure, the paper's fds, failure_probability ..."),
+    option(
+        "--by SCORE",
+        "What to rank by: exposure, the paper's fds, failure_probability, a failure mode such as wrong ...",
+    ),
 ]
 ByColumns = Annotated[
     list[str] | None,
-    typer.Option(
-        "--by",
-        metavar="COL",
-        help="Shares by a column: its values, bands of it (age:25,40,60) or so many bands (age:q5). May be repeated.",
+    option(
+        "--by COL",
+        "Shares by a column: its values, bands of it (age:25,40,60) or so many bands (age:q5). May be repeated.",
     ),
 ]
 AuditedRows = Annotated[
     str | None,
-    typer.Option(
-        "--data",
-        metavar="DATA",
-        help="The audited rows, for --by and for the values of cases: a file, a folder, a pattern or an address.",
+    option(
+        "--data DATA",
+        "The audited rows, for --by and for the values of cases: a file, a folder, a pattern or an address.",
     ),
 ]
-Labels = Annotated[
-    Path | None,
-    typer.Option("--labels", metavar="FILE", help="A table with the true classes (see --target), for accuracy."),
-]
-ProtocolArgument = Annotated[
-    Path,
-    typer.Argument(
-        metavar="PROTOCOL", help="A protocol file, or the folder that `fragility audit` wrote.", show_default=False
-    ),
-]
-LabelColumn = Annotated[str, typer.Option("--target", metavar="COL", help="The label column.", show_default=False)]
-JsonOut = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON.")]
+Labels = Annotated[Path | None, option("--labels FILE", "A table with the true classes (see --target), for accuracy.")]
+ProtocolArgument = Annotated[Path, argument("PROTOCOL", "A protocol file, or the folder that `fragility audit` wrote.")]
+LabelColumn = Annotated[str, option("--target COL", "The label column.")]
+JsonOut = Annotated[Path | None, option("--json FILE", "Write everything as JSON.")]
 
 
 def is_given(context: typer.Context, name: str) -> bool:
@@ -177,12 +101,23 @@ def is_given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
+def _list_given(context: typer.Context, names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return (name, flag) of those options that the user typed."""
+    flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
+    return [(name, flags[name]) for name in names if is_given(context, name)]
+
+
+# Silently ignoring an option would be worse than refusing it.
 def refuse_declared(context: typer.Context, by: str, names: Iterable[str]) -> None:
-    """Refuse options that say what `by` already declares; silently ignoring one would be worse."""
-    for name in names:
-        if is_given(context, name):
-            words, option = name.replace("_", " "), f"--{name.replace('_', '-')}"
-            raise ProtocolError(f"{by} already declares the {words}; leave out {option} or leave out {by}")
+    """Refuse options that say what `by` already declares."""
+    for name, flag in _list_given(context, names):
+        raise ProtocolError(f"{by} already declares the {name.replace('_', ' ')}; leave out {flag} or leave out {by}")
+
+
+def refuse_without(needed: str, context: typer.Context, *names: str) -> None:
+    """Refuse options that have no effect because the option `needed` is not given."""
+    for _, flag in _list_given(context, names):
+        raise DataError(f"{flag} has no effect without {needed}; give {needed} too, or leave out {flag}")
 
 
 # --- groups of options --------------------------------------------------------------------------------------
@@ -192,13 +127,29 @@ def refuse_declared(context: typer.Context, by: str, names: Iterable[str]) -> No
 class CsvOptions:
     """How CSV files are written."""
 
-    separator: Separator = None
+    separator: Annotated[
+        str | None, option("--separator CHAR", "What separates the fields of CSV files: ';', tab. (default ,)")
+    ] = None
     encoding: Encoding = None
-    decimal: Decimal = None
+    decimal: Annotated[str | None, option("--decimal CHAR", "The decimal mark in CSV files: ','. (default .)")] = None
 
     def form(self, *tables: str | Path | None) -> CsvFormat:
         """Return the format of a command's tables; refuse these options if none of them is a CSV file."""
-        return csv_format(self.separator, self.encoding, self.decimal, *tables)
+        from fragility.formats import CsvFormat
+
+        given = [f"--{each.name}" for each in fields(self) if getattr(self, each.name) is not None]
+        if given and not any(table is not None and is_csv(table) for table in tables):
+            raise DataError(f"{given[0]} is for CSV files, and none was given; leave it out")
+        separator = "\t" if self.separator in ("tab", "\\t") else self.separator  # a tab is hard to type in a shell
+        for flag, value in (("--separator", separator), ("--decimal", self.decimal)):
+            if value is not None and len(value) != 1:
+                raise DataError(f"{flag} must be one character, such as ';' or ',', got {value!r}")
+        try:
+            codecs.lookup(self.encoding or "utf-8")
+        except LookupError as error:
+            known = "utf-8, latin-1, cp1252 and utf-16 are common ones"
+            raise DataError(f"--encoding {self.encoding} is not known; {known}") from error
+        return CsvFormat(separator, self.encoding, self.decimal)
 
 
 @dataclass(frozen=True)
@@ -206,22 +157,104 @@ class ColumnOptions:
     """Which columns are no fields of the model, beside the label."""
 
     id_column: Id = None
-    drop: Drop = None
-    ignore_extra: IgnoreExtra = False
+    drop: Annotated[
+        list[str] | None, option("--drop COL", "A column to leave out of the tables; the option may be repeated.")
+    ] = None
+    ignore_extra: Annotated[
+        bool, option("--ignore-extra", "Leave out all columns that the model does not know, and say which.")
+    ] = False
 
     def declare(self, fields: tuple[str, ...] | None, target: str | None) -> Columns:
-        return Columns.declare(fields, target, self.id_column, self.drop, self.ignore_extra)
+        return Columns(target, self.id_column, tuple(self.drop or ()), fields, self.ignore_extra)
 
 
 @dataclass(frozen=True)
 class LoadingOptions:
     """How a model file is loaded."""
 
-    classes: Classes = None
+    classes: Annotated[
+        str | None, option("--classes A,B", "Class labels in the model's own order, for files that do not hold them.")
+    ] = None
     trust: Trust = False
 
     def load(self, model: str) -> fg.Model:
-        return fg.load_model(model, trust=self.trust, classes=parse_classes(self.classes))
+        """Load a model; `0,1` are classes of integers, because that is what a model with such classes holds."""
+        if self.classes is None:
+            return fg.load_model(model, trust=self.trust)
+        labels: list[Any] = [part.strip() for part in self.classes.split(",")]
+        if len(labels) < 2 or "" in labels:
+            raise DataError(
+                f"--classes must name at least two labels with commas between, such as good,bad; got {self.classes!r}"
+            )
+        with suppress(ValueError):
+            labels = [int(label) for label in labels]
+        return fg.load_model(model, trust=self.trust, classes=labels)
+
+
+@dataclass(frozen=True)
+class EvidenceOptions:
+    """What a protocol takes for evidence, and what replaces it."""
+
+    groups: Annotated[
+        str, option("--groups FILE", "Evidence groups: raw-origin, merged, or a JSON file {field: block}.")
+    ] = "raw-origin"
+    baseline: Annotated[
+        str, option("--baseline KIND", "typical, mean, median, zero, missing, or a JSON file {field: value}.")
+    ] = "typical"
+    baseline_units: Annotated[
+        str, option("--baseline-units NAME", "What the values of a --baseline file are in: raw or transformed.")
+    ] = "raw"
+    space: Annotated[
+        str | None, option("--space NAME", "Replace evidence in the model's transformed columns or in the raw fields.")
+    ] = None
+
+    def settings(self) -> dict[str, Any]:
+        """Return what `Protocol.fit` takes; it checks the words and names the choices."""
+        return asdict(self) | {"baseline": read_name_or_json(self.baseline, "--baseline")}
+
+
+@dataclass(frozen=True)
+class MarginOptions:
+    """How far a protocol removes evidence, and which margin and decision it looks at."""
+
+    depth: Annotated[
+        int | None, option("--depth", "How many groups to remove, one after another. (default 10)", min=1)
+    ] = None
+    reading: Annotated[str, option("--reading NAME", "Which margin: support, current or support_unbounded.")] = (
+        "support"
+    )
+    smoothing: Annotated[
+        float | None,
+        option(
+            "--smoothing A",
+            "Added to every probability before margins are computed. (default 1/T for a forest of T trees or "
+            "bagging, else 0)",
+        ),
+    ] = None
+    threshold: Annotated[
+        float | None,
+        option("--threshold T", "A class is predicted where its probability is at least T, not at one half."),
+    ] = None
+    positive: Annotated[
+        str | None, option("--positive CLASS", "The class that --threshold speaks of; the second if absent.")
+    ] = None
+
+    def settings(self, classes: Sequence[Any]) -> dict[str, Any]:
+        """Return what `Protocol.fit` takes for a model with these classes."""
+        decision: Any = self.threshold
+        if self.positive is not None:
+            if self.threshold is None:
+                raise DataError(
+                    "--positive names the class of a decision threshold; give the threshold with --threshold"
+                )
+            label = next((label for label in classes if str(label) == self.positive), self.positive)
+            decision = {"class": label, "threshold": self.threshold}
+        return {"depth": self.depth, "reading": self.reading, "smoothing": self.smoothing, "decision": decision}
+
+
+def list_options(*groups: Any) -> tuple[str, ...]:
+    """Return the names of the options in groups."""
+    return tuple(each.name for group in groups for each in fields(group))
 
 
 def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -271,31 +304,6 @@ def load_protocol(path: Path) -> fg.Protocol:
     from fragility.certificates.folder import read_protocol
 
     return read_protocol(path)
-
-
-def parse_decision(
-    threshold: float | None, positive: str | None, classes: Sequence[Any]
-) -> float | dict[str, Any] | None:
-    """What `--threshold` and `--positive` declare, as `Protocol.fit` takes it."""
-    if positive is None:
-        return threshold
-    if threshold is None:
-        raise DataError("--positive names the class of a decision threshold; give the threshold with --threshold")
-    label = next((label for label in classes if str(label) == positive), positive)
-    return {"class": label, "threshold": threshold}
-
-
-def parse_classes(text: str | None) -> list[Any] | None:
-    """`good,bad` gives strings; `0,1` gives integers, because that is what a model with such classes holds."""
-    if text is None:
-        return None
-    labels = [part.strip() for part in text.split(",")]
-    if len(labels) < 2 or "" in labels:
-        raise DataError(f"--classes must name at least two labels with commas between, such as good,bad; got {text!r}")
-    try:
-        return [int(label) for label in labels]
-    except ValueError:
-        return list(labels)
 
 
 def parse_numbers(text: str | None, option: str) -> tuple[float, ...] | None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 import fragility as fg
-from fragility.cli.options import DirArgument, MinConfidence, RankedBy
+from fragility.cli.options import DirArgument, MinConfidence, RankedBy, option
 from fragility.cli.outputs import draw, plan_files
 from fragility.cli.reading import take_given
 from fragility.cli.tables import read_stress_labels
@@ -17,26 +15,18 @@ from fragility.cli.terminal import note, out
 
 def policy(
     directory: DirArgument,
-    labels: Annotated[
-        Path, typer.Option("--labels", metavar="FILE", help="Held-out labels, as `fragility stress --out` writes them.")
-    ],
+    labels: Annotated[Path, option("--labels FILE", "Held-out labels, as `fragility stress --out` writes them.")],
     risk: Annotated[
-        float,
-        typer.Option("--risk", min=0.0, max=1.0, help="Largest brittle rate allowed among unreviewed predictions."),
+        float, option("--risk", "Largest brittle rate allowed among unreviewed predictions.", min=0.0, max=1.0)
     ] = 0.02,
     confidence: Annotated[
-        float,
-        typer.Option("--confidence", min=0.0, max=1.0, help="Probability with which the policy keeps to the risk."),
+        float, option("--confidence", "Probability with which the policy keeps to the risk.", min=0.0, max=1.0)
     ] = 0.95,
     by: RankedBy = "exposure",
-    per_class: Annotated[
-        bool, typer.Option("--per-class", help="A rule for each predicted class; all hold at once.")
-    ] = False,
+    per_class: Annotated[bool, option("--per-class", "A rule for each predicted class; all hold at once.")] = False,
     min_confidence: MinConfidence = 0.9,
-    out_file: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the policy as JSON.")] = None,
-    picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE", help="Draw the policy (.png, .svg, .pdf).")
-    ] = None,
+    out_file: Annotated[Path | None, option("--out FILE", "Write the policy as JSON.")] = None,
+    picture: Annotated[Path | None, option("--picture FILE", "Draw the policy (.png, .svg, .pdf).")] = None,
 ) -> None:
     """Find which confident predictions may go unreviewed, so that few of them are brittle, with a guarantee.
 

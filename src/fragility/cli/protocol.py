@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -12,23 +12,30 @@ from rich.table import Table
 import fragility as fg
 import fragility.cli.options as opt
 from fragility.cli.options import (
+    argument,
     is_given,
     load_inputs,
     load_protocol,
-    parse_decision,
+    option,
     parse_numbers,
-    read_name_or_json,
     refuse_declared,
 )
 from fragility.cli.outputs import plan_files
 from fragility.cli.tables import read_training
 from fragility.cli.terminal import out
 from fragility.errors import ProtocolError
+from fragility.wording import write_count
 
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The protocol file (JSON).", show_default=False)]
+if TYPE_CHECKING:
+    from fragility.evidence.modes import FailureModes
+
+FileArgument = Annotated[Path, argument("FILE", "The protocol file (JSON).")]
 
 
-DECLARED_BY_PAPER = ("reading", "baseline", "depth", "operators", "severities", "weights", "smoothing")
+DECLARED_BY_PAPER = (
+    *("reading", "baseline", "baseline_units", "depth"),
+    *("operators", "severities", "weights", "smoothing"),
+)
 
 
 def write(
@@ -36,49 +43,28 @@ def write(
     context: typer.Context,
     file: FileArgument,
     model: opt.ModelOption,
-    train: Annotated[
-        Path,
-        typer.Option("--train", metavar="TRAIN", help="The training rows (Parquet, CSV, Arrow).", show_default=False),
-    ],
+    train: Annotated[Path, option("--train TRAIN", "The training rows (Parquet, CSV, Arrow).")],
     target: opt.Target = None,
     columns: opt.ColumnOptions,
-    groups: opt.Groups = "raw-origin",
-    baseline: opt.Baseline = "typical",
-    baseline_units: opt.BaselineUnits = "raw",
-    depth: opt.Depth = None,
-    reading: opt.Reading = "support",
-    space: opt.Space = None,
+    evidence: opt.EvidenceOptions,
+    margin: opt.MarginOptions,
     operators: Annotated[
-        str | None,
-        typer.Option(
-            "--operators", metavar="A,B", help="Attenuation operators. (default attenuate_all,attenuate_top1)"
-        ),
+        str | None, option("--operators A,B", "Attenuation operators. (default attenuate_all,attenuate_top1)")
     ] = None,
     severities: Annotated[
-        str | None, typer.Option("--severities", metavar="A,B", help="The severity grid. (default 0.1,0.2,...,1.0)")
+        str | None, option("--severities A,B", "The severity grid. (default 0.1,0.2,...,1.0)")
     ] = None,
     weights: Annotated[
-        str | None,
-        typer.Option(
-            "--weights", metavar="A,B,C", help="FDS weights of collapse, flip and degradation. (default equal)"
-        ),
+        str | None, option("--weights A,B,C", "FDS weights of collapse, flip and degradation. (default equal)")
     ] = None,
     resolution: Annotated[
-        float,
-        typer.Option(
-            "--resolution", min=0.0, help="Margins this close count as equal, so that rounding decides nothing."
-        ),
+        float, option("--resolution", "Margins this close count as equal, so that rounding decides nothing.", min=0.0)
     ] = 1e-6,
-    smoothing: opt.Smoothing = None,
-    threshold: opt.Threshold = None,
-    positive: opt.Positive = None,
     merge_threshold: Annotated[
-        float,
-        typer.Option("--merge-threshold", min=0.0, max=1.0, help="Association from which --groups merged merges."),
+        float, option("--merge-threshold", "Association from which --groups merged merges.", min=0.0, max=1.0)
     ] = 0.8,
     paper: Annotated[
-        bool,
-        typer.Option("--paper", help="The paper's protocol: current reading, mean baseline, depth 10, no smoothing."),
+        bool, option("--paper", "The paper's protocol: current reading, mean baseline, depth 10, no smoothing.")
     ] = False,
     csv: opt.CsvOptions,
     loading: opt.LoadingOptions,
@@ -95,30 +81,27 @@ def write(
     """
     if paper:
         refuse_declared(context, "--paper", DECLARED_BY_PAPER)
-    if groups != "merged" and is_given(context, "merge_threshold"):
+    if evidence.groups != "merged" and is_given(context, "merge_threshold"):
         raise ProtocolError(
             "--merge-threshold says which fields --groups merged joins; add --groups merged or leave it out"
         )
     plan_files({"FILE": file}, {"--model": model, "--train": train})
     form = csv.form(train)
-    declared: dict[str, Any] = {
-        "reading": reading,
-        "baseline": read_name_or_json(baseline, "--baseline"),
-        "baseline_units": baseline_units,
-        "depth": depth,
+    settings = evidence.settings() | {
         "operators": None if operators is None else tuple(operators.split(",")),
         "severities": parse_numbers(severities, "--severities"),
         "weights": parse_numbers(weights, "--weights"),
-        "smoothing": smoothing,
+        "resolution": resolution,
+        "merge_threshold": merge_threshold,
     }
-    settings: dict[str, Any] = {} if paper else {name: value for name, value in declared.items() if value is not None}
-    settings |= {"groups": groups, "space": space, "resolution": resolution, "merge_threshold": merge_threshold}
     loaded = loading.load(model)
     known = columns.declare(loaded.columns, target)
     X_train = read_training(train, known, form)
     known.check_dropped()
-    settings["decision"] = parse_decision(threshold, positive, loaded.classes)
-    protocol = (fg.Protocol.paper if paper else fg.Protocol.fit)(loaded, X_train, **settings)
+    settings |= margin.settings(loaded.classes)
+    undeclared = DECLARED_BY_PAPER if paper else ()
+    chosen = {name: value for name, value in settings.items() if value is not None and name not in undeclared}
+    protocol = (fg.Protocol.paper if paper else fg.Protocol.fit)(loaded, X_train, **chosen)
     protocol.save(file)
     out().print(f"{file}: {len(protocol.groups)} evidence groups, depth {protocol.depth}, {protocol.digest}")
 
@@ -148,6 +131,8 @@ def show(file: FileArgument) -> None:
         ("weights", ", ".join(f"{w:.4g}" for w in protocol.weights)),
         ("resolution", f"{protocol.resolution:g}"),
         ("smoothing", f"{protocol.smoothing:g}"),
+        ("failure modes", ", ".join(protocol.modes.declared) or "none"),
+        *_list_mode_facts(protocol.modes),
         ("training data", str(protocol.training_digest)),
         ("digest", protocol.digest),
     ):
@@ -161,6 +146,21 @@ def show(file: FileArgument) -> None:
             value = f"{own:.6g}" if isinstance(own, float) else str(own)
             table.add_row(escape(group.name) if i == 0 else "", escape(name), column.kind, escape(value))
     console.print(table)
+
+
+def _list_mode_facts(modes: FailureModes) -> list[tuple[str, str]]:
+    """Return what the declared failure modes turn evidence into, in words."""
+    values = sum(len(entry.values) for entry in modes.catalogue)
+    facts = {
+        "wrong": ("catalogue", f"{values:,} values of {write_count(len(modes.catalogue), 'group')}"),
+        "noisy": ("noise", f"{modes.noise:g} training standard deviations"),
+        "sentinel": (
+            "sentinels",
+            "; ".join(f"{one.field}: {', '.join(map(str, one.values))}" for one in modes.sentinels),
+        ),
+        "outage": ("outages", write_count(sum(count for _, count in modes.outages), "recorded event")),
+    }
+    return [fact for mode, fact in facts.items() if mode in modes.declared]
 
 
 def check(

@@ -14,9 +14,9 @@ from rich.table import Table
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.options import is_given, refuse_declared
+from fragility.cli.options import argument, option, refuse_declared, refuse_without
 from fragility.cli.outputs import plan_files
-from fragility.cli.tables import Columns, field_names, open_data, read_rows
+from fragility.cli.tables import Columns, field_names, open_data, read_rows, require_labels
 from fragility.cli.terminal import note, out
 from fragility.errors import DataError
 from fragility.files import replacing
@@ -48,12 +48,10 @@ def show(directory: opt.DirArgument, row: opt.Row) -> None:
 def top(
     context: typer.Context,
     directory: opt.DirArgument,
-    number: Annotated[int, typer.Option("-n", "--number", metavar="N", min=1, help="How many to show.")] = 20,
+    number: Annotated[int, option("-n --number N", "How many to show.", min=1)] = 20,
     min_confidence: opt.MinConfidence = 0.9,
     by: opt.RankedBy = "exposure",
-    policy: Annotated[
-        Path | None, typer.Option("--policy", metavar="FILE", help="List what this review policy sends to review.")
-    ] = None,
+    policy: Annotated[Path | None, option("--policy FILE", "List what this review policy sends to review.")] = None,
 ) -> None:
     """List the confident predictions that rest on least, the most fragile first.
 
@@ -64,6 +62,8 @@ def top(
       fragility top audit/ -n 5 --min-confidence 0.95
 
       fragility top audit/ --by failure_probability
+
+      fragility top audit/ --by wrong
 
       fragility top audit/ --policy policy.json
     """
@@ -78,10 +78,13 @@ def top(
         note(rule.sentence())
         return
     chosen = list(certs.most_fragile(number, min_confidence=min_confidence, by=by))
+    declared = certs.modes_declaration
+    mode = by if declared is not None and by in declared.units else None
     if not chosen:
-        out().print(f"none of the {len(certs)} predictions reaches a confidence of {min_confidence:.0%}")
+        lacks = "" if mode is None else " and has its failure modes assessed"
+        out().print(f"none of the {len(certs)} predictions reaches a confidence of {min_confidence:.0%}{lacks}")
         return
-    out().print(tabulate_certificates(chosen))
+    out().print(tabulate_certificates(chosen, mode))
 
 
 def select_first(certs: fg.StoredAudit, policy: fg.ReviewPolicy, number: int) -> tuple[int, fg.Certificates]:
@@ -98,17 +101,28 @@ def select_first(certs: fg.StoredAudit, policy: fg.ReviewPolicy, number: int) ->
     return count, best
 
 
-def tabulate_certificates(certificates: list[fg.Certificate]) -> Table:
-    """Return a table with one line per prediction: its numbers, and a sentence for whoever must decide on it."""
+def tabulate_certificates(certificates: list[fg.Certificate], mode: str | None = None) -> Table:
+    """Return a table with one line per prediction: its numbers, and a sentence for whoever must decide on it.
+
+    mode: the failure mode that the predictions were ranked by, which all of them have.
+    """
     with_chance = any(cert.failure_probability is not None for cert in certificates)
     table = Table()
-    for name in ("row", "exposure", "FDS", *(["lost"] if with_chance else []), "k*"):
+    for name in (
+        "row",
+        *([] if mode is None else [f"if {mode}"]),
+        "exposure",
+        "FDS",
+        *(["lost"] if with_chance else []),
+        "k*",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("what it rests on", overflow="fold")
     for cert in certificates:
         p = cert.failure_probability
         chance = "-" if p is None else "<0.01%" if 0.0 < p < 1e-4 else f"{p:.2%}"
-        scores = [f"{cert.exposure:.3f}", f"{cert.fds:.3f}", *([chance] if with_chance else [])]
+        ranked = [] if mode is None or cert.modes is None else [f"{cert.modes[mode].exposure:.3f}"]
+        scores = [*ranked, f"{cert.exposure:.3f}", f"{cert.fds:.3f}", *([chance] if with_chance else [])]
         budget = str(cert.flip_budget) if cert.flipped else "none"
         table.add_row(escape(escape_controls(cert.id)), *scores, budget, escape(escape_controls(cert.sentence())))
     return table
@@ -132,16 +146,11 @@ def take_given(audit: fg.StoredAudit, ids: Sequence[Any] | None) -> fg.Certifica
 def compare(
     *,
     context: typer.Context,
-    directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Two or more folders that `fragility audit` wrote.")
-    ],
+    directories: Annotated[list[Path], argument("DIR...", "Two or more folders that `fragility audit` wrote.")],
     min_confidence: opt.MinConfidence = 0.9,
     labels: opt.Labels = None,
     changes: Annotated[
-        Path | None,
-        typer.Option(
-            "--changes", metavar="FILE", help="Write each row before and after, against the first audit (.csv)."
-        ),
+        Path | None, option("--changes FILE", "Write each row before and after, against the first audit (.csv).")
     ] = None,
     data: opt.AuditedRows = None,
     by: opt.ByColumns = None,
@@ -174,10 +183,10 @@ def compare(
         checked_suffix(changes, (".csv",))
     if len(directories) < 2:
         raise DataError(f"compare needs two folders or more, got {len(directories)}")
-    if data is not None and not by:
-        raise DataError("--data is for --by, the column to compare by; name one, or leave out --data")
+    if not by:
+        refuse_without("--by", context, "data")
     if labels is None:
-        refuse_without_labels(context, ids_too=data is None)
+        refuse_without("--labels", context, "target", *(["id_column"] if data is None else []))
     form = csv.form(labels, data)
     plan_files({"--changes": changes}, {"--labels": labels})
     audits = [fg.open_audit(directory) for directory in directories]
@@ -186,7 +195,7 @@ def compare(
     found = [compare_audits(audits[0], certs, min_confidence) for certs in audits[1:]]
     for directory, change in zip(directories[1:], found, strict=True):
         _print_protocols(directories[0], directory, change)
-    out().print(_comparison(directories, [certs.manifest.model.kind for certs in audits], summaries))
+    out().print(_tabulate_audits(directories, [certs.manifest.model.kind for certs in audits], summaries))
     _note_differences(audits)
     for directory, change in zip(directories[1:], found, strict=True):
         out().print(escape(f"\n{directory} against {directories[0]}: {change.to_text(truth)}"))
@@ -203,15 +212,6 @@ def compare(
         note(f"written to {changes}")
 
 
-def refuse_without_labels(context: typer.Context, *, ids_too: bool = True) -> None:
-    """Refuse options that speak of a table of labels where none is named; ids may be of another table."""
-    for name, option in (("target", "--target"), *([("id_column", "--id")] if ids_too else [])):
-        if is_given(context, name):
-            raise DataError(
-                f"{option} speaks of the table of true classes; name it with --labels, or leave out {option}"
-            )
-
-
 def read_labels(
     path: Path | None, target: str | None, id_column: str | None, form: CsvFormat
 ) -> Mapping[Any, Any] | None:
@@ -221,37 +221,35 @@ def read_labels(
     if target is None:
         raise DataError("--labels needs --target, the column with the true class")
     given = read_rows(path, Columns(target, id_column), form=form)
-    if given.labels is None:
-        raise DataError(f"--target names the column {target!r}, but {path} has none of that name")
     assert given.ids is not None
-    return dict(zip(given.ids, given.labels.tolist(), strict=True))
+    return dict(zip(given.ids, require_labels(given, target, path).tolist(), strict=True))
 
 
-def _share(value: float) -> str:
+def _write_share(value: float) -> str:
     return "none confident" if value != value else f"{value:.1%}"
 
 
-def _number(value: float) -> str:
+def _write_number(value: float) -> str:
     return "none confident" if value != value else f"{value:.3f}"
 
 
 MEASURES: tuple[tuple[str, Callable[[AuditSummary], str]], ...] = (
     ("rows", lambda s: f"{s.rows}"),
-    ("mean confidence", lambda s: _number(s.mean_confidence)),
-    ("mean margin m(x)", lambda s: _number(s.mean_margin)),
-    ("mean flip budget k*", lambda s: _number(s.mean_flip_budget)),
-    ("never flips on the path", lambda s: _share(s.share_never_flips)),
-    ("mean FDS", lambda s: _number(s.mean_fds)),
-    ("mean exposure", lambda s: _number(s.mean_exposure)),
-    ("  targeted (RCMA)", lambda s: _number(s.mean_rcma)),
-    ("  independent loss, median", lambda s: _number(s.median_independent_loss)),
-    ("  independent loss, mean", lambda s: _number(s.mean_independent_loss)),
-    ("  common loss", lambda s: "-" if s.mean_common_loss != s.mean_common_loss else _number(s.mean_common_loss)),
+    ("mean confidence", lambda s: _write_number(s.mean_confidence)),
+    ("mean margin m(x)", lambda s: _write_number(s.mean_margin)),
+    ("mean flip budget k*", lambda s: _write_number(s.mean_flip_budget)),
+    ("never flips on the path", lambda s: _write_share(s.share_never_flips)),
+    ("mean FDS", lambda s: _write_number(s.mean_fds)),
+    ("mean exposure", lambda s: _write_number(s.mean_exposure)),
+    ("  targeted (RCMA)", lambda s: _write_number(s.mean_rcma)),
+    ("  independent loss, median", lambda s: _write_number(s.median_independent_loss)),
+    ("  independent loss, mean", lambda s: _write_number(s.mean_independent_loss)),
+    ("  common loss", lambda s: "-" if s.mean_common_loss != s.mean_common_loss else _write_number(s.mean_common_loss)),
     ("confident predictions", lambda s: f"{s.confident} ({s.confident / s.rows:.1%})"),
-    ("  flip after one group", lambda s: _share(s.confident_flips_after_one)),
-    ("  flip within two groups", lambda s: _share(s.confident_flips_within_two)),
-    ("  mean FDS", lambda s: _number(s.confident_mean_fds)),
-    ("  mean exposure", lambda s: _number(s.confident_mean_exposure)),
+    ("  flip after one group", lambda s: _write_share(s.confident_flips_after_one)),
+    ("  flip within two groups", lambda s: _write_share(s.confident_flips_within_two)),
+    ("  mean FDS", lambda s: _write_number(s.confident_mean_fds)),
+    ("  mean exposure", lambda s: _write_number(s.confident_mean_exposure)),
 )
 
 BLOCK_MEASURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -259,19 +257,19 @@ BLOCK_MEASURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("the path found none, a failing set exists", "path_missed", lambda value: f"{value}"),
     ("no loss of groups flips it", "never_fails", lambda value: f"{value}"),
     ("smallest set not settled", "unsettled", lambda value: f"{value}"),
-    ("mean smallest set", "mean_smallest_size", lambda value: _number(value) if value == value else "-"),
+    ("mean smallest set", "mean_smallest_size", lambda value: _write_number(value) if value == value else "-"),
     ("decisions expected to be lost", "decisions_lost", lambda value: f"{value:.1f}"),
 )
 
 
-def _comparison(directories: list[Path], kinds: list[str], summaries: list[AuditSummary]) -> Table:
+def _tabulate_audits(directories: list[Path], kinds: list[str], summaries: list[AuditSummary]) -> Table:
     table = Table("")
     for directory in directories:
         table.add_column(escape(str(directory)), overflow="fold")
     table.add_row("model", *(escape(kind) for kind in kinds))
     if summaries[0].accuracy is not None:
-        table.add_row("accuracy", *(_share(s.accuracy or 0.0) for s in summaries))
-        table.add_row("  of confident predictions", *(_share(s.confident_accuracy or 0.0) for s in summaries))
+        table.add_row("accuracy", *(_write_share(s.accuracy or 0.0) for s in summaries))
+        table.add_row("  of confident predictions", *(_write_share(s.confident_accuracy or 0.0) for s in summaries))
     for name, measure in MEASURES:
         table.add_row(name, *(measure(s) for s in summaries))
     for name, field, show_figure in BLOCK_MEASURES:
@@ -280,7 +278,7 @@ def _comparison(directories: list[Path], kinds: list[str], summaries: list[Audit
             table.add_row(name, *("-" if figure is None else show_figure(figure) for figure in figures))
     for operator in summaries[0].no_flip_under:
         values = [s.no_flip_under.get(operator) for s in summaries]
-        table.add_row(f"no flip under {operator}", *("-" if v is None else _share(v) for v in values))
+        table.add_row(f"no flip under {operator}", *("-" if v is None else _write_share(v) for v in values))
     return table
 
 
@@ -333,7 +331,7 @@ def open_rows(
         if by:
             raise DataError("--by cuts rows by a column of theirs; name the audited rows with --data")
         return None
-    Columns.declare(field_names(None, protocol), None, id_column)
+    Columns(None, id_column, fields=field_names(None, protocol))  # refuses a field of the model
     source = replace(open_data(data, form, id_column=id_column), fields=protocol.fields)
     read_by(by or (), source.column_names)
     return source

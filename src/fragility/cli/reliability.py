@@ -10,7 +10,7 @@ import typer
 import fragility as fg
 import fragility.cli.options as opt
 from fragility.cli.evaluate import read_outages
-from fragility.cli.options import is_given, load_inputs, read_name_or_json
+from fragility.cli.options import load_inputs, option, read_name_or_json, refuse_without
 from fragility.cli.outputs import draw, plan_files, save_result
 from fragility.cli.terminal import say
 from fragility.errors import DataError
@@ -28,45 +28,35 @@ def reliability(
     data: opt.DataOption,
     rates: Annotated[
         str,
-        typer.Option(
-            "--rates",
-            metavar="FILE|R",
-            help="How often evidence fails: one number, a JSON file {field: rate}, or a log of outages.",
-            show_default=False,
+        option(
+            "--rates FILE|R",
+            "How often evidence fails: one number, a JSON file {field: rate} or {field: {lost: rate, wrong: rate}}, "
+            "or a log of outages.",
         ),
     ],
     observations: Annotated[
         int | None,
-        typer.Option(
-            "--observations",
-            metavar="N",
-            min=1,
-            help="Take fields to fail independently, as often as the log says of N observations.",
+        option(
+            "--observations N", "Take fields to fail independently, as often as the log says of N observations.", min=1
         ),
     ] = None,
     markers: Annotated[
         str | None,
-        typer.Option(
-            "--markers",
-            metavar="A,B",
-            help="Values in the rows of the --rates log that mean 'unavailable' (null: missing), or a JSON file "
+        option(
+            "--markers A,B",
+            "Values in the rows of the --rates log that mean 'unavailable' (null: missing), or a JSON file "
             "{field: \\[values]}.",
         ),
     ] = None,
     draws: Annotated[
-        int, typer.Option("--draws", min=16, help="Quasi-random subsets per row, where the probability is not exact.")
+        int, option("--draws", "Quasi-random subsets per row, where the probability is not exact.", min=16)
     ] = 4096,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the quasi-random subsets.")] = 0,
-    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="How many fields and rows to show.")] = 10,
+    seed: Annotated[int, option("--seed", "Seed of the quasi-random subsets.", min=0)] = 0,
+    top: Annotated[int, option("--top N", "How many fields and rows to show.", min=1)] = 10,
     json_file: opt.JsonOut = None,
-    csv_file: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write one row per prediction as CSV.")
-    ] = None,
+    csv_file: Annotated[Path | None, option("--csv FILE", "Write one row per prediction as CSV.")] = None,
     picture: Annotated[
-        Path | None,
-        typer.Option(
-            "--picture", metavar="FILE", help="Draw the fields against the decisions kept (.png, .svg, .pdf)."
-        ),
+        Path | None, option("--picture FILE", "Draw the fields against the decisions kept (.png, .svg, .pdf).")
     ] = None,
     target: opt.Target = None,
     columns: opt.ColumnOptions,
@@ -91,8 +81,8 @@ def reliability(
         if path is not None:
             checked_suffix(path, allowed)
     log = find_log(rates)
-    if log is None and (is_given(context, "markers") or is_given(context, "observations")):
-        raise DataError("--markers and --observations are about a log of outages; name one with --rates")
+    if log is None:
+        refuse_without("a log of outages in --rates", context, "markers", "observations")
     plan_files(
         {"--json": json_file, "--csv": csv_file, "--picture": picture},
         {"--model": model, "--data": data, "--rates": log},

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.options import MODEL_HELP, is_given
+from fragility.cli.options import MODEL_HELP, argument, option, refuse_without
 from fragility.cli.outputs import plan_files
-from fragility.cli.reading import open_rows, read_labels, refuse_without_labels
-from fragility.cli.tables import read_stress_labels
+from fragility.cli.reading import open_rows, read_labels
+from fragility.cli.tables import read_own_labels, read_stress_labels
 from fragility.cli.terminal import note
 from fragility.errors import DataError, VerificationError
 from fragility.saving import checked_suffix
-
-if TYPE_CHECKING:
-    from fragility.report import GivenRows, Report
-    from fragility.tables import RowSource
-
-PART_ROWS = 100_000  # of which labels are read at a time
 
 
 def report(
     *,
     context: typer.Context,
     directories: Annotated[
-        list[Path],
-        typer.Argument(metavar="DIR...", help="Folders that `fragility audit` wrote; several are put side by side."),
+        list[Path], argument("DIR...", "Folders that `fragility audit` wrote; several are put side by side.")
     ],
     data: opt.AuditedRows = None,
     by: opt.ByColumns = None,
@@ -38,37 +30,23 @@ def report(
     target: opt.Target = None,
     id_column: opt.Id = None,
     stress: Annotated[
-        Path | None,
-        typer.Option("--stress", metavar="FILE", help="Held-out labels, as `fragility stress --out` writes them."),
+        Path | None, option("--stress FILE", "Held-out labels, as `fragility stress --out` writes them.")
     ] = None,
     min_confidence: opt.MinConfidence = 0.9,
     risk: Annotated[
-        float,
-        typer.Option("--risk", min=0.0, max=1.0, help="The rate the review policy keeps to among unreviewed rows."),
+        float, option("--risk", "The rate the review policy keeps to among unreviewed rows.", min=0.0, max=1.0)
     ] = 0.02,
     model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", metavar="MODEL", help=f"The audited model, to tell what replaces a value. {MODEL_HELP}"
-        ),
+        str | None, option("--model MODEL", f"The audited model, to tell what replaces a value. {MODEL_HELP}")
     ] = None,
-    author: Annotated[str | None, typer.Option("--author", metavar="NAME", help="Who makes the report.")] = None,
-    purpose: Annotated[
-        str | None, typer.Option("--purpose", metavar="TEXT", help="What the report is made for.")
-    ] = None,
-    date: Annotated[
-        str | None,
-        typer.Option("--date", metavar="DATE", help="The date to state; none is looked up, so bytes repeat."),
-    ] = None,
+    author: Annotated[str | None, option("--author NAME", "Who makes the report.")] = None,
+    purpose: Annotated[str | None, option("--purpose TEXT", "What the report is made for.")] = None,
+    date: Annotated[str | None, option("--date DATE", "The date to state; none is looked up, so bytes repeat.")] = None,
     public_key: Annotated[
-        Path | None,
-        typer.Option(
-            "--public-key", metavar="PUB", help="Verify the signature of each audit with this key, and state it."
-        ),
+        Path | None, option("--public-key PUB", "Verify the signature of each audit with this key, and state it.")
     ] = None,
     out_file: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="What to write: .html, .md or .json. (default DIR/report.html)"),
+        Path | None, option("--out FILE", "What to write: .html, .md or .json. (default DIR/report.html)")
     ] = None,
     csv: opt.CsvOptions,
     loading: opt.LoadingOptions,
@@ -91,13 +69,12 @@ def report(
     """
     from fragility.report import REPORT_FILE, SUFFIXES, Report, is_report
 
-    if labels is None and data is None:
-        refuse_without_labels(context)
-    if model is not None and data is None:
-        raise DataError("--model tells what replaces the values of cases; name the audited rows with --data")
-    for name in ("classes", "trust"):
-        if model is None and is_given(context, name):
-            raise DataError(f"--{name} speaks of the model; name it with --model, or leave out --{name}")
+    if data is None:
+        refuse_without("--data", context, "model")
+    if data is None and labels is None:
+        refuse_without("--labels or --data", context, "target", "id_column")
+    if model is None:
+        refuse_without("--model", context, "classes", "trust")
     audits = {str(directory): fg.open_audit(directory) for directory in directories}
     if len(audits) < len(directories):
         raise DataError("an audit is named twice; name each folder once")
@@ -111,10 +88,11 @@ def report(
         raise DataError(f"{target_file} exists and is not a report of fragility's; choose another name with --out")
     form = csv.form(labels, stress, data)
     rows = open_rows(data, by, next(iter(audits.values())).protocol, id_column, form)
-    if rows is None or labels is not None:
-        truth = read_labels(labels, target, id_column, form)
-    else:
-        truth = _read_own_labels(rows, target)
+    truth = read_labels(labels, target, id_column, form)
+    if rows is not None and labels is None and target is not None:
+        if target not in rows.column_names:
+            raise DataError(f"--target names the column {target!r}, which the rows of --data do not have")
+        truth = read_own_labels(rows, target)
     made = Report.of(
         audits,
         labels=truth,
@@ -133,18 +111,6 @@ def report(
     note(f"written to {target_file}")
 
 
-def _read_own_labels(rows: RowSource, target: str | None) -> dict[Any, Any] | None:
-    """Return the true classes that the audited rows hold; None where no column of them is named."""
-    if target is None:
-        return None
-    if target not in rows.column_names:
-        raise DataError(f"--target names the column {target!r}, which the rows of --data do not have")
-    found: dict[Any, Any] = {}
-    for ids, frame in rows.values([target], PART_ROWS):
-        found.update(zip(ids, frame[target].tolist(), strict=True))
-    return found
-
-
 def _find_signer(folder: Path, public_key: Path) -> str:
     """Return the key that signed an audit; an audit that it did not sign is refused."""
     from fragility.trust.keys import load_public_key
@@ -154,19 +120,3 @@ def _find_signer(folder: Path, public_key: Path) -> str:
         failed = next(check for check in outcome.checks if not check.passed)
         raise VerificationError(f"the signature of {folder} does not hold ({failed.name}: {failed.detail})")
     return str(load_public_key(public_key).keyid[:16])
-
-
-def save_after_audit(
-    certs: fg.StoredAudit, folder: Path, labels: Mapping[Any, Any] | None, words: list[str], given: GivenRows | None,
-    by: Sequence[str],
-) -> Report:  # fmt: skip
-    """Write DIR/report.html after an audit; `words` say how to verify it. A file of somebody else's stays."""
-    from fragility.report import REPORT_FILE, Report, save_beside, verify_command
-
-    verify = verify_command(folder, *words)
-    made = Report.of(certs, name=str(folder), labels=labels, verify=verify, rows=given, by=by)
-    if save_beside(made, folder) is None:
-        note(
-            f"{folder / REPORT_FILE} is not a report of fragility's and was left alone; write one with fragility report"
-        )
-    return made

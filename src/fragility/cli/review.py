@@ -9,11 +9,11 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.options import MODEL_HELP, is_given, load_protocol
+from fragility.cli.options import MODEL_HELP, load_protocol, option, refuse_without
 from fragility.cli.outputs import plan_files
 from fragility.cli.tables import Columns, field_names, note_unlabelled, read_rows
 from fragility.cli.terminal import note, out
-from fragility.errors import DataError, FragilityError
+from fragility.errors import FragilityError
 from fragility.libraries import say_lacking
 
 
@@ -30,33 +30,22 @@ def review(
     *,
     context: typer.Context,
     directory: opt.DirArgument,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help=f"The audited model, for what-if. {MODEL_HELP}")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="DATA", help="The audited rows, to show and filter their fields.")
-    ] = None,
+    model: Annotated[str | None, option("--model MODEL", f"The audited model, for what-if. {MODEL_HELP}")] = None,
+    data: Annotated[Path | None, option("--data DATA", "The audited rows, to show and filter their fields.")] = None,
     target: opt.Target = None,
     id_column: opt.Id = None,
     policy: Annotated[
-        Path | None,
-        typer.Option("--policy", metavar="FILE", help="Begin with what this review policy sends to review."),
+        Path | None, option("--policy FILE", "Begin with what this review policy sends to review.")
     ] = None,
-    reasons: Annotated[
-        Path | None, typer.Option("--reasons", metavar="FILE", help="Reasons to choose from: lines of `code: words`.")
-    ] = None,
-    row: Annotated[str | None, typer.Option("--row", metavar="ID", help="Begin with the case of this row.")] = None,
+    reasons: Annotated[Path | None, option("--reasons FILE", "Reasons to choose from: lines of `code: words`.")] = None,
+    row: Annotated[str | None, option("--row ID", "Begin with the case of this row.")] = None,
     store: Annotated[
-        Path | None,
-        typer.Option("--store", metavar="FILE", help="Where decisions are kept. (default DIR/review.sqlite)"),
+        Path | None, option("--store FILE", "Where decisions are kept. (default DIR/review.sqlite)")
     ] = None,
-    port: Annotated[
-        int | None, typer.Option("--port", metavar="N", min=1, max=65535, help="The port to listen on. (default 8808)")
-    ] = None,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, but do not open the browser.")] = False,
+    port: Annotated[int | None, option("--port N", "The port to listen on. (default 8808)", min=1, max=65535)] = None,
+    no_open: Annotated[bool, option("--no-open", "Print the address, but do not open the browser.")] = False,
     plain_address: Annotated[
-        bool,
-        typer.Option("--plain-address", help="Serve under 127.0.0.1, for browsers that do not find .localhost names."),
+        bool, option("--plain-address", "Serve under 127.0.0.1, for browsers that do not find .localhost names.")
     ] = False,
     csv: opt.CsvOptions,
     loading: opt.LoadingOptions,
@@ -73,31 +62,26 @@ def review(
 
       fragility review audit/ --policy policy.json --store decisions.sqlite --no-open
     """
-    for name, option, needed, about in (
-        ("model", "--model", "--data", "audited rows; name them"),
-        ("target", "--target", "--data", "audited rows; name them"),
-        ("id_column", "--id", "--data", "audited rows; name them"),
-        ("trust", "--trust", "--model", "model; name it"),
-        ("classes", "--classes", "--model", "model; name it"),
-    ):
-        if is_given(context, name) and (data if needed == "--data" else model) is None:
-            raise DataError(f"{option} speaks of the {about} with {needed}, or leave out {option}")
+    if data is None:
+        refuse_without("--data", context, "model", "target", "id_column")
+    if model is None:
+        refuse_without("--model", context, "trust", "classes")
     if lacking := say_lacking_workbench():
         raise MissingExtraError(lacking)
     from fragility.review.history import DEFAULT_REASONS, read_reasons
-    from fragility.review.serving import Given, listen, open_workbench, serve
+    from fragility.review.serving import listen, open_workbench, serve
 
     form = csv.form(data)
-    given = None
+    X = ids = audited = None
     if data is not None:
-        columns = Columns.declare(field_names(None, load_protocol(directory)), target, id_column)
+        columns = Columns(target, id_column, fields=field_names(None, load_protocol(directory)))
         rows = read_rows(data, columns, form=form)
         note_unlabelled(rows.labels is not None, target, data)
-        given = Given(rows.X, rows.ids, None if model is None else loading.load(model))
+        X, ids, audited = rows.X, rows.ids, None if model is None else loading.load(model)
     chosen = None if policy is None else fg.ReviewPolicy.load(policy)
     codes = DEFAULT_REASONS if reasons is None else read_reasons(reasons)
     listening = listen(port)
-    bench = open_workbench(directory, store=store, policy=chosen, given=given, reasons=codes, row=row)
+    bench = open_workbench(directory, store=store, policy=chosen, X=X, ids=ids, model=audited, reasons=codes, row=row)
 
     def announce(address: str) -> None:
         out().print(address, soft_wrap=True)
@@ -109,13 +93,9 @@ def review(
 
 
 def export(
-    store: Annotated[
-        Path, typer.Option("--store", metavar="FILE", help="The file with the decisions.", show_default=False)
-    ],
-    out_file: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="The table to write (.csv or .parquet).", show_default=False)
-    ],
-    history: Annotated[bool, typer.Option("--history", help="Every entry, not only the decisions that stand.")] = False,
+    store: Annotated[Path, option("--store FILE", "The file with the decisions.")],
+    out_file: Annotated[Path, option("--out FILE", "The table to write (.csv or .parquet).")],
+    history: Annotated[bool, option("--history", "Every entry, not only the decisions that stand.")] = False,
 ) -> None:
     """Write decisions as a table, keyed by the digest of the certificate each one speaks of.
 

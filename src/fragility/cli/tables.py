@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,36 +20,14 @@ if TYPE_CHECKING:
     from fragility.tables import RowSource
 
 MOST_LABELLED = 500_000  # rows whose labels are read for the report after an audit
+PART_ROWS = 100_000  # of which labels are read at a time
 MOST_READ_AGAIN = 256 * 1024**2  # bytes of files without columns to choose from
 
 
-def csv_format(
-    separator: str | None, encoding: str | None, decimal: str | None, *tables: str | Path | None
-) -> CsvFormat:
-    """Check the options of CSV files, and that there is a CSV file among the `tables` for them to speak of."""
-    from fragility.formats import CsvFormat
-
-    given = {"--separator": separator, "--encoding": encoding, "--decimal": decimal}
-    options = [option for option, value in given.items() if value is not None]
-    if options and not any(table is not None and _is_csv(table) for table in tables):
-        raise DataError(f"{options[0]} is for CSV files, and none was given; leave it out")
-    if separator in ("tab", "\\t"):  # a tab is hard to type in a shell
-        separator = "\t"
-    for option, value in (("--separator", separator), ("--decimal", decimal)):
-        if value is not None and len(value) != 1:
-            raise DataError(f"{option} must be one character, such as ';' or ',', got {value!r}")
-    try:
-        codecs.lookup(encoding or "utf-8")
-    except LookupError as error:
-        known = "utf-8, latin-1, cp1252 and utf-16 are common ones"
-        raise DataError(f"--encoding {encoding} is not known; {known}") from error
-    return CsvFormat(separator, encoding, decimal)
-
-
-def _is_csv(path: str | Path) -> bool:
+def is_csv(path: str | Path) -> bool:
     """Whether a table is a CSV file, or a folder that holds some."""
     if Path(path).is_dir():
-        return any(_is_csv(inside) for inside in Path(path).rglob("*") if inside.is_file())
+        return any(is_csv(inside) for inside in Path(path).rglob("*") if inside.is_file())
     return str(path).lower().endswith((".csv", ".csv.gz"))
 
 
@@ -68,24 +45,20 @@ class Columns:
     ignore_extra: bool = False
     dropped: set[str] = field(default_factory=set)  # those of `drop` that some table had
 
-    @classmethod
-    def declare(
-        cls, fields: tuple[str, ...] | None, target: str | None, id_column: str | None,
-        drop: Sequence[str] | None = None, ignore_extra: bool = False,
-    ) -> Columns:  # fmt: skip
-        """Return what the options say of the columns; refuse options that take a field away from the model."""
-        for option, name in [("--target", target), ("--id", id_column), *(("--drop", name) for name in drop or ())]:
-            if fields is not None and name in fields:
+    def __post_init__(self) -> None:
+        """Refuse options that take a field away from the model."""
+        named = [("--target", self.target), ("--id", self.id_column), *(("--drop", name) for name in self.drop)]
+        for option, name in named:
+            if self.fields is not None and name in self.fields:
                 raise DataError(
                     f"{option} names the column {name!r}, which is a field of the model; name a column that the model "
                     f"does not take, or leave out {option}"
                 )
-        if ignore_extra and fields is None:
+        if self.ignore_extra and self.fields is None:
             raise DataError(
                 "--ignore-extra needs a model that knows its columns by name, which this one does not; name the "
                 "columns to leave out with --drop"
             )
-        return cls(target, id_column, tuple(drop or ()), fields, ignore_extra)
 
     def to_leave_out(self, names: Iterable[str], path: str | Path) -> list[str]:
         """Return the columns of a table to leave out, beside labels and ids; say which ones nobody named."""
@@ -194,10 +167,17 @@ def read_training(path: Path, columns: Columns, form: CsvFormat | None = None) -
         rows = read_rows(path, columns, form=form, ids=False)
     except DataError as error:
         raise DataError("--train: ", error) from error
-    if columns.target is not None and rows.labels is None:
-        names = ", ".join(map(str, rows.X.columns))
-        raise DataError(f"--target names the column {columns.target!r}, but {path} has {names}")
+    if columns.target is not None:
+        require_labels(rows, columns.target, path)
     return rows.X
+
+
+def require_labels(rows: AuditRows, target: str, path: Path) -> pd.Series:
+    """Return the labels of rows that were read from `path`; refuse rows without the column."""
+    if rows.labels is None:
+        names = ", ".join(map(str, rows.X.columns))
+        raise DataError(f"--target names the column {target!r}, but {path} has {names}")
+    return rows.labels
 
 
 def note_unlabelled(has_labels: bool, target: str | None, path: str | Path) -> None:
@@ -212,18 +192,24 @@ def labels_of(source: RowSource, count: int, classes: Sequence[object]) -> dict[
     Labels of very many rows, or in files that must be read whole to find them, are left out: the audit that has just
     been made in bounded memory would be followed by a reading that is not.
     """
+    import pandas as pd
+
     if source.target is None or source.target not in source.column_names:
         return None
     if count > MOST_LABELLED or must_be_read_whole(source):
         note("the report was written without the labels of so many rows; fragility report --labels adds them")
         return None
+    labels = read_own_labels(source, source.target)
+    values = pd.Series(list(labels.values()), dtype=object)
     known = {str(label) for label in classes}
+    return None if values.isna().any() or not set(map(str, values.unique())) <= known else labels
+
+
+def read_own_labels(source: RowSource, target: str) -> dict[Any, Any]:
+    """Return the labels that rows hold themselves, by id."""
     labels: dict[Any, Any] = {}
-    for ids, frame in source.values([source.target], MOST_LABELLED):
-        values = frame[source.target]
-        if values.isna().any() or not set(map(str, values.unique())) <= known:
-            return None
-        labels.update(zip(ids, values.tolist(), strict=True))
+    for ids, frame in source.values([target], PART_ROWS):
+        labels.update(zip(ids, frame[target].tolist(), strict=True))
     return labels
 
 

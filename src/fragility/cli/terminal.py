@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from fragility.errors import name_error
 from fragility.text import escape_controls
 
 DEBUG = "FRAGILITY_DEBUG"
@@ -35,15 +36,15 @@ PIPE_WIDTH = 200  # tables in a pipe or file are for tools and wide windows, not
 
 def out() -> Console:
     """Results: standard output. A new console each time, so that a redirected stream is respected."""
-    return _console(stderr=False)
+    return _make_console(stderr=False)
 
 
 def err() -> Console:
     """Notes and errors: standard error."""
-    return _console(stderr=True)
+    return _make_console(stderr=True)
 
 
-def _console(stderr: bool) -> Console:
+def _make_console(stderr: bool) -> Console:
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     width = None if terminal else PIPE_WIDTH
     return PlainConsole(stderr=stderr, highlight=False, emoji=False, soft_wrap=not terminal, width=width)
@@ -88,9 +89,7 @@ def explain(error: BaseException) -> str:
         return f"{name}{error.strerror or error}"
     if isinstance(error, MemoryError):
         return "not enough memory; audit fewer rows at a time with --rows"
-    kind = type(error).__name__
-    first_line = (str(error).strip().splitlines() or [""])[0]
-    return f"unexpected {kind}: {first_line} (set {DEBUG}=1 to see where it happened)"
+    return f"unexpected {name_error(error)} (set {DEBUG}=1 to see where it happened)"
 
 
 def explain_usage(error: Any, words: Sequence[str]) -> str:
@@ -101,13 +100,13 @@ def explain_usage(error: Any, words: Sequence[str]) -> str:
     elif hasattr(error, "possibilities"):
         problem = f"there is no option {error.option_name}{_suggest(error.option_name, context)}"
     elif parameter is None:
-        problem = _plain(error.format_message())
+        problem = _simplify(error.format_message())
     else:
         if parameter.param_type_name == "argument":
             name = str(parameter.metavar or parameter.name.upper())
         else:
             name = f"{parameter.opts[0]} {parameter.metavar or ''}".rstrip()
-        problem = f"{name} is missing" if hasattr(error, "param_type") else f"{name}: {_plain(error.message)}"
+        problem = f"{name} is missing" if hasattr(error, "param_type") else f"{name}: {_simplify(error.message)}"
     if context is not None:
         command = str(context.command_path)
     else:
@@ -125,7 +124,7 @@ def _suggest(word: str, context: Any) -> str:
     return f"; did you mean {meant[0]}?" if meant else ""
 
 
-def _plain(message: str) -> str:
+def _simplify(message: str) -> str:
     """Return a sentence in the manner of the others: no capital, no full stop, no quotes around an option."""
     text = re.sub(r"'(--?[\w-]+)'", r"\1", message.strip().rstrip("."))
     return text[:1].lower() + text[1:]

@@ -9,15 +9,13 @@ import typer
 from rich.markup import escape
 
 import fragility as fg
-from fragility.cli.options import DirArgument, Row
+from fragility.cli.options import DirArgument, Row, argument, option
 from fragility.cli.outputs import plan_files
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 
 
 def keygen(
-    out_file: Annotated[
-        Path, typer.Option("--out", metavar="KEY", help="The private key to write; KEY.pub is the public one.")
-    ],
+    out_file: Annotated[Path, option("--out KEY", "The private key to write; KEY.pub is the public one.")],
 ) -> None:
     """Make an Ed25519 key pair: a private key that only you can read, and a public one for those who verify.
 
@@ -31,10 +29,8 @@ def keygen(
 
 
 def sign(
-    target: Annotated[
-        Path, typer.Argument(metavar="TARGET", help="An audit folder, or a protocol file.", show_default=False)
-    ],
-    key: Annotated[Path, typer.Option("--key", metavar="KEY", help="The private key, as keygen wrote it.")],
+    target: Annotated[Path, argument("TARGET", "An audit folder, or a protocol file.")],
+    key: Annotated[Path, option("--key KEY", "The private key, as keygen wrote it.")],
 ) -> None:
     """Sign an audit, or a protocol before the audit.
 
@@ -53,9 +49,7 @@ def sign(
 def prove(
     directory: DirArgument,
     row: Row,
-    out_file: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="The proof to write (JSON).", show_default=False)
-    ],
+    out_file: Annotated[Path, option("--out FILE", "The proof to write (JSON).")],
 ) -> None:
     """Write a proof that one row's certificate belongs to an audit, for someone who has neither the rest nor the data.
 
@@ -69,16 +63,13 @@ def prove(
 
 
 def check_proof(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What prove wrote.", show_default=False)],
-    root: Annotated[
-        str | None, typer.Option("--root", metavar="DIGEST", help="The audit's root digest, from where you trust it.")
-    ] = None,
+    file: Annotated[Path, argument("FILE", "What prove wrote.")],
+    root: Annotated[str | None, option("--root DIGEST", "The audit's root digest, from where you trust it.")] = None,
     public_key: Annotated[
-        Path | None, typer.Option("--public-key", metavar="PUB", help="The public key of whoever signed the audit.")
+        Path | None, option("--public-key PUB", "The public key of whoever signed the audit.")
     ] = None,
     signature: Annotated[
-        Path | None,
-        typer.Option("--signature", metavar="FILE", help="The audit's signature.dsse.json, which has a root."),
+        Path | None, option("--signature FILE", "The audit's signature.dsse.json, which has a root.")
     ] = None,
 ) -> None:
     """Check that a proof's certificate belongs to the audit with a root; neither model nor data are needed.

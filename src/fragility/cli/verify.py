@@ -11,32 +11,10 @@ from rich.markup import escape
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.cli.options import is_given
+from fragility.cli.options import option, refuse_without
 from fragility.cli.tables import Columns, field_names, note_unlabelled, open_data
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, out
 from fragility.errors import FragilityError, VerificationError
-
-CheckedModel = Annotated[
-    str | None, typer.Option("--model", metavar="MODEL", help="The model that was audited, to recompute its claims.")
-]
-CheckedData = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        metavar="DATA",
-        help="The rows that were audited, to recompute their claims: a file, a folder of files, a pattern or address.",
-    ),
-]
-PublicKey = Annotated[
-    Path | None,
-    typer.Option("--public-key", metavar="PUB", help="Check that whoever has this key signed the audit and protocol."),
-]
-ProtocolKey = Annotated[
-    Path | None, typer.Option("--protocol-key", metavar="PUB", help="The key of the protocol's signer, if another's.")
-]
-Sample = Annotated[
-    int | None, typer.Option("--sample", metavar="N", min=1, help="Recompute only N rows, chosen at random.")
-]
 
 NEEDS_MODEL = ("target", "id_column", "rows", "sample", "separator", "encoding", "decimal", "classes", "trust")
 
@@ -45,14 +23,26 @@ def verify(
     *,
     context: typer.Context,
     directory: opt.DirArgument,
-    model: CheckedModel = None,
-    data: CheckedData = None,
-    public_key: PublicKey = None,
-    protocol_key: ProtocolKey = None,
+    model: Annotated[
+        str | None, option("--model MODEL", "The model that was audited, to recompute its claims.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        option(
+            "--data DATA",
+            "The rows that were audited, to recompute their claims: a file, a folder of files, a pattern or address.",
+        ),
+    ] = None,
+    public_key: Annotated[
+        Path | None, option("--public-key PUB", "Check that whoever has this key signed the audit and protocol.")
+    ] = None,
+    protocol_key: Annotated[
+        Path | None, option("--protocol-key PUB", "The key of the protocol's signer, if another's.")
+    ] = None,
     target: opt.Target = None,
     id_column: opt.Id = None,
     rows: opt.RowRange = None,
-    sample: Sample = None,
+    sample: Annotated[int | None, option("--sample N", "Recompute only N rows, chosen at random.", min=1)] = None,
     csv: opt.CsvOptions,
     loading: opt.LoadingOptions,
 ) -> None:
@@ -71,7 +61,15 @@ def verify(
       fragility verify audit/ --public-key audit-key.pub
     """
     if model is None or data is None:
-        _refuse_without_model(context, model, data, public_key)
+        if model is not None or data is not None or public_key is None:
+            lacking = "--model MODEL" if model is None else "--data DATA"
+            raise VerificationError(
+                f"{lacking} is missing: claims are recomputed with --model and --data; --public-key alone says who "
+                "signed"
+            )
+        refuse_without("--model and --data", context, *NEEDS_MODEL)
+    if public_key is None:
+        refuse_without("--public-key", context, "protocol_key")
     from fragility.certificates.folder import check_is_audit, read_protocol
 
     check_is_audit(directory)  # a folder that is no audit cannot be checked, which is not the same as a false claim
@@ -86,31 +84,15 @@ def verify(
             protocol = read_protocol(directory)
         except FragilityError:
             protocol = None  # verify says why it cannot be read
-        Columns.declare(field_names(loaded, protocol), target, id_column)
+        Columns(target, id_column, fields=field_names(loaded, protocol))  # refuses fields of the model
         note_unlabelled(target in source.column_names, target, data)
         source = replace(source, fields=() if protocol is None else protocol.fields)
-        verification = fg.verify(directory, loaded, source, sample=sample)
-        if public_key is None and protocol_key is not None:
-            raise VerificationError("--protocol-key goes with --public-key; give both, or neither")
+        outcome = fg.verify(directory, loaded, source, sample=sample)
         if public_key is not None:
             from fragility.trust.signing import SIGNATURE_FILE, signature_checks
 
             found = signature_checks(directory, public_key, directory / SIGNATURE_FILE, protocol_key)
-            verification = replace(verification, checks=(*verification.checks, *found))
-        outcome = verification
+            outcome = replace(outcome, checks=(*outcome.checks, *found))
     out().print(escape(str(outcome)))
     if not outcome:
         raise typer.Exit(EXIT_CLAIM_FAILED)
-
-
-def _refuse_without_model(context: typer.Context, model: str | None, data: str | None, public_key: Path | None) -> None:
-    """Refuse what recomputing needs where nothing is recomputed, and to check nothing at all."""
-    lacking = "--model MODEL" if model is None else "--data DATA"
-    if model is not None or data is not None or public_key is None:
-        raise VerificationError(
-            f"{lacking} is missing: claims are recomputed with --model and --data; --public-key alone says who signed"
-        )
-    for name in NEEDS_MODEL:
-        if is_given(context, name):
-            option = {"id_column": "--id"}.get(name, f"--{name}")
-            raise VerificationError(f"{option} has no effect without --model and --data; leave it out or give both")

@@ -6,21 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import fragility.drawing.svg as svg
 from fragility.drawing.figure import BLUE, RED
-from fragility.drawing.svg import (
-    ACCENT,
-    FLIP,
-    FLIP_TEXT,
-    QUIET,
-    Scale,
-    draw_dot,
-    draw_line,
-    draw_picture,
-    draw_polyline,
-    draw_text,
-    draw_value_axis,
-    list_ticks,
-)
+from fragility.drawing.svg import ACCENT, FLIP, FLIP_TEXT, QUIET, Scale
 from fragility.text import shorten
 from fragility.wording import write_count
 
@@ -84,25 +72,25 @@ def draw_curve_svg(
         high = low + 1.0
     y, x = Scale(low, high, bottom, top), Scale(0, max(last, 1), left + 6, right - 6)
     places = [(x(step), y(margin)) for step, margin in enumerate(curve.margins)]
-    marks = draw_value_axis(y, [(value, f"{value:g}") for value in list_ticks(low, high, 3)], left, right)
-    marks.append(draw_line((left, y(0.0)), (right, y(0.0)), colour=QUIET, width=1.4))
-    marks.append(draw_polyline(places))
+    marks = svg.draw_value_axis(y, [(value, f"{value:g}") for value in svg.list_ticks(low, high, 3)], left, right)
+    marks.append(svg.draw_line((left, y(0.0)), (right, y(0.0)), colour=QUIET, width=1.4))
+    marks.append(svg.draw_polyline(places))
     flip = curve.flip_step
     for step, place in enumerate(places):
-        marks.append(draw_dot(place, 2.2, colour=FLIP if flip is not None and step >= flip else ACCENT))
+        marks.append(svg.draw_dot(place, 2.2, colour=FLIP if flip is not None and step >= flip else ACCENT))
     if flip is not None:
         at, _ = places[flip]
-        # The name stands where there is room: at the top, where a curve that has flipped is not, toward the middle.
+        # The label stands at the top, where a curve that has flipped is not, and on the side with more room.
         side, anchor = (5, "start") if at < (left + right) / 2 else (-5, "end")
-        marks.append(draw_line((at, top), (at, bottom), colour=FLIP, dashed=True))
-        marks.append(draw_dot(places[flip], 5.0, colour=FLIP, hollow=True))
+        marks.append(svg.draw_line((at, top), (at, bottom), colour=FLIP, dashed=True))
+        marks.append(svg.draw_dot(places[flip], 5.0, colour=FLIP, hollow=True))
         text = (at + side, top + 7)
-        marks.append(draw_text(text, curve.flip_label, anchor=anchor, size=11, colour=FLIP_TEXT, bold=True))
+        marks.append(svg.draw_text(text, curve.flip_label, anchor=anchor, size=11, colour=FLIP_TEXT, bold=True))
     for step in range(0, last + 1, max(1, math.ceil(last / 10))):
-        marks.append(draw_text((x(step), bottom + 14), str(step), anchor="middle", size=10))
-    marks.append(draw_text((x(last / 2), bottom + 30), "groups removed", anchor="middle", size=10))
-    marks.append(draw_text((0.0, 10.0), "margin", size=10))
-    return draw_picture(width, height, label, marks, kind="curve", styled=styled)
+        marks.append(svg.draw_text((x(step), bottom + 14), str(step), anchor="middle", size=10))
+    marks.append(svg.draw_text((x(last / 2), bottom + 30), "groups removed", anchor="middle", size=10))
+    marks.append(svg.draw_text((0.0, 10.0), "margin", size=10))
+    return svg.draw_picture(width, height, label, marks, kind="curve", styled=styled)
 
 
 def draw_curve_axes(ax: Axes, curve: MarginCurve) -> None:

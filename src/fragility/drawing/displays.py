@@ -26,9 +26,10 @@ from fragility.wording import write_count
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+SUPPORT_LABEL = "support margin of the predicted class\n(log odds against its best competitor)"
 MARGIN_LABEL = {
-    "support": "support margin of the predicted class\n(log odds against its best competitor)",
-    "support_unbounded": "support margin of the predicted class\n(log odds against its best competitor)",
+    "support": SUPPORT_LABEL,
+    "support_unbounded": SUPPORT_LABEL,
     "current": "margin of whichever class leads\n(log odds against the runner-up)",
 }
 # k* -> how it is drawn; the darker the mark, the fewer groups it takes to overturn the prediction.
@@ -53,14 +54,8 @@ class CollapseDisplay(Display):
         The curves drawn, one per row.
     reading : str
         The protocol's reading, which names the margin.
-    ax_ : matplotlib Axes or array of Axes
-        The axes drawn on: one for one row, an array with one for each row otherwise.
-    figure_ : matplotlib Figure
-        The figure.
-
-    See Also
-    --------
-    FragilityMapDisplay : All predictions at once.
+    ax_, figure_ : matplotlib Axes (an array with one per row for several rows) and Figure
+        What it was drawn on.
     """
 
     curves: tuple[MarginCurve, ...]
@@ -125,14 +120,8 @@ class FragilityMapDisplay(Display):
         Where the most fragile share of the confident predictions begins; NaN if none is confident.
     by : str
         The score drawn: ``exposure`` or ``fds``.
-    ax_ : matplotlib Axes
-        The axes drawn on.
-    figure_ : matplotlib Figure
-        The figure.
-
-    See Also
-    --------
-    CollapseDisplay : Single predictions, step by step.
+    ax_, figure_ : matplotlib Axes and Figure
+        What it was drawn on.
     """
 
     confidence: np.ndarray
@@ -187,9 +176,6 @@ class FragilityMapDisplay(Display):
         """Which predictions lie in the exposed corner."""
         return (self.confidence >= self.min_confidence) & (self.score >= self.threshold)
 
-    def _measure(self) -> tuple[int, float, float]:
-        return 1, 7.2, 4.8
-
     def _draw(self, panels: Sequence[Axes]) -> None:
         from matplotlib.patches import Rectangle
 
@@ -227,14 +213,8 @@ class FragileCalibrationDisplay(Display):
         By subset (``all``, ``fragile``), then by method.
     fragile_share : float
         The share of rows, by FDS, that counts as most fragile.
-    ax_ : array of two matplotlib Axes
-        The axes drawn on.
-    figure_ : matplotlib Figure
-        The figure.
-
-    See Also
-    --------
-    FragilityTemperature : The correction whose effect it shows.
+    ax_, figure_ : array of two matplotlib Axes, and Figure
+        What it was drawn on.
     """
 
     curves: Mapping[str, Mapping[str, ReliabilityCurve]]
@@ -316,14 +296,8 @@ class ReviewPolicyDisplay(Display):
     ----------
     policy : ReviewPolicy
         The policy drawn.
-    ax_ : matplotlib Axes
-        The axes drawn on.
-    figure_ : matplotlib Figure
-        The figure.
-
-    See Also
-    --------
-    ReviewPolicy : What is drawn.
+    ax_, figure_ : matplotlib Axes and Figure
+        What it was drawn on.
     """
 
     policy: ReviewPolicy

@@ -78,7 +78,7 @@ class Display:
 
     def _measure(self) -> tuple[int, float, float]:
         """Return the number of panels, and the width and height of a new figure in inches."""
-        raise NotImplementedError
+        return 1, 7.2, 4.8
 
     def _draw(self, panels: Sequence[Axes]) -> None:
         raise NotImplementedError
@@ -99,7 +99,7 @@ def _split_axes(ax: Axes, count: int) -> list[Axes]:
 
 @dataclass
 class ReliabilityDisplay(Display):
-    """Which feed to make reliable first.
+    """Which feed to make reliable first; :meth:`FailureProbability.plot` draws it.
 
     Attributes
     ----------
@@ -113,14 +113,8 @@ class ReliabilityDisplay(Display):
         Decisions in all.
     condition : str
         How evidence fails, in words.
-    ax_ : matplotlib Axes
-        The axes drawn on.
-    figure_ : matplotlib Figure
-        The figure.
-
-    See Also
-    --------
-    FailureProbability.plot : Draws one.
+    ax_, figure_ : matplotlib Axes and Figure
+        What it was drawn on.
     """
 
     groups: Sequence[str]

@@ -79,10 +79,10 @@ def draw_polyline(points: Iterable[Point], *, colour: str = ACCENT, width: float
     )
 
 
-def draw_band(upper: Sequence[Point], lower: Sequence[Point], *, colour: str = ACCENT, opacity: float = 0.2) -> str:
+def draw_band(upper: Sequence[Point], lower: Sequence[Point]) -> str:
     """Return the band between two lines."""
     places = " ".join(f"{_round(x)},{_round(y)}" for x, y in [*upper, *reversed(lower)])
-    return f'<polygon points="{places}" fill="{colour}" fill-opacity="{opacity:g}"/>'
+    return f'<polygon points="{places}" fill="{ACCENT}" fill-opacity="0.22"/>'
 
 
 def draw_bar(x: float, y: float, width: float, height: float, *, colour: str = ACCENT, opacity: float = 1.0) -> str:
@@ -94,13 +94,11 @@ def draw_bar(x: float, y: float, width: float, height: float, *, colour: str = A
     )
 
 
-def draw_cells(
-    corners: Iterable[Point], width: float, height: float, *, colour: str = ACCENT, opacity: float = 1.0
-) -> str:
+def draw_cells(corners: Iterable[Point], width: float, height: float, opacity: float) -> str:
     """Return many equal rectangles as one path, which keeps a density plot of any number of rows small."""
     box = f"h{_round(width)}v{_round(height)}h-{_round(width)}z"
     drawn = "".join(f"M{_round(x)} {_round(y)}{box}" for x, y in corners)
-    return f'<path d="{drawn}" fill="{colour}" fill-opacity="{opacity:g}"/>' if drawn else ""
+    return f'<path d="{drawn}" fill="{ACCENT}" fill-opacity="{opacity:g}"/>' if drawn else ""
 
 
 def draw_dot(centre: Point, radius: float = 2.5, *, colour: str = ACCENT, hollow: bool = False) -> str:
@@ -160,9 +158,9 @@ def list_ticks(low: float, high: float, count: int = 4) -> list[float]:
     return [round(step * index, 12) for index in range(first, last + 1)]
 
 
-def draw_legend(entries: Sequence[tuple[str, str, str]], left: float) -> list[str]:
+def draw_legend(entries: Sequence[tuple[str, str, str]]) -> list[str]:
     """Return coloured samples with their names on one line: (name, colour, ``solid``, ``faint`` or ``dashed``)."""
-    marks, x, y = list[str](), left, 16.0
+    marks, x, y = list[str](), LEFT, 16.0
     for name, colour, style in entries:
         if style == "dashed":
             marks.append(draw_line((x, y - 4), (x + 14, y - 4), colour=colour, width=2.4, dashed=True))
@@ -187,8 +185,8 @@ def draw_picture(
 # --- shares with intervals ----------------------------------------------------------------------------------
 
 
-def draw_shares(entries: Sequence[tuple[str, Share]], verb: str) -> str:
-    """Return one line per entry: its share as a dot, its interval as a line, its count as text."""
+def draw_shares(entries: Sequence[tuple[str, Share]]) -> str:
+    """Return one line per entry: its share that flips early as a dot, its interval as a line, its count as text."""
     left, right, top, step = 128.0, 330.0, 20.0, 25.0
     bottom = top + step * len(entries)
     x, marks = _draw_share_axis([share for _, share in entries], left, right, top, bottom)
@@ -198,11 +196,11 @@ def draw_shares(entries: Sequence[tuple[str, Share]], verb: str) -> str:
         marks += _draw_interval(share, x, y, QUIET if place == 0 else ACCENT, 4.5)
         marks.append(draw_text((right + 12, y + 4), f"{share.count:,} of {share.rows:,}"))
     label = "; ".join(
-        f"{name}: {share.count} of {share.rows} {verb}, {write_percent(share.value)}, 95% interval "
+        f"{name}: {share.count} of {share.rows} flip early, {write_percent(share.value)}, 95% interval "
         f"{write_interval(share)}"
         for name, share in entries
     )
-    return draw_picture(WIDTH, bottom + 16, f"Share that {verb}. {label}", marks)
+    return draw_picture(WIDTH, bottom + 16, f"Share that flip early. {label}", marks)
 
 
 def draw_paired_shares(entries: Sequence[tuple[str, tuple[Share, Share]]], names: tuple[str, str]) -> str:
@@ -216,7 +214,7 @@ def draw_paired_shares(entries: Sequence[tuple[str, tuple[Share, Share]]], names
         for offset, share, colour in zip((-6, 6), both, (QUIET, ACCENT), strict=True):
             marks += _draw_interval(share, x, y + offset, colour, 4)
     samples = zip(names, (QUIET, ACCENT), strict=True)
-    marks += draw_legend([(shorten(name, 24), colour, "solid") for name, colour in samples], LEFT)
+    marks += draw_legend([(shorten(name, 24), colour, "solid") for name, colour in samples])
     label = "; ".join(
         f"{name}: {write_percent(one.value)} against {write_percent(two.value)}" for name, (one, two) in entries
     )
@@ -226,7 +224,8 @@ def draw_paired_shares(entries: Sequence[tuple[str, tuple[Share, Share]]], names
 def _draw_share_axis(
     shares: Sequence[Share], left: float, right: float, top: float, bottom: float
 ) -> tuple[Scale, list[str]]:
-    x = Scale(0.0, min(1.0, 1.05 * max(0.1, *(share.upper for share in shares if share.rows), 0.1)), left, right)
+    high = max([0.1, *(share.upper for share in shares if share.rows)])
+    x = Scale(0.0, min(1.0, 1.05 * high), left, right)
     ticks = [tick for tick in list_ticks(0.0, x.high) if tick <= 1.0]
     marks = [draw_line((x(tick), top - 4), (x(tick), bottom - 6)) for tick in ticks]
     return x, marks + draw_place_axis(x, [(tick, write_percent(tick)) for tick in ticks], bottom - 6)

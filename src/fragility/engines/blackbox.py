@@ -1,10 +1,9 @@
 """Black-box engine: certificates of any model, through its probabilities alone.
 
-It asks for each distinct state once: equal rows are audited once; rows whose paths meet share what is left of them; a
-group that already lies at its baseline leaves the state as it was; the first step of the path is a one-step state
-already known; full attenuation is a removal already known, and so is any attenuation of values that can only jump; and
-once a severity has flipped a row, larger ones are not asked. States are handed over in batches bounded by a byte
-budget, and no result depends on the batch a row is in.
+It asks for each distinct state once. Equal rows are audited once. Rows whose paths meet share the rest of them. A group
+at its baseline leaves the state as it was. The first step of the path is a one-step state. Full attenuation, and any
+attenuation of values that can only jump, is a removal. Beyond the severity that flips a row, none is asked.
+States are handed over in batches within a byte budget, and no result depends on the batch.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import scipy.sparse as sp
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
@@ -37,8 +37,7 @@ def trace_blackbox(
 ) -> Trace:
     """Return the trace of every row; ``byte_budget`` bounds the stressed rows held at a time.
 
-    severities_at_once: of the grid; more mean fewer, larger calls, and states that a flip would have spared. For a few
-    rows, where calls cost more than states.
+    severities_at_once: more than 1 means fewer, larger calls, and states that a flip would have spared.
     """
     asked = StatesAsked.of(protocol, rows.n_groups)
     capacity = rows_within(byte_budget, rows.width, copies=2)  # half for the batch, half for its making
@@ -61,25 +60,26 @@ def trace_blackbox(
 
 def _distinct_rows(matrix: Any, decided: Integers | None) -> tuple[Integers, Integers]:
     """Return (positions of the distinct rows, for each row the index of its copy among them)."""
-    n = matrix.shape[0]
-    everyone = np.arange(n)
+    everyone = np.arange(matrix.shape[0])
     if sp.issparse(matrix):
         return everyone, everyone
+    copy_of, _ = pd.factorize(row_keys(matrix))
+    _, first = np.unique(copy_of, return_index=True)
     bits = np.ascontiguousarray(matrix, dtype=np.float64).view(np.uint64)
-    keys = bits @ multipliers(matrix.shape[1])  # wrapping arithmetic: equal rows have equal keys
-    _, first, copy_of = np.unique(keys, return_index=True, return_inverse=True)
-    if len(first) == n or not (bits == bits[first][copy_of]).all():  # nothing to gain, or (never seen) a clash
+    if len(first) == len(everyone) or not (bits == bits[first][copy_of]).all():  # nothing to gain, or a clash of keys
         return everyone, everyone
     if decided is not None and not (decided == decided[first][copy_of]).all():  # a tie that the model settled both ways
         return everyone, everyone
-    by_position = np.argsort(first)
-    rank = np.empty_like(by_position)
-    rank[by_position] = np.arange(len(first))
-    return first[by_position], rank[copy_of]
+    return first, copy_of
 
 
-def multipliers(d: int) -> npt.NDArray[np.uint64]:
-    """Return d fixed odd numbers; a row's key is the wrapping sum of its cells' bits times these."""
+def row_keys(matrix: Floats) -> npt.NDArray[np.uint64]:
+    """Return a number per row, equal for equal rows: the wrapping sum of its cells' bits times fixed odd numbers."""
+    bits = np.ascontiguousarray(matrix, dtype=np.float64).view(np.uint64)
+    return np.asarray(bits @ _multipliers(matrix.shape[1]))
+
+
+def _multipliers(d: int) -> npt.NDArray[np.uint64]:
     return np.random.default_rng(0).integers(1, 2**63, size=d, dtype=np.uint64) | np.uint64(1)
 
 
@@ -122,10 +122,10 @@ class _Calls:
 
 
 class _Chunk(NamedTuple):
-    """Some rows whose removal order is known: m rows, d columns."""
+    """Some rows: m rows, d columns, G groups."""
 
     x: Floats  # (m, d)
-    rank: Ranks
+    idle: Booleans  # (m, G) groups that lie at their baseline already
     rows: EvidenceRows
     asked: StatesAsked
     calls: _Calls
@@ -134,21 +134,22 @@ class _Chunk(NamedTuple):
 def _trace_chunk(
     x: Floats, chosen: Integers, rows: EvidenceRows, asked: StatesAsked, calls: _Calls, severities_at_once: int
 ) -> Trace:
-    resolution = asked.resolution
+    same = (x == rows.baseline) | (np.isnan(x) & np.isnan(rows.baseline))
+    idle = np.stack([same[:, columns].all(axis=1) for columns in rows.group_columns()], axis=1)
+    chunk = _Chunk(x, idle, rows, asked, calls)
     p0 = np.empty((len(x), rows.n_classes))
     calls.reserve(len(x), p0, slice(None))[:] = x
     calls.flush()
-    predicted = original_class(rows, p0, resolution, chosen)
+    predicted = original_class(rows, p0, asked.resolution, chosen)
     original = predicted[:, None]
     margin = asked.margins(p0, predicted, rows.offset)
-    one_step = _ask_one_steps(x, p0, rows, calls)
+    one_step = _ask_one_steps(chunk, p0)
     one_step_margin = asked.margins(one_step, original, rows.offset)
-    order = removal_order(margin[:, None] - one_step_margin, resolution)
-    # (m, d): when each column's group is removed; narrow, because it is read for every state
-    rank = np.argsort(order, axis=1).astype(np.int32)[:, rows.column_group]
-    chunk = _Chunk(x, rank, rows, asked, calls)
-    path = _ask_path(chunk, p0, one_step, order)
-    grid = _Grid(chunk, predicted, path)
+    order = removal_order(margin[:, None] - one_step_margin, asked.resolution)
+    # narrow, because it is read for every state
+    rank: Ranks = np.argsort(order, axis=1).astype(np.int32)[:, rows.column_group]
+    path = _ask_path(chunk, order[:, : asked.depth], rank, p0, one_step)
+    grid = _Grid(chunk, rank, predicted, path)
     grid.ask(severities_at_once)
     return Trace(
         predicted=predicted,
@@ -158,7 +159,7 @@ def _trace_chunk(
         one_step_confidence=original_confidence(one_step, original),
         order=order[:, : asked.depth],
         path_margin=asked.margins(path, original, rows.offset),
-        path_predicted=state_prediction(path, original, resolution, rows.offset),
+        path_predicted=state_prediction(path, original, asked.resolution, rows.offset),
         threshold=grid.threshold,
         fade_margin=grid.fade_margin,
         evaluations=0,  # counted by the calls, for all chunks
@@ -166,18 +167,20 @@ def _trace_chunk(
     )
 
 
-def _at_baseline(x: Floats, baseline: Floats) -> Booleans:
-    return np.asarray((x == baseline) | (np.isnan(x) & np.isnan(baseline)))
+def _select(who: Integers, n: int) -> Integers | slice:
+    """Return an index of rows ``who`` among n; a slice if these are all rows, since views are cheaper than copies."""
+    return slice(None) if len(who) == n else who
 
 
-def _ask_one_steps(x: Floats, p0: Floats, rows: EvidenceRows, calls: _Calls) -> Floats:
-    """Return (n, G, C) probabilities with each group removed alone; a group at its baseline changes nothing."""
+def _ask_one_steps(chunk: _Chunk, p0: Floats) -> Floats:
+    """Return (m, G, C) probabilities with each group removed alone; an idle group changes nothing."""
+    x, idle, rows, _, calls = chunk
     one_step = np.repeat(p0[:, None, :], rows.n_groups, axis=1)
     for g, columns in enumerate(rows.group_columns()):
-        moving = np.flatnonzero(~_at_baseline(x[:, columns], rows.baseline[columns]).all(axis=1))
+        moving = np.flatnonzero(~idle[:, g])
         if len(moving):
             state = calls.reserve(len(moving), one_step, (moving, g))
-            state[:] = x if len(moving) == len(x) else x[moving]
+            state[:] = x[_select(moving, len(x))]
             state[:, columns] = rows.baseline[columns]
     calls.flush()
     return one_step
@@ -186,26 +189,23 @@ def _ask_one_steps(x: Floats, p0: Floats, rows: EvidenceRows, calls: _Calls) -> 
 # --- the path -----------------------------------------------------------------------------------------------
 
 
-def _ask_path(chunk: _Chunk, p0: Floats, one_step: Floats, order: Integers) -> Floats:
-    """Return (m, K+1, C) probabilities after 0..K removals, from those of x (m, C) and of one step (m, G, C)."""
-    x, rank, rows, asked, calls = chunk
+def _ask_path(chunk: _Chunk, order: Integers, rank: Ranks, p0: Floats, one_step: Floats) -> Floats:
+    """Return (m, K+1, C) probabilities after 0..K removals; order (m, K), p0 (m, C), one_step (m, G, C)."""
+    x, idle, rows, asked, calls = chunk
     path = np.empty((len(x), asked.depth + 1, p0.shape[1]))
     path[:, 0] = p0
     path[:, 1] = one_step[np.arange(len(x)), order[:, 0]]
-    idle = [_at_baseline(x[:, columns], rows.baseline[columns]).all(axis=1) for columns in rows.group_columns()]
-    # (m, K): the steps that remove a group which lies at its baseline already
-    same = np.take_along_axis(np.stack(idle, axis=1), order[:, : asked.depth], axis=1)
+    same = np.take_along_axis(idle, order, axis=1)  # (m, K): steps that change nothing
     new = ~same
     new[:, 0] = False  # the first step is a one-step state
-    copies, sources = _find_meeting_states(chunk, order[:, : asked.depth], new)
+    copies, sources = _find_meeting_states(chunk, order, rank, new)
     new[copies] = False
     for k in range(2, asked.depth + 1):
         moving = np.flatnonzero(new[:, k - 1])
         if len(moving):
-            state = calls.reserve(len(moving), path, (moving, k))
-            whole = len(moving) == len(x)
-            state[:] = x if whole else x[moving]
-            np.copyto(state, rows.baseline, where=(rank if whole else rank[moving]) < k)
+            state, some = calls.reserve(len(moving), path, (moving, k)), _select(moving, len(x))
+            state[:] = x[some]
+            np.copyto(state, rows.baseline, where=rank[some] < k)
     calls.flush()
     path[:, 1:][copies] = path[:, 1:][sources]
     for k in range(2, asked.depth + 1):
@@ -216,14 +216,14 @@ def _ask_path(chunk: _Chunk, p0: Floats, one_step: Floats, order: Integers) -> F
 Places: TypeAlias = tuple[Integers, Integers]  # rows, and steps of their paths counted from 0
 
 
-def _find_meeting_states(chunk: _Chunk, order: Integers, new: Booleans) -> tuple[Places, Places]:
+def _find_meeting_states(chunk: _Chunk, order: Integers, rank: Ranks, new: Booleans) -> tuple[Places, Places]:
     """Return (states of the path that another row's path passes through as well, those other states).
 
     order: (m, K), new: (m, K) the states to look at. A state's key is a sum over groups, so each step of a path changes
     it by one group's difference. Equal keys are only a hint: the cells themselves are compared, to the last bit.
     """
     bits, base = chunk.x.view(np.uint64), chunk.rows.baseline.view(np.uint64)
-    factor = multipliers(chunk.rows.width)
+    factor = _multipliers(chunk.rows.width)
     change = np.stack([(base[c] - bits[:, c]) @ factor[c] for c in chunk.rows.group_columns()], axis=1)
     steps = np.cumsum(np.take_along_axis(change, order, axis=1), axis=1, dtype=np.uint64)
     keys = np.asarray((bits @ factor)[:, None] + steps)  # (m, K)
@@ -235,7 +235,7 @@ def _find_meeting_states(chunk: _Chunk, order: Integers, new: Booleans) -> tuple
     for start in range(0, len(equal), chunk.calls.capacity):
         part = slice(start, start + chunk.calls.capacity)
         one, other = (
-            np.where(chunk.rank[who[at[part]]] <= step[at[part]][:, None], base, bits[who[at[part]]])
+            np.where(rank[who[at[part]]] <= step[at[part]][:, None], base, bits[who[at[part]]])
             for at in (repeats, origin)
         )
         equal[part] = (one == other).all(axis=1)
@@ -249,15 +249,15 @@ def _find_meeting_states(chunk: _Chunk, order: Integers, new: Booleans) -> tuple
 class _Grid:
     """The attenuated states of a chunk, and what is known of them: lambda* and the margins of attenuate_all."""
 
-    def __init__(self, chunk: _Chunk, predicted: Integers, path: Floats) -> None:
-        self.chunk, self.predicted, self.path = chunk, predicted, path
-        asked, x = chunk.asked, chunk.x
-        self.toward = chunk.rows.baseline - x  # (m, d)
-        self.jump = chunk.rows.stepwise | np.isnan(x)  # (m, d) cells that cannot be interpolated
+    def __init__(self, chunk: _Chunk, rank: Ranks, predicted: Integers, path: Floats) -> None:
+        self.x, _, self.rows, self.asked, self.calls = chunk
+        self.predicted, self.path = predicted, path
+        self.toward = self.rows.baseline - self.x  # (m, d)
+        self.jump = self.rows.stepwise | np.isnan(self.x)  # (m, d) cells that cannot be interpolated
         self.any_jump = bool(self.jump.any())
-        self.outside = {width: chunk.rank >= width for width in asked.widths if width < asked.n_groups}
-        self.threshold = np.full((len(x), len(asked.widths)), np.inf)
-        self.fade_margin = np.full((len(x), asked.fade_steps), np.nan)
+        self.outside = {width: rank >= width for width in self.asked.widths if width < self.asked.n_groups}
+        self.threshold = np.full((len(self.x), len(self.asked.widths)), np.inf)
+        self.fade_margin = np.full((len(self.x), self.asked.fade_steps), np.nan)
         self.known = np.zeros(self.threshold.shape, dtype=bool)  # rows whose attenuated groups can only jump
         if self.any_jump:
             self._fill_known()
@@ -267,80 +267,75 @@ class _Grid:
 
         Below severity 0.5 such a row is x itself, from 0.5 on it is the removal of those groups.
         """
-        asked, offset, predicted = self.chunk.asked, self.chunk.rows.offset, self.predicted
-        jumps_at = next((severity for severity in asked.severities if severity >= STEP), None)
+        asked, offset = self.asked, self.rows.offset
+        jumps_at = next((severity for severity in asked.severities if severity >= STEP), np.inf)
         still = self.jump | (self.toward == 0)
         for j, width in enumerate(asked.widths):
             if not asked.removal_known(width):
                 continue
-            self.known[:, j] = (still | (self.chunk.rank >= width)).all(axis=1)
+            self.known[:, j] = (still | self.outside.get(width, False)).all(axis=1)
             who = np.flatnonzero(self.known[:, j])
-            if len(who) and jumps_at is not None:
-                lost = support_margin(self.removed(width, who), predicted[who], offset) < -asked.resolution
-                self.threshold[who[lost], j] = jumps_at
-        who = np.flatnonzero(self.known[:, asked.fading]) if asked.fading is not None else np.zeros(0, dtype=np.int64)
-        if len(who):
-            unmoved = asked.margins(self.path[who, 0], predicted[who], offset)
-            gone = asked.margins(self.removed(asked.n_groups, who), predicted[who], offset)
-            for i, severity in enumerate(asked.severities):
-                margins = gone if severity >= STEP else unmoved
-                self.fade_margin[who, i] = np.where(severity >= self.threshold[who, asked.fading], np.nan, margins)
+            if not len(who) or (np.isinf(jumps_at) and j != asked.fading):
+                continue
+            gone = self.removed(width, who)
+            self.threshold[who[self._flips(gone, who)], j] = jumps_at
+            if j == asked.fading:
+                before, after = (asked.margins(p, self.predicted[who], offset) for p in (self.path[who, 0], gone))
+                for i, severity in enumerate(asked.severities):
+                    margins = after if severity >= STEP else before
+                    self.fade_margin[who, i] = np.where(severity >= self.threshold[who, j], np.nan, margins)
 
     def ask(self, at_once: int) -> None:
         """Ask for the severities, some at once; rows that flipped at smaller ones are not asked again."""
-        asked = self.chunk.asked
-        for start in range(0, len(asked.severities), at_once):
-            live = [
-                np.flatnonzero(np.isinf(self.threshold[:, j]) & ~self.known[:, j]) for j in range(len(asked.widths))
-            ]
+        for start in range(0, len(self.asked.severities), at_once):
+            live = [np.flatnonzero(rows) for rows in (np.isinf(self.threshold) & ~self.known).T]
             answers = [
-                [self._reserve(width, severity, who) for who, width in zip(live, asked.widths, strict=True)]
-                for severity in asked.severities[start : start + at_once]
+                [self._reserve(width, severity, who) for who, width in zip(live, self.asked.widths, strict=True)]
+                for severity in self.asked.severities[start : start + at_once]
             ]
-            self.chunk.calls.flush()
+            self.calls.flush()
             for i, given in enumerate(answers, start):
                 for j, (who, p) in enumerate(zip(live, given, strict=True)):
                     self._note_flips(i, j, who, p)
 
     def _note_flips(self, i: int, j: int, who: Integers, p: Floats) -> None:
         """Enter the answers p (len(who), C) at severity i of operator j."""
-        asked, offset = self.chunk.asked, self.chunk.rows.offset
-        standing = np.isinf(self.threshold[who, j])  # others have flipped at a smaller severity that was asked at once
-        who, p = who[standing], p[standing]
-        flipped = support_margin(p, self.predicted[who], offset) < -asked.resolution
-        self.threshold[who[flipped], j] = asked.severities[i]
-        if j == asked.fading:
-            margins = asked.margins(p, self.predicted[who], offset)
+        holding = np.isinf(self.threshold[who, j])  # others have flipped at a smaller severity that was asked at once
+        who, p = who[holding], p[holding]
+        flipped = self._flips(p, who)
+        self.threshold[who[flipped], j] = self.asked.severities[i]
+        if j == self.asked.fading:
+            margins = self.asked.margins(p, self.predicted[who], self.rows.offset)
             self.fade_margin[who, i] = np.where(flipped, np.nan, margins)
 
+    def _flips(self, p: Floats, who: Integers) -> Booleans:
+        """Return where rows ``who`` flip at states of probabilities p (len(who), C)."""
+        return np.asarray(support_margin(p, self.predicted[who], self.rows.offset) < -self.asked.resolution)
+
     def _reserve(self, width: int, severity: float, who: Integers) -> Floats:
-        """Return (len(who), C) probabilities of rows with ``width`` groups attenuated; filled at the next flush."""
+        """Return (len(who), C) probabilities of rows with ``width`` groups attenuated; filled at the next flush.
+
+        Cells follow the rule of ``evidence.blend``, without its temporaries.
+        """
         p = np.empty((len(who), self.path.shape[2]))
-        if severity == 1.0 and self.chunk.asked.removal_known(width):
+        if severity == 1.0 and self.asked.removal_known(width):
             p[:] = self.removed(width, who)
         elif len(who):
-            state = self.chunk.calls.reserve(len(who), p, slice(None))
-            self._attenuate(state, severity, who)
+            state, some = self.calls.reserve(len(who), p, slice(None)), _select(who, len(self.x))
+            own = self.x[some]
+            if severity >= 1.0:
+                state[:] = self.rows.baseline
+            else:
+                np.multiply(self.toward[some], severity, out=state)
+                state += own
+                if self.any_jump:
+                    np.copyto(state, self.rows.baseline if severity >= STEP else own, where=self.jump[some])
             if width in self.outside:
-                np.copyto(state, self.chunk.x[who], where=self.outside[width][who])
+                np.copyto(state, own, where=self.outside[width][some])
         return p
-
-    def _attenuate(self, state: Floats, severity: float, who: Integers) -> None:
-        """Fill ``state`` with rows ``who`` at ``severity``: the rule of ``evidence.blend``, without its temporaries."""
-        baseline, x = self.chunk.rows.baseline, self.chunk.x
-        if severity >= 1.0:
-            state[:] = baseline
-            return
-        whole = len(who) == len(x)
-        own = x if whole else x[who]
-        np.multiply(self.toward if whole else self.toward[who], severity, out=state)
-        state += own
-        if self.any_jump:
-            target = np.broadcast_to(baseline, own.shape) if severity >= STEP else own
-            np.copyto(state, target, where=self.jump if whole else self.jump[who])
 
     def removed(self, width: int, who: Integers) -> Floats:
         """Return (len(who), C) probabilities with the first ``width`` groups removed, where that state is known."""
-        if self.chunk.asked.on_path(width):
+        if self.asked.on_path(width):
             return np.asarray(self.path[who, width])
-        return np.tile(self.chunk.calls.everything_removed(), (len(who), 1)) if len(who) else self.path[who, 0]
+        return np.tile(self.calls.everything_removed(), (len(who), 1)) if len(who) else self.path[who, 0]

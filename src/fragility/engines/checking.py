@@ -1,12 +1,10 @@
 """Is a native engine right? It is compared with the black box on a few rows, and with the model on every row.
 
-On the first rows an engine is compared with the black box in every state (`compare_traces`). Floats may differ by the
-engine's tolerance. Orders, predictions and thresholds must be equal, except where a state lies so near the resolution's
-edge that rounding decides; there the model itself is asked whether it does.
+On the first rows every state is compared (`compare_traces`). Floats may differ by the engine's tolerance. Orders,
+predictions and thresholds must be equal, unless the model confirms that a state lies within rounding of a flip.
 
-That says little of rows that hold what the first ones do not: a category that training did not have, a placeholder such
-as 999999999999, a cell at the very edge of a rule. So every row is looked at, and for a row in doubt the model itself
-is asked:
+Later rows may hold what the first do not: an unknown category, a placeholder such as 999999999999, a cell at the very
+edge of a rule. So every row is looked at, and the model itself is asked about a row in doubt:
 
     unpromised   the engine itself knows that it may not read some cell of the row as the model does (its ``doubts``)
     contradicted the engine's margin differs from the model's own, at x or at one other state of the row's trace, which
@@ -22,10 +20,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
-from fragility.engines.blackbox import multipliers, trace_blackbox
+from fragility.engines.blackbox import row_keys, trace_blackbox
 from fragility.engines.trace import CONTRADICTED, UNPROMISED, Progress, StatesAsked, Trace, original_confidence
 from fragility.evidence import EvidenceRows, OwnRows, RowStates, blend
 from fragility.evidence.agreement import original_class
@@ -46,14 +43,14 @@ def compare_traces(
 ) -> str | None:
     """Return how a native trace contradicts the black box's trace of the same rows; None if it does not."""
     comparison = _Comparison(claimed, asked, rows, protocol, tolerance)
-    gap = comparison.largest_gap()
+    gap = comparison.find_largest_gap()
     if not gap <= tolerance:  # NaN is no agreement
         return f"differs from {rows.model.kind}'s own probabilities by {gap:.3g}"
     for claim, wrong in [
-        ("predictions", comparison.wrong_predictions()),
-        ("orders of removal", comparison.wrong_orders()),
-        ("predictions along the path", comparison.wrong_path_predictions()),
-        ("flip thresholds", comparison.wrong_thresholds()),
+        ("predictions", comparison.count_wrong_predictions()),
+        ("orders of removal", comparison.count_wrong_orders()),
+        ("predictions along the path", comparison.count_wrong_steps()),
+        ("flip thresholds", comparison.count_wrong_thresholds()),
     ]:
         if wrong:
             return f"differs from {rows.model.kind}'s own {claim} in {wrong} of {len(rows)} rows"
@@ -68,35 +65,35 @@ class _Comparison:
     protocol: Protocol
     tolerance: float
 
-    def largest_gap(self) -> float:
+    def find_largest_gap(self) -> float:
         """Return the largest difference of margins and confidences over all states that both have visited."""
         a, b = self.claimed, self.asked
         same = a.predicted == b.predicted
         names = ("margin", "confidence", "one_step_margin", "one_step_confidence")
         gaps = [np.abs(getattr(a, name) - getattr(b, name))[same] for name in names]
-        gaps.append(np.abs(a.path_margin - b.path_margin)[self.shared_steps()])
-        fading = np.abs(a.fade_margin - b.fade_margin)
-        gaps.append(fading[same[:, None] & ~np.isnan(a.fade_margin) & ~np.isnan(b.fade_margin)])
-        return float(np.max([np.max(part, initial=0.0) for part in gaps]))
+        gaps.append(np.abs(a.path_margin - b.path_margin)[self.find_shared_steps()])
+        both_fade = same[:, None] & ~np.isnan(a.fade_margin) & ~np.isnan(b.fade_margin)
+        gaps.append(np.abs(a.fade_margin - b.fade_margin)[both_fade])
+        return float(np.max(np.concatenate([part.ravel() for part in gaps]), initial=0.0))
 
-    def shared_steps(self) -> Booleans:
+    def find_shared_steps(self) -> Booleans:
         """(n, K+1): where both paths have removed the same groups, for the same predicted class."""
         steps = range(self.protocol.depth + 1)
-        return np.stack([self.same_groups(self.claimed.order, self.asked.order, k) for k in steps], axis=1)
+        return np.stack([self.have_same_groups(self.claimed.order, self.asked.order, k) for k in steps], axis=1)
 
-    def same_groups(self, one: Integers, other: Integers, width: int) -> Booleans:
+    def have_same_groups(self, one: Integers, other: Integers, width: int) -> Booleans:
         """(n,): whether the first ``width`` groups of two orders are the same ones, for the same predicted class."""
         same = (np.sort(one[:, :width], axis=1) == np.sort(other[:, :width], axis=1)).all(axis=1)
         return np.asarray(same & (self.claimed.predicted == self.asked.predicted))
 
-    def wrong_predictions(self) -> int:
+    def count_wrong_predictions(self) -> int:
         """Another class may be named only where two lie within rounding of the resolution."""
         differs = np.flatnonzero(self.claimed.predicted != self.asked.predicted)
         p = self.rows.predict(self.rows.dense()[differs]) if len(differs) else np.empty((0, self.rows.n_classes))
         support = support_margin(p, self.claimed.predicted[differs], self.rows.offset)
         return int((support < -self.protocol.resolution - 2 * self.tolerance).sum())
 
-    def wrong_orders(self) -> int:
+    def count_wrong_orders(self) -> int:
         """Two groups may change places only where their drops round to the resolution's other side."""
         drops = self.asked.margin[:, None] - self.asked.one_step_margin
         mine, theirs = (np.take_along_axis(drops, t.order, axis=1) for t in (self.claimed, self.asked))
@@ -104,16 +101,14 @@ class _Comparison:
         twice = (np.diff(np.sort(self.claimed.order, axis=1), axis=1) == 0).any(axis=1)
         return int((twice | (apart & (self.claimed.predicted == self.asked.predicted))).sum())
 
-    def wrong_path_predictions(self) -> int:
-        differs = (self.claimed.path_predicted != self.asked.path_predicted) & self.shared_steps()
-        wrong = {
-            int(i)
-            for i, k in zip(*np.nonzero(differs), strict=True)
-            if not self.rounding_decides(int(i), self.asked.order[i, :k], 1.0, int(self.claimed.path_predicted[i, k]))
-        }
-        return len(wrong)
+    def count_wrong_steps(self) -> int:
+        named, order = self.claimed.path_predicted, self.asked.order
+        disputed = np.argwhere((named != self.asked.path_predicted) & self.find_shared_steps())
+        return len(
+            {i for i, k in disputed.tolist() if not self.does_rounding_decide(i, order[i, :k], 1.0, named[i, k])}
+        )
 
-    def wrong_thresholds(self) -> int:
+    def count_wrong_thresholds(self) -> int:
         one, other = (
             removal_order(t.margin[:, None] - t.one_step_margin, self.protocol.resolution)
             for t in (self.claimed, self.asked)
@@ -122,16 +117,15 @@ class _Comparison:
         for j, operator in enumerate(self.protocol.operators):
             width = operator_width(operator, self.rows.n_groups)
             mine, theirs = self.claimed.threshold[:, j], self.asked.threshold[:, j]
-            for i in np.flatnonzero((mine != theirs) & self.same_groups(one, other, width)):
-                severity = float(min(mine[i], theirs[i]))
-                if not self.rounding_decides(int(i), other[i, :width], severity, None):
-                    wrong.add(int(i))
+            disputed = np.flatnonzero((mine != theirs) & self.have_same_groups(one, other, width)).tolist()
+            first = np.minimum(mine, theirs)  # severity of a flip
+            wrong |= {i for i in disputed if not self.does_rounding_decide(i, other[i, :width], first[i])}
         return len(wrong)
 
-    def rounding_decides(self, i: int, groups: Integers, severity: float, named: int | None) -> bool:
+    def does_rounding_decide(self, i: int, groups: Integers, severity: float, named: int | None = None) -> bool:
         """Ask the model about one state: is it within rounding of a flip, or (``named``) of another class's lead?"""
         moved = np.isin(np.arange(self.rows.n_groups), groups)[None]
-        state = RowStates(np.zeros(1, dtype=np.int64), moved, np.array([severity]))
+        state = replace(RowStates.of_one(moved), severity=np.array([severity]))
         p = self.rows.answers(self.rows.dense(i, i + 1), state)[0]
         edge, offset = 2 * self.tolerance, self.rows.offset
         support = float(support_margin(p, self.asked.predicted[i], offset))
@@ -259,32 +253,32 @@ def compare_answers(
 def mix_own_answers(
     ready: EvidenceRows, rows: EvidenceRows, doubted: Booleans, doubts: Callable[[Floats], Booleans]
 ) -> EvidenceRows:
-    """Return rows with an engine's answers, and the model's own for rows in doubt (n,) and for cells that it doubts."""
-    keys = np.unique(_content_keys(rows.take(np.flatnonzero(doubted).tolist()).dense()))
+    """Return rows with an engine's answers, and the model's own for rows in doubt (n,) and for cells that it doubts.
+
+    Rows in doubt are known by their keys; the model is asked about another row of the same key as well.
+    """
+    keys = np.unique(row_keys(rows.take(np.flatnonzero(doubted).tolist()).dense()))
 
     def in_doubt(x: Floats) -> Booleans:
-        return np.isin(_content_keys(x), keys) if len(keys) else np.zeros(len(x), dtype=bool)
+        return np.isin(row_keys(x), keys) if len(keys) else np.zeros(len(x), dtype=bool)
+
+    def mix(own: Booleans, ask: Callable[[EvidenceRows, Booleans], Floats]) -> Floats:
+        p = np.empty((len(own), rows.n_classes))
+        p[own] = ask(rows, own)
+        if not own.all():
+            p[~own] = ask(ready, ~own)
+        return p
 
     def predict(matrix: Floats) -> Floats:
         own = in_doubt(matrix) | doubts(matrix)
-        if not own.any():
-            return ready.predict_matrix(matrix)
-        p = np.empty((len(matrix), rows.n_classes))
-        p[own] = rows.predict(matrix[own])
-        if not own.all():
-            p[~own] = ready.predict_matrix(matrix[~own])
-        return p
+        return mix(own, lambda by, some: by.predict(matrix[some])) if own.any() else ready.predict(matrix)
 
     def answer(x: Floats, states: RowStates) -> Floats | None:
         assert ready.answer_states is not None
         own = in_doubt(x)[states.owner]
         if not own.any():
             return ready.answer_states(x, states)
-        p = np.empty((len(states), rows.n_classes))
-        p[own] = rows.answers(x, states.some(own))
-        if not own.all():
-            p[~own] = ready.answers(x, states.some(~own))
-        return p
+        return mix(own, lambda by, some: by.answers(x, states.some(some)))
 
     changed = ready.predict_matrix is not rows.predict_matrix
     return replace(
@@ -293,9 +287,3 @@ def mix_own_answers(
         answer_states=None if ready.answer_states is None else answer,
         asked_itself=OwnRows(in_doubt, rows.predict_matrix),
     )
-
-
-def _content_keys(x: Floats) -> npt.NDArray[np.uint64]:
-    """Return a number per row of cells, equal for equal rows; another row that has it is asked about as well."""
-    bits = np.ascontiguousarray(x, dtype=np.float64).view(np.uint64)
-    return np.asarray(bits @ multipliers(x.shape[1]))

@@ -45,6 +45,9 @@ class EngineModule(typing.Protocol):
     def state_answers(self, rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | None] | None:
         """Return a function that predicts states of rows (m, d) without building their cells, or None."""
 
+    def value_answers(self, rows: EvidenceRows) -> Callable[[Floats, Floats, Integers, Integers], Floats] | None:
+        """Return a function as ``EvidenceRows.value_answers``, or None."""
+
 
 @dataclass(frozen=True, slots=True)
 class NativeEngine:
@@ -71,10 +74,7 @@ class NativeEngine:
         return self.lacking() or self.module.refusal(rows)
 
     def never_reads(self, rows: EvidenceRows) -> str | None:
-        """Return why this engine can never have audited this model under this protocol; None if it may have.
-
-        It follows from the model and the protocol, not from what is installed here.
-        """
+        """Return why this engine can never have audited this model under this protocol, whatever is installed here."""
         try:
             return self.module.never_reads(rows)
         except ImportError:
@@ -167,20 +167,20 @@ def choose_native(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budg
 
 
 def prepare_answers(rows: EvidenceRows, engine: str = "auto") -> EvidenceRows:
-    """Return the rows with what answers fastest for many stressed copies of them.
+    """Return the rows with a native engine's answers, if one knows the model and agrees with it on a few states.
 
-    Answers are a native engine's where it knows the model and agrees with it on a few states, else the model's own.
-    For labels, searches and scores; an audit takes rows as they were bound, since it checks engines against the model.
+    For labels, searches and scores. An audit takes rows as they were bound, since it checks engines against the model.
     """
     native = native_for(rows, engine)
     if native is None:
         return rows
-    predict, answer = native.module.predictor(rows), native.module.state_answers(rows)
+    module = native.module
+    predict, answer, of_values = module.predictor(rows), module.state_answers(rows), module.value_answers(rows)
     if predict is None and answer is None:
         return rows
-    ready = replace(rows, predict_matrix=predict or rows.predict_matrix, answer_states=answer)
+    ready = replace(rows, predict_matrix=predict or rows.predict_matrix, answer_states=answer, answer_values=of_values)
     doubtful = native.find_doubtful(rows)
-    gap = _largest_gap(ready, rows, np.flatnonzero(~doubtful)[:SELF_CHECK_ROWS])
+    gap = _find_largest_gap(ready, rows, np.flatnonzero(~doubtful)[:SELF_CHECK_ROWS])
     differs = f"differs from {rows.model.kind}'s own probabilities by {gap:.3g}"
     if not native.accept(None if gap <= native.tolerance else differs, required=engine != "auto"):
         return rows
@@ -188,10 +188,10 @@ def prepare_answers(rows: EvidenceRows, engine: str = "auto") -> EvidenceRows:
     return mix_own_answers(ready, rows, doubtful, native.module.doubts(rows))
 
 
-def _largest_gap(ready: EvidenceRows, rows: EvidenceRows, places: Integers) -> float:
+def _find_largest_gap(ready: EvidenceRows, rows: EvidenceRows, places: Integers) -> float:
     """Return how far an engine's answers are from the model's own on a few states of a few rows.
 
-    The states are whole, without either half of their groups or columns, with nothing left; and half way there.
+    The states have lost nothing, either half of their groups or columns, or all of them; fully and partly.
     """
     if not len(places):
         return 0.0
@@ -207,6 +207,10 @@ def _largest_gap(ready: EvidenceRows, rows: EvidenceRows, places: Integers) -> f
         cells = rows.stressed(x, states)
         own = rows.predict(cells)
         gaps += [float(np.abs(told - own).max()) for told in (ready.predict(cells), ready.answers(x, states))]
+    groups = np.arange(rows.n_groups)
+    for y in (x[::-1], x[0]):  # each group takes the values of another row
+        told, own = (ask.value_answers(x, y, rows.column_group, groups) for ask in (ready, rows))
+        gaps.append(float(np.abs(told - own).max()))
     return max(gaps)
 
 

@@ -14,7 +14,7 @@ Letters: m rows, d columns, G groups, C classes, O outputs (1 for two classes, e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,7 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
-from fragility.engines.linear_traces import Link, Rule, choose_filling
+from fragility.engines.linear_traces import Link, choose_filling
 from fragility.engines.trace import Progress, StatesAsked, Trace
 from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates
@@ -154,7 +154,7 @@ class GroupScores:
                 group = self.column_group[self.by_group][columns] - first
                 weights = np.zeros((g - first, self.n_outputs, len(group)))
                 weights[group, :, np.arange(len(group))] = self.coefficients[:, self.by_group][:, columns].T
-                found.append((slice(first, g), columns, weights.reshape(-1, len(group))))
+                found.append((slice(first, g), columns, weights.reshape((g - first) * self.n_outputs, len(group))))
                 first = g
         return found
 
@@ -209,37 +209,25 @@ class GroupScores:
 
 def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
     """Return the trace of every row."""
-    link, asked, scores = _known_link(rows), StatesAsked.of(protocol, rows.n_groups), GroupScores.of(rows)
-    fill, rule = choose_filling(scores.n_outputs, link, asked), Rule.of(rows)
-    n, steps = len(rows), asked.depth + 1
-    out = Trace(  # tables are stored state by state, as they are made
-        predicted=np.empty(n, np.int64) if rows.decided is None else np.array(rows.decided, np.int64),
-        confidence=np.empty(n),
-        margin=np.empty(n),
-        one_step_margin=np.empty((asked.n_groups, n)).T,
-        one_step_confidence=np.empty((asked.n_groups, n)).T,
-        order=np.empty((asked.depth, n), np.int64).T,
-        path_margin=np.empty((steps, n)).T,
-        path_predicted=np.empty((steps, n), np.int64).T,
-        threshold=np.empty((len(asked.widths), n)).T,
-        fade_margin=np.empty((asked.fade_steps, n)).T,
-        evaluations=0,
-        engine=ENGINE,
-    )
-    widest = asked.n_groups  # cells of a row in the widest array
+    link, asked, scores = _require_link(rows), StatesAsked.of(protocol, rows.n_groups), GroupScores.of(rows)
+    fill = choose_filling(scores.n_outputs, link, asked)
+    shift = 0.0 if rows.offset is None else float(rows.offset[1] - rows.offset[0])
+    n = len(rows)
+    out = Trace.allocate(asked, n, rows.decided, ENGINE, "F")  # tables are stored state by state, as they are made
+    widest = asked.n_groups  # cells per row in the widest array
     if scores.n_outputs > 1:
-        widest = max(asked.n_groups, steps, len(asked.severities)) * scores.n_outputs
+        widest = max(asked.n_groups, asked.depth + 1, len(asked.severities)) * scores.n_outputs
     size = rows_within(PIECE_BYTES, widest, least=LEAST_ROWS)
     for start in range(0, n, size):
         piece = slice(start, min(start + size, n))
         total, removed = scores.sum_piece(rows, piece)
-        fill(out.rows(piece), total, removed, asked, rule)
+        fill(out.rows(piece), total, removed, asked, shift)
         if progress is not None:
             progress(piece.stop, n)
     return out
 
 
-def _known_link(rows: EvidenceRows) -> Link:
+def _require_link(rows: EvidenceRows) -> Link:
     link = link_for(rows)
     if link is None:
         raise EngineError(f"the linear engine does not know {rows.model.kind}; use ", Advice.argument("engine", "auto"))
@@ -260,12 +248,10 @@ def state_answers(rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | 
     baseline, a state that moves units by l is  b + sum_g u_g(x) - sum_g l_g (u_g(x) - ubar_g):  one product of a row's
     states with its contributions.
     """
-    link, scores = _known_link(rows), GroupScores.of(rows)
+    link, scores = _require_link(rows), GroupScores.of(rows)
 
     def answer(x: Floats, states: RowStates) -> Floats | None:
-        raw = np.empty((len(states), scores.n_outputs))
-        for part, piece in _score_pieces(scores, x, states):
-            raw[part] = piece
+        raw = _score_states(scores, x, states)
         if not np.isfinite(raw).all():
             return None  # such rows are the model's to refuse
         return sigmoid_probabilities(raw[:, 0]) if scores.n_outputs == 1 else link(raw)
@@ -273,28 +259,43 @@ def state_answers(rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | 
     return answer
 
 
-def _score_pieces(scores: GroupScores, x: Floats, states: RowStates) -> Iterator[tuple[slice, Floats]]:
-    """Yield (some states, their raw scores (some, O))."""
+def value_answers(rows: EvidenceRows) -> Callable[[Floats, Floats, Integers, Integers], Floats]:
+    """Return the function of ``EvidenceRows.value_answers``: what a unit adds at x gives way to what it adds at y."""
+    link, scores = _require_link(rows), GroupScores.of(rows)
+
+    def answer(x: Floats, y: Floats, unit: Integers, asked: Integers) -> Floats:
+        moved, weights = np.broadcast_to(y, x.shape) - x, scores.coefficients
+        added = [moved[:, unit == own] @ weights[:, unit == own].T for own in asked]
+        raw = x @ weights.T + scores.intercept + np.stack(added)  # (k, m, O)
+        return sigmoid_probabilities(raw[..., 0]) if scores.n_outputs == 1 else link(raw)
+
+    return answer
+
+
+def _score_states(scores: GroupScores, x: Floats, states: RowStates) -> Floats:
+    """Return the raw scores (q, O) of q states, made some at a time."""
+    raw = np.empty((len(states), scores.n_outputs))
     n, n_units, owner = len(x), states.moved.shape[1], states.owner
     per_row, rest = divmod(len(owner), n)
     ends = (owner[::per_row], owner[per_row - 1 :: per_row]) if per_row and not rest else ()
     if ends and all((end == np.arange(n)).all() for end in ends):  # each row has as many states
         step = rows_within(STATES_BYTES, n_units * max(per_row, scores.n_outputs))
         for start in range(0, n, step):
-            total, removed = _contributions(scores, x[start : start + step], states.by_column)
+            total, removed = _sum_contributions(scores, x[start : start + step], states.by_column)
             part = slice(start * per_row, (start + len(total)) * per_row)
-            lost = _extents(states, part).reshape(len(total), per_row, n_units) @ removed
-            yield part, (total[:, None] - lost).reshape(-1, scores.n_outputs)
-        return
+            lost = _list_extents(states, part).reshape(len(total), per_row, n_units) @ removed
+            raw[part] = (total[:, None] - lost).reshape(-1, scores.n_outputs)
+        return raw
     step = rows_within(STATES_BYTES, n_units * scores.n_outputs)
     for start in range(0, len(states), step):
         part = slice(start, min(start + step, len(states)))
         owners, place = np.unique(owner[part], return_inverse=True)
-        total, removed = _contributions(scores, x[owners], states.by_column)
-        yield part, total[place] - np.einsum("quo,qu->qo", removed[place], _extents(states, part))
+        total, removed = _sum_contributions(scores, x[owners], states.by_column)
+        raw[part] = total[place] - np.einsum("quo,qu->qo", removed[place], _list_extents(states, part))
+    return raw
 
 
-def _contributions(scores: GroupScores, x: Floats, by_column: bool) -> tuple[Floats, Floats]:
+def _sum_contributions(scores: GroupScores, x: Floats, by_column: bool) -> tuple[Floats, Floats]:
     """Return (raw scores (m, O), what removing each unit takes from them (m, U, O))."""
     if by_column:
         u, at_baseline = x[:, :, None] * scores.coefficients.T, (scores.coefficients * scores.baseline).T
@@ -305,7 +306,7 @@ def _contributions(scores: GroupScores, x: Floats, by_column: bool) -> tuple[Flo
     return total, u
 
 
-def _extents(states: RowStates, part: slice) -> Floats:
+def _list_extents(states: RowStates, part: slice) -> Floats:
     """Return (some, U) how far each state moves each unit."""
     moved: Booleans = states.moved[part]
     if states.severity is None:

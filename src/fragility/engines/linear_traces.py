@@ -5,21 +5,20 @@ at 1e-12 clips s at log(1e12). With many classes and the softmax link, let o be 
 the support margin is min_{c != o} D_c as long as no probability in it is clipped, and
 p_o = 1 / (1 + sum_{c != o} exp(-D_c)).
 
-A filling is handed views of the rows to fill, s (O, m), t (G, O, m), what is asked and how the class at x is decided.
-Rows come last in every array, so that each operation runs over whole vectors.
+A filling is handed views of the rows to fill (``predicted`` is -1 where it is to find the class at x), s (O, m),
+t (G, O, m), what is asked, and what a decision threshold adds to log p1 - log p0. Rows come last in every array, so
+that each operation runs over whole vectors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from fragility.arrays import Floats, Integers
 from fragility.engines.trace import StatesAsked, Trace, original_confidence
-from fragility.evidence import EvidenceRows
 from fragility.scores import (
     CLIP,
     flip_threshold,
@@ -37,20 +36,7 @@ BOUND = -float(np.log(CLIP))  # largest margin two clipped probabilities can hav
 TINY = 1e-290
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """How the class at x is decided."""
-
-    decided: bool  # the trace to fill holds it already
-    shift: float  # what a threshold adds to log p1 - log p0
-
-    @classmethod
-    def of(cls, rows: EvidenceRows) -> Rule:
-        shift = 0.0 if rows.offset is None else float(rows.offset[1] - rows.offset[0])
-        return cls(rows.decided is not None, shift)
-
-
-Filling: TypeAlias = Callable[[Trace, Floats, Floats, StatesAsked, Rule], None]
+Filling: TypeAlias = Callable[[Trace, Floats, Floats, StatesAsked, float], None]
 
 
 def choose_filling(outputs: int, link: Link, asked: StatesAsked) -> Filling:
@@ -66,18 +52,18 @@ def choose_filling(outputs: int, link: Link, asked: StatesAsked) -> Filling:
 # --- two classes --------------------------------------------------------------------------------------------
 
 
-def _fill_binary(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, rule: Rule) -> None:
+def _fill_binary(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, threshold_shift: float) -> None:
     """Fill some rows from s (1, m) and t (G, 1, m), both turned so that the predicted class is the positive one.
 
     With S = +-s, T_g = +-t_g and a threshold's shift H = +-h the support margin of a state is clip(S - sum T) + H, its
     confidence 1 / (1 + exp(sum T - S)).
     """
-    if not rule.decided:
-        lead = np.clip(total[0], -BOUND, BOUND) + rule.shift
+    if out.predicted[0] < 0:
+        lead = np.clip(total[0], -BOUND, BOUND) + threshold_shift
         np.greater(lead, asked.resolution, out=out.predicted, casting="unsafe")
     sign = (2 * out.predicted - 1).astype(np.float64)
     score, loss = total[0] * sign, removed[:, 0]
-    shift = rule.shift * sign if rule.shift else None
+    shift = threshold_shift * sign if threshold_shift else None
     loss *= sign
     one_step = np.subtract(score, loss, out=out.one_step_margin.T)
     _fill_confidences(score, out.confidence)
@@ -182,13 +168,13 @@ def _linear_threshold(lead: Floats, loss: Floats, asked: StatesAsked) -> Floats:
 # --- many classes, softmax ----------------------------------------------------------------------------------
 
 
-def _fill_softmax(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, rule: Rule) -> None:
+def _fill_softmax(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, threshold_shift: float) -> None:
     """Fill some rows from s (C, m) and t (G, C, m).
 
     ``lead`` holds D (C, m), infinite for the original class itself; ``loss`` what each group's removal takes from it.
     A clip changes margins alone: what flips, and who wins, is decided between probabilities far above 1e-12.
     """
-    if not rule.decided:
+    if out.predicted[0] < 0:
         np.argmax(total >= total.max(axis=0) - asked.resolution, axis=0, out=out.predicted)
     n_classes, m = total.shape
     place = out.predicted * m + np.arange(m)  # of the original class among C m numbers
@@ -264,11 +250,11 @@ def _name_winners(predicted: Integers, lead: Floats, resolution: float) -> None:
 def _fill_linked(link: Link) -> Filling:
     """Return the filling of some rows by the definitions: states' raw scores (..., O), their probabilities, margins."""
 
-    def fill(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, rule: Rule) -> None:
-        offset = np.array([0.0, rule.shift]) if rule.shift else None
+    def fill(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, threshold_shift: float) -> None:
+        offset = np.array([0.0, threshold_shift]) if threshold_shift else None
         score, loss = np.ascontiguousarray(total.T), np.ascontiguousarray(removed.transpose(2, 0, 1))
         p, one_step = link(score), link(score[:, None] - loss)
-        if not rule.decided:
+        if out.predicted[0] < 0:
             out.predicted[:] = predicted_class(p, asked.resolution, offset)
         original = out.predicted[:, None]
         out.confidence[:] = original_confidence(p, out.predicted)

@@ -46,7 +46,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 def never_reads(rows: EvidenceRows) -> str | None:
     """Return why this engine can audit no rows of this model and protocol, or None if it may."""
-    if _kind_of(rows) is None:
+    if _find_kind(rows) is None:
         return "it is not a torch module, a ResMLPClassifier or an MLPClassifier of one output per row"
     if not rows.native_matrix and rows.model.transformer is not None:
         return "preprocessing stands between the evidence and the network"
@@ -57,12 +57,11 @@ def never_reads(rows: EvidenceRows) -> str | None:
 
 def refusal(rows: EvidenceRows) -> str | None:
     """Return why this engine cannot audit these rows, or None if it can."""
-    reason = never_reads(rows)
-    if reason is not None:
+    if reason := never_reads(rows):
         return reason
     if not rows.native_matrix:
         return "its rows hold whole numbers or categories, which cannot be handed over as they are"
-    if rows.cell_dtype != np.float64 and _kind_of(rows) == "sklearn":
+    if rows.cell_dtype != np.float64 and _find_kind(rows) == "sklearn":
         return "MLPClassifier mixes precisions on float32 rows"
     return None
 
@@ -71,21 +70,14 @@ def trace(
     rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None, *, sizes: Sizes | None = None
 ) -> Trace:
     """Return the trace of every row; ``sizes`` bounds what is held at a time and changes no result."""
-    if _kind_of(rows) is None:
+    if _find_kind(rows) is None:
         raise EngineError(f"the neural engine does not know {rows.model.kind}; use ", Advice.argument("engine", "auto"))
-    plan = _plan(rows, protocol)
+    plan, decided = _make_plan(rows, protocol), rows.decided
     round_to = torch.float32 if rows.cell_dtype == np.float32 else None
-    with _evaluating(rows.model.head):
+    with _hold_in_evaluation(rows.model.head):
         try:
             arrays, evaluations = trace_states(
-                rows.dense,
-                len(rows),
-                _network(rows),
-                plan,
-                sizes=sizes,
-                round_to=round_to,
-                decided=rows.decided,
-                progress=progress,
+                rows.dense, len(rows), _make_network(rows), plan, sizes, round_to, decided, progress
             )
         except FloatingPointError as error:
             for start in range(0, len(rows), 1024):
@@ -103,9 +95,13 @@ def state_answers(rows: EvidenceRows) -> None:
     """Return None: a network is handed the cells of its states."""
 
 
+def value_answers(rows: EvidenceRows) -> None:
+    """Return None: a network is handed the cells of its states."""
+
+
 def doubts(rows: EvidenceRows) -> Callable[[Floats], Booleans]:
     """Return the function cells (m, d) -> (m,) rows whose sums behind the first layer may have lost digits."""
-    first = _network(rows).first
+    first = _make_network(rows).first
     if first is None:
         return lambda cells: np.zeros(len(cells), dtype=bool)
     weights = first.weight.detach().abs().double().cpu().numpy().T  # (d, H)
@@ -118,7 +114,7 @@ def doubts(rows: EvidenceRows) -> Callable[[Floats], Booleans]:
     return doubtful
 
 
-def _plan(rows: EvidenceRows, protocol: Protocol) -> StatePlan:
+def _make_plan(rows: EvidenceRows, protocol: Protocol) -> StatePlan:
     asked = StatesAsked.of(protocol, rows.n_groups)
     return StatePlan(baseline=rows.baseline, column_group=rows.column_group, offset=rows.offset, **asdict(asked))
 
@@ -126,7 +122,7 @@ def _plan(rows: EvidenceRows, protocol: Protocol) -> StatePlan:
 # --- which networks -----------------------------------------------------------------------------------------
 
 
-def _kind_of(rows: EvidenceRows) -> str | None:
+def _find_kind(rows: EvidenceRows) -> str | None:
     head, link = rows.model.head, rows.model.head_link
     if isinstance(head, nn.Module):
         return "torch" if rows.model.output in OUTPUTS else None
@@ -138,21 +134,17 @@ def _kind_of(rows: EvidenceRows) -> str | None:
     return None
 
 
-def _network(rows: EvidenceRows) -> SplitNetwork:
-    head, kind = rows.model.head, _kind_of(rows)
+def _make_network(rows: EvidenceRows) -> SplitNetwork:
+    head, kind, output = rows.model.head, _find_kind(rows), "logits"
     if kind == "torch":
-        return _split(head, str(rows.model.output), rows)
-    if kind == "residual":
+        module, output = head, str(rows.model.output)
+    elif kind == "residual":
         cuda = head.device != "cpu" and torch.cuda.is_available()
-        module = copy.deepcopy(head.network_).to(device="cuda" if cuda else "cpu", dtype=torch.float64)
-        return _split(module.eval(), "logits", rows)
-    output = "logits"
-    if head.out_activation_ == "logistic":
-        output = "binary_complement" if rows.model.head_link is Link.PREDICT_PROBA else "binary_logit"
-    return _split(_sequential(head), output, rows)
-
-
-def _split(module: nn.Module, output: str, rows: EvidenceRows) -> SplitNetwork:
+        module = copy.deepcopy(head.network_).to(device="cuda" if cuda else "cpu", dtype=torch.float64).eval()
+    else:
+        module = _make_sequential(head)
+        if head.out_activation_ == "logistic":
+            output = "binary_complement" if rows.model.head_link is Link.PREDICT_PROBA else "binary_logit"
     parameter = next(iter(module.parameters()), None)
     device = torch.device("cpu") if parameter is None else parameter.device
     dtype = torch.float32 if parameter is None else parameter.dtype
@@ -164,7 +156,7 @@ def _split(module: nn.Module, output: str, rows: EvidenceRows) -> SplitNetwork:
     return SplitNetwork(*parts, output, rows.n_classes, device, dtype)
 
 
-def _sequential(head: Any) -> nn.Sequential:
+def _make_sequential(head: Any) -> nn.Sequential:
     """Return an MLPClassifier as a torch module that gives its raw output, in float64."""
     layers: list[nn.Module] = []
     for weights, bias in zip(head.coefs_, head.intercepts_, strict=True):
@@ -176,7 +168,7 @@ def _sequential(head: Any) -> nn.Sequential:
 
 
 @contextmanager
-def _evaluating(head: Any) -> Iterator[None]:
+def _hold_in_evaluation(head: Any) -> Iterator[None]:
     """Hold a torch module in evaluation mode: dropout and batch statistics would make certificates random."""
     if not isinstance(head, nn.Module):
         yield

@@ -20,11 +20,10 @@ Scores follow `fragility.scores`, on the device and in float64: log p = log link
 from __future__ import annotations
 
 import math
-import typing
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -58,11 +57,6 @@ class StatePlan:
     smoothing: float = 0.0  # added to probabilities before margins are read; never to those that decide flips
     early_stop: bool = True  # ask no larger severity of a row that has flipped
     offset: np.ndarray | None = None  # (C,) added to log probabilities by the declared decision
-
-    @property
-    def fade_steps(self) -> int:
-        """How many margins of attenuate_all are kept for each row."""
-        return 0 if self.fading is None else len(self.severities)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,41 +125,27 @@ def steady_arithmetic(device: torch.device) -> Iterator[None]:
 # --- states -------------------------------------------------------------------------------------------------
 
 
-class Space(typing.Protocol):
-    """Some rows, ready to be stressed. A state is what the network is handed for it: (..., units)."""
-
-    def origin(self) -> Tensor:
-        """(m, units): the rows themselves. A network may overwrite what it is handed, so this is a copy."""
-
-    def one_step(self, start: int, stop: int) -> Tensor:
-        """(m, stop - start, units): each of these groups removed alone."""
-
-    def follow(self, order: Tensor) -> None:
-        """Learn the path: order (m, G)."""
-
-    def path(self, start: int, stop: int) -> Tensor:
-        """(m, stop - start, units): the first start + 1 .. stop groups of the path removed."""
-
-    def attenuated(self, width: int, severity: float, who: Tensor | None) -> Tensor:
-        """(len(who), units): the first ``width`` groups of the path moved by ``severity``; all rows for None."""
-
-
 class HiddenSpace:
-    """Rows behind the first linear layer, where every state is a sum."""
+    """Rows behind the first linear layer, where every state is a sum.
+
+    A state is what the network is handed for it, (..., units); the network may overwrite it.
+    """
 
     def __init__(self, x: Tensor, layer: _FirstLayer) -> None:
         self.h, self.delta = layer.sums(x)
-        self.everything = self.delta.sum(dim=1)
-        self.removed: dict[int, Tensor] = {self.delta.shape[1]: self.everything}
+        self.removed: dict[int, Tensor] = {self.delta.shape[1]: self.delta.sum(dim=1)}
         self.order = torch.empty(0)
 
     def origin(self) -> Tensor:
+        """(m, units): the rows themselves."""
         return self.h.clone()
 
     def one_step(self, start: int, stop: int) -> Tensor:
+        """(m, stop - start, units): each of these groups removed alone."""
         return self.h[:, None] + self.delta[:, start:stop]
 
     def follow(self, order: Tensor) -> None:
+        """Learn the path: order (m, G)."""
         self.order = order
 
     def _removed(self, width: int) -> Tensor:
@@ -177,9 +157,11 @@ class HiddenSpace:
         return self.removed[width]
 
     def path(self, start: int, stop: int) -> Tensor:
+        """(m, stop - start, units): the first start + 1 .. stop groups of the path removed."""
         return torch.stack([self.h + self._removed(k + 1) for k in range(start, stop)], dim=1)
 
     def attenuated(self, width: int, severity: float, who: Tensor | None) -> Tensor:
+        """(len(who), units): the first ``width`` groups of the path moved by ``severity``; all rows for None."""
         h, direction = self.h, self._removed(width)
         if who is not None:
             h, direction = h[who], direction[who]
@@ -215,7 +197,7 @@ class _FirstLayer:
 
 
 class CellSpace:
-    """Rows as cells in float64, stressed by the rule of ``evidence.blend`` and rounded as the model is handed them."""
+    """The same states as cells in float64, by the rule of ``evidence.blend``, rounded as the model is handed them."""
 
     def __init__(self, x: Tensor, plan: StatePlan, network: SplitNetwork, round_to: torch.dtype | None) -> None:
         self.x, self.network, self.round_to = x, network, round_to
@@ -224,18 +206,16 @@ class CellSpace:
         self.n_groups = plan.n_groups
         self.rank = torch.empty(0)
 
-    def _handed(self, cells: Tensor) -> Tensor:
-        if self.round_to is not None:
-            cells = cells.to(self.round_to)
-        return cells.to(self.network.dtype)
+    def _round(self, cells: Tensor) -> Tensor:
+        return cells.to(self.round_to or cells.dtype).to(self.network.dtype)
 
     def origin(self) -> Tensor:
-        return self._handed(self.x.clone())
+        return self._round(self.x.clone())
 
     def one_step(self, start: int, stop: int) -> Tensor:
         groups = torch.arange(start, stop, device=self.x.device)
         mine = self.column_group[None, :] == groups[:, None]
-        return self._handed(torch.where(mine[None], self.baseline, self.x[:, None]))
+        return self._round(torch.where(mine[None], self.baseline, self.x[:, None]))
 
     def follow(self, order: Tensor) -> None:
         self.rank = torch.argsort(order, dim=1)[:, self.column_group]  # (m, d): when each column's group is removed
@@ -243,18 +223,21 @@ class CellSpace:
     def path(self, start: int, stop: int) -> Tensor:
         last = torch.arange(start, stop, device=self.x.device)
         gone = self.rank[:, None, :] <= last[None, :, None]
-        return self._handed(torch.where(gone, self.baseline, self.x[:, None]))
+        return self._round(torch.where(gone, self.baseline, self.x[:, None]))
 
     def attenuated(self, width: int, severity: float, who: Tensor | None) -> Tensor:
         x, rank = (self.x, self.rank) if who is None else (self.x[who], self.rank[who])
         moved = self.baseline.expand_as(x) if severity >= 1.0 else x + severity * (self.baseline - x)
-        return self._handed(moved if width == self.n_groups else torch.where(rank < width, moved, x))
+        return self._round(moved if width == self.n_groups else torch.where(rank < width, moved, x))
+
+
+Space: TypeAlias = HiddenSpace | CellSpace
 
 
 # --- scores on the device -----------------------------------------------------------------------------------
 
 
-def log_probabilities(raw: Tensor, output: str, n_classes: int) -> Tensor:
+def log_probabilities(raw: Tensor, output: str) -> Tensor:
     """Return (N, C) log probabilities in float64 of a network's output; NaN where it is no probability."""
     raw = raw.double()
     if output == "logits":
@@ -316,31 +299,24 @@ def removal_orders(drops: Tensor, resolution: float) -> Tensor:
 # --- one chunk of rows --------------------------------------------------------------------------------------
 
 
-@dataclass
 class _Evaluator:
     """Hands states to the network in batches, and remembers whether any answer was no probability."""
 
-    network: SplitNetwork
-    batch: int
-    offset: Tensor | None = None  # (C,) of the declared decision, for whoever scores the answers
-    evaluations: int = 0
-    bad: Tensor = field(init=False)  # whether any answer so far was no probability
-
-    def __post_init__(self) -> None:
-        self.bad = torch.zeros((), dtype=torch.bool, device=self.network.device)
+    def __init__(self, network: SplitNetwork, plan: StatePlan, batch: int) -> None:
+        self.network, self.plan, self.batch, self.evaluations = network, plan, batch, 0
+        self.offset = None if plan.offset is None else torch.as_tensor(plan.offset, device=network.device)
+        self.bad = torch.zeros((), dtype=torch.bool, device=network.device)
 
     def __call__(self, states: Tensor) -> Tensor:
         """Return log probabilities (..., C) of states (..., units)."""
         flat = states.reshape(-1, states.shape[-1])
-        size = self.batch if self.shape is None else self.shape
         raw = []
-        for start in range(0, len(flat), size):
-            part = flat[start : start + size]
+        for part in torch.split(flat, self.shape or self.batch):
             n = len(part)
             if self.shape is not None and n < self.shape:
                 part = torch.cat([part, part[-1:].expand(self.shape - n, -1)])
             raw.append(self.network.rest(part)[:n])
-        log_p = log_probabilities(raw[0] if len(raw) == 1 else torch.cat(raw), self.network.output, self.n_classes)
+        log_p = log_probabilities(raw[0] if len(raw) == 1 else torch.cat(raw), self.network.output)
         self.bad = self.bad | torch.isnan(log_p).any()
         self.evaluations += len(flat)
         return log_p.reshape(*states.shape[:-1], -1)
@@ -352,9 +328,13 @@ class _Evaluator:
             return None
         return CUDA_SHAPE if self.network.device.type == "cuda" else CPU_SHAPE
 
-    @property
-    def n_classes(self) -> int:
-        return self.network.n_classes
+    def margins(self, log_p: Tensor, original: Tensor) -> Tensor:
+        """Return the margins that the plan reads off log probabilities (..., C)."""
+        return reading_margins(log_p, original, self.plan.reading, self.offset, self.plan.smoothing)
+
+    def flips(self, log_p: Tensor, original: Tensor) -> Tensor:
+        """Return where states of log probabilities (..., C) have lost the original class."""
+        return support_margins(log_p, original, self.offset) < -self.plan.resolution
 
     def many(self, make: Callable[[int, int], Tensor], count: int, rows: int) -> Tensor:
         """Return (m, count, C): states made some at a time, as many as fill a batch."""
@@ -363,16 +343,14 @@ class _Evaluator:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-def _trace_chunk(
-    space: Space, plan: StatePlan, ask: _Evaluator, at_baseline: Tensor, decided: Tensor | None
-) -> dict[str, Tensor]:
-    origin = ask(space.origin())
+def _trace_chunk(space: Space, ask: _Evaluator, at_baseline: Tensor, decided: Tensor | None) -> dict[str, Tensor]:
+    plan, origin = ask.plan, ask(space.origin())
     m = len(origin)
     predicted = predicted_classes(origin, plan.resolution, ask.offset) if decided is None else decided
-    margin = reading_margins(origin, predicted, plan.reading, ask.offset, plan.smoothing)
+    margin = ask.margins(origin, predicted)
     one_step = ask.many(space.one_step, plan.n_groups, m)
     alone = predicted[:, None].expand(-1, plan.n_groups)
-    one_step_margin = reading_margins(one_step, alone, plan.reading, ask.offset, plan.smoothing)
+    one_step_margin = ask.margins(one_step, alone)
     order = removal_orders(margin[:, None] - one_step_margin, plan.resolution)
     space.follow(order)
     # after 0..K removals, (m, K+1, C); the first step is a one-step state already known
@@ -381,8 +359,8 @@ def _trace_chunk(
         known.append(ask.many(lambda a, b: space.path(a + 1, b + 1), plan.depth - 1, m))
     path = torch.cat(known, dim=1)
     along = predicted[:, None].expand(-1, plan.depth + 1)
-    lost = support_margins(path, along, ask.offset) < -plan.resolution
-    threshold, fade_margin = _thresholds(space, plan, ask, predicted, path, at_baseline)
+    winner = predicted_classes(path, plan.resolution, ask.offset)
+    threshold, fade_margin = _find_thresholds(space, ask, predicted, path, at_baseline)
     return {
         "predicted": predicted,
         "confidence": _own(origin, predicted),
@@ -390,8 +368,8 @@ def _trace_chunk(
         "one_step_margin": one_step_margin,
         "one_step_confidence": _own(one_step, alone),
         "order": order[:, : plan.depth],
-        "path_margin": reading_margins(path, along, plan.reading, ask.offset, plan.smoothing),
-        "path_predicted": torch.where(lost, predicted_classes(path, plan.resolution, ask.offset), along),
+        "path_margin": ask.margins(path, along),
+        "path_predicted": torch.where(ask.flips(path, along), winner, along),
         "threshold": threshold,
         "fade_margin": fade_margin,
     }
@@ -402,22 +380,22 @@ def _own(log_p: Tensor, original: Tensor) -> Tensor:
     return log_p.gather(-1, original.unsqueeze(-1)).squeeze(-1).exp()
 
 
-def _thresholds(
-    space: Space, plan: StatePlan, ask: _Evaluator, predicted: Tensor, path: Tensor, at_baseline: Tensor
+def _find_thresholds(
+    space: Space, ask: _Evaluator, predicted: Tensor, path: Tensor, at_baseline: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return (m, P) lambda* and the (m, |Lambda|) margins of attenuate_all below its own."""
-    m = len(predicted)
+    plan, m = ask.plan, len(predicted)
     threshold = torch.full((m, len(plan.widths)), torch.inf, dtype=torch.float64, device=path.device)
-    fade_margin = torch.full((m, plan.fade_steps), torch.nan, dtype=torch.float64, device=path.device)
+    fade_steps = 0 if plan.fading is None else len(plan.severities)
+    fade_margin = torch.full((m, fade_steps), torch.nan, dtype=torch.float64, device=path.device)
 
     def note(j: int, i: int, who: Tensor | None, answers: Tensor) -> None:
         """Enter the answers for rows ``who``, all for None, at severity i of operator j."""
         rows = slice(None) if who is None else who
         own, before = predicted[rows], threshold[rows, j]
-        flips = support_margins(answers, own, ask.offset) < -plan.resolution
-        threshold[rows, j] = torch.where(flips & torch.isinf(before), plan.severities[i], before)
+        threshold[rows, j] = torch.where(ask.flips(answers, own) & torch.isinf(before), plan.severities[i], before)
         if j == plan.fading:
-            margins = reading_margins(answers, own, plan.reading, ask.offset, plan.smoothing)
+            margins = ask.margins(answers, own)
             fade_margin[rows, i] = torch.where(torch.isinf(threshold[rows, j]), margins, torch.nan)
 
     for i, severity in enumerate(plan.severities):
@@ -433,9 +411,9 @@ def _thresholds(
                 asked.append((j, who, space.attenuated(width, severity, who)))
         if asked:
             answers = ask(torch.cat([states for _, _, states in asked]))
-            for j, who, states in asked:
-                note(j, i, who, answers[: len(states)])
-                answers = answers[len(states) :]
+            parts = torch.split(answers, [len(states) for _, _, states in asked])
+            for (j, who, _), part in zip(asked, parts, strict=True):
+                note(j, i, who, part)
     return threshold, fade_margin
 
 
@@ -471,7 +449,6 @@ def trace_states(
     n: int,
     network: SplitNetwork,
     plan: StatePlan,
-    *,
     sizes: Sizes | None = None,
     round_to: torch.dtype | None = None,
     decided: np.ndarray | None = None,
@@ -484,8 +461,7 @@ def trace_states(
     FloatingPointError where the network's output is no probability.
     """
     sizes = sizes or Sizes.fitting(network, plan)
-    offset = None if plan.offset is None else torch.as_tensor(plan.offset, device=network.device)
-    ask = _Evaluator(network, sizes.batch, offset)
+    ask = _Evaluator(network, plan, sizes.batch)
     results = _HostArrays(n, network.device)
     with steady_arithmetic(network.device):
         layer = None if network.first is None else _FirstLayer(network, plan)
@@ -502,7 +478,7 @@ def trace_states(
                 x = x.pin_memory()  # so that it travels while the device works on the chunk before
             x = x.to(network.device, non_blocking=True)
             own = None if decided is None else torch.as_tensor(decided[start:stop], device=network.device)
-            found = _trace_chunk(make_space(x), plan, ask, at_baseline, own)
+            found = _trace_chunk(make_space(x), ask, at_baseline, own)
             results.take({**found, "bad": ask.bad}, start)
             if progress is not None:
                 progress(stop, n)

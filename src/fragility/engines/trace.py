@@ -15,7 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -110,12 +110,31 @@ class Trace:
     path_margin: Floats  # (n, K+1) margin after 0..K removals
     path_predicted: Integers  # (n, K+1) class after 0..K removals
     threshold: Floats  # (n, P) lambda*, infinity where no severity flips
-    fade_margin: (
-        Floats  # (n, |Lambda|) margin under attenuate_all, NaN from its lambda* on; (n, 0) without that operator
-    )
+    fade_margin: Floats  # (n, |Lambda|) under attenuate_all, NaN from its lambda* on; (n, 0) without that operator
     evaluations: int  # model evaluations made (rows handed to the model)
     engine: str
     doubt: npt.NDArray[np.uint8] | None = None  # (n,) why the model was asked instead of the engine; 0: it was not
+
+    @classmethod
+    def allocate(
+        cls, asked: StatesAsked, n: int, decided: Integers | None, engine: str, layout: Literal["C", "F"] = "C"
+    ) -> Trace:
+        """Return the trace of n rows, to be filled; ``predicted`` is -1 where no class at x is decided (n,) yet."""
+        steps = (n, asked.depth + 1)
+        return cls(
+            predicted=np.full(n, -1) if decided is None else np.array(decided, dtype=np.int64),
+            confidence=np.empty(n),
+            margin=np.empty(n),
+            one_step_margin=np.empty((n, asked.n_groups), order=layout),
+            one_step_confidence=np.empty((n, asked.n_groups), order=layout),
+            order=np.empty((n, asked.depth), dtype=np.int64, order=layout),
+            path_margin=np.empty(steps, order=layout),
+            path_predicted=np.empty(steps, dtype=np.int64, order=layout),
+            threshold=np.empty((n, len(asked.widths)), order=layout),
+            fade_margin=np.empty((n, asked.fade_steps), order=layout),
+            evaluations=0,
+            engine=engine,
+        )
 
     @classmethod
     def join(cls, parts: Sequence[Trace]) -> Trace:

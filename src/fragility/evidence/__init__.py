@@ -3,11 +3,10 @@
 rows          rows as users bring them, checked, in the model's column order
 fields        what each raw field is, and rows made to fit that; dates
 tracing       from transformed columns back to raw fields
-moments       means, spreads and medians that do not depend on the order of rows
 groups        which columns fail together
 bound         the evidence space of a protocol, and rows in it as a matrix that can be stressed
 codec         rows as a matrix and back, as raw fields and as the final estimator takes them
-fitting       the training rows in the evidence space
+fitting       the training rows in the evidence space; means, spreads and medians in any order of rows
 agreement     does the model agree with itself on these rows?
 binding       an evidence space applied to a model and rows
 baselines     the values that lost evidence takes, and the other baselines that a model admits

@@ -15,7 +15,8 @@ import numpy as np
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import ModelError
 from fragility.evidence.bound import EvidenceRows
-from fragility.evidence.codec import guarded, part_of
+from fragility.evidence.codec import call_model
+from fragility.evidence.rows import rows_at
 from fragility.scores import predicted_class, support_margin
 
 ROUNDING = 1e-4  # margins of a float32 model differ by up to this with the shape of its batch
@@ -29,19 +30,16 @@ BATCH_ROWS = 16384
 def original_class(
     rows: EvidenceRows, p: Floats, resolution: float, positions: Integers | slice | None = None
 ) -> Integers:
-    """Return (m,) the class predicted at x, for rows at ``positions`` (by default all) with probabilities p (m, C).
-
-    It is what the model's own ``predict`` says; where that contradicts p by more than rounding, the model is refused.
-    """
+    """Return (m,) the class at x by the model's own ``predict``; refuse a model whose p (m, C) contradicts it."""
     if rows.decided is None:
         return predicted_class(p, resolution, rows.offset)
     decided = rows.decided if positions is None else rows.decided[positions]
-    if bool(contradicted(p, decided, resolution, rows.offset).any()):
+    if bool(find_contradicted(p, decided, resolution, rows.offset).any()):
         refuse_contradictions(rows, resolution)
     return decided
 
 
-def contradicted(p: Floats, decided: Integers, resolution: float, offset: Floats | None) -> Booleans:
+def find_contradicted(p: Floats, decided: Integers, resolution: float, offset: Floats | None) -> Booleans:
     """Return (m,) where the probabilities put another class above the decided one, by more than rounding."""
     return np.asarray(support_margin(p, decided, offset) < -max(resolution, ROUNDING))
 
@@ -53,7 +51,7 @@ def refuse_contradictions(rows: EvidenceRows, resolution: float) -> None:
     for start in range(0, len(rows), BATCH_ROWS):
         p = rows.predict(rows.dense(start, start + BATCH_ROWS))
         says = predicted_class(p, resolution, rows.offset)
-        other = contradicted(p, rows.decided[start : start + BATCH_ROWS], resolution, rows.offset)
+        other = find_contradicted(p, rows.decided[start : start + BATCH_ROWS], resolution, rows.offset)
         wrong += [(start + int(i), int(says[i])) for i in np.flatnonzero(other)]
     if not wrong:
         return
@@ -113,13 +111,14 @@ def check_steady(rows: EvidenceRows, resolution: float) -> None:
             _compare(together[part], rows.predict(many[part]), rows, resolution, company)
             start, size = start + size, 2 * size
     if rows.model.transformer is not None and rows.native_matrix and m > 1:
-        some = part_of(rows.source.native, m // 2, m)
-        whole = guarded(lambda: rows.model.probabilities(some), rows.source)
+        some = rows_at(rows.source.native, slice(m // 2, m))
+        whole = call_model(lambda: rows.model.probabilities(some), rows.source)
         _compare(p[m // 2 :], whole, rows, resolution, company)
     original_class(rows, p, resolution, slice(0, m))
 
 
 def _compare(p: Floats, q: Floats, rows: EvidenceRows, resolution: float, fault: str) -> None:
+    """Refuse a model whose two answers p and q to the same rows differ; warn if they differ by rounding."""
     top = p.argmax(axis=1)
     gap = np.abs(support_margin(p, top) - support_margin(q, top))
     spread = np.abs(p - q).max(axis=1)

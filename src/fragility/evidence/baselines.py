@@ -19,7 +19,7 @@ from fragility.arrays import Booleans, Floats
 from fragility.canonical import is_missing
 from fragility.errors import Advice, DataError, EvidenceError, FragilityError
 from fragility.evidence.binding import CONFIRM_ROWS, bind_fitting_rows
-from fragility.evidence.bound import Column, EvidenceRows, EvidenceSpace, Group, Space
+from fragility.evidence.bound import Column, EvidenceRows, EvidenceSpace, Group, Space, to_floats
 from fragility.evidence.codec import dense, transform
 from fragility.evidence.fields import (
     Field,
@@ -31,10 +31,10 @@ from fragility.evidence.fields import (
     type_of,
     value_like,
 )
-from fragility.evidence.fitting import TrainingEvidence
-from fragility.evidence.moments import are_whole, column_medians, mean_and_spread, whole_columns
+from fragility.evidence.fitting import TrainingEvidence, are_whole, column_medians, mean_and_spread, whole_columns
 from fragility.evidence.rows import Rows, Scalar, native_like, read_rows
 from fragility.models.adapter import Model
+from fragility.models.decision import to_python
 
 Units: TypeAlias = Literal["raw", "transformed"]
 UNITS: tuple[Units, ...] = ("raw", "transformed")
@@ -73,14 +73,11 @@ def fit_baseline(baseline: Any, units: Units, evidence: TrainingEvidence, model:
                 Advice.argument("space", "raw"),
                 " or leave the space out",
             )
-        return FittedBaseline(baseline, [None] * len(evidence.columns), fields_without_gaps(evidence))
+        return FittedBaseline(baseline, [None] * len(evidence.columns), _fields_without_gaps(evidence))
     if evidence.space == "transformed":
         values = _scalars(_matrix_baseline(baseline, evidence))
     else:
-        assert evidence.frame is not None
-        values = [
-            _check_writable(f.name, _field_baseline(baseline, evidence.frame[f.name], f)) for f in evidence.fields
-        ]
+        values = [_check_writable(f.name, _field_baseline(baseline, evidence.raw[f.name], f)) for f in evidence.fields]
     # The typical category of a field is one that a row has.
     artificial = () if baseline in ("typical", "median") else _artificial_fields(values, evidence)
     return FittedBaseline(baseline, values, artificial)
@@ -103,10 +100,7 @@ def _check_writable(name: str, value: Any) -> Scalar:
 
 
 def _field_baseline(kind: str, column: pd.Series, field: Field) -> Scalar:
-    """Return one raw field's baseline, any kind but ``missing``; None if it has no training value.
-
-    A field of whole numbers takes the nearest whole number, halves to even.
-    """
+    """Return a raw field's baseline, any but ``missing``: whole for whole numbers, None if training had no value."""
     known = column.dropna()
     if field.kind == "nominal":
         return None if known.empty else _typical_value(known, field)
@@ -128,7 +122,7 @@ def _typical_value(known: pd.Series, field: Field) -> Scalar:
     best = [value for value, count in counts.items() if count == counts.iloc[0]]
     # Equally frequent values: the first in text order, whatever the row order.
     value = min(best, key=lambda value: (str(value), type(value).__name__))
-    return value.item() if isinstance(value, np.generic) else value  # type: ignore[return-value]
+    return to_python(value)  # type: ignore[no-any-return]
 
 
 def _matrix_baseline(kind: str, evidence: TrainingEvidence) -> Floats:
@@ -188,23 +182,21 @@ def _typical_row(field: Field, evidence: TrainingEvidence) -> int | None:
 def _artificial_fields(values: Sequence[Scalar], evidence: TrainingEvidence) -> tuple[str, ...]:
     """Return the nominal fields whose baseline is a value that no training row has, in the order of the table."""
     if evidence.space == "raw":
-        return tuple(
-            field.name
-            for field, value in zip(evidence.fields, values, strict=True)
-            if field.kind == "nominal" and not _equal_to(value, evidence.frame[field.name], field).any()  # type: ignore[index]
-        )
-    numbers = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+        pairs = [(f, value) for f, value in zip(evidence.fields, values, strict=True) if f.kind == "nominal"]
+        return tuple(f.name for f, value in pairs if not _equal_to(value, evidence.raw[f.name], f).any())
+    numbers, found = to_floats(values), set()
     by_column = evidence.matrix.tocsc() if sp.issparse(evidence.matrix) else evidence.matrix
-    found = {
-        field
-        for fields, columns in _nominal_blocks(evidence).items()
-        if not _occur_together(numbers[columns], by_column, columns)
-        for field in fields
-    }
+    for fields, columns in _nominal_blocks(evidence).items():
+        rows = np.arange(by_column.shape[0])  # that have the baseline's value in each of the columns so far
+        for j in columns:
+            cells = dense(by_column[:, [j]])[rows, 0]
+            rows = rows[np.isnan(cells) if np.isnan(numbers[j]) else cells == numbers[j]]
+        if len(rows) == 0:
+            found |= set(fields)
     return tuple(field.name for field in evidence.fields if field.name in found)
 
 
-def fields_without_gaps(evidence: TrainingEvidence) -> tuple[str, ...]:
+def _fields_without_gaps(evidence: TrainingEvidence) -> tuple[str, ...]:
     """Return the fields that have no missing value in the training rows; a sparse matrix has none."""
     frame = evidence.frame
     return tuple(field.name for field in evidence.fields if frame is None or not frame[field.name].isna().any())
@@ -218,82 +210,58 @@ def _equal_to(value: Scalar, column: pd.Series, field: Field) -> Booleans:
     return np.asarray((column == own).to_numpy(dtype=bool, na_value=False))
 
 
-def _occur_together(values: Floats, by_column: Any, columns: Sequence[int]) -> bool:
-    rows = np.arange(by_column.shape[0])
-    for value, j in zip(values, columns, strict=True):
-        cells = dense(by_column[:, [j]])[rows, 0]
-        rows = rows[np.isnan(cells) if np.isnan(value) else cells == value]
-        if len(rows) == 0:
-            return False
-    return True
-
-
 # --- as the user gives it ---------------------------------------------------------------------------------------
 
 
 def _explicit_baseline(
     baseline: Any, units: Units, evidence: TrainingEvidence, model: Model, rows: Rows
 ) -> list[Scalar]:
+    given = _given_values(baseline)
     if units == "transformed" and model.transformer is not None:
         if evidence.space == "raw":
             raise EvidenceError("in the raw space the baseline is in raw units; leave out ", TRANSFORMED_UNITS)
-        values = _matched_values(baseline, evidence.columns, "transformed column")
+        values = _match_values(given, evidence.columns, "transformed column")
         return [_explicit_number(name, values[name]) for name in evidence.columns]
-    _check_not_transformed(baseline, evidence, rows)
-    values = _matched_values(baseline, rows.names, "raw field")
-    given = {field.name: _explicit_value(field, values[field.name], evidence.space) for field in evidence.fields}
-    if evidence.space == "raw":
-        return [_check_writable(name, given[name]) for name in evidence.columns]
-    if model.transformer is None:
-        return [_explicit_number(name, given[name]) for name in evidence.columns]
-    row = transform(model, _row_of(given, rows))[0]
-    return _scalars(dense(row)[0])
-
-
-def _check_not_transformed(baseline: Any, evidence: TrainingEvidence, rows: Rows) -> None:
-    """Refuse values that fit the transformed columns only, unless that is said: one number means two things there."""
-    if set(evidence.columns) == set(rows.names):
-        return
-    named = _named_values(baseline)
-    if named is not None:
-        fits = set(named) == set(evidence.columns)
-    else:
-        fits = len(_listed_values(baseline)) == len(evidence.columns) != len(rows.names)
-    if fits:
+    by_name = isinstance(given, dict)
+    fits_columns = set(given) == set(evidence.columns) if by_name else len(given) == len(evidence.columns)
+    fits_fields = set(evidence.columns) == set(rows.names) if by_name else len(given) == len(rows.names)
+    if fits_columns and not fits_fields:
         raise EvidenceError(
             "the explicit baseline gives a value for each transformed column, and values are read in raw units unless "
             "said otherwise; give one per raw field, or add ",
             TRANSFORMED_UNITS,
         )
+    values = _match_values(given, rows.names, "raw field")
+    values = {field.name: _explicit_value(field, values[field.name], evidence.space) for field in evidence.fields}
+    if evidence.space == "raw":
+        return [_check_writable(name, values[name]) for name in evidence.columns]
+    if model.transformer is None:
+        return [_explicit_number(name, values[name]) for name in evidence.columns]
+    return _scalars(dense(transform(model, _row_of(values, rows))[0])[0])
 
 
-def _matched_values(baseline: Any, names: Sequence[str], what: str) -> dict[str, Any]:
-    values = _named_values(baseline)
-    if values is None:
-        vector = _listed_values(baseline)
-        if len(vector) != len(names):
-            raise EvidenceError(f"an explicit baseline needs {len(names)} values, one per {what}, got {len(vector)}")
-        return dict(zip(names, vector, strict=True))
-    wrong = [n for n in names if n not in values] or [n for n in values if n not in set(names)]
-    if wrong:
-        raise EvidenceError(f"an explicit baseline must name each {what} once; {wrong[0]!r} is missing or unknown")
-    return values
-
-
-def _listed_values(baseline: Any) -> list[Any]:
-    return list(np.asarray(baseline, dtype=object).ravel())
-
-
-def _named_values(baseline: Any) -> dict[str, Any] | None:
+def _given_values(baseline: Any) -> dict[str, Any] | list[Any]:
+    """Return the values that a user gives, by name or as a list."""
     if isinstance(baseline, (Mapping, pd.Series)):
         return {str(key): value for key, value in baseline.items()}
-    if hasattr(baseline, "columns"):
-        frame = read_rows(baseline).frame
-        assert frame is not None
-        if len(frame) != 1:
-            raise EvidenceError(f"a baseline table must have exactly one row, got {len(frame)}")
-        return {str(name): frame[name].iloc[0] for name in frame.columns}
-    return None
+    if not hasattr(baseline, "columns"):
+        return list(np.asarray(baseline, dtype=object).ravel())
+    frame = read_rows(baseline).frame
+    assert frame is not None
+    if len(frame) != 1:
+        raise EvidenceError(f"a baseline table must have exactly one row, got {len(frame)}")
+    return {str(name): frame[name].iloc[0] for name in frame.columns}
+
+
+def _match_values(given: dict[str, Any] | list[Any], names: Sequence[str], what: str) -> dict[str, Any]:
+    if isinstance(given, list):
+        if len(given) != len(names):
+            raise EvidenceError(f"an explicit baseline needs {len(names)} values, one per {what}, got {len(given)}")
+        return dict(zip(names, given, strict=True))
+    wrong = [n for n in names if n not in given] or [n for n in given if n not in set(names)]
+    if wrong:
+        raise EvidenceError(f"an explicit baseline must name each {what} once; {wrong[0]!r} is missing or unknown")
+    return given
 
 
 def _explicit_value(field: Field, value: Any, space: Space) -> Any:
@@ -306,7 +274,7 @@ def _explicit_value(field: Field, value: Any, space: Space) -> Any:
             zone = "" if field.dtype is None else f" as in training ({field.dtype})"
             raise EvidenceError(f"the baseline of column {field.name!r} must be a date{zone}, got {value!r}")
         return date_text(dates.iloc[0])
-    plain = value.item() if isinstance(value, np.generic) else value
+    plain = to_python(value)
     if field.kind == "numeric":
         number = _explicit_number(field.name, plain)
         if space == "raw" and field.type == "integer" and number is not None and number != round(number):
@@ -321,8 +289,7 @@ def _explicit_value(field: Field, value: Any, space: Space) -> Any:
     except DataError as error:
         raise EvidenceError("the explicit baseline does not fit the training data: ", error) from error
     assert fitting is not None
-    fit = fitting[field.name].iloc[0]
-    return fit.item() if isinstance(fit, np.generic) else fit
+    return to_python(fitting[field.name].iloc[0])
 
 
 def _explicit_number(name: str, value: Any) -> float | None:
@@ -340,8 +307,8 @@ def _explicit_number(name: str, value: Any) -> float | None:
 def _row_of(values: Mapping[str, Any], rows: Rows) -> Rows:
     """Return one row of these raw values, in the training rows' kind of container and types."""
     if rows.frame is None:
-        cells = np.array([[np.nan if values[name] is None else values[name] for name in rows.names]], dtype=float)
-        return Rows(sp.csr_matrix(cells), None, rows.names, (0,))
+        cells = to_floats([values[name] for name in rows.names])
+        return Rows(sp.csr_matrix(cells[None, :]), None, rows.names, (0,))
     frame = pd.DataFrame({name: _cell_like(values[name], rows.frame[name]) for name in rows.names})
     return Rows(native_like(frame, rows), frame, rows.names, (0,))
 
@@ -391,8 +358,7 @@ def fit_alternatives(
                     continue
                 fitted = fit_baseline(name, "raw", evidence, model, rows)
                 if space.space == "transformed":
-                    row = [np.nan if value is None else value for value in fitted.values]
-                    bound.predict(np.array([row], dtype=np.float64))
+                    bound.predict(to_floats(fitted.values)[None, :])
                 else:  # the codes of the rows depend on the baseline's values
                     _check_answers(model, rows, replace(space, columns=with_values(space.columns, fitted.values)))
                 found.append(Alternative(name, fitted.artificial, tuple(fitted.values)))
@@ -403,7 +369,7 @@ def fit_alternatives(
 
 def _fit_missing(evidence: TrainingEvidence, space: EvidenceSpace, model: Model, rows: Rows) -> Alternative:
     raw = evidence.in_raw_fields()
-    found = Alternative("missing", fields_without_gaps(raw))
+    found = Alternative("missing", _fields_without_gaps(raw))
     if evidence.columns != raw.columns:
         found = replace(found, groups=_groups_of_fields(space.groups, evidence), spreads=tuple(raw.spreads))
     _check_answers(model, rows, missing_space(space, found))
@@ -430,13 +396,12 @@ def with_values(columns: Sequence[Column], values: Sequence[Scalar]) -> tuple[Co
 
 def _groups_of_fields(groups: Sequence[Group], evidence: TrainingEvidence) -> tuple[Group, ...]:
     """Return the groups over raw fields instead of columns; a field that no column comes from is a group of its own."""
-    fields_of = dict(zip(evidence.columns, evidence.origins, strict=True))
+    group_of_column = {column: group.name for group in groups for column in group.columns}
     group_of: dict[str, str] = {}
-    for group in groups:
-        for column in group.columns:
-            for name in fields_of[column].fields:
-                if group_of.setdefault(name, group.name) != group.name:
-                    raise EvidenceError(f"the columns of the field {name!r} are in different groups")
+    for column, origin in zip(evidence.columns, evidence.origins, strict=True):
+        for name in origin.fields:
+            if group_of.setdefault(name, group_of_column[column]) != group_of_column[column]:
+                raise EvidenceError(f"the columns of the field {name!r} are in different groups")
     members: dict[str, list[str]] = {group.name: [] for group in groups}
     for field in evidence.fields:
         members.setdefault(group_of.get(field.name, field.name), []).append(field.name)

@@ -8,25 +8,17 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fragility.arrays import Floats, Integers
-from fragility.errors import Advice, DataError, EvidenceError, FragilityError, ModelError, ProtocolError
+from fragility.errors import Advice, DataError, EvidenceError, FragilityError, ModelError, ProtocolError, first_line
 from fragility.evidence.agreement import BATCH_ROWS, check_steady
-from fragility.evidence.bound import EvidenceRows, EvidenceSpace
-from fragility.evidence.codec import (
-    RawCodec,
-    answers_alike,
-    dense,
-    guarded,
-    keeps_columns,
-    part_of,
-    same_answers,
-    transform,
-)
+from fragility.evidence.bound import EvidenceRows, EvidenceSpace, to_floats
+from fragility.evidence.codec import RawCodec, answers_alike, call_model, dense, keeps_columns, same_answers, transform
 from fragility.evidence.fields import Field, conform_rows
-from fragility.evidence.rows import Rows, native_like, read_rows
+from fragility.evidence.rows import Rows, native_like, read_rows, rows_at
 from fragility.evidence.tracing import output_names
-from fragility.models.adapter import Model
+from fragility.models.adapter import Model, confirm_link, labels_follow, predict_labels
 from fragility.scores import support_margin
 
 CONFIRM_ROWS = 64  # rows on which a known link is compared with the model's own predict_proba
@@ -34,7 +26,7 @@ CLOSE = 1e-3  # below this margin, rounding may decide what a model predicts
 
 
 def bind_rows(model: Any, X: Any, space: EvidenceSpace, ids: Any = None) -> EvidenceRows:
-    """Return the rows of ``X`` in an evidence space, ready for an engine; rows already bound stay."""
+    """Return the rows of ``X`` in an evidence space, ready for an engine; bound rows are returned as they are."""
     wrapped = Model.wrap(model)
     if isinstance(X, EvidenceRows):
         _check_bound(wrapped, X, space, ids)
@@ -77,11 +69,8 @@ def _check_gaps_harmless(model: Model, rows: Rows, fields: Sequence[Field]) -> N
     if not gappy or len(complete) == 0:
         return
     frame = rows.frame.iloc[complete]
-    if not same_answers(
-        model.probabilities,
-        native_like(frame, rows),
-        lambda: native_like(frame.astype(dict.fromkeys(gappy, int)), rows),
-    ):
+    as_whole = frame.astype(dict.fromkeys(gappy, int))
+    if not same_answers(model.probabilities, native_like(frame, rows), lambda: native_like(as_whole, rows)):
         raise DataError(
             f"column {gappy[0]!r} held whole numbers in the training data and now came as decimals because values are "
             "missing, which this model answers differently; hand it over as a nullable column (Int64), or fill the gaps"
@@ -94,17 +83,13 @@ def _check_bound(model: Model, rows: EvidenceRows, space: EvidenceSpace, ids: An
         raise DataError("bound rows have their ids already", Advice("; give ids= where the rows are bound", ""))
     if rows.model.head is not model.head:
         raise ModelError(f"the rows were bound to another model ({rows.model.kind}); bind them to this one")
-    numeric = [j for j, column in enumerate(space.columns) if column.kind == "numeric"]
-    values = [space.columns[j].baseline for j in numeric]
-    declared = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    if not (
-        np.array_equal(rows.column_group, space.column_group)
-        and np.array_equal(rows.baseline[numeric], declared, equal_nan=True)
-    ):
+    numeric = [column.kind == "numeric" for column in space.columns]
+    declared = to_floats([column.baseline for column in space.columns if column.kind == "numeric"])
+    same_baseline = np.array_equal(rows.baseline[numeric], declared, equal_nan=True)
+    if not (same_baseline and np.array_equal(rows.column_group, space.column_group)):
         raise ProtocolError("the rows were bound under other groups or another baseline; bind them to this protocol")
-    none = np.zeros(len(model.classes))
-    own, other = (none if o is None else o for o in (rows.offset, space.decision_offset(model.classes)))
-    if not np.array_equal(own, other):
+    own, other = (0.0 if o is None else o for o in (rows.offset, space.decision_offset(model.classes)))
+    if np.any(own != other):
         raise ProtocolError("the rows were bound under another decision rule; bind them to this protocol")
 
 
@@ -117,61 +102,42 @@ def check_decision(model: Model, space: EvidenceSpace) -> None:
 
 
 def _own_answers(
-    model: Model, rows: Rows, space: EvidenceSpace, handed_over: Callable[[Any], Any] | None
+    model: Model, rows: Rows, space: EvidenceSpace, hand_over: Callable[[Any], Any] | None
 ) -> tuple[Integers | None, Floats | None]:
     """Return class indices (n,) by the model's own predict, and its probabilities (n, C) where they were asked for.
 
-    No classes if the model has no labels, or the protocol another rule. handed_over(places): some rows as the final
-    estimator takes them; None: rows are asked about as they came.
+    No classes if the model has no labels, or the protocol another rule. hand_over(places): some rows as the final
+    estimator takes them; None: the model is asked about raw rows.
     """
     if space.decision is not None and model.decision is None:
         return None, None
-    as_they_came = handed_over is None or model.decider is None
+    to_head = hand_over is not None and model.decider is not None
 
-    def given(places: slice | Integers) -> Any:
-        if handed_over is not None and not as_they_came:
-            return handed_over(places)
-        if isinstance(places, slice):
-            return part_of(rows.native, places.start, places.stop)
-        return rows.take(places.tolist()).native
+    def give(places: slice | Integers) -> Any:
+        return hand_over(places) if hand_over is not None and to_head else rows_at(rows.native, places)
 
-    def labels(places: slice | Integers) -> Integers | None:
-        return model.own_labels(given(places), handed_over=not as_they_came)
+    def label(places: slice | Integers) -> Integers | None:
+        return call_model(lambda: predict_labels(model, give(places), to_head=to_head), rows)
 
-    found: list[Integers] = []
-    known: list[Floats] = []
-    for start in range(0, len(rows), BATCH_ROWS):
-        part = slice(start, min(start + BATCH_ROWS, len(rows)))
-        if model.labels_follow:
-            ask = model.probabilities if as_they_came else model.head_probabilities
-            p = guarded(lambda: ask(given(part)), rows)  # noqa: B023
-            known.append(p)
-            found.append(guarded(lambda: _labels_from(p, labels, start), rows))  # noqa: B023
-            continue
-        predicted = guarded(lambda: labels(part), rows)  # noqa: B023
-        if predicted is None:
-            return None, None
-        found.append(predicted)
-    return np.concatenate(found), np.concatenate(known) if known else None
-
-
-def _labels_from(p: Floats, labels: Callable[[Integers], Integers | None], start: int) -> Integers:
-    """Return (m,) the most probable classes of rows from ``start`` on; where two are close, what predict says.
-
-    ``predict`` is always asked about the first rows: most contradictions are seen there.
-    """
-    top = p.argmax(axis=1)
-    close = support_margin(p, top) < CLOSE
-    close[: max(CONFIRM_ROWS - start, 0)] = True
-    places = np.flatnonzero(close)
-    predicted = labels(start + places) if len(places) else None
-    if predicted is not None:
-        top[places] = predicted
-    return np.asarray(top, dtype=np.int64)
+    parts = [slice(start, min(start + BATCH_ROWS, len(rows))) for start in range(0, len(rows), BATCH_ROWS)]
+    if not labels_follow(model):
+        found = [labels for part in parts if (labels := label(part)) is not None]
+        return np.concatenate(found) if len(found) == len(parts) else None, None
+    ask = model.head_probabilities if to_head else model.probabilities
+    p = np.concatenate([call_model(lambda: ask(give(part)), rows) for part in parts])  # noqa: B023
+    # Where two classes are close, predict decides. It is also asked about the first rows: most contradictions are
+    # seen there.
+    decided = p.argmax(axis=1)
+    close = support_margin(p, decided) < CLOSE
+    close[:CONFIRM_ROWS] = True
+    for places in np.array_split(np.flatnonzero(close), len(parts)):
+        if len(places) and (predicted := label(places)) is not None:
+            decided[places] = predicted
+    return np.asarray(decided, dtype=np.int64), p
 
 
 def bind_fitting_rows(model: Model, rows: Rows, space: EvidenceSpace) -> EvidenceRows:
-    """Return rows that fit the space's fields, bound."""
+    """Bind rows whose fields have the types of the training data."""
     common = partial(
         EvidenceRows,
         ids=rows.ids,
@@ -189,7 +155,7 @@ def _bind_raw(model: Model, rows: Rows, space: EvidenceSpace, common: Callable[.
     if rows.frame is None:
         raise DataError("the raw evidence space needs a table or dense array, got a sparse matrix")
     frame, values = rows.frame, {column.name: column.baseline for column in space.columns}
-    codec = RawCodec.fit(rows, space.fields, values, flags_as_numbers=model.transformer is None)
+    codec = RawCodec.fit(rows, space.fields, values, space.listed, flags_as_numbers=model.transformer is None)
     _check_same_answers(model, rows.head(CONFIRM_ROWS), codec)
     place = [rows.names.index(column.name) for column in space.columns]  # evidence columns are in the protocol's order
     inverse = np.argsort(place)
@@ -198,12 +164,11 @@ def _bind_raw(model: Model, rows: Rows, space: EvidenceSpace, common: Callable[.
     in_order = place == list(range(len(place)))
 
     def predict(matrix: Floats) -> Floats:
-        return guarded(lambda: confirmed.probabilities(codec.decode(matrix[:, inverse])), rows)
+        return call_model(lambda: confirmed.probabilities(codec.decode(matrix[:, inverse])), rows)
 
-    matrix = codec.encode(frame)[:, place]
     decided, own = _own_answers(confirmed, rows, space, None)
     return common(
-        matrix=matrix,
+        matrix=codec.encode(frame)[:, place],
         baseline=baseline,
         stepwise=np.array([c.kind == "nominal" for c in space.columns]) | np.isnan(baseline),
         model=confirmed,
@@ -212,26 +177,35 @@ def _bind_raw(model: Model, rows: Rows, space: EvidenceSpace, common: Callable[.
         own=own,
         cell_dtype=codec.cell_dtype or np.float64,
         native_matrix=model.transformer is None and codec.cell_dtype is not None and in_order,
+        encode=lambda table: codec.encode(_fit_table(table, rows, space)[1])[:, place],
         forms=codec.forms if in_order and keeps_columns(model.transformer, rows) else None,
     )
 
 
+def _fit_table(table: pd.DataFrame, rows: Rows, space: EvidenceSpace) -> tuple[Rows, pd.DataFrame]:
+    """Return further raw rows in the container and the types of rows that fit the space, and the same as a table."""
+    ordered = table[list(rows.names)].reset_index(drop=True)
+    fitting = conform_rows(
+        Rows(ordered, ordered, rows.names, tuple(range(len(table)))), space.fields, needs_categories=False, whole=False
+    )
+    assert fitting.frame is not None
+    return replace(fitting, native=native_like(fitting.frame, rows)), fitting.frame
+
+
 def _check_same_answers(model: Model, rows: Rows, codec: RawCodec) -> None:
     """Refuse columns that must be handed over in another type, such as whole numbers with gaps, if it matters."""
-    changed = [
-        name
+    frame = rows.frame
+    assert frame is not None
+    changed = {
+        name: form.dtype
         for name, form in zip(rows.names, codec.forms, strict=True)
-        if form.dtype != rows.frame[name].dtype and form.categories is None  # type: ignore[index]
-    ]
-    if changed and not same_answers(
-        model.probabilities,
-        rows.native,
-        lambda: codec.decode(codec.encode(rows.frame)),  # type: ignore[arg-type]
-    ):
+        if form.dtype != frame[name].dtype and form.categories is None
+    }
+    if changed and not same_answers(model.probabilities, rows.native, lambda: codec.decode(codec.encode(frame))):
+        name, dtype = next(iter(changed.items()))
         raise EvidenceError(
-            f"the model answers differently once column {changed[0]!r} may hold missing values, because it is then "
-            f"handed over as {codec.forms[rows.names.index(changed[0])].dtype}; choose a baseline other than missing, "
-            "or train with a nullable column (Int64)"
+            f"the model answers differently once column {name!r} may hold missing values, because it is then handed "
+            f"over as {dtype}; choose a baseline other than missing, or train with a nullable column (Int64)"
         )
 
 
@@ -258,11 +232,14 @@ def _bind_transformed(
             "space needs; use ",
             Advice.argument("space", "raw"),
         )
-    baseline = np.array([np.nan if c.baseline is None else float(c.baseline) for c in space.columns])
+    baseline = to_floats([column.baseline for column in space.columns])
     confirmed = _confirm(model, lambda: restore(dense(matrix[:CONFIRM_ROWS])), raw=False)
 
     def predict(stressed: Floats) -> Floats:
-        return guarded(lambda: confirmed.head_probabilities(restore(stressed)), rows)
+        return call_model(lambda: confirmed.head_probabilities(restore(stressed)), rows)
+
+    def encode(table: pd.DataFrame) -> Floats:
+        return dense(transform(model, _fit_table(table, rows, space)[0])[0])
 
     decided, own = _own_answers(confirmed, rows, space, lambda places: restore(dense(matrix[places])))
     return common(
@@ -274,6 +251,7 @@ def _bind_transformed(
         decided=decided,
         own=own,
         cell_dtype=np.float32 if matrix.dtype == np.float32 else np.float64,
+        encode=None if rows.frame is None else encode,
     )
 
 
@@ -281,7 +259,7 @@ def _confirm(model: Model, sample: Callable[[], Any], *, raw: bool) -> Model:
     """Return the model with its link confirmed on a few rows; a failure is left to the first prediction."""
     try:
         rows = sample()
-        return model.confirmed(model.transformer.transform(rows) if raw and model.transformer is not None else rows)
+        return confirm_link(model, model.transformer.transform(rows) if raw and model.transformer is not None else rows)
     except ModelError:
         raise
     except Exception:
@@ -299,16 +277,16 @@ def check_baseline_accepted(model: Model, rows: Rows, space: EvidenceSpace, base
             raise EvidenceError(
                 f"the model cannot take the baseline {baseline!r}: ", error, "; choose another"
             ) from error
-        refused, which, x = error, "every field", bound.dense(0, 1)
+        refused, which = error, "every field"
         for j, column in enumerate(space.columns):  # name the first field whose missing value the model refuses
-            lost = x.copy()
+            lost = bound.dense(0, 1)
             lost[:, j] = bound.baseline[j]
             try:
                 bound.predict(lost)
             except FragilityError as first:
                 refused, which = first, f"the field {column.name!r}"
                 break
-        reason = (str(refused.__cause__ or refused).strip().splitlines() or [type(refused).__name__])[0]
+        reason = first_line(refused.__cause__ or refused)
         raise EvidenceError(
             f"the model cannot take the baseline 'missing': it has no answer when {which} is missing ({reason}); add "
             "an imputer to its pipeline, or choose another baseline"

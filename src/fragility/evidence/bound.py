@@ -6,8 +6,8 @@ moves by s_g * (baseline - x). ``blend`` is that rule, once, for every engine's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -25,6 +25,11 @@ from fragility.models.decision import ClassLabel, Decision
 Space: TypeAlias = Literal["transformed", "raw"]
 SPACES: tuple[Space, ...] = ("transformed", "raw")
 STEP = 0.5  # a value that cannot be interpolated takes the baseline's from this severity on
+
+
+def to_floats(values: Sequence[Any]) -> Floats:
+    """Return the baselines of numeric columns as an array; missing ones are NaN."""
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class EvidenceSpace:
     groups: tuple[Group, ...]
     decision: Decision | None  # None: the class with the largest probability is predicted
     resolution: float
+    listed: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)  # values by field that failure modes bring
 
     @cached_property
     def column_group(self) -> Integers:
@@ -93,7 +99,7 @@ class CellForm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowStates:
-    """Stressed copies of some rows, q in all, said by what is moved and not built as cells.
+    """Stressed copies of some rows, q in all, described by what is moved; their cells are not built.
 
     A state marks units of one row, its groups or its columns (U units), and moves the marked ones toward the baseline:
     by 1, which removes them, or by a severity of its own. An engine that reads the model answers such states without
@@ -182,6 +188,10 @@ class EvidenceRows:
     # an engine's answers to the states of some rows (m, d), None where it cannot give them; None: there is no engine
     answer_states: Callable[[Floats, RowStates], Floats | None] | None = None
     asked_itself: OwnRows | None = None  # rows that the model is asked about although there is an engine
+    # raw rows in a table -> their cells (k, d), for the values that failure modes bring; None for a sparse matrix
+    encode: Callable[[pd.DataFrame], Floats] | None = None
+    # an engine's answers to units that take other values, as ``value_answers`` gives them; None: there is no engine
+    answer_values: Callable[[Floats, Floats, Integers, Integers], Floats] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -213,10 +223,7 @@ class EvidenceRows:
         return p
 
     def answers(self, x: Floats, states: RowStates, byte_budget: int = DEFAULT_BYTE_BUDGET) -> Floats:
-        """Return (q, C) probabilities of q states of rows x (m, d).
-
-        An engine that can answer them does; else the model is asked about their cells, some states at a time.
-        """
+        """Return (q, C) probabilities of q states of rows x (m, d), by the engine if it can, else by the model."""
         answered = None if self.answer_states is None else self.answer_states(x, states)
         if answered is not None:
             return answered
@@ -224,6 +231,41 @@ class EvidenceRows:
         starts = range(0, len(states), step)
         parts = [self.predict(self.stressed(x, states.between(start, start + step))) for start in starts]
         return np.concatenate(parts) if parts else np.empty((0, self.n_classes))
+
+    def value_answers(
+        self, x: Floats, y: Floats, unit: Integers, asked: Integers, byte_budget: int = DEFAULT_BYTE_BUDGET
+    ) -> Floats:
+        """Return (k, m, C) probabilities of rows x (m, d) in which one unit has taken the cells of y, (m, d) or (d,).
+
+        unit: (d,) the unit of each column. asked: (k,) the units, each of which is changed alone.
+        """
+        if self.answer_values is not None:
+            p = self.answer_values(x, y, unit, asked)
+        else:
+            p = self._ask_values(self.predict, x, y, unit, asked, byte_budget)
+        if self.asked_itself is not None:
+            own = np.flatnonzero(self.asked_itself.are(x) | self.asked_itself.are(np.atleast_2d(y)))
+            if len(own):
+                y = y if y.ndim == 1 else y[own]
+                p[:, own] = self._ask_values(self.asked_itself.predict, x[own], y, unit, asked, byte_budget)
+        return p
+
+    def _ask_values(
+        self,
+        predict: Callable[[Floats], Floats],
+        x: Floats,
+        y: Floats,
+        unit: Integers,
+        asked: Integers,
+        byte_budget: int,
+    ) -> Floats:
+        p, y = np.empty((len(asked), len(x), self.n_classes)), np.broadcast_to(y, x.shape)
+        step = rows_within(byte_budget, self.width * max(len(asked), 1), copies=4)
+        for start in range(0, len(x), step):
+            part = slice(start, start + step)
+            copies = np.where(unit == asked[:, None, None], y[part], x[part])
+            p[:, part] = predict(copies.reshape(-1, self.width)).reshape(len(asked), -1, self.n_classes)
+        return p
 
     def stressed(self, x: Floats, states: RowStates) -> Floats:
         """Return (q, d) the cells of q states of rows x (m, d)."""

@@ -24,14 +24,16 @@ from sklearn.preprocessing import FunctionTransformer
 
 from fragility.arrays import Floats
 from fragility.canonical import WHOLE_BITS, beyond_doubles, is_missing
-from fragility.errors import Advice, DataError, EvidenceError, FragilityError, ModelError
+from fragility.errors import Advice, DataError, EvidenceError, FragilityError, ModelError, first_line
 from fragility.evidence.bound import CellForm
 from fragility.evidence.fields import Field, is_categorical, kind_of, type_of, value_like
-from fragility.evidence.rows import Rows, Scalar, named, native_like
+from fragility.evidence.rows import Rows, Scalar, name_columns, native_like
 from fragility.models.adapter import Model
+from fragility.models.decision import to_python
 from fragility.models.links import LINK_TOLERANCE
 
 Table: TypeAlias = tuple[Scalar, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +47,15 @@ class RawCodec:
 
     @classmethod
     def fit(
-        cls, rows: Rows, fields: Sequence[Field], baseline: Mapping[str, Scalar], *, flags_as_numbers: bool = False
+        cls,
+        rows: Rows,
+        fields: Sequence[Field],
+        baseline: Mapping[str, Scalar],
+        listed: Mapping[str, Sequence[Scalar]],
+        *,
+        flags_as_numbers: bool = False,
     ) -> RawCodec:
-        """Return a codec whose tables hold every nominal value of ``rows`` and of the baseline.
+        """Return a codec whose tables hold every nominal value of ``rows``, of the baseline and of ``listed``.
 
         flags_as_numbers: truth values with a missing one among them are handed over as 1, 0 and NaN. An estimator
         without preprocessing reads them so; pandas' own column of objects is what preprocessing expects.
@@ -57,13 +65,14 @@ class RawCodec:
         forms, gaps, codes = [], [], []
         for name in rows.names:
             column, field, value = rows.frame[name], by_name[name], baseline[name]
-            if field.type == "date" and isinstance(value, str):
-                value = value_like(value, column)
+            others = listed.get(name, ())
+            if field.type == "date":
+                value, *others = [value_like(v, column) if isinstance(v, str) else v for v in (value, *others)]
             table = None
             if _is_its_number(column, field, value):
                 dtype, code = _number_dtype(column, field, value), np.nan if value is None else float(value)
             else:
-                table = _value_table(column, value)
+                table = _value_table(column, (value, *others))
                 dtype, code = _table_dtype(column, table, flags_as_numbers), table.index(value)
             forms.append(CellForm(table, dtype, field.type == "integer" and field.kind == "numeric"))
             # Encoders tell None from NaN.
@@ -90,7 +99,7 @@ class RawCodec:
             else:
                 place = {value: float(i) for i, value in enumerate(form.values)}
                 codes, values = pd.factorize(frame[name], use_na_sentinel=True)
-                positions = [place[_plain(value)] for value in values] + [place.get(None, np.nan)]
+                positions = [place[to_python(value)] for value in values] + [place.get(None, np.nan)]
                 matrix[:, j] = np.array(positions)[codes]
         return matrix
 
@@ -104,9 +113,6 @@ class RawCodec:
             else:
                 columns[name] = _cast_numbers(np.rint(cells) if form.whole else cells, form.dtype)
         return native_like(pd.DataFrame(columns), self.rows)
-
-
-# --- numbers --------------------------------------------------------------------------------------------
 
 
 def _is_its_number(column: pd.Series, field: Field, baseline: Scalar) -> bool:
@@ -126,12 +132,11 @@ def _is_its_number(column: pd.Series, field: Field, baseline: Scalar) -> bool:
 
 def _number_dtype(column: pd.Series, field: Field, baseline: Scalar) -> Any:
     dtype = column.dtype
-    if not pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype):
+    if kind_of(column) != "numeric":
         return np.dtype(np.float64)  # a column without any value
-    if isinstance(dtype, np.dtype) and np.issubdtype(dtype, np.integer):
-        # Whole numbers with gaps are decimals in a plain column, in every batch if the baseline is a gap.
-        return np.dtype(np.float64) if baseline is None or field.type != "integer" else dtype
-    return dtype
+    # Whole numbers with gaps are decimals in a plain column, in every batch if the baseline is a gap.
+    plain_integer = isinstance(dtype, np.dtype) and np.issubdtype(dtype, np.integer)
+    return np.dtype(np.float64) if plain_integer and (baseline is None or field.type != "integer") else dtype
 
 
 def _cast_numbers(values: Floats, dtype: Any) -> Any:
@@ -147,20 +152,13 @@ def _cast_numbers(values: Floats, dtype: Any) -> Any:
     return values.astype(dtype)
 
 
-# --- values of a table ----------------------------------------------------------------------------------
-
-
-def _value_table(column: pd.Series, baseline: Scalar) -> Table:
+def _value_table(column: pd.Series, others: Sequence[Any]) -> Table:
     try:
         distinct = column.unique()
     except TypeError as error:
         raise DataError(f"column {column.name!r} holds values that are neither numbers nor texts: {error}") from error
-    values = [None if is_missing(value) else _plain(value) for value in distinct]
-    return tuple(dict.fromkeys([*values, baseline]))
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    values = [None if is_missing(value) else to_python(value) for value in distinct]
+    return tuple(dict.fromkeys([*values, *others]))
 
 
 def _table_dtype(column: pd.Series, table: Table, flags_as_numbers: bool) -> Any:
@@ -198,58 +196,47 @@ def _pick_values(table: Table, places: npt.NDArray[np.int64], dtype: Any, missin
     return pd.Series(values[places], dtype=dtype)
 
 
-T = TypeVar("T")
-
-
 def transform(model: Model, rows: Rows) -> tuple[Any, Callable[[Floats], Any], Any]:
     """Return (the estimator's input as a matrix, how any float64 matrix becomes such an input, the input itself)."""
-    native = rows.native
-    out = native if model.transformer is None else guarded(lambda: model.transformer.transform(native), rows)
+    out = rows.native
+    if model.transformer is not None:
+        out = call_model(lambda: model.transformer.transform(rows.native), rows)
     return *as_matrix(out), out
 
 
 def as_matrix(out: Any) -> tuple[Any, Callable[[Floats], Any]]:
+    """Return an estimator's input as a matrix, and how any float64 matrix becomes such an input."""
     if sp.issparse(out):
         # Stressed cells are fractions: whole numbers could not hold them.
         dtype = out.dtype if np.issubdtype(out.dtype, np.floating) else np.dtype(np.float64)
         return sp.csr_matrix(out, dtype=dtype), lambda matrix: sp.csr_matrix(matrix, dtype=dtype)
-    if not (hasattr(out, "columns") or hasattr(out, "iloc")):
-        array = np.asarray(out)
-        if array.dtype == np.float32:
-            return array, lambda matrix: matrix.astype(np.float32)
-        return _as_numbers(array), lambda matrix: matrix
     if isinstance(out, pd.DataFrame) and any(isinstance(d, pd.CategoricalDtype) for d in out.dtypes):
         raise EvidenceError("the estimator is handed categories, not numbers; use ", Advice.argument("space", "raw"))
-    names, array = list(out.columns), out.to_numpy()
-    single = array.dtype == np.float32
-    precision = np.float32 if single else np.float64
-    cells = array if single else _as_numbers(array)
-    if isinstance(out, pd.DataFrame):
-        return cells, lambda matrix: pd.DataFrame(matrix.astype(precision, copy=False), columns=names)
-    return cells, lambda matrix: type(out)(matrix.astype(precision, copy=False), schema=names)
-
-
-def _as_numbers(array: Any) -> Floats:
+    names = list(out.columns) if hasattr(out, "columns") else None
+    array = np.asarray(out) if names is None else out.to_numpy()
+    precision = np.float32 if array.dtype == np.float32 else np.float64
     try:
-        return np.asarray(array, dtype=np.float64)
+        cells = np.asarray(array, dtype=precision)
     except (TypeError, ValueError) as error:
         raise EvidenceError(
             "the estimator is handed values that are not numbers, so they cannot be moved toward a baseline in the "
             "transformed space; use ",
             Advice.argument("space", "raw"),
         ) from error
+    if names is None:
+        return cells, lambda matrix: matrix.astype(precision, copy=False)
+    if isinstance(out, pd.DataFrame):
+        return cells, lambda matrix: pd.DataFrame(matrix.astype(precision, copy=False), columns=names)
+    return cells, lambda matrix: type(out)(matrix.astype(precision, copy=False), schema=names)
 
 
 def answers_alike(model: Model, matrix: Any, restore: Callable[[Floats], Any], handed: Any) -> bool:
-    """True if the estimator gives the same probabilities for its input and for that input rebuilt from a matrix.
-
-    Whole numbers rebuilt as decimals are the same numbers, but not to a model that reads them as names.
-    """
+    """True if the estimator answers alike once whole numbers are decimals; one that reads them as names does not."""
     if hasattr(handed, "columns"):
-        decimals = all(str(dtype).lower().startswith("float") for dtype in handed.dtypes)
+        dtypes = list(handed.dtypes)
     else:
-        dtype = handed.dtype if hasattr(handed, "dtype") else np.asarray(handed).dtype
-        decimals = np.issubdtype(dtype, np.floating)
+        dtypes = [handed.dtype if hasattr(handed, "dtype") else np.asarray(handed).dtype]
+    decimals = all(str(dtype).lower().startswith("float") for dtype in dtypes)
     return decimals or same_answers(model.head_probabilities, handed, lambda: restore(dense(matrix)))
 
 
@@ -259,38 +246,29 @@ def same_answers(ask: Callable[[Any], Floats], handed: Any, rebuild: Callable[[]
         own, again = ask(handed), ask(handed)
     except Exception:  # a fault of the model is reported by its first prediction
         return True
-    if not _close(own, again):  # a model that does not answer twice alike says nothing about the form of its input
-        return True
+    if not np.abs(own - again).max(initial=0.0) <= LINK_TOLERANCE:
+        return True  # a model that does not answer twice alike says nothing about the form of its input
     try:
-        return _close(own, ask(rebuild()))
+        return bool(np.abs(own - ask(rebuild())).max(initial=0.0) <= LINK_TOLERANCE)
     except Exception:  # it takes the one form and fails on the other
         return False
 
 
-def _close(one: Floats, other: Floats) -> bool:
-    return bool(np.abs(one - other).max(initial=0.0) <= LINK_TOLERANCE)
-
-
-def guarded(call: Callable[[], T], rows: Rows) -> T:
+def call_model(call: Callable[[], T], rows: Rows) -> T:
     """Run a call into the user's model; turn what it raises into one sentence."""
     try:
         return call()
     except FragilityError:
         raise
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         if re.search(r"\bnan\b|missing value", reason.lower()):
             # Which of the columns with gaps the model refuses, its own sentence may say.
             gaps = [] if rows.frame is None else [name for name in rows.names if rows.frame[name].isna().any()]
             hold = "holds" if len(gaps) == 1 else "hold"
-            place = f"{named('column', gaps)} {hold} missing values and " if gaps else ""
+            place = f"{name_columns(gaps)} {hold} missing values and " if gaps else ""
             raise DataError(f"{place}the model refuses missing values ({reason}); impute them in a pipeline") from error
         raise ModelError(f"the model failed on these rows: {type(error).__name__}: {reason}") from error
-
-
-def part_of(native: Any, start: int, stop: int) -> Any:
-    """Return some rows of any container a model takes."""
-    return native.iloc[start:stop] if isinstance(native, pd.DataFrame) else native[start:stop]
 
 
 def dense(matrix: Any) -> Floats:
@@ -305,12 +283,10 @@ def keeps_columns(transformer: Any, rows: Rows) -> bool:
         return False
     few = rows.head(2).native
     out = transformer.transform(few)
-    if isinstance(few, pd.DataFrame):
-        same_types = isinstance(out, pd.DataFrame) and list(out.dtypes) == list(few.dtypes)
-        return same_types and bool(out.set_axis(few.columns, axis=1).equals(few))
-    if isinstance(few, np.ndarray) and isinstance(out, np.ndarray):
-        return out.dtype == few.dtype and bool(pd.DataFrame(out).equals(pd.DataFrame(few)))
-    return False
+    if type(out) is not type(few) or not isinstance(few, (pd.DataFrame, np.ndarray)):
+        return False
+    before, after = (pd.DataFrame(each).set_axis(list(rows.names), axis=1) for each in (few, out))
+    return list(after.dtypes) == list(before.dtypes) and bool(after.equals(before))
 
 
 def _is_identity(step: Any, n_columns: int) -> bool:

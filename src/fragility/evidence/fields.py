@@ -19,6 +19,7 @@ import pandas as pd
 from fragility.canonical import is_missing
 from fragility.errors import Advice, DataError
 from fragility.evidence.rows import Kind, Rows
+from fragility.models.decision import to_python
 
 FieldType: TypeAlias = Literal["integer", "number", "boolean", "text", "date", "duration", "mixed", "empty"]
 FIELD_TYPES: tuple[str, ...] = get_args(FieldType)
@@ -81,17 +82,19 @@ def fields_of(rows: Rows, kinds: dict[str, Kind]) -> tuple[Field, ...]:
     """Return the raw fields of training rows; the cells of a sparse matrix are numbers."""
     if rows.frame is None:
         return tuple(Field(name, kinds[name], "number") for name in rows.names)
-    return tuple(
-        Field(name, kinds[name], type_of(column), is_categorical(column), dtype_of_dates(column))
-        for name, column in ((name, rows.frame[name]) for name in rows.names)
-    )
+    found = []
+    for name in rows.names:
+        column = rows.frame[name]
+        dtype = str(column.dtype) if DTYPE.fullmatch(str(column.dtype)) else None
+        found.append(Field(name, kinds[name], type_of(column), is_categorical(column), dtype))
+    return tuple(found)
 
 
 def conform_rows(rows: Rows, fields: Sequence[Field], *, needs_categories: bool, whole: bool) -> Rows:
     """Return ``rows`` with every field of the type it had in training; refuse a field that cannot have it.
 
     needs_categories: the model reads categorical columns itself, so a plain column cannot stand in for one.
-    whole: fields of whole numbers must be whole (raw space); else a decimal in such a field is a number like another.
+    whole: fields of whole numbers must hold whole numbers (raw space); else they may hold decimals.
     """
     if rows.frame is None:
         return rows
@@ -136,13 +139,14 @@ def _conform_column(column: pd.Series, field: Field, needs_categories: bool, who
     if field.type == "date" and not field.categorical:
         dates = as_trained(plain, field.dtype) if came in ("date", "text") else None
         if dates is None:
-            raise zone_mismatch(field.name, plain, field.dtype) or DataError(_mismatch(field, came, plain))
+            zones = _describe_zone_mismatch(field.name, plain, field.dtype)
+            raise DataError(zones or _describe_mismatch(field, came, plain))
         return plain if dates.dtype == plain.dtype else dates
     if came == field.type:
         return plain
     fitting = None if is_categorical(plain) else _convert(plain, field.type, came, whole)
     if fitting is None:
-        raise DataError(_mismatch(field, came, plain))
+        raise DataError(_describe_mismatch(field, came, plain))
     return fitting
 
 
@@ -160,9 +164,9 @@ def _conform_empty(column: pd.Series, field: Field) -> pd.Series:
     if field.dtype is not None:
         return column if str(column.dtype) == field.dtype else pd.Series(pd.NaT, column.index, field.dtype, column.name)
     numeric = pd.api.types.is_numeric_dtype(column.dtype)
-    if field.type in ("integer", "number"):
-        return column if numeric else _to_number(column)
-    return column.astype(object) if numeric else column
+    if (field.type in ("integer", "number")) == numeric:
+        return column
+    return column.astype(object) if numeric else _to_number(column)
 
 
 def _to_number(column: pd.Series) -> pd.Series:
@@ -200,25 +204,30 @@ _WORDS = {
 }
 
 
-def _mismatch(field: Field, came: str, column: pd.Series) -> str:
+_CONVERT_TO = {
+    "integer": "numbers",
+    "number": "numbers",
+    "boolean": "True and False",
+    "text": "text as it was in training",
+    "date": "dates as in training",
+    "duration": "durations as in training",
+}
+
+
+def _describe_mismatch(field: Field, came: str, column: pd.Series) -> str:
     known = [value for value in column if not is_missing(value)]
-    if field.type == "integer" and came == "number":  # show a fraction among whole numbers
-        known = [value for value in known if value != round(value)] or known
-    example = known[0].item() if isinstance(known[0], np.generic) else known[0]
-    if field.type == "text" and came in ("integer", "number"):
+    remedy = f"convert it to {_CONVERT_TO[field.type]}"
+    if field.type == "integer" and came == "number":
+        known = [value for value in known if value != round(value)] or known  # show a fraction among whole numbers
+        remedy = "round it, or fit the protocol on training rows that hold it as decimals (astype(float))"
+    elif field.type == "text" and came in ("integer", "number"):
         remedy = (
             "codes read as numbers lose leading zeros, so read the file again with this column as text "
             f"(pandas: dtype={{{field.name!r}: str}})"
         )
-    elif field.type == "integer" and came == "number":
-        remedy = "round it, or fit the protocol on training rows that hold it as decimals (astype(float))"
-    else:
-        remedies = {"text": "text as it was in training", "boolean": "True and False"}
-        remedies |= dict.fromkeys(("integer", "number"), "numbers")
-        remedy = f"convert it to {remedies.get(field.type, f'{_WORDS[field.type]} as in training')}"
     return (
         f"column {field.name!r} held {_WORDS[field.type]} in the training data, now it holds {_WORDS[came]} "
-        f"(for example {example!r}); {remedy}"
+        f"(for example {to_python(known[0])!r}); {remedy}"
     )
 
 
@@ -230,12 +239,6 @@ def _mismatch(field: Field, came: str, column: pd.Series) -> str:
 
 DTYPE = re.compile(r"datetime64\[(s|ms|us|ns)(, [^\[\]]+)?\]")
 OFFSET = re.compile(r".*(Z|[+-]\d\d:?\d\d)")
-
-
-def dtype_of_dates(column: pd.Series) -> str | None:
-    """Return the dtype of a column of timestamps, with unit and time zone; None for any other column."""
-    found = str(column.dtype)
-    return found if DTYPE.fullmatch(found) else None
 
 
 def is_date_dtype(text: Any) -> bool:
@@ -271,7 +274,7 @@ def read_date(text: Any) -> pd.Timestamp | None:
 def value_like(text: str, column: pd.Series) -> Any:
     """Return the date of a protocol as this column holds its values."""
     stamp = pd.Timestamp(text)
-    values = column.cat.categories.to_series() if isinstance(column.dtype, pd.CategoricalDtype) else column
+    values = column.cat.categories.to_series() if is_categorical(column) else column
     zone = getattr(values.dtype, "tz", None)
     if zone is not None:
         return stamp.tz_convert(zone)
@@ -283,15 +286,12 @@ def value_like(text: str, column: pd.Series) -> Any:
 
 def middle_date(known: pd.Series) -> str:
     """Return the median date; of two in the middle the earlier, so that it is a date that a row has."""
-    ordered = known.astype(known.cat.categories.dtype) if isinstance(known.dtype, pd.CategoricalDtype) else known
+    ordered = known.astype(known.cat.categories.dtype) if is_categorical(known) else known
     return date_text(ordered.sort_values(kind="stable").iloc[(len(known) - 1) // 2])
 
 
 def as_trained(column: pd.Series, dtype: str | None) -> pd.Series | None:
-    """Return dates, or texts that are ISO dates, in the form of the training data; None if something would be lost.
-
-    dtype: of the timestamps in training; None if they were Python dates or datetimes.
-    """
+    """Return dates or ISO texts as in training (``dtype`` None: as Python dates); None if something would be lost."""
     if dtype is None and column.dtype == object and not _holds_texts(column):
         return column
     stamps = _timestamps(column, dtype)
@@ -304,10 +304,9 @@ def as_trained(column: pd.Series, dtype: str | None) -> pd.Series | None:
     zone = getattr(wanted, "tz", None)
     if (zone is None) != (stamps.dt.tz is None):
         return None
-    moved = stamps if zone is None else stamps.dt.tz_convert(zone)
-    fitting = moved.astype(wanted)
-    known = stamps.notna()
-    return fitting if bool((fitting[known] == stamps[known]).all()) else None  # a coarser unit may cut digits
+    fitting = (stamps if zone is None else stamps.dt.tz_convert(zone)).astype(wanted)
+    cut = (fitting != stamps) & stamps.notna()  # a coarser unit may cut digits
+    return None if cut.any() else fitting
 
 
 def _holds_texts(column: pd.Series) -> bool:
@@ -317,28 +316,27 @@ def _holds_texts(column: pd.Series) -> bool:
 def _timestamps(column: pd.Series, dtype: str | None) -> pd.Series | None:
     if pd.api.types.is_datetime64_any_dtype(column.dtype) and isinstance(column.dtype, (np.dtype, pd.DatetimeTZDtype)):
         return column
-    with_zone = dtype is not None and "," in dtype
-    known = column.dropna()
-    if _holds_texts(column) and with_zone != all(OFFSET.fullmatch(text) for text in known):
+    with_zone, texts = dtype is not None and "," in dtype, _holds_texts(column)
+    if texts and with_zone != all(OFFSET.fullmatch(text) for text in column.dropna()):
         return None
     try:
-        found = pd.to_datetime(column.astype(object), format="ISO8601" if _holds_texts(column) else None, utc=with_zone)
+        found = pd.to_datetime(column.astype(object), format="ISO8601" if texts else None, utc=with_zone)
     except (ValueError, TypeError):
         return None
     return pd.Series(found, index=column.index, name=column.name)
 
 
-def zone_mismatch(name: str, column: pd.Series, dtype: str | None) -> DataError | None:
-    """Return what to say where timestamps have a time zone and those of the training data had none, or the reverse."""
+def _describe_zone_mismatch(name: str, column: pd.Series, dtype: str | None) -> str | None:
+    """Say that timestamps have a time zone and those of the training data had none, or the reverse."""
     now, then = (DTYPE.fullmatch(str(text)) for text in (column.dtype, dtype))
     if now is None or then is None or (now[2] is None) == (then[2] is None):
         return None
     if then[2] is None:
-        return DataError(
+        return (
             f"column {name!r} had no time zone in the training data, now it has {now[2][2:]!r}; convert it to the zone "
             f"of the training data and drop the zone: X[{name!r}].dt.tz_convert(...).dt.tz_localize(None)"
         )
-    return DataError(
+    return (
         f"column {name!r} had the time zone {then[2][2:]!r} in the training data, now it has none; say which it is: "
         f"X[{name!r}].dt.tz_localize(...)"
     )

@@ -1,10 +1,13 @@
-"""Fitting: the training rows in the evidence space of a protocol."""
+"""Fitting: the training rows in the evidence space of a protocol, and the means, spreads and medians of its columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache, cached_property
 from typing import Any
 
@@ -13,18 +16,19 @@ import pandas as pd
 import scipy.sparse as sp
 from sklearn.pipeline import Pipeline
 
-from fragility.arrays import Floats
+from fragility.arrays import Booleans, Floats
 from fragility.canonical import beyond_doubles
 from fragility.errors import Advice, DataError, EvidenceError
 from fragility.evidence.bound import SPACES, Space
 from fragility.evidence.codec import answers_alike, dense, transform
 from fragility.evidence.fields import Field, fields_of, kind_of
-from fragility.evidence.moments import column_moments, mean_and_spread
 from fragility.evidence.rows import Kind, Rows
 from fragility.evidence.tracing import Origin, output_names, trace_columns
 from fragility.models.adapter import Model
+from fragility.models.links import lightgbm_header
 from fragility.models.wrappers import look_through, members
 
+BASELINE_DIGITS = 12  # significant digits of means and spreads
 PROBE_ROWS = 64  # training rows on which a model is asked whether a form of its input changes its answers
 
 
@@ -44,8 +48,10 @@ class TrainingEvidence:
         return ["nominal" if origin.nominal else "numeric" for origin in self.origins]
 
     @property
-    def field_kinds(self) -> dict[str, Kind]:
-        return {field.name: field.kind for field in self.fields}
+    def raw(self) -> pd.DataFrame:
+        """The raw training rows as a table, which the raw space always has."""
+        assert self.frame is not None
+        return self.frame
 
     def in_raw_fields(self) -> TrainingEvidence:
         """Return the same rows in the raw space."""
@@ -68,24 +74,15 @@ class TrainingEvidence:
     def _moments(self) -> tuple[Floats, Floats]:
         if self.space == "transformed":
             return column_moments(self.matrix)
-        assert self.frame is not None
-        columns = [self.frame[name] for name in self.columns]
-        moments = np.array(
-            [
-                (np.nan, np.nan)
-                if kind == "nominal"
-                else mean_and_spread(column.to_numpy(dtype=np.float64, na_value=np.nan))
-                for column, kind in zip(columns, self.kinds, strict=True)
-            ]
-        )
+        moments = np.full((len(self.columns), 2), np.nan)
+        for j, (name, kind) in enumerate(zip(self.columns, self.kinds, strict=True)):
+            if kind == "numeric":
+                moments[j] = mean_and_spread(self.raw[name].to_numpy(dtype=np.float64, na_value=np.nan))
         return moments[:, 0], moments[:, 1]
 
 
-def training_evidence(model: Model, rows: Rows, space: Space | None, nominal: Sequence[str]) -> TrainingEvidence:
-    """Return the training rows in the evidence space; by default the transformed one, where that is possible.
-
-    The rows are transformed, and their columns traced, at most once.
-    """
+def read_training_rows(model: Model, rows: Rows, space: Space | None, nominal: Sequence[str]) -> TrainingEvidence:
+    """Return the training rows in the evidence space; by default the transformed one, where that is possible."""
     unknown = [name for name in nominal if name not in rows.names]
     if unknown:
         raise DataError(f"nominal names {unknown[0]!r}, which is not a column of the training data")
@@ -212,11 +209,9 @@ def check_readable(estimator: Any, names: Sequence[str]) -> None:
 def _own_categories(estimator: Any) -> list[int]:
     library = type(estimator).__module__.split(".")[0]
     if library == "lightgbm":
-        # The model's own text: a range ``[low:high]`` for a quantity, the codes ``3:1:2`` for a category.
-        lines = getattr(estimator, "booster_", estimator).model_to_string(num_iteration=1).splitlines()
-        infos = next((line for line in lines if line.startswith("feature_infos=")), "feature_infos=")
-        kinds = infos.removeprefix("feature_infos=").split()
-        return [i for i, info in enumerate(kinds) if info != "none" and not info.startswith("[")]
+        # A range ``[low:high]`` for a quantity, the codes ``3:1:2`` for a category.
+        infos = lightgbm_header(getattr(estimator, "booster_", estimator), "feature_infos")
+        return [i for i, info in enumerate(infos) if info != "none" and not info.startswith("[")]
     if library == "xgboost":
         booster = estimator.get_booster() if hasattr(estimator, "get_booster") else estimator
         return [i for i, kind in enumerate(booster.feature_types or []) if kind == "c"]
@@ -224,3 +219,95 @@ def _own_categories(estimator: Any) -> list[int]:
         return [int(i) for i in estimator.get_cat_feature_indices()]
     mask = getattr(estimator, "is_categorical_", None)  # scikit-learn's histogram boosting
     return [] if mask is None else [int(i) for i in np.flatnonzero(mask)]
+
+
+# --- means, spreads and medians, the same for every order of the rows ------------------------------------------------
+#
+# Sums are exact, so no order of adding can change them. A mean is then rounded to ``BASELINE_DIGITS`` digits, counted
+# from the larger of its magnitude and the column's spread: what lies below is rounding noise, and a tree that
+# splits a standardised column at 0 must not be sent left or right by a mean of 1e-17.
+
+
+def exact_sum(values: Floats) -> Fraction:
+    """Return the sum of finite float64 values without any rounding.
+
+    Each pass takes off the leading bits of all values, cut at one common place so that float64 adds them exactly in
+    any order, and leaves the rest for the next pass.
+    """
+    total, rest = Fraction(0), values
+    headroom = math.ceil(math.log2(len(values) + 2))
+    while len(rest) and (largest := float(np.abs(rest).max())) > 0.0:
+        exponent = math.frexp(largest)[1] + headroom
+        if exponent >= 1024:  # too large for the common place; rare enough to add one by one
+            return total + sum(map(Fraction, rest.tolist()), Fraction(0))
+        place = math.ldexp(1.0, exponent)
+        leading = (place + rest) - place
+        total += Fraction(float(leading.sum()))
+        rest = rest - leading
+        rest = rest[rest != 0.0]
+    return total
+
+
+def mean_and_spread(values: Floats, zeros: int = 0) -> tuple[float, float]:
+    """Return the mean and the standard deviation of the known values and of ``zeros`` cells that hold 0."""
+    known = values[~np.isnan(values)]
+    n = len(known) + zeros
+    if n == 0:
+        return math.nan, math.nan
+    mean = float(exact_sum(known) / n)
+    apart = known - mean
+    widest = max(float(np.abs(apart).max(initial=0.0)), abs(mean) if zeros else 0.0)
+    unit = math.ldexp(1.0, min(math.frexp(widest)[1], 1000))  # a power of two: squares neither overflow nor vanish
+    squares = exact_sum((apart / unit) ** 2) + zeros * Fraction((mean / unit) ** 2)
+    spread = unit * math.sqrt(squares / n)
+    return round_digits(mean, spread), round_digits(spread)
+
+
+def round_digits(value: float, scale: float = 0.0) -> float:
+    """Return ``value`` at ``BASELINE_DIGITS`` significant digits of the larger of itself and ``scale``."""
+    size = max(abs(value), scale)
+    if size == 0.0 or not math.isfinite(size):
+        return value
+    # Adding 0.0 turns -0.0 into 0.0.
+    return round(value, BASELINE_DIGITS - 1 - math.floor(math.log10(size))) + 0.0
+
+
+def column_moments(matrix: Any) -> tuple[Floats, Floats]:
+    """Return the mean and the standard deviation of each column of a dense or CSR matrix; NaN where it has no value."""
+    moments = np.array([mean_and_spread(values, zeros) for values, zeros in _columns(matrix)])
+    return moments[:, 0], moments[:, 1]
+
+
+def are_whole(values: Floats) -> bool:
+    """True if the known values are whole numbers."""
+    known = values[~np.isnan(values)]
+    return bool((known == np.rint(known)).all())
+
+
+def whole_columns(matrix: Any) -> Booleans:
+    """Return which columns of a dense or CSR matrix hold whole numbers only."""
+    return np.array([are_whole(values) for values, _ in _columns(matrix)], dtype=bool)
+
+
+def column_medians(matrix: Any) -> Floats:
+    if not sp.issparse(matrix):
+        with warnings.catch_warnings():
+            # A column without any value has no median; NaN is the right answer and numpy's warning is noise.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return np.asarray(np.nanmedian(np.asarray(matrix, dtype=np.float64), axis=0), dtype=np.float64)
+    by_column = matrix.tocsc()
+    # Where most cells are 0, so is the one in the middle; wide sparse matrices have hardly any other columns.
+    mostly_zero = 2 * np.diff(by_column.indptr) < matrix.shape[0]
+    return np.array([0.0 if zero else np.median(by_column[:, [j]].toarray()) for j, zero in enumerate(mostly_zero)])
+
+
+def _columns(matrix: Any) -> Iterator[tuple[Floats, int]]:
+    """Yield each column's stored values in float64, and how many cells beside them hold 0."""
+    if sp.issparse(matrix):
+        by_column = matrix.tocsc()
+        for start, stop in zip(by_column.indptr[:-1], by_column.indptr[1:], strict=True):
+            yield by_column.data[start:stop].astype(np.float64), matrix.shape[0] - int(stop - start)
+        return
+    cells = np.asarray(matrix)  # a table of numbers too
+    for j in range(cells.shape[1]):
+        yield np.array(cells[:, j], dtype=np.float64), 0

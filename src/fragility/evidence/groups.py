@@ -12,8 +12,8 @@ import pandas as pd
 from scipy import stats
 
 from fragility.errors import Advice, EvidenceError
-from fragility.evidence.moments import rounded
-from fragility.evidence.rows import Kind
+from fragility.evidence.fitting import TrainingEvidence, round_digits
+from fragility.evidence.rows import Kind, list_names
 from fragility.evidence.tracing import Origin
 from fragility.files import read_json
 
@@ -21,17 +21,10 @@ GroupMap: TypeAlias = Mapping[str, str | Sequence[str]]
 
 
 def group_columns(
-    groups: str | os.PathLike[str] | GroupMap,
-    columns: Sequence[str],
-    origins: Sequence[Origin],
-    frame: pd.DataFrame | None,
-    kinds: Mapping[str, Kind],
-    threshold: float,
+    groups: str | os.PathLike[str] | GroupMap, evidence: TrainingEvidence, threshold: float
 ) -> tuple[dict[str, list[str]], str]:
-    """Return group -> columns, and how the groups were made.
-
-    frame, kinds: the raw training rows and the kind of each field, for ``merged``.
-    """
+    """Return group -> columns, and how the groups were made; ``threshold`` is that of merged groups."""
+    columns, origins = evidence.columns, evidence.origins
     if not isinstance(groups, (str, os.PathLike, Mapping)):
         raise EvidenceError(f"groups must be 'raw-origin', 'merged', a map or a JSON file, got {groups!r}")
     if groups == "raw-origin":
@@ -39,10 +32,11 @@ def group_columns(
     if groups == "merged":
         if not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
             raise EvidenceError(f"merge_threshold must lie in (0, 1], got {threshold!r}")
-        if frame is None:
+        if evidence.frame is None:
             raise EvidenceError("merged groups need a table or dense array, got a sparse matrix")
         used = {name for origin in origins for name in origin.fields}
-        kept = {name: block for name, block in merged_fields(frame, kinds, threshold).items() if name in used}
+        merged = merged_fields(evidence.frame, {field.name: field.kind for field in evidence.fields}, threshold)
+        kept = {name: block for name, block in merged.items() if name in used}
         return declared_groups(kept, columns, origins), f"merged at {float(threshold)!r}"
     if not groups:
         raise EvidenceError("the group map is empty; leave it out to have one group per raw field")
@@ -98,7 +92,9 @@ def declared_groups(
     known = list(columns) if by_column else fields
     unknown = [name for name in block_of if name not in set(known)]
     if unknown:
-        raise EvidenceError(f"the group map names {_names(unknown)}, which is not among the fields {_names(known, 30)}")
+        raise EvidenceError(
+            f"the group map names {list_names(unknown)}, which is not among the fields {list_names(known, 30)}"
+        )
     alone = [name for name in known if name not in block_of]
     taken = set(block_of.values()).intersection(alone)
     if taken:
@@ -114,8 +110,8 @@ def declared_groups(
         blocks = {block_of[name] for name in names}
         if len(blocks) > 1:
             raise EvidenceError(
-                f"column {column!r} is made from {_names(names)}, which the group map puts into different groups "
-                f"{_names(sorted(blocks))}; put them into one"
+                f"column {column!r} is made from {list_names(names)}, which the group map puts into different groups "
+                f"{list_names(sorted(blocks))}; put them into one"
             )
         groups[blocks.pop()].append(column)
     return {block: members for block, members in groups.items() if members}
@@ -128,19 +124,13 @@ def _blocks_by_member(declared: Mapping[str, str | Sequence[str]]) -> dict[str, 
             raise EvidenceError(
                 f"the group map gives {key!r} the value {value!r}; a block's name or a list of fields was expected"
             )
-        pairs = [(key, value)] if isinstance(value, str) else [(member, key) for member in value]
-        for member, block in pairs:
+        for member, block in [(key, value)] if isinstance(value, str) else [(member, key) for member in value]:
             if isinstance(member, (list, dict, set)):
                 raise EvidenceError(f"the group map puts {member!r} into {block!r}; the name of a field was expected")
             if member in block_of:
                 raise EvidenceError(f"the group map puts {member!r} into both {block_of[member]!r} and {block!r}")
             block_of[str(member)] = str(block)
     return block_of
-
-
-def _names(names: Sequence[str], limit: int = 5) -> str:
-    shown = ", ".join(repr(name) for name in names[:limit])
-    return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def merged_fields(frame: pd.DataFrame, kinds: Mapping[str, Kind], threshold: float) -> dict[str, str]:
@@ -174,4 +164,4 @@ def association(a: pd.Series, kind_a: Kind, b: pd.Series, kind_b: Kind) -> float
         means = pd.Series(values).groupby(category.astype(str).to_numpy()).transform("mean").to_numpy()
         total = float(((values - values.mean()) ** 2).sum())
         strength = np.sqrt(((means - values.mean()) ** 2).sum() / total) if total > 0 else 0.0
-    return rounded(float(strength), 1.0)
+    return round_digits(float(strength), 1.0)

@@ -8,6 +8,7 @@ raw value leads to, such as the mean of one-hot columns, stays without one.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, time
 from typing import Any, Literal, TypeAlias
@@ -18,7 +19,7 @@ import pandas as pd
 from fragility.arrays import Floats
 from fragility.canonical import is_missing
 from fragility.errors import FragilityError
-from fragility.evidence.bound import EvidenceSpace
+from fragility.evidence.bound import EvidenceSpace, to_floats
 from fragility.evidence.codec import dense, transform
 from fragility.evidence.fields import kind_of
 from fragility.evidence.rows import Rows, read_rows
@@ -88,26 +89,20 @@ def fields_of_groups(evidence: EvidenceSpace, model: Model | None = None) -> dic
 def find_replacements(
     evidence: EvidenceSpace, model: Model | None = None, frame: pd.DataFrame | None = None
 ) -> dict[str, Replacement]:
-    """Return what each raw field becomes when it is lost.
-
-    model, frame: the model and some raw rows, needed where the model has preprocessing of its own.
-    """
+    """Return what each raw field becomes when it is lost; a model with preprocessing needs some raw rows."""
     fields = [field.name for field in evidence.fields]
-    baseline = {column.name: column.baseline for column in evidence.columns}
-    if all(name in baseline for name in fields) and not _is_preprocessed(evidence, model):
-        found = {}
-        for field in evidence.fields:
-            value: Any = baseline[field.name]  # a protocol writes dates as text
-            dated = field.type == "date" and not is_missing(value)
-            found[field.name] = _replace_by(pd.Timestamp(value) if dated else value)
-        return found
-    if frame is None or not _is_preprocessed(evidence, model):
-        return {name: Replacement("unknown") for name in fields}
-    assert model is not None
-    try:
-        return _search_values(evidence, model, read_rows(frame[fields].iloc[:SAMPLE], model.columns, model.n_columns))
-    except FragilityError:  # rows that the model does not take are refused where they are audited, not here
-        return {name: Replacement("unknown") for name in fields}
+    baseline: dict[str, Any] = {column.name: column.baseline for column in evidence.columns}
+    if not _is_preprocessed(evidence, model):
+        if all(name in baseline for name in fields):
+            for field in evidence.fields:
+                if field.type == "date" and not is_missing(baseline[field.name]):  # a protocol writes dates as text
+                    baseline[field.name] = pd.Timestamp(baseline[field.name])
+            return {name: _replace_by(baseline[name]) for name in fields}
+    elif frame is not None and model is not None:
+        few = frame[fields].iloc[:SAMPLE]
+        with suppress(FragilityError):  # rows that the model does not take are refused where they are audited
+            return _search_values(evidence, model, read_rows(few, model.columns, model.n_columns))
+    return {name: Replacement("unknown") for name in fields}
 
 
 def _replace_by(value: Any) -> Replacement:
@@ -124,31 +119,11 @@ def _origins(evidence: EvidenceSpace, model: Model | None) -> list[tuple[str, ..
     return [origin.fields for origin in trace_columns(model.transformer, list(model.columns or fields))]
 
 
-@dataclass
-class _Bracket:
-    """Two raw numbers between which the baseline lies, by the column that the preprocessing makes of them."""
-
-    column: int
-    low: float
-    high: float
-    at_low: float
-    at_high: float
-
-    def guess(self, wanted: float, step: int) -> float:
-        """Return a number between: on the straight line first, then halfway, and so on in turns."""
-        if step % 2:
-            return (self.low + self.high) / 2
-        return self.low + (wanted - self.at_low) / (self.at_high - self.at_low) * (self.high - self.low)
-
-    def narrow(self, value: float, found: float, wanted: float) -> None:
-        if (found < wanted) == (self.at_low < wanted):
-            self.low, self.at_low = value, found
-        else:
-            self.high, self.at_high = value, found
+Point: TypeAlias = tuple[float, float]  # a raw number, and what the preprocessing makes of it in one column
 
 
-def _find_bracket(raw: pd.Series, columns: list[int], matrix: Floats, target: Floats) -> _Bracket | None:
-    """Return two rows between whose numbers the baseline lies; None where there are none."""
+def _find_bracket(raw: pd.Series, columns: list[int], matrix: Floats, target: Floats) -> tuple[int, list[Point]] | None:
+    """Return a column, and two rows' points between which the baseline lies in it; None where there are none."""
     if kind_of(raw) != "numeric":
         return None
     numbers = raw.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -157,8 +132,7 @@ def _find_bracket(raw: pd.Series, columns: list[int], matrix: Floats, target: Fl
     for j in columns:
         crossing = np.flatnonzero(np.diff(np.sign(matrix[known, j] - target[j])) != 0)
         if len(crossing):
-            low, high = known[crossing[0]], known[crossing[0] + 1]
-            return _Bracket(j, numbers[low], numbers[high], matrix[low, j], matrix[high, j])
+            return j, [(numbers[i], matrix[i, j]) for i in known[crossing[0] : crossing[0] + 2]]
     return None
 
 
@@ -166,7 +140,7 @@ def _search_values(evidence: EvidenceSpace, model: Model, rows: Rows) -> dict[st
     """Return the raw values that the preprocessing turns into the baseline, found in rows or between two of them."""
     assert rows.frame is not None
     frame, matrix, origins = rows.frame, dense(transform(model, rows)[0]), _origins(evidence, model)
-    target = np.array([np.nan if c.baseline is None else c.baseline for c in evidence.columns], dtype=np.float64)
+    target = to_floats([column.baseline for column in evidence.columns])
     tolerance = CLOSE * np.maximum(np.nan_to_num(np.nanstd(matrix, axis=0)), CLOSE)
     own = {name: [j for j, fields in enumerate(origins) if fields == (name,)] for name in rows.names}
 
@@ -178,7 +152,7 @@ def _search_values(evidence: EvidenceSpace, model: Model, rows: Rows) -> dict[st
         return equal.all(axis=1)
 
     found: dict[str, Replacement] = {}
-    left: dict[str, _Bracket] = {}
+    left: dict[str, tuple[int, list[Point]]] = {}
     for name in rows.names:
         there = np.flatnonzero(at_baseline(name, matrix))
         if own[name] and len(there):
@@ -188,9 +162,11 @@ def _search_values(evidence: EvidenceSpace, model: Model, rows: Rows) -> dict[st
     for step in range(STEPS):
         if not left:
             break
-        guesses = {name: between.guess(target[between.column], step) for name, between in left.items()}
-        trial = frame.iloc[[0]].copy()
-        for name, value in guesses.items():
+        trial, guesses = frame.iloc[[0]].copy(), {}
+        for name, (j, ((low, at_low), (high, at_high))) in left.items():
+            # On the straight line between the two points first, then halfway, and so on in turns.
+            on_line = low + (target[j] - at_low) / (at_high - at_low) * (high - low)
+            guesses[name] = value = (low + high) / 2 if step % 2 else on_line
             cell = pd.Series([value], index=trial.index)
             trial[name] = cell.astype(trial[name].dtype) if float(value).is_integer() else cell
         made = dense(transform(model, read_rows(trial, rows.names))[0])
@@ -199,6 +175,7 @@ def _search_values(evidence: EvidenceSpace, model: Model, rows: Rows) -> dict[st
                 found[name] = Replacement("value", float(f"{value:.12g}"))
                 del left[name]
             else:
-                between = left[name]
-                between.narrow(value, float(made[0, between.column]), target[between.column])
+                j, ends = left[name]
+                below = made[0, j] < target[j]
+                ends[0 if below == (ends[0][1] < target[j]) else 1] = (value, made[0, j])
     return {name: found.get(name, Replacement("no value")) for name in rows.names}

@@ -1,11 +1,8 @@
-"""Rows as users bring them (pandas, polars, Arrow, arrays), checked and turned into one form.
-
-``read_rows`` gives named columns in the model's order and one id per row; ``native_like`` gives a table back in the
-kind of container that the rows came in.
-"""
+"""Rows as users bring them (pandas, polars, Arrow, arrays): checked, with one id each, columns in the model's order."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +16,7 @@ import scipy.sparse as sp
 
 from fragility.canonical import is_missing, row_digests
 from fragility.errors import Advice, DataError
+from fragility.models.decision import to_python
 
 Kind: TypeAlias = Literal["numeric", "nominal"]
 Scalar: TypeAlias = float | int | bool | str | None
@@ -39,14 +37,15 @@ class Rows:
     def take(self, positions: Sequence[int]) -> Rows:
         """Return the rows at these positions."""
         chosen = list(positions)
-        native = self.native.iloc[chosen] if isinstance(self.native, pd.DataFrame) else self.native[chosen]
-        frame = None if self.frame is None else self.frame.iloc[chosen]
-        return Rows(native, frame, self.names, tuple(self.ids[i] for i in chosen))
+        return self._part(chosen, tuple(self.ids[i] for i in chosen))
 
     def between(self, start: int, stop: int) -> Rows:
         """Return the rows from start to stop."""
-        frame = None if self.frame is None else self.frame.iloc[start:stop]
-        return Rows(self.native[start:stop], frame, self.names, self.ids[start:stop])
+        return self._part(slice(start, stop), self.ids[start:stop])
+
+    def _part(self, places: Any, ids: tuple[Hashable, ...]) -> Rows:
+        frame = None if self.frame is None else self.frame.iloc[places]
+        return Rows(rows_at(self.native, places), frame, self.names, ids)
 
     def head(self, n: int) -> Rows:
         """Return the first ``n`` rows."""
@@ -58,6 +57,11 @@ class Rows:
             dense = self.native.tocsc()
             return {name: dense[:, [i]].toarray()[:, 0] for i, name in enumerate(self.names)}
         return {name: self.frame[name] for name in self.names}
+
+
+def rows_at(native: Any, places: Any) -> Any:
+    """Return the rows at some places, a slice or positions, of any container that a model takes."""
+    return native.iloc[places] if isinstance(native, pd.DataFrame) else native[places]
 
 
 def read_rows(X: Any, expected: Sequence[str] | None = None, n_expected: int | None = None, ids: Any = None) -> Rows:
@@ -99,18 +103,12 @@ def _is_polars(frame: Any) -> bool:
 
 
 def _as_pandas(native: Any, names: Sequence[str]) -> pd.DataFrame:
-    if isinstance(native, pd.DataFrame):
-        frame = native
-    else:
-        frame = nw.from_native(native, eager_only=True).to_pandas()
-    if _is_polars(native):
-        # Whole numbers stay whole where some are missing.
-        columns = [native[name] for name in native.columns]
-        for column in columns:
-            if column.dtype.is_integer() and column.null_count():
-                kind = "uint64" if column.dtype.is_unsigned_integer() else "int64"
-                values, gaps = column.fill_null(0).to_numpy().astype(kind), column.is_null().to_numpy()
-                frame = frame.assign(**{column.name: pd.arrays.IntegerArray(values, gaps)})
+    frame = native if isinstance(native, pd.DataFrame) else nw.from_native(native, eager_only=True).to_pandas()
+    for column in native.get_columns() if _is_polars(native) else ():
+        if column.dtype.is_integer() and column.null_count():  # whole numbers stay whole where some are missing
+            kind = "uint64" if column.dtype.is_unsigned_integer() else "int64"
+            values, gaps = column.fill_null(0).to_numpy().astype(kind), column.is_null().to_numpy()
+            frame = frame.assign(**{column.name: pd.arrays.IntegerArray(values, gaps)})
     return frame if list(frame.columns) == list(names) else frame.set_axis(list(names), axis=1)
 
 
@@ -160,16 +158,13 @@ def _matched_columns(given: list[str], expected: Sequence[str] | None, n_expecte
         return given
     missing = [name for name in expected if name not in given]
     extra = [name for name in given if name not in set(expected)]
-    if missing and extra:
-        raise DataError(
-            f"the model expects {named('column', missing)}, which the data lack; the data have "
-            f"{named('column', extra)}, which the model does not know: rename or drop"
-        )
+    lack = f"the model expects {name_columns(missing)}, which the data lack"
+    unknown = f"the data have {name_columns(extra)}, which the model does not know"
     if missing:
-        raise DataError(f"the model expects {named('column', missing)}, which the data lack")
+        raise DataError(f"{lack}; {unknown}: rename or drop" if extra else lack)
     if extra:
         raise DataError(
-            f"the data have {named('column', extra)}, which the model does not know; ",
+            f"{unknown}; ",
             Advice(
                 "drop them",
                 "leave them out with --drop COL (or all such columns with --ignore-extra), name the label with "
@@ -179,24 +174,28 @@ def _matched_columns(given: list[str], expected: Sequence[str] | None, n_expecte
     return list(expected)
 
 
-def named(noun: str, names: Sequence[str], limit: int = 5) -> str:
-    """`column 'a'`; `columns 'a', 'b' and 3 more`."""
+def list_names(names: Sequence[str], limit: int = 5) -> str:
+    """`'a', 'b' and 3 more`."""
     shown = ", ".join(repr(name) for name in names[:limit])
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return f"{noun}{'s' if len(names) > 1 else ''} {shown}{more}"
+    return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+def name_columns(names: Sequence[str]) -> str:
+    """`column 'a'`; `columns 'a', 'b' and 3 more`."""
+    return f"column{'s' if len(names) > 1 else ''} {list_names(names)}"
 
 
 def _check_finite(frame: pd.DataFrame) -> None:
-    for name in frame.columns:
-        column = frame[name]
-        if pd.api.types.is_float_dtype(column.dtype):
-            bad = np.isinf(column.to_numpy(dtype=np.float64, na_value=np.nan))
-            if bad.any():
-                i = int(np.argmax(bad))
-                raise DataError(
-                    f"column {name!r} holds an infinite value (row {frame.index[i]!r}, {int(bad.sum())} in all); "
-                    "replace it by a number or by NaN"
-                )
+    for name, column in frame.items():
+        if not pd.api.types.is_float_dtype(column.dtype):
+            continue
+        bad = np.isinf(column.to_numpy(dtype=np.float64, na_value=np.nan))
+        if bad.any():
+            first = frame.index[int(np.argmax(bad))]
+            raise DataError(
+                f"column {name!r} holds an infinite value (row {first!r}, {bad.sum()} in all); replace it by a number "
+                "or by NaN"
+            )
 
 
 def index_ids(index: pd.Index) -> list[Any]:
@@ -213,9 +212,7 @@ def row_ids(ids: Any, index: pd.Index | None, n: int) -> tuple[Hashable, ...]:
         return tuple(range(n))
     if isinstance(source, pd.RangeIndex) and len(source) == n:
         return tuple(source)  # whole numbers, each once
-    if isinstance(source, pd.Index):
-        source = index_ids(source)
-    values = [value.item() if isinstance(value, np.generic) else value for value in list(source)]
+    values = [to_python(value) for value in (index_ids(source) if isinstance(source, pd.Index) else source)]
     if len(values) != n:
         raise DataError(f"one id per row is needed: {n} rows, {len(values)} ids")
     if any(isinstance(value, (np.ndarray, list, dict, set)) for value in values):
@@ -229,10 +226,10 @@ def row_ids(ids: Any, index: pd.Index | None, n: int) -> tuple[Hashable, ...]:
             "an id is a whole number beyond 64 bits; ", Advice("pass the ids as text", "store them as text")
         )
     if len(set(values)) != n:
-        seen: set[Any] = set()
-        twice = next(value for value in values if value in seen or seen.add(value))  # type: ignore[func-returns-value]
+        times = Counter(values)
+        twice = next(value for value in values if times[value] > 1)
         raise DataError(
-            f"ids must be distinct, {twice!r} appears {values.count(twice)} times; ",
+            f"ids must be distinct, {twice!r} appears {times[twice]} times; ",
             Advice("pass ids=, or reset the index", "name a column with distinct ids by --id"),
         )
     return tuple(values)
@@ -245,8 +242,7 @@ def stacked(X: Any, others: Any) -> Any:
     if isinstance(X, (np.ndarray, list)):
         return np.concatenate([np.asarray(X), np.asarray(others)])
     if isinstance(X, pd.DataFrame):
-        names = list(X.columns)
-        return pd.concat([X, others[names]], ignore_index=True)
+        return pd.concat([X, others[list(X.columns)]], ignore_index=True)
     both = [nw.from_native(part, eager_only=True) for part in (X, others)]
     return nw.concat([both[0], both[1].select(both[0].columns)]).to_native()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, TypeAlias
 
@@ -27,14 +27,22 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
     KBinsDiscretizer,
+    MaxAbsScaler,
+    MinMaxScaler,
     Normalizer,
     OneHotEncoder,
     OrdinalEncoder,
     PolynomialFeatures,
+    PowerTransformer,
+    QuantileTransformer,
+    RobustScaler,
+    StandardScaler,
     TargetEncoder,
 )
 
-from fragility.errors import Advice, EvidenceError
+from fragility.canonical import is_missing
+from fragility.errors import Advice, EvidenceError, name_error
+from fragility.libraries import library_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +52,13 @@ class Origin:
     fields: tuple[str, ...]
     nominal: bool = False
     banded: bool = False  # the category is one of a quantity: a bin of it, or whether it is missing
+    rising: bool = field(default=True, compare=False)  # it never falls while its field rises, by the steps it passed
 
     def as_nominal(self) -> Origin:
-        return Origin(self.fields, True, self.banded)
+        return replace(self, nominal=True)
 
     def as_banded(self) -> Origin:
-        return Origin(self.fields, True, self.banded or not self.nominal)
+        return replace(self, nominal=True, banded=self.banded or not self.nominal)
 
 
 Origins = list[Origin]
@@ -57,13 +66,11 @@ Sample: TypeAlias = Callable[[], Any] | None  # gives the rows that a step is ha
 SAMPLE_ROWS = 64
 SHIFTS = (1, 7, 29)  # how far down a column's values move; together they bring most pairs of values together
 ROWS_AT_A_TIME = 20_000
+RISING = (StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler, QuantileTransformer, PowerTransformer)
 
 
 def trace_columns(transformer: Any, fields: Sequence[str], rows: Any = None) -> Origins:
-    """Return the origin of every output column of a fitted transformer, in output order.
-
-    rows: training rows on which claims about columns are tried; without them, claims are taken as they are.
-    """
+    """Return the origin of each output column of a fitted transformer; training ``rows`` serve to try claims."""
     sample = None if rows is None else cache(lambda: _few_rows(rows))
     return _trace(transformer, [Origin((field,)) for field in fields], sample)
 
@@ -89,13 +96,15 @@ def _trace(step: Any, origins: Origins, sample: Sample) -> Origins:
         return [origin for _, inner in step.transformer_list for origin in _trace(inner, origins, sample)]
     if isinstance(step, ColumnTransformer):
         return _trace_column_transformer(step, origins, sample)
-    handler = next((handler for kind, handler in _HANDLERS if isinstance(step, kind)), _trace_by_names)
-    traced = handler(step, origins)
-    if isinstance(step, FunctionTransformer):
-        known_by_structure = step.func is None
+    if isinstance(step, FunctionTransformer) and (step.func is None or step.feature_names_out == "one-to-one"):
+        traced = list(origins)
     else:
-        known_by_structure = type(step).__module__.split(".")[0] == "sklearn"
-    return traced if sample is None or known_by_structure else _try_claims(step, origins, traced, sample)
+        handler = next((handler for kind, handler in _HANDLERS if isinstance(step, kind)), _trace_by_names)
+        traced = handler(step, origins)
+    if not _keeps_rising(step):
+        traced = [replace(origin, rising=False) for origin in traced]
+    users_own = step.func is not None if isinstance(step, FunctionTransformer) else library_of(step) != "sklearn"
+    return _try_claims(step, origins, traced, sample) if users_own and sample is not None else traced
 
 
 def _sample_after(step: Any, sample: Sample) -> Sample:
@@ -126,17 +135,13 @@ def _trace_column_transformer(step: ColumnTransformer, origins: Origins, sample:
 
 def _column_indices(columns: Any, names: list[str], n: int) -> list[int]:
     """Return positions for any column selection that ColumnTransformer accepts."""
-    if isinstance(columns, str):
-        return [names.index(columns)]
-    if isinstance(columns, (int, np.integer)):
-        return [int(columns) % n]
     if isinstance(columns, slice):
         if isinstance(columns.start, str) or isinstance(columns.stop, str):
             start = 0 if columns.start is None else names.index(columns.start)
             stop = n if columns.stop is None else names.index(columns.stop) + 1  # label slices include their end
             return list(range(start, stop))
         return list(range(n))[columns]
-    selected = list(columns)
+    selected = [columns] if isinstance(columns, (str, int, np.integer)) else list(columns)
     if selected and isinstance(selected[0], (bool, np.bool_)):
         return [i for i, chosen in enumerate(selected) if chosen]
     return [names.index(c) if isinstance(c, str) else int(c) % n for c in selected]
@@ -176,23 +181,26 @@ def _trace_bins(step: KBinsDiscretizer, origins: Origins) -> Origins:
 
 
 def _trace_polynomial(step: PolynomialFeatures, origins: Origins) -> Origins:
-    out: Origins = []
-    for powers in step.powers_:
-        used = [origins[i] for i in np.flatnonzero(powers)]
-        # The bias column is constant, so no removal moves it: it may lie with any field.
-        out.append(_merge(used) if used else origins[0])
-    return out
+    used = [[origins[i] for i in np.flatnonzero(powers)] for powers in step.powers_]
+    # The bias column is constant, so no removal moves it: it may lie with any field.
+    return [_merge(some) if some else origins[0] for some in used]
 
 
 def _merge(origins: Origins) -> Origin:
     fields = tuple(dict.fromkeys(field for origin in origins for field in origin.fields))
-    return Origin(fields, all(origin.nominal for origin in origins), any(origin.banded for origin in origins))
+    nominal, banded = all(origin.nominal for origin in origins), any(origin.banded for origin in origins)
+    return Origin(fields, nominal, banded, len(origins) == 1 and origins[0].rising)
 
 
-def _trace_function(step: FunctionTransformer, origins: Origins) -> Origins:
-    if step.func is None or step.feature_names_out == "one-to-one":
-        return list(origins)
-    return _trace_by_names(step, origins)
+def _keeps_rising(step: Any) -> bool:
+    """True if a step is known, by what it is, to make columns that never fall while a known value rises."""
+    if type(step) is FunctionTransformer:
+        return step.func is None
+    if type(step) is SimpleImputer or type(step) is MissingIndicator:
+        return is_missing(step.missing_values)
+    if type(step) is KBinsDiscretizer:
+        return bool(step.encode == "ordinal")
+    return type(step) in RISING or (isinstance(step, SelectorMixin) and library_of(step) == "sklearn")
 
 
 def _trace_by_names(step: Any, origins: Origins) -> Origins:
@@ -201,15 +209,13 @@ def _trace_by_names(step: Any, origins: Origins) -> Origins:
     inputs = [str(name) for name in own] if own is not None else [f"x{i}" for i in range(len(origins))]
     try:
         outputs = [str(name) for name in step.get_feature_names_out()]
-    except Exception:
-        outputs = None
-    if outputs is None:
-        fields = ", ".join(dict.fromkeys(field for origin in origins for field in origin.fields))
+    except Exception as error:
         raise EvidenceError(
-            f"{type(step).__name__} does not name its output columns, so they cannot be traced to the fields {fields}; "
-            "give it get_feature_names_out (FunctionTransformer: feature_names_out='one-to-one') or use ",
+            f"{type(step).__name__} does not name its output columns, so they cannot be traced to the fields "
+            f"{', '.join(_merge(origins).fields)}; give it get_feature_names_out (FunctionTransformer: "
+            "feature_names_out='one-to-one') or use ",
             Advice.argument("space", "raw"),
-        )
+        ) from error
     encoded: Sequence[Any] = ()  # inputs that an encoder of another library treats as categories, numbers among them
     if type(step).__module__.startswith("category_encoders."):
         encoded = getattr(step, "cols", None) or ()
@@ -268,20 +274,20 @@ def _sample_columns(sample: Callable[[], Any], places: list[int]) -> Any:
 
 def _try_claims(step: Any, origins: Origins, traced: Origins, sample: Callable[[], Any]) -> Origins:
     """Return the traced origins, each with those of the further inputs that its column moves with."""
-    every = {field for origin in origins for field in origin.fields}
+    every = set(_merge(origins).fields)
     if all(set(origin.fields) == every for origin in traced):
         return traced
     rows = sample()
     if len(getattr(rows, "shape", ())) != 2 or rows.shape[1] != len(origins) or rows.shape[0] < 2:
         return traced
     width = max(1, ROWS_AT_A_TIME // (rows.shape[0] * len(SHIFTS)))
-    starts = range(0, len(origins), width)
-    moved_by = [m for a in starts for m in _find_moved(step, rows, list(range(a, min(a + width, len(origins)))))]
     found = list(traced)
-    for j, moved in enumerate(moved_by):
-        for i in moved:
-            if i < len(found) and not set(origins[j].fields) <= set(found[i].fields):
-                found[i] = _merge([found[i], origins[j]])
+    for start in range(0, len(origins), width):
+        columns = list(range(start, min(start + width, len(origins))))
+        for j, moved in zip(columns, _find_moved(step, rows, columns), strict=True):
+            for i in moved:
+                if i < len(found) and not set(origins[j].fields) <= set(found[i].fields):
+                    found[i] = _merge([found[i], origins[j]])
     return found
 
 
@@ -296,10 +302,9 @@ def _find_moved(step: Any, rows: Any, columns: list[int]) -> list[list[int]]:
     try:
         made = step.transform(_recombine(rows, takes))
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [""])[0]
         raise EvidenceError(
             f"{type(step).__name__} fails on training rows in which one field has another row's value "
-            f"({type(error).__name__}: {reason}), so its columns cannot be traced to raw fields; use ",
+            f"({name_error(error)}), so its columns cannot be traced to raw fields; use ",
             Advice.argument("space", "raw"),
         ) from error
     cells = np.asarray(made.toarray() if sp.issparse(made) else made)
@@ -342,7 +347,7 @@ _HANDLERS: list[tuple[type, Callable[[Any, Origins], Origins]]] = [
     (KBinsDiscretizer, _trace_bins),
     (PolynomialFeatures, _trace_polynomial),
     (SelectorMixin, lambda step, origins: [origins[i] for i in step.get_support(indices=True)]),
-    (FunctionTransformer, _trace_function),
+    (FunctionTransformer, _trace_by_names),
     (Normalizer, lambda step, origins: [_merge(origins)] * len(origins)),  # each output depends on the whole row
     (OneToOneFeatureMixin, lambda step, origins: list(origins)),
 ]

@@ -136,10 +136,7 @@ def validation_share(estimator: Any, n_rows: int | None) -> float | int | None:
     share = own.get("validation_fraction")
     if not share or own.get("solver") == "lbfgs":  # nothing is set aside; that solver does not stop early
         return None
-    if "early_stopping" in own:
-        stops = own["early_stopping"]
-        if stops == "auto":
-            stops = n_rows is None or n_rows > MOST_ROWS_WITHOUT_STOPPING
-    else:
-        stops = own.get("n_iter_no_change", "always") is not None
+    stops = own.get("early_stopping", own.get("n_iter_no_change", "always") is not None)
+    if stops == "auto":
+        stops = n_rows is None or n_rows > MOST_ROWS_WITHOUT_STOPPING
     return share if stops else None

@@ -8,7 +8,8 @@ all of it,
 the terms of the independent loss (SPEC section 6b), group by group. Without the bound a few near-ties would decide it.
 
 In training a lost group takes the baseline, so a model may learn that baseline instead of spreading its weight. The
-share of confident predictions that break is therefore judged again by failures with other values:
+share of confident predictions that break is therefore judged again by failures with other values, which training may or
+may not have used (`harden(modes=...)`):
 
     other baselines         groups and columns take each other baseline that the model admits (`Mask`, `Dropout`)
     values of other rows    groups take the values of other training rows (`Donor`)
@@ -33,17 +34,20 @@ from fragility.progress import Report
 from fragility.protocol import Protocol, bind
 from fragility.ranking.predictive import PredictiveMetrics, class_codes, predictive_metrics
 from fragility.scores import EPSILON
-from fragility.stress.declaration import Stress, Stressor
+from fragility.stress.declaration import Stress
 from fragility.stress.labels import label_brittle
-from fragility.stress.stressors import Donor, Dropout, Mask, Noise
+from fragility.stress.stressors import Donor, Dropout, Mask, Noise, Stressor
 from fragility.text import align_columns, format_number
 from fragility.wording import join_names
 
 GROUPS_SHOWN = 5
 LEAST_FALL = 0.01
 LEAST_RELATIVE_FALL = 0.1
-LOST = (Mask(), Dropout())  # with the protocol's own baseline, as in training
-OTHER_VALUES: dict[str, Stressor] = {"values of other rows": Donor(), "noise": Noise()}
+LOST = (Mask(), Dropout())
+OTHER_VALUES: dict[str, tuple[str, Stressor]] = {  # judge -> the failure mode that trains against it, its stress
+    "values of other rows": ("wrong", Donor()),
+    "noise": ("noisy", Noise()),
+}
 
 
 @dataclass(frozen=True)
@@ -83,9 +87,8 @@ def assess_model(
         starts = range(0, len(rows), BATCH_ROWS)
         p = np.concatenate([rows.predict(rows.dense(start, start + BATCH_ROWS)) for start in starts])
         quality = predictive_metrics(p, class_codes(y, rows.model.classes))
-    table = certs.to_pandas()
-    drops = np.maximum(np.stack(table["one_step_drop"].to_numpy()), 0.0)
-    lost_shares = np.minimum(drops / (np.abs(table["margin"].to_numpy())[:, None] + EPSILON), 1.0)
+    drops = np.maximum(certs.claims.one_step_drop, 0.0)
+    lost_shares = np.minimum(drops / (np.abs(certs.claims.margin)[:, None] + EPSILON), 1.0)
     summary, confident = certs.summary(), int(labels.high_confidence.sum())
     return Assessment(
         rows=len(rows),
@@ -171,24 +174,33 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """The gain of hardening under the baseline of the training, and under failures that training did not use."""
+    """The gain of hardening under the failures of the training, and under failures that training did not use."""
 
-    trained: Judged
+    trained: tuple[Judged, ...]
     others: tuple[Judged, ...]
 
     @property
+    def gained(self) -> bool:
+        """Whether there is a gain under a failure of the training."""
+        return any(judged.gained for judged in self.trained)
+
+    @property
     def only_as_trained(self) -> bool:
-        """Whether the gain appears under the baseline of the training, and under nothing else."""
-        return self.trained.gained and not any(judged.gained for judged in self.others)
+        """Whether the gain appears under the failures of the training, and under no other."""
+        return self.gained and bool(self.others) and not any(judged.gained for judged in self.others)
 
     def sentence(self) -> str:
         """Say whether the gain carries over, and to which failures."""
-        if not self.trained.gained:
-            return f"Hardly fewer confident predictions break: {self.trained}."
-        shown = f"Fewer confident predictions break: {self.trained}."
+        trained = join_names([str(judged) for judged in self.trained])
+        if not self.gained:
+            return f"Hardly fewer confident predictions break: {trained}."
+        shown = f"Fewer confident predictions break: {trained}."
+        if not self.others:
+            return shown
         if self.only_as_trained:
+            used = "baseline" if len(self.trained) == 1 else "failures"
             return (
-                f"{shown} The gain appears only under the baseline that the model was trained with, not under "
+                f"{shown} The gain appears only under the {used} that the model was trained with, not under "
                 f"{join_names([str(judged) for judged in self.others])}: do not count on it."
             )
         kept = join_names([str(judged) for judged in self.others if judged.gained])
@@ -198,7 +210,7 @@ class Transfer:
     def lines(self) -> list[tuple[str, str, str, str]]:
         """Return the rows of a table of brittle shares before and after."""
         heading = ("brittle share of confident predictions", "", "", "")
-        return [heading, *(_line(f"  {one.by}", one.before, one.after) for one in (self.trained, *self.others))]
+        return [heading, *(_line(f"  {one.by}", one.before, one.after) for one in (*self.trained, *self.others))]
 
 
 def assess_transfer(
@@ -208,20 +220,28 @@ def assess_transfer(
     donors: Any,
     protocols: tuple[Protocol, Protocol],
     *,
+    modes: Sequence[str] = ("lost",),
     ids: Any = None,
     engine: str = "auto",
 ) -> Transfer:
-    """Judge two models on the same rows; ``donors`` are training rows, ``protocols`` those of the two models."""
-    first, second = (
-        _brittle_shares(model, X, donors, protocol, ids, engine)
-        for model, protocol in zip((before, after), protocols, strict=True)
-    )
-    judged = [Judged(by, share, second[by]) for by, share in first.items() if by in second]
-    return Transfer(judged[0], tuple(judged[1:]))
+    """Judge two models on the same rows; ``donors`` are training rows, ``protocols`` those of the two models.
+
+    modes: those that the second model was hardened with.
+    """
+    first = _brittle_shares(before, X, donors, protocols[0], ids, engine)
+    second = _brittle_shares(after, X, donors, protocols[1], ids, engine)
+    mode_of = {f"baseline {protocols[0].baseline}": "lost", **{by: mode for by, (mode, _) in OTHER_VALUES.items()}}
+    trained, others = [], []
+    for by, share in first.items():
+        if mode_of.get(by) in modes:
+            trained.append(Judged(f"{by} (as in training)", share, second[by]))
+        elif by in second:
+            others.append(Judged(by, share, second[by]))
+    return Transfer(tuple(trained), tuple(others))
 
 
 def _brittle_shares(model: Any, X: Any, donors: Any, protocol: Protocol, ids: Any, engine: str) -> dict[str, float]:
-    """Return the brittle share of confident predictions by judge; the one that training used comes first."""
+    """Return the brittle share of confident predictions by judge; the protocol's own baseline comes first."""
 
     def breaks(declared: Protocol, stressors: Sequence[Stressor], lent: Any = None) -> Booleans:
         """Return (confident rows, stressors) which stressor breaks which row."""
@@ -234,8 +254,8 @@ def _brittle_shares(model: Any, X: Any, donors: Any, protocol: Protocol, ids: An
     def share(broken: Booleans) -> float:
         return float(broken.any(axis=1).mean()) if len(broken) else np.nan
 
-    broken = breaks(protocol, (*LOST, *OTHER_VALUES.values()), donors)
-    out = {f"baseline {protocol.baseline} (as in training)": share(broken[:, : len(LOST)])}
+    broken = breaks(protocol, (*LOST, *(stressor for _, stressor in OTHER_VALUES.values())), donors)
+    out = {f"baseline {protocol.baseline}": share(broken[:, : len(LOST)])}
     for name in protocol.alternatives:
         out[f"baseline {name}"] = share(breaks(protocol.with_baseline(name), LOST))
     return out | {by: share(broken[:, [len(LOST) + i]]) for i, by in enumerate(OTHER_VALUES)}

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, astuple, dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from sklearn.metrics import get_scorer
 
-from fragility.errors import DataError, ProtocolError
+from fragility.errors import DataError, ProtocolError, name_error
 from fragility.hardening.assessment import assess_model
 from fragility.hardening.training import harden, refit_protocol
 from fragility.hardening.twins import Degradation
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
 from fragility.text import align_columns, format_number
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 RATES = (0.05, 0.1, 0.2, 0.3, 0.4)
 TOLERANCE = 0.002
@@ -28,33 +26,15 @@ Scorer = Callable[[Any, Any, Any], float]
 
 @dataclass(frozen=True, slots=True)
 class RateOutcome:
-    """The outcome of one rate on the validation rows; rate 0 is the plain model.
-
-    Attributes
-    ----------
-    rate : float
-        The rate.
-    metric : float
-        The metric on the validation rows.
-    loss : float
-        What it lost against the plain model.
-    confident_share : float
-        Share of predictions at least 90% confident.
-    brittle_share : float
-        Share of those that break under held-out stress; NaN if there are none.
-    exposure : float
-        Mean exposure of all predictions.
-    seconds : float
-        What training took.
-    """
+    """The outcome of one rate on the validation rows; rate 0 is the plain model."""
 
     rate: float
-    metric: float
-    loss: float
-    confident_share: float
-    brittle_share: float
-    exposure: float
-    seconds: float
+    metric: float  # on the validation rows
+    loss: float  # of the metric, against the plain model
+    confident_share: float  # of the predictions
+    brittle_share: float  # of the confident predictions: those that break under held-out stress; NaN without any
+    exposure: float  # mean over all predictions
+    seconds: float  # of training
 
 
 @dataclass(frozen=True)
@@ -63,14 +43,11 @@ class RateChoice:
 
     Attributes
     ----------
-    rate : float
-        The largest rate within the tolerance; 0 if none is, and then the plain model stays.
-    model : estimator or Pipeline
-        The model trained with it.
-    metric : str
-        Name of the metric.
-    tolerance : float
-        What the metric may lose.
+    rate, model : float, estimator or Pipeline
+        The largest rate within the tolerance (0 if none is, and then the plain model stays), and the model trained with
+        it.
+    metric, tolerance : str, float
+        Name of the metric, and what it may lose.
     outcomes : tuple of RateOutcome
         The plain model (rate 0) first, then each rate of the grid.
 
@@ -93,8 +70,6 @@ class RateChoice:
         pandas.DataFrame
             The attributes of each outcome.
         """
-        import pandas as pd
-
         return pd.DataFrame([asdict(outcome) for outcome in self.outcomes])
 
     def to_text(self) -> str:
@@ -105,19 +80,14 @@ class RateChoice:
         str
             Several lines.
         """
-        cells = [("rate", self.metric, "loss", "confident", "of these brittle", "exposure", "seconds")]
-        for one in self.outcomes:
-            cells.append(
-                (
-                    f"{one.rate:g}{' *' if one.rate == self.rate else ''}",
-                    format_number(one.metric, 4),
-                    format_number(one.loss, 4),
-                    format_number(one.confident_share),
-                    format_number(one.brittle_share),
-                    format_number(one.exposure),
-                    format_number(one.seconds, 1),
-                )
-            )
+        cells: list[tuple[str, ...]] = [
+            ("rate", self.metric, "loss", "confident", "of these brittle", "exposure", "seconds")
+        ]
+        digits = (4, 4, 3, 3, 3, 1)
+        for outcome in self.outcomes:
+            rate, *figures = astuple(outcome)
+            mark = " *" if rate == self.rate else ""
+            cells.append((f"{rate:g}{mark}", *map(format_number, figures, digits)))
         if self.rate == 0.0:
             choice = f"no rate loses at most {self.tolerance:g} of {self.metric}: the plain model stays"
         else:
@@ -142,6 +112,7 @@ def choose_rate(
     copies: int = 1,
     kind: Degradation = "mask",
     outages: Any = None,
+    modes: Sequence[str] = ("lost",),
     sample_weight: Any = None,
     fit_params: Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -154,14 +125,10 @@ def choose_rate(
     ----------
     model : estimator or Pipeline
         The classifier, fitted or not.
-    X : array or table of shape (n, d)
-        Raw training rows.
-    y : array of shape (n,)
-        Their labels.
-    X_val : array or table
-        Validation rows, which no model is trained on; they are never degraded for the metric.
-    y_val : array
-        Their labels.
+    X, y : array or table of shape (n, d), array of shape (n,)
+        Raw training rows and their labels.
+    X_val, y_val : array or table, array
+        Validation rows, which no model is trained on, and their labels; they are never degraded for the metric.
     rates : sequence of float, default=(0.05, 0.1, 0.2, 0.3, 0.4)
         The grid, declared before looking.
     tolerance : float, default=0.002
@@ -169,20 +136,8 @@ def choose_rate(
     metric : str or callable, default="roc_auc"
         A scikit-learn scorer's name, or a function (model, X, y) -> number, larger is better. With more than two
         classes ``roc_auc`` is ``roc_auc_ovr``.
-    protocol : Protocol, optional
+    protocol, copies, kind, outages, modes, sample_weight, fit_params, seed : optional
         As in :func:`harden`.
-    copies : int, default=1
-        As in :func:`harden`.
-    kind : {"mask", "attenuate", "outages"}, default="mask"
-        As in :func:`harden`.
-    outages : Outages, table or list, optional
-        As in :func:`harden`.
-    sample_weight : array of shape (n,), optional
-        Weight of each training row.
-    fit_params : mapping, optional
-        Further arguments of the final estimator's ``fit``.
-    seed : int, default=0
-        Of the degradation.
     engine : str, default="auto"
         As in :func:`audit`, for what the validation predictions rest on.
     progress : bool or callable, optional
@@ -205,7 +160,8 @@ def choose_rate(
     score = _read_scorer(metric, y)
     outcomes: list[RateOutcome] = []
 
-    def train(subject: Any, rate: float, declared: Protocol | None) -> tuple[Any, float]:
+    def attempt(subject: Any, rate: float, declared: Protocol | None) -> tuple[Any, Protocol]:
+        """Train with one rate and note its outcome; return the model and its protocol."""
         started = time.perf_counter()
         trained = harden(
             subject,
@@ -216,27 +172,27 @@ def choose_rate(
             copies=copies,
             kind=kind,
             outages=outages,
+            modes=modes,
             sample_weight=sample_weight,
             fit_params=fit_params,
             seed=seed,
         )
-        return trained, time.perf_counter() - started
-
-    def judge(trained: Any, own: Protocol, rate: float, seconds: float) -> RateOutcome:
-        rests = assess_model(trained, X_val, own, engine=engine)
+        seconds = time.perf_counter() - started
+        own = refit_protocol(trained, X, protocol) if declared is None else declared
+        found = assess_model(trained, X_val, own, engine=engine)
         reached = _compute_score(score, trained, X_val, y_val)
         loss = outcomes[0].metric - reached if outcomes else 0.0
-        return RateOutcome(rate, reached, loss, rests.confident_share, rests.brittle_share, rests.exposure, seconds)
+        shares = (found.confident_share, found.brittle_share, found.exposure)
+        outcomes.append(RateOutcome(rate, reached, loss, *shares, seconds))
+        return trained, own
 
     with progress_bar("hardening", progress) as report:
-        plain, seconds = train(model, 0.0, None)
-        own, best, chosen = refit_protocol(plain, X, protocol), 0.0, plain
-        outcomes.append(judge(plain, own, 0.0, seconds))
+        plain, own = attempt(model, 0.0, None)
+        best, chosen = 0.0, plain
         for rate in grid:
             if report is not None:
                 report(len(outcomes), 1 + len(grid))
-            trained, seconds = train(plain, rate, own)
-            outcomes.append(judge(trained, own, rate, seconds))
+            trained, _ = attempt(plain, rate, own)
             if outcomes[-1].loss <= tolerance:
                 best, chosen = rate, trained
     name = metric if isinstance(metric, str) else getattr(metric, "__name__", type(metric).__name__)
@@ -260,8 +216,7 @@ def _compute_score(score: Scorer, model: Any, X: Any, y: Any) -> float:
     try:
         reached = float(score(model, X, y))
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [""])[0]
-        raise DataError(f"metric fails on the validation rows: {type(error).__name__}: {reason}") from error
+        raise DataError(f"metric fails on the validation rows: {name_error(error)}") from error
     if np.isnan(reached):
         raise DataError("metric has no value on the validation rows; give rows in which every class occurs")
     return reached

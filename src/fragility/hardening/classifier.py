@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,14 +39,8 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
     ----------
     estimator : estimator or Pipeline
         The classifier to train; it is cloned.
-    rate : float, optional
-        Probability with which a group is struck in a copy; 0.2 by default, and 1 for recorded outages.
-    copies : int, default=1
-        Degraded copies of each row.
-    kind : {"mask", "attenuate", "outages"}, default="mask"
-        What happens to a copy, as in :func:`harden`.
-    outages : Outages, table or list, optional
-        The recorded events, for ``kind="outages"``.
+    rate, copies, kind, outages, modes : optional
+        How copies of rows are degraded, as in :func:`harden`.
     protocol : Protocol, optional
         Which groups fail, and toward what; fitted again to the rows of each ``fit``, by its own rules.
     seed : int, default=0
@@ -57,10 +52,8 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
         The fitted classifier, with nothing of this package inside.
     classes_ : array of shape (C,)
         Class labels in the order of the probability columns.
-    n_features_in_ : int
-        Number of columns seen in ``fit``.
-    feature_names_in_ : array of str
-        Their names, where a table was given.
+    n_features_in_, feature_names_in_ : int, array of str
+        Number of columns seen in ``fit``, and their names where a table was given.
 
     See Also
     --------
@@ -87,6 +80,7 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
         copies: int = 1,
         kind: Degradation = "mask",
         outages: Any = None,
+        modes: Sequence[str] = ("lost",),
         protocol: Protocol | None = None,
         seed: int = 0,
     ) -> None:
@@ -95,6 +89,7 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
         self.copies = copies
         self.kind = kind
         self.outages = outages
+        self.modes = modes
         self.protocol = protocol
         self.seed = seed
 
@@ -105,10 +100,8 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
 
         Parameters
         ----------
-        X : array or table of shape (n, d)
-            Raw training rows.
-        y : array of shape (n,)
-            Their labels.
+        X, y : array or table of shape (n, d), array of shape (n,)
+            Raw training rows and their labels.
         sample_weight : array of shape (n,), optional
             Weight of each row.
         **fit_params : Any
@@ -120,9 +113,8 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
             The classifier itself.
         """
         if y is None:
-            raise ValueError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target y is None"
-            )  # in scikit-learn's words, which its own tools look for
+            # In scikit-learn's words, which its own tools look for.
+            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None")
         labels = column_or_1d(y, warn=True)
         check_consistent_length(X, labels)
         if _num_samples(X):
@@ -132,19 +124,9 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
             X = check_array(X, accept_sparse="csr", dtype=None if mixed else "numeric", ensure_all_finite=False)
         _check_feature_names(self, X, reset=True)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        self.estimator_ = harden(
-            self.estimator,
-            X,
-            labels,
-            protocol=self.protocol,
-            rate=self.rate,
-            copies=self.copies,
-            kind=self.kind,
-            outages=self.outages,
-            sample_weight=weights,
-            fit_params=fit_params,
-            seed=self.seed,
-        )
+        settings = self.get_params(deep=False)
+        estimator = settings.pop("estimator")
+        self.estimator_ = harden(estimator, X, labels, sample_weight=weights, fit_params=fit_params, **settings)
         self.classes_ = self.estimator_.classes_
         _check_n_features(self, X, reset=True)
         return self

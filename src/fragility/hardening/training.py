@@ -1,14 +1,15 @@
 """Training a model on rows and their degraded twins (SPEC section 13).
 
-Rows (x_i, y_i, w_i), i = 1..n; with c copies the final estimator is fitted on n (1 + c) rows, the originals with
-weight w_i / 2 and each twin with w_i / (2 c). The weights add up to what they did, so that penalties and least weights
-of a leaf keep their meaning. Preprocessing, groups and baseline come from the originals alone.
+Rows (x_i, y_i, w_i), i = 1..n; with c copies, at least one for each failure mode, the final estimator is fitted on
+n (1 + c) rows: the originals with weight w_i / 2 and each twin with w_i / (2 c). The weights add up to what they did,
+so that penalties and least weights of a leaf keep their meaning. Preprocessing, groups, baseline and catalogue come
+from the originals alone.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,8 +23,9 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import check_random_state
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.errors import DataError, FragilityError, ModelError, ProtocolError
+from fragility.errors import DataError, FragilityError, ModelError, ProtocolError, name_error
 from fragility.evidence.baselines import BASELINES
+from fragility.evidence.modes import CATALOGUE_SIZE
 from fragility.evidence.rows import Rows, read_rows
 from fragility.hardening.acceptance import (
     VALIDATION_PARAMETERS,
@@ -32,7 +34,7 @@ from fragility.hardening.acceptance import (
     validation_parameters,
     validation_share,
 )
-from fragility.hardening.twins import Degradation, Hardening, TwinMaker, content_keys
+from fragility.hardening.twins import Degradation, Hardening, TwinMaker, content_keys, take
 from fragility.libraries import library_of
 from fragility.models import Model
 from fragility.models.links import type_name
@@ -54,6 +56,7 @@ def harden(
     copies: int = 1,
     kind: Degradation = "mask",
     outages: Any = None,
+    modes: Sequence[str] = ("lost",),
     sample_weight: Any = None,
     fit_params: Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -61,16 +64,15 @@ def harden(
     """Train a model again so that its predictions rest on more of their evidence.
 
     The model is cloned and trained on the rows and on degraded copies of them, in which each evidence group is replaced
-    by its baseline with probability ``rate``; a row and its copies share its weight half and half.
+    by its baseline with probability ``rate``, or by a wrong value (``modes``); a row and its copies share its weight
+    half and half.
 
     Parameters
     ----------
     model : estimator or Pipeline
         The classifier, fitted or not; it is left as it is. Its final estimator must take ``sample_weight``.
-    X : array or table of shape (n, d)
-        Raw training rows.
-    y : array of shape (n,)
-        Their labels.
+    X, y : array or table of shape (n, d), array of shape (n,)
+        Raw training rows and their labels.
     protocol : Protocol, optional
         Which groups fail, and toward what: its space, groups, rule of the baseline and severities, fitted to these
         rows. By default the one that :meth:`Protocol.fit` makes of the model and these rows.
@@ -78,12 +80,15 @@ def harden(
         Probability with which a group is struck in a copy; 0.2 by default. With ``kind="outages"`` the probability that
         a copy suffers a recorded event, 1 by default. 0 trains the plain model, bit for bit.
     copies : int, default=1
-        Degraded copies of each row.
+        Degraded copies of each row; at least as many as there are modes.
     kind : {"mask", "attenuate", "outages"}, default="mask"
         A struck group takes its baseline (``mask``), or moves part of the way, by a severity drawn from the protocol's
         grid (``attenuate``); or the groups that one recorded event lacked take their baseline (``outages``).
     outages : Outages, table or list, optional
         The recorded events, for ``kind="outages"``: whatever :meth:`Stress.from_outages` reads.
+    modes : sequence of str, default=("lost",)
+        What a struck group turns into: its baseline (``lost``), a value of the protocol's catalogue (``wrong``), or
+        its own numbers slightly off (``noisy``). With several modes the copies are dealt out to them in this order.
     sample_weight : array of shape (n,), optional
         Weight of each row.
     fit_params : mapping, optional
@@ -97,11 +102,6 @@ def harden(
     estimator or Pipeline
         Fitted, of the model's own kind: nothing of this package is inside.
 
-    Raises
-    ------
-    ModelError
-        The model cannot be hardened: it takes no weights, is a trained booster, or splits its rows itself.
-
     See Also
     --------
     HardenedClassifier : The same as a meta-estimator, whose rate can be searched.
@@ -109,11 +109,11 @@ def harden(
 
     Notes
     -----
-    Memory: beside the final estimator's input for the rows, 1 + ``copies`` times that input, filled in blocks of
-    16 MiB; what the estimator itself takes grows with it. An estimator that sets rows aside for early stopping is
-    handed them, undegraded and without their twins, where its ``fit`` takes such rows
-    (scikit-learn's histogram boosting and MLPClassifier, :class:`ResMLPClassifier`), and refused where it does not. An
-    out-of-bag score of a forest counts twins and says too much.
+    Memory: beside the final estimator's input for the rows, that input once more and once for each copy. An estimator
+    that sets rows aside for early stopping is handed them, undegraded and without their twins, if its ``fit`` takes
+    such rows (scikit-learn's histogram boosting and MLPClassifier, :class:`ResMLPClassifier`); otherwise it is refused,
+    like one that takes no weights, splits its rows itself, or is a trained booster. An out-of-bag score of a forest
+    counts twins and says too much.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def harden(
     >>> fg.harden(LogisticRegression(), X, y)
     LogisticRegression()
     """
-    plan = Hardening(rate, copies, kind, outages, seed)
+    plan = Hardening(rate, copies, kind, outages, seed, modes)
     subject = check_hardenable(model)
     training = _TrainingRows.read(X, y, sample_weight, plan.seed)
     rows, n = training.rows, len(training.rows)
@@ -145,8 +145,8 @@ def harden(
     kept = np.flatnonzero(~aside)
     weights = training.weights[kept]
     arguments = {**extra, **validation}
-    arguments["sample_weight"] = np.concatenate([weights / 2, np.tile(weights / (2 * copies), copies)])
-    labels = np.tile(np.asarray(training.labels)[kept], 1 + copies)
+    arguments["sample_weight"] = np.concatenate([weights / 2, np.tile(weights / (2 * plan.twins), plan.twins)])
+    labels = np.tile(np.asarray(training.labels)[kept], 1 + plan.twins)
     head = prepared.head
     # "auto" keeps the meaning that it has for n rows, however many twins there are.
     by_size = head.get_params(deep=False).get("early_stopping") == "auto" and validation_share(head, n) is None
@@ -177,18 +177,24 @@ def refit_protocol(model: Any, X: Any, protocol: Protocol | None) -> Protocol:
         baseline=protocol.baseline if named else {column.name: column.baseline for column in protocol.columns},
         baseline_units="raw" if named or raw else "transformed",
         nominal=[field.name for field in protocol.fields if field.kind == "nominal"] if raw else (),
+        modes=[mode for mode in protocol.modes.declared if mode not in ("sentinel", "outage")],
+        catalogue=_catalogue_size(protocol),
+        noise=protocol.modes.noise,
     )
-    return replace(
-        protocol,
-        fields=own.fields,
-        columns=own.columns,
-        groups=own.groups,
-        artificial=own.artificial,
-        stored=own.stored,
-        depth=min(protocol.depth, len(own.groups)),
-        training_digest=own.training_digest,
-        training_rows=own.training_rows,
+    modes = replace(protocol.modes, catalogue=own.modes.catalogue, whole=own.modes.whole, ranges=own.modes.ranges)
+    learned = ("fields", "columns", "groups", "artificial", "stored", "training_digest", "training_rows")
+    depth = min(protocol.depth, len(own.groups))
+    return replace(protocol, depth=depth, modes=modes, **{name: getattr(own, name) for name in learned})
+
+
+def _catalogue_size(protocol: Protocol) -> int:
+    """Return how many quantiles or values per group a catalogue was fitted with; a number has all its quantiles."""
+    ordered = {field.name for field in protocol.fields if field.kind == "numeric" or field.type == "date"}
+    sizes = (
+        sum(entry.counts) if len(entry.fields) == 1 and entry.fields[0] in ordered else len(entry.values)
+        for entry in protocol.modes.catalogue
     )
+    return max(sizes, default=CATALOGUE_SIZE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,9 +240,8 @@ def _read_fit_params(model: Any, fit_params: Mapping[str, Any] | None, n: int) -
         raise DataError("fit_params holds sample_weight; give it as an argument of its own, for twins to share it")
     held_out = {name for names in VALIDATION_PARAMETERS for name in names}
     for name, value in extra.items():
-        if name in held_out or name.startswith("eval_"):
-            continue
-        if isinstance(value, (np.ndarray, pd.Series)) and value.shape[:1] == (n,):
+        of_training_rows = name not in held_out and not name.startswith("eval_")
+        if of_training_rows and isinstance(value, (np.ndarray, pd.Series)) and value.shape[:1] == (n,):
             raise DataError(
                 f"fit_params gives {name!r} one value per training row, and degraded copies of the rows have none; "
                 "leave it out"
@@ -283,7 +288,7 @@ class _Prepared:
         if not usable:
             few = np.flatnonzero(training.first_by_key(lambda m: max(2, -(-PROBE_ROWS * m // len(training.keys)))))
             head = _clone(self.head)
-            part, labels = _take(self.handed, few), _take(training.labels, few)
+            part, labels = take(self.handed, few), take(training.labels, few)
             _train(lambda: head.fit(part, labels, **extra), type_name(head))
         return Model.wrap(head if self.transformer is None else Pipeline([*self.transformer.steps, ("final", head)]))
 
@@ -298,14 +303,10 @@ class _Prepared:
         aside = np.flatnonzero(chosen)
         if len(aside) == 0:
             return chosen, {}
-        given = {names.rows: _take(self.handed, aside), names.labels: _take(training.labels, aside)}
+        given = {names.rows: take(self.handed, aside), names.labels: take(training.labels, aside)}
         if names.weights is not None:
             given[names.weights] = training.weights[aside]
         return chosen, given
-
-
-def _take(values: Any, positions: Integers) -> Any:
-    return values.iloc[positions] if isinstance(values, (pd.DataFrame, pd.Series)) else values[positions]
 
 
 def _clone(estimator: Any) -> Any:
@@ -329,8 +330,7 @@ def _train(fit: Callable[[], Any], name: str) -> Any:
     except FragilityError:
         raise
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [""])[0]
-        raise ModelError(f"{name} could not be trained on these rows: {type(error).__name__}: {reason}") from error
+        raise ModelError(f"{name} could not be trained on these rows: {name_error(error)}") from error
 
 
 def fit_by_epochs(
@@ -338,9 +338,8 @@ def fit_by_epochs(
 ) -> None:
     """Train an unfitted network of scikit-learn with early stopping on the given validation rows.
 
-    Its own ``fit`` takes no validation rows. So it is trained epoch by epoch with ``partial_fit`` and stopped by its
-    own rule: after ``n_iter_no_change`` epochs whose validation accuracy is not ``tol`` above the best, the weights of
-    the best epoch are kept.
+    Its own ``fit`` takes no validation rows. So ``partial_fit`` trains one epoch at a time, and its own rule stops it:
+    after ``n_iter_no_change`` epochs whose validation accuracy is not ``tol`` above the best, the best weights stay.
     """
     own = {"early_stopping": model.early_stopping, "random_state": model.random_state}
     # One generator for all epochs: partial_fit would shuffle by the same integer each time.

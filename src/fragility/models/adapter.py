@@ -1,8 +1,4 @@
-"""Model: one door to anything that gives class probabilities.
-
-A pipeline is split into its fitted preprocessing and its final estimator. Searches, frozen estimators and classifiers
-that only put a threshold on another one's probabilities are looked through.
-"""
+"""Model: one door to anything that gives class probabilities."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from sklearn.pipeline import Pipeline
 from fragility.arrays import Floats, Integers
 from fragility.errors import PYTHON_OBJECT, Advice, ModelError
 from fragility.libraries import family_of, is_torch_module
-from fragility.models.decision import ClassLabel, Decision, label_indices
+from fragility.models.decision import ClassLabel, Decision, label_indices, to_python
 from fragility.models.fingerprint import Fingerprint, fingerprint
 from fragility.models.links import (
     LINK_TOLERANCE,
@@ -31,7 +27,7 @@ from fragility.models.links import (
     type_name,
     xgboost_objective,
 )
-from fragility.models.wrappers import look_through, members, own_decision, split_model
+from fragility.models.wrappers import look_through, members, read_threshold, split_model
 
 VOTE_AVERAGING = ("ForestClassifier", "BaggingClassifier")  # bases of scikit-learn's, also of imbalanced-learn's
 
@@ -48,8 +44,7 @@ class Model:
     """A fitted classifier with declared classes; :meth:`Model.wrap` makes one.
 
     A search stands for its ``best_estimator_``, and a frozen estimator for the one inside it. A classifier that only
-    puts a threshold on another one's probabilities is looked through too: ``decision`` is its rule, and the rest is
-    read off the classifier inside.
+    puts a threshold on another one's probabilities stands for the one inside, with the threshold as its ``decision``.
 
     Attributes
     ----------
@@ -86,11 +81,7 @@ class Model:
 
     @classmethod
     def wrap(
-        cls,
-        model: Any,
-        *,
-        classes: Sequence[ClassLabel] | None = None,
-        output: OutputKind | None = None,
+        cls, model: Any, *, classes: Sequence[ClassLabel] | None = None, output: OutputKind | None = None
     ) -> Model:
         """Return ``model`` behind this door.
 
@@ -149,11 +140,11 @@ class Model:
             head_link=link,
             output=declared,
             decider=decider,
-            decision=None if threshold is None else own_decision(threshold, list(head.classes_), labels),
+            decision=None if threshold is None else read_threshold(threshold, list(head.classes_), labels),
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_ask"}  # functions that do not pickle
+        return {name: value for name, value in vars(self).items() if name != "_ask"}  # a closure does not pickle
 
     @cached_property
     def _ask(self) -> Callable[[Any], Floats]:
@@ -161,7 +152,7 @@ class Model:
 
     @cached_property
     def _fingerprint(self) -> Fingerprint:
-        return fingerprint([self.estimator, [_plain(label) for label in self.classes]])
+        return fingerprint([self.estimator, [to_python(label) for label in self.classes]])
 
     @property
     def fingerprint(self) -> str:
@@ -238,79 +229,51 @@ class Model:
         """
         return check_probabilities(self._ask(matrix), len_of(matrix), self.classes)
 
-    @property
-    def labels_follow(self) -> bool:
-        """Whether ``predict`` is known to name the class with the largest probability, wherever that is clear."""
-        head, estimator = self.head, self.estimator
-        known = family_of(head) in MOST_PROBABLE and "predict" not in vars(head)
-        return known and self.decider is head and (estimator is head or type(estimator) is Pipeline)
 
-    def own_labels(self, rows: Any, *, handed_over: bool) -> Integers | None:
-        """Return class indices by the model's own ``predict``.
+def labels_follow(model: Model) -> bool:
+    """Whether ``predict`` is known to name the class with the largest probability, wherever that is clear."""
+    head, estimator = model.head, model.estimator
+    known = family_of(head) in MOST_PROBABLE and "predict" not in vars(head)
+    return known and model.decider is head and (estimator is head or type(estimator) is Pipeline)
 
-        Parameters
-        ----------
-        rows : array or table of shape (n, d)
-            Raw rows, or rows as the final estimator takes them.
-        handed_over : bool
-            True for the latter.
 
-        Returns
-        -------
-        array of shape (n,) or None
-            None for a model that has no labels of its own.
-        """
-        giver = self.decider if handed_over else self.estimator
-        # A booster's or a function's output is no decision, nor is a torch module's.
-        if not hasattr(giver, "predict_proba") or not callable(getattr(giver, "predict", None)):
-            return None
-        own = getattr(giver, "classes_", None)
-        known = [_plain(label) for label in (self.classes if own is None else own)]
-        indices = label_indices(giver.predict(rows), known, len_of(rows))
-        if indices is None and own is not None:
-            raise ModelError(
-                f"{type_name(giver)}.predict must give one of the classes {known!r} for each row; it gives something "
-                "else, so its decisions cannot be certified"
-            )
-        return indices
-
-    def confirmed(self, matrix: Any) -> Model:
-        """Return this model, with the link dropped if it does not reproduce ``predict_proba``.
-
-        Parameters
-        ----------
-        matrix : array of shape (n, d)
-            Rows as the final estimator takes them, to compare on.
-
-        Returns
-        -------
-        Model
-            This model, or one that asks ``predict_proba``.
-        """
-        if self.head_link is Link.PREDICT_PROBA or not hasattr(self.head, "predict_proba"):
-            return self
-        asking = replace(self, head_link=Link.PREDICT_PROBA, output=None)
-        own = asking.head_probabilities(matrix)
-        try:
-            linked = self.head_probabilities(matrix)
-            gap = float(np.abs(own - linked).max(initial=0.0))
-        except Exception:  # an unusual setting of a known model: its own probabilities are the authority
-            gap = np.inf
-        if gap <= LINK_TOLERANCE:
-            return self
-        warnings.warn(
-            f"{self.kind}: {self.link} differs from predict_proba by {gap:.3g}; using predict_proba",
-            stacklevel=3,
+def predict_labels(model: Model, rows: Any, *, to_head: bool) -> Integers | None:
+    """Return (n,) class indices by the model's own ``predict`` (to_head: its decider's); None if it has no labels."""
+    giver = model.decider if to_head else model.estimator
+    # A booster's or a function's output is no decision, nor is a torch module's.
+    if not hasattr(giver, "predict_proba") or not callable(getattr(giver, "predict", None)):
+        return None
+    own = getattr(giver, "classes_", None)
+    known = [to_python(label) for label in (model.classes if own is None else own)]
+    indices = label_indices(giver.predict(rows), known, len_of(rows))
+    if indices is None and own is not None:
+        raise ModelError(
+            f"{type_name(giver)}.predict must give one of the classes {known!r} for each row; it gives something "
+            "else, so its decisions cannot be certified"
         )
-        return asking
+    return indices
+
+
+def confirm_link(model: Model, matrix: Any) -> Model:
+    """Return the model, or one that asks ``predict_proba`` if its link does not reproduce that for the head's input."""
+    if model.head_link is Link.PREDICT_PROBA or not hasattr(model.head, "predict_proba"):
+        return model
+    asking = replace(model, head_link=Link.PREDICT_PROBA, output=None)
+    own = asking.head_probabilities(matrix)
+    try:
+        gap = float(np.abs(own - model.head_probabilities(matrix)).max(initial=0.0))
+    except Exception:  # an unusual setting of a known model: its own probabilities are the authority
+        gap = np.inf
+    if gap <= LINK_TOLERANCE:
+        return model
+    warnings.warn(
+        f"{model.kind}: {model.link} differs from predict_proba by {gap:.3g}; using predict_proba", stacklevel=3
+    )
+    return asking
 
 
 def len_of(rows: Any) -> int:
     return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
-
-
-def _plain(label: Any) -> Any:
-    return label.item() if isinstance(label, np.generic) else label
 
 
 def _column_names(estimator: Any) -> tuple[str, ...] | None:
@@ -325,7 +288,7 @@ def _column_names(estimator: Any) -> tuple[str, ...] | None:
         if names == [str(i) for i in range(len(names))]:
             names = None  # CatBoost names the columns of a bare array "0", "1", ...; those are positions, not names
     if names is None:
-        names = next((_column_names(member) for member in _same_input_members(estimator)), None)
+        names = _ask_members(estimator, _column_names)
     return None if names is None else tuple(str(name) for name in names)
 
 
@@ -336,14 +299,13 @@ def _column_count(estimator: Any) -> int | None:
         count = len(estimator.feature_names_)  # n_features_in_ is 0 after loading from a file
     if not count and (names := _column_names(estimator)) is not None:
         count = len(names)
-    if not count:  # a wrapper takes over what CatBoost says of itself
-        count = next((_column_count(member) for member in _same_input_members(estimator)), None)
-    return int(count) if count else None
+    # A wrapper takes over what CatBoost says of itself.
+    return int(count) if count else _ask_members(estimator, _column_count)
 
 
-def _same_input_members(estimator: Any) -> list[Any]:
-    """Return the fitted estimators inside a wrapper that are handed the same columns as it."""
-    return [member for member, columns in members(estimator) if columns is None]
+def _ask_members(estimator: Any, ask: Callable[[Any], Any]) -> Any:
+    """Return what the first estimator inside a wrapper says that is handed the same columns as the wrapper."""
+    return next((ask(member) for member, columns in members(estimator) if columns is None), None)
 
 
 def _classes_of(head: Any, declared: Sequence[ClassLabel] | None) -> tuple[ClassLabel, ...]:
@@ -364,10 +326,10 @@ def _classes_of(head: Any, declared: Sequence[ClassLabel] | None) -> tuple[Class
             "output"
         )
     if known is not None and declared is not None:
-        _check_names([_plain(label) for label in known], list(declared))
+        _check_names([to_python(label) for label in known], list(declared))
     labels = known if declared is None else declared
     if labels is not None:
-        return tuple(_plain(label) for label in labels)
+        return tuple(map(to_python, labels))
     if hasattr(head, "fit"):
         raise ModelError(
             f"{type_name(head)} is not fitted, or does not say which classes its probabilities stand for; fit it first"
@@ -387,12 +349,10 @@ def _check_names(known: list[Any], declared: list[Any]) -> None:
     """Refuse declared classes that contradict the model's own; names for classes 0, 1, ... are welcome."""
     if len(known) != len(declared):
         raise ModelError(f"the model has {len(known)} classes, but classes names {len(declared)}: {declared!r}")
-    same = [str(label) for label in known] == [str(label) for label in declared]
+    own, given = [str(label) for label in known], [str(label) for label in declared]
     numbered = known == list(range(len(known)))
-    reordered = {str(label) for label in known} == {str(label) for label in declared}
-    if same or (numbered and not reordered):
-        return
-    raise ModelError(
-        f"the model's own classes are {known!r}, in the order of its probability columns, but classes says "
-        f"{declared!r}; leave classes out"
-    )
+    if own != given and (not numbered or set(own) == set(given)):
+        raise ModelError(
+            f"the model's own classes are {known!r}, in the order of its probability columns, but classes says "
+            f"{declared!r}; leave classes out"
+        )

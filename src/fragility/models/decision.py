@@ -59,7 +59,7 @@ class Decision:
                 raise ProtocolError(
                     f"a decision has the entries 'class' and 'threshold', got {sorted(map(str, declared))}"
                 )
-            return cls(_plain(declared["class"]), _number(declared["threshold"]))
+            return cls(to_python(declared["class"]), _number(declared["threshold"]))
         if classes is None:
             raise ProtocolError(f"a decision must be an object with 'class' and 'threshold', got {declared!r}")
         check_two_classes(classes)
@@ -87,7 +87,8 @@ def check_two_classes(classes: Sequence[ClassLabel]) -> None:
         )
 
 
-def _plain(value: Any) -> Any:
+def to_python(value: Any) -> Any:
+    """Return a numpy scalar as the Python value that it holds; any other value stays."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -104,9 +105,9 @@ def label_indices(labels: Any, classes: Sequence[Any], n: int) -> Integers | Non
     if values.shape not in ((n,), (n, 1)):
         return None
     codes, distinct = pd.factorize(values.reshape(n))
-    by_value = {_plain(c): i for i, c in enumerate(classes)}
-    by_text = {str(_plain(c)): i for i, c in enumerate(classes)}
-    found = [by_value.get(_plain(value), by_text.get(str(_plain(value)))) for value in distinct]
+    by_value = {to_python(c): i for i, c in enumerate(classes)}
+    by_text = {str(c): i for c, i in by_value.items()}
+    found = [by_value.get(value, by_text.get(str(value))) for value in map(to_python, distinct)]
     if None in found or (len(codes) and codes.min() < 0):
         return None
     return np.array(found, dtype=np.int64)[codes]

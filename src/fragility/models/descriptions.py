@@ -56,9 +56,7 @@ def plain(value: Any) -> bytes | None:
     """Return the bytes of a value without parts, or None for any other."""
     if isinstance(value, np.generic) and value.dtype.names is None:
         value = value.astype("i8") if value.dtype.kind in "mM" else value.item()
-    if value is None or isinstance(value, bool):
-        return chunk("value", repr(value).encode())
-    if type(value) in (int, np.longdouble, complex, slice, range):
+    if value is None or isinstance(value, bool) or type(value) in (int, np.longdouble, complex, slice, range):
         return chunk("value", repr(value).encode())
     if type(value) is float:
         return chunk("float", value.hex().encode())
@@ -91,21 +89,21 @@ def _describe_container(value: Any) -> Parts:
 
 
 def _describe_array(value: np.ndarray[Any, Any]) -> Parts:
-    form = [value.dtype.str if value.dtype.names is None else list(value.dtype.names), list(value.shape)]
+    shape, names = list(value.shape), value.dtype.names
     if isinstance(value, np.ma.MaskedArray):
         return Parts("masked array", [np.asarray(value.filled()), np.ma.getmaskarray(value)])
     if value.dtype == object:
-        return Parts("array of objects", [list(value.shape), list(value.ravel())])
-    if value.dtype.names:
-        # Structured arrays may have padding, whose bytes are undefined: take field by field.
-        return Parts("structured array", [*form, *(np.ascontiguousarray(value[name]) for name in value.dtype.names)])
-    return Parts("array", [*form, np.ascontiguousarray(value).tobytes()])
+        return Parts("array of objects", [shape, list(value.ravel())])
+    if names:  # the bytes of padding between fields are undefined
+        fields = [np.ascontiguousarray(value[name]) for name in names]
+        return Parts("structured array", [list(names), shape, *fields])
+    return Parts("array", [value.dtype.str if names is None else [], shape, np.ascontiguousarray(value).tobytes()])
 
 
 def _describe_sparse(value: Any) -> Parts:
-    parts = value.tocoo(copy=True)
-    parts.sum_duplicates()
-    return Parts("sparse", [list(value.shape), *parts.coords, parts.data])
+    cells = value.tocoo(copy=True)
+    cells.sum_duplicates()
+    return Parts("sparse", [list(value.shape), *cells.coords, cells.data])
 
 
 def _describe_pandas(value: Any) -> Parts:
@@ -182,21 +180,16 @@ def _describe_function(function: types.FunctionType) -> Parts:
         held = getattr(held, part, None)
     if held is function and _is_library(home):
         return Parts("library function", [home, function.__qualname__])
-    code = function.__code__
+    code, known = function.__code__, function.__globals__
     unseen: list[str] = []
     changed = _changed_names(code)
-    cells = [
-        _cell_contents(cell)
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
-        if name not in changed
-    ]
+    closure = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    cells = [_cell_contents(cell) for name, cell in closure.items() if name not in changed]
     parts = [code, cells, function.__defaults__, function.__kwdefaults__, _in_order(vars(function))]
-    if not (_is_library(owner) and getattr(sys.modules.get(owner or ""), "__dict__", None) is function.__globals__):
-        for name, *attributes in _global_reads(code):
-            if name in changed:
-                continue
-            if name in function.__globals__:
-                parts += [name, *_follow_modules(function.__globals__[name], attributes, unseen)]
+    if not (_is_library(owner) and getattr(sys.modules.get(owner or ""), "__dict__", None) is known):
+        for name, *attributes in (read for read in _global_reads(code) if read[0] not in changed):
+            if name in known:
+                parts += [name, *_follow_modules(known[name], attributes, unseen)]
             elif not hasattr(builtins, name):
                 unseen.append(f"{name!r}, which the function {function.__name__} reads and nothing defines")
     unseen += [f"{name!r}, which the function {function.__name__} changes" for name in sorted(changed)]
@@ -263,15 +256,14 @@ def _changed_names(code: types.CodeType) -> set[str]:
             written[start] = end
     changed = set()
     for step, after in pairwise(instructions):
-        closure = step.opname in CLOSURE_READS and step.argval in code.co_freevars
-        if step.opname in REBINDS and not (step.opname.endswith("_DEREF") and step.argval not in code.co_freevars):
+        if "DEREF" in step.opname and step.argval not in code.co_freevars:
+            continue  # a variable of its own, which an inner function reads
+        # A target of the name itself: nothing but the name and the target starts here.
+        start = (step.positions or ())[0::2]
+        into = start in written and sum(end <= written[start] for end in ends[start]) == 2
+        mutated = into or (after.opname in ATTRIBUTE_READS and after.argval in MUTATORS)
+        if step.opname in REBINDS or (step.opname in GLOBAL_READS | CLOSURE_READS and mutated):
             changed.add(str(step.argval))
-        elif step.opname in GLOBAL_READS or closure:
-            # A target of the name itself: nothing but the name and the target starts here.
-            start = (step.positions or ())[0::2]
-            into = start in written and sum(end <= written[start] for end in ends[start]) == 2
-            if into or (after.opname in ATTRIBUTE_READS and after.argval in MUTATORS):
-                changed.add(str(step.argval))
     for inner in _inner_codes(code):
         changed |= _changed_names(inner) - set(code.co_cellvars)
     return changed

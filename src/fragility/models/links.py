@@ -92,14 +92,12 @@ def _sigmoid_or_softmax(raw: Any) -> Floats:
 def _ask_torch_module(module: Any, rows: Any) -> Any:
     import torch
 
-    parameter = next(iter(module.parameters()), None)
-    device = parameter.device if parameter is not None else torch.device("cpu")
-    dtype = parameter.dtype if parameter is not None else torch.float32
+    like = next(iter(module.parameters()), torch.zeros(0, dtype=torch.float32, device="cpu"))
     was_training = module.training
     module.eval()  # dropout and batch statistics would make the certificate random
     try:
         with torch.inference_mode():
-            tensor = torch.as_tensor(np.asarray(rows, dtype=np.float64)).to(device=device, dtype=dtype)
+            tensor = torch.as_tensor(np.asarray(rows, dtype=np.float64)).to(device=like.device, dtype=like.dtype)
             return module(tensor).double().cpu().numpy()
     finally:
         module.train(was_training)
@@ -136,8 +134,8 @@ def raw_score_of(head: Any) -> Callable[[Any], Any] | None:
     family = family_of(head)
     if family in ("sklearn.LogisticRegression", "sklearn.LogisticRegressionCV"):
         # liblinear fits many classes one against the rest and normalises: no softmax.
-        rest = len(head.classes_) > 2 and (head.solver == "liblinear" or getattr(head, "multi_class", "") == "ovr")
-        linked = not rest
+        one_vs_rest = head.solver == "liblinear" or getattr(head, "multi_class", "") == "ovr"
+        linked = len(head.classes_) == 2 or not one_vs_rest
     elif family == "sklearn.SGDClassifier":
         linked = head.loss == "log_loss" and len(head.classes_) == 2
     elif family in ("sklearn.GradientBoostingClassifier", "sklearn.HistGradientBoostingClassifier"):
@@ -176,9 +174,8 @@ def _booster_score_of(head: Any, family: str) -> Callable[[Any], Any] | None:
                 "wrap its probabilities in a function and declare the classes"
             )
         ask = partial(head.predict if bare else head.predict_proba, raw_score=True)
-        if scale is None or scale == 1.0:
-            return None if scale is None else ask
-        return lambda rows: np.asarray(ask(rows), dtype=np.float64) * scale
+        # Multiplying by 1.0 changes no bit.
+        return None if scale is None else lambda rows: np.asarray(ask(rows), dtype=np.float64) * scale
     if family == "catboost.CatBoostClassifier":
         linked = str(head.get_all_params().get("loss_function", "")).split(":")[0] in CATBOOST_LINKED
         return partial(head.predict, prediction_type="RawFormulaVal") if linked else None
@@ -219,11 +216,15 @@ def _xgboost_margin(booster: Any, rows: Any) -> Any:
     return booster.predict(matrix, output_margin=True, iteration_range=(0, last))
 
 
+def lightgbm_header(booster: Any, name: str) -> list[str]:
+    """Return the words of one line in the header of a LightGBM model's text."""
+    lines = booster.model_to_string(num_iteration=1).splitlines()
+    return next((line.removeprefix(f"{name}=").split() for line in lines if line.startswith(f"{name}=")), [])
+
+
 def _lightgbm_scale(booster: Any) -> float | None:
     """Return the factor of the binary sigmoid, 1 for softmax, None for any other objective."""
-    lines = booster.model_to_string(num_iteration=1).splitlines()
-    objective = next((line for line in lines if line.startswith("objective=")), "objective=")
-    name, *settings = objective.removeprefix("objective=").split() or [""]
+    name, *settings = lightgbm_header(booster, "objective") or [""]
     if name == "binary":
         return float(next((w.split(":")[1] for w in settings if w.startswith("sigmoid:")), 1.0))
     return 1.0 if name == "multiclass" else None
@@ -245,8 +246,7 @@ def check_probabilities(p: Floats, n: int, classes: tuple[ClassLabel, ...]) -> F
             f"add up to 1; the first such row (position {i} of the batch) is {np.array2string(p[i], precision=6)} "
             f"with sum {sums[i]:.6g}; if these are logits, ",
             Advice(
-                "declare output='logits'",
-                f"write a function that turns them into probabilities and {PYTHON_OBJECT}",
+                "declare output='logits'", f"write a function that turns them into probabilities and {PYTHON_OBJECT}"
             ),
         )
     return p

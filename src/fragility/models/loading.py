@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fragility.errors import Advice, FragilityError, ModelError
+from fragility.errors import Advice, FragilityError, ModelError, name_error
 from fragility.files import MODEL, replacing
 from fragility.libraries import family_of
 from fragility.models.adapter import Model
@@ -99,7 +99,7 @@ def load_model(
         return Model.wrap(_import_model(text), classes=classes)
     suffix = path.suffix.lower()
     if path.is_dir() or (path.is_file() and suffix not in KNOWN_SUFFIXES):
-        raise ModelError(f"{text!r} ", *_say_what_it_is(path))
+        raise ModelError(f"{text!r} ", *_describe_unknown(path))
     if not path.is_file():
         raise ModelError(f"there is no model file {text!r}; a model is one of: {KINDS}")
     if suffix == ".json":
@@ -118,7 +118,7 @@ def load_model(
     return model
 
 
-def _say_what_it_is(path: Path) -> tuple[str | Advice, ...]:
+def _describe_unknown(path: Path) -> tuple[str | Advice, ...]:
     """Say what a folder, or a file of no known kind, is, and what to give instead."""
     if (path / "MLmodel").is_file():
         inside = [each for each in sorted(path.glob("model.*")) if each.suffix.lower() in KNOWN_SUFFIXES]
@@ -222,8 +222,7 @@ def _explain(error: Exception) -> str:
                 "put that module beside the model file and save the model again"
             )
         return f"it needs {name!r} of the module {module!r}, which does not have it; use the version it was saved with"
-    first = (str(error).strip().splitlines() or [""])[0][:300]
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return name_error(error)
 
 
 def _import_model(spec: str) -> Any:
@@ -269,10 +268,8 @@ def _load_pickle(path: Path, trust: bool) -> Any:
         )
     import joblib
 
-    for folder in (os.getcwd(), str(path.resolve().parent)):
-        if folder not in sys.path:
-            sys.path.append(folder)  # a pickle names the classes it needs; the user's own often lie beside it
-
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a pickle names the classes it needs; the user's own often lie here
     return joblib.load(path)
 
 
@@ -291,7 +288,9 @@ def _load_file(path: Path, trust: bool) -> Any:
 
         return catboost.CatBoostClassifier().load_model(str(path))
     if suffix == ".safetensors":
-        return importlib.import_module("fragility.resmlp").load_resmlp(path)  # needs torch, so only when asked
+        return importlib.import_module("fragility.resmlp").ResMLPClassifier.load(
+            path
+        )  # needs torch, so only when asked
     import xgboost
 
     booster = xgboost.Booster()

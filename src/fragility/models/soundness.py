@@ -20,39 +20,24 @@ import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 DAMAGED, REFUSED = 3, 4  # exit codes
+Array: TypeAlias = npt.NDArray[Any]
 MOST_COLUMNS = 1_000_000  # wider rows are not made to try a file
 MOST_CLASSES = 100_000
 VALUES = (0.0, 1.0, -1e9, 1e9, float("nan"))
 
 
-def fault_of_tree(
-    left: npt.NDArray[Any],
-    right: npt.NDArray[Any],
-    leaf: npt.NDArray[np.bool_],
-    column: npt.NDArray[Any],
-    n_columns: int,
-) -> str | None:
-    """Return what is wrong with a tree whose node 0 is the root, in words.
-
-    Return None if the arrays describe a valid tree; unreachable nodes are allowed.
-    """
+def fault_of_tree(left: Array, right: Array, leaf: Array, column: Array, n_columns: int) -> str | None:
+    """Return what is wrong with a tree whose node 0 is the root; None for a valid one. Nodes may be unreachable."""
     return fault_of_trees(left, right, leaf, column, np.array([0, len(leaf)]), n_columns)
 
 
-def fault_of_trees(
-    left: npt.NDArray[Any],
-    right: npt.NDArray[Any],
-    leaf: npt.NDArray[np.bool_],
-    column: npt.NDArray[Any],
-    starts: npt.NDArray[Any],
-    n_columns: int,
-) -> str | None:
+def fault_of_trees(left: Array, right: Array, leaf: Array, column: Array, starts: Array, n_columns: int) -> str | None:
     """Return what is wrong with trees that lie one after the other, children counted from their own tree's root.
 
     starts: (trees+1,) first node of each tree. All trees are walked together, level by level.
@@ -89,7 +74,7 @@ class DamagedError(Exception):
 
 
 class RefusedError(Exception):
-    """The library refuses the file; its own words."""
+    """The library refuses the file, for the reason that it gives."""
 
 
 def try_file(suffix: str, path: str) -> int:
@@ -101,10 +86,11 @@ def try_file(suffix: str, path: str) -> int:
     except RefusedError as refused:
         print(refused)
         return REFUSED
+    except DamagedError as damaged:
+        print(damaged)
+        return DAMAGED
     except Exception as fault:  # a file that loads but cannot be exported is no model either
-        print(
-            str(fault) if isinstance(fault, DamagedError) else f"its library cannot export its trees ({fault!s:.200})"
-        )
+        print(f"its library cannot export its trees ({fault!s:.200})")
         return DAMAGED
     with suppress(Exception):  # the rows may not suit the model; only a crash matters
         predict()

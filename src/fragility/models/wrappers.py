@@ -115,7 +115,7 @@ def is_threshold_classifier(model: Any) -> bool:
     return any(library == "sklearn" and name in THRESHOLD_CLASSIFIERS for library, name in bases)
 
 
-def own_decision(model: Any, own: Sequence[Any], shown: Sequence[ClassLabel]) -> Decision:
+def read_threshold(model: Any, own: Sequence[Any], shown: Sequence[ClassLabel]) -> Decision:
     """Return the rule of a fitted threshold classifier; ``shown`` are the names of its classes ``own``."""
     name = type(model).__name__
     if model.response_method == "decision_function":

@@ -5,8 +5,7 @@ the high-confidence ones.
 
 metrics      AUROC, captures, area under the residual-risk curve, and their uncertainty
 predictive   ordinary quality of a classifier's probabilities
-scores       scores from probabilities, from certificates, and along other removal orders
-attribution  group-SHAP
+scores       scores from probabilities, from certificates, along other removal orders, and from SHAP values
 comparison   every score against the same brittle labels
 evaluating   labels, scores and verdict in one call
 """

@@ -2,18 +2,17 @@
 
 Orientation. The four confidence scores are large where the model is sure. Every non-certificate score is reported as
 the paper ranks by it (`orientation = "paper"`: s as defined) and `oriented`: the better of s and -s on validation rows.
-Certificate scores are never turned round.
+Scores of certificates and failure modes are never turned round.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import typing
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,35 +33,31 @@ from fragility.ranking.metrics import (
     ranking_state,
     resampled_aurocs,
 )
-from fragility.ranking.scores import collect_scores, in_reading_order, natural_direction, score_kind
-from fragility.saving import NanEqual, save_report, without_nan
+from fragility.ranking.scores import (
+    MODE_SCORES,
+    collect_scores,
+    in_reading_order,
+    is_baseline,
+    natural_direction,
+    score_kind,
+)
+from fragility.saving import NanEqual, TabularReport
 from fragility.text import align_columns, format_number
 
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
-
-_COMPARED = ("cfc_exposure", "cfc_fds", "cfc_rcma")
+_COMPARED = ("cfc_exposure", "cfc_fds", "cfc_rcma", *MODE_SCORES)
 
 
 class Labels(typing.Protocol):
     """The part of a set of brittle labels that metrics need (see `fragility.stress.labels.BrittleLabels`)."""
 
     @property
-    def id(self) -> npt.NDArray[Any]:
-        """Sample ids."""
-
+    def id(self) -> npt.NDArray[Any]: ...
     @property
-    def high_confidence(self) -> Booleans:
-        """Rows the ranking is judged on."""
-
+    def high_confidence(self) -> Booleans: ...  # rows the ranking is judged on
     @property
-    def brittle(self) -> Booleans:
-        """The label."""
-
+    def brittle(self) -> Booleans: ...
     @property
-    def statistic(self) -> Floats:
-        """The value that the rule compares with its threshold: large for a row that breaks."""
+    def statistic(self) -> Floats: ...  # what the rule compares with its threshold: large for a row that breaks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +100,7 @@ class Comparison(NanEqual):
 
 
 @dataclass(frozen=True, slots=True)
-class RankingReport:
+class RankingReport(TabularReport):
     """How well every score finds the brittle rows among the high-confidence ones."""
 
     rows: int
@@ -118,6 +113,11 @@ class RankingReport:
     comparisons: tuple[Comparison, ...]
     ceiling: Ceiling | None
 
+    @property
+    def lines(self) -> tuple[ScoreResult, ...]:  # type: ignore[override]
+        """The results, one per score and orientation."""
+        return self.results
+
     def result(self, score: str, orientation: str = "oriented") -> ScoreResult:
         """Return the line of one score."""
         for line in self.results:
@@ -126,36 +126,14 @@ class RankingReport:
         known = sorted({line.score for line in self.results})
         raise DataError(f"no result for score {score!r} ({orientation}); scores are {known}")
 
-    def strongest(self, kinds: Sequence[str], metric: str = "auroc") -> ScoreResult | None:
-        """Return the oriented line with the highest `metric` among the kinds; None if none is defined."""
-        lines = [r for r in self.results if r.kind in kinds and r.orientation == "oriented"]
-        known = [line for line in lines if not math.isnan(getattr(line, metric))]
-        return max(known, key=lambda line: getattr(line, metric)) if known else None
+    def strongest(self, kinds: Sequence[str]) -> ScoreResult | None:
+        """Return the oriented line with the highest AUROC among the kinds; None if none is defined."""
+        lines = [r for r in self.results if r.kind in kinds and r.orientation == "oriented" and r.state == DEFINED]
+        return max(lines, key=lambda line: line.auroc, default=None)
 
     def undefined(self) -> dict[str, int]:
         """Return how many scores have no AUROC, by reason."""
         return dict(Counter(r.state for r in self.results if r.orientation == "oriented" and r.state != DEFINED))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plain form: NaN as None."""
-        document: dict[str, Any] = without_nan(asdict(self))
-        return document
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return one row per score and orientation."""
-        import pandas as pd
-
-        return pd.DataFrame([asdict(line) for line in self.results])
-
-    def to_arrow(self) -> pa.Table:
-        """Return `to_pandas` as an Arrow table."""
-        import pyarrow as pa
-
-        return pa.Table.from_pylist([asdict(line) for line in self.results])
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything (.json) or the table of scores (.csv, .parquet)."""
-        save_report(path, self.to_dict, self.to_arrow)
 
     def to_text(self) -> str:
         """Return counts, ceiling and one line per score, to read in a terminal."""
@@ -170,26 +148,17 @@ class RankingReport:
             ceiling = f"Label-noise ceiling: {self.ceiling.state}."
         else:
             ceiling = f"Label-noise ceiling (AUROC of independent draws): {self.ceiling.auroc:.3f}."
-        cells = [("score", "as paper", "oriented", "reversed", "@5%", "@10%", "@20%", "wrong@20%", "AURC", "note")]
+        cells: list[tuple[str, ...]] = [
+            ("score", "as paper", "oriented", "reversed", "@5%", "@10%", "@20%", "wrong@20%", "AURC", "note")
+        ]
         for name in dict.fromkeys(line.score for line in self.results):
             paper, turned = self.result(name, "paper"), self.result(name)
             note = "" if turned.state == DEFINED else turned.state
             if not note and turned.rows < self.high_confidence:
                 note = f"on {turned.rows} rows"
-            cells.append(
-                (
-                    name,
-                    format_number(paper.auroc),
-                    format_number(turned.auroc),
-                    "yes" if turned.direction < 0 else "",
-                    format_number(turned.capture_5),
-                    format_number(turned.capture_10),
-                    format_number(turned.capture_20),
-                    format_number(turned.false_confidence_captured_20),
-                    format_number(turned.aurc),
-                    note,
-                )
-            )
+            areas = (format_number(paper.auroc), format_number(turned.auroc), "yes" if turned.direction < 0 else "")
+            captures = (turned.capture_5, turned.capture_10, turned.capture_20, turned.false_confidence_captured_20)
+            cells.append((name, *areas, *map(format_number, (*captures, turned.aurc)), note))
         source = f"Orientation chosen on {self.orientation_source}; captures and AURC use the oriented score."
         return "\n".join([counts, ceiling, "", *align_columns(cells), "", source])
 
@@ -228,10 +197,8 @@ def compare_scores(
         Whether the prediction is wrong, for FalseConfCaptured@20.
     independent : BrittleLabels, optional
         Labels of the same rows from other draws, for the ceiling.
-    resamples : int, default=2000
-        Row resamples for the intervals of the differences; 0 leaves them out.
-    seed : int, default=0
-        Of the resamples.
+    resamples, seed : int, default=2000 and 0
+        Row resamples for the intervals of the differences (0 leaves them out), and their seed.
 
     Returns
     -------
@@ -286,8 +253,8 @@ def _match_rows(labels: Labels, ids: Sequence[object]) -> Integers:
 def _choose_direction(
     name: str, scores: Floats, brittle: Booleans, validation: tuple[Mapping[str, npt.ArrayLike], Labels] | None
 ) -> int:
-    """Return +1 for a certificate score; for another one the direction that is better on the validation rows."""
-    if score_kind(name) == "certificate":
+    """Return +1 for a score of ours; for a baseline the direction that is better on the validation rows."""
+    if not is_baseline(name):
         return 1
     fallback = natural_direction(name)
     if validation is None:
@@ -304,7 +271,7 @@ def _measure_score(
 ) -> ScoreResult:
     s = direction * scores
     known = ~np.isnan(s)
-    captures = [capture_at(s, brittle, budget) for budget in BUDGETS]
+    captures = {f"capture_{budget * 100:.0f}": capture_at(s, brittle, budget) for budget in BUDGETS}
     return ScoreResult(
         score=name,
         kind=score_kind(name),
@@ -314,20 +281,21 @@ def _measure_score(
         rows=int(known.sum()),
         brittle=int(brittle[known].sum()),
         auroc=auroc(s, brittle),
-        capture_5=captures[0],
-        capture_10=captures[1],
-        capture_20=captures[2],
         false_confidence_captured_20=math.nan if wrong is None else false_confidence_captured(s, brittle, wrong),
         aurc=aurc(s, brittle),
+        **captures,
     )
 
 
 def _compare_with_baselines(
     kept: Mapping[str, Floats], directions: Mapping[str, int], brittle: Booleans, resamples: int, seed: int
 ) -> tuple[Comparison, ...]:
-    """Compare exposure, FDS and RCMA with every oriented baseline, on the rows that have the baseline's score."""
+    """Compare exposure, FDS, RCMA and the exposures to failure modes with every oriented baseline.
+
+    The rows are those that have the baseline's score.
+    """
     compared = [name for name in _COMPARED if name in kept]
-    baselines = [name for name in kept if score_kind(name) != "certificate"]
+    baselines = [name for name in kept if is_baseline(name)]
     subsets: dict[bytes, list[str]] = {}  # baselines known on the same rows share their resamples
     for name in baselines:
         subsets.setdefault(np.isnan(kept[name]).tobytes(), []).append(name)

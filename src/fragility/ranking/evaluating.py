@@ -6,10 +6,9 @@ certificates were worth having. With too few brittle rows the answer is that it 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,25 +21,28 @@ from fragility.errors import DataError, ModelError
 from fragility.evidence import EvidenceRows
 from fragility.ids import IdSpan, check_same_rows, places_by_id, say_other_rows
 from fragility.models import Model
+from fragility.modes.losses import choose_modes, losses_of_rows
 from fragility.progress import Report
 from fragility.protocol import Protocol, bind
-from fragility.ranking.attribution import group_shap
 from fragility.ranking.comparison import Comparison, RankingReport, ScoreResult, compare_scores
 from fragility.ranking.predictive import PredictiveMetrics, class_codes, predictive_metrics
-from fragility.ranking.scores import collect_scores, permutation_importance_order, random_order_score, rcma_along
-from fragility.saving import save_report, without_nan
+from fragility.ranking.scores import (
+    collect_scores,
+    group_shap,
+    permutation_importance_order,
+    random_order_score,
+    rcma_along,
+)
+from fragility.saving import TabularReport, without_nan
 from fragility.stress.declaration import Stress
-from fragility.stress.labels import BrittleLabels, label_rows, run_stress_rows
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
+from fragility.stress.labels import BrittleLabels, label_rows, run_stress_rows, with_donors
 
 BETTER = "better"
 WORSE = "worse"
 NOT_SHOWN = "not shown"
 CANNOT_TELL = "cannot be judged"
 JUDGED = {"exposure": ("cfc_exposure", "exposure"), "fds": ("cfc_fds", "FDS")}  # score, and its name in sentences
+EXPOSURE_TO = "exposure_"  # and a failure mode: a score that can be judged too
 MIN_CASES = 10  # fewer brittle or fewer sturdy rows than this, and an AUROC says nothing about the model
 
 
@@ -55,7 +57,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(TabularReport):
     """A ranking report about one model's certificates, with its verdict."""
 
     verdict: Verdict
@@ -73,20 +75,17 @@ class Evaluation:
         plain: dict[str, Any] = without_nan(asdict(self) | {"stress": self.stress.to_dict()})
         return plain
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return one row per score and orientation."""
-        return self.report.to_pandas()
-
-    def to_arrow(self) -> pa.Table:
-        """Return `to_pandas` as an Arrow table."""
-        return self.report.to_arrow()
+    @property
+    def lines(self) -> tuple[ScoreResult, ...]:  # type: ignore[override]
+        """The results of the report, one per score and orientation."""
+        return self.report.results
 
     def to_text(self) -> str:
         """Return the verdict first, then what it rests on."""
         lines = [self.verdict.sentence]
         found = self.verdict.against_others
         if found is not None:
-            name = next(words for score, words in JUDGED.values() if score == found.score)
+            name = dict(JUDGED.values()).get(found.score, found.score)
             rows = "" if found.rows == self.report.high_confidence else f" on {found.rows} rows"
             lines.append(
                 f"Strongest other score: {found.baseline}, AUROC {self.report.result(found.baseline).auroc:.3f}; "
@@ -115,10 +114,6 @@ class Evaluation:
     def __str__(self) -> str:
         return self.to_text()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything (.json) or the table of scores (.csv, .parquet)."""
-        save_report(path, self.to_dict, self.to_arrow)
-
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
@@ -126,10 +121,9 @@ class Baselines:
 
     Parameters
     ----------
-    random_orders : int, default=5
-        Repeats of the random-group-order score; 0 leaves it out.
-    shap_rows : int, default=0
-        Rows to explain for group-SHAP (at least 256 is sensible); 0 leaves it out.
+    random_orders, shap_rows : int, default=5 and 0
+        Repeats of the random-group-order score, and rows to explain for group-SHAP (at least 256 is sensible); 0 leaves
+        a score out.
     resamples : int, default=2000
         Resamples for the interval of each difference in AUROC.
 
@@ -161,6 +155,8 @@ def evaluate(
     stress: Stress | None = None,
     baselines: Baselines | None = None,
     by: str = "exposure",
+    modes: Sequence[str] = (),
+    donors: Any = None,
     ids: Any = None,
     seed: int = 0,
     engine: str = "auto",
@@ -187,16 +183,17 @@ def evaluate(
     baselines : Baselines, optional
         Which costly scores to compare with, and the number of resamples.
     by : str, default="exposure"
-        The ranking to judge: ``exposure``, or ``fds``, the paper's score; the table holds both.
+        The ranking to judge: ``exposure``, or ``fds``, the paper's score; or one of ``modes``. The table holds all.
+    modes : sequence of str, default=()
+        Failure modes that the protocol declares, such as ``("wrong", "noisy")``: the exposures to them join the scores
+        as ``exposure_wrong`` and ``exposure_noisy``. Each costs several traces of the rows.
+    donors : array or table, optional
+        Training rows whose values the stressor :class:`Donor` lends, if ``stress`` holds it.
     ids : sequence, optional
         Ids of the rows of ``X``, by default their index, as in :func:`audit`.
     seed : int, default=0
         Seed of random orders, explained rows and resamples; the label channel has its own in ``stress``.
-    engine : str, default="auto"
-        As in :func:`audit`.
-    byte_budget : int, default=256 MiB
-        As in :func:`audit`.
-    progress : bool or callable, optional
+    engine, byte_budget, progress : str, int, bool or callable, optional
         As in :func:`audit`.
 
     Returns
@@ -209,9 +206,11 @@ def evaluate(
     --------
     compare_scores : The same table for scores and labels of your own.
     label_brittle : The labels alone.
+    assess_modes : The exposures to failure modes alone.
     """
-    if by not in JUDGED:
-        raise DataError(f"evaluate judges a ranking by {' or '.join(JUDGED)}, got {by!r}")
+    assessed = choose_modes(certs.protocol, modes, with_earlier=False) if len(modes) else ()
+    if by not in (*JUDGED, *assessed):
+        raise DataError(f"evaluate judges a ranking by {' or '.join((*JUDGED, *assessed))}, got {by!r}")
     wrapped, protocol, claims = Model.wrap(model), certs.protocol, certs.claims
     claimed = certs.manifest.model.fingerprint
     if claimed is not None and claimed != wrapped.fingerprint:
@@ -219,39 +218,39 @@ def evaluate(
             f"the certificates are of the model {claimed}, this one is {wrapped.fingerprint}; "
             "give the model that was audited"
         )
-    bound = bind(wrapped, X, protocol, ids=ids)
+    bound, lent = _bind_with_donors(wrapped, X, protocol, donors, ids)
     places, missing = places_by_id(claims.ids, bound.ids)
     if missing:
         raise DataError(*say_other_rows(len(missing), len(certs), missing[0], IdSpan(claims.ids), IdSpan(bound.ids)))
     truth = None
     if y is not None:
-        labels = np.asarray(y)
-        if len(labels) != len(bound):
-            raise DataError(f"y must have one label for each of the {len(bound)} rows given, got {len(labels)}")
-        truth = class_codes(labels[places], wrapped.classes)
-    work = _Work(stress or Stress(), baselines or Baselines(), protocol, seed, byte_budget, progress)
+        given = np.asarray(y)
+        if len(given) != len(bound):
+            raise DataError(f"y must have one label for each of the {len(bound)} rows given, got {len(given)}")
+        truth = class_codes(given[places], wrapped.classes)
+    work = _Work(stress or Stress(), baselines or Baselines(), protocol, assessed, seed, byte_budget, progress)
     held = order = None
     if validation is not None:
-        others = bind(wrapped, validation[0], protocol)
+        others, held_lent = _bind_with_donors(wrapped, validation[0], protocol, donors)
         certified = audit(
             wrapped, others, protocol, engine=engine, byte_budget=byte_budget, progress=progress, lattice=False
         )
         rows = prepare_answers(others, engine)
         if validation[1] is not None:
             order = permutation_importance_order(rows, class_codes(validation[1], wrapped.classes), seed=seed)
-        held = work.judge(rows, certified, order)
+        held = work.judge(rows, certified, order, held_lent)[:2]
     chosen = bound.take(places.tolist())
     check_same_rows(claims.ids, claims.confidence, predict_rows(chosen)[np.arange(len(chosen)), claims.predicted])
     rows = prepare_answers(chosen, engine)
-    judged = work.judge(rows, certs, order)
+    scores, labels, probabilities = work.judge(rows, certs, order, lent)
     # Scores and labels meet here for the first time.
     report = compare_scores(
         certs,
-        judged.labels,
-        scores=judged.scores,
-        validation=None if held is None else (held.scores, held.labels),
+        labels,
+        scores=scores,
+        validation=held,
         wrong=None if truth is None else truth != claims.predicted,
-        independent=work.label(rows, work.stress.independent()),
+        independent=work.label(rows, work.stress.independent(), lent),
         resamples=work.baselines.resamples,
         seed=seed,
     )
@@ -259,19 +258,21 @@ def evaluate(
         verdict=judge(report, by),
         report=report,
         stress=work.stress,
-        counts=judged.labels.counts(),
-        validation_counts=None if held is None else held.labels.counts(),
-        predictive=None if truth is None else predictive_metrics(judged.probabilities, truth),
+        counts=labels.counts(),
+        validation_counts=None if held is None else held[1].counts(),
+        predictive=None if truth is None else predictive_metrics(probabilities, truth),
         model=rows.model.kind,
         protocol_digest=protocol.digest,
         baseline=protocol.baseline,
     )
 
 
-class _Judged(NamedTuple):
-    probabilities: Floats
-    labels: BrittleLabels
-    scores: Mapping[str, Floats]
+def _bind_with_donors(
+    model: Model, X: Any, protocol: Protocol, donors: Any, ids: Any = None
+) -> tuple[EvidenceRows, Floats | None]:
+    """Return bound rows, and the cells of donor rows in the same coding if there are any."""
+    bound = bind(model, X, protocol, ids=ids)
+    return (bound, None) if donors is None else with_donors(bound, model, X, donors, protocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,16 +282,22 @@ class _Work:
     stress: Stress
     baselines: Baselines
     protocol: Protocol
+    modes: tuple[str, ...]
     seed: int
     byte_budget: int
     progress: bool | Report | None
 
-    def judge(self, rows: EvidenceRows, certs: Certificates, order: Integers | None) -> _Judged:
-        """Score and label rows whose certificates are known; the two do not see each other's results."""
-        labels = self.label(rows, self.stress)
+    def judge(
+        self, rows: EvidenceRows, certs: Certificates, order: Integers | None, donors: Floats | None
+    ) -> tuple[dict[str, Floats], BrittleLabels, Floats]:
+        """Return scores, labels and probabilities of rows with certificates; scores and labels are found apart."""
+        labels = self.label(rows, self.stress, donors)
         probabilities = predict_rows(rows)
         found = collect_scores(certs, probabilities)
         repeats, budget = self.baselines.random_orders, self.byte_budget
+        if self.modes:
+            losses = losses_of_rows(rows, self.protocol, self.modes, byte_budget=budget)
+            found |= {f"{EXPOSURE_TO}{mode}": losses[mode].exposure for mode in self.modes}
         if repeats > 0:
             found["random_order"] = random_order_score(
                 rows, self.protocol, repeats=repeats, seed=self.seed, byte_budget=budget
@@ -302,10 +309,12 @@ class _Work:
             found["group_shap"] = group_shap(
                 rows, self.protocol, max_rows=self.baselines.shap_rows, among=confident, seed=self.seed
             ).score
-        return _Judged(probabilities, labels, found)
+        return found, labels, probabilities
 
-    def label(self, rows: EvidenceRows, stress: Stress) -> BrittleLabels:
-        run = run_stress_rows(rows, self.protocol, stress, byte_budget=self.byte_budget, progress=self.progress)
+    def label(self, rows: EvidenceRows, stress: Stress, donors: Floats | None) -> BrittleLabels:
+        run = run_stress_rows(
+            rows, self.protocol, stress, donors=donors, byte_budget=self.byte_budget, progress=self.progress
+        )
         return label_rows(run, stress)
 
 
@@ -326,7 +335,7 @@ def judge(report: RankingReport, by: str = "exposure") -> Verdict:
             "high-confidence rows are needed. Audit more rows, or declare another stress (severity, thresholds, rule)."
         )
         return Verdict(CANNOT_TELL, too_few, None, None)
-    score, name = JUDGED[by]
+    score, name = JUDGED.get(by, (f"{EXPOSURE_TO}{by}", f"{EXPOSURE_TO}{by}"))
     judged, found = report.result(score), _find_comparison(report, score, best)
     if found.low > 0.0:
         state, opening = BETTER, f"Yes: {name} finds the brittle cases of this model better than its confidence does."

@@ -48,11 +48,10 @@ def auroc(scores: npt.ArrayLike, positive: npt.ArrayLike) -> float:
     """
     s, b = _known(scores, positive)
     n_positive = int(b.sum())
-    n_negative = len(b) - n_positive
-    if n_positive == 0 or n_negative == 0:
+    n_pairs = n_positive * (len(b) - n_positive)
+    if n_pairs == 0:
         return math.nan
-    ranks = stats.rankdata(s)
-    return float((ranks[b].sum() - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative))
+    return float((stats.rankdata(s)[b].sum() - n_positive * (n_positive + 1) / 2) / n_pairs)
 
 
 def capture_at(scores: npt.ArrayLike, positive: npt.ArrayLike, budget: float) -> float:
@@ -177,28 +176,11 @@ def paired_bootstrap(
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if first.shape != second.shape or first.ndim != 1:
         raise DataError(f"paired values must have one entry per unit, got shapes {first.shape} and {second.shape}")
-    interval = bootstrap_mean(first - second, resamples=resamples, level=level, seed=seed)
-    known = (first - second)[~np.isnan(first - second)]
-    win = float((known > 0).mean()) if len(known) else math.nan
-    lose = float((known <= 0).mean()) if len(known) else math.nan
-    return PairedDifference(interval.mean, interval.low, interval.high, win, lose, interval.units, interval.undefined)
-
-
-def bootstrap_auroc_difference(
-    a: npt.ArrayLike,
-    b: npt.ArrayLike,
-    positive: npt.ArrayLike,
-    *,
-    resamples: int = 2_000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Percentile interval of AUROC(a) - AUROC(b) when rows are resampled; for one model, where rows are the units.
-
-    Resamples without one of the two classes are left out. NaN when the difference itself is undefined.
-    """
-    first, second = resampled_aurocs([np.asarray(a), np.asarray(b)], positive, resamples=resamples, seed=seed)
-    return quantile_interval(first - second, level)
+    difference = first - second
+    found = bootstrap_mean(difference, resamples=resamples, level=level, seed=seed)
+    counts = int((difference > 0).sum()), int((difference <= 0).sum())  # NaN is in neither
+    win, lose = (count / found.units if found.units else math.nan for count in counts)
+    return PairedDifference(found.mean, found.low, found.high, win, lose, found.units, found.undefined)
 
 
 def resampled_aurocs(
@@ -206,7 +188,7 @@ def resampled_aurocs(
 ) -> Floats:
     """AUROC of every score on the same row resamples, (scores, resamples); NaN where a resample lacks a class.
 
-    Each resample is a vector of row weights, so every score is sorted once.
+    Rows are the units of one model. Each resample is a vector of row weights, so every score is sorted once.
     """
     label = np.asarray(positive, dtype=bool)
     out = np.full((len(scores), resamples), np.nan)

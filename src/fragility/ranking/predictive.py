@@ -90,17 +90,16 @@ def expected_calibration_error(probabilities: ArrayLike, y: ArrayLike, bins: int
     return reliability_curve(probabilities, y, bins).calibration_error
 
 
-def brier_score(probabilities: ArrayLike, y: ArrayLike, *, halve: bool | None = None) -> float:
-    """Brier = (1/n) sum_i sum_c (p_ic - [y_i = c])^2, halved when ``halve``.
+def brier_score(probabilities: ArrayLike, y: ArrayLike) -> float:
+    """Brier = (1/n) sum_i sum_c (p_ic - [y_i = c])^2; with two classes half of it, as in scikit-learn.
 
-    ``halve=None`` follows scikit-learn: with two classes the halved sum, (1/n) sum_i (p_i1 - [y_i = 1])^2, with more
-    the full one.  Zero only when every true class has probability one.
+    Zero only when every true class has probability one.
     """
     p, code = _check_columns(probabilities, y)
     error = p.copy()
     error[np.arange(len(code)), code] -= 1.0
     total = float(np.mean(np.sum(error * error, axis=1)))
-    return total / 2.0 if (p.shape[1] == 2 if halve is None else halve) else total
+    return total / 2.0 if p.shape[1] == 2 else total
 
 
 def negative_log_likelihood(probabilities: ArrayLike, y: ArrayLike) -> float:

@@ -11,13 +11,17 @@ app:score_conversion:
     cfc_rcma             RCMA                              cfc_fds            FDS
     inverse_flip_budget  1 / k*                            inverse_threshold  mean_P 1 / (lambda*_P + 1e-8)
     cfc_exposure         exposure                          independent_loss   I            common_loss        A
+    exposure_MODE        1 - exp(-loss) of a failure mode, for any of them (`fragility.modes`)
 
 (The paper's formula for "negative entropy" is the entropy itself; its table agrees with the name, and so do we.)
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +29,11 @@ from scipy.special import logsumexp
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
 from fragility.certificates import Certificates
+from fragility.errors import DataError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
+from fragility.evidence.modes import MODES
+from fragility.libraries import say_lacking
 from fragility.protocol import Protocol
 from fragility.ranking.predictive import negative_log_likelihood
 from fragility.scores import (
@@ -52,24 +59,32 @@ CERTIFICATE_SCORES = (
     "independent_loss",
     "common_loss",
 )
+MODE_SCORES = tuple(f"exposure_{mode}" for mode in MODES)
+
+FAMILIES = {
+    "confidence": CONFIDENCE_SCORES,
+    "perturbation": PERTURBATION_SCORES,
+    "attribution": ATTRIBUTION_SCORES,
+    "certificate": CERTIFICATE_SCORES,
+    "mode": MODE_SCORES,
+}
 
 
 def score_kind(name: str) -> str:
-    """Family of a score: confidence, perturbation, attribution, certificate, or other (a user's own)."""
-    families = {
-        "confidence": CONFIDENCE_SCORES,
-        "perturbation": PERTURBATION_SCORES,
-        "attribution": ATTRIBUTION_SCORES,
-        "certificate": CERTIFICATE_SCORES,
-    }
-    return next((kind for kind, names in families.items() if name in names), "other")
+    """Return the family of a score, or ``other`` for a user's own."""
+    return next((kind for kind, names in FAMILIES.items() if name in names), "other")
 
 
 def in_reading_order(table: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Confidence first, a user's own scores after the known baselines, certificate scores last."""
+    """Confidence first, a user's own scores after the known baselines, certificate and mode scores last."""
     baselines = [*CONFIDENCE_SCORES, *PERTURBATION_SCORES, *ATTRIBUTION_SCORES]
     own = [name for name in table if score_kind(name) == "other"]
-    return {name: table[name] for name in [*baselines, *own, *CERTIFICATE_SCORES] if name in table}
+    return {name: table[name] for name in [*baselines, *own, *CERTIFICATE_SCORES, *MODE_SCORES] if name in table}
+
+
+def is_baseline(name: str) -> bool:
+    """Return whether a score is one to compare with, which may be turned round: neither of a certificate nor a mode."""
+    return score_kind(name) not in ("certificate", "mode")
 
 
 def natural_direction(name: str) -> int:
@@ -80,34 +95,18 @@ def natural_direction(name: str) -> int:
 # --- scores from probabilities -----------------------------------------------------------------------------------
 
 
-def max_softmax(p: npt.ArrayLike) -> Floats:
-    """max_c p~_c; p (n, C) -> (n,)."""
-    return np.asarray(clipped_probabilities(p).max(axis=-1))
-
-
-def negative_entropy(p: npt.ArrayLike) -> Floats:
-    """sum_c p~_c log p~_c; p (n, C) -> (n,). Zero for a certain prediction, -log C for an even one."""
-    clipped = clipped_probabilities(p)
-    return np.asarray((clipped * np.log(clipped)).sum(axis=-1))
-
-
-def margin(p: npt.ArrayLike) -> Floats:
-    """z~_(1) - z~_(2); p (n, C) -> (n,)."""
-    return current_margin(p)
-
-
-def negative_energy(p: npt.ArrayLike) -> Floats:
-    """log sum_c exp z~_c; p (n, C) -> (n,). With two classes log(2 cosh(m / 2)), strictly increasing in m."""
-    return np.asarray(logsumexp(pseudo_logits(p), axis=-1))
-
-
 def confidence_scores(p: npt.ArrayLike) -> dict[str, Floats]:
-    """The four scores that need only the probabilities at x."""
+    """Return the four scores that need only the probabilities at x, p (n, C).
+
+    The negative entropy is 0 for a certain prediction and -log C for an even one. With two classes the negative energy
+    is log(2 cosh(m / 2)), strictly increasing in the margin m.
+    """
+    clipped = clipped_probabilities(p)
     return {
-        "max_softmax": max_softmax(p),
-        "negative_entropy": negative_entropy(p),
-        "margin": margin(p),
-        "negative_energy": negative_energy(p),
+        "max_softmax": clipped.max(axis=-1),
+        "negative_entropy": (clipped * np.log(clipped)).sum(axis=-1),
+        "margin": current_margin(p),
+        "negative_energy": np.asarray(logsumexp(pseudo_logits(p), axis=-1)),
     }
 
 
@@ -225,7 +224,121 @@ def permutation_importance_order(rows: EvidenceRows, y: npt.ArrayLike, *, repeat
             columns = np.flatnonzero(np.asarray(rows.column_group) == group)
             permuted = x.copy()
             permuted[:, columns] = x[np.ix_(shuffle, columns)]
-            increase[group] += (
-                negative_log_likelihood(rows.predict_copies(x, permuted[:, None]), code) - base
-            ) / repeats
+            loss = negative_log_likelihood(rows.predict_copies(x, permuted[:, None]), code)
+            increase[group] += (loss - base) / repeats
     return np.argsort(-increase, kind="stable")
+
+
+# --- group-SHAP: is the explanation concentrated on few groups? ---------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupShap:
+    """Absolute SHAP mass of every group on the explained rows; `score` is NaN on rows that were not explained."""
+
+    explainer: str  # "tree", "linear" or "permutation"
+    explained: Integers  # (s,) row positions
+    mass: Floats  # (s, G) sum of |SHAP| within each group
+    score: Floats  # (n,) share of the largest groups
+
+
+def group_shap(
+    rows: EvidenceRows,
+    protocol: Protocol,
+    *,
+    top: int = 3,
+    max_rows: int | None = None,
+    among: npt.ArrayLike | None = None,
+    seed: int = 0,
+) -> GroupShap:
+    """Return the share of absolute SHAP mass in the `top` groups: is the explanation concentrated?
+
+    In the transformed space the estimator decides the explainer: TreeExplainer for tree ensembles, LinearExplainer for
+    linear models (against the baseline row). Everything else, and the raw space, goes through permutation masking of
+    whole groups toward the baseline. With several classes the predicted class counts.
+
+    max_rows: explain a random subset of this many rows; None explains all.
+    among: (n,) the rows to choose from, e.g. the high-confidence ones; None chooses from all.
+    """
+    n, head = len(rows), rows.model.head
+    picked = np.arange(n) if among is None else np.flatnonzero(among)
+    if max_rows is not None and max_rows < len(picked):
+        picked = np.sort(np.random.default_rng(seed).choice(picked, size=max_rows, replace=False))
+    x = np.asarray(rows.dense(0, n), dtype=np.float64)[picked]
+    family = _explainer_family(head) if protocol.space == "transformed" else "permutation"
+    original = original_class(rows, rows.predict(x), protocol.resolution, picked)
+    if family == "tree":
+        explainer = _import_shap().TreeExplainer(head)
+        with warnings.catch_warnings():
+            # It warns of another layout of the values; `_sum_by_group` reads both.
+            warnings.filterwarnings("ignore", message="LightGBM binary classifier")
+            mass = _sum_by_group(explainer.shap_values(x, check_additivity=False), original, rows)
+    elif family == "linear":
+        explainer = _import_shap().LinearExplainer(head, np.asarray(rows.baseline)[None, :])
+        mass = _sum_by_group(explainer.shap_values(x), original, rows)
+    else:
+        mass = _permutation_shap(rows, x, original, seed)
+    score = np.full(n, np.nan)
+    score[picked] = concentration(mass, top)
+    return GroupShap(family, picked, mass, score)
+
+
+def concentration(mass: Floats, top: int = 3) -> Floats:
+    """Return the share of each row's mass that its `top` largest groups hold; 0 if there is no mass at all."""
+    largest = -np.sort(-mass, axis=1)[:, :top]
+    total = mass.sum(axis=1)
+    return np.asarray(np.divide(largest.sum(axis=1), total, out=np.zeros(len(mass)), where=total > 0.0))
+
+
+def _explainer_family(estimator: Any) -> str:
+    """Return which SHAP explainer fits an estimator, by its class and the library it comes from."""
+    name, module = type(estimator).__name__, type(estimator).__module__.split(".")[0]
+    if module in {"xgboost", "lightgbm", "catboost"} or (module == "sklearn" and name in _SKLEARN_TREES):
+        return "tree"
+    return "linear" if module == "sklearn" and name in _SKLEARN_LINEAR else "permutation"
+
+
+_SKLEARN_TREES = {
+    "DecisionTreeClassifier",
+    "ExtraTreeClassifier",
+    "ExtraTreesClassifier",
+    "GradientBoostingClassifier",
+    "HistGradientBoostingClassifier",
+    "RandomForestClassifier",
+}
+_SKLEARN_LINEAR = {"LogisticRegression", "LogisticRegressionCV", "SGDClassifier", "LinearDiscriminantAnalysis"}
+
+
+def _import_shap() -> Any:
+    try:
+        import shap
+    except ImportError as error:
+        raise DataError(say_lacking("group-SHAP", "shap") or f"group-SHAP cannot load shap: {error}") from error
+    return shap
+
+
+def _permutation_shap(rows: EvidenceRows, x: Floats, original: Integers, seed: int) -> Floats:
+    """Return |Shapley value| of whole groups for the log-odds-like support of the predicted class; (n, G)."""
+    shap = _import_shap()
+    n_groups = int(rows.n_groups)
+    mass = np.empty((len(x), n_groups))
+    for index, row in enumerate(x):
+
+        def support(kept: npt.ArrayLike, row: Floats = row, index: int = index) -> Floats:
+            removed = np.asarray(kept) <= 0.5
+            return pseudo_logits(rows.answers(row[None], RowStates.of_one(removed)))[:, original[index]]
+
+        explainer = shap.PermutationExplainer(support, np.zeros((1, n_groups)), seed=seed)
+        explained = explainer(np.ones((1, n_groups)), max_evals=4 * n_groups + 2, silent=True)
+        mass[index] = np.abs(explained.values[0])
+    return mass
+
+
+def _sum_by_group(values: Any, original: Integers, rows: EvidenceRows) -> Floats:
+    """Return (n, G) sums of |SHAP| of the predicted class, from (n, d), (n, d, C) or a list of C arrays."""
+    array = np.stack(values, axis=-1) if isinstance(values, list) else np.asarray(values)
+    if array.ndim == 3:
+        array = np.take_along_axis(array, original[:, None, None], axis=2)[:, :, 0]
+    out = np.zeros((len(array), int(rows.n_groups)))
+    np.add.at(out.T, np.asarray(rows.column_group), np.abs(array).T)
+    return out

@@ -3,6 +3,8 @@ r"""failure_probability: the chance that a decision is lost, row by row (SPEC se
 P_flip(x) = sum_S prod_{g in S} r_g prod_{g not in S} (1 - r_g) 1[S flips x]
 E_m(x)    = E[m(x with S removed)]                             two classes, in closed form
 B_g(x)    = P(flip | g fails) - P(flip | g holds)              Birnbaum importance; r_g B_g is kept if g never fails
+
+Groups that may also be wrong: see `modes`.
 """
 
 from __future__ import annotations
@@ -16,14 +18,17 @@ from fragility.engines.choice import prepare_answers
 from fragility.engines.lattice.additive import FlipRule
 from fragility.engines.lattice.whole import Block, WholeLattice, find_lattice, find_linear_sums, row_blocks
 from fragility.evidence import EvidenceRows
+from fragility.modes.losses import losses_of_rows
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
+from fragility.reliability.modes import DrawnCombinations, EveryCombination, GroupFates, single_failures
 from fragility.reliability.outcomes import FailureProbability
-from fragility.reliability.rates import EventSets, group_rates
-from fragility.reliability.sampling import DrawnSubsets, ask_flips, live_groups, multilinear
+from fragility.reliability.rates import EventSets, ModeRates, group_rates, has_modes, mode_rates
+from fragility.reliability.sampling import DrawnSubsets, ask_flips, multilinear
+from fragility.search.blackbox import live_groups
 from fragility.search.finding import BoundedRow
 from fragility.stress.stressors import Layout, Outages
-from fragility.wording import describe_events, describe_rates
+from fragility.wording import describe_events, describe_mode_rates, describe_rates
 
 DEFAULT_DRAWS = 4096
 LATTICE, BOUNDS, QUASI_RANDOM, EVENTS = "lattice", "bounds", "quasi-random", "events"
@@ -59,11 +64,13 @@ def failure_probability(
         Its groups, their baseline and the decision; operators and severities are not read.
     rates : float, mapping or Outages
         One probability for every group; or a mapping by group or raw field (fields of one group fail independently,
-        groups left out never fail); or recorded events, taken as they co-occurred.
+        groups left out never fail); or recorded events, taken as they co-occurred. In a mapping, ``{"lost": 0.02,
+        "wrong": 0.005}`` in place of a number says how often the group is lost and how often it takes a value of the
+        protocol's catalogue instead, which exclude each other.
     draws : int, default=4096
         Quasi-random subsets of a row, a power of two of at least 16; each distinct one costs one prediction.
     seed : int, default=0
-        Of their scrambling.
+        Seed of their scrambling.
     ids : sequence, optional
         One distinct id per row; by default the index of a pandas frame, else 0, 1, ...
     engine : str, default="auto"
@@ -76,14 +83,16 @@ def failure_probability(
     Returns
     -------
     FailureProbability
-        One probability per row, in the order of ``X``, and what each group has to do with it.
+        One probability per row, in the order of ``X``, and what each group has to do with it. With rates per mode
+        also, and always exactly, the probability that a single failure loses the decision.
 
     Raises
     ------
     DataError
         A rate is not a probability or names nothing the protocol knows, or ``draws`` is no such power of two.
     ProtocolError
-        Recorded events name fields that the model's evidence does not have.
+        Recorded events name fields that the model's evidence does not have, or a group with a rate of wrong values has
+        none in the catalogue.
 
     See Also
     --------
@@ -91,7 +100,11 @@ def failure_probability(
     find_failing_sets : The smallest set that loses a decision.
     """
     rows = bind(model, X, protocol, ids=ids)
-    declared = declared_failures(rates, rows, protocol)
+    declared = (
+        mode_rates(rates, protocol, Layout.of(protocol, rows))
+        if has_modes(rates)
+        else declared_failures(rates, rows, protocol)
+    )
     with progress_bar("failure probabilities", progress) as report:
         return failure_of_rows(rows, protocol, declared, draws, seed, engine, byte_budget, report)
 
@@ -107,7 +120,7 @@ def declared_failures(rates: Any, rows: EvidenceRows, protocol: Protocol) -> Flo
 def failure_of_rows(
     rows: EvidenceRows,
     protocol: Protocol,
-    declared: Floats | EventSets,
+    declared: Floats | EventSets | ModeRates,
     draws: int,
     seed: int,
     engine: str,
@@ -119,6 +132,10 @@ def failure_of_rows(
     if isinstance(declared, EventSets):
         work.from_events(declared, report)
         return work.finish(None, describe_events(declared.events))
+    if isinstance(declared, ModeRates):
+        work.from_mode_rates(declared, draws, seed, report)
+        lost, wrong = declared.lost.tolist(), declared.wrong.tolist()
+        return work.finish(declared.failing, describe_mode_rates(lost, wrong, protocol.group_thing))
     work.from_rates(declared, draws, seed, report)
     return work.finish(declared, describe_rates(declared.tolist(), protocol.group_thing))
 
@@ -137,6 +154,7 @@ class _Work:
         self.method = np.full(n, "", dtype=object)
         self.margin = np.full(n, np.nan)
         self.importance, self.kept = np.zeros((n, n_groups)), np.zeros((n, n_groups))
+        self.one_failure: Floats | None = None
 
     def from_rates(self, rates: Floats, draws: int, seed: int, report: Report | None) -> None:
         """Fill in what groups that fail independently do to each row."""
@@ -227,6 +245,35 @@ class _Work:
         self.original[at] = original
         self.confidence[at] = self.rows.predict(x)[np.arange(len(x)), original]
 
+    def from_mode_rates(self, rates: ModeRates, draws: int, seed: int, report: Report | None) -> None:
+        """Fill in what groups that are lost or wrong, independently of each other, do to each row."""
+        ask = prepare_answers(self.rows, self.engine)
+        modes = ["lost", "wrong"] if rates.wrong.any() else ["lost"]
+        losses = losses_of_rows(ask, self.protocol, modes, byte_budget=self.byte_budget)
+        single = single_failures(losses, rates, self.protocol.group_names)
+        self.one_failure = single.sum(axis=1)
+        if not rates.wrong.any():
+            self.from_rates(rates.lost, draws, seed, report)
+            return
+        fates = GroupFates.of(ask, self.protocol, rates)
+        every = EveryCombination.of(fates) if fates.combinations <= draws else None
+        drawn = DrawnCombinations.of(fates, draws, seed)
+        for start, x, _, original in row_blocks(self.rows, self.rule):
+            at = np.arange(start, start + len(x))
+            self._note_originals(start, x, original)
+            asked = (every or drawn).fates
+            flips = fates.ask_flips(ask, self.rule, x, original, asked, self.byte_budget)
+            if every is None:
+                self.p[at], self.low[at], self.high[at] = drawn.estimates(flips, single[at])
+                self.importance[at], self.kept[at] = drawn.importance(flips, single[at])
+                self.method[at] = QUASI_RANDOM
+            else:
+                self.p[at], self.importance[at] = flips @ every.weight, flips @ every.slope
+                self.kept[at] = np.where(rates.failing > 0.0, rates.failing * self.importance[at], 0.0)
+                self._mark_exact(at, ENUMERATION)
+            if report is not None:
+                report(start + len(x), len(self.rows))
+
     def from_events(self, events: EventSets, report: Report | None) -> None:
         """Fill in the share of recorded events that flips each row."""
         ask = prepare_answers(self.rows, self.engine)
@@ -258,4 +305,5 @@ class _Work:
             rates=rates,
             group_names=self.protocol.group_names,
             condition=condition,
+            one_failure=self.one_failure,
         )

@@ -15,10 +15,12 @@ from fragility.arrays import Booleans, Floats, Integers
 from fragility.drawing.figure import ReliabilityDisplay
 from fragility.saving import save_report, without_nan
 from fragility.text import align_columns
-from fragility.wording import describe_expected_loss, describe_failure, describe_first_group
+from fragility.wording import describe_expected_loss, describe_failure, describe_first_group, describe_single_failures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+ROW_COLUMNS = ("id", "predicted", "confidence", "p_flip", "low", "high", "exact", "method", "expected_margin")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,11 +55,14 @@ class FailureProbability:
     kept : array of shape (n, G)
         By how much ``p_flip`` falls if the group never fails.
     rates : array of shape (G,) or None
-        How often each group fails; None for recorded events.
+        How often each group fails, whatever the mode; None for recorded events.
     group_names : tuple of str
         Names of the groups, in declared order.
     condition : str
         How evidence fails, in words: ``if each field is missing 5% of the time``.
+    one_failure : array of shape (n,) or None
+        With rates per mode, the probability that exactly one group fails and the decision is lost: exact, and part of
+        ``p_flip``. None otherwise.
 
     See Also
     --------
@@ -79,6 +84,7 @@ class FailureProbability:
     rates: Floats | None
     group_names: tuple[str, ...]
     condition: str
+    one_failure: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.id)
@@ -146,20 +152,11 @@ class FailureProbability:
         pandas.DataFrame
             One row per prediction; the importance of each group under ``importance: NAME``.
         """
-        table: dict[str, Any] = {
-            "id": self.id,
-            "predicted": self.predicted,
-            "confidence": self.confidence,
-            "p_flip": self.p_flip,
-            "low": self.low,
-            "high": self.high,
-            "exact": self.exact,
-            "method": self.method,
-            "expected_margin": self.expected_margin,
-        }
-        for g, name in enumerate(self.group_names):
-            table[f"importance: {name}"] = self.importance[:, g]
-        return pd.DataFrame(table)
+        own = {name: getattr(self, name) for name in ROW_COLUMNS}
+        if self.one_failure is not None:
+            own["one_failure"] = self.one_failure
+        by_group = {f"importance: {name}": self.importance[:, g] for g, name in enumerate(self.group_names)}
+        return pd.DataFrame({**own, **by_group})
 
     def to_arrow(self) -> pa.Table:
         """Return the rows as an Arrow table.
@@ -189,8 +186,7 @@ class FailureProbability:
             "groups": self.groups().to_dict("records"),
             "predictions": self.to_pandas().to_dict("records"),
         }
-        plain: dict[str, Any] = without_nan(document)
-        return plain
+        return dict(without_nan(document))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything (.json) or the table of rows (.csv, .parquet).
@@ -262,6 +258,8 @@ class FailureProbability:
         table = self.groups().head(top)
         first = describe_first_group(table["group"][0], table["decisions_kept"][0], self.lost)
         lost = describe_expected_loss(self.lost, len(self), int(self.exact.sum()), self.condition)
+        if self.one_failure is not None:
+            lost = f"{lost} {describe_single_failures(float(self.one_failure.sum()))}"
         cells = [("group", "decisions kept if it never failed", "share of those lost")]
         for name, kept, share in zip(table["group"], table["decisions_kept"], table["share_of_lost"], strict=True):
             cells.append((str(name), f"{kept:.2f}", f"{share:.0%}"))

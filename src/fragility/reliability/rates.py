@@ -1,4 +1,4 @@
-"""How evidence fails, as the user declares it: a rate per group, or recorded outages taken as they co-occurred."""
+"""How evidence fails, as the user declares it: a rate per group, rates per group and mode, or recorded outages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.errors import DataError
+from fragility.errors import DataError, ProtocolError
+from fragility.protocol import Protocol
 from fragility.stress.stressors import Layout
+
+RATED_MODES = ("lost", "wrong")  # those whose units are groups
+ROUNDING = 1e-9  # by which declared rates may exceed 1 together
 
 
 def group_rates(declared: Any, names: tuple[str, ...], layout: Layout) -> Floats:
@@ -56,6 +60,55 @@ def _read_rate(what: str, value: Any) -> float:
         shown = repr(value) if rate is None else f"{rate:g}"
         raise DataError(f"{what} must be a number from 0 to 1, got {shown}")
     return rate
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModeRates:
+    """How often each group is lost and how often it is wrong; it cannot be both at once."""
+
+    lost: Floats  # (G,)
+    wrong: Floats  # (G,)
+
+    @property
+    def failing(self) -> Floats:
+        """(G,) how often a group fails in either way."""
+        return self.lost + self.wrong
+
+
+def has_modes(declared: Any) -> bool:
+    """Return whether rates are declared per mode, for at least one group or field."""
+    return isinstance(declared, Mapping) and any(isinstance(value, Mapping) for value in declared.values())
+
+
+def mode_rates(declared: Mapping[Any, Any], protocol: Protocol, layout: Layout) -> ModeRates:
+    """Return the rates of {group or field: {"lost": a, "wrong": b}}; a plain number is a rate of loss.
+
+    Several fields of one group count, mode by mode, as in ``group_rates``.
+    """
+    by_mode: dict[str, dict[Any, Any]] = {mode: {} for mode in RATED_MODES}
+    for key, value in declared.items():
+        given = value if isinstance(value, Mapping) else {"lost": value}
+        if not given or (unknown := [mode for mode in given if mode not in RATED_MODES]):
+            got = repr(unknown[0]) if given else "none"
+            raise DataError(f"the rates of {key!r} must be by mode, {' or '.join(RATED_MODES)}, got {got}")
+        for mode, rate in given.items():
+            by_mode[mode][key] = rate
+    names = protocol.group_names
+    found = {mode: group_rates(own, names, layout) if own else np.zeros(len(names)) for mode, own in by_mode.items()}
+    rates = ModeRates(**found)
+    listed = {entry.group for entry in protocol.modes.catalogue}
+    for g, name in enumerate(names):
+        if rates.failing[g] > 1.0 + ROUNDING:
+            raise DataError(
+                f"the rates of {name!r} add up to {rates.failing[g]:g}; lost and wrong exclude each other, so that "
+                "they are at most 1 together"
+            )
+        if rates.wrong[g] > 0.0 and name not in listed:
+            raise ProtocolError(
+                f"the protocol has no values that {name!r} takes when it is wrong; fit one that declares the mode "
+                "'wrong', or leave out this rate"
+            )
+    return rates
 
 
 @dataclass(frozen=True, slots=True, eq=False)

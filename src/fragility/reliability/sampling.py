@@ -9,17 +9,53 @@ draws.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.engines.lattice.additive import FlipRule
 from fragility.errors import DataError
 from fragility.evidence import EvidenceRows, RowStates
+from fragility.search.blackbox import live_groups
 
 REPLICATES = 16
 LEVEL = 0.95
+
+
+def draw_points(dimensions: int, draws: int, seed: int) -> Floats:
+    """Return (draws, dimensions) Sobol points in [0, 1), scrambling by scrambling."""
+    power = int(np.log2(draws // REPLICATES)) if draws >= REPLICATES else -1
+    if power < 0 or REPLICATES << power != draws:
+        raise DataError(f"draws must be a power of two of at least {REPLICATES}, got {draws}")
+    seeds = np.random.SeedSequence(seed).spawn(REPLICATES)
+    points = [
+        stats.qmc.Sobol(dimensions, scramble=True, seed=np.random.default_rng(s)).random_base2(power) for s in seeds
+    ]
+    return np.concatenate(points)
+
+
+def weigh_distinct(drawn: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Floats]:
+    """Return the distinct rows (U, G) of what was drawn (draws, G), and their share of each scrambling's draws."""
+    distinct, place = np.unique(drawn, axis=0, return_inverse=True)
+    each = len(drawn) // REPLICATES
+    weight = np.zeros((REPLICATES, len(distinct)))
+    np.add.at(weight, (np.repeat(np.arange(REPLICATES), each), place.ravel()), 1.0 / each)
+    return distinct, weight
+
+
+def estimate_probability(hits: Booleans, weight: Floats, draws: int) -> tuple[Floats, Floats, Floats]:
+    """Return the probability of a hit with its interval, each (m,), from hits (m, U) and weights (REPLICATES, U)."""
+    by_replicate = hits @ weight.T  # (m, REPLICATES)
+    p = by_replicate.mean(axis=1)
+    error = by_replicate.std(axis=1, ddof=1) / np.sqrt(REPLICATES)
+    reach = float(stats.t.ppf(0.5 + LEVEL / 2.0, REPLICATES - 1)) * error
+    edge = 1.0 - ((1.0 - LEVEL) / 2.0) ** (1.0 / draws)  # the binomial limit at no hit in all draws
+    low = np.where(p >= 1.0, 1.0 - edge, np.clip(p - reach, 0.0, 1.0))
+    high = np.where(p <= 0.0, edge, np.clip(p + reach, 0.0, 1.0))
+    return p, low, high
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,36 +65,15 @@ class DrawnSubsets:
     removed: Booleans  # (U, G)
     weight: Floats  # (REPLICATES, U) share of a scrambling's draws
     rates: Floats  # (G,)
+    draws: int
 
     @classmethod
     def of(cls, rates: Floats, draws: int, seed: int) -> DrawnSubsets:
-        power = int(np.log2(draws // REPLICATES)) if draws >= REPLICATES else -1
-        if power < 0 or REPLICATES << power != draws:
-            raise DataError(f"draws must be a power of two of at least {REPLICATES}, got {draws}")
-        seeds = np.random.SeedSequence(seed).spawn(REPLICATES)
-        points = [
-            stats.qmc.Sobol(len(rates), scramble=True, seed=np.random.default_rng(s)).random_base2(power) for s in seeds
-        ]
-        removed, place = np.unique(np.concatenate(points) < rates, axis=0, return_inverse=True)
-        replicate = np.repeat(np.arange(REPLICATES), 1 << power)
-        weight = np.zeros((REPLICATES, len(removed)))
-        np.add.at(weight, (replicate, place.ravel()), 1.0 / (1 << power))
-        return cls(removed, weight, rates)
-
-    @property
-    def draws(self) -> int:
-        return round(1.0 / float(self.weight[self.weight > 0].min())) * REPLICATES
+        return cls(*weigh_distinct(draw_points(len(rates), draws, seed) < rates), rates, draws)
 
     def estimates(self, flips: Booleans) -> tuple[Floats, Floats, Floats]:
         """Return p_flip, low and high (m,) from flips (m, U)."""
-        by_replicate = flips @ self.weight.T  # (m, REPLICATES)
-        p = by_replicate.mean(axis=1)
-        error = by_replicate.std(axis=1, ddof=1) / np.sqrt(REPLICATES)
-        reach = float(stats.t.ppf(0.5 + LEVEL / 2.0, REPLICATES - 1)) * error
-        edge = 1.0 - ((1.0 - LEVEL) / 2.0) ** (1.0 / self.draws)  # the binomial limit at no flip in all draws
-        low = np.where(p >= 1.0, 1.0 - edge, np.clip(p - reach, 0.0, 1.0))
-        high = np.where(p <= 0.0, edge, np.clip(p + reach, 0.0, 1.0))
-        return p, low, high
+        return estimate_probability(flips, self.weight, self.draws)
 
     def importance(self, flips: Booleans) -> tuple[Floats, Floats]:
         """Return (m, G) P(flip | g fails) - P(flip | g holds), and P(flip) - P(flip | g holds); NaN where not drawn."""
@@ -69,15 +84,6 @@ class DrawnSubsets:
             holding = (weighted @ ~self.removed) / (weight @ ~self.removed)
         kept = np.where(self.rates == 0.0, 0.0, weighted.sum(axis=1)[:, None] - holding)
         return failing - holding, kept
-
-
-def live_groups(rows: EvidenceRows, x: Floats) -> Booleans:
-    """Return (m, G) the groups of rows x (m, d) that are not already at their baseline."""
-    moved = ~((x == rows.baseline) | (np.isnan(x) & np.isnan(rows.baseline)))
-    live = np.zeros((len(x), rows.n_groups), dtype=bool)
-    for column, group in enumerate(rows.column_group):
-        live[:, group] |= moved[:, column]
-    return live
 
 
 def multilinear(flips: Booleans, rates: Floats) -> tuple[float, Floats]:

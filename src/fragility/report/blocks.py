@@ -6,84 +6,62 @@ A block holds text, numbers as text, and pictures. Nothing here is escaped excep
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from fragility.drawing.svg import draw_share_bar
+from fragility.wording import write_part
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(NamedTuple):
     """Paragraphs."""
 
     paragraphs: Sequence[str]
-    kind: str = "text"
 
 
-@dataclass(frozen=True)
-class Notice:
+class Notice(NamedTuple):
     """A sentence that must not be overlooked."""
 
     text: str
-    kind: str = "notice"
 
 
-@dataclass(frozen=True)
-class Numbers:
+class Numbers(NamedTuple):
     """A few large numbers: (value, what it counts)."""
 
     entries: Sequence[tuple[str, str]]
-    kind: str = "numbers"
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """Terms and what they mean."""
 
     entries: Sequence[tuple[str, str]]
-    kind: str = "facts"
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """A command to type."""
 
     command: str
-    kind: str = "command"
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A cell with a bar behind its number."""
+class Cell(NamedTuple):
+    """A cell with a bar beside its number, or one that leads to another place of the report."""
 
     text: str
-    share: float
-
-    @property
-    def bar(self) -> str:
-        """The bar as SVG."""
-        return draw_share_bar(self.share)
+    bar: str = ""
+    key: str = ""
 
     def __str__(self) -> str:
         return self.text
 
 
-@dataclass(frozen=True)
-class Link:
-    """A cell that leads to another place of the report."""
-
-    text: str
-    key: str
-
-    def __str__(self) -> str:
-        return self.text
+TableCell: TypeAlias = str | Cell
 
 
-TableCell: TypeAlias = str | Cell | Link
+def count_cell(count: int, rows: int) -> TableCell:
+    """Return `12 (30%)` with its bar; `none` of no rows."""
+    return Cell(write_part(count, rows), draw_share_bar(count / rows)) if rows else "none"
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A table; the first column names the row, the others are numbers."""
 
     caption: str
@@ -92,31 +70,25 @@ class Table:
     folded: bool = False
     sortable: bool = False
     wrapped: bool = False  # its cells may take several lines
-    kind: str = "table"
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """One or several pictures with their caption, and the numbers they show."""
 
     pictures: Sequence[str]
     caption: str
     table: Table | None = None
     small: bool = False  # pictures to stand beside each other, however many there are
-    kind: str = "figure"
 
 
-@dataclass(frozen=True)
-class Lead:
+class Lead(NamedTuple):
     """The sentences a reader should take away, with the picture that shows them."""
 
     paragraphs: Sequence[str]
     figure: Figure
-    kind: str = "lead"
 
 
-@dataclass(frozen=True)
-class PathStep:
+class PathStep(NamedTuple):
     """A group of a case's path."""
 
     group: str
@@ -125,8 +97,7 @@ class PathStep:
     flip: str  # what the prediction flips to here, else empty
 
 
-@dataclass(frozen=True)
-class CaseView:
+class CaseView(NamedTuple):
     """One case as text, with its small curve."""
 
     key: str
@@ -139,22 +110,19 @@ class CaseView:
     command: str | None  # that opens it in the workbench
 
 
-@dataclass(frozen=True)
-class Cases:
+class Cases(NamedTuple):
     """The most fragile cases."""
 
     cases: Sequence[CaseView]
-    kind: str = "cases"
 
 
 Block: TypeAlias = Text | Lead | Notice | Numbers | Facts | Table | Figure | Cases | Command
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A heading and its blocks."""
 
     key: str
     heading: str
-    level: int
-    blocks: Sequence[Block] = field(default_factory=tuple)
+    blocks: Sequence[Block] = ()
+    level: int = 2

@@ -16,7 +16,7 @@ from fragility.certificates import Audit
 from fragility.errors import DataError
 from fragility.files import write_text
 from fragility.reliability.outcomes import FailureProbability
-from fragility.report.gathering import Asked, Settings, summarise
+from fragility.report.gathering import ReportedAudit, Settings, summarise
 from fragility.report.inputs import GivenRows
 from fragility.report.rendering import MARKER, render_fragment, render_html, render_markdown
 from fragility.report.summary import Byline, ReportSummary
@@ -122,7 +122,7 @@ class Report:
             if len(given) != len(named):
                 raise DataError(f"one {what} each of {len(named)} audits was expected, got {len(given)}")
         asked = [
-            Asked(replace_controls(each), audit, replace_controls(command), key)
+            ReportedAudit(replace_controls(each), audit, replace_controls(command), key)
             for (each, audit), command, key in zip(named.items(), commands, keys, strict=True)
         ]
         shown = None if rows is None else GivenRows.of(rows, ids, model)

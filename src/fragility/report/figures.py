@@ -1,42 +1,32 @@
-"""The report's pictures: functions from the summary's numbers to SVG text. Each reads aloud what it shows."""
+"""The report's pictures: functions from the summary's numbers to SVG text, with a label for screen readers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+import fragility.drawing.svg as svg
 from fragility.drawing.curve import MarginCurve, draw_curve_svg
-from fragility.drawing.svg import (
-    ACCENT,
-    FLIP,
-    FLIP_TEXT,
-    LEFT,
-    QUIET,
-    RIGHT,
-    WIDTH,
-    Scale,
-    draw_band,
-    draw_bar,
-    draw_cells,
-    draw_legend,
-    draw_line,
-    draw_picture,
-    draw_place_axis,
-    draw_polyline,
-    draw_text,
-    draw_value_axis,
-    list_ticks,
-)
+from fragility.drawing.svg import ACCENT, FLIP, FLIP_TEXT, LEFT, QUIET, RIGHT, WIDTH, Scale
+from fragility.intervals import Share
+from fragility.report.blocks import Figure, Table
 from fragility.report.sentences import describe_case
 from fragility.report.summary import AuditNumbers, Case, Loss, Quartiles, ReviewView, SetNumbers
 from fragility.text import shorten
-from fragility.wording import describe_curve, write_percent
+from fragility.wording import describe_curve, write_interval, write_part, write_percent
 
 MIDDLE = (LEFT + RIGHT) / 2
 SHOWN_STEPS = 10
 DENSITIES = (0.16, 0.34, 0.54, 0.76, 1.0)  # opacity of a cell, by how many predictions it holds
 CONFIDENCES = ((0.5, "50%"), (0.9, "90%"), (0.99, "99%"), (0.999, "99.9%"))
 QUARTERS = [(tick / 4, f"{tick / 4:.0%}") for tick in range(5)]
+
+
+def show_shares(entries: Sequence[tuple[str, Share]], caption: str) -> Figure:
+    """Return shares that flip early as a figure, with their numbers folded."""
+    rows = [(name, write_part(share.count, share.rows), write_interval(share)) for name, share in entries]
+    table = Table("The picture in numbers", ("", "flip early", "95% interval"), rows, folded=True)
+    return Figure([svg.draw_shares(entries)], caption, table)
 
 
 # --- k* and collapse ----------------------------------------------------------------------------------------
@@ -61,55 +51,51 @@ def draw_budgets(audit: AuditNumbers) -> str:
     y = Scale(0.0, max(0.1, *(value for each in shares for value in each)) * 1.08, bottom, top)
     slot = (RIGHT - LEFT) / len(labels)
     thick = min(slot * 0.8 / len(sets), 22.0)
-    marks = draw_value_axis(y, [(tick, f"{tick:.0%}") for tick in list_ticks(0.0, y.high)], LEFT, RIGHT)
+    marks = svg.draw_value_axis(y, [(tick, f"{tick:.0%}") for tick in svg.list_ticks(0.0, y.high)], LEFT, RIGHT)
     for place, label in enumerate(labels):
         middle = LEFT + slot * (place + 0.5)
-        marks.append(draw_text((middle, bottom + 15), label, anchor="middle"))
+        marks.append(svg.draw_text((middle, bottom + 15), label, anchor="middle"))
         for index, (_, _, colour) in enumerate(sets):
             x, value = middle - thick * len(sets) / 2 + index * thick, shares[index][place]
-            marks.append(draw_bar(x + 0.5, y(value), thick - 1, bottom - y(value), colour=colour))
-    marks.append(draw_text((MIDDLE, bottom + 36), "groups lost until the prediction flips", anchor="middle"))
-    marks += draw_legend([(name, colour, "solid") for name, _, colour in sets], LEFT)
+            marks.append(svg.draw_bar(x + 0.5, y(value), thick - 1, bottom - y(value), colour=colour))
+    marks.append(svg.draw_text((MIDDLE, bottom + 36), "groups lost until the prediction flips", anchor="middle"))
+    marks += svg.draw_legend([(name, colour, "solid") for name, _, colour in sets])
     spoken = "; ".join(
         f"{name}: " + ", ".join(f"{label} {write_percent(v)}" for label, v in zip(labels, each, strict=True))
         for (name, _, _), each in zip(sets, shares, strict=True)
     )
     label = f"Share of predictions by the number of groups lost until they flip. {spoken}"
-    return draw_picture(WIDTH, 236.0, label, marks)
+    return svg.draw_picture(WIDTH, 236.0, label, marks)
 
 
-def draw_collapse(audit: AuditNumbers) -> str:
-    """Return median and quartiles of the margin lost, removal by removal."""
-    focus, everything = audit.focus.collapse, audit.everything.collapse
-    if focus is None or everything is None:
-        return ""
-    top, bottom, last = 34.0, 186.0, len(focus) - 1
+def draw_collapse(curve: Sequence[Quartiles], everything: Sequence[Quartiles] | None) -> str:
+    """Return median and quartiles of the margin lost, removal by removal; `everything` is drawn for comparison."""
+    top, bottom, last = 34.0, 186.0, len(curve) - 1
     y, x = Scale(0.0, 1.0, bottom, top), Scale(0, last, LEFT + 8, RIGHT - 8)
-    marks = draw_value_axis(y, QUARTERS, LEFT, RIGHT) + _draw_quartiles(focus, x, y)
+    marks = svg.draw_value_axis(y, QUARTERS, LEFT, RIGHT) + _draw_quartiles(curve, x, y)
     legend = [("median", ACCENT, "solid"), ("middle half", ACCENT, "faint")]
-    if audit.confident.rows:
+    if everything is not None:
         medians = [(x(step), y(min(each.median, 1.0))) for step, each in enumerate(everything)]
-        marks.append(draw_polyline(medians, colour=QUIET, dashed=True))
+        marks.append(svg.draw_polyline(medians, colour=QUIET, dashed=True))
         legend.append(("median of all predictions", QUIET, "dashed"))
-    marks += draw_place_axis(
-        x, [(step, str(step)) for step in range(0, last + 1, max(1, math.ceil(last / 10)))], bottom
-    )
-    marks.append(draw_text((MIDDLE, bottom + 36), "groups removed, strongest first", anchor="middle"))
-    marks += draw_legend(legend, LEFT)
-    label = f"Median share of the margin lost, by groups removed. {_list_medians(focus)}"
-    return draw_picture(WIDTH, 230.0, label, marks)
+    steps = range(0, last + 1, max(1, math.ceil(last / 10)))
+    marks += svg.draw_place_axis(x, [(step, str(step)) for step in steps], bottom)
+    marks.append(svg.draw_text((MIDDLE, bottom + 36), "groups removed, strongest first", anchor="middle"))
+    marks += svg.draw_legend(legend)
+    label = f"Median share of the margin lost, by groups removed. {_list_medians(curve)}"
+    return svg.draw_picture(WIDTH, 230.0, label, marks)
 
 
 def draw_class_curve(name: str, rows: int, curve: Sequence[Quartiles]) -> str:
     """Return one class's collapse, small, to stand beside the others."""
     left, right, top, bottom = 42.0, 202.0, 26.0, 106.0
     y, x = Scale(0.0, 1.0, bottom, top), Scale(0, len(curve) - 1, left + 4, right - 4)
-    marks = draw_value_axis(y, [(0.0, "0%"), (0.5, "50%"), (1.0, "100%")], left, right) + _draw_quartiles(curve, x, y)
+    marks = svg.draw_value_axis(y, QUARTERS[::2], left, right) + _draw_quartiles(curve, x, y)
     steps = [0, (len(curve) - 1) // 2, len(curve) - 1] if len(curve) > 4 else range(len(curve))
-    marks += draw_place_axis(x, [(step, str(step)) for step in steps], bottom)
-    marks.append(draw_text((left, 14), f"{shorten(name, 16)} ({rows:,})", bold=True))
+    marks += svg.draw_place_axis(x, [(step, str(step)) for step in steps], bottom)
+    marks.append(svg.draw_text((left, 14), f"{shorten(name, 16)} ({rows:,})", bold=True))
     label = f"Class {name}, {rows} predictions: median share of the margin lost. {_list_medians(curve)}"
-    return draw_picture(208.0, 126.0, label, marks)
+    return svg.draw_picture(208.0, 126.0, label, marks)
 
 
 def _draw_quartiles(curve: Sequence[Quartiles], x: Scale, y: Scale) -> list[str]:
@@ -117,7 +103,7 @@ def _draw_quartiles(curve: Sequence[Quartiles], x: Scale, y: Scale) -> list[str]
         [(x(step), y(min(getattr(each, name), 1.0))) for step, each in enumerate(curve)]
         for name in ("lower", "median", "upper")
     )
-    return [draw_band(upper, lower, opacity=0.22), draw_polyline(median, width=2.4)]
+    return [svg.draw_band(upper, lower), svg.draw_polyline(median, width=2.4)]
 
 
 def _list_medians(curve: Sequence[Quartiles]) -> str:
@@ -134,26 +120,23 @@ def draw_loss(loss: Loss, name: str) -> str:
         for value in (loss.quartiles.lower, loss.quartiles.median, loss.quartiles.upper)
     )
     marks = [
-        draw_text((left, 14), name, bold=True, size=12),
-        draw_text((left, 30), f"median {median}", colour="var(--muted, currentColor)"),
+        svg.draw_text((left, 14), name, bold=True, size=12),
+        svg.draw_text((left, 30), f"median {median}", colour="var(--muted, currentColor)"),
     ]
     for place, count in enumerate(loss.histogram):
         colour = QUIET if open_ended and place == len(loss.histogram) - 1 else ACCENT
-        marks.append(draw_bar(left + place * width + 0.5, y(count), width - 1, bottom - y(count), colour=colour))
-    marks.append(draw_line((left, bottom), (right, bottom), colour=QUIET))
+        marks.append(svg.draw_bar(left + place * width + 0.5, y(count), width - 1, bottom - y(count), colour=colour))
+    marks.append(svg.draw_line((left, bottom), (right, bottom), colour=QUIET))
     middle = x(min(loss.quartiles.median, loss.top))
-    marks.append(draw_line((middle, top - 6), (middle, bottom), colour=FLIP, width=2))
-    ends = (
-        (0.0, "0%", "start"),
-        (loss.top / 2, f"{loss.top / 2:.0%}", "middle"),
-        (loss.top, f"{loss.top:.0%}{'+' if open_ended else ''}", "end"),
-    )
-    marks += [draw_text((x(value), bottom + 15), text, anchor=anchor) for value, text, anchor in ends]
+    marks.append(svg.draw_line((middle, top - 6), (middle, bottom), colour=FLIP, width=2))
+    for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
+        text = f"{share * loss.top:.0%}{'+' if open_ended and anchor == 'end' else ''}"
+        marks.append(svg.draw_text((x(share * loss.top), bottom + 15), text, anchor=anchor))
     label = (
         f"{name}: of {sum(loss.histogram)} predictions the median loses {median} of the margin, a quarter at most "
         f"{lower}, a quarter at least {upper}; {loss.half} lose half or more."
     )
-    return draw_picture(212.0, 136.0, label, marks)
+    return svg.draw_picture(212.0, 136.0, label, marks)
 
 
 # --- confidence against exposure ----------------------------------------------------------------------------
@@ -165,7 +148,7 @@ def draw_density(audit: AuditNumbers) -> str:
     top, bottom = 34.0, 282.0
     x, y = Scale(0.0, density.right, LEFT, RIGHT), Scale(0.0, 1.0, bottom, top)
     width, height = (RIGHT - LEFT) / density.columns, (bottom - top) / density.lines
-    marks = draw_value_axis(y, [(tick / 4, f"{tick / 4:.2g}") for tick in range(5)], LEFT, RIGHT)
+    marks = svg.draw_value_axis(y, [(tick / 4, f"{tick / 4:.2g}") for tick in range(5)], LEFT, RIGHT)
     if audit.confident.rows:
         marks += _draw_corner(audit, x, y)
     most = max(count for _, _, count in density.cells)
@@ -174,17 +157,17 @@ def draw_density(audit: AuditNumbers) -> str:
         level = round((len(DENSITIES) - 1) * math.log1p(count - 1) / math.log1p(most - 1)) if most > 1 else -1
         levels[level].append((LEFT + column * width, bottom - (row + 1) * height))
     for corners, opacity in zip(levels, DENSITIES, strict=True):
-        marks.append(draw_cells(corners, width - 0.6, height - 0.6, opacity=opacity))
-    marks += draw_place_axis(x, [(-math.log10(1 - value), text) for value, text in CONFIDENCES], bottom)
-    marks.append(draw_text((MIDDLE, bottom + 34), "confidence (stretched toward 100%)", anchor="middle"))
-    marks.append(draw_text((LEFT - 36, 16), "exposure"))
+        marks.append(svg.draw_cells(corners, width - 0.6, height - 0.6, opacity))
+    marks += svg.draw_place_axis(x, [(-math.log10(1 - value), text) for value, text in CONFIDENCES], bottom)
+    marks.append(svg.draw_text((MIDDLE, bottom + 34), "confidence (stretched toward 100%)", anchor="middle"))
+    marks.append(svg.draw_text((LEFT - 36, 16), "exposure"))
     legend = f"1 to {most:,} per cell"
-    marks.append(draw_text((RIGHT, 16), legend, anchor="end"))
+    marks.append(svg.draw_text((RIGHT, 16), legend, anchor="end"))
     start = RIGHT - 6.2 * len(legend) - len(DENSITIES) * 13 - 6
-    marks += [draw_bar(start + 13 * i, 7, 12, 10, opacity=opacity) for i, opacity in enumerate(DENSITIES)]
+    marks += [svg.draw_bar(start + 13 * i, 7, 12, 10, opacity=opacity) for i, opacity in enumerate(DENSITIES)]
     label = f"Density of {audit.facts.rows} predictions by confidence and exposure. "
     label += f"{density.corner} lie in the exposed corner." if audit.confident.rows else "None is confident."
-    return draw_picture(WIDTH, 326.0, label, marks)
+    return svg.draw_picture(WIDTH, 326.0, label, marks)
 
 
 def _draw_corner(audit: AuditNumbers, x: Scale, y: Scale) -> list[str]:
@@ -192,10 +175,10 @@ def _draw_corner(audit: AuditNumbers, x: Scale, y: Scale) -> list[str]:
     left, base = x(-math.log10(1 - least)), y(audit.density.threshold)
     text = f"exposed corner: {audit.density.corner:,}"
     return [
-        draw_bar(left, y.end, x.end - left, base - y.end, colour=FLIP, opacity=0.13),
-        draw_line((left, y.end), (left, base), colour=FLIP, width=1.4),
-        draw_line((left, base), (x.end, base), colour=FLIP, width=1.4),
-        draw_text((x.end - 5, y.end + 14), text, anchor="end", colour=FLIP_TEXT, bold=True),
+        svg.draw_bar(left, y.end, x.end - left, base - y.end, colour=FLIP, opacity=0.13),
+        svg.draw_line((left, y.end), (left, base), colour=FLIP, width=1.4),
+        svg.draw_line((left, base), (x.end, base), colour=FLIP, width=1.4),
+        svg.draw_text((x.end - 5, y.end + 14), text, anchor="end", colour=FLIP_TEXT, bold=True),
     ]
 
 
@@ -206,29 +189,28 @@ def draw_review(view: ReviewView) -> str:
     """Return the share of what is sought that a review of a given size finds."""
     top, bottom = 34.0, 206.0
     x, y = Scale(0.0, 1.0, LEFT, RIGHT), Scale(0.0, 1.0, bottom, top)
-    marks = draw_value_axis(y, QUARTERS, LEFT, RIGHT)
-    marks.append(draw_line((x(0), y(0)), (x(1), y(1)), colour=QUIET))
+    marks = svg.draw_value_axis(y, QUARTERS, LEFT, RIGHT)
+    marks.append(svg.draw_line((x(0), y(0)), (x(1), y(1)), colour=QUIET))
     found, other = ([count / view.found_in_all for count in each] for each in (view.by_exposure, view.by_confidence))
     for values, colour, dashed in ((other, QUIET, True), (found, ACCENT, False)):
         points = [(x(share), y(value)) for share, value in zip(view.shares, values, strict=True)]
-        marks.append(draw_polyline(points, colour=colour, width=2.4, dashed=dashed))
-    marks += draw_place_axis(x, QUARTERS, bottom)
-    marks.append(draw_text((MIDDLE, bottom + 36), "share reviewed", anchor="middle"))
-    marks += draw_legend([("by exposure", ACCENT, "solid"), ("by confidence", QUIET, "dashed")], LEFT)
-    marks.append(draw_text((RIGHT, 16), "thin: at random", anchor="end"))
+        marks.append(svg.draw_polyline(points, colour=colour, width=2.4, dashed=dashed))
+    marks += svg.draw_place_axis(x, QUARTERS, bottom)
+    marks.append(svg.draw_text((MIDDLE, bottom + 36), "share reviewed", anchor="middle"))
+    marks += svg.draw_legend([("by exposure", ACCENT, "solid"), ("by confidence", QUIET, "dashed")])
+    marks.append(svg.draw_text((RIGHT, 16), "thin: at random", anchor="end"))
     spoken = ", ".join(
         f"{share:.0%}: {write_percent(one)} against {write_percent(two)}"
         for share, one, two in zip(view.shares, found, other, strict=True)
         if share in (0.05, 0.1, 0.2, 0.5)
     )
     label = f"Share of {view.sought} predictions found by exposure against confidence. {spoken}"
-    return draw_picture(WIDTH, 248.0, label, marks)
+    return svg.draw_picture(WIDTH, 248.0, label, marks)
 
 
 def draw_case(case: Case) -> str:
     """Return one case's margin along its path; empty where the audit holds no steps."""
     if case.margins is None:
         return ""
-    flip = case.flip_budget if case.flipped else None
-    curve = MarginCurve(case.id, case.predicted, case.confidence, case.path, case.margins, flip, case.flips_to)
-    return draw_curve_svg(curve, describe_curve(case.id, describe_case(case)))
+    told = (case.id, case.predicted, case.confidence, case.path, case.margins, case.flip_step, case.flips_to)
+    return draw_curve_svg(MarginCurve(*told), describe_curve(case.id, describe_case(case)))

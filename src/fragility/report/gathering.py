@@ -11,13 +11,14 @@ part of the report whose memory grows with rows.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+import fragility.report.summary as summary
 from fragility.arrays import Floats, Integers
 from fragility.certificates import Audit, BaselineComparison
 from fragility.certificates.comparison import differences_between, rows_by_id
@@ -29,24 +30,7 @@ from fragility.models import Model
 from fragility.protocol import Protocol
 from fragility.reliability.outcomes import FailureProbability
 from fragility.report.inputs import GivenRows, LabelTally, add_values, read_brittle, read_classes
-from fragility.report.summary import (
-    AuditFacts,
-    AuditNumbers,
-    BaselineNumbers,
-    Byline,
-    Case,
-    Compared,
-    ComparedSegments,
-    DensityMap,
-    Dependence,
-    GroupFacts,
-    PairedAudits,
-    ProtocolFacts,
-    ReliabilityNumbers,
-    ReportSummary,
-    SmallestSet,
-    WorstSegment,
-)
+from fragility.report.summary import AuditNumbers
 from fragility.report.tally import Row, SetTally, read_pieces
 from fragility.segments import ByColumn, Coded, SegmentTally, read_by, segment_rows
 from fragility.stress.labels import BrittleLabels
@@ -60,8 +44,8 @@ Cut: TypeAlias = tuple[str | None, Sequence[tuple[str, Share]]]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One audit to report on: what to call it, and the command that verifies it."""
+class ReportedAudit:
+    """One audit to report on: what to call it, the command that verifies it, and the key that signed it."""
 
     name: str
     audit: Audit
@@ -77,40 +61,39 @@ class Settings:
     brittle: BrittleLabels | pa.Table | None
     min_confidence: float
     risk: float
-    rows: GivenRows | None = None
-    by: ByColumn = ()
-    byline: Byline = field(default_factory=Byline)
-    reliability: FailureProbability | None = None
+    rows: GivenRows | None
+    by: ByColumn
+    byline: summary.Byline
+    reliability: FailureProbability | None
 
 
-def summarise(asked: Sequence[Asked], settings: Settings) -> ReportSummary:
+def summarise(asked: Sequence[ReportedAudit], settings: Settings) -> summary.ReportSummary:
     """Return the summary that every rendering of a report reads."""
     _check(asked, settings)
     given, codes = settings.rows, list[list[Coded]]([] for _ in asked)
     if settings.by:
         if given is None:
             raise DataError("by cuts rows by a column of theirs; give the rows that were audited too")
-        codes = segment_rows(
-            given.values, read_by(settings.by, given.values.column_names), [one.audit for one in asked]
-        )
+        by = read_by(settings.by, given.values.column_names)
+        codes = segment_rows(given.values, by, [one.audit for one in asked])
     truth = None if settings.labels is None else read_classes(settings.labels)
     audits = [_summarise_audit(one, settings, truth, own) for one, own in zip(asked, codes, strict=True)]
     if given is not None:
         audits = [_show_values(numbers, one.audit, given) for numbers, one in zip(audits, asked, strict=True)]
     paired = pair_audits([(one.name, one.audit) for one in asked], settings.min_confidence, codes)
-    return ReportSummary(tuple(audits), paired, settings.byline)
+    return summary.ReportSummary(tuple(audits), paired, settings.byline)
 
 
-def _check(asked: Sequence[Asked], settings: Settings) -> None:
+def _check(asked: Sequence[ReportedAudit], settings: Settings) -> None:
     if not 0.0 <= settings.min_confidence <= 1.0:
         raise DataError(f"min_confidence must lie between 0 and 1, got {settings.min_confidence!r}")
     if not 0.0 < settings.risk < 1.0:
         raise DataError(f"risk must lie between 0 and 1, such as 0.02, got {settings.risk!r}")
     if not asked:
         raise DataError("a report needs at least one audit, got none")
-    for one in asked:
-        if len(one.audit) == 0:
-            raise DataError(f"the audit {one.name} holds no certificates; there is nothing to report")
+    empty = next((one.name for one in asked if len(one.audit) == 0), None)
+    if empty is not None:
+        raise DataError(f"the audit {empty} holds no certificates; there is nothing to report")
     if settings.brittle is not None and len(asked) > 1:
         raise DataError("held-out stress labels belong to one model; report on its audit alone")
     if settings.reliability is not None:
@@ -126,7 +109,7 @@ def _check(asked: Sequence[Asked], settings: Settings) -> None:
 
 
 def _summarise_audit(
-    one: Asked, settings: Settings, truth: dict[str, str] | None, coded: Sequence[Coded]
+    one: ReportedAudit, settings: Settings, truth: dict[str, str] | None, coded: Sequence[Coded]
 ) -> AuditNumbers:
     audit, protocol, least = one.audit, one.audit.protocol, settings.min_confidence
     detailed, declared = audit.manifest.claims == "full", audit.manifest.lattice
@@ -163,7 +146,7 @@ def _summarise_audit(
         confident=sure,
         worst=find_worst(cuts),
         segments=shares,
-        density=DensityMap(MAP_RIGHT, MAP_COLUMNS, MAP_LINES, cells, threshold, corner),
+        density=summary.DensityMap(MAP_RIGHT, MAP_COLUMNS, MAP_LINES, cells, threshold, corner),
         accuracy=None if truth is None else tallies[0].measure_accuracy(),
         reviews=tuple(tally.simulate_review(settings.risk) for tally in tallies),
         detailed=detailed,
@@ -179,7 +162,7 @@ def _place_on_map(confidence: Floats, exposure: Floats) -> tuple[Integers, Integ
     return across, np.clip(exposure * MAP_LINES, 0, MAP_LINES - 1).astype(np.int64)
 
 
-def find_worst(cuts: Sequence[Cut]) -> WorstSegment | None:
+def find_worst(cuts: Sequence[Cut]) -> summary.WorstSegment | None:
     """Return the segment that differs most clearly from the rest, or None."""
     count = sum(len(segments) for _, segments in cuts if len(segments) > 1)
     if not count:
@@ -195,13 +178,13 @@ def find_worst(cuts: Sequence[Cut]) -> WorstSegment | None:
             if bound > clearest:
                 rest_name = others[0][0] if len(others) == 1 else None
                 clearest = bound
-                found = WorstSegment(column, name, early, rest_name, rest, difference_of(early, rest))
+                found = summary.WorstSegment(column, name, early, rest_name, rest, difference_of(early, rest))
     return found
 
 
-def _summarise_reliability(found: FailureProbability) -> ReliabilityNumbers:
+def _summarise_reliability(found: FailureProbability) -> summary.ReliabilityNumbers:
     table = found.groups()
-    return ReliabilityNumbers(
+    return summary.ReliabilityNumbers(
         condition=found.condition,
         recorded=found.rates is None,
         rows=len(found),
@@ -211,14 +194,14 @@ def _summarise_reliability(found: FailureProbability) -> ReliabilityNumbers:
     )
 
 
-def _summarise_baselines(found: BaselineComparison, protocol: Protocol) -> Dependence:
+def _summarise_baselines(found: BaselineComparison, protocol: Protocol) -> summary.Dependence:
     rows = len(found)
-    return Dependence(
+    return summary.Dependence(
         rows=rows,
         depth=found.depth,
         stable=found.verdict == STABLE,
         baselines=tuple(
-            BaselineNumbers(
+            summary.BaselineNumbers(
                 name=one.baseline,
                 artificial=protocol.with_baseline(one.baseline).artificial,
                 flips_after_one=share_of(one.flip_within_one, rows),
@@ -237,10 +220,10 @@ def _summarise_baselines(found: BaselineComparison, protocol: Protocol) -> Depen
 # --- facts and cases ----------------------------------------------------------------------------------------
 
 
-def _state_facts(one: Asked) -> AuditFacts:
+def _state_facts(one: ReportedAudit) -> summary.AuditFacts:
     manifest = one.audit.manifest
     model = manifest.model
-    return AuditFacts(
+    return summary.AuditFacts(
         name=one.name,
         model=model.kind,
         classes=tuple(str(label) for label in one.audit.classes),
@@ -262,38 +245,20 @@ def _state_facts(one: Asked) -> AuditFacts:
 
 def _state_protocol(
     protocol: Protocol, becomes: Mapping[str, Replacement], model: Model | None = None
-) -> ProtocolFacts:
-    fields = fields_of_groups(protocol.evidence, model)
+) -> summary.ProtocolFacts:
+    """Return the protocol's own fields, with groups, fields, columns and the decision in short."""
     known = {name: str(one) for name, one in becomes.items() if one.state != "unknown"}
-    return ProtocolFacts(
-        space=protocol.space,
-        grouping=protocol.grouping,
-        groups=tuple(
-            GroupFacts(
-                group.name,
-                len(group.columns),
-                tuple((name, known[name]) for name in fields[group.name] if name in known),
-            )
-            for group in protocol.groups
-        ),
-        fields=len(protocol.fields),
-        columns=len(protocol.columns),
-        baseline=protocol.baseline,
-        artificial=protocol.artificial,
-        operators=tuple(protocol.operators),
-        severities=tuple(protocol.severities),
-        depth=protocol.depth,
-        reading=protocol.reading,
-        decision=None if protocol.decision is None else str(protocol.decision),
-        resolution=protocol.resolution,
-        smoothing=protocol.smoothing,
-        exposure_weights=protocol.exposure_weights,
-        training_rows=protocol.training_rows,
-        digest=protocol.digest,
-    )
+    names, groups = fields_of_groups(protocol.evidence, model), []
+    for group in protocol.groups:
+        shown = tuple((name, known[name]) for name in names[group.name] if name in known)
+        groups.append(summary.GroupFacts(group.name, len(group.columns), shown))
+    facts: dict[str, Any] = {each.name: getattr(protocol, each.name) for each in fields(summary.ProtocolFacts)}
+    facts |= {"groups": tuple(groups), "fields": len(protocol.fields), "columns": len(protocol.columns)}
+    facts["decision"] = None if protocol.decision is None else str(protocol.decision)
+    return summary.ProtocolFacts(**facts)
 
 
-def _read_case(row: Row, protocol: Protocol, classes: Sequence[str]) -> Case:
+def _read_case(row: Row, protocol: Protocol, classes: Sequence[str]) -> summary.Case:
     flips_to, others = None, [label for label in classes if label != str(row["predicted"])]
     if row["flipped"] and "path_predicted" in row:
         flips_to = str(row["path_predicted"][row["flip_budget"]])
@@ -301,7 +266,7 @@ def _read_case(row: Row, protocol: Protocol, classes: Sequence[str]) -> Case:
         flips_to = others[0]
     smallest = None
     if "smallest_state" in row:
-        smallest = SmallestSet(
+        smallest = summary.SmallestSet(
             state=row["smallest_state"],
             size=row["smallest_size"],
             groups=tuple(row["smallest_set"]),
@@ -309,7 +274,7 @@ def _read_case(row: Row, protocol: Protocol, classes: Sequence[str]) -> Case:
             failure_probability=row.get("failure_probability"),
             failure_interval=None if row.get("failure_exact", True) else (row["failure_low"], row["failure_high"]),
         )
-    return Case(
+    return summary.Case(
         id=str(row["id"]),
         predicted=str(row["predicted"]),
         confidence=row["confidence"],
@@ -332,10 +297,9 @@ def _show_values(numbers: AuditNumbers, audit: Audit, given: GivenRows) -> Audit
     if lacking is not None:
         return replace(numbers, lacks_field=lacking)
     shown, becomes = add_values(numbers.focus.cases, given, audit)
+    focus = replace(numbers.focus, cases=shown)
     numbers = replace(numbers, protocol=_state_protocol(audit.protocol, becomes, given.model))
-    if numbers.confident.rows:
-        return replace(numbers, confident=replace(numbers.confident, cases=shown))
-    return replace(numbers, everything=replace(numbers.everything, cases=shown))
+    return replace(numbers, confident=focus) if numbers.confident.rows else replace(numbers, everything=focus)
 
 
 # --- several audits -------------------------------------------------------------------------------------------
@@ -343,7 +307,7 @@ def _show_values(numbers: AuditNumbers, audit: Audit, given: GivenRows) -> Audit
 
 def pair_audits(
     audits: Sequence[tuple[str, Audit]], min_confidence: float, codes: Sequence[Sequence[Coded]]
-) -> tuple[PairedAudits, ...]:
+) -> tuple[summary.PairedAudits, ...]:
     """Compare every audit with the first; ``codes`` are the segments of each audit's rows, by column."""
     if len(audits) < 2:
         return ()
@@ -362,41 +326,40 @@ def _pair(
     before: pd.DataFrame,
     after: pd.DataFrame,
     codes: Sequence[Coded],
-) -> PairedAudits:
+) -> summary.PairedAudits:
     """Compare shares of the same rows if the audits share some, else of each audit's own rows."""
     both = before.index.intersection(after.index)
-    shared = len(both) > 0
-    one, two = (before.loc[both], after.loc[both]) if shared else (before, after)
-    sure = one["confident"] & two["confident"] if shared else None
-    sets = sure_one, sure_two = [table[table["confident"] if sure is None else sure] for table in (one, two)]
+    one, two, paired = before.loc[both], after.loc[both], len(both) > 0
+    sure = one["confident"] & two["confident"]
+    early_one, early_two = one["early"] & sure, two["early"] & sure
+    rows = (one, two) if paired else (before, after)
+    sets = (one[sure], two[sure]) if paired else tuple(table[table["confident"]] for table in rows)
 
-    def compare(measure: str, first: pd.Series, second: pd.Series) -> Compared:
+    def compare(measure: str, first: pd.Series, second: pd.Series) -> summary.Compared:
         shares = share_of(int(first.sum()), len(first)), share_of(int(second.sum()), len(second))
-        if not shared:
-            return Compared(measure, *shares, difference_of(shares[1], shares[0]))
-        return Compared(
-            measure, *shares, paired_difference(int((second & ~first).sum()), int((first & ~second).sum()), len(first))
-        )
+        if not paired:
+            return summary.Compared(measure, *shares, difference_of(shares[1], shares[0]))
+        second_only, first_only = int((second & ~first).sum()), int((first & ~second).sum())
+        return summary.Compared(measure, *shares, paired_difference(second_only, first_only, len(first)))
 
-    early = [sure_one["early"], sure_two["early"]] if shared else [pd.Series(dtype=bool)] * 2
-    return PairedAudits(
+    return summary.PairedAudits(
         first=first[0],
         second=second[0],
         differences=differences_between(first[1].protocol, second[1].protocol),
         shared=len(both),
-        same_class=int((one["predicted"].map(str) == two["predicted"].map(str)).sum()) if shared else 0,
-        both_confident=len(sure_one) if shared else 0,
-        flip_in_both=int((early[0] & early[1]).sum()),
-        flip_in_first_only=int((early[0] & ~early[1]).sum()),
-        flip_in_second_only=int((~early[0] & early[1]).sum()),
+        same_class=int((one["predicted"].map(str) == two["predicted"].map(str)).sum()),
+        both_confident=int(sure.sum()),
+        flip_in_both=int((early_one & early_two).sum()),
+        flip_in_first_only=int((early_one & ~early_two).sum()),
+        flip_in_second_only=int((early_two & ~early_one).sum()),
         compared=(
-            compare("early", sure_one["early"], sure_two["early"]),
-            compare("after_one", sure_one["after_one"], sure_two["after_one"]),
-            compare("confident_early", one["confident"] & one["early"], two["confident"] & two["early"]),
-            compare("confident", one["confident"], two["confident"]),
+            compare("early", *(table["early"] for table in sets)),
+            compare("after_one", *(table["after_one"] for table in sets)),
+            compare("confident_early", *(table["confident"] & table["early"] for table in rows)),
+            compare("confident", *(table["confident"] for table in rows)),
         ),
         segments=tuple(
-            ComparedSegments(
+            summary.ComparedSegments(
                 coded.column,
                 tuple(
                     (name, compare("early", *(table["early"][table[f"segment_{place}"] == code] for table in sets)))
@@ -405,7 +368,7 @@ def _pair(
             )
             for place, coded in enumerate(codes)
         ),
-        rank_correlation=_correlate_ranks(one["exposure"], two["exposure"]) if shared else None,
+        rank_correlation=_correlate_ranks(one["exposure"], two["exposure"]),
     )
 
 

@@ -23,13 +23,7 @@ from fragility.auditing.auditor import input_row_digests
 from fragility.canonical import is_missing
 from fragility.certificates import Audit
 from fragility.errors import Advice, DataError
-from fragility.evidence.replacements import (
-    SAMPLE,
-    Replacement,
-    fields_of_groups,
-    find_replacements,
-    value_text,
-)
+from fragility.evidence.replacements import SAMPLE, Replacement, fields_of_groups, find_replacements, value_text
 from fragility.evidence.rows import read_rows
 from fragility.ids import GIVE_AUDITED, IdSpan, SeenIds, check_same_rows, id_keys, say_unlabelled
 from fragility.intervals import Share, difference_of, share_of
@@ -126,21 +120,21 @@ def _find_rows(
 class LabelTally:
     """What labels say of an audit's rows, part after part.
 
-    `labels` maps ids to the answer sought, `confidence` to the model's confidence if the labels have it.
+    `labels` maps ids to true classes, or to whether a row is brittle; `confidence` maps them to the model's confidence
+    if the labels have it.
     """
 
     def __init__(
         self,
         sought: str,
-        labels: Mapping[str, str],
+        labels: Mapping[str, str] | Mapping[str, bool],
         min_confidence: float,
         confidence: Mapping[str, float] | None = None,
     ) -> None:
         self.sought, self.labels, self.min_confidence = sought, labels, min_confidence
         self.confidence = confidence
         self.missing: list[object] = []
-        self.ids = IdSpan()
-        self.rows = 0
+        self.ids, self.rows = IdSpan(), 0
         self.known = sought != "wrong"  # whether any label is a class of the model
         self.parts: list[tuple[Floats, Floats, Booleans]] = []
 
@@ -153,16 +147,15 @@ class LabelTally:
         self.ids.add(ids)
         if self.confidence is not None and None not in found:
             check_same_rows(ids, piece.confidence, [self.confidence[str(own_id)] for own_id in ids])
+        bad = np.array(found, dtype=object)
         if self.sought == "wrong":
             names = np.array([write_class(label) for label in classes], dtype=object)
             self.known |= any(label in names for label in set(found))
-            bad = np.array(found, dtype=object) != names[piece.predicted]
-        else:
-            bad = np.array([label == "True" for label in found], dtype=bool)
-        self.parts.append((piece.exposure, piece.confidence, np.asarray(bad, dtype=bool)))
+            bad = bad != names[piece.predicted]
+        self.parts.append((piece.exposure, piece.confidence, bad.astype(bool)))
 
     def _join(self) -> tuple[Floats, Floats, Booleans, Booleans]:
-        """Return exposure, confidence, what was sought and what the report speaks of, of all rows."""
+        """Return of all rows: exposure, confidence, whether wrong or brittle, and whether the report speaks of them."""
         if self.missing:
             raise DataError(
                 *say_unlabelled(len(self.missing), self.rows, self.missing[0], self.ids, IdSpan(self.labels))
@@ -224,8 +217,7 @@ def count_found(score: Floats, bad: Booleans) -> tuple[int, ...]:
 
 def read_classes(labels: Mapping[Hashable, object]) -> dict[str, str]:
     """Return true classes by id, both as text: a file may give back 1 where the certificate says "1"."""
-    known = {own_id: label for own_id, label in labels.items() if not is_missing(label)}
-    return {str(own_id): write_class(label) for own_id, label in known.items()}
+    return {str(own_id): write_class(label) for own_id, label in labels.items() if not is_missing(label)}
 
 
 def write_class(label: object) -> str:
@@ -235,10 +227,10 @@ def write_class(label: object) -> str:
 
 def read_brittle(
     labels: BrittleLabels | pa.Table, min_confidence: float, protocol: Protocol
-) -> tuple[dict[str, str], float, dict[str, float]]:
+) -> tuple[dict[str, bool], float, dict[str, float]]:
     """Return which rows break under the held-out stress, from which confidence, and the confidence of each, by id."""
     rows = LabelledRows.of(labels, min_confidence)
     rows.check_made_under(protocol)
     ids = [str(own_id) for own_id in rows.ids]
-    answers, confidence = map(str, rows.brittle.tolist()), rows.confidence.tolist()
-    return dict(zip(ids, answers, strict=True)), rows.min_confidence, dict(zip(ids, confidence, strict=True))
+    brittle, confidence = (dict(zip(ids, each.tolist(), strict=True)) for each in (rows.brittle, rows.confidence))
+    return brittle, rows.min_confidence, confidence

@@ -9,20 +9,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from fragility.report.blocks import Block, Cases, CaseView, Facts, Figure, Lead, Notice, Numbers, Table, Text
+from fragility.report.blocks import Block, Cases, CaseView, Command, Facts, Figure, Lead, Notice, Numbers, Table, Text
 from fragility.report.sections import list_sections
 from fragility.report.sentences import write_byline, write_title
 from fragility.report.summary import ReportSummary
 from fragility.text import replace_controls
 
-MARKER = '<meta name="generator" content="fragility report">'  # by it a later report knows an earlier one as its own
+MARKER = '<meta name="generator" content="fragility report">'  # of a file that a later report may replace
 # An underscore inside a word is no emphasis, and names of fields are full of them.
 SPECIAL = re.compile(r"([\\`*\[\]<>|~&$]|(?<!\w)_|_(?!\w))")
 LINE_START = re.compile(r"^([-+#]|\d+(?=[.)]\s))")
@@ -57,7 +56,7 @@ def _render_body(summary: ReportSummary) -> str:
 
 @cache
 def _load_templates() -> Environment:
-    return Environment(
+    templates = Environment(
         autoescape=True,
         loader=FunctionLoader(_read_template),
         undefined=StrictUndefined,
@@ -65,6 +64,8 @@ def _load_templates() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else replace_controls(value),
     )
+    templates.globals["kind_of"] = lambda block: type(block).__name__
+    return templates
 
 
 def _read_template(name: str) -> str:
@@ -76,12 +77,11 @@ def _read_template(name: str) -> str:
 
 def render_markdown(summary: ReportSummary) -> str:
     """Return the report as Markdown (CommonMark with tables)."""
-    lines = [f"# {escape_markdown(write_title(summary))}", "", escape_paragraph(write_byline(summary)), ""]
+    parts = [f"# {escape_markdown(write_title(summary))}", escape_paragraph(write_byline(summary))]
     for section in list_sections(summary):
-        lines += [f"{'#' * section.level} {escape_markdown(section.heading)}", ""]
-        for block in section.blocks:
-            lines += [*_render_block(block, section.level), ""]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
+        parts.append(f"{'#' * section.level} {escape_markdown(section.heading)}")
+        parts += [_render_block(block, section.level) for block in section.blocks]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def escape_markdown(text: object) -> str:
@@ -97,36 +97,33 @@ def escape_paragraph(text: object) -> str:
     )
 
 
-def _render_block(block: Block, level: int) -> list[str]:
-    if isinstance(block, Text):
-        return _put_apart(escape_paragraph(text) for text in block.paragraphs)
-    if isinstance(block, Lead):
-        bold = _put_apart(f"**{escape_markdown(text)}**" for text in block.paragraphs)
-        return [*bold, "", *_render_block(block.figure, level)]
-    if isinstance(block, Notice):
-        return [f"> {escape_markdown(block.text)}"]
-    if isinstance(block, Numbers):
-        return [f"- **{escape_markdown(value)}** {escape_markdown(label)}" for value, label in block.entries]
-    if isinstance(block, Facts):
-        return [f"- **{escape_markdown(term)}**: {escape_markdown(text)}" for term, text in block.entries]
-    if isinstance(block, Table):
-        head = [escape_markdown(name) or "measure" for name in block.head]
-        ruler = ["---", *("---:" for _ in head[1:])]
-        rows = [[escape_markdown(cell) for cell in row] for row in block.rows]
-        lines = [f"| {' | '.join(cells)} |" for cells in (head, ruler, *rows)]
-        return [f"**{escape_markdown(block.caption)}**", "", *lines]
-    if isinstance(block, Figure):
-        return [] if block.table is None else _render_block(block.table, level)
-    if isinstance(block, Cases):
-        return [line for case in block.cases for line in _render_case(case, level + 1)]
-    return _render_command(block.command)
+def _render_block(block: Block, level: int) -> str:
+    match block:
+        case Text(paragraphs):
+            return "\n\n".join(map(escape_paragraph, paragraphs))
+        case Lead(paragraphs, figure):
+            return "\n\n".join([*(f"**{escape_markdown(text)}**" for text in paragraphs), _render_block(figure, level)])
+        case Notice(text):
+            return f"> {escape_markdown(text)}"
+        case Numbers(entries):
+            return "\n".join(f"- **{escape_markdown(value)}** {escape_markdown(label)}" for value, label in entries)
+        case Facts(entries):
+            return "\n".join(f"- **{escape_markdown(term)}**: {escape_markdown(text)}" for term, text in entries)
+        case Table():
+            head = [escape_markdown(name) or "measure" for name in block.head]
+            ruler = ["---", *("---:" for _ in head[1:])]
+            rows = [[escape_markdown(cell) for cell in row] for row in block.rows]
+            lines = [f"| {' | '.join(cells)} |" for cells in (head, ruler, *rows)]
+            return "\n".join([f"**{escape_markdown(block.caption)}**", "", *lines])
+        case Figure():
+            return "" if block.table is None else _render_block(block.table, level)
+        case Cases(cases):
+            return "\n\n".join(_render_case(case, level + 1) for case in cases)
+        case Command(command):
+            return _render_command(command)
 
 
-def _put_apart(paragraphs: Iterable[str]) -> list[str]:
-    return "\n\n".join(paragraphs).split("\n")
-
-
-def _render_case(case: CaseView, level: int) -> list[str]:
+def _render_case(case: CaseView, level: int) -> str:
     steps = [f"{step.group} ({step.values})" if step.values else step.group for step in case.path]
     paragraphs = [
         f"{'#' * level} {escape_markdown(case.heading)}",
@@ -136,11 +133,12 @@ def _render_case(case: CaseView, level: int) -> list[str]:
     ]
     if case.smallest is not None:
         paragraphs.append(escape_markdown(case.smallest))
-    command = [] if case.command is None else [*_render_command(case.command), ""]
-    return [*_put_apart(paragraphs), "", *command]
+    if case.command is not None:
+        paragraphs.append(_render_command(case.command))
+    return "\n\n".join(paragraphs)
 
 
-def _render_command(command: str) -> list[str]:
+def _render_command(command: str) -> str:
     text = " ".join(replace_controls(command).split())
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    return [f"{fence}bash", text, fence]
+    return f"{fence}bash\n{text}\n{fence}"

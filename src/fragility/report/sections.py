@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import fragility.report.figures as figures
 import fragility.report.sentences as sentences
-from fragility.drawing.svg import draw_fifths, draw_paired_shares, draw_shares
-from fragility.intervals import Share, share_of
+from fragility.drawing.svg import draw_fifths, draw_share_bar, draw_shares
+from fragility.intervals import share_of
 from fragility.report.blocks import (
     Block,
     Cases,
@@ -18,29 +18,23 @@ from fragility.report.blocks import (
     Facts,
     Figure,
     Lead,
-    Link,
-    Notice,
     Numbers,
     PathStep,
     Section,
     Table,
     TableCell,
     Text,
+    count_cell,
 )
-from fragility.report.summary import (
-    AuditNumbers,
-    Case,
-    Compared,
-    Dependence,
-    GroupRole,
-    PairedAudits,
-    ReliabilityNumbers,
-    ReportSummary,
-    ReviewView,
-)
+from fragility.report.comparison import show_comparison, show_side_by_side
+from fragility.report.sentences import count_focus, name_all, name_focus, name_limit
+from fragility.report.summary import AuditNumbers, Case, Dependence, GroupRole, ReliabilityNumbers, ReportSummary
 from fragility.segments import SegmentShares
 from fragility.wording import (
     GLOSSARY,
+    LOSS_NAMES,
+    describe_expected_loss,
+    describe_first_group,
     describe_operator,
     join_names,
     shorten_name,
@@ -48,8 +42,6 @@ from fragility.wording import (
     write_interval,
     write_part,
     write_percent,
-    write_points,
-    write_points_interval,
     write_share,
 )
 
@@ -57,40 +49,46 @@ SHOWN_IN_PICTURE = 4
 SHOWN_GROUPS = 12
 LISTED_GROUPS = 60
 SHOWN_CLASSES = 6
+SHOWN_FIELDS = 4  # of a group of many fields
+MOST_NAMES = 12  # in one sentence
 BUDGETS = (0.05, 0.1, 0.2, 0.5)
-
-Part: TypeAlias = tuple[str, str, Sequence[Block]]  # key, heading, blocks
-Row: TypeAlias = Sequence[TableCell]
+FIFTHS = ("least exposed fifth", "second", "third", "fourth", "most exposed fifth")
+WAYS = {
+    "targeted": f"{LOSS_NAMES['targeted']}; the mean share of the margin lost along the removal path",
+    "independent": f"{LOSS_NAMES['independent']}; the shares of the margin so lost, added up (may exceed 100%)",
+    "common": f"{LOSS_NAMES['common']}; the mean share of the margin lost over the severities",
+}
+LIMITS = (
+    "A certificate is a witness of fragility, not a proof of robustness: it shows one way in which a prediction loses "
+    "its support. A prediction that does not flip here may flip under another protocol.",
+    "The number of groups a certificate names is an upper bound on the fewest that would do; it is found by removing "
+    "the strongest first, not by trying all sets.",
+    "Nothing here says that a prediction is wrong. It says what the prediction would be without that evidence.",
+    "All numbers hold for this model, these rows and this protocol.",
+)
 
 
 def list_sections(summary: ReportSummary) -> list[Section]:
     """Return the whole report; the first section opens it, and the contents follow that one."""
-    several = len(summary.audits) > 1
-    sections = [Section("finding", "The finding", 2, _show_finding(summary.audits[0]))]
-    if several:
-        sections = [_compare(summary), _show_side_by_side(summary)]
-    for number, audit in enumerate(summary.audits, start=1):
-        level, prefix = (3, f"audit-{number}-") if several else (2, "")
+    audits, several = summary.audits, len(summary.audits) > 1
+    sections = [show_comparison(summary), show_side_by_side(summary)] if several else []
+    for number, audit in enumerate(audits, start=1):
+        prefix = f"audit-{number}-" if several else ""
+        own = _list_own_sections(audit, prefix)
         if several:
-            sections.append(Section(f"audit-{number}", shorten_name(audit.facts.name), 2))
-        sections += [
-            Section(prefix + key, heading, level, blocks)
-            for key, heading, blocks in _list_parts(audit, prefix)
-            if several or key != "finding"  # a single audit's finding opens the report
-        ]
-    if any(audit.accuracy is not None for audit in summary.audits):
-        sections.append(_show_accuracy(summary.audits))
-    return [
-        *sections,
-        _show_limits(summary.audits),
-        _show_verification(summary.audits),
-        Section("glossary", "What the words mean", 2, [Facts(list(GLOSSARY.items()))]),
-    ]
+            sections.append(Section(f"audit-{number}", shorten_name(audit.facts.name)))
+            own = [section._replace(key=prefix + section.key, level=3) for section in own]
+        sections += own
+    if any(audit.accuracy is not None for audit in audits):
+        sections.append(_show_accuracy(audits))
+    glossary = Section("glossary", "What the words mean", [Facts(list(GLOSSARY.items()))])
+    return [*sections, _show_limits(audits), _show_verification(audits), glossary]
 
 
-def _list_parts(audit: AuditNumbers, prefix: str) -> list[Part]:
+def _list_own_sections(audit: AuditNumbers, prefix: str) -> list[Section]:
+    """Return what the report says of one audit; `prefix` tells the keys of its cases from those of other audits."""
     return [
-        ("finding", "The finding", _show_finding(audit)),
+        _show_finding(audit),
         *([] if audit.dependence is None else [_show_baselines(audit.dependence)]),
         _show_audit(audit),
         *(_show_segments(audit, shares, place) for place, shares in enumerate(audit.segments, start=1)),
@@ -99,198 +97,196 @@ def _list_parts(audit: AuditNumbers, prefix: str) -> list[Part]:
         _show_losses(audit),
         _show_groups(audit),
         *([] if audit.reliability is None else [_show_reliability(audit.reliability)]),
-        (
-            "corner",
-            "Confidence against exposure",
-            [
-                Text([sentences.describe_corner(audit)]),
-                Figure(
-                    [figures.draw_density(audit)],
-                    "Each cell counts predictions; darker (in dark mode: brighter) is more. Shaded: the exposed "
-                    "corner.",
-                ),
-            ],
-        ),
+        _show_corner(audit),
         *([_show_reviews(audit)] if audit.reviews else []),
         _show_cases(audit, prefix),
     ]
 
 
-# --- the first screen ---------------------------------------------------------------------------------------
+# --- the finding, baselines, segments -----------------------------------------------------------------------
 
 
-def _show_finding(audit: AuditNumbers) -> list[Block]:
+def _show_finding(audit: AuditNumbers) -> Section:
     """Return what one audit found: how many flip early, a picture of it, and what they rest on."""
     focus, worst = audit.focus, audit.worst
-    entries = [(sentences.name_all(audit), focus.flips_early)]
+    entries = [(name_all(audit), focus.flips_early)]
     if worst is not None and (worst.column is not None or len(focus.class_losses) > SHOWN_IN_PICTURE):
-        name, rest = sentences.name_segment(worst)
+        name, rest = repr(shorten_name(worst.name)), "all others"
+        if worst.column is not None:
+            name = f"{shorten_name(worst.column)} {shorten_name(worst.name)}"
+        elif worst.rest_name is not None:
+            rest = repr(shorten_name(worst.rest_name))
         entries += [(name, worst.flips_early), (rest, worst.rest)]
     elif len(focus.class_losses) > 1:
         shown = focus.class_losses[:SHOWN_IN_PICTURE]
         entries += [(repr(shorten_name(one.predicted)), one.flips_early) for one in shown]
-    figure = _draw_shares(entries, f"Share of {sentences.name_focus(audit)} that flip early; lines are 95% intervals.")
-    return [
-        Lead(sentences.write_headline(audit), figure),
+    caption = f"Share of {name_focus(audit)} that flip early; lines are 95% intervals."
+    blocks: list[Block] = [
+        Lead(sentences.write_headline(audit), figures.show_shares(entries, caption)),
         Numbers(_list_large_numbers(audit)),
         Text([" ".join(sentences.describe_finding(audit))]),
     ]
+    return Section("finding", "The finding", blocks)
 
 
 def _list_large_numbers(audit: AuditNumbers) -> list[tuple[str, str]]:
     focus, rows, accuracy = audit.focus, audit.facts.rows, audit.accuracy
     those, sure = "of those" if audit.confident.rows else "of all", share_of(audit.confident.rows, rows)
-    numbers = [(f"{rows:,}", "predictions audited" if rows != 1 else "prediction audited")]
-    shares = [
-        (sure, f"are {sentences.name_limit(audit)} ({sure.count:,}; {{}})"),
+    shares = [] if accuracy is None else [(accuracy.right, "are right ({})")]
+    shares += [
+        (sure, f"are {name_limit(audit)} ({sure.count:,}; {{}})"),
         (focus.flips_after_one, f"{those} flip when one group is lost ({{}})"),
         (focus.flips_early, f"{those} flip early, within two groups ({{}})"),
     ]
-    if accuracy is not None:
-        shares.insert(0, (accuracy.right, "are right ({})"))
-    return numbers + [(write_percent(one.value), text.format(write_interval(one))) for one, text in shares]
+    numbers = [(write_percent(one.value), text.format(write_interval(one))) for one, text in shares]
+    return [(f"{rows:,}", "predictions audited" if rows != 1 else "prediction audited"), *numbers]
 
 
-def _draw_shares(entries: Sequence[tuple[str, Share]], caption: str) -> Figure:
-    rows = [(name, write_part(share.count, share.rows), write_interval(share)) for name, share in entries]
-    table = Table("The picture in numbers", ("", "flip early", "95% interval"), rows, folded=True)
-    return Figure([draw_shares(entries, "flip early")], caption, table)
-
-
-def _compare(summary: ReportSummary) -> Section:
-    """Return which audit flips early more often, and by how much."""
-    entries = [(shorten_name(audit.facts.name), audit.focus.flips_early) for audit in summary.audits]
-    caption = "Share of each audit's confident predictions that flip early; lines are 95% intervals."
-    blocks: list[Block] = [
-        Notice(text) for pair in summary.paired if (text := sentences.describe_protocols(pair)) is not None
-    ]
-    headlines = [sentences.write_compared_headline(pair) for pair in summary.paired]
-    blocks.append(Lead(headlines, _draw_shares(entries, caption)))
-    for pair in summary.paired:
-        first, second = shorten_name(pair.first), shorten_name(pair.second)
-        rows = [(sentences.COMPARED[one.measure], *_write_difference_cells(one)) for one in pair.compared]
-        caption = f"{second} against {first}: {sentences.describe_pairing(pair)}"
-        blocks.append(Table(caption, ("share", first, second, "difference", "95% interval"), rows))
-    return Section("comparison", "The comparison", 2, blocks)
-
-
-def _write_difference_cells(one: Compared) -> tuple[str, ...]:
-    shares = (f"{share.count:,} of {share.rows:,} ({write_percent(share.value)})" for share in (one.first, one.second))
-    return *shares, write_points(one.difference.value), write_points_interval(one.difference)
-
-
-# --- what was audited, baselines, segments ------------------------------------------------------------------
-
-
-def _show_audit(audit: AuditNumbers) -> Part:
-    groups = audit.protocol.groups
+def _show_audit(audit: AuditNumbers) -> Section:
+    facts, groups = audit.facts, audit.protocol.groups
+    classes = join_names([shorten_name(label) for label in facts.classes], MOST_NAMES)
+    text = (
+        f"{write_count(facts.rows, 'prediction')} of {facts.model}, whose classes are {classes}. For each prediction "
+        "the audit removed evidence, the strongest first, and recorded where the prediction flips. The result is one "
+        "certificate per row, which anyone with the model and the rows can recompute."
+    )
     width = 3 if any(group.becomes for group in groups) else 2
     rows = [
-        (shorten_name(group.name), f"{group.columns:,}", sentences.list_fields(group.name, group.becomes))[:width]
+        (shorten_name(group.name), f"{group.columns:,}", _list_fields(group.name, group.becomes))[:width]
         for group in groups[:LISTED_GROUPS]
     ]
     if len(groups) > LISTED_GROUPS:
         rows.append((f"and {len(groups) - LISTED_GROUPS:,} more", "", "")[:width])
     head = ("group", "columns", "becomes when lost")[:width]
     table = Table(f"The {write_count(len(groups), 'evidence group')}", head, rows, folded=True, sortable=True)
-    blocks: list[Block] = [Text([sentences.describe_audit(audit)]), Facts(sentences.describe_protocol(audit)), table]
-    return "audited", "What was audited", blocks
+    return Section("audited", "What was audited", [Text([text]), Facts(sentences.describe_protocol(audit)), table])
 
 
-def _show_baselines(found: Dependence) -> Part:
+def _list_fields(group: str, fields: Sequence[tuple[str, str]]) -> str:
+    """Return the fields of a group with a text for each; a field with the name of its group is not named again."""
+    shown = [
+        f"{'' if name == group else shorten_name(name) + ' '}{shorten_name(text)}"
+        for name, text in fields[:SHOWN_FIELDS]
+    ]
+    more = [f"{len(fields) - SHOWN_FIELDS} more fields"] if len(fields) > SHOWN_FIELDS else []
+    return ", ".join([*shown, *more])
+
+
+def _show_baselines(found: Dependence) -> Section:
     entries = [(f"{one.name}{' (declared)' if place == 0 else ''}", one) for place, one in enumerate(found.baselines)]
-    rows: list[Row] = [
+    rows = [
         (
             name,
-            _write_share_cell(one.flips_after_one),
-            _write_share_cell(one.flips_early),
+            count_cell(one.flips_after_one.count, found.rows),
+            count_cell(one.flips_early.count, found.rows),
             write_interval(one.flips_early),
-            _write_share_cell(one.never_flips),
+            count_cell(one.never_flips.count, found.rows),
             "none" if one.median_budget > found.depth else f"{one.median_budget:g}",
         )
         for name, one in entries
     ]
     unflipped = f"not within {found.depth}"
     head = ("lost evidence becomes", "flip after one", "flip early", "95% interval", unflipped, "median k*")
-    predictions = write_count(found.rows, "confident prediction")
-    caption = f"Share of {predictions} that flip early, by baseline; lines are 95% intervals."
-    picture = draw_shares([(name, one.flips_early) for name, one in entries], "flip early")
-    table = Table("The finding under each baseline", head, rows)
-    blocks: list[Block] = [Text(sentences.describe_baselines(found)), Figure([picture], caption), table]
-    return "baselines", "Does the finding depend on the baseline?", blocks
+    caption = f"Share of {write_count(found.rows, 'confident prediction')} that flip early, by baseline"
+    picture = draw_shares([(name, one.flips_early) for name, one in entries])
+    blocks: list[Block] = [
+        Text(sentences.describe_baselines(found)),
+        Figure([picture], f"{caption}; lines are 95% intervals."),
+        Table("The finding under each baseline", head, rows),
+    ]
+    return Section("baselines", "Does the finding depend on the baseline?", blocks)
 
 
-def _show_segments(audit: AuditNumbers, shares: SegmentShares, place: int) -> Part:
-    column, noun, rows = shorten_name(shares.column), sentences.name_focus(audit), list[Row]()
-    entries = [(sentences.name_all(audit), audit.focus.flips_early)]
+def _show_segments(audit: AuditNumbers, shares: SegmentShares, place: int) -> Section:
+    column, noun, rows = shorten_name(shares.column), name_focus(audit), list[Sequence[TableCell]]()
+    entries = []
     for one in shares.segments:
         own, name = one.confident if audit.confident.rows else one.everything, shorten_name(one.name)
         entries.append((name, own.flips_early))
         median = "no flip" if own.median_flip_budget is None else str(own.median_flip_budget)
         numbers = (write_interval(own.flips_early), median, f"{own.mean_exposure:.2f}")
-        counts = (f"{one.everything.rows:,}", f"{own.rows:,}", _write_share_cell(own.flips_early))
+        counts = (f"{one.everything.rows:,}", f"{own.rows:,}", count_cell(own.flips_early.count, own.rows))
         rows.append((name, *counts, *(numbers if own.rows else ("none",) * 3)))
-    caption = f"Share of {noun} that flip early, by {column}; lines are 95% intervals."
+    known = [(name, early) for name, early in entries if early.rows]
+    text = f"All {noun} are in one segment of {column}."
+    if len(known) > 1:
+        most, least = (pick(known, key=lambda entry: entry[1].value) for pick in (max, min))
+        text = (
+            f"Most often where {column} is {most[0]}: {most[1].count:,} of {most[1].rows:,} flip early, "
+            f"{write_share(most[1])}. Least often where it is {least[0]}: {least[1].count:,} of {least[1].rows:,}, "
+            f"{write_share(least[1])}."
+        )
+    picture = draw_shares([(name_all(audit), audit.focus.flips_early), *entries])
     head = (column, "rows", noun, "flip early", "95% interval", "median k*", "mean exposure")
     blocks: list[Block] = [
-        Text([sentences.describe_segments(audit, shares)]),
-        Figure([draw_shares(entries, "flip early")], caption),
+        Text([text]),
+        Figure([picture], f"Share of {noun} that flip early, by {column}; lines are 95% intervals."),
         Table(f"{noun.capitalize()} by {column}", head, rows, sortable=True),
     ]
-    return f"by-{place}", f"By {column}", blocks
-
-
-def _write_share_cell(share: Share) -> TableCell:
-    return _write_cell(share.count, share.rows) if share.rows else "none"
-
-
-def _write_cell(count: int, rows: int) -> Cell:
-    return Cell(write_part(count, rows), count / rows)
+    return Section(f"by-{place}", f"By {column}", blocks)
 
 
 # --- k*, collapse, three ways -------------------------------------------------------------------------------
 
 
-def _show_budgets(audit: AuditNumbers) -> Part:
+def _show_budgets(audit: AuditNumbers) -> Section:
     everything, confident = figures.fold_budgets(audit.everything), figures.fold_budgets(audit.confident)
-    rows: list[Row] = []
+    rows = []
     for (label, every), (_, sure) in zip(everything, confident, strict=True):
         name = {"none": "does not flip", "1": "1 group"}.get(label, f"{label} groups")
         rows.append((name, write_part(sure, audit.confident.rows), write_part(every, audit.everything.rows)))
     table = Table("Predictions by the number of groups lost until they flip", ("flips after", "confident", "all"), rows)
     caption = "k*: how many groups are lost, strongest first, until it flips."
     figure = Figure([figures.draw_budgets(audit)], caption, table)
-    blocks: list[Block] = [Text(sentences.describe_budgets(audit)), figure]
-    return "groups-needed", "How many groups each prediction rests on", blocks
+    heading = "How many groups each prediction rests on"
+    return Section("groups-needed", heading, [Text(sentences.describe_budgets(audit)), figure])
 
 
-def _show_collapse(audit: AuditNumbers) -> Part:
-    blocks: list[Block] = [Text([sentences.describe_collapse(audit)])]
-    focus, noun = audit.focus, sentences.name_focus(audit)
-    if focus.collapse is not None:
-        rows = [
-            ("nothing removed" if step == 0 else str(step), *map(write_percent, (q.lower, q.median, q.upper)))
-            for step, q in enumerate(focus.collapse)
-        ]
-        head = ("removed", "a quarter lose at most", "half lose at least", "a quarter lose at least")
-        table = Table(f"Share of the margin lost by {noun}", head, rows, folded=True)
-        caption = f"Share of the margin that {noun} lose as their strongest groups are removed."
-        blocks.append(Figure([figures.draw_collapse(audit)], caption, table))
-        shown, left_out = focus.class_curves[:SHOWN_CLASSES], len(focus.class_curves) - SHOWN_CLASSES
-        drawn = [figures.draw_class_curve(shorten_name(one.predicted), one.rows, one.collapse) for one in shown]
-        others = write_count(left_out, "other is", "others are")
-        rest = f" The {SHOWN_CLASSES} classes predicted most; {others} left out." if left_out > 0 else ""
-        blocks.append(Figure(drawn, f"The same by predicted class (number of predictions).{rest}", small=True))
-    return "collapse", "How the margin collapses", blocks
+def _show_collapse(audit: AuditNumbers) -> Section:
+    key, heading, curve, noun = "collapse", "How the margin collapses", audit.focus.collapse, name_focus(audit)
+    if curve is None:
+        text = "This audit holds a summary of each certificate, without the steps of its path: there is no curve."
+        return Section(key, heading, [Text([text])])
+    last = len(curve) - 1
+    steps = [step for step in (1, 3) if step < last] + [last]
+    lost = [f"{write_percent(curve[step].median)} after {write_count(step, 'removal')}" for step in steps]
+    text = f"Half of the {noun} have lost at least this share of their margin: {join_names(lost)}."
+    rows = [
+        ("nothing removed" if step == 0 else str(step), *map(write_percent, (q.lower, q.median, q.upper)))
+        for step, q in enumerate(curve)
+    ]
+    head = ("removed", "a quarter lose at most", "half lose at least", "a quarter lose at least")
+    table = Table(f"Share of the margin lost by {noun}", head, rows, folded=True)
+    caption = f"Share of the margin that {noun} lose as their strongest groups are removed."
+    shown, left_out = audit.focus.class_curves[:SHOWN_CLASSES], len(audit.focus.class_curves) - SHOWN_CLASSES
+    drawn = [figures.draw_class_curve(shorten_name(one.predicted), one.rows, one.collapse) for one in shown]
+    others = write_count(left_out, "other is", "others are")
+    rest = f" The {SHOWN_CLASSES} classes predicted most; {others} left out." if left_out > 0 else ""
+    everything = audit.everything.collapse if audit.confident.rows else None
+    blocks: list[Block] = [
+        Text([text]),
+        Figure([figures.draw_collapse(curve, everything)], caption, table),
+        Figure(drawn, f"The same by predicted class (number of predictions).{rest}", small=True),
+    ]
+    return Section(key, heading, blocks)
 
 
-def _show_losses(audit: AuditNumbers) -> Part:
-    focus, noun = audit.focus, sentences.name_focus(audit)
+def _show_losses(audit: AuditNumbers) -> Section:
+    focus, noun = audit.focus, name_focus(audit)
     ways = [loss.way for loss in focus.losses]
+    lose_half = [f"{write_part(loss.half, focus.rows)} to {loss.way} failure" for loss in focus.losses]
+    absent = " The protocol does not fade all evidence together, so common failure is left out."
+    text = (
+        "Evidence can fail in three ways, and a prediction may be exposed to one and not to another. Of "
+        f"{count_focus(audit, focus.rows)}, these lose at least half of their margin: {join_names(lose_half)}."
+        f"{'' if len(ways) == 3 else absent}"
+    )
     drawn = [figures.draw_loss(loss, loss.way.capitalize()) for loss in focus.losses]
     caption = "How many lose how much of the margin; the line marks the median. Grey: more than the axis shows."
     combinations = [
-        (sentences.join_ways(one.ways), _write_cell(one.rows, focus.rows)) for one in focus.combinations if one.rows
+        (" and ".join(one.ways) or "none of them", count_cell(one.rows, focus.rows))
+        for one in focus.combinations
+        if one.rows
     ]
     half = [f"{way} ≥ 50%" for way in ways]
     head = ("predicted class", "predictions", "flip after one", "flip early", "95% interval", "mean exposure", *half)
@@ -307,8 +303,8 @@ def _show_losses(audit: AuditNumbers) -> Part:
         for one in focus.class_losses[: 2 * SHOWN_CLASSES]
     ]
     blocks: list[Block] = [
-        Text([sentences.describe_exposed(audit)]),
-        Facts([(way.capitalize(), sentences.WAYS[way]) for way in ways]),
+        Text([text]),
+        Facts([(way.capitalize(), WAYS[way]) for way in ways]),
         Figure(drawn, caption, small=True),
         Table("Ways in which at least half of the margin is lost", ("exposed to", noun), combinations),
         Table(f"Who is exposed to which: {noun} by predicted class", head, classes, sortable=True),
@@ -318,28 +314,31 @@ def _show_losses(audit: AuditNumbers) -> Part:
         severities = zip(one.first_flips, audit.protocol.severities, strict=True)
         gentle = sum(count for count, severity in severities if severity <= 0.5)
         name = describe_operator(one.operator)
-        weakened.append((name, _write_cell(one.flips, focus.rows), write_part(gentle, focus.rows)))
+        weakened.append((name, count_cell(one.flips, focus.rows), write_part(gentle, focus.rows)))
     if weakened:
         columns = ("weakened", "flip at some severity", "at half or less")
         blocks.append(Table(f"Evidence weakened rather than lost: {noun} that flip", columns, weakened))
-    return "ways", "The three ways evidence fails, and who is exposed to which", blocks
+    return Section("ways", "The three ways evidence fails, and who is exposed to which", blocks)
 
 
 # --- groups -------------------------------------------------------------------------------------------------
 
 
-def _show_groups(audit: AuditNumbers) -> Part:
+def _show_groups(audit: AuditNumbers) -> Section:
     focus = audit.focus
+    flipping, failing = focus.rows - focus.never, [group for group in focus.groups if group.in_set]
+    text = f"No group is among the failing groups of any of the {name_focus(audit)}: none of them flips."
+    if failing:
+        names = join_names([f"{shorten_name(group.name)} ({group.in_set:,})" for group in failing[:3]])
+        verb = "flips" if flipping == 1 else "flip"
+        text = f"{count_focus(audit, flipping)} {verb}; the groups whose loss flips most of them are {names}."
     roles = [role for role in focus.groups if role.first or role.in_set]
-    blocks: list[Block] = [
-        Text([sentences.describe_groups(audit)]),
-        _list_roles("What each group carries", roles[:SHOWN_GROUPS], audit),
-    ]
+    blocks: list[Block] = [Text([text]), _list_roles("What each group carries", roles[:SHOWN_GROUPS], audit)]
     if len(roles) > SHOWN_GROUPS:
         rest = roles[SHOWN_GROUPS:LISTED_GROUPS]
         more = len(roles) - SHOWN_GROUPS - len(rest)
         caption = write_count(len(rest), "more group") + (f"; {more:,} others are left out" if more else "")
-        blocks.append(_list_roles(caption, rest, audit, folded=True))
+        blocks.append(_list_roles(caption, rest, audit)._replace(folded=True))
     unused = len(focus.groups) - len(roles)
     if unused:
         none = "no prediction's strongest evidence and part of no failing set"
@@ -347,191 +346,141 @@ def _show_groups(audit: AuditNumbers) -> Part:
     if focus.pairs:
         total, count = focus.flips_at[1], len(focus.pairs)
         rows = [
-            (f"{shorten_name(pair.first)} + {shorten_name(pair.second)}", _write_cell(pair.rows, total))
+            (f"{shorten_name(pair.first)} + {shorten_name(pair.second)}", count_cell(pair.rows, total))
             for pair in focus.pairs
         ]
         shown = "" if focus.distinct_pairs <= count else f"; the {count} most frequent of {focus.distinct_pairs:,}"
         caption = f"Pairs that flip a prediction which the stronger group alone does not flip{shown}"
         blocks.append(Table(caption, ("pair", f"of {total:,} that flip after two"), rows, sortable=True))
-    return "evidence", "Which evidence carries the decisions", blocks
+    return Section("evidence", "Which evidence carries the decisions", blocks)
 
 
-def _list_roles(caption: str, roles: Sequence[GroupRole], audit: AuditNumbers, *, folded: bool = False) -> Table:
-    rows_of, detailed = audit.focus.rows, audit.focus.collapse is not None
+def _list_roles(caption: str, roles: Sequence[GroupRole], audit: AuditNumbers) -> Table:
+    total, width = audit.focus.rows, 4 if audit.focus.collapse is None else 5  # summary claims hold no drops
     head = ("group", "among the failing groups", "flips alone", "strongest evidence", "mean share of margin")
-    rows: list[Row] = [
+    rows = [
         (
             shorten_name(role.name),
-            _write_cell(role.in_set, rows_of),
+            count_cell(role.in_set, total),
             f"{role.alone:,}",
-            write_part(role.first, rows_of),
-            *([write_percent(role.carried or 0.0)] if detailed else []),
-        )
+            write_part(role.first, total),
+            write_percent(role.carried or 0.0),
+        )[:width]
         for role in roles
     ]
-    return Table(caption, head if detailed else head[:-1], rows, folded=folded, sortable=True)
+    return Table(caption, head[:width], rows, sortable=True)
 
 
-def _show_reliability(found: ReliabilityNumbers) -> Part:
-    rows: list[Row] = [
-        (shorten_name(name), f"{kept:,.2f}", Cell(write_percent(kept / found.lost), kept / found.lost))
+def _show_reliability(found: ReliabilityNumbers) -> Section:
+    group, kept = found.kept[0]
+    first = describe_first_group(shorten_name(group), kept, found.lost)
+    assumed = None if found.recorded else "The rates were declared, not measured; groups fail independently."
+    lost = describe_expected_loss(found.lost, found.rows, found.exact, found.condition)
+    blocks: list[Block] = [Text([text for text in (lost, first, assumed) if text is not None])]
+    rows = [
+        (shorten_name(name), f"{kept:,.2f}", Cell(write_percent(kept / found.lost), draw_share_bar(kept / found.lost)))
         for name, kept in found.kept[:SHOWN_GROUPS]
         if kept > 0.0
     ]
-    blocks: list[Block] = [Text(sentences.describe_reliability(found))]
     if rows:
         head = ("group", "decisions kept if it never failed", "share of those lost")
         blocks.append(Table("Decisions that each group would keep", head, rows))
-    return "reliable", "What to make reliable first", blocks
+    return Section("reliable", "What to make reliable first", blocks)
 
 
-# --- review and cases ---------------------------------------------------------------------------------------
+# --- the corner, review and cases ---------------------------------------------------------------------------
 
 
-def _show_reviews(audit: AuditNumbers) -> Part:
+def _show_corner(audit: AuditNumbers) -> Section:
+    density = audit.density
+    text = (
+        "Exposure is 0 where a prediction rests on much and nears 1 where it rests on little. The exposed corner holds "
+        f"{write_count(density.corner, 'prediction')}, {name_limit(audit)} and in the most exposed fifth of these "
+        f"(exposure of {density.threshold:.2f} or more): what looks safest there rests on least."
+    )
+    if not audit.confident.rows:
+        text = (
+            f"No prediction is {name_limit(audit)}, so there is no exposed corner; the most exposed fifth of all "
+            f"predictions begins at an exposure of {density.threshold:.2f}."
+        )
+    caption = "Each cell counts predictions; darker (in dark mode: brighter) is more. Shaded: the exposed corner."
+    blocks: list[Block] = [Text([text]), Figure([figures.draw_density(audit)], caption)]
+    return Section("corner", "Confidence against exposure", blocks)
+
+
+def _show_reviews(audit: AuditNumbers) -> Section:
     blocks: list[Block] = []
     for view in audit.reviews:
-        blocks.append(Text(sentences.describe_review(view, sentences.name_focus(audit))))
-        if view.found_in_all:
-            caption = f"How many of the {view.sought} predictions a review finds, by its size."
-            blocks.append(Figure([figures.draw_review(view)], caption, _list_reviewed(view)))
-    return "review", "What a review would find", blocks
+        blocks.append(Text(sentences.describe_review(view, name_focus(audit))))
+        if not view.found_in_all:
+            continue
+        rows = []
+        for share in BUDGETS:
+            place = view.shares.index(share)
+            found = (write_part(counts[place], view.found_in_all) for counts in (view.by_exposure, view.by_confidence))
+            rows.append((f"{write_percent(share)} ({round(share * view.rows):,})", *found))
+        head = ("reviewed", "by exposure", "by confidence")
+        table = Table(f"{view.sought.capitalize()} predictions found", head, rows)
+        caption = f"How many of the {view.sought} predictions a review finds, by its size."
+        blocks.append(Figure([figures.draw_review(view)], caption, table))
+    return Section("review", "What a review would find", blocks)
 
 
-def _list_reviewed(view: ReviewView) -> Table:
-    rows = []
-    for share in BUDGETS:
-        place = view.shares.index(share)
-        found = (write_part(counts[place], view.found_in_all) for counts in (view.by_exposure, view.by_confidence))
-        rows.append((f"{write_percent(share)} ({round(share * view.rows):,})", *found))
-    return Table(f"{view.sought.capitalize()} predictions found", ("reviewed", "by exposure", "by confidence"), rows)
-
-
-def _show_cases(audit: AuditNumbers, prefix: str) -> Part:
+def _show_cases(audit: AuditNumbers, prefix: str) -> Section:
     cases = [(case, f"{prefix}case-{number}") for number, case in enumerate(audit.focus.cases, start=1)]
-    opening = f"The {sentences.count_focus(audit, len(cases))} with the largest exposure, most exposed first."
-    if not audit.confident.rows:
-        opening = f"No prediction is {sentences.name_limit(audit)}. {opening}"
+    opening = f"The {count_focus(audit, len(cases))} with the largest exposure, most exposed first."
+    text = [opening if audit.confident.rows else f"No prediction is {name_limit(audit)}. {opening}"]
+    if audit.lacks_field is not None:
+        text.append(f"Their values are not shown: the rows given lack the field {shorten_name(audit.lacks_field)}.")
+    elif any(case.values is not None for case, _ in cases):
+        text.append(
+            "Each group of the path shows the row's own value and, after the arrow, what replaces it when lost."
+        )
     rows = [
         (
-            Link(shorten_name(case.id), key),
+            Cell(shorten_name(case.id), key=key),
             shorten_name(case.predicted),
             f"{case.confidence:.1%}",
             f"{case.exposure:.3f}",
             f"{case.fds:.3f}",
-            sentences.write_budget(case),
+            str(case.flip_step or "no flip"),
         )
         for case, key in cases
     ]
     head = ("row", "predicts", "confidence", "exposure", "FDS", "k*")
     heading = "The most fragile confident cases" if audit.confident.rows else "The most fragile cases"
     blocks: list[Block] = [
-        Text([opening, *sentences.describe_values(audit)]),
+        Text(text),
         Facts([(word, GLOSSARY[word]) for word in ("exposure", "FDS", "k*")]),
         Table("The cases at a glance", head, rows, sortable=True),
         Cases([_show_case(case, key, audit) for case, key in cases]),
     ]
-    return "cases", heading, blocks
+    return Section("cases", heading, blocks)
 
 
 def _show_case(case: Case, key: str, audit: AuditNumbers) -> CaseView:
-    condition = None if audit.focus.lattice is None else audit.focus.lattice.condition
     flip = "flips" if case.flips_to is None else f"flips to {shorten_name(case.flips_to)!r}"
-    path = []
+    path, flip_step, folder = [], case.flip_step, audit.facts.folder
     for step, name in enumerate(case.path, start=1):
-        flips = case.flipped and step == case.flip_budget
-        place = "flip" if flips else "after" if case.flipped and step > case.flip_budget else "before"
+        place = "flip" if step == flip_step else "after" if flip_step is not None and step > flip_step else "before"
         values = () if case.values is None else case.values[step - 1]
         replaced = [(one.field, f"{shorten_name(one.value)} → {shorten_name(one.becomes)}") for one in values]
-        path.append(PathStep(shorten_name(name), place, sentences.list_fields(name, replaced), flip if flips else ""))
-    scores = f"exposure {case.exposure:.3f} · FDS {case.fds:.3f} · k* {sentences.write_budget(case)}"
+        flips = flip if place == "flip" else ""
+        path.append(PathStep(shorten_name(name), place, _list_fields(name, replaced), flips))
+    scores = f"exposure {case.exposure:.3f} · FDS {case.fds:.3f} · k* {flip_step or 'no flip'}"
     return CaseView(
         key=key,
         heading=f"Row {shorten_name(case.id)}",
         sentence=f"{sentences.describe_case(case)}.",
         facts=f"confidence {case.confidence:.1%} · {scores}",
         path=path,
-        smallest=sentences.describe_search(case, condition),
+        smallest=sentences.describe_search(case, audit.focus.lattice),
         curve=figures.draw_case(case),
-        command=sentences.write_review_command(audit, case),
+        command=None if folder is None else f"fragility review {shlex.quote(folder)} --row {shlex.quote(case.id)}",
     )
 
 
-# --- several audits, accuracy, limits -----------------------------------------------------------------------
-
-
-def _show_side_by_side(summary: ReportSummary) -> Section:
-    audits = summary.audits
-    head = ("", *(shorten_name(audit.facts.name) for audit in audits))
-    measures = zip(*(_list_measures(audit) for audit in audits), strict=True)
-    rows = [(same[0][0], *(value for _, value in same)) for same in measures]
-    blocks: list[Block] = [
-        Table("The audits in numbers", head, rows, wrapped=True),
-        *_list_shared(summary.paired),
-        Text([sentences.describe_pair(pair) for pair in summary.paired]),
-    ]
-    for pair in summary.paired:
-        first, second = shorten_name(pair.first), shorten_name(pair.second)
-        for compared in pair.segments:
-            column = shorten_name(compared.column)
-            segments = [(shorten_name(name), one) for name, one in compared.segments]
-            caption = f"Confident predictions that flip early, by {column}"
-            shares = [(name, (one.first, one.second)) for name, one in segments]
-            chart = draw_paired_shares(shares, (first, second))
-            blocks.append(Figure([chart], f"{caption}; lines are 95% intervals."))
-            cells = [(name, *_write_difference_cells(one)) for name, one in segments]
-            head = (column, first, second, "difference", "95% interval")
-            blocks.append(Table(f"{caption}: {sentences.describe_pairing(pair)}", head, cells, sortable=True))
-    return Section("side-by-side", "The audits side by side", 2, blocks)
-
-
-def _list_measures(audit: AuditNumbers) -> list[tuple[str, str]]:
-    """Return the numbers of one audit that stand beside those of others."""
-    sure, pi = audit.confident, audit.protocol
-    one, early = (
-        f"{share.count:,} of {share.rows:,}: {write_share(share)}" for share in (sure.flips_after_one, sure.flips_early)
-    )
-    strongest = max(audit.focus.groups, key=lambda group: group.first)
-    return [
-        ("model", shorten_name(audit.facts.model)),
-        ("predictions", f"{audit.facts.rows:,}"),
-        ("right", "no labels" if audit.accuracy is None else write_share(audit.accuracy.right)),
-        ("confident", write_part(sure.rows, audit.facts.rows)),
-        ("confident, flip after one group", one),
-        ("confident, flip early", early),
-        ("confident, do not flip", write_part(sure.never, sure.rows)),
-        (
-            "median exposure of confident",
-            "none confident" if sure.exposure is None else f"{sure.exposure.median:.2f}",
-        ),
-        ("mean exposure of all", f"{audit.everything.mean_exposure:.2f}"),
-        ("strongest evidence most often", shorten_name(strongest.name)),
-        ("groups, depth, baseline", f"{len(pi.groups)}, {pi.depth}, {pi.baseline}"),
-    ]
-
-
-def _list_shared(pairs: Sequence[PairedAudits]) -> list[Block]:
-    rows = [
-        (
-            f"{shorten_name(pair.first)} and {shorten_name(pair.second)}",
-            f"{pair.shared:,}",
-            write_part(pair.same_class, pair.shared),
-            *(
-                f"{count:,}"
-                for count in (
-                    pair.both_confident,
-                    pair.flip_in_both,
-                    pair.flip_in_first_only,
-                    pair.flip_in_second_only,
-                )
-            ),
-        )
-        for pair in pairs
-        if pair.shared
-    ]
-    head = ("audits", "shared rows", "same class", "confident in both", "flip in both", "in the first", "in the second")
-    caption = "On the rows that audits share: confident in both, and flipping early"
-    return [Table(caption, head, rows)] if rows else []
+# --- accuracy, limits, verification -------------------------------------------------------------------------
 
 
 def _show_accuracy(audits: Sequence[AuditNumbers]) -> Section:
@@ -540,30 +489,27 @@ def _show_accuracy(audits: Sequence[AuditNumbers]) -> Section:
         if audit.accuracy is None:
             continue
         name = f"{audit.facts.name}: " if len(audits) > 1 else ""
-        first, *rest = sentences.describe_accuracy(audit)
-        blocks.append(Text([name + first, *rest]))
-        if audit.accuracy.wrong_exposed.rows >= sentences.FEWEST_IN_A_FIFTH:
+        right, wrong = sentences.describe_accuracy(audit, audit.accuracy)
+        blocks.append(Text([name + right, wrong]))
+        if audit.accuracy.enough_rows:
             fifths = audit.accuracy.wrong_by_fifth
-            names = ("least exposed fifth", "second", "third", "fourth", "most exposed fifth")
             rows = [
                 (name, write_part(one.count, one.rows), write_interval(one))
-                for name, one in zip(names, fifths, strict=True)
-                if one.rows
+                for name, one in zip(FIFTHS, fifths, strict=True)
             ]
-            head = ("", "wrong", "95% interval")
-            table = Table(f"Wrong {sentences.name_focus(audit)} by exposure", head, rows)
+            table = Table(f"Wrong {name_focus(audit)} by exposure", ("", "wrong", "95% interval"), rows)
             caption = "How often predictions are wrong, by fifths of exposure; whiskers are 95% intervals."
             blocks.append(Figure([draw_fifths(fifths)], caption, table))
-    return Section("accuracy", "Right and wrong", 2, blocks)
+    return Section("accuracy", "Right and wrong", blocks)
 
 
 def _show_limits(audits: Sequence[AuditNumbers]) -> Section:
-    blocks: list[Block] = [Text(sentences.LIMITS)]
+    blocks: list[Block] = [Text(LIMITS)]
     for audit in audits:
         if audit.facts.partial:
-            unseen = join_names([shorten_name(reason) for reason in audit.facts.partial], sentences.MOST_NAMES)
+            unseen = join_names([shorten_name(reason) for reason in audit.facts.partial], MOST_NAMES)
             blocks.append(Text([f"The fingerprint of {audit.facts.name} could not see everything: {unseen}."]))
-    return Section("limits", "Limits", 2, blocks)
+    return Section("limits", "Limits", blocks)
 
 
 def _show_verification(audits: Sequence[AuditNumbers]) -> Section:
@@ -583,4 +529,4 @@ def _show_verification(audits: Sequence[AuditNumbers]) -> Section:
         tables.append(Table(f"What {which} is bound to", ("what", "value"), rows))
     opening = "Every claim can be recomputed from the model, the rows and the folder of the audit. The command:"
     blocks: list[Block] = [Text([opening]), *(Command(audit.facts.verify) for audit in audits), *tables]
-    return Section("verify", "How to verify", 2, blocks)
+    return Section("verify", "How to verify", blocks)

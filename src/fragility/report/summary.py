@@ -16,6 +16,7 @@ from fragility.saving import without_nan
 from fragility.segments import SegmentShares
 
 FORMAT = "fragility-report/1"
+FEWEST_IN_A_FIFTH = 5
 WAYS = ("targeted", "independent", "common")
 
 
@@ -70,7 +71,7 @@ class AuditFacts:
     limits: str
     verify: str  # the command that recomputes every claim
     folder: str | None  # where it lies; None in memory
-    signed_by: str | None  # the key whose signature was verified; None: nobody asked
+    signed_by: str | None  # the key whose signature was verified, if one was
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class GroupRole:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two groups that together, in path order, flip a prediction which neither the first alone does."""
+    """Two groups whose loss flips a prediction that the stronger of them alone does not flip."""
 
     first: str
     second: str
@@ -189,6 +190,11 @@ class Case:
     thresholds: Mapping[str, float | None]
     smallest: SmallestSet | None
     values: tuple[tuple[FieldValue, ...], ...] | None = None  # of each group of the path; None without rows
+
+    @property
+    def flip_step(self) -> int | None:
+        """The removal that flips it; None where the path does not."""
+        return self.flip_budget if self.flipped else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +246,10 @@ class SetNumbers:
     lattice: LatticeNumbers | None
     cases: tuple[Case, ...]
 
-    def within(self, removals: int) -> int:
-        """Return how many predictions flip within so many removals."""
-        return sum(self.flips_at[:removals])
+    @property
+    def strongest(self) -> GroupRole:
+        """The group that is most often the strongest."""
+        return max(self.groups, key=lambda group: group.first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +262,11 @@ class Accuracy:
     wrong_exposed: Share  # the most exposed fifth
     wrong_rest: Share
     difference: Difference  # exposed minus rest
+
+    @property
+    def enough_rows(self) -> bool:
+        """Whether a fifth holds enough rows to compare."""
+        return self.wrong_exposed.rows >= FEWEST_IN_A_FIFTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +362,7 @@ class WorstSegment:
 class Compared:
     """One share in two audits, and its difference, the second minus the first."""
 
-    measure: str  # a key of words.COMPARED
+    measure: str  # a key of comparison.COMPARED
     first: Share
     second: Share
     difference: Difference

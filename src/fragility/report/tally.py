@@ -1,7 +1,7 @@
 """Counting: what a set of predictions adds up to, part after part, in memory that does not grow with rows.
 
-Everything is a count, or a sum of whole numbers, so the cuts between parts cannot show in any digit. Quantiles are
-read from histograms: of n values the ceil(q n)-th smallest, at the histogram's step.
+Everything is a count, or a sum of whole numbers, so that no digit depends on how the audit is cut into parts. Quantiles
+are read from histograms: of n values the ceil(q n)-th smallest, at the histogram's step.
 """
 
 from __future__ import annotations
@@ -16,26 +16,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+import fragility.report.summary as summary
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.certificates import Audit
 from fragility.certificates.claims import indices_of
 from fragility.intervals import Share, share_of
 from fragility.protocol import Protocol
-from fragility.report.summary import (
-    WAYS,
-    Case,
-    ClassCurve,
-    ClassLosses,
-    Combination,
-    Degradation,
-    GroupRole,
-    LatticeNumbers,
-    Loss,
-    Pair,
-    Quartiles,
-    SetNumbers,
-)
+from fragility.report.summary import Quartiles
 from fragility.scores import EARLY, EPSILON, flips_within
+from fragility.segments import WHOLE
 from fragility.wording import MINIMUM, NOT_SEARCHED
 
 HALF = 0.5
@@ -46,7 +35,6 @@ EXPOSURE_STEPS = 10_000
 LOSS_STEPS = 1000
 LOSS_BINS = 20
 LOSS_TOP = {"targeted": 1.0, "independent": 4.0, "common": 1.0}
-WHOLE = 10**9  # sums are taken of billionths, as whole numbers
 PIECE_ROWS = 1 << 16
 PLAIN = (
     *("id", "predicted", "confidence", "margin", "flip_budget", "flipped"),
@@ -111,8 +99,8 @@ def read_pieces(audit: Audit) -> Iterator[Piece]:
 def _read_piece(table: pa.Table, start: int, audit: Audit) -> Piece:
     protocol, n = audit.protocol, table.num_rows
 
-    def read(*names: str) -> Floats:
-        arrays = [np.asarray(table.column(name).to_numpy(), dtype=np.float64) for name in names]
+    def read_columns(*names: str) -> Floats:
+        arrays = [_read_column(table, name) for name in names]
         return np.stack(arrays, axis=1) if arrays else np.empty((n, 0))
 
     def read_items(name: str) -> pa.Array:
@@ -127,16 +115,20 @@ def _read_piece(table: pa.Table, start: int, audit: Audit) -> Piece:
         table=table,
         position=start + np.arange(n),
         predicted=indices_of(table.column("predicted").combine_chunks(), audit.classes, "predicted"),
-        confidence=read("confidence")[:, 0],
-        margin=read("margin")[:, 0],
+        confidence=_read_column(table, "confidence"),
+        margin=_read_column(table, "margin"),
         budget=np.where(flipped, table.column("flip_budget").to_numpy(), protocol.depth + 1).astype(np.int64),
-        losses=read("rcma", "independent_loss", "common_loss"),
-        exposure=read("exposure")[:, 0],
-        thresholds=read(*(f"lambda_{operator}" for operator in protocol.operators)),
+        losses=read_columns("rcma", "independent_loss", "common_loss"),
+        exposure=_read_column(table, "exposure"),
+        thresholds=read_columns(*(f"lambda_{operator}" for operator in protocol.operators)),
         path=indices_of(read_items("path"), protocol.group_names, "path").reshape(n, protocol.depth),
         collapse=read_lists("path_collapse", protocol.depth + 1) if detailed else None,
         drops=read_lists("one_step_drop", len(protocol.groups)) if detailed else None,
     )
+
+
+def _read_column(table: pa.Table, name: str) -> Floats:
+    return np.asarray(table.column(name).to_numpy(), dtype=np.float64)
 
 
 # --- counting a set -------------------------------------------------------------------------------------------
@@ -148,9 +140,9 @@ class SetTally:
     def __init__(self, protocol: Protocol, classes: Sequence[object], detailed: bool) -> None:
         c, g, k = len(classes), len(protocol.groups), protocol.depth
         self.protocol, self.classes, self.detailed = protocol, [str(label) for label in classes], detailed
-        self.ways = WAYS if protocol.fading is not None else WAYS[:2]
+        self.ways = summary.WAYS if protocol.fading is not None else summary.WAYS[:2]
         w = len(self.ways)
-        self.rows = self.confidence = 0
+        self.rows = self.confidence = self.lost = 0
         self.budgets = np.zeros((c, k + 2), dtype=np.int64)
         self.exposures = np.zeros(EXPOSURE_STEPS + 1, dtype=np.int64)
         self.exposure_sums = [0] * c
@@ -162,7 +154,8 @@ class SetTally:
         self.first, self.alone, self.in_set = (np.zeros(g, dtype=np.int64) for _ in range(3))
         self.carried = [0] * g
         self.pairs: Counter[int] = Counter()
-        self.searched = LatticeTally()
+        self.searched: Counter[str] = Counter()  # what the search over all subsets found, if the audit has it
+        self.sizes: Counter[int] = Counter()
         self.worst: list[tuple[float, int, Row]] = []  # (minus exposure, position, row)
 
     def add(self, piece: Piece) -> None:
@@ -190,7 +183,8 @@ class SetTally:
             steps = _count_steps(piece.collapse, COLLAPSE_STEPS)
             np.add.at(self.collapse, (piece.predicted[:, None], np.arange(steps.shape[1])[None, :], steps), 1)
         self._add_groups(piece)
-        self.searched.add(piece)
+        if "smallest_size" in piece.table.column_names:
+            self._add_searched(piece)
         best = np.argsort(-piece.exposure, kind="stable")[:SHOWN_CASES]
         rows = piece.table.take(best).to_pylist()
         found = zip((-piece.exposure[best]).tolist(), piece.position[best].tolist(), rows, strict=True)
@@ -209,6 +203,18 @@ class SetTally:
             shares = np.clip(piece.drops / (np.abs(piece.margin)[:, None] + EPSILON), 0.0, 1.0)
             self.carried = [have + _sum_whole(column) for have, column in zip(self.carried, shares.T, strict=True)]
 
+    def _add_searched(self, piece: Piece) -> None:
+        size = np.nan_to_num(_read_column(piece.table, "smallest_size")).astype(np.int64)
+        states, known = piece.table.column("smallest_state").to_pylist(), size > 0
+        searched = len(states) - states.count(NOT_SEARCHED)
+        # k* is depth + 1 if the path does not flip a prediction, and no set has more groups than there are.
+        fewer = known & ((piece.budget > piece.path.shape[1]) | (size < piece.budget))
+        self.searched.update(searched=searched, fewer=int(fewer.sum()), minimum=states.count(MINIMUM))
+        self.searched.update(none_found=searched - int(known.sum()))
+        self.sizes.update(size[known].tolist())
+        if "failure_probability" in piece.table.column_names:
+            self.lost += _sum_whole(_read_column(piece.table, "failure_probability"))
+
     def find_threshold(self, share: float) -> tuple[float, int]:
         """Return the exposure from which at least this share of the rows begins, and how many lie there."""
         above = np.cumsum(self.exposures[::-1])[::-1]
@@ -217,7 +223,7 @@ class SetTally:
         step = int(np.flatnonzero(above >= np.ceil(share * self.rows))[-1])
         return step / EXPOSURE_STEPS, int(above[step])
 
-    def summarise(self, cases: Sequence[Case], condition: str | None) -> SetNumbers:
+    def summarise(self, cases: Sequence[summary.Case], condition: str | None) -> summary.SetNumbers:
         """Return what was counted; `cases` are the worst rows, already read; `condition` is how evidence fails."""
         flips, names, g = self.budgets.sum(axis=0), self.protocol.group_names, len(self.first)
         present = [code for code in np.argsort(-self.budgets.sum(axis=1), kind="stable") if self.budgets[code].any()]
@@ -226,7 +232,11 @@ class SetTally:
         # Groups that flip most come first, then those most often first on the path, then as declared.
         order = np.lexsort((np.arange(g), -self.first, -self.in_set)).tolist()
         pairs = sorted(self.pairs.items(), key=lambda entry: (-entry[1], entry[0]))[:SHOWN_PAIRS]
-        return SetNumbers(
+        lattice = None
+        if self.searched:
+            lost, sizes = None if condition is None else self.lost / WHOLE, tuple(sorted(self.sizes.items()))
+            lattice = summary.LatticeNumbers(condition=condition, by_size=sizes, expected_lost=lost, **self.searched)
+        return summary.SetNumbers(
             rows=self.rows,
             flips_at=tuple(flips[1:-1].tolist()),
             never=int(flips[-1]),
@@ -237,12 +247,12 @@ class SetTally:
             exposure=_read_quartiles(self.exposures, EXPOSURE_STEPS) if self.rows else None,
             collapse=_read_curve(self.collapse.sum(axis=0)) if self.rows and self.detailed else None,
             class_curves=tuple(
-                ClassCurve(self.classes[code], int(self.budgets[code].sum()), _read_curve(self.collapse[code]))
+                summary.ClassCurve(self.classes[code], int(self.budgets[code].sum()), _read_curve(self.collapse[code]))
                 for code in (present if self.detailed else ())
             ),
             losses=tuple(self._read_loss(way) for way in range(w)) if self.rows else (),
             class_losses=tuple(
-                ClassLosses(
+                summary.ClassLosses(
                     predicted=self.classes[code],
                     rows=(rows := int(self.budgets[code].sum())),
                     flips_after_one=self._share_within(1, self.budgets[code]),
@@ -253,15 +263,15 @@ class SetTally:
                 for code in present
             ),
             combinations=tuple(
-                Combination(tuple(self.ways[i] for i in ways), int(self.patterns[sum(1 << i for i in ways)]))
+                summary.Combination(tuple(self.ways[i] for i in ways), int(self.patterns[sum(1 << i for i in ways)]))
                 for ways in chosen
             ),
             degradations=tuple(
-                Degradation(operator, int(counts.sum()), tuple(counts.tolist()))
+                summary.Degradation(operator, int(counts.sum()), tuple(counts.tolist()))
                 for operator, counts in zip(self.protocol.operators, self.first_flips, strict=True)
             ),
             groups=tuple(
-                GroupRole(
+                summary.GroupRole(
                     name=names[i],
                     first=int(self.first[i]),
                     alone=int(self.alone[i]),
@@ -270,9 +280,9 @@ class SetTally:
                 )
                 for i in order
             ),
-            pairs=tuple(Pair(names[code // g], names[code % g], count) for code, count in pairs),
+            pairs=tuple(summary.Pair(names[code // g], names[code % g], count) for code, count in pairs),
             distinct_pairs=len(self.pairs),
-            lattice=self.searched.summarise(condition),
+            lattice=lattice,
             cases=tuple(cases),
         )
 
@@ -281,7 +291,7 @@ class SetTally:
         flips = flips_within(removals, np.arange(len(budgets)), self.protocol.depth)
         return share_of(int(budgets[flips].sum()), int(budgets.sum()))
 
-    def _read_loss(self, way: int) -> Loss:
+    def _read_loss(self, way: int) -> summary.Loss:
         name, counts = self.ways[way], self.losses[way]
         top = LOSS_TOP[name]
         # The last bin holds what reaches the top, and everything beyond it.
@@ -289,50 +299,14 @@ class SetTally:
         histogram = np.bincount(bins, weights=counts, minlength=LOSS_BINS).astype(np.int64)
         scaled = _read_quartiles(counts, LOSS_STEPS)
         quartiles = Quartiles(scaled.lower * top, scaled.median * top, scaled.upper * top)
-        return Loss(name, quartiles, int(self.half[:, way].sum()), top, tuple(histogram.tolist()))
-
-
-class LatticeTally:
-    """What the search over all subsets found, if the audit has it."""
-
-    def __init__(self) -> None:
-        self.seen = False
-        self.searched = self.fewer = self.minimum = self.none = self.lost = 0
-        self.sizes: Counter[int] = Counter()
-
-    def add(self, piece: Piece) -> None:
-        """Count the rows of a piece."""
-        if "smallest_size" not in piece.table.column_names:
-            return
-        self.seen, table = True, piece.table
-        size = np.nan_to_num(np.asarray(table.column("smallest_size").to_numpy(), dtype=np.float64)).astype(np.int64)
-        known = size > 0
-        # k* is depth + 1 if the path does not flip a prediction, and no set has more groups than there are.
-        never = piece.budget > piece.path.shape[1]
-        self.fewer += int((known & (never | (size < piece.budget))).sum())
-        states = table.column("smallest_state").to_pylist()
-        searched = len(states) - states.count(NOT_SEARCHED)
-        self.searched += searched
-        self.minimum += states.count(MINIMUM)
-        self.none += searched - int(known.sum())
-        self.sizes.update(size[known].tolist())
-        if "failure_probability" in table.column_names:
-            self.lost += _sum_whole(np.asarray(table.column("failure_probability").to_numpy(), dtype=np.float64))
-
-    def summarise(self, condition: str | None) -> LatticeNumbers | None:
-        """Return what was counted; None if nothing was searched."""
-        if not self.seen:
-            return None
-        lost = None if condition is None else self.lost / WHOLE
-        sizes = tuple(sorted(self.sizes.items()))
-        return LatticeNumbers(condition, self.searched, self.fewer, self.minimum, sizes, self.none, lost)
+        return summary.Loss(name, quartiles, int(self.half[:, way].sum()), top, tuple(histogram.tolist()))
 
 
 # --- histograms and sums ----------------------------------------------------------------------------------------
 
 
 def _count_steps(values: Floats, steps: int) -> Integers:
-    """Return each value of [0, 1] as its step, rounded down; what lies outside counts at the end it passed.
+    """Return each value of [0, 1] as its step, rounded down; values outside are clipped.
 
     The tiny addition keeps a value that is a step up to rounding, such as 0.3 of 10, in its own step.
     """

@@ -1,7 +1,7 @@
 """ResMLPClassifier: the residual MLP of SPEC section 9 as a scikit-learn classifier, plain or fragility-regularised.
 
 `penalty=None` trains with cross-entropy. `penalty=FragilityPenalty(...)` adds, for each mini-batch, a mildly degraded
-twin and the price of losing support between the two (Eq. train; the formula is in `training`).
+twin and the price of losing support between the two (Eq. train; the formula is in `network`).
 
 Weights are trained in float32. Predictions use those weights in float64: in float32 a logit of 10 has steps of 1e-6,
 the resolution at which certificates order evidence, and the last bits change with the size of the batch.
@@ -23,12 +23,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from fragility.arrays import Floats, Integers
+from fragility.arrays import Floats, Integers, is_count, is_number
 from fragility.errors import DataError, EvidenceError, ModelError
 from fragility.progress import Report, progress_bar
 from fragility.ranking.predictive import class_codes
-from fragility.resmlp.penalty import FragilityPenalty, is_count, is_number
-from fragility.resmlp.storage import fingerprint, load_torch_modules, read_model, read_network, write_model
+from fragility.resmlp.penalty import FragilityPenalty
+from fragility.resmlp.storage import fingerprint, import_network, read_model, read_network, write_model
 from fragility.scores import softmax_probabilities
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
@@ -40,24 +40,19 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
 
     Parameters
     ----------
-    width : int, default=128
-        Size of the hidden layer.
-    blocks : int, default=3
-        Number of residual blocks.
+    width, blocks : int, default=128 and 3
+        Size of the hidden layer, and number of residual blocks.
     dropout : float, default=0.1
         Dropout rate inside a block.
-    learning_rate : float, default=1e-3
-        Of AdamW.
-    weight_decay : float, default=1e-4
+    learning_rate, weight_decay : float, default=1e-3 and 1e-4
         Of AdamW.
     batch_size : int, default=256
         Rows of a mini-batch.
     gradient_clip : float or None, default=1.0
         Bounds the norm of a batch's gradient (None: no bound).
-    max_epochs : int, default=100
-        Training ends after so many epochs at the latest.
-    patience : int, default=10
-        It ends after so many epochs without a lower validation NLL; the weights of the best epoch are kept.
+    max_epochs, patience : int, default=100 and 10
+        Training ends after so many epochs, or after so many without a lower validation NLL; the weights of the best
+        epoch are kept.
     validation_fraction : float, default=0.15
         Share of the rows, by class, set aside for that; 0 trains ``max_epochs`` epochs on all rows. Ignored where
         ``fit`` is given validation rows.
@@ -66,8 +61,8 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     device : {"auto", "cpu", "cuda"}, default="auto"
         ``auto`` is a CUDA device if there is one.
     n_jobs : int, optional
-        CPU threads of the training; None is one. The last bits of the weights depend on this number, as sums are split
-        among threads; nothing else of the machine's load or settings enters.
+        CPU threads of the training; None is one. The last bits of the weights depend on this number alone, as sums are
+        split among threads.
     progress : bool or callable, optional
         A bar over the epochs on the terminal (None: if there is one), or a function (epochs done, most epochs).
     random_state : int or RandomState, optional
@@ -77,18 +72,14 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     ----------
     classes_ : array of shape (C,)
         Class labels in the order of the probability columns.
-    n_features_in_ : int
-        Number of columns seen in ``fit``.
-    feature_names_in_ : array of str
-        Their names, where a table was given.
+    n_features_in_, feature_names_in_ : int, array of str
+        Number of columns seen in ``fit``, and their names where a table was given.
     network_ : torch.nn.Module
         The trained network, on the CPU, float32.
     history_ : list of Epoch
         One entry per epoch: number, loss, validation NLL, seconds.
-    best_epoch_ : int
-        The epoch whose weights were kept.
-    n_iter_ : int
-        Number of epochs trained.
+    best_epoch_, n_iter_ : int
+        The epoch whose weights were kept, and the number of epochs trained.
 
     See Also
     --------
@@ -164,17 +155,13 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
 
         Parameters
         ----------
-        X : array or CSR matrix of shape (n, d)
-            Numeric rows without missing values.
-        y : array of shape (n,)
-            Class labels of any kind.
+        X, y : array or CSR matrix of shape (n, d), array of shape (n,)
+            Numeric rows without missing values, and class labels of any kind.
         sample_weight : array of shape (n,), optional
             Weight of each row in the loss and in the validation NLL; a row of weight 0 is left out.
-        X_validation : array or CSR matrix, optional
-            Rows for early stopping instead of a share of ``X``. In a Pipeline, name ``X_validation`` in its
-            ``transform_input``.
-        y_validation : array, optional
-            Their labels.
+        X_validation, y_validation : array or CSR matrix, array, optional
+            Rows for early stopping instead of a share of ``X``, and their labels. In a Pipeline, name ``X_validation``
+            in its ``transform_input``.
 
         Returns
         -------
@@ -225,7 +212,7 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=NUMBERS, reset=False)
-        logits: Floats = load_torch_modules()[0].compute_logits(self.network_, X, _choose_device(self.device))
+        logits: Floats = import_network().compute_logits(self.network_, X, _choose_device(self.device))
         return logits
 
     def predict_proba(self, X: Any) -> Floats:
@@ -256,8 +243,7 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         array of shape (n,)
             Class labels.
         """
-        logits = self.decision_logits(X)
-        return np.asarray(self.classes_[logits.argmax(axis=1)])
+        return np.asarray(self.classes_[self.decision_logits(X).argmax(axis=1)])
 
     def fingerprint(self) -> str:
         """Return ``sha256:...`` over weights, shape and classes: all that decides the predictions.
@@ -305,7 +291,7 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ResMLPClassifier:
-        """Read what ``save`` wrote; nothing in the file is executed, and the fingerprint is checked.
+        """Read what ``save`` wrote: nothing in the file is executed; format, arrays and fingerprint are checked.
 
         Parameters
         ----------
@@ -317,17 +303,33 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         ResMLPClassifier
             A fitted classifier with the same fingerprint.
         """
-        return load_resmlp(path)
+        header, arrays = read_model(path)
+        try:
+            model = cls(**_read_penalty(header["parameters"]))
+            model.classes_ = np.array(header["classes"]["values"], dtype=header["classes"]["dtype"])
+            model.network_ = read_network(header["shape"], arrays, path)
+            model.history_ = _read_history(header["history"])
+            model.best_epoch_ = header["best_epoch"]
+            claimed, names = header["fingerprint"], header["feature_names"]
+        except (KeyError, TypeError) as error:
+            raise ModelError(f"{path}: the header lacks or misnames a field: {error}") from error
+        model.n_iter_ = len(model.history_)
+        model.n_features_in_ = model.network_.shape.n_features
+        if names is not None:
+            model.feature_names_in_ = np.array(names, dtype=object)
+        if model.fingerprint() != claimed:
+            raise ModelError(f"{path}: weights and header do not belong together (fingerprint {claimed} expected)")
+        return model
 
     def _weights(self) -> dict[str, NDArray[np.float32]]:
-        weights: dict[str, NDArray[np.float32]] = load_torch_modules()[0].export_weights(self.network_)
+        weights: dict[str, NDArray[np.float32]] = import_network().export_weights(self.network_)
         return weights
 
     def _split_rows(
         self, X: Any, codes: Integers, weights: Floats | None, seed: int, X_validation: Any, y_validation: Any
     ) -> tuple[Any, Any]:
         """Return rows to train on, and rows for early stopping (None without any)."""
-        Rows = load_torch_modules()[1].Rows
+        Rows = import_network().Rows
         if (X_validation is None) != (y_validation is None):
             raise DataError("X_validation and y_validation belong together; got only one of them")
         if X_validation is not None:
@@ -360,7 +362,7 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
                 f"min_groups is {penalty.min_groups}, but there are only {int(groups.max()) + 1} evidence groups"
             )
         numbers = ("alpha", "beta", "min_severity", "max_severity", "margin_floor")
-        return load_torch_modules()[1].EvidenceStress(
+        return import_network().EvidenceStress(
             column_group=groups,
             baseline=penalty.baseline_vector(X),
             min_groups=int(penalty.min_groups),
@@ -369,23 +371,18 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         )
 
     def _train(self, rows: Any, validation: Any, stress: Any, seed: int) -> Any:
-        network, training = load_torch_modules()
+        network = import_network()
         shape = network.NetworkShape(int(rows.matrix.shape[1]), len(self.classes_), int(self.width), int(self.blocks))
         threads = 1 if self.n_jobs is None else self.n_jobs
-        plan = training.TrainingPlan(
-            max_epochs=self.max_epochs,
-            patience=self.patience,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            dropout=self.dropout,
-            gradient_clip=self.gradient_clip,
+        shared = ["max_epochs", "patience", "batch_size", "learning_rate", "weight_decay", "dropout", "gradient_clip"]
+        plan = network.TrainingPlan(
+            **{name: getattr(self, name) for name in shared},
             seed=seed,
             threads=threads if threads > 0 else max(1, (os.cpu_count() or 1) + 1 + threads),
         )
         with progress_bar("training", self.progress) as report:
             try:
-                return training.train_network(
+                return network.train_network(
                     rows,
                     shape,
                     plan,
@@ -400,32 +397,8 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
                 ) from error
 
 
-def load_resmlp(path: str | os.PathLike[str]) -> ResMLPClassifier:
-    """Return the classifier in a ``.safetensors`` file written by `ResMLPClassifier.save`.
-
-    Checked: the format's version, the names and shapes of the arrays, and the fingerprint.
-    """
-    header, arrays = read_model(path)
-    try:
-        model = ResMLPClassifier(**_read_penalty(header["parameters"]))
-        model.classes_ = np.array(header["classes"]["values"], dtype=header["classes"]["dtype"])
-        model.network_ = read_network(header["shape"], arrays, path)
-        model.history_ = _read_history(header["history"])
-        model.best_epoch_ = header["best_epoch"]
-        claimed, names = header["fingerprint"], header["feature_names"]
-    except (KeyError, TypeError) as error:
-        raise ModelError(f"{path}: the header lacks or misnames a field: {error}") from error
-    model.n_iter_ = len(model.history_)
-    model.n_features_in_ = model.network_.shape.n_features
-    if names is not None:
-        model.feature_names_in_ = np.array(names, dtype=object)
-    if model.fingerprint() != claimed:
-        raise ModelError(f"{path}: weights and header do not belong together (fingerprint {claimed} expected)")
-    return model
-
-
 def _read_history(epochs: Any) -> tuple[Any, ...]:
-    return tuple(load_torch_modules()[1].Epoch(**epoch) for epoch in epochs)
+    return tuple(import_network().Epoch(**epoch) for epoch in epochs)
 
 
 def _read_penalty(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -439,7 +412,7 @@ def _read_penalty(document: Mapping[str, Any]) -> dict[str, Any]:
 def _choose_device(device: str) -> str:
     if device == "cpu":
         return device
-    if load_torch_modules()[0].cuda_available():
+    if import_network().torch.cuda.is_available():
         return "cuda"
     if device == "cuda":
         raise ModelError("the device 'cuda' was asked for, but torch finds no CUDA device; use 'auto' or 'cpu'")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
@@ -10,12 +9,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from fragility.arrays import Floats, Integers
+from fragility.arrays import Floats, Integers, is_count, is_number
 from fragility.errors import Advice, EvidenceError
+from fragility.evidence.fitting import column_moments
 from fragility.evidence.groups import raw_origin_groups
-from fragility.evidence.moments import column_moments
 from fragility.evidence.tracing import output_names, trace_columns
 from fragility.protocol import Protocol
+from fragility.saving import without_nan
 
 Member: TypeAlias = int | str
 Groups: TypeAlias = tuple[tuple[Member, ...], ...]
@@ -27,10 +27,8 @@ class FragilityPenalty:
 
     Parameters
     ----------
-    alpha : float, default=0.5
-        Weight of the whole penalty; 0 trains the plain network, bit for bit.
-    beta : float, default=0.1
-        Weight of the margin term inside it.
+    alpha, beta : float, default=0.5 and 0.1
+        Weight of the whole penalty (0 trains the plain network, bit for bit), and of the margin term inside it.
     groups : sequence, Protocol or fitted transformer, optional
         Which columns fail together. None: every column by itself. A sequence of groups, each a sequence of column
         positions or names. A flat sequence with one label per column (columns of equal label form a group). A
@@ -94,10 +92,8 @@ class FragilityPenalty:
 
         Parameters
         ----------
-        n_columns : int
-            d, the number of columns.
-        names : sequence of str, optional
-            Their names, where groups are declared by name.
+        n_columns, names : int, sequence of str
+            d, the number of columns, and their names where groups are declared by name.
 
         Returns
         -------
@@ -150,11 +146,7 @@ class FragilityPenalty:
         dict
             What ``from_dict`` takes.
         """
-        document = asdict(self)
-        if self.groups is not None:
-            document["groups"] = [list(members) for members in self.groups]
-        if not isinstance(self.baseline, str):
-            document["baseline"] = list(self.baseline)
+        document: dict[str, Any] = without_nan(asdict(self))
         return document
 
     @classmethod
@@ -172,14 +164,6 @@ class FragilityPenalty:
             An equal penalty.
         """
         return cls(**document)
-
-
-def is_number(value: object) -> bool:
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and math.isfinite(float(value))
-
-
-def is_count(value: object, least: int = 1) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= least
 
 
 def _plain_groups(groups: Any) -> Groups | None:
@@ -235,15 +219,14 @@ def _trace_groups(transformer: Any) -> Groups:
 
 
 def _plain_baseline(baseline: Any) -> str | tuple[float, ...]:
-    if isinstance(baseline, Protocol):
-        _check_transformed(baseline)
-        values: Any = [column.baseline for column in baseline.columns]
-    elif isinstance(baseline, str):
+    if isinstance(baseline, str):
         if baseline != "mean":
             raise EvidenceError(f"baseline must be 'mean', a vector or a Protocol, got {baseline!r}")
         return baseline
-    else:
-        values = np.asarray(baseline).tolist()
+    if isinstance(baseline, Protocol):
+        _check_transformed(baseline)
+        baseline = [column.baseline for column in baseline.columns]
+    values = np.asarray(baseline).tolist()
     if not isinstance(values, list) or not all(is_number(value) for value in values):
         raise EvidenceError("baseline must be one finite number for each column; a network accepts no missing value")
     return tuple(float(value) for value in values)

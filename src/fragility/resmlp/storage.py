@@ -26,14 +26,13 @@ FORMAT = "fragility-resmlp/1"
 SUFFIX = ".safetensors"
 
 
-def load_torch_modules() -> tuple[Any, Any]:
-    """Return the modules `network` and `training`, imported on first use: the package must load without torch."""
+def import_network() -> Any:
+    """Return the module `network`, imported on first use: the package must load without torch."""
     try:
         import fragility.resmlp.network as network
-        import fragility.resmlp.training as training
     except ImportError as error:
         raise ModelError(say_lacking("ResMLPClassifier", "torch") or f"cannot load torch: {error}") from error
-    return network, training
+    return network
 
 
 def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], weights: Mapping[str, NDArray[Any]]) -> None:
@@ -59,7 +58,7 @@ def _check_safetensors() -> None:
 
 def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return the header and the arrays of a file that `write_model` wrote."""
-    load_torch_modules()  # says what to install before the file's own library is missed
+    import_network()  # says what to install before the file's own library is missed
     _check_safetensors()
     from safetensors import SafetensorError, safe_open
 
@@ -81,7 +80,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, 
 
 def read_network(shape: Mapping[str, int], arrays: Mapping[str, NDArray[Any]], source: object) -> Any:
     """Return the network of a stored shape and its arrays; `source` names the file in messages."""
-    network, _ = load_torch_modules()
+    network = import_network()
     declared = network.NetworkShape(**shape)
     # The arrays are compared before anything is made: a file's header may not decide how much memory is taken.
     found = {name: array.shape for name, array in arrays.items()}

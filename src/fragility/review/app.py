@@ -42,6 +42,7 @@ from fragility.review.store import ConflictError, RefusedError, Store, StoreErro
 from fragility.review.views import FilterError, View, ViewError, read_name
 
 STATIC = {"review.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
+EXPORTS = {"decisions.csv": "text/csv; charset=utf-8", "decisions.parquet": "application/vnd.apache.parquet"}
 RECENT = 100
 BULKS = 50  # actions on many cases that Team lists, beside one's own that still hold
 MOST_TICKED = 200  # cases that are listed with a box each
@@ -127,7 +128,7 @@ def create_app(bench: Workbench, sessions: Sessions) -> Guards:
         if request.method != "GET" or _wants_json(request):
             return _refuse(request, desk, 403, "say who you are first, then try again")
         query = f"?{request.url.query}" if request.url.query else ""
-        return _to("/who", next=request.url.path + query)
+        return _redirect("/who", next=request.url.path + query)
 
     @app.exception_handler(FragilityError)
     async def explain(request: Request, error: Exception) -> Response:
@@ -156,7 +157,7 @@ class _Desk:
     # --- who is there, and what they look at ------------------------------------------------------------------
 
     def reviewer(self, request: Request) -> str:
-        name = _session(request).reviewer
+        name = _find_session(request).reviewer
         if name is None:
             raise UnnamedError("say who you are first")
         return name
@@ -166,18 +167,20 @@ class _Desk:
 
     def frame(self, request: Request, title: str, view: View | None = None, tab: str = "", **more: Any) -> pages.Frame:
         written = "" if view is None else view.address(page=1)
-        return pages.Frame(title, self.cases.folder.resolve().name, _session(request).reviewer, written, tab, **more)
+        return pages.Frame(
+            title, self.cases.folder.resolve().name, _find_session(request).reviewer, written, tab, **more
+        )
 
     def start(self) -> Response:
-        return _to("/queue")
+        return _redirect("/queue")
 
     def who(self, request: Request) -> Response:
-        goto = _inside(request.query_params.get("next", "/queue"))
-        return _page(pages.WhoPage(self.frame(request, "Who is reviewing?"), goto, self.store.reviewers()))
+        goto = _keep_inside(request.query_params.get("next", "/queue"))
+        return _render(pages.WhoPage(self.frame(request, "Who is reviewing?"), goto, self.store.reviewers()))
 
     def say_who(self, request: Request, form: Form) -> Response:
-        _session(request).reviewer = check_name(form.one("name"))
-        return _to(_inside(form.one("next") or "/queue"))
+        _find_session(request).reviewer = check_name(form.one("name"))
+        return _redirect(_keep_inside(form.one("next") or "/queue"))
 
     def static(self, name: str) -> Response:
         if name not in self._static:
@@ -218,7 +221,7 @@ class _Desk:
             rows=len(self.cases),
             model=self.cases.manifest.model.kind,
         )
-        return _page(context, 200 if alert is None else 400)
+        return _render(context, 200 if alert is None else 400)
 
     def scope(self, view: View) -> tuple[tuple[str, str], ...]:
         """Return which predictions a view is about, in words."""
@@ -272,9 +275,9 @@ class _Desk:
                 skipped |= len(free) < len(candidates)
                 given = self.store.claim(free, viewer, view.awaited)
                 if given is not None:
-                    return _to(f"/case/{case_key(given)}", view.address(), done=done)
+                    return _redirect(f"/case/{case_key(given)}", view.address(), done=done)
                 skip += CANDIDATES
-        return _to("/queue", view.address(), done=done, none="skipped" if skipped else "1")
+        return _redirect("/queue", view.address(), done=done, none="skipped" if skipped else "1")
 
     # --- one case -----------------------------------------------------------------------------------------------
 
@@ -314,7 +317,6 @@ class _Desk:
             fields=None if rows is None else tuple(rows.shown(queued.case.place)),
             groups=(*story.path, *others),
             whatif=self.bench.whatif is not None,
-            severities=self.cases.protocol.severities,
             history=history,
             seen=max((line.entry.seq for line in history), default=0),
             hidden=hidden,
@@ -328,7 +330,7 @@ class _Desk:
             reasons=self.bench.reasons,
             draft=draft or {},
         )  # fmt: skip
-        return _page(context, status)
+        return _render(context, status)
 
     def case_state(self, request: Request, key: str) -> Response:
         """Answer a page that asks whether someone else wrote about its case."""
@@ -355,7 +357,7 @@ class _Desk:
         except RefusedError as refused:
             return self._case(request, viewer, view, queued, 422, f"Not saved: {refused}.", draft)
         if view.stay or action == "comment":
-            return _to(f"/case/{key}", view.address(), done=entry.seq)
+            return _redirect(f"/case/{key}", view.address(), done=entry.seq)
         return self._next(viewer, view, queued, done=entry.seq)
 
     def _reason(self, form: FormFields) -> str:
@@ -377,13 +379,13 @@ class _Desk:
         if entry is None or entry.case.digest != queued.case.digest:
             raise RefusedError("there is nothing to undo at this number")
         undone = self.store.undo(entry.seq, viewer)
-        return _to(f"/case/{key}", view.address(), done=undone.seq)
+        return _redirect(f"/case/{key}", view.address(), done=undone.seq)
 
     def ask_second(self, request: Request, key: str, form: Form) -> Response:
         viewer, view, queued = self.reviewer(request), self.view(form.one("view")), self.cases.find(key)
         if self.store.ask_second([queued.case], viewer) == 0:
             raise RefusedError("a second review is for a case on which one reviewer has decided")
-        return _to(f"/case/{key}", view.address())
+        return _redirect(f"/case/{key}", view.address())
 
     def ask_whatif(self, request: Request, key: str, body: Json) -> Response:
         self.reviewer(request)
@@ -427,7 +429,7 @@ class _Desk:
             reasons=self.bench.reasons,
             draft=draft or {},
         )
-        return _page(context, status)
+        return _render(context, status)
 
     def _open_cases(self, view: View, viewer: str, ticked: Sequence[str]) -> tuple[tuple[Case, tuple[str, ...]], ...]:
         """Return the open cases of a view, or those of the ticked ones, each with the groups that flip it."""
@@ -470,12 +472,12 @@ class _Desk:
             return self._bulk(request, viewer, view, 409, alert, draft, within)
         except RefusedError as refused:
             return self._bulk(request, viewer, view, 422, f"Nothing was saved: {refused}.", draft, within)
-        return _to("/queue", view.address(), bulk=bulk)
+        return _redirect("/queue", view.address(), bulk=bulk)
 
     def undo_all(self, request: Request, form: Form) -> Response:
         viewer = self.reviewer(request)
         self.store.undo_all(form.one("bulk"), viewer)
-        return _to("/team" if form.one("from") == "team" else "/queue", self.view(form.one("view")).address())
+        return _redirect("/team" if form.one("from") == "team" else "/queue", self.view(form.one("view")).address())
 
     # --- the team -----------------------------------------------------------------------------------------------
 
@@ -506,7 +508,7 @@ class _Desk:
             bulks=tuple(self.store.bulks(BULKS, viewer)),
             store=str(self.store.path),
         )
-        return _page(context)
+        return _render(context)
 
     def ask_seconds(self, request: Request, form: Form) -> Response:
         """Ask for a blind second review of some decided cases, drawn at random."""
@@ -515,32 +517,29 @@ class _Desk:
             raise RefusedError(f"ask for 1 to {MOST_ASKED} second reviews")
         self.cases.catch_up(self.store)
         self.store.ask_second(self.cases.draw_eligible(number), viewer)
-        return _to("/team", view.address())
+        return _redirect("/team", view.address())
 
     def make_address(self, request: Request, form: Form) -> Response:
         """Show an address that lets another browser in."""
         self.reviewer(request)
         frame = self.frame(request, "Another browser", self.view(form.one("view")), "team")
-        return _page(pages.AddressPage(frame, self.sessions.new_address()))
+        return _render(pages.AddressPage(frame, self.sessions.new_address()))
 
     def export(self, request: Request, name: str) -> Response:
         self.reviewer(request)
-        history = request.query_params.get("history") == "1"
-        if name not in ("decisions.csv", "decisions.parquet"):
+        if name not in EXPORTS:
             raise HTTPException(404)
-        table = tabulate_decisions(self.store.everything(), history=history)
+        table = tabulate_decisions(self.store.everything(), history=request.query_params.get("history") == "1")
         sink = io.BytesIO()
         if name.endswith(".csv"):
             pyarrow.csv.write_csv(escape_formulas(table), sink)
         else:
             pyarrow.parquet.write_table(table, sink)
-        kind = "text/csv; charset=utf-8" if name.endswith(".csv") else "application/vnd.apache.parquet"
-        return Response(
-            sink.getvalue(), media_type=kind, headers={"content-disposition": f'attachment; filename="{name}"'}
-        )
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return Response(sink.getvalue(), media_type=EXPORTS[name], headers=headers)
 
 
-def _session(request: Request) -> Session:
+def _find_session(request: Request) -> Session:
     session = request.scope[SESSION]
     assert isinstance(session, Session)
     return session
@@ -565,18 +564,18 @@ def _fingerprint(cases: Sequence[tuple[Case, Sequence[str]]]) -> str:
     return hashlib.sha256("\n".join(case.digest for case, _ in cases).encode()).hexdigest()
 
 
-def _inside(path: str) -> str:
+def _keep_inside(path: str) -> str:
     """Return a path of this application; anything else becomes the queue."""
     return path if path.startswith("/") and path[1:2] not in ("/", "\\") and path.isprintable() else "/queue"
 
 
-def _to(path: str, query: str = "", **more: Any) -> RedirectResponse:
+def _redirect(path: str, query: str = "", **more: Any) -> RedirectResponse:
     added = urlencode({name: value for name, value in more.items() if value is not None})
     words = "&".join(part for part in (query, added) if part)
     return RedirectResponse(f"{path}?{words}" if words else path, status_code=303)
 
 
-def _page(context: Any, status: int = 200) -> HTMLResponse:
+def _render(context: Any, status: int = 200) -> HTMLResponse:
     return HTMLResponse(pages.render(context), status_code=status)
 
 
@@ -595,4 +594,4 @@ def _wants_json(request: Request) -> bool:
 def _refuse(request: Request, desk: _Desk, status: int, sentence: str) -> Response:
     if _wants_json(request):
         return JSONResponse({"error": sentence}, status_code=status)
-    return _page(pages.ErrorPage(desk.frame(request, "Not possible"), sentence), status)
+    return _render(pages.ErrorPage(desk.frame(request, "Not possible"), sentence), status)

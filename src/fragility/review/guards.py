@@ -100,30 +100,30 @@ class Sessions:
         """Return an address that lets one browser in, once, and leads to a page."""
         token = secrets.token_urlsafe(32)
         with self._lock:
-            self._tokens.add(_hashed(token))
+            self._tokens.add(_hash(token))
         return f"http://{self.authority}{path}?token={token}"
 
     def admit(self, token: str) -> str | None:
         """Use up a token; return the secret for the browser's cookie, or None if the token is not valid (any more)."""
         with self._lock:
-            if _hashed(token) not in self._tokens:
+            if _hash(token) not in self._tokens:
                 return None
-            self._tokens.discard(_hashed(token))
+            self._tokens.discard(_hash(token))
             secret = secrets.token_urlsafe(32)
-            self._browsers[_hashed(secret)] = Session()
+            self._browsers[_hash(secret)] = Session()
         self._on_entry()
         return secret
 
     def find(self, secret: str) -> Session | None:
         """Return the session of a cookie's secret."""
-        return self._browsers.get(_hashed(secret))
+        return self._browsers.get(_hash(secret))
 
     def set_cookie(self, secret: str) -> str:
         """Return the header that gives a browser its cookie."""
         return f"{self.cookie}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={WEEK}"
 
 
-def _hashed(secret: str) -> bytes:
+def _hash(secret: str) -> bytes:
     # Looked up by hash, so that the time a lookup takes tells nothing about the secret.
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 

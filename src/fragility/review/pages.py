@@ -22,7 +22,7 @@ from fragility.review.history import DECISIONS, WORDS, CaseState, Entry, find_un
 from fragility.review.queries import QueuedCase, QueuePage
 from fragility.review.rows import FieldLine
 from fragility.review.store import Bulk
-from fragility.review.views import BUDGETS, FLIPS, STATUSES, View, write_name, write_number
+from fragility.review.views import STATUSES, View, write_name, write_number
 from fragility.text import escape_controls
 from fragility.wording import LOSS_NAMES, describe_curve, describe_operator, describe_prediction, describe_smallest
 
@@ -44,31 +44,30 @@ _templates = jinja2.Environment(
 _templates.globals.update(words=WORDS, decisions=DECISIONS)
 
 
-def _shown(text: str) -> Markup:
-    """Return a text of unknown origin as a page shows it: control characters written out, and without an influence on
-    the order of the words around it, whichever way its own script runs."""
+def _isolate(text: str) -> Markup:
+    """Return a text of unknown origin: control characters written out, and isolated from the words around it."""
     return Markup("<bdi>{}</bdi>").format(escape_controls(text))
 
 
-def _breakable(name: str) -> Markup:
+def _allow_breaks(name: str) -> Markup:
     """Return a name that may be broken after an underscore, where a narrow screen must break it."""
     return Markup("<bdi>{}</bdi>").format(
         Markup("_<wbr>").join(escape(part) for part in escape_controls(name).split("_"))
     )
 
 
-def _sentence_with(text: str, names: Iterable[str]) -> Markup:
+def _isolate_names(text: str, names: Iterable[str]) -> Markup:
     """Return a sentence of ours; names in it that run from right to left are isolated like any other text."""
     left = (name for name in names if any(unicodedata.bidirectional(letter) in RIGHT_TO_LEFT for letter in name))
     found = sorted({escape_controls(name) for name in left}, key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, found))})" if found else "(?!)", escape_controls(text))
-    return Markup("").join(_shown(part) if part in found else escape(part) for part in parts)
+    return Markup("").join(_isolate(part) if part in found else escape(part) for part in parts)
 
 
 _templates.filters.update(
     moment=lambda at: f"{at[:16].replace('T', ' ')} UTC",
     note=lambda text: Markup("<bdi>{}</bdi>").format(escape_controls(text, lines=True)),
-    shown=_shown, breakable=_breakable, with_names=_sentence_with, plain=escape_controls,
+    shown=_isolate, breakable=_allow_breaks, with_names=_isolate_names, plain=escape_controls,
     name=write_name, number=write_number, count=lambda n: f"{n:,}", share=lambda p: f"{p:.1%}",
 )  # fmt: skip
 
@@ -144,8 +143,6 @@ class Choices:
     fields: tuple[str, ...]
     reviewers: tuple[str, ...]
     policy: str | None  # in words
-    budgets: tuple[str, ...] = BUDGETS
-    flips: tuple[str, ...] = FLIPS
     statuses: tuple[str, ...] = STATUSES
 
 
@@ -240,6 +237,7 @@ def tell_story(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, m
     has_steps = all(name in row for name in STEPS)
     cert = Certificates(pa.Table.from_pylist([dict(row)]), protocol, manifest)[0] if has_steps else None
     path = tuple(str(name) for name in row["path"])
+    curve: Markup | None = None
     steps: tuple[Step, ...] = ()
     if cert:
         states = zip(("nothing removed", *cert.path), cert.path_margin, cert.path_predicted, strict=True)
@@ -247,17 +245,19 @@ def tell_story(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, m
             Step(k, name, margin, str(label), cert.flipped and k == cert.flip_budget)
             for k, (name, margin, label) in enumerate(states)
         )
+        label = describe_curve(cert.id, cert.sentence())
+        curve = Markup(draw_curve_svg(cert.curve, label, width=640.0, height=236.0, styled=False))
     return Story(
         sentence=f"Predicted {cert.sentence() if cert else _summarise(queued, row)}.",
-        curve=_draw_curve(cert) if cert else None,
+        curve=curve,
         steps=steps,
-        drops=_drops(cert) if cert else (),
+        drops=_list_drops(cert) if cert else (),
         idle=tuple(name for name, drop in cert.one_step_drop.items() if abs(drop) < SEEN) if cert else (),
         thresholds=thresholds,
-        losses=_losses(row, cert),
+        losses=_list_losses(row, cert),
         path=path,
         rcma=row["rcma"],
-        lattice=_lattice(row, cert),
+        lattice=_describe_search(row, cert),
     )
 
 
@@ -275,12 +275,7 @@ def _summarise(queued: QueuedCase, row: Mapping[str, Any]) -> str:
     )
 
 
-def _draw_curve(cert: Certificate) -> Markup:
-    label = describe_curve(cert.id, cert.sentence())
-    return Markup(draw_curve_svg(cert.curve, label, width=640.0, height=236.0, styled=False))
-
-
-def _drops(cert: Certificate) -> tuple[tuple[str, float, float, float, float], ...]:
+def _list_drops(cert: Certificate) -> tuple[tuple[str, float, float, float, float], ...]:
     """Return what each group carries alone, with its bar: those below 0 grow to the left of a common zero."""
     drops = {name: drop for name, drop in cert.one_step_drop.items() if abs(drop) >= SEEN}
     low, high = min([0.0, *drops.values()]), max([0.0, *drops.values()])
@@ -297,7 +292,7 @@ def _drops(cert: Certificate) -> tuple[tuple[str, float, float, float, float], .
     )
 
 
-def _losses(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str, str, float], ...]:
+def _list_losses(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str, str, float], ...]:
     shares = [row["rcma"], row["independent_loss"], row["common_loss"]]
     names = LOSS_NAMES.values()
     told = (
@@ -307,7 +302,7 @@ def _losses(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str
     return tuple((name, words, share) for (name, share), words in zip(known, told, strict=False))
 
 
-def _lattice(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str, str], ...]:
+def _describe_search(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str, str], ...]:
     """Return in words what a search of the subsets of evidence adds; nothing where there was none."""
     state = row.get("smallest_state")
     if state is None:
@@ -348,7 +343,6 @@ class CasePage:
     fields: tuple[FieldLine, ...] | None
     groups: tuple[str, ...]  # the path's first, then the others
     whatif: bool
-    severities: tuple[float, ...]
     history: tuple[HistoryLine, ...]
     seen: int  # newest entry that is shown
     hidden: bool

@@ -24,9 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fragility.certificates import Manifest
-from fragility.certificates.folder import read_manifest, read_protocol, read_searched
-from fragility.certificates.lattice import join_block
-from fragility.errors import CertificateError, DataError
+from fragility.certificates.folder import BlockReader, read_manifest, read_protocol
+from fragility.errors import CertificateError, DataError, first_line
 from fragility.policy import PREDICTED, ReviewPolicy
 from fragility.protocol import Protocol
 from fragility.review.history import Case
@@ -130,7 +129,7 @@ class CaseIndex:
     ) -> None:  # fmt: skip
         self.folder, self.manifest, self.protocol, self.policy = folder, manifest, protocol, policy
         self._parts = tuple(parts)  # each file, and the place of its first row
-        self._searched = read_searched(folder, manifest, protocol)
+        self._blocks = BlockReader(folder, manifest, protocol)
         self._schema = pq.read_schema(parts[0][0])
         self._scratch = Scratch()
         settings: dict[str, str | bool | int | float | list[str]] = {
@@ -186,7 +185,7 @@ class CaseIndex:
             try:
                 first += int(pq.read_metadata(path).num_rows)
             except (OSError, ValueError, pa.ArrowException) as error:
-                raise CertificateError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+                raise CertificateError(f"cannot read {path}: {first_line(error)}") from error
         if first != manifest.rows:
             raise CertificateError(f"{folder} declares {manifest.rows} certificates and holds {first}")
         return cls(folder, manifest, protocol, parts, policy)
@@ -414,8 +413,9 @@ class CaseIndex:
         return found[0]
 
     def certificate_row(self, queued: QueuedCase) -> dict[str, Any]:
-        """Return the case's row of the certificate table, with what a search of the most exposed rows found."""
-        path, first = self._parts[bisect_right([first for _, first in self._parts], queued.case.place) - 1]
+        """Return the case's row of the certificate table, with the blocks that lie beside it."""
+        part = bisect_right([first for _, first in self._parts], queued.case.place) - 1
+        path, first = self._parts[part]
         with self._database.cursor() as cursor:
             try:
                 cursor.execute(
@@ -429,34 +429,27 @@ class CaseIndex:
             row = dict(zip(self._schema.names, values or (), strict=False))
         if row.get("digest") != queued.case.digest:
             raise CertificateError(REPLACED)
-        if self._searched is None:
-            return row
-        block: dict[str, Any] = join_block(pa.table({"id": [row["id"]]}), *self._searched).to_pylist()[0]
-        return {**row, **block}
+        try:
+            return {**row, **self._blocks.of_row(row["id"], part)}
+        except FileNotFoundError as error:
+            raise CertificateError(REPLACED) from error
 
     def neighbours(self, view: View, viewer: str, here: QueuedCase) -> tuple[QueuedCase | None, QueuedCase | None]:
         """Return the cases before and after this one in a view, whether or not it is in the view itself."""
-        column, rising = SORTED_BY[view.order], _direction(view) == "ASC"
         found = []
         for forward in (False, True):
             where = self._where(view, viewer) & _beyond(view, here, forward)
-            way, tie_way = "ASC" if forward == rising else "DESC", "ASC" if forward else "DESC"
-            cases = self._list(
-                f"{self._from(view)} WHERE {where.sql} ORDER BY c.{column} {way}, c.place {tie_way} LIMIT 1",
-                where.values,
-            )
-            found.append(next(iter(cases), None))
+            rest = f"{self._from(view)} WHERE {where.sql} ORDER BY {_order(view, forward)} LIMIT 1"
+            found.append(next(iter(self._list(rest, where.values)), None))
         return found[0], found[1]
 
     def position(self, view: View, viewer: str, here: QueuedCase) -> tuple[int | None, int]:
         """Return the place of a case in a view, counted from 1, and how many cases the view has; None if not in it."""
         where = self._where(view, viewer)
-        itself = where & Where("c.place = ?", (here.case.place,))
-        if not self._ask(f"SELECT 1 {self._from(view)} WHERE {itself.sql}", itself.values):
-            return None, self._count(view, where)
-        before = where & _beyond(view, here, forward=False)
-        number = self._ask(f"SELECT count(*) {self._from(view)} WHERE {before.sql}", before.values)[0][0]
-        return int(number) + 1, self._count(view, where)
+        total = self._count(view, where)
+        if not self._count(view, where & Where("c.place = ?", (here.case.place,))):
+            return None, total
+        return 1 + self._count(view, where & _beyond(view, here, forward=False)), total
 
     def names(self) -> list[str]:
         """Return the id of every row, as text, in the order of the audit."""
@@ -514,21 +507,22 @@ class CaseIndex:
         return {queued.case.digest: queued for queued in found if queued.case.digest in wanted}
 
 
-def _direction(view: View) -> str:
+def _rises(view: View, forward: bool) -> bool:
     # Ids rise by themselves; everything else is looked at from its large end.
-    return "ASC" if view.up != (view.order == "id") else "DESC"
+    return forward == (view.up != (view.order == "id"))
 
 
-def _order(view: View) -> str:
-    return f"c.{SORTED_BY[view.order]} {_direction(view)}, c.place"
+def _order(view: View, forward: bool = True) -> str:
+    """Return the order of a view, or the one in which it is read backwards."""
+    direction = "ASC" if _rises(view, forward) else "DESC"
+    return f"c.{SORTED_BY[view.order]} {direction}, c.place {'ASC' if forward else 'DESC'}"
 
 
 def _beyond(view: View, here: QueuedCase, forward: bool) -> Where:
     """Return the condition that a case comes after this one in the order of a view, or before it."""
     column = SORTED_BY[view.order]
     value = here.case.place if column == "place" else getattr(here, column)
-    beyond = ">" if forward == (_direction(view) == "ASC") else "<"
-    tie = ">" if forward else "<"
+    beyond, tie = ">" if _rises(view, forward) else "<", ">" if forward else "<"
     return Where(f"c.{column} {beyond} ? OR (c.{column} = ? AND c.place {tie} ?)", (value, value, here.case.place))
 
 

@@ -137,17 +137,12 @@ class WhatIf:
     of the path at severity 1 it therefore gives the path's own numbers.
     """
 
-    def __init__(self, model: Model, protocol: Protocol, rows: GivenRows) -> None:
+    def __init__(self, model: Model, protocol: Protocol, rows: GivenRows, manifest: Manifest) -> None:
+        if model.fingerprint != manifest.model.fingerprint:
+            raise ModelError("this is not the model that was audited: its fingerprint differs; give the audited model")
         self.model, self.protocol, self.rows = model, protocol, rows
         self._bound: OrderedDict[int, EvidenceRows] = OrderedDict()
         self._lock = threading.Lock()  # models are not promised to answer two threads at once
-
-    @classmethod
-    def of(cls, model: Model, protocol: Protocol, rows: GivenRows, manifest: Manifest) -> WhatIf:
-        """Return it for the audited model; refuse another."""
-        if model.fingerprint != manifest.model.fingerprint:
-            raise ModelError("this is not the model that was audited: its fingerprint differs; give the audited model")
-        return cls(model, protocol, rows)
 
     def ask(self, place: int, severities: Mapping[str, float]) -> Answer:
         """Return the model's answer for the row at ``place`` with groups degraded; groups not named stay whole."""

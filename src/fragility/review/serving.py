@@ -12,7 +12,6 @@ import threading
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from types import FrameType
@@ -46,28 +45,19 @@ class PortError(FragilityError):
     """The port asked for cannot be used."""
 
 
-@dataclass(frozen=True)
-class Given:
-    """The rows of an audit and, perhaps, its model."""
-
-    X: Any
-    ids: Any
-    model: Model | None = None
-
-
 def open_workbench(
-    folder: Path, *, store: Path | None, policy: ReviewPolicy | None, given: Given | None,
-    reasons: Mapping[str, str] = DEFAULT_REASONS, row: str | None = None,
+    folder: Path, *, store: Path | None, policy: ReviewPolicy | None, X: Any = None, ids: Any = None,
+    model: Model | None = None, reasons: Mapping[str, str] = DEFAULT_REASONS, row: str | None = None,
 ) -> Workbench:  # fmt: skip
-    """Open an audit for review, at a row of it if one is named; what can be wrong with what was given is found here."""
+    """Open an audit for review, at a row of it if one is named; X, ids and model must be those of the audit."""
     cases = CaseIndex.open(folder, policy)
     try:
         rows = whatif = None
-        if given is not None:
-            rows = match_rows(given.X, given.ids, cases.names(), cases.protocol, cases.manifest, given.model)
+        if X is not None:
+            rows = match_rows(X, ids, cases.names(), cases.protocol, cases.manifest, model)
             cases.add_fields(rows.to_arrow())
-            if given.model is not None:
-                whatif = WhatIf.of(given.model, cases.protocol, rows, cases.manifest)
+            if model is not None:
+                whatif = WhatIf(model, cases.protocol, rows, cases.manifest)
         first_page = "/" if row is None else f"/case/{cases.find_row(row).key}"
         return Workbench(cases, Store.open(store or folder / STORE_FILE), rows, whatif, reasons, first_page)
     except BaseException:
@@ -175,12 +165,12 @@ def serve(
             timeout_graceful_shutdown=PATIENCE,
         )
         server = uvicorn.Server(config)
-        with _ending_at_hangup(server), suppress(KeyboardInterrupt):  # which is how it is meant to end
+        with _end_at_hangup(server), suppress(KeyboardInterrupt):  # which is how it is meant to end
             server.run(sockets=list(listening))
 
 
 @contextmanager
-def _ending_at_hangup(server: uvicorn.Server) -> Iterator[None]:
+def _end_at_hangup(server: uvicorn.Server) -> Iterator[None]:
     """Do at SIGHUP what uvicorn does at SIGINT and SIGTERM: finish what is under way, then raise the signal again."""
     number = getattr(signal, "SIGHUP", None)  # Windows has none
     if number is None or signal.getsignal(number) is signal.SIG_IGN:

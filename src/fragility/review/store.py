@@ -162,10 +162,8 @@ class Store:
         self._tally, self._tallied_at = Tally([], 0, 0), 0
 
     @classmethod
-    def open(cls, path: Path, *, new: bool = True) -> Store:
-        """Open a store, or make it if ``new``; refuse a file that is something else."""
-        if not new and not path.is_file():
-            raise StoreError(f"{path} does not exist; name the file that `fragility review` wrote")
+    def open(cls, path: Path) -> Store:
+        """Open a store, or make it if there is none; refuse a file that is something else."""
         try:
             connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
             try:
@@ -180,7 +178,7 @@ class Store:
                 connection.close()
                 raise
         except sqlite3.Error as error:
-            raise _unusable(
+            raise _describe_failure(
                 path, error, f"cannot keep decisions in {path}: {error}; choose another place with --store"
             ) from error
         return cls(path, connection)
@@ -208,7 +206,7 @@ class Store:
                 _check_store(connection, path)
                 return cls(path, connection, scratch)
         except (sqlite3.Error, OSError) as error:
-            raise _unusable(path, error, f"cannot read decisions from {path}: {error}") from error
+            raise _describe_failure(path, error, f"cannot read decisions from {path}: {error}") from error
 
     def close(self) -> None:
         with self._lock:
@@ -249,23 +247,33 @@ class Store:
 
     # --- reading --------------------------------------------------------------------------------------------
 
+    def _select(self, rest: str, values: Iterable[Any] = ()) -> list[Entry]:
+        """Return entries, given what follows the table's name in the query."""
+        rows = self._read(f"SELECT {COLUMNS} FROM entries {rest}", values)
+        return [
+            Entry(seq, at, Case(*case), who, action, tuple(json.loads(groups)), reason, note, undoes, bool(blind), bulk)
+            for seq, at, *case, who, action, groups, reason, note, undoes, blind, bulk in rows
+        ]
+
+    def _histories(self, digests: str, values: Iterable[Any] = ()) -> list[list[Entry]]:
+        """Return the history of each case whose digest is in a list, written in SQL."""
+        found = self._select(f"WHERE digest IN ({digests}) ORDER BY digest, seq", values)
+        return [list(entries) for _, entries in groupby(found, key=lambda entry: entry.case.digest)]
+
     def last(self) -> int:
         """Return the number of the newest entry; it changes with every write."""
         return int(self._read("SELECT coalesce(max(seq), 0) FROM entries")[0][0])
 
     def entries(self, digest: str) -> list[Entry]:
         """Return the history of one case."""
-        return _entries(self._read(f"SELECT {COLUMNS} FROM entries WHERE digest = ? ORDER BY seq", [digest]))
+        return self._select("WHERE digest = ? ORDER BY seq", [digest])
 
     def latest(self, count: int) -> list[Entry]:
         """Return the newest entries, newest first."""
-        return _entries(self._read(f"SELECT {COLUMNS} FROM entries ORDER BY seq DESC LIMIT ?", [count]))
+        return self._select("ORDER BY seq DESC LIMIT ?", [count])
 
     def everything(self) -> list[Entry]:
-        return _entries(self._read(f"SELECT {COLUMNS} FROM entries ORDER BY seq"))
-
-    def state(self, digest: str) -> CaseState:
-        return case_state(self.entries(digest))
+        return self._select("ORDER BY seq")
 
     def changes(self, since: int = 0) -> Changes:
         """Return which cases have an entry after ``since``, and what stands for them."""
@@ -302,24 +310,17 @@ class Store:
         found: dict[str, CaseState] = {}
         for start in range(0, len(digests), MANY):
             part = digests[start : start + MANY]
-            marks = ",".join("?" * len(part))
-            sql = f"SELECT {COLUMNS} FROM entries WHERE digest IN ({marks}) ORDER BY digest, seq"
-            for digest, entries in groupby(_entries(self._read(sql, part)), key=lambda entry: entry.case.digest):
-                found[digest] = case_state(entries)
+            for entries in self._histories(",".join("?" * len(part)), part):
+                found[entries[0].case.digest] = case_state(entries)
         return found
 
     def blind_histories(self) -> list[list[Entry]]:
         """Return the history of every case that was ever decided blind."""
-        rows = self._read(
-            f"SELECT {COLUMNS} FROM entries WHERE digest IN (SELECT digest FROM entries WHERE blind) "
-            "ORDER BY digest, seq"
-        )
-        return [list(entries) for _, entries in groupby(_entries(rows), key=lambda entry: entry.case.digest)]
+        return self._histories("SELECT digest FROM entries WHERE blind")
 
     def entry(self, seq: int) -> Entry | None:
         """Return the entry of this number."""
-        found = _entries(self._read(f"SELECT {COLUMNS} FROM entries WHERE seq = ?", [seq]))
-        return found[0] if found else None
+        return next(iter(self._select("WHERE seq = ?", [seq])), None)
 
     def reviewers(self) -> tuple[str, ...]:
         """Return everyone who ever wrote an entry."""
@@ -426,12 +427,10 @@ class Store:
     def undo_all(self, bulk: str, reviewer: str) -> int:
         """Write that every decision of a bulk action no longer holds; return how many did."""
         with self._writing() as connection:
-            rows = self._read(
-                f"SELECT {COLUMNS} FROM entries WHERE bulk = ? AND reviewer = ? AND {VALID}", [bulk, reviewer]
-            )
-            for entry in _entries(rows):
+            held = self._select(f"WHERE bulk = ? AND reviewer = ? AND {VALID}", [bulk, reviewer])
+            for entry in held:
                 _insert(connection, entry.case, reviewer, "undo", undoes=entry.seq)
-        return len(rows)
+        return len(held)
 
     def claim(self, candidates: Sequence[Case], reviewer: str, status: str = "open") -> Case | None:
         """Give the first case that is nobody's to this reviewer, for a while; None if all are taken.
@@ -476,15 +475,15 @@ def _check_store(connection: sqlite3.Connection, path: Path) -> None:
         raise StoreError(f"{path} has version {version}, this one reads {VERSION}; use another fragility")
     found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
-        raise _damaged(path, found)
+        raise _describe_damage(path, found)
 
 
-def _unusable(path: Path, error: Exception, sentence: str) -> StoreError:
+def _describe_failure(path: Path, error: Exception, sentence: str) -> StoreError:
     """Return the error to raise for one of SQLite's."""
-    return _damaged(path, str(error)) if "malformed" in str(error) else StoreError(sentence)
+    return _describe_damage(path, str(error)) if "malformed" in str(error) else StoreError(sentence)
 
 
-def _damaged(path: Path, found: str) -> StoreError:
+def _describe_damage(path: Path, found: str) -> StoreError:
     words = " ".join(found.split()).removeprefix("*** in database main *** ")
     return StoreError(
         f"the store {path} is damaged ({words}); restore a copy of it, or save what is left with "
@@ -552,10 +551,3 @@ def _insert(
         (*values, write_groups(groups), reason, note, undoes, int(blind), bulk),
     )
     return int(cursor.lastrowid or 0)
-
-
-def _entries(rows: Iterable[Any]) -> list[Entry]:
-    return [
-        Entry(seq, at, Case(*case), who, action, tuple(json.loads(groups)), reason, note, undoes, bool(blind), bulk)
-        for seq, at, *case, who, action, groups, reason, note, undoes, blind, bulk in rows
-    ]

@@ -8,18 +8,12 @@ finding   which search for which row: the whole lattice, a closed form, branch a
 from fragility.search.blackbox import failing_sets_of_rows
 from fragility.search.finding import find_failing_sets
 from fragility.search.found import FailingSets, MinimalSets, SearchComparison, compare_searches
-from fragility.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, none_up_to
 
 __all__ = [
-    "MINIMUM",
-    "NONE_AT_ALL",
-    "UNDECIDED",
-    "UPPER_BOUND",
     "FailingSets",
     "MinimalSets",
     "SearchComparison",
     "compare_searches",
     "failing_sets_of_rows",
     "find_failing_sets",
-    "none_up_to",
 ]

@@ -26,7 +26,7 @@ from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
-from fragility.search.found import Answers, FailingSets
+from fragility.search.found import NOT_COUNTED, Answers, FailingSets
 
 METHODS = ("auto", "exact", "beam")
 DEFAULT_BUDGET = 50_000
@@ -48,13 +48,14 @@ def failing_sets_of_rows(
     """Search bound rows through their own predictor alone; max_size is the protocol's depth by default."""
     limit = min(protocol.depth, rows.n_groups) if max_size is None else max_size
     check_request(rows, method, width, limit)
-    answers = Answers.make_blank(len(rows), rows.n_groups, limit, every=False)
+    answers = Answers(rows, protocol, limit)
     with progress_bar("searching", progress) as report:
-        search_by_asking(answers, rows, protocol, np.arange(len(rows)), method, width, budget, byte_budget, report)
-    return answers.finish(rows, protocol)
+        search_by_asking(answers, rows, np.arange(len(rows)), method, width, budget, byte_budget, report)
+    return answers.finish()
 
 
 def check_request(rows: EvidenceRows, method: str, width: int, max_size: int) -> None:
+    """Refuse a search that no method can do."""
     if method not in METHODS:
         raise ProtocolError(f"search method must be one of {', '.join(METHODS)}, got {method!r}")
     if width < 1:
@@ -63,10 +64,18 @@ def check_request(rows: EvidenceRows, method: str, width: int, max_size: int) ->
         raise ProtocolError(f"max_size must be between 1 and the number of groups {rows.n_groups}, got {max_size}")
 
 
+def live_groups(rows: EvidenceRows, x: Floats) -> Booleans:
+    """Return (m, G) the groups of rows x (m, d) that are not already at their baseline."""
+    moved = ~((x == rows.baseline) | (np.isnan(x) & np.isnan(rows.baseline)))
+    live = np.zeros((len(x), rows.n_groups), dtype=bool)
+    for column, group in enumerate(rows.column_group):
+        live[:, group] |= moved[:, column]
+    return live
+
+
 def search_by_asking(
     answers: Answers,
     rows: EvidenceRows,
-    protocol: Protocol,
     places: Integers,
     method: str,
     width: int,
@@ -80,7 +89,7 @@ def search_by_asking(
     """
     if len(places) == 0:
         return
-    search = _Search(rows, protocol, answers.max_size, byte_budget, report)
+    search = _Search(rows, answers, byte_budget, report)
     if method != "exact":
         search.run_beam(width)
     if method != "beam":
@@ -88,45 +97,31 @@ def search_by_asking(
     search.hand_over(answers, places, BEAM if method == "beam" else BY_SIZE)
 
 
-class _Search:
-    """Working state of one search over all rows; rows leave as soon as they are decided."""
+class _Search(Answers):
+    """Answers for some rows while the model is asked; rows leave as soon as they are decided."""
 
-    def __init__(
-        self, rows: EvidenceRows, protocol: Protocol, max_size: int, byte_budget: int, report: Report | None
-    ) -> None:
-        n = len(rows)
+    def __init__(self, rows: EvidenceRows, answers: Answers, byte_budget: int, report: Report | None) -> None:
+        super().__init__(rows, answers.protocol, answers.max_size)
         self.x = rows.dense()
-        self.rows, self.max_size = rows, max_size
-        self.rule = FlipRule.of(rows, protocol)
-        self.resolution = protocol.resolution
-        self.byte_budget = byte_budget
+        self.rule = FlipRule.of(rows, self.protocol)
+        self.byte_budget, self.report = byte_budget, report
         self.batch = max(1, byte_budget // (32 * self.x.shape[1]))  # states at a time
-        same = (self.x == rows.baseline) | (np.isnan(self.x) & np.isnan(rows.baseline))
-        self.live = np.zeros((n, rows.n_groups), dtype=bool)  # groups that are not already at their baseline
-        for column, group in enumerate(rows.column_group):
-            self.live[:, group] |= ~same[:, column]
-        self.original = original_class(rows, rows.predict(self.x), self.resolution)
-        self.size = np.full(n, max_size + 1, dtype=np.int64)
-        self.searched = np.zeros(n, dtype=np.int64)
-        self.removed = np.zeros((n, rows.n_groups), dtype=bool)
-        self.margin = np.full(n, np.nan)
-        self.failing = np.zeros(n, dtype=np.int64)  # sets of the size found
-        self.evaluations = np.ones(n, dtype=np.int64)
-        self.report = report
+        self.live = live_groups(rows, self.x)
+        self.original = original_class(rows, rows.predict(self.x), self.rule.resolution)
+        self.evaluations += 1
 
     def margins(self, row: Integers, removed: Booleans) -> Floats:
-        """Support margins of states (row[i], removed[i]), rows rising."""
+        """Return support margins of states (row[i], removed[i]); rows rise."""
         p = self.rows.answers(self.x, RowStates(row, removed), self.byte_budget)
-        out = self.rule.margin(p, self.original[row])
         self.evaluations += np.bincount(row, minlength=len(self.x))
-        return out
+        return self.rule.margin(p, self.original[row])
 
     def settle(self, row: Integers, removed: Booleans, margins: Floats, size: int) -> None:
         """Record for every row the first failing candidate of this size, and how many fail."""
-        failing = np.flatnonzero(margins < -self.resolution)
+        failing = np.flatnonzero(margins < -self.rule.resolution)
         owner, first, many = np.unique(row[failing], return_index=True, return_counts=True)
         new = self.size[owner] != size
-        self.failing[owner] = np.where(new, many, self.failing[owner] + many)
+        self.count[owner] = np.where(new, many, self.count[owner] + many)
         owner, chosen = owner[new], failing[first[new]]
         self.size[owner] = size
         self.removed[owner], self.margin[owner] = removed[chosen], margins[chosen]
@@ -136,7 +131,7 @@ class _Search:
     # -- exact ---------------------------------------------------------------------------------------------------
 
     def run_exact(self, budget: int) -> None:
-        """All subsets of live groups by increasing size, until every row is decided or has spent its budget."""
+        """Ask for all subsets of live groups by increasing size, until each row is decided or has spent its budget."""
         spent = np.zeros(len(self.x), dtype=np.int64)
         live_count = self.live.sum(axis=1)
         active = np.arange(len(self.x))
@@ -158,7 +153,7 @@ class _Search:
     def _ask_level(self, active: Integers, size: int) -> None:
         """Ask for every set of one size; what a beam found of this size gives way to the first of them all."""
         known = active[self.size[active] == size]
-        kept = [values[known].copy() for values in (self.removed, self.margin, self.failing)]
+        kept = [values[known].copy() for values in (self.removed, self.margin, self.count)]
         self.size[known] = self.max_size + 1
         inert = (~self.live[active]).T.astype(np.float32)
         somewhere = np.flatnonzero(self.live[active].any(axis=0))
@@ -171,7 +166,7 @@ class _Search:
             row, removed = active[place], block[subset]
             self.settle(row, removed, self.margins(row, removed), size)
         denied = self.size[known] != size  # by a model that rounds by the shape of its batch
-        for values, old in zip((self.removed, self.margin, self.failing), kept, strict=True):
+        for values, old in zip((self.removed, self.margin, self.count), kept, strict=True):
             values[known[denied]] = old[denied]
         self.size[known] = size
 
@@ -195,7 +190,7 @@ class _Search:
         self.searched[whole & (self.size > self.max_size)] = self.max_size
 
     def _expand(self, row: Integers, kept: Booleans) -> tuple[Integers, Booleans]:
-        """All distinct sets that add one live, unused group; sorted by row, then lexicographically."""
+        """Return all distinct sets that add one live, unused group; sorted by row, then lexicographically."""
         parent, group = np.nonzero(self.live[row] & ~kept)
         grown = kept[parent]
         grown[np.arange(len(group)), group] = True
@@ -207,8 +202,9 @@ class _Search:
         return owner[first], grown[first]
 
     def _prune(self, row: Integers, kept: Booleans, margins: Floats, width: int) -> tuple[Integers, Booleans]:
-        """The `width` lowest margins of every undecided row; equal margins keep lexicographic order."""
-        rounded = np.rint(margins / self.resolution) if self.resolution > 0 else margins
+        """Return the `width` sets of lowest margin of every undecided row; equal margins keep their order."""
+        resolution = self.rule.resolution
+        rounded = np.rint(margins / resolution) if resolution > 0 else margins
         order = np.lexsort((rounded, row))  # stable
         row, kept = row[order], kept[order]
         position = np.arange(len(row)) - np.searchsorted(row, row, side="left")
@@ -221,8 +217,8 @@ class _Search:
         answers.removed[places] = self.removed
         answers.margin[places] = self.margin
         answers.searched[places] = self.searched
-        counted = self.searched >= self.size  # the size of the set was searched in full
-        answers.count[places] = np.where(self.size > self.max_size, 0, np.where(counted, self.failing, -1))
+        unknown = (self.size <= self.max_size) & (self.searched < self.size)  # that size was not searched in full
+        answers.count[places] = np.where(unknown, NOT_COUNTED, self.count)
         answers.evaluations[places] += self.evaluations
-        answers.exhausted[places] = self.searched >= np.minimum(self.live.sum(axis=1), self.rows.n_groups)
+        answers.exhausted[places] = self.searched >= self.live.sum(axis=1)
         answers.method[places] = method

@@ -1,9 +1,9 @@
-"""find_failing_sets: the exact search that fits each row, and what asking the model can do for the others."""
+"""find_failing_sets: the exact search that fits each row; the model is asked about the others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from fragility.evidence import EvidenceRows, RowStates
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.search.blackbox import BEAM, BY_SIZE, DEFAULT_BUDGET, DEFAULT_WIDTH, check_request, search_by_asking
-from fragility.search.found import NOT_COUNTED, Answers, FailingSets, MinimalSets
+from fragility.search.found import NOT_COUNTED, Answers, FailingSets
 
 LATTICE, CLOSED_FORM, BRANCH_AND_BOUND = "lattice", "closed form", "branch and bound"
 MOST_LISTED = 1000  # minimal sets listed for a row
@@ -60,10 +60,10 @@ def find_failing_sets(
     every : bool, default=False
         Also list all minimal failing sets of each row, up to 1000; a set is minimal if no proper subset of it fails.
     budget : int, default=50000
-        For rows that are not read from the lattice, the most states a row may cost. Where it ends, the state says
-        ``upper bound`` or ``not decided``, and ``searched_size`` up to which size every set was decided.
+        The most states that may be decided per row, for rows that are not read from the lattice. If it is spent, the
+        state is ``upper bound`` or ``not decided``; every set of up to ``searched_size`` groups was decided.
     width : int, default=8
-        Of the beam.
+        How many sets per row the beam keeps.
     ids : sequence, optional
         One distinct id per row; by default the index of a pandas frame, else 0, 1, ...
     engine : str, default="auto"
@@ -94,21 +94,21 @@ def find_failing_sets(
     rows = bind(model, X, protocol, ids=ids)
     limit = rows.n_groups if max_size is None else max_size
     check_request(rows, method, width, limit)
-    work = _Finding(rows, protocol, Answers.make_blank(len(rows), rows.n_groups, limit, every), engine, byte_budget)
+    work = _Finding(Answers(rows, protocol, limit, every), engine, byte_budget)
     with progress_bar("searching", progress) as report:
         open_rows = work.search_exactly(budget, report) if method != "beam" else np.arange(len(rows))
         work.ask_model(open_rows, method, width, budget, report)
     work.confirm(width, budget)
-    return work.answers.finish(rows, protocol)
+    return work.answers.finish()
 
 
 class _Finding:
     """One search over all rows."""
 
-    def __init__(self, rows: EvidenceRows, protocol: Protocol, answers: Answers, engine: str, byte_budget: int) -> None:
-        self.rows, self.protocol, self.answers = rows, protocol, answers
+    def __init__(self, answers: Answers, engine: str, byte_budget: int) -> None:
+        self.answers, self.rows, self.protocol = answers, answers.rows, answers.protocol
         self.engine, self.byte_budget = engine, byte_budget
-        self.rule = FlipRule.of(rows, protocol)
+        self.rule = FlipRule.of(self.rows, self.protocol)
 
     def search_exactly(self, budget: int, report: Report | None) -> Integers:
         """Search what an additive model allows; return the rows that are left."""
@@ -116,7 +116,7 @@ class _Finding:
         lattice = find_lattice(self.rows, self.protocol, self.engine, self.byte_budget)
         if lattice is not None:
             for block in lattice.blocks():
-                search_lattice(self.answers, lattice, block, self.protocol.group_names, report)
+                search_lattice(self.answers, lattice, block, report)
                 left += [self._search_wide_rows(lattice, block, budget), block.start + np.flatnonzero(block.doubted)]
                 if report is not None:
                     report(block.start + len(block.x), len(self.rows))
@@ -127,7 +127,7 @@ class _Finding:
         sums, doubter = found
         for start, x, p, original in row_blocks(self.rows, self.rule):
             doubted = doubter(start, x, p)
-            search_linear(self.answers, self.rows, sums, start, np.flatnonzero(~doubted), x, original)
+            search_linear(self.answers, sums, start, np.flatnonzero(~doubted), x, original)
             left.append(start + np.flatnonzero(doubted))
         return np.concatenate(left)
 
@@ -135,12 +135,11 @@ class _Finding:
         """Search the rows of a block with too many live groups for a table; return those left open."""
         wide, answers = block.wide, self.answers
         if lattice.model.name == "linear":
-            sums = lattice.model.lattice
-            search_linear(answers, self.rows, sums, block.start, wide, block.x, block.original)
+            search_linear(answers, lattice.model, block.start, wide, block.x, block.original)
             return np.zeros(0, dtype=np.int64)
         for place in wide:
             search = BoundedRow(self.rows, self.rule, lattice.model, block.x[place], int(block.original[place]))
-            search_bounded(answers, block.start + int(place), search, budget, self.protocol.group_names)
+            search_bounded(answers, block.start + int(place), search, budget)
         rows = block.start + wide
         found = answers.size[rows] <= answers.max_size
         left = ~found & (answers.searched[rows] < answers.max_size) & ~answers.exhausted[rows]
@@ -157,16 +156,12 @@ class _Finding:
         for those, how in ((~tried, method), (tried, "beam")):
             if how == method or method == "auto":  # an upper bound at least
                 some = ask.take(np.flatnonzero(those).tolist())
-                search_by_asking(
-                    answers, some, self.protocol, places[those], how, width, budget, self.byte_budget, report
-                )
+                search_by_asking(answers, some, places[those], how, width, budget, self.byte_budget, report)
         answers.searched[places] = np.maximum(answers.searched[places], proved)
         answers.evaluations[places] = np.maximum(answers.evaluations[places], spent)
-        if answers.minimal is not None:
-            for row in places:
-                sets = answers.removed[row : row + 1][: int(answers.size[row] <= answers.max_size)]
-                named = answers.name_sets(sets, self.protocol.group_names)
-                answers.minimal[row] = MinimalSets(named, complete=bool(answers.exhausted[row]) and not named)
+        for row in places:
+            sets = answers.removed[[row]] if answers.size[row] <= answers.max_size else answers.removed[:0]
+            answers.put_minimal(row, sets, complete=bool(answers.exhausted[row]) and not len(sets))
 
     def confirm(self, width: int, budget: int) -> None:
         """Ask the model itself about every set that is reported, for its margin; each must fail.
@@ -188,15 +183,13 @@ class _Finding:
                 "a set was found that does not flip the model itself; use ", Advice.argument("engine", "blackbox")
             )
         those = self.rows.take(denied.tolist())
-        search_by_asking(answers, those, self.protocol, denied, "auto", width, budget, self.byte_budget, None)
+        search_by_asking(answers, those, denied, "auto", width, budget, self.byte_budget, None)
 
 
 # --- through the whole lattice: every subset of a row's live groups is decided -------------------------------
 
 
-def search_lattice(
-    answers: Answers, lattice: WholeLattice, block: Block, names: tuple[str, ...], report: Report | None
-) -> None:
+def search_lattice(answers: Answers, lattice: WholeLattice, block: Block, report: Report | None) -> None:
     """Fill the answers of the rows of a block whose subsets can be tabulated.
 
     Nothing is left to prove: the smallest size with a failing set is the minimum, its sets are counted, the first in
@@ -222,7 +215,7 @@ def search_lattice(
             answers.put(int(rows[i]), found.list_sets(int(i), smallest, smallest, 1)[0], int(sizes[i, smallest]))
             if answers.minimal is not None:
                 sets, total = found.list_minimal(int(i), answers.max_size, MOST_LISTED)
-                answers.minimal[rows[i]] = MinimalSets(answers.name_sets(sets, names), total <= MOST_LISTED)
+                answers.put_minimal(int(rows[i]), sets, complete=total <= MOST_LISTED)
         done += len(rows)
         if report is not None:
             report(done, len(answers.size))
@@ -232,13 +225,7 @@ def search_lattice(
 
 
 def search_linear(
-    answers: Answers,
-    rows: EvidenceRows,
-    lattice: LinearLattice,
-    start: int,
-    places: Integers,
-    x: Floats,
-    original: Integers,
+    answers: Answers, lattice: LinearLattice, start: int, places: Integers, x: Floats, original: Integers
 ) -> None:
     """Fill the answers of rows ``start + places``; x (m, d) and original (m,) are of the block that begins there.
 
@@ -250,12 +237,15 @@ def search_linear(
     """
     total, removed, rounding = lattice.of_rows(start, start + len(x))
     total, removed, rounding = total[:, places], removed[..., places], rounding[places]
-    reach = []  # of each rival: groups by falling d, their d, and E along the best sets of 1, 2, ... groups
+    reach = []  # of each rival: groups by falling d, E along the best sets of 1, 2, ... groups, E of the second best
     for c in range(len(total)):
         begin, steps = lattice.inequality(total, removed, original[places], c)
         order = np.argsort(-steps, axis=1, kind="stable")
         steps = np.maximum(np.take_along_axis(steps, order, axis=1), 0.0)
-        reach.append((order, steps, begin[:, None] - np.cumsum(steps, axis=1)))
+        best = begin[:, None] - np.cumsum(steps, axis=1)
+        second = np.full_like(best, np.inf)  # the last member exchanged for the next group; the whole set has none
+        second[:, :-1] = best[:, :-1] + steps[:, :-1] - steps[:, 1:]
+        reach.append((order, best, second))
     for i, place in enumerate(places):
         row = start + int(place)
         answers.method[row] = CLOSED_FORM
@@ -263,48 +253,37 @@ def search_linear(
 
         def flips(gone: Booleans, place: int = int(place), row: int = row) -> bool:
             answers.evaluations[row] += 1
-            p = rows.answers(x[place][None], RowStates.of_one(gone[None]))
+            p = answers.rows.answers(x[place][None], RowStates.of_one(gone[None]))
             return bool(lattice.rule.flipped(p, original[place : place + 1])[0])
 
-        rivals = [_RivalReach(order[i], steps[i], values[i], float(rounding[i])) for order, steps, values in reach]
-        _search_sorted_sums(answers, row, rivals, flips)
-
-
-class _RivalReach(NamedTuple):
-    """E along the best sets of 1, 2, ... groups of one row against one rival."""
-
-    order: Integers  # (G,) groups by falling d
-    steps: Floats  # (G,) their d, at least 0
-    values: Floats  # (G,) E
-    rounding: float
-
-    def near(self, size: int) -> bool:
-        return bool(self.values[size - 1] < self.rounding)
-
-    def another_near(self, size: int) -> bool:
-        """Whether a second set of this size lies within rounding: the last member exchanged for the next group."""
-        if size == len(self.steps):
-            return False
-        return bool(self.values[size - 1] + self.steps[size - 1] - self.steps[size] < self.rounding)
+        orders, bests, seconds = (np.stack([part[i] for part in parts]) for parts in zip(*reach, strict=True))
+        _search_sorted_sums(answers, row, orders, bests, seconds, float(rounding[i]), flips)
 
 
 def _search_sorted_sums(
-    answers: Answers, row: int, reach: list[_RivalReach], flips: Callable[[Booleans], bool]
+    answers: Answers,
+    row: int,
+    order: Integers,
+    best: Floats,
+    second: Floats,
+    rounding: float,
+    flips: Callable[[Booleans], bool],
 ) -> None:
-    proved, sizes = True, len(reach[0].order)
+    """Fill one row's answer; order, best, second (C, G): of each rival, see ``search_linear``."""
+    proved, sizes, near = True, order.shape[1], best < rounding
     for size in range(1, min(sizes, answers.max_size) + 1):
-        candidates = [rival for rival in reach if rival.near(size)]
-        for rival in candidates:
-            best = np.zeros(sizes, dtype=bool)
-            best[rival.order[:size]] = True
-            if rival.values[size - 1] < -rival.rounding or flips(best):
-                answers.put(row, best)
+        rivals = np.flatnonzero(near[:, size - 1])
+        for c in rivals:
+            gone = np.zeros(sizes, dtype=bool)
+            gone[order[c, :size]] = True
+            if best[c, size - 1] < -rounding or flips(gone):
+                answers.put(row, gone)
                 return
-        proved &= not any(rival.another_near(size) for rival in candidates)
+        proved &= not (second[rivals, size - 1] < rounding).any()
         if proved:
             answers.searched[row] = size
     # The values fall with the size: where the largest set is far from the edge, so is every other.
-    answers.exhausted[row] = proved and (answers.max_size == sizes or not any(rival.near(sizes) for rival in reach))
+    answers.exhausted[row] = proved and (answers.max_size == sizes or not near[:, -1].any())
 
 
 # --- branch and bound, for trees with more live groups than a table holds ------------------------------------
@@ -363,7 +342,7 @@ class BoundedRow:
         return gone[self.rule.flipped(p, self.original)]
 
 
-def search_bounded(answers: Answers, row: int, search: BoundedRow, budget: int, names: tuple[str, ...]) -> None:
+def search_bounded(answers: Answers, row: int, search: BoundedRow, budget: int) -> None:
     """Fill one row's answer; it stays open where the budget ends first."""
     answers.method[row] = BRANCH_AND_BOUND
     able = max((int((gains > 0).sum()) for gains in search.gains.values()), default=0)
@@ -372,8 +351,7 @@ def search_bounded(answers: Answers, row: int, search: BoundedRow, budget: int, 
         answers.evaluations[row] = search.spent
         if len(failing):
             answers.put(row, failing[0], len(failing) if complete else NOT_COUNTED)
-            if answers.minimal is not None:
-                answers.minimal[row] = MinimalSets(answers.name_sets(failing, names), complete=False)
+            answers.put_minimal(row, failing, complete=False)
             return
         if not decided:
             return

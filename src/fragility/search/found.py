@@ -40,53 +40,20 @@ class FailingSets:
 
     States: ``minimum`` (no smaller set fails, proved), ``upper bound`` (smaller ones may), ``none up to K, proved``,
     ``none at all, proved``, and ``not decided`` (the budget ended first and nothing was found).
-
-    Attributes
-    ----------
-    id : array of shape (n,)
-        The rows' ids.
-    method : tuple of str
-        By row: ``lattice``, ``branch and bound``, ``closed form``, ``by size`` or ``beam``.
-    max_size : int
-        K, the largest size asked for.
-    depth : int
-        Of the protocol, where the certificate's path ends.
-    size : array of shape (n,)
-        Groups in the set; K + 1 where none was found.
-    state : tuple of str
-        By row, how far that is proved.
-    searched_size : array of shape (n,)
-        Every set of at most so many groups was decided.
-    removed : array of bool of shape (n, G)
-        The set; all false where none was found.
-    margin : array of shape (n,)
-        Support margin after its removal; NaN where none was found.
-    count : array of shape (n,)
-        Failing sets of that size; -1 where they were not counted, 0 where there is none.
-    evaluations : array of shape (n,)
-        States decided on the way, by the lattice or by the model.
-    group_names : tuple of str
-        Names of the groups, in declared order.
-    minimal : tuple of MinimalSets or None
-        By row, all minimal failing sets, with ``every=True``.
-
-    See Also
-    --------
-    find_failing_sets : Makes one.
     """
 
     id: npt.NDArray[Any]  # (n,)
     method: tuple[str, ...]  # (n,) lattice, branch and bound, closed form, by size, beam
     max_size: int  # K, the largest size asked for
     depth: int  # of the protocol, where the certificate's path ends
-    size: Integers  # (n,) |S|, or K + 1 where none was found
-    state: tuple[str, ...]  # (n,)
+    size: Integers  # (n,) groups in the set, or K + 1 where none was found
+    state: tuple[str, ...]  # (n,) how far that is proved
     searched_size: Integers  # (n,) every set of at most so many groups was decided
     removed: Booleans  # (n, G) the set, all false where none was found
     margin: Floats  # (n,) support margin after its removal, NaN where none was found
     count: Integers  # (n,) failing sets of that size, -1 where they were not counted, 0 where there is none
     evaluations: Integers  # (n,) states decided on the way, by the lattice or by the model
-    group_names: tuple[str, ...]
+    group_names: tuple[str, ...]  # in declared order
     minimal: tuple[MinimalSets, ...] | None = None  # (n,) with every=True
 
     def __len__(self) -> int:
@@ -103,63 +70,23 @@ class FailingSets:
         return np.asarray([state not in (UPPER_BOUND, UNDECIDED) for state in self.state], dtype=bool)
 
     def groups(self, row: int) -> tuple[str, ...]:
-        """Return the groups of one row's set.
-
-        Parameters
-        ----------
-        row : int
-            Its position.
-
-        Returns
-        -------
-        tuple of str
-            Their names, in declared order; empty where none was found.
-        """
-        return tuple(self.group_names[g] for g in np.flatnonzero(self.removed[row]))
+        """Return the names of the groups of one row's set, in declared order; empty where none was found."""
+        return name_groups(self.removed[row], self.group_names)
 
     def every(self, row: int) -> MinimalSets:
-        """Return all minimal failing sets of one row, up to a cap.
-
-        Parameters
-        ----------
-        row : int
-            Its position.
-
-        Returns
-        -------
-        MinimalSets
-            The sets, and whether they are all there are.
-
-        Raises
-        ------
-        DataError
-            The search was not asked for them with ``every=True``.
-        """
+        """Return all minimal failing sets of one row, up to a cap; the search must have been asked for them."""
         if self.minimal is None:
             raise DataError("only the smallest set of each row was searched for; ask for every one of them")
         return self.minimal[row]
 
     def counts(self) -> dict[str, int]:
-        """Return how many rows are in each state.
-
-        Returns
-        -------
-        dict of str to int
-            Only states that occur.
-        """
+        """Return how many rows are in each state that occurs."""
         return {state: self.state.count(state) for state in sorted(set(self.state))}
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the rows as a table.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One row a prediction; null where there is no set, or where sets were not counted.
-        """
-        size = pd.array(self.size, dtype="Int64")
+        """Return one row per prediction; null where there is no set, or where sets were not counted."""
+        size, count = pd.array(self.size, dtype="Int64"), pd.array(self.count, dtype="Int64")
         size[~self.found] = pd.NA
-        count = pd.array(self.count, dtype="Int64")
         count[self.count == NOT_COUNTED] = pd.NA
         columns = {
             "id": self.id,
@@ -178,62 +105,39 @@ class FailingSets:
         return pd.DataFrame(columns)
 
     def to_arrow(self) -> pa.Table:
-        """Return the rows as an Arrow table.
-
-        Returns
-        -------
-        pyarrow.Table
-            As ``to_pandas``; the groups are lists of names.
-        """
+        """Return `to_pandas` as an Arrow table; the groups are lists of names."""
         return pa.Table.from_pandas(self.to_pandas(), preserve_index=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the table as .parquet, or as .csv with the groups of a set joined by " + ", sets by " | ".
-
-        Parameters
-        ----------
-        path : path
-            The file to write; its ending names the format.
-        """
-        table = self.to_arrow()
+        """Write the table as .parquet, or as .csv with the groups of a set joined by " + ", sets by " | "."""
+        frame = self.to_pandas()
         if checked_suffix(path, TABLE_SUFFIXES) == ".csv":  # a CSV cell holds no list
-            joined = [" + ".join(self.groups(row)) for row in range(len(self))]
-            table = table.set_column(table.column_names.index("groups"), "groups", pa.array(joined))
+            frame["groups"] = frame["groups"].map(" + ".join)
             if self.minimal is not None:
-                listed = [" | ".join(" + ".join(names) for names in found.sets) for found in self.minimal]
-                table = table.set_column(table.column_names.index("minimal_sets"), "minimal_sets", pa.array(listed))
-        write_table(path, table)
+                frame["minimal_sets"] = [" | ".join(map(" + ".join, found.sets)) for found in self.minimal]
+        write_table(path, pa.Table.from_pandas(frame, preserve_index=False))
 
 
-@dataclass(slots=True, eq=False)
+def name_groups(removed: Booleans, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of the groups of one set (G,)."""
+    return tuple(names[g] for g in np.flatnonzero(removed))
+
+
 class Answers:
     """The arrays of a FailingSets, to be filled."""
 
-    max_size: int
-    size: Integers
-    searched: Integers
-    removed: Booleans
-    margin: Floats
-    count: Integers
-    evaluations: Integers
-    method: npt.NDArray[np.object_]
-    exhausted: Booleans  # (n,) every set there is was decided
-    minimal: list[MinimalSets] | None
-
-    @classmethod
-    def make_blank(cls, n: int, n_groups: int, max_size: int, every: bool) -> Answers:
-        return cls(
-            max_size=max_size,
-            size=np.full(n, max_size + 1, dtype=np.int64),
-            searched=np.zeros(n, dtype=np.int64),
-            removed=np.zeros((n, n_groups), dtype=bool),
-            margin=np.full(n, np.nan),
-            count=np.zeros(n, dtype=np.int64),
-            evaluations=np.zeros(n, dtype=np.int64),
-            method=np.full(n, "", dtype=object),
-            exhausted=np.zeros(n, dtype=bool),
-            minimal=[MinimalSets((), True) for _ in range(n)] if every else None,
-        )
+    def __init__(self, rows: EvidenceRows, protocol: Protocol, max_size: int, every: bool = False) -> None:
+        n = len(rows)
+        self.rows, self.protocol, self.max_size = rows, protocol, max_size
+        self.size: Integers = np.full(n, max_size + 1, dtype=np.int64)
+        self.searched: Integers = np.zeros(n, dtype=np.int64)
+        self.removed: Booleans = np.zeros((n, rows.n_groups), dtype=bool)
+        self.margin: Floats = np.full(n, np.nan)
+        self.count: Integers = np.zeros(n, dtype=np.int64)
+        self.evaluations: Integers = np.zeros(n, dtype=np.int64)
+        self.method: npt.NDArray[np.object_] = np.full(n, "", dtype=object)
+        self.exhausted: Booleans = np.zeros(n, dtype=bool)  # every set there is was decided
+        self.minimal: list[MinimalSets] | None = [MinimalSets((), True) for _ in range(n)] if every else None
 
     def put(self, row: int, removed: Booleans, count: int = NOT_COUNTED) -> None:
         """Record a row's failing set."""
@@ -241,33 +145,37 @@ class Answers:
         self.removed[row] = removed
         self.count[row] = count
 
-    def state_of(self, row: int) -> str:
-        if self.size[row] <= self.max_size:
-            return MINIMUM if self.searched[row] >= self.size[row] - 1 else UPPER_BOUND
-        if self.exhausted[row]:
-            return NONE_AT_ALL
-        return none_up_to(self.max_size) if self.searched[row] >= self.max_size else UNDECIDED
+    def put_minimal(self, row: int, sets: Booleans, complete: bool) -> None:
+        """Record a row's minimal failing sets (k, G), if they are asked for."""
+        if self.minimal is not None:
+            names = self.protocol.group_names
+            self.minimal[row] = MinimalSets(tuple(name_groups(removed, names) for removed in sets), complete)
 
-    def finish(self, rows: EvidenceRows, protocol: Protocol) -> FailingSets:
+    def finish(self) -> FailingSets:
+        """Return the answers as they stand."""
         n = len(self.size)
         return FailingSets(
-            id=np.fromiter(rows.ids, dtype=object, count=n),
+            id=np.fromiter(self.rows.ids, dtype=object, count=n),
             method=tuple(str(name) for name in self.method),
             max_size=self.max_size,
-            depth=protocol.depth,
+            depth=self.protocol.depth,
             size=self.size,
-            state=tuple(self.state_of(row) for row in range(n)),
+            state=tuple(self._state_of(row) for row in range(n)),
             searched_size=self.searched,
             removed=self.removed,
             margin=self.margin,
             count=self.count,
             evaluations=self.evaluations,
-            group_names=protocol.group_names,
+            group_names=self.protocol.group_names,
             minimal=None if self.minimal is None else tuple(self.minimal),
         )
 
-    def name_sets(self, sets: Booleans, names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-        return tuple(tuple(names[g] for g in np.flatnonzero(members)) for members in sets)
+    def _state_of(self, row: int) -> str:
+        if self.size[row] <= self.max_size:
+            return MINIMUM if self.searched[row] >= self.size[row] - 1 else UPPER_BOUND
+        if self.exhausted[row]:
+            return NONE_AT_ALL
+        return none_up_to(self.max_size) if self.searched[row] >= self.max_size else UNDECIDED
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -329,12 +237,13 @@ def compare_searches(
     find_failing_sets : The searches.
     """
     k = np.asarray(greedy, dtype=np.int64)
+    reach = int(k.max(initial=0))
     for name, search in (("exact", exact), ("beam", beam)):
         if search is not None and len(search) != len(k):
             raise ProtocolError(f"{name} search has {len(search)} rows, the greedy budgets {len(k)}")
-        if search is not None and len(k) and int(k.max()) > search.max_size + 1:
+        if search is not None and reach > search.max_size + 1:
             raise ProtocolError(
-                f"greedy budgets reach {int(k.max())} but the {name} search stopped at size "
+                f"greedy budgets reach {reach} but the {name} search stopped at size "
                 f"{search.max_size}; search with max_size equal to the protocol's depth"
             )
     feasible = np.zeros(len(k), dtype=bool) if exact is None else exact.resolved

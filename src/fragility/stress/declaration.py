@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any, TypeAlias
 
 import narwhals as nw
@@ -12,15 +13,14 @@ import numpy as np
 from fragility.arrays import Booleans
 from fragility.errors import Advice, DataError, ProtocolError
 from fragility.stress.draws import DRAW_FORMAT
-from fragility.stress.stressors import Donor, Dropout, Mask, Noise, Outages
+from fragility.stress.stressors import Donor, Dropout, Mask, Noise, Outages, Stressor
 
 RULES = ("expected", "any")
 # A second seed far from the small ones people choose, so that `independent()` of seed 0 is not their seed 1.
 _INDEPENDENT_OFFSET = 1_000_003
 
-Stressor: TypeAlias = Mask | Dropout | Noise | Donor | Outages
 Markers: TypeAlias = Sequence[object] | Mapping[str, Sequence[object]]
-_STRESSORS: dict[str, type[Stressor]] = {each.kind: each for each in (Mask, Dropout, Noise, Donor, Outages)}
+_STRESSORS: dict[str, Callable[..., Stressor]] = {each.kind: each for each in (Mask, Dropout, Noise, Donor, Outages)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Stress:
 
     Parameters
     ----------
-    stressors : tuple of Mask, Dropout, Noise or Outages, default=(Mask(), Dropout(), Noise())
+    stressors : tuple of Mask, Dropout, Noise, Donor or Outages, default=(Mask(), Dropout(), Noise())
         What happens to a row.
     draws : int, default=16
         How often each stressor is drawn for a row.
@@ -40,7 +40,7 @@ class Stress:
     tau_collapse : float, default=0.5
         Share of the margin whose loss counts as breaking, even where the class stays.
     seed : int, default=0
-        Of the draws; a row's draws depend on it and on the row's id, not on its place.
+        Seed of the draws; a row's draws depend on it and on the row's id, not on its place.
 
     See Also
     --------
@@ -135,7 +135,7 @@ class Stress:
         tau_collapse : float, default=0.5
             As in :class:`Stress`.
         seed : int, default=0
-            Of the draws.
+            Seed of the draws.
 
         Returns
         -------
@@ -200,11 +200,9 @@ class Stress:
             kind = entry.get("kind")
             if kind not in _STRESSORS:
                 raise ProtocolError(f"stressor kind must be one of {sorted(_STRESSORS)}, got {kind!r}")
-            if kind == "outages":
-                patterns, counts = fields["patterns"], fields["counts"]
-                stressors.append(Outages(tuple(tuple(p) for p in patterns), tuple(int(c) for c in counts)))
-            else:
-                stressors.append(_STRESSORS[kind](**fields))
+            if kind == Outages.kind:
+                fields = {"patterns": tuple(map(tuple, entry["patterns"])), "counts": tuple(map(int, entry["counts"]))}
+            stressors.append(_STRESSORS[kind](**fields))
         return cls(
             stressors=tuple(stressors),
             draws=int(document["draws"]),
@@ -223,38 +221,27 @@ def outage_events(
     field: str = "field",
     fields: Sequence[str] | None = None,
 ) -> list[tuple[str, ...]]:
-    """Return sets of fields that were unavailable together, from a user's table or from a list of sets.
+    """Return sets of fields that were unavailable together; the parameters are those of `Stress.from_outages`.
 
-    Parameters
-    ----------
-    log : one of
-        - a list of sets (or lists) of field names, one per event;
-        - a long table with a row for each unavailable field: columns `event` and `field`;
-        - a wide table of booleans, one row per event, one column per field, true = unavailable (a column called
-          `event` is its name and is skipped);
-        - with `markers`, a table of raw rows in which the markers say that a field was unavailable.
-    markers : values that mean "unavailable", for every column, or a dict from column to values; `None` in
-        the values stands for null and NaN.
-    fields : keep only these fields.
-
-    Rows that lack nothing are no events.
+    In a wide table, a column called `event` is its name and is skipped.
     """
     if isinstance(log, (list, tuple)) and all(isinstance(e, (list, tuple, set, frozenset)) for e in log):
         found = [tuple(str(name) for name in entry) for entry in log]
     else:
         frame = nw.from_native(log, eager_only=True)
         if markers is not None:
-            found = _list_events(frame, _find_marked(frame, markers))
+            found = _list_events(_find_marked(frame, markers))
         elif {event, field} <= set(frame.columns):
             together: dict[object, set[str]] = {}
             for key, name in zip(frame[event].to_list(), frame[field].to_list(), strict=True):
                 together.setdefault(key, set()).add(str(name))
             found = [tuple(sorted(names)) for names in together.values()]
         else:
-            found = _list_events(frame, _find_true(frame, event))
-    kept = None if fields is None else set(fields)
-    trimmed = [tuple(n for n in names if kept is None or n in kept) for names in found]
-    return [names for names in trimmed if names]
+            found = _list_events(_find_true(frame, event))
+    if fields is not None:
+        kept = set(fields)
+        found = [tuple(name for name in names if name in kept) for names in found]
+    return [names for names in found if names]
 
 
 def _find_marked(frame: nw.DataFrame[Any], markers: Markers) -> dict[str, Booleans]:
@@ -287,7 +274,6 @@ def _find_true(frame: nw.DataFrame[Any], event: str) -> dict[str, Booleans]:
     return {name: frame[name].fill_null(False).to_numpy().astype(bool) for name in columns}
 
 
-def _list_events(frame: nw.DataFrame[Any], unavailable: Mapping[str, Booleans]) -> list[tuple[str, ...]]:
-    names = np.asarray(list(unavailable), dtype=object)
-    table = np.column_stack([unavailable[name] for name in names]) if len(names) else np.zeros((len(frame), 0), bool)
-    return [tuple(names[row]) for row in table if row.any()]
+def _list_events(unavailable: Mapping[str, Booleans]) -> list[tuple[str, ...]]:
+    """Return, row by row, the names of the columns that are true."""
+    return [tuple(compress(unavailable, row)) for row in zip(*unavailable.values(), strict=True)]

@@ -1,7 +1,4 @@
-"""The label channel: held-out random stress that says which confident predictions really break.
-
-Nothing here is used by any certificate or ranking score. The definitions are those of the paper's
-app:threshold_protocol and app:non_circular_labels, with the open choices settled:
+"""label_brittle, by the paper's app:threshold_protocol and app:non_circular_labels, with the open choices settled:
 
     kappa_P(x) = [m(x) - m_P(x)]_+ / (|m(x)| + 1e-8)
     brittle(x) = 1[ p^(x) >= tau_p  and, for at least one stressor P,  flip_P(x)  or  kappa_P(x) >= tau_kappa ]
@@ -25,7 +22,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
+from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
 from fragility.engines.choice import prepare_answers
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
@@ -37,7 +34,7 @@ from fragility.saving import write_table
 from fragility.scores import EPSILON, reading_margin, support_margin
 from fragility.stress.declaration import Stress
 from fragility.stress.draws import row_keys
-from fragility.stress.stressors import Layout, Replacing
+from fragility.stress.stressors import Layout
 
 MOST_DONORS = 4096
 STRESS_KEY = "fragility.stress"  # where a table of labels says which stress made them
@@ -94,7 +91,7 @@ def run_stress_rows(
         protocol=protocol,
     )
     layout = Layout.of(protocol, rows, donors)
-    chunk = rows_per_chunk(rows.width, stress.draws, byte_budget)
+    chunk = rows_within(byte_budget, rows.width, copies=4 * stress.draws)  # words, masks, the model's own copy
     with progress_bar("stressing", progress) as report:
         for start in range(0, n, chunk):
             part = slice(start, min(start + chunk, n))
@@ -114,19 +111,12 @@ def _fill_chunk(run: StressRun, part: slice, rows: EvidenceRows, layout: Layout,
     original = np.repeat(predicted, len(draws))
     for index, stressor in enumerate(run.stress.stressors):
         keys = row_keys(run.stress.seed, stressor.kind, run.id[part])
-        if isinstance(stressor, Replacing):
-            p = rows.predict_copies(x, stressor.stressed(x, keys, draws, layout))
-        else:
-            p = rows.answers(x, stressor.states(keys, draws, layout), byte_budget)
+        drawn = stressor.stress_rows(x, keys, draws, layout)
+        p = rows.answers(x, drawn, byte_budget) if isinstance(drawn, RowStates) else rows.predict_copies(x, drawn)
         margins = reading_margin(p, original, "support", rows.offset, protocol.smoothing)
         run.draw_margin[part, index] = margins.reshape(len(x), -1)
         lost = support_margin(p, original, rows.offset) < -protocol.resolution
         run.draw_flip[part, index] = lost.reshape(len(x), -1)
-
-
-def rows_per_chunk(n_columns: int, copies: int, byte_budget: int) -> int:
-    """Return how many rows' copies fit the budget; the factor 4 covers words, masks and the model's own copy."""
-    return max(1, byte_budget // (4 * 8 * max(1, n_columns) * copies))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,20 +157,12 @@ class BrittleLabels:
         return self.flip | (self.kappa >= self.stress.tau_collapse)
 
     def relabel(
-        self,
-        *,
-        tau_confidence: float | None = None,
-        tau_collapse: float | None = None,
-        rule: str | None = None,
+        self, *, tau_confidence: float | None = None, tau_collapse: float | None = None, rule: str | None = None
     ) -> BrittleLabels:
         """Return labels by other thresholds or the other rule, from the same draws (no new model calls)."""
-        stress = replace(
-            self.stress,
-            tau_confidence=self.stress.tau_confidence if tau_confidence is None else tau_confidence,
-            tau_collapse=self.stress.tau_collapse if tau_collapse is None else tau_collapse,
-            rule=self.stress.rule if rule is None else rule,
-        )
-        return label_rows(self.run, stress)
+        asked = {"tau_confidence": tau_confidence, "tau_collapse": tau_collapse, "rule": rule}
+        changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        return label_rows(self.run, replace(self.stress, **changes))
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of rows, high-confidence rows, brittle rows, and brittle rows by stressor."""
@@ -195,18 +177,11 @@ class BrittleLabels:
 
     def to_arrow(self) -> pa.Table:
         """Return one row per prediction; per-stressor values in columns named after the stressor."""
-        columns: dict[str, Any] = {
-            "id": self.id,
-            "confidence": self.confidence,
-            "margin": self.margin,
-            "high_confidence": self.high_confidence,
-            "brittle": self.brittle,
-            "brittle_rate": self.brittle_rate,
-        }
-        for index, name in enumerate(self.stress.names):
-            columns[f"mean_margin_{name}"] = self.mean_margin[:, index]
-            columns[f"kappa_{name}"] = self.kappa[:, index]
-            columns[f"flip_{name}"] = self.flip[:, index]
+        own = ("id", "confidence", "margin", "high_confidence", "brittle", "brittle_rate")
+        columns: dict[str, Any] = {name: getattr(self, name) for name in own}
+        for index, stressor in enumerate(self.stress.names):
+            for name in ("mean_margin", "kappa", "flip"):
+                columns[f"{name}_{stressor}"] = getattr(self, name)[:, index]
         table = pa.table({name: pa.array(values) for name, values in columns.items()})
         made_by = {STRESS_KEY: json.dumps(self.stress.to_dict()), PROTOCOL_KEY: self.run.protocol.to_json()}
         return table.replace_schema_metadata(made_by)

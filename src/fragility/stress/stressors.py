@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,7 +32,6 @@ from fragility.stress.draws import Words, strikes, uniforms
 class Layout:
     """The part of the evidence space that stressors read; d columns, G groups."""
 
-    baseline: Floats  # (d,)
     column_group: Integers  # (d,) group index of each column
     n_groups: int
     spread: Floats  # (d,) training standard deviation, 0 where noise does not apply
@@ -42,12 +41,7 @@ class Layout:
     @classmethod
     def of(cls, protocol: Protocol, rows: EvidenceRows, donors: Floats | None = None) -> Layout:
         """Return the layout of rows bound to a protocol."""
-        spread = [
-            float(column.spread)
-            if column.kind == "numeric" and column.spread is not None and np.isfinite(column.spread)
-            else 0.0
-            for column in protocol.columns
-        ]
+        spread = [column.spread if column.kind == "numeric" else None for column in protocol.columns]
         transformer = rows.model.transformer
         if protocol.space == "raw" or transformer is None:
             fields: tuple[tuple[str, ...], ...] = tuple((column.name,) for column in protocol.columns)
@@ -57,10 +51,9 @@ class Layout:
             except EvidenceError:  # groups were declared over columns; only an outage log needs the fields, and says so
                 fields = tuple(() for _ in protocol.columns)
         return cls(
-            baseline=np.asarray(rows.baseline, dtype=np.float64),
             column_group=np.asarray(rows.column_group, dtype=np.int64),
             n_groups=int(rows.n_groups),
-            spread=np.asarray(spread, dtype=np.float64),
+            spread=np.array([0.0 if s is None or not np.isfinite(s) else float(s) for s in spread]),
             fields=fields,
             donors=donors,
         )
@@ -76,44 +69,19 @@ class Layout:
         return tuple(sorted({name for names in self.fields for name in names}))
 
 
-def _check_rate(kind: str, what: str, value: float, upper: float) -> None:
-    if not (isinstance(value, (int, float)) and 0.0 <= value <= upper):
-        limit = f"between 0 and {upper:g}" if np.isfinite(upper) else "a finite number of at least 0"
-        raise ProtocolError(f"{kind}: {what} must be {limit}, got {value!r}")
-
-
-class Removing:
-    """Base of the stressors under which lost values take their baseline."""
+class Stressor:
+    """Base of the stressors."""
 
     __slots__ = ()
+    kind: ClassVar[str]
 
-    def states(self, keys: Words, draws: Integers, layout: Layout) -> RowStates:
-        """Return the states of rows, draw by draw.
+    @property
+    def name(self) -> str:
+        """Readable name, with the severity if there is one."""
+        return self.kind
 
-        Parameters
-        ----------
-        keys : array of shape (n,)
-            One random key per row, made from seed, stressor and row id.
-        draws : array of int
-            Numbers of the draws.
-        layout : Layout
-            Groups, baseline and spread of the columns.
-
-        Returns
-        -------
-        RowStates
-            What each draw removes from each row.
-        """
-        raise NotImplementedError
-
-
-class Replacing:
-    """Base of the stressors that bring values of their own."""
-
-    __slots__ = ()
-
-    def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
-        """Return stressed copies of rows.
+    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> RowStates | Floats:
+        """Return what each draw does to each row.
 
         Parameters
         ----------
@@ -124,30 +92,14 @@ class Replacing:
         draws : array of int
             Numbers of the draws.
         layout : Layout
-            Groups, baseline and spread of the columns.
+            Groups and spread of the columns.
 
         Returns
         -------
-        array of shape (n, draws, d)
-            One copy per row and draw.
+        RowStates or array of shape (n, draws, d)
+            What takes its baseline, where lost values do; else the stressed copies themselves.
         """
         raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class _Rated:
-    """Base of the stressors that strike with a rate."""
-
-    rate: float = 0.3
-    kind: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        _check_rate(self.kind, "rate", self.rate, 1.0)
-
-    @property
-    def name(self) -> str:
-        """Readable name with its severity."""
-        return f"{self.kind}({self.rate:g})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form.
@@ -157,67 +109,84 @@ class _Rated:
         dict
             JSON values; :meth:`Stress.from_dict` reads them.
         """
-        return {"kind": self.kind, "rate": float(self.rate)}
+        raise NotImplementedError
+
+
+class _Severe(Stressor):
+    """Base of the stressors that are declared by one number."""
+
+    __slots__ = ()
+    most: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        what, value = self._severity
+        if not (isinstance(value, (int, float)) and np.isfinite(value) and 0.0 <= value <= self.most):
+            limit = f"between 0 and {self.most:g}" if np.isfinite(self.most) else "a finite number of at least 0"
+            raise ProtocolError(f"{self.kind}: {what} must be {limit}, got {value!r}")
+
+    @property
+    def _severity(self) -> tuple[str, Any]:
+        what = fields(self)[0].name  # type: ignore[arg-type]
+        return what, getattr(self, what)
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}({self._severity[1]:g})"
+
+    def to_dict(self) -> dict[str, Any]:
+        what, value = self._severity
+        return {"kind": self.kind, what: float(value)}
 
 
 @dataclass(frozen=True, slots=True)
-class Mask(_Rated, Removing):
+class Mask(_Severe):
     """Every group replaced by its baseline independently with probability ``rate``.
 
     Parameters
     ----------
     rate : float, default=0.3
         Between 0 and 1.
-
-    See Also
-    --------
-    Stress : Puts stressors together.
     """
 
+    rate: float = 0.3
     kind = "mask"
 
-    def states(self, keys: Words, draws: Integers, layout: Layout) -> RowStates:
+    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> RowStates:
         return RowStates.removals(strikes(keys, draws, np.arange(layout.n_groups), self.rate))
 
 
 @dataclass(frozen=True, slots=True)
-class Dropout(_Rated, Removing):
+class Dropout(_Severe):
     """Every column replaced by its baseline independently with probability ``rate``.
 
     Parameters
     ----------
     rate : float, default=0.3
         Between 0 and 1.
-
-    See Also
-    --------
-    Stress : Puts stressors together.
     """
 
+    rate: float = 0.3
     kind = "dropout"
 
-    def states(self, keys: Words, draws: Integers, layout: Layout) -> RowStates:
+    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> RowStates:
         columns = np.arange(len(layout.column_group))
         return RowStates.removals(strikes(keys, draws, columns, self.rate), by_column=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Donor(_Rated, Replacing):
+class Donor(_Severe):
     """Every group replaced by another row's values independently with probability ``rate``; needs donor rows.
 
     Parameters
     ----------
     rate : float, default=0.3
         Between 0 and 1.
-
-    See Also
-    --------
-    Stress : Puts stressors together.
     """
 
+    rate: float = 0.3
     kind = "donor"
 
-    def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
+    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
         if layout.donors is None:
             raise ProtocolError(
                 "donor: another row's values are needed; give training rows",
@@ -231,41 +200,20 @@ class Donor(_Rated, Replacing):
 
 
 @dataclass(frozen=True, slots=True)
-class Noise(Replacing):
+class Noise(_Severe):
     """Uniform noise of at most ``extent`` training standard deviations on numeric columns.
 
     Parameters
     ----------
     extent : float, default=0.3
         A finite number of at least 0.
-
-    See Also
-    --------
-    Stress : Puts stressors together.
     """
 
     extent: float = 0.3
     kind = "noise"
+    most = np.inf
 
-    def __post_init__(self) -> None:
-        _check_rate("noise", "extent", self.extent, np.inf)
-
-    @property
-    def name(self) -> str:
-        """Readable name with its severity."""
-        return f"noise({self.extent:g})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plain form.
-
-        Returns
-        -------
-        dict
-            JSON values; :meth:`Stress.from_dict` reads them.
-        """
-        return {"kind": self.kind, "extent": float(self.extent)}
-
-    def stressed(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
+    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
         moved = np.flatnonzero(layout.spread > 0.0)
         out = np.repeat(x[:, None, :], len(draws), axis=1)
         shift = uniforms(keys, draws, moved)
@@ -277,7 +225,7 @@ class Noise(Replacing):
 
 
 @dataclass(frozen=True, slots=True)
-class Outages(Removing):
+class Outages(Stressor):
     """Recorded outages: which fields were unavailable together, and how often.
 
     Parameters
@@ -365,28 +313,14 @@ class Outages(Removing):
                 f"observations must be at least the {self.events} recorded events, which were observed too, "
                 f"got {observations}"
             )
-        seen = {name: 0 for name in self.fields}
-        for pattern, count in zip(self.patterns, self.counts, strict=True):
-            for name in pattern:
-                seen[name] += count
-        return {name: count / observations for name, count in seen.items()}
-
-    @property
-    def name(self) -> str:
-        """Readable name."""
-        return "outages"
+        events = list(zip(self.patterns, self.counts, strict=True))
+        lost = {name: sum(count for pattern, count in events if name in pattern) for name in self.fields}
+        return {name: count / observations for name, count in lost.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plain form.
-
-        Returns
-        -------
-        dict
-            JSON values; :meth:`Stress.from_dict` reads them.
-        """
         return {"kind": self.kind, "patterns": [list(p) for p in self.patterns], "counts": list(self.counts)}
 
-    def states(self, keys: Words, draws: Integers, layout: Layout) -> RowStates:
+    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> RowStates:
         return RowStates.removals(self.removed_groups(layout)[self.draw_patterns(keys, draws)])
 
     def draw_patterns(self, keys: Words, draws: Integers) -> Integers:

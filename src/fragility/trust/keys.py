@@ -90,7 +90,7 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
 def load_private_key(path: str | os.PathLike[str]) -> Any:
     """Return the signer of a private key's file; warn if others can read the file."""
     signer, _, serialization = _libraries()
-    data = _key_bytes(path)
+    data = _read_key(path)
     if b"PUBLIC KEY" in data:
         raise VerificationError(f"{path} holds a public key; signing needs the private one")
     try:
@@ -108,7 +108,7 @@ def load_private_key(path: str | os.PathLike[str]) -> Any:
 def load_public_key(path: str | os.PathLike[str]) -> Any:
     """Return the public key of a file, as securesystemslib has it."""
     signer, _, serialization = _libraries()
-    data = _key_bytes(path)
+    data = _read_key(path)
     if b"PRIVATE KEY" in data:
         raise VerificationError(f"{path} holds a private key, which verifying must not need; give the public one")
     try:
@@ -119,13 +119,11 @@ def load_public_key(path: str | os.PathLike[str]) -> Any:
     return signer.SSlibKey.from_crypto(key)
 
 
-def _key_bytes(path: str | os.PathLike[str]) -> bytes:
+def _read_key(path: str | os.PathLike[str]) -> bytes:
     try:
         return read_bounded(path, KEY_LIMIT)
-    except OSError as error:
-        raise VerificationError(f"cannot read the key {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise VerificationError(f"cannot read the key {path}: {error}") from error
+    except (OSError, ValueError) as error:
+        raise VerificationError(f"cannot read the key {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _check_kind(key: Any, path: object) -> None:
@@ -139,7 +137,7 @@ def _check_kind(key: Any, path: object) -> None:
 
 def with_signature(envelope: Envelope, signer: Any) -> Envelope:
     """Return the envelope with one more signature, in the place of an earlier one by the same key."""
-    made = signer.sign(_authenticated(envelope))
+    made = signer.sign(_encode_for_signing(envelope))
     others = tuple(s for s in envelope.signatures if s.keyid != made.keyid)
     own = Signature(made.keyid, bytes.fromhex(made.signature))
     return Envelope(envelope.payload, envelope.payload_type, (*others, own))
@@ -151,20 +149,15 @@ def is_signed_by(envelope: Envelope, key: Any) -> bool:
     A key id is a hint, which other tools leave out or make in their own way; one that names another key is believed,
     so that a signature under a false name is none.
     """
-    return any(_valid(envelope, signature, key) for signature in envelope.signatures)
-
-
-def _valid(envelope: Envelope, signature: Signature, key: Any) -> bool:
-    if signature.keyid is not None and signature.keyid not in ids_of(key):
-        return False
     signers, _, _ = _libraries()
-    from securesystemslib.exceptions import UnverifiedSignatureError as Unverified
+    from securesystemslib.exceptions import UnverifiedSignatureError
 
-    try:
-        key.verify_signature(signers.Signature(key.keyid, signature.sig.hex()), _authenticated(envelope))
-    except Unverified:
-        return False
-    return True
+    for signature in envelope.signatures:
+        if signature.keyid is None or signature.keyid in ids_of(key):
+            with suppress(UnverifiedSignatureError):
+                key.verify_signature(signers.Signature(key.keyid, signature.sig.hex()), _encode_for_signing(envelope))
+                return True
+    return False
 
 
 def ids_of(key: Any) -> tuple[str, str]:
@@ -172,7 +165,7 @@ def ids_of(key: Any) -> tuple[str, str]:
     return key.keyid, hashlib.sha256(PUBLIC_KEY_INFO + bytes.fromhex(key.keyval["public"])).hexdigest()
 
 
-def _authenticated(envelope: Envelope) -> bytes:
+def _encode_for_signing(envelope: Envelope) -> bytes:
     """Return the bytes that are signed: DSSE's encoding of payload and type, which cannot be confused."""
     _, dsse, _ = _libraries()
     return bytes(dsse.Envelope(envelope.payload, envelope.payload_type, {}).pae())

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fragility.canonical import digest_of
 from fragility.certificates import Audit, Claims, open_audit
@@ -28,9 +26,10 @@ from fragility.certificates.claims import (
     row_digests,
     schema_of,
 )
-from fragility.certificates.manifest import check_classes, identical
+from fragility.certificates.folder import read_document
+from fragility.certificates.manifest import check_classes, identical, is_digest
 from fragility.errors import Advice, CertificateError, FragilityError, VerificationError
-from fragility.files import JSON_LIMIT, parse_json, read_bounded, write_text
+from fragility.files import parse_json, write_text
 from fragility.merkle import inclusion_proof, root_from_proof
 from fragility.protocol import Protocol
 from fragility.trust.signing import signed_predicate
@@ -41,7 +40,6 @@ FIELDS = (
     *("format", "model_fingerprint", "classes", "protocol", "claims"),
     *("position", "count", "siblings", "root_digest", "proof_digest"),
 )
-DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 MOST_SIBLINGS = 64
 
 
@@ -49,9 +47,7 @@ MOST_SIBLINGS = 64
 
 
 def prove(
-    audit: str | os.PathLike[str] | Audit,
-    row: Hashable,
-    out: str | os.PathLike[str] | None = None,
+    audit: str | os.PathLike[str] | Audit, row: Hashable, out: str | os.PathLike[str] | None = None
 ) -> dict[str, Any]:
     """Return a proof that a row's certificate belongs to an audit, for someone who has only the root digest.
 
@@ -74,10 +70,6 @@ def prove(
     CertificateError
         No row has this id, or the audit does not hold the row's claims.
 
-    See Also
-    --------
-    check_proof : Check a proof.
-
     Examples
     --------
     >>> import fragility as fg
@@ -91,24 +83,20 @@ def prove(
     'proved: the certificate of row 17 belongs to the audit with this root'
     """
     source = audit if isinstance(audit, Audit) else open_audit(audit)
-    own: str | None = None
-    leaves: list[bytes] = []
-    examples: list[Any] = []
-    for batch in source.batches(["id", "digest"]):
-        row_ids, texts = batch.column("id").to_pylist(), batch.column("digest").to_pylist()
-        examples = examples or row_ids[:3]
-        own = next((text for own_id, text in zip(row_ids, texts, strict=True) if str(own_id) == str(row)), own)
-        leaves += [digest_from_text(text) for text in texts]
-    if own is None:
-        raise CertificateError(f"no certificate for row {row!r}; ids run like {examples}")
-    leaves.sort()
-    position = leaves.index(digest_from_text(own))
+    own = source.row(source.find(row))
+    names = _list_claim_names(source.protocol, source.classes, own.schema.field("id").type)
+    absent = [name for name in names if name not in own.column_names]
+    if absent:
+        raise CertificateError(f"this audit does not hold {absent[0]} of its rows, so none can be proved")
+    texts = (text for batch in source.batches(["digest"]) for text in batch.column("digest").to_pylist())
+    leaves = sorted(map(digest_from_text, texts))
+    position = leaves.index(digest_from_text(own.column("digest")[0].as_py()))
     body = {
         "format": FORMAT,
         "model_fingerprint": source.manifest.model.fingerprint,
         "classes": list(source.classes),
         "protocol": source.protocol.to_dict(),
-        "claims": _claims_with(source, own),
+        "claims": own.select(names).to_pylist()[0],
         "position": position,
         "count": len(leaves),
         "siblings": [digest_text(node) for node in inclusion_proof(leaves, position)],
@@ -123,20 +111,7 @@ def prove(
     return proof
 
 
-def _claims_with(source: Audit, digest: str) -> dict[str, Any]:
-    """Return the claims of the row with this digest, by the names of their columns."""
-    for batch in source.batches():
-        chosen = batch.filter(pc.equal(batch.column("digest"), digest))
-        if len(chosen):
-            names = _claim_names(source.protocol, source.classes, chosen.schema.field("id").type)
-            absent = [name for name in names if name not in chosen.column_names]
-            if absent:
-                raise CertificateError(f"this audit does not hold {absent[0]} of its rows, so none can be proved")
-            return dict(chosen.slice(0, 1).select(names).to_pylist()[0])
-    raise CertificateError("the audit changed while it was read; make the proof again")
-
-
-def _claim_names(protocol: Protocol, classes: Sequence[Any], id_type: pa.DataType) -> list[str]:
+def _list_claim_names(protocol: Protocol, classes: Sequence[Any], id_type: pa.DataType) -> list[str]:
     return [name for name in schema_of(protocol, classes, id_type).names if name != "digest"]
 
 
@@ -179,12 +154,8 @@ def check_proof(
         The file cannot be read, or is no proof of this version.
     VerificationError
         Neither a root nor a signature was given, or the signature does not hold.
-
-    See Also
-    --------
-    prove : Make a proof.
     """
-    expected, rows = _expected(root, public_key, signature)
+    expected, rows = _find_root(root, public_key, signature)
     text, document = (None, proof) if isinstance(proof, Mapping) else _read(Path(proof))
     try:
         row, reached = _follow(document, text)
@@ -210,7 +181,7 @@ def check_proof(
     return Outcome(tuple(checks), f"proved: the certificate of row {row} belongs to the audit {whose}")
 
 
-def _expected(
+def _find_root(
     root: str | None, public_key: str | os.PathLike[str] | None, signature: str | os.PathLike[str] | None
 ) -> tuple[str, int | None]:
     """Return the root to compare with and, where it was signed, the number of rows: a root alone does not bind it."""
@@ -227,17 +198,16 @@ def _expected(
         assert public_key is not None and signature is not None
         predicate = signed_predicate(signature, public_key)
         return str(predicate["root_digest"]), int(predicate["rows"])
-    if not DIGEST.fullmatch(root):
+    if not is_digest(root):
         raise VerificationError(f"a root digest is sha256: and 64 hexadecimal digits, got {root!r:.80}")
     return root, None
 
 
 def _read(path: Path) -> tuple[str, Any]:
+    data = read_document(path, f"the proof {path}")
     try:
-        text = read_bounded(path, JSON_LIMIT).decode("utf-8")
+        text = data.decode("utf-8")
         document = parse_json(text)
-    except OSError as error:
-        raise CertificateError(f"cannot read the proof {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise CertificateError(f"cannot read the proof {path}: {error}") from error
     version = document.get("format") if isinstance(document, dict) else None
@@ -253,7 +223,7 @@ def _follow(document: Mapping[str, Any], text: str | None) -> tuple[Hashable, by
     if not identical(protocol.to_dict(), document["protocol"]):
         raise CertificateError("the protocol in the proof is not written as the format says")
     classes = document["classes"]
-    claims = _claims_in(document["claims"], protocol, classes)
+    claims = _read_claims(document["claims"], protocol, classes)
     wrong = contradictions(claims, protocol)
     if wrong:
         raise CertificateError(f"{wrong[0][1]} contradicts the other claims of the row")
@@ -275,23 +245,19 @@ def _check_form(document: Mapping[str, Any], text: str | None) -> None:
         if type(document[name]) is not int or not 0 <= document[name] < 2**53:
             raise CertificateError(f"{name} of the proof must be a whole number from 0, got {document[name]!r:.80}")
     siblings = document["siblings"]
-    if not isinstance(siblings, list) or len(siblings) > MOST_SIBLINGS or not all(map(_is_digest, siblings)):
+    if not isinstance(siblings, list) or len(siblings) > MOST_SIBLINGS or not all(map(is_digest, siblings)):
         raise CertificateError(f"siblings of the proof must be at most {MOST_SIBLINGS} digests")
-    if not _is_digest(document["root_digest"]) or not isinstance(document["model_fingerprint"], str):
+    if not is_digest(document["root_digest"]) or not isinstance(document["model_fingerprint"], str):
         raise CertificateError("root_digest of the proof must be a digest, and model_fingerprint text")
     check_classes(document["classes"])
 
 
-def _is_digest(value: Any) -> bool:
-    return isinstance(value, str) and DIGEST.fullmatch(value) is not None
-
-
-def _claims_in(row: Any, protocol: Protocol, classes: Sequence[Any]) -> Claims:
+def _read_claims(row: Any, protocol: Protocol, classes: Sequence[Any]) -> Claims:
     """Return the claims of the one row; only values of exactly the types of the table are taken."""
     if not isinstance(row, dict) or type(row.get("id")) not in (int, str):
         raise CertificateError("claims of the proof must be an object with the row's id")
     id_type = pa.int64() if isinstance(row["id"], int) else pa.string()
-    names = _claim_names(protocol, classes, id_type)
+    names = _list_claim_names(protocol, classes, id_type)
     if list(row) != names:
         raise CertificateError(f"claims of the proof must be exactly {', '.join(names)}, in this order")
     try:

@@ -14,7 +14,7 @@ from typing import Any
 
 from fragility.canonical import DIGEST_PREFIX, digest_bytes
 from fragility.certificates import Audit, open_audit
-from fragility.certificates.folder import MANIFEST_FILE, manifest_bytes
+from fragility.certificates.folder import MANIFEST_FILE, manifest_bytes, read_document
 from fragility.certificates.manifest import identical
 from fragility.envelopes import (
     CERTIFICATES_PREDICATE,
@@ -26,7 +26,7 @@ from fragility.envelopes import (
     read_statement,
 )
 from fragility.errors import CertificateError, FragilityError, VerificationError
-from fragility.files import JSON_LIMIT, read_bounded, write_text
+from fragility.files import write_text
 from fragility.protocol import Protocol
 from fragility.trust.keys import is_signed_by, load_private_key, load_public_key, with_signature
 from fragility.verification.integrity import check_integrity
@@ -63,10 +63,6 @@ def sign(target: str | os.PathLike[str], key: str | os.PathLike[str]) -> Path:
     VerificationError
         The key cannot be used, or the envelope cannot be written.
 
-    See Also
-    --------
-    verify_signature : Check a signature.
-
     Examples
     --------
     >>> import fragility as fg
@@ -95,7 +91,7 @@ def sign(target: str | os.PathLike[str], key: str | os.PathLike[str]) -> Path:
         out, statement = source.with_name(source.name + SIGNATURE_SUFFIX), protocol_statement(source)
     envelope = Envelope(statement.to_bytes(), PAYLOAD_TYPE, ())
     with suppress(CertificateError):  # signatures of other keys over the same statement are kept
-        there = _envelope_at(out)
+        there = _read_envelope_file(out)
         if (there.payload, there.payload_type) == (envelope.payload, envelope.payload_type):
             envelope = there
     try:
@@ -105,14 +101,9 @@ def sign(target: str | os.PathLike[str], key: str | os.PathLike[str]) -> Path:
     return out
 
 
-def _envelope_at(path: Path) -> Envelope:
-    try:
-        data = read_bounded(path, JSON_LIMIT)
-    except FileNotFoundError as error:
-        raise CertificateError(f"there is no signature {path}; it is made with fragility sign") from error
-    except (OSError, ValueError) as error:
-        raise CertificateError(f"cannot read the signature {path}: {error}") from error
-    return read_envelope(data, path)
+def _read_envelope_file(path: Path) -> Envelope:
+    missing = f"there is no signature {path}; it is made with fragility sign"
+    return read_envelope(read_document(path, f"the signature {path}", missing), path)
 
 
 # --- verifying ------------------------------------------------------------------------------------------------
@@ -155,17 +146,12 @@ def verify_signature(
     folder = Path(audit)
     integrity = check_integrity(folder)
     envelope = folder / SIGNATURE_FILE if signature is None else Path(signature)
-    checks = [*integrity, *signature_checks(folder, public_key, envelope, protocol_key)]
-    return Outcome(
-        tuple(checks), "signed: the files of this audit are the ones this key signed; no claim was recomputed"
-    )
+    checks = (*integrity, *signature_checks(folder, public_key, envelope, protocol_key))
+    return Outcome(checks, "signed: the files of this audit are the ones this key signed; no claim was recomputed")
 
 
 def signature_checks(
-    folder: Path,
-    public_key: str | os.PathLike[str],
-    envelope: Path,
-    protocol_key: str | os.PathLike[str] | None = None,
+    folder: Path, public_key: str | os.PathLike[str], envelope: Path, protocol_key: str | os.PathLike[str] | None = None
 ) -> list[Check]:
     """Return the checks of the signature, of what it speaks of, and of the protocol's own signature if there is one."""
     key = load_public_key(public_key)
@@ -175,7 +161,7 @@ def signature_checks(
     except FragilityError as error:
         return [Check("signature", False, f"the folder cannot be read, so nothing signed can be found in it: {error}")]
     try:
-        statement, signed = _signed_statement(envelope, key)
+        statement, signed = _check_signed(envelope, key)
         checks = [signed, _compare_statements(statement, audit_statement(folder, certificates))]
     except CertificateError as error:
         checks = [Check("signature", False, str(error))]
@@ -191,8 +177,8 @@ def signature_checks(
     return checks
 
 
-def _signed_statement(path: Path, key: Any) -> tuple[Statement, Check]:
-    envelope = _envelope_at(path)
+def _check_signed(path: Path, key: Any) -> tuple[Statement, Check]:
+    envelope = _read_envelope_file(path)
     statement = read_statement(envelope, path)
     valid = is_signed_by(envelope, key)
     told = f"by the key {key.keyid[:16]}" if valid else f"{path.name} has no valid signature by this key"
@@ -221,7 +207,7 @@ def _compare_statements(stated: Statement, made: Statement) -> Check:
 
 def signed_predicate(path: str | os.PathLike[str], public_key: str | os.PathLike[str]) -> dict[str, Any]:
     """Return what a key signed about an audit; VerificationError where it did not."""
-    statement, check = _signed_statement(Path(path), load_public_key(public_key))
+    statement, check = _check_signed(Path(path), load_public_key(public_key))
     if not check.passed:
         raise VerificationError(check.detail)
     predicate = dict(statement.predicate)
@@ -238,8 +224,8 @@ def audit_statement(folder: Path, certificates: Audit) -> Statement:
     """Return the statement of an audit folder: model and manifest by digest, and what the audit found."""
     manifest = certificates.manifest
     subjects = {
-        MANIFEST_FILE: {"sha256": _hex(digest_bytes(manifest_bytes(folder)))},
-        "model": {FINGERPRINT: _hex(manifest.model.fingerprint)},
+        MANIFEST_FILE: {"sha256": _strip_prefix(digest_bytes(manifest_bytes(folder)))},
+        "model": {FINGERPRINT: _strip_prefix(manifest.model.fingerprint)},
     }
     predicate = {
         "format": manifest.format,
@@ -275,18 +261,14 @@ def protocol_statement(path: Path) -> Statement:
     """Return the statement of a protocol file, by the SHA-256 of its bytes and by its own digest."""
     protocol = Protocol.load(path)
     text = protocol.to_json().encode()
-    try:
-        given = read_bounded(path, JSON_LIMIT)
-    except (OSError, ValueError) as error:
-        raise CertificateError(f"cannot read the protocol {path}: {error}") from error
-    if given != text:
+    if read_document(path, f"the protocol {path}") != text:
         raise CertificateError(
             f"{path} is not laid out as a protocol is written into an audit, so its bytes cannot be signed for one; "
             "write it again with Protocol.load and save"
         )
-    subjects = {"protocol.json": {"sha256": _hex(digest_bytes(text))}}
+    subjects = {"protocol.json": {"sha256": _strip_prefix(digest_bytes(text))}}
     return Statement(subjects, PROTOCOL_PREDICATE, {"protocol_digest": protocol.digest, "fragility": __version__})
 
 
-def _hex(digest: str) -> str:
+def _strip_prefix(digest: str) -> str:
     return digest.removeprefix(DIGEST_PREFIX)

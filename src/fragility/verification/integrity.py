@@ -1,9 +1,4 @@
-"""Integrity: the checks that need neither model nor rows.
-
-1. format    the files are the ones the manifest names, every column has its type, no claim contradicts another, and no
-             word of manifest and protocol contradicts the values or the format
-2. digests   every row's digest and the root digest are those of the claims
-3. protocol  the protocol is the one the manifest names
+"""Integrity: the checks that need neither model nor rows: format, digests and protocol.
 
 Every part is read once. Of its rows only digests and keys of ids are kept.
 """
@@ -11,9 +6,9 @@ Every part is read once. Of its rows only digests and keys of ids are kept.
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +18,9 @@ import pyarrow as pa
 
 from fragility.arrays import Integers
 from fragility.auditing.lattice import LATTICE_ENGINES, largest_size
-from fragility.certificates import Audit, Claims, Manifest, open_audit
+from fragility.auditing.modes import units_by_mode
+from fragility.certificates import Audit, Claims, LatticeDeclaration, Manifest, open_audit
 from fragility.certificates.claims import (
-    claims_of,
     context_digest,
     contradictions,
     digest_from_text,
@@ -35,22 +30,29 @@ from fragility.certificates.claims import (
 from fragility.certificates.dependence import COMPARED_CLAIMS, check_comparison, rows_to_compare
 from fragility.certificates.lattice import (
     RANKED,
-    LatticeClaims,
     check_declaration,
     lattice_claims_of,
-    lattice_columns,
     lattice_context,
     lattice_contradictions,
     lattice_digests,
     most_exposed,
     seed_of,
 )
-from fragility.certificates.manifest import check_words, identical
+from fragility.certificates.manifest import check_words, identical, is_digest
+from fragility.certificates.modes import (
+    ModesDeclaration,
+    check_modes_declaration,
+    choose_confident,
+    modes_claims_of,
+    modes_context,
+    modes_contradictions,
+    modes_digests,
+)
 from fragility.engines.choice import ENGINES
 from fragility.errors import CertificateError, ProtocolError, VerificationError
 from fragility.ids import id_keys
 from fragility.libraries import VERSIONED
-from fragility.merkle import DIGEST_BYTES, packed_root
+from fragility.merkle import packed_root
 from fragility.protocol import Protocol
 from fragility.verification.outcome import MALFORMED, MAX_KEPT, Check, Difference
 
@@ -70,17 +72,10 @@ class LoadedAudit:
     digests: bytearray  # 32 bytes per row: recomputed from the claims, or as stated where those are a summary
     wrong_digests: tuple[Difference, ...]
     lattice_digests: bytearray  # the same of the lattice block, where there is one
+    modes_digests: bytearray  # the same of the modes block, where there is one
 
     def __len__(self) -> int:
         return len(self.keys)
-
-    @property
-    def manifest(self) -> Manifest:
-        return self.audit.manifest
-
-    @property
-    def protocol(self) -> Protocol:
-        return self.audit.protocol
 
     @cached_property
     def by_key(self) -> Integers:
@@ -107,7 +102,7 @@ def load_audit(audit: str | os.PathLike[str] | Audit) -> tuple[LoadedAudit | Non
         return None, Check("format", False, str(error))
     except MALFORMED as error:
         return None, Check("format", False, f"the folder is malformed: {type(error).__name__}: {error}")
-    return loaded, Check("format", True, f"{loaded.manifest.format}, {len(loaded)} certificates")
+    return loaded, Check("format", True, f"{loaded.audit.manifest.format}, {len(loaded)} certificates")
 
 
 def _check_declarations(manifest: Manifest, protocol: Protocol) -> None:
@@ -119,6 +114,8 @@ def _check_declarations(manifest: Manifest, protocol: Protocol) -> None:
     if manifest.lattice is not None:
         seed = seed_of(manifest.protocol_digest, manifest.model.fingerprint)
         check_declaration(manifest.lattice, protocol, LATTICE_ENGINES, largest_size(protocol), seed)
+    if manifest.modes is not None:
+        check_modes_declaration(manifest.modes, units_by_mode(protocol), ENGINES[1:])
     unknown = set(manifest.versions) - {"python", "fragility", *VERSIONED}
     if unknown:
         raise CertificateError(f"the manifest names the version of {min(unknown)!r}, which has no part in an audit")
@@ -127,50 +124,85 @@ def _check_declarations(manifest: Manifest, protocol: Protocol) -> None:
 def _read_rows(audit: Audit) -> LoadedAudit:
     """Read every part once: its claims must have the format's types and contradict nothing, its digests are noted."""
     keys: list[npt.NDArray[np.bytes_]] = []
-    digests, block_digests, wrong_digests, wrong = bytearray(), bytearray(), list[Difference](), list[str]()
-    declared, count = audit.lattice_declaration, 0
-    searchable: pa.Table | None = None  # the rows that must have been searched, as far as they are known
-    comparable: pa.Table | None = None  # the rows that must have been compared under other baselines
+    digests, wrong_digests, wrong, count = bytearray(), list[Difference](), list[str](), 0
+    searched, modes = bytearray(), bytearray()  # digests of the blocks
+    expected = ExpectedRows.of(audit)
     for table in audit.batches():
-        claims = read_claims(table, audit)
-        bad = contradictions(claims, audit.protocol, audit.extent)
-        if declared is not None:
-            block = lattice_claims_of(table, declared, audit.protocol)
-            bad += lattice_contradictions(block, claims, declared, audit.protocol)
-            own, differing = _lattice_digests_of(table, block, audit)
-            block_digests += own
-            wrong_digests += differing[: MAX_KEPT - len(wrong_digests)]
-            if declared.most_exposed is not None:
-                rows = table.select(["id", *RANKED])
-                if audit.manifest.is_selection:  # which rows were more exposed than these is not known any more
-                    rows = rows.filter(pa.array(block.searched(declared)))
-                rows = rows if searchable is None else pa.concat_tables([searchable, rows])
-                searchable = rows.take(pa.array(most_exposed(rows, declared.most_exposed)))
-        if audit.manifest.baselines is not None:
-            rows = table.select(list(COMPARED_CLAIMS))
-            rows = rows if comparable is None else pa.concat_tables([comparable, rows])
-            chosen = rows_to_compare(rows.column("id").to_pylist(), rows.column("confidence").to_numpy())
-            comparable = rows.take(pa.array(chosen))
+        claims = audit.read_claims(table)
+        bad, differing = contradictions(claims, audit.protocol, audit.extent), list[Difference]()
+        if audit.lattice_declaration is not None:
+            searched += _read_lattice(table, claims, audit.lattice_declaration, audit, bad, differing)
+        if audit.modes_declaration is not None:
+            modes += _read_modes(table, claims, audit.modes_declaration, audit, bad, differing)
+        expected.add(table)
         count += len(bad)
         wrong += [f"{name} of row {claims.ids[i]}" for i, name in bad[: 5 - len(wrong)]]
         keys.append(id_keys(claims.ids))
-        own, differing = _digests_of(table, claims, audit)
+        own, others = _digests_of(table, claims, audit)
         digests += own
-        wrong_digests += differing[: MAX_KEPT - len(wrong_digests)]
-    loaded = LoadedAudit(audit, np.concatenate(keys), digests, tuple(wrong_digests), block_digests)
+        wrong_digests += [*differing, *others][: MAX_KEPT - len(wrong_digests)]
+    loaded = LoadedAudit(audit, np.concatenate(keys), digests, tuple(wrong_digests), searched, modes)
     _check_counts(loaded)
     if count:
         raise CertificateError(f"{count} claims contradict the other claims of their rows: {', '.join(wrong)}")
-    if searchable is not None:
-        _check_searched(audit.searched_ids, searchable.column("id").to_pylist())
-    if comparable is not None:
-        _check_comparison(audit, comparable)
+    expected.check()
     return loaded
 
 
+@dataclass
+class ExpectedRows:
+    """The rows that a block of some rows must cover, chosen among those of all parts read so far."""
+
+    audit: Audit
+    choices: dict[str, Callable[[pa.Table], Integers]]  # by what is made of the rows
+    rows: dict[str, pa.Table] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, audit: Audit) -> ExpectedRows:
+        """Return the choices of an audit; none has been made yet."""
+        choices: dict[str, Callable[[pa.Table], Integers]] = {}
+        lattice, modes = audit.lattice_declaration, audit.modes_declaration
+        if lattice is not None and lattice.most_exposed is not None:
+            choices["searched"] = partial(most_exposed, count=lattice.most_exposed)
+        if modes is not None and modes.most_confident is not None:
+            choices["modes"] = partial(choose_confident, count=modes.most_confident)
+        if audit.manifest.baselines is not None:
+            choices["baselines"] = _choose_compared
+        return cls(audit, choices)
+
+    def add(self, table: pa.Table) -> None:
+        """Choose among the rows of another part, too."""
+        for name, choose in self.choices.items():
+            rows = table.select(EXPECTED_CLAIMS)
+            if self.audit.manifest.is_selection and name in BLOCK_OF:  # what else was chosen is not known any more
+                rows = rows.filter(pa.array(self.audit.blocks[BLOCK_OF[name]].covered(table)))
+            rows = pa.concat_tables([self.rows[name], rows]) if name in self.rows else rows
+            self.rows[name] = rows.take(pa.array(choose(rows)))
+
+    def check(self) -> None:
+        """Refuse an audit whose blocks cover other rows."""
+        audit = self.audit
+        if "searched" in self.rows:
+            which = "the rows searched are not the most exposed confident ones of this audit"
+            _check_covered(which, audit.searched_ids, self.rows["searched"])
+        if "modes" in self.rows:
+            which = "the rows with failure modes are not the confident ones with the smallest digests"
+            _check_covered(which, audit.modes_ids, self.rows["modes"])
+        if "baselines" in self.rows:
+            _check_comparison(audit, self.rows["baselines"])
+
+
+EXPECTED_CLAIMS = list(dict.fromkeys(("id", *RANKED, *COMPARED_CLAIMS)))
+BLOCK_OF = {"searched": "lattice", "modes": "modes"}  # the block that is made of chosen rows
+
+
+def _choose_compared(rows: pa.Table) -> Integers:
+    return rows_to_compare(rows.column("id").to_pylist(), rows.column("confidence").to_numpy())
+
+
 def _check_counts(loaded: LoadedAudit) -> None:
-    if loaded.manifest.rows != len(loaded):
-        raise CertificateError(f"the manifest declares {loaded.manifest.rows} rows, the table has {len(loaded)}")
+    if loaded.audit.manifest.rows != len(loaded):
+        raise CertificateError(f"the manifest declares {loaded.audit.manifest.rows} rows, the table has {len(loaded)}")
     if not len(loaded):
         raise CertificateError("there is no certificate here, so there is nothing to verify")
     ordered = loaded.keys[loaded.by_key]
@@ -178,18 +210,19 @@ def _check_counts(loaded: LoadedAudit) -> None:
         raise CertificateError("the table names a row twice")
 
 
-def _check_searched(searched: list[Hashable], wanted: list[Hashable]) -> None:
-    """Refuse an audit that searched other rows than the most exposed ones."""
-    if searched == wanted:
+def _check_covered(which: str, covered: list[Hashable], expected: pa.Table) -> None:
+    """Refuse an audit in which a block covers other rows than those that the format chooses."""
+    wanted = expected.column("id").to_pylist()
+    if covered == wanted:
         return
-    missing = next((own for own in wanted if own not in set(searched)), None)
-    if len(searched) > len(wanted):
-        told = f"with {len(searched)} rows instead of {len(wanted)}"
-    elif missing is None and len(searched) == len(wanted):
+    missing = next((own for own in wanted if own not in set(covered)), None)
+    if len(covered) > len(wanted):
+        told = f"with {len(covered)} rows instead of {len(wanted)}"
+    elif missing is None and len(covered) == len(wanted):
         told = "in another order"
     else:
         told = f"without row {missing!r}"
-    raise CertificateError(f"the rows searched are not the most exposed confident ones of this audit: {told}")
+    raise CertificateError(f"{which}: {told}")
 
 
 def _check_comparison(audit: Audit, expected: pa.Table) -> None:
@@ -207,12 +240,6 @@ def _check_comparison(audit: Audit, expected: pa.Table) -> None:
             )
 
 
-def read_claims(table: pa.Table, audit: Audit) -> Claims:
-    """Return the claims of some rows of an audit."""
-    block = lattice_columns(audit.lattice_declaration)
-    return claims_of(table, audit.protocol, audit.classes, block, extent=audit.extent)
-
-
 def audit_context(audit: Audit) -> bytes:
     """Return what binds the digests of an audit's rows to its protocol and model."""
     model = audit.manifest.model
@@ -224,45 +251,80 @@ def _digests_of(table: pa.Table, claims: Claims, audit: Audit) -> tuple[bytes, l
     stated = table.column("digest").to_pylist()
     if audit.extent == "full":
         digests = row_digests(claims, audit_context(audit), audit.protocol.resolution)
-        return b"".join(digests), _list_other_digests("digest", claims.ids, stated, digests)
-    digests = [digest_from_text(text) if isinstance(text, str) else b"" for text in stated]
-    for text, digest in zip(stated, digests, strict=True):
-        if digest_text(digest) != text or len(digest) != DIGEST_BYTES:
+        return b"".join(digests), _compare_digests("digest", claims.ids, stated, digests)
+    for text in stated:
+        if not is_digest(text):
             raise CertificateError(f"the table holds {text!r:.80} for a digest")
-    return b"".join(digests), []
+    return b"".join(map(digest_from_text, stated)), []
 
 
-def _lattice_digests_of(table: pa.Table, block: LatticeClaims, audit: Audit) -> tuple[bytes, list[Difference]]:
-    """Return the digests of some rows' blocks, and where those stated are others."""
-    declared, model = audit.lattice_declaration, audit.manifest.model
-    assert declared is not None
-    searched = block.searched(declared)
+def _read_lattice(
+    table: pa.Table,
+    claims: Claims,
+    declared: LatticeDeclaration,
+    audit: Audit,
+    bad: list[tuple[int, str]],
+    wrong: list[Difference],
+) -> bytes:
+    """Return the digests of some rows' lattice blocks; note contradictions, and where those stated are others."""
+    block = lattice_claims_of(table, declared, audit.protocol)
+    bad += lattice_contradictions(block, claims, declared, audit.protocol)
+    searched, model = block.searched(declared), audit.manifest.model
     mine, stated = block.take(np.flatnonzero(searched).tolist()), table.column("lattice_digest")
     context = lattice_context(audit.manifest.protocol_digest, model.fingerprint, model.classes, declared)
     digests = lattice_digests(mine, context)
-    wrong = _list_other_digests("lattice_digest", mine.ids, stated.filter(pa.array(searched)).to_pylist(), digests)
+    wrong += _compare_digests("lattice_digest", mine.ids, stated.filter(pa.array(searched)).to_pylist(), digests)
     for place in np.flatnonzero(~searched & np.asarray(stated.is_valid())):
         wrong.append(Difference(block.ids[place], "lattice_digest", stated[int(place)].as_py(), "none: not searched"))
-    return b"".join(digests), wrong
+    return b"".join(digests)
 
 
-def _list_other_digests(
+def _read_modes(
+    table: pa.Table,
+    claims: Claims,
+    declared: ModesDeclaration,
+    audit: Audit,
+    bad: list[tuple[int, str]],
+    wrong: list[Difference],
+) -> bytes:
+    """Return the digests of some rows' modes blocks; note contradictions, and where those stated are others."""
+    form, model = declared.form, audit.manifest.model
+    covered = form.covered(table)
+    without = table.filter(pa.array(~covered))
+    if any(without.column(name).null_count < len(without) for name in form.names):
+        raise CertificateError("a row without a modes_digest has claims about failure modes")
+    if len(without) and not declared.is_partial:
+        raise CertificateError(
+            f"row {without.column('id')[0].as_py()!r} has no modes block, and every row must have one"
+        )
+    mine, places = table.filter(pa.array(covered)), np.flatnonzero(covered)
+    block = modes_claims_of(mine, declared)
+    found = modes_contradictions(block, claims.take(places.tolist()), audit.protocol, audit.extent)
+    bad += [(int(places[i]), name) for i, name in found]
+    context = modes_context(audit.manifest.protocol_digest, model.fingerprint, model.classes, declared)
+    digests = modes_digests(block, context, audit.protocol.resolution)
+    wrong += _compare_digests("modes_digest", block.ids, mine.column("modes_digest").to_pylist(), digests)
+    return b"".join(digests)
+
+
+def _compare_digests(
     field: str, ids: Sequence[Hashable], stated: Sequence[Any], digests: Sequence[bytes]
 ) -> list[Difference]:
-    return [
-        Difference(own_id, field, claimed, digest_text(digest))
-        for own_id, claimed, digest in zip(ids, stated, digests, strict=True)
-        if claimed != digest_text(digest)
-    ]
+    found = zip(ids, stated, map(digest_text, digests), strict=True)
+    return [Difference(own_id, field, claimed, own) for own_id, claimed, own in found if claimed != own]
 
 
 def check_digests(loaded: LoadedAudit) -> Check:
     differences = list(loaded.wrong_digests)
-    roots: list[tuple[str, str | None, bytearray]] = [("root_digest", loaded.manifest.root_digest, loaded.digests)]
-    if loaded.manifest.lattice is not None:
-        roots.append(("lattice.root_digest", loaded.manifest.lattice_root_digest, loaded.lattice_digests))
+    roots: list[tuple[str, str | None, bytearray]] = [
+        ("root_digest", loaded.audit.manifest.root_digest, loaded.digests)
+    ]
+    if loaded.audit.manifest.lattice is not None:
+        roots.append(("lattice.root_digest", loaded.audit.manifest.lattice_root_digest, loaded.lattice_digests))
+    if loaded.audit.manifest.modes is not None:
+        roots.append(("modes.root_digest", loaded.audit.manifest.modes_root_digest, loaded.modes_digests))
     for name, claimed, digests in roots:
-        root = f"sha256:{packed_root(bytearray(digests)).hex()}"
+        root = digest_text(packed_root(bytearray(digests)))
         if root != claimed:
             differences.append(Difference("all", name, claimed, root))
     detail = f"{len(differences)} digests do not match" if differences else "manifest, files, rows and root match"
@@ -270,7 +332,7 @@ def check_digests(loaded: LoadedAudit) -> Check:
 
 
 def check_protocol(loaded: LoadedAudit) -> Check:
-    claimed, actual = loaded.manifest.protocol_digest, loaded.protocol.digest
+    claimed, actual = loaded.audit.manifest.protocol_digest, loaded.audit.protocol.digest
     return check_equality("protocol", "the protocol", {"digest": (claimed, actual)})
 
 

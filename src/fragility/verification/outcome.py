@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from fragility.certificates import Audit
+from fragility.certificates.manifest import Tolerance
 from fragility.text import escape_controls
 
 MAX_LISTED = 20
@@ -32,6 +35,29 @@ class Difference:
         return escape_controls(told)
 
 
+def find_differences(
+    ids: Sequence[Hashable],
+    name: str,
+    claimed: Any,
+    fresh: Any,
+    allowed: Any = None,
+    show: Callable[[Any], Any] | None = None,
+) -> list[Difference]:
+    """Return the rows whose claim differs from the recomputed one.
+
+    allowed: how far a number may lie from the claimed one; where it is None, the two must be equal. show: how a value
+    is told.
+    """
+    if allowed is None:
+        differs = claimed != fresh
+    else:
+        with np.errstate(invalid="ignore"):
+            differs = ~((np.abs(claimed - fresh) <= allowed) | (np.isnan(claimed) & np.isnan(fresh)))
+    rows = np.flatnonzero(differs if differs.ndim == 1 else differs.any(axis=1)).tolist()
+    show = show or (lambda value: value.tolist())
+    return [Difference(ids[i], name, show(claimed[i]), show(fresh[i])) for i in rows]
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One check: whether it passed, in words, and the claims that failed it."""
@@ -41,6 +67,32 @@ class Check:
     detail: str
     tolerance: float | None = None
     differences: tuple[Difference, ...] = ()
+
+
+@dataclass(eq=False)
+class Recheck:
+    """What came of recomputing some claims of an audit, part by part."""
+
+    audit: Audit
+    rows: int = 0
+    bad_rows: int = 0
+    differences: list[Difference] = field(default_factory=list)
+
+    @property
+    def tolerance(self) -> float:
+        """How far a recomputed margin may lie."""
+        return Tolerance.of(self.audit.protocol).margin
+
+    @property
+    def result(self) -> str:
+        """Whether the claims hold, in words."""
+        return f"{self.bad_rows} rows do not hold" if self.bad_rows else "every claim holds"
+
+    def note(self, rows: int, differences: list[Difference]) -> None:
+        """Count the rows recomputed and those that do not hold; of the differences only so many are kept."""
+        self.rows += rows
+        self.bad_rows += len({difference.row for difference in differences})
+        self.differences += differences[: MAX_KEPT - len(self.differences)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ Checks, in this order, each reported whether or not an earlier one failed:
 6. recomputation every claim, or those of a random sample of rows, recomputed through the black-box engine
 7. lattice       where there is a lattice block: the same rows searched again as it declares, every set put to the
                  model, and the model asked about smaller sets as far as that is affordable
-8. baselines     where the finding was computed again under other baselines: the same, row by row
+8. modes         where there is a modes block: the same rows, with the model asked for every value of every unit
+9. baselines     where the finding was computed again under other baselines: the same, row by row
 
 Integers and names must be equal; floats may differ by the tolerance that follows from the protocol.
 """
@@ -21,16 +22,16 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from fragility.arrays import Booleans, Integers
 from fragility.auditing.auditor import input_row_digests
 from fragility.certificates import Audit
+from fragility.certificates.claims import digest_text
 from fragility.certificates.parts import PART_ROWS
 from fragility.engines.choice import never_reads
 from fragility.errors import Advice, FragilityError, ProtocolError, VerificationError
@@ -47,10 +48,9 @@ from fragility.verification.integrity import (
     check_equality,
     check_protocol,
     load_audit,
-    read_claims,
 )
 from fragility.verification.outcome import Check, Difference, Verification
-from fragility.verification.recomputing import BaselineRecheck, ClaimRecheck, LatticeRecheck
+from fragility.verification.recomputing import BaselineRecheck, ClaimRecheck, LatticeRecheck, ModesRecheck
 
 
 def verify(
@@ -97,10 +97,6 @@ def verify(
     VerificationError
         A check could not be made at all.
 
-    See Also
-    --------
-    audit : Make certificates.
-
     Examples
     --------
     >>> import fragility as fg
@@ -120,15 +116,15 @@ def verify(
     if loaded is None:
         return Verification((first,))
     try:
-        given = GivenRows(Model.wrap(model), X, loaded.protocol, ids)
+        given = GivenRows(Model.wrap(model), X, loaded.audit.protocol, ids)
     except FragilityError as error:
         raise VerificationError("the model cannot be used: ", error) from error
     checks = [first, check_digests(loaded), check_protocol(loaded)]
-    counts = {"rows_audited": loaded.manifest.input.rows, "rows_present": len(loaded)}
+    counts = {"rows_audited": loaded.audit.manifest.input.rows, "rows_present": len(loaded)}
     found = Recomputation(loaded)
     try:
         with progress_bar("recomputing", progress) as report:
-            found.run(given, _chosen(len(loaded), sample, seed), report)
+            found.run(given, _choose_rows(len(loaded), sample, seed), report)
     except ProtocolError as error:
         checks += [_check_model(loaded, given.model), Check("input", False, str(error))]
         return Verification(tuple(checks), **counts)
@@ -139,39 +135,39 @@ def verify(
         raise VerificationError(*_say_other_rows(loaded, found))
     checks += [_check_input(loaded, found), found.claims.check()]
     if found.claims.rows:
-        checks += [found.lattice.check()] if loaded.manifest.lattice is not None else []
+        checks += [found.lattice.check()] if loaded.audit.manifest.lattice is not None else []
+        checks += [found.modes.check()] if loaded.audit.manifest.modes is not None else []
         checks += [found.baselines.check()] if loaded.audit.baselines is not None else []
     counts |= {"rows_given": found.rows_given, "rows_recomputed": found.claims.rows}
     return Verification(tuple(checks), **counts, rows_unsearched=found.lattice.unsearched)
 
 
+@dataclass(eq=False)
 class GivenRows:
     """The rows given, bound part by part to the model."""
 
-    def __init__(self, model: Model, X: Any, protocol: Protocol, ids: Any) -> None:
-        self.model, self.protocol = model, protocol
-        self._X, self._ids = X, ids
+    model: Model
+    X: Any
+    protocol: Protocol
+    ids: Any
 
     def __iter__(self) -> Iterator[EvidenceRows]:
-        if hasattr(self._X, "parts"):
-            for part in self._X.parts(PART_ROWS):
-                yield self._bound(part.frame, part.ids)
+        if not hasattr(self.X, "parts"):
+            rows = bind(self.model, self.X, self.protocol, self.ids)
+            self.model = rows.model
+            for start in range(0, len(rows), PART_ROWS):
+                yield rows.between(start, start + PART_ROWS)
             return
-        rows = self._bound(self._X, self._ids)
-        for start in range(0, len(rows), PART_ROWS):
-            yield rows.between(start, start + PART_ROWS)
-
-    def _bound(self, X: Any, ids: Any) -> EvidenceRows:
-        if isinstance(X, pd.DataFrame) and hasattr(self._X, "parts"):
+        fields = [own.name for own in self.protocol.fields]
+        for part in self.X.parts(PART_ROWS):
             # A label beside the fields is set aside; where a field is lacking, binding says so.
-            fields = [own.name for own in self.protocol.fields]
-            X = X[fields] if set(fields) <= set(X.columns) else X
-        rows = bind(self.model, X, self.protocol, ids)
-        self.model = rows.model
-        return rows
+            frame = part.frame[fields] if set(fields) <= set(part.frame.columns) else part.frame
+            rows = bind(self.model, frame, self.protocol, part.ids)
+            self.model = rows.model
+            yield rows
 
 
-def _chosen(n: int, sample: int | None, seed: int | None) -> Booleans:
+def _choose_rows(n: int, sample: int | None, seed: int | None) -> Booleans:
     """Return which certificates to recompute."""
     if sample is None or sample >= n:
         return np.ones(n, dtype=bool)
@@ -190,13 +186,14 @@ class Recomputation:
         self.ids_given, self.input_digests, self.rows_given = IdSpan(), bytearray(), 0
         self.impossible: str | None = None  # why the engine that the manifest names can never have read the model
         self.claims, self.lattice, self.baselines = ClaimRecheck(audit), LatticeRecheck(audit), BaselineRecheck(audit)
+        self.modes = ModesRecheck(audit)
 
     def run(self, given: GivenRows, chosen: Booleans, report: Report | None) -> None:
         """Recompute the chosen certificates, part by part."""
         loaded, total = self.loaded, int(chosen.sum())
         starts = np.asarray(loaded.audit.part_starts)
         for rows in given:
-            self.impossible = self.impossible or never_reads(loaded.manifest.engine.name, rows)
+            self.impossible = self.impossible or never_reads(loaded.audit.manifest.engine.name, rows)
             positions = loaded.positions(rows.ids)
             known = positions >= 0
             self.ids_given.add(rows.ids)
@@ -205,7 +202,9 @@ class Recomputation:
             self.matched[positions[known]] = True
             digests = input_row_digests(rows)
             self.input_digests += b"".join(
-                digest for digest, counts in zip(digests, known, strict=True) if counts or loaded.manifest.is_selection
+                digest
+                for digest, counts in zip(digests, known, strict=True)
+                if counts or loaded.audit.manifest.is_selection
             )
             wanted = np.flatnonzero(known & chosen[positions])
             places = np.searchsorted(starts, positions[wanted], side="right") - 1
@@ -220,16 +219,17 @@ class Recomputation:
         """Recompute the claims of rows whose certificates stand at these positions of a part."""
         audit = self.loaded.audit
         table = audit.part(place).take(pa.array(positions))
-        claims = read_claims(table, audit)
+        claims = audit.read_claims(table)
         mine = with_ties_settled(rows, claims.predicted, audit.protocol.resolution)
         self.claims.confirm(table, claims, mine)
         self.lattice.confirm(table, mine)
+        self.modes.confirm(table, mine)
         self.baselines.confirm(claims, mine)
 
 
 def _check_model(loaded: LoadedAudit, model: Model, impossible: str | None = None) -> Check:
     """Compare the model with its description; impossible: why the engine named can never have read it."""
-    stated, engine = asdict(loaded.manifest.model), loaded.manifest.engine.name
+    stated, engine = asdict(loaded.audit.manifest.model), loaded.audit.manifest.engine.name
     actual = {
         "fingerprint": model.fingerprint,
         "kind": model.kind,
@@ -250,7 +250,7 @@ def _check_model(loaded: LoadedAudit, model: Model, impossible: str | None = Non
 
 
 def _check_input(loaded: LoadedAudit, found: Recomputation) -> Check:
-    claimed, n_audited = loaded.manifest.input.digest, loaded.manifest.input.rows
+    claimed, n_audited = loaded.audit.manifest.input.digest, loaded.audit.manifest.input.rows
     if n_audited != len(loaded):  # a selection, such as the most fragile: the digest is over all rows audited
         if found.rows_given != n_audited:
             return Check(
@@ -263,19 +263,14 @@ def _check_input(loaded: LoadedAudit, found: Recomputation) -> Check:
         lacking = len(loaded) - int(found.matched.sum())
         told = f"{lacking} of the {len(loaded)} audited rows are not among the rows given"
         return Check("input", False, told)
-    digest = f"sha256:{packed_root(found.input_digests).hex()}"
+    digest = digest_text(packed_root(found.input_digests))
     return check_equality("input", "the data", {"digest": (claimed, digest)})
 
 
 def _say_other_rows(loaded: LoadedAudit, found: Recomputation) -> tuple[str, Advice]:
     """Return the message about audited rows that are not among those given."""
-    first, start, span = int(np.argmin(found.matched)), 0, IdSpan()
-    name: object = None
+    name, span = loaded.audit.row(int(np.argmin(found.matched))).column("id")[0].as_py(), IdSpan()
     for batch in loaded.audit.batches(["id"]):
-        ids = batch.column("id").to_pylist()
-        span.add(ids)
-        if start <= first < start + len(ids):
-            name = ids[first - start]
-        start += len(ids)
+        span.add(batch.column("id").to_pylist())
     lacking = len(loaded) - int(found.matched.sum())
     return say_other_rows(lacking, len(loaded), name, span, found.ids_given)

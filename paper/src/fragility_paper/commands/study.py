@@ -16,6 +16,7 @@ from fragility_paper.figures import write_figures
 from fragility_paper.folders import Status, saved_profile, study_status
 from fragility_paper.hardening_page import hardening_document
 from fragility_paper.library import Device, write_text
+from fragility_paper.modes_page import modes_document
 from fragility_paper.plan import PROFILES, Study, profile_named
 from fragility_paper.reproduction import reproduction_document
 from fragility_paper.results import TIMINGS_FILE, StudyResults, read_study, save_results
@@ -33,6 +34,7 @@ PAGES: dict[Study, Callable[[StudyResults], str]] = {
     "ranking": reproduction_document,
     "baselines": baseline_document,
     "hardening": hardening_document,
+    "modes": modes_document,
 }
 COMMITTED = Path("paper/results")
 TIMINGS = COMMITTED / TIMINGS_FILE

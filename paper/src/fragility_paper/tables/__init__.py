@@ -37,6 +37,7 @@ from fragility_paper.tables.lattice import (
     lattice_stress,
 )
 from fragility_paper.tables.models import main_auroc, main_rcma, nominal_vs_fragility, readings
+from fragility_paper.tables.modes import MODE_TABLES
 from fragility_paper.tables.ranking import (
     attribution,
     by_model,
@@ -95,6 +96,7 @@ TABLES: Mapping[Study, Mapping[str, Callable[[StudyResults], Table]]] = {
     "ranking": RANKING_TABLES,
     "baselines": BASELINE_TABLES,
     "hardening": HARDENING_TABLES,
+    "modes": MODE_TABLES,
 }
 
 

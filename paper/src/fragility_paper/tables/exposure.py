@@ -104,13 +104,13 @@ def tally(
     lines = results.pick("within", variant=variant, against=against, score=score)
     wide = lines.pivot(index=UNIT, columns="metric", values="value")
     wide = wide if units is None else wide[wide.index.isin(units)]
-    known = _enough_rows(results, variant).reindex(wide.index, fill_value=False) & wide["difference"].notna()
+    known = enough_rows(results, variant).reindex(wide.index, fill_value=False) & wide["difference"].notna()
     better, worse = known & (wide["low"] > 0), known & (wide["high"] < 0)
     even = known & ~better & ~worse
     return Tally(int(better.sum()), int(even.sum()), int(worse.sum()), int((~known).sum()))
 
 
-def _enough_rows(results: StudyResults, variant: str) -> pd.Series:
+def enough_rows(results: StudyResults, variant: str) -> pd.Series:
     """Whether a unit has enough rows of both kinds."""
     lines = results.pick("stress", variant=variant, metric="brittle_rows").set_index(UNIT)
     return (lines["value"] >= FEWEST) & (lines["count"] - lines["value"] >= FEWEST)
@@ -279,7 +279,7 @@ def units_that_lose(results: StudyResults, variant: str = "default") -> Sequence
     """Units in which exposure is significantly worse than the strongest baseline, by name."""
     lines = results.pick("within", variant=variant, against=STRONGEST, score="cfc_exposure", metric="high")
     high = lines.set_index(UNIT)["value"]
-    enough = _enough_rows(results, variant).reindex(high.index, fill_value=False)
+    enough = enough_rows(results, variant).reindex(high.index, fill_value=False)
     lost = high[enough & (high < 0)].index
     return [f"{DATASETS[dataset].title} / {MODELS[model].title} / {seed}" for dataset, model, seed in lost]
 

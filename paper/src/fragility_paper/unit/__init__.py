@@ -4,6 +4,7 @@ from fragility_paper.unit.baselines import measure_baselines
 from fragility_paper.unit.fitted import fit_unit
 from fragility_paper.unit.hardening import measure_hardening
 from fragility_paper.unit.measuring import measure
+from fragility_paper.unit.modes import measure_modes
 from fragility_paper.unit.work import UnitResult
 
-__all__ = ["UnitResult", "fit_unit", "measure", "measure_baselines", "measure_hardening"]
+__all__ = ["UnitResult", "fit_unit", "measure", "measure_baselines", "measure_hardening", "measure_modes"]

@@ -8,18 +8,21 @@ from typing import Any
 import numpy as np
 
 import fragility as fg
-from fragility_paper.arrays import Array
+from fragility_paper.arrays import Array, Floats
 from fragility_paper.data import Dataset
 from fragility_paper.library import (
     MOST_DONORS,
     BrittleLabels,
     Donor,
     EvidenceRows,
+    Stressor,
     label_rows,
+    outage_events,
     prepare_answers,
     run_stress_rows,
     with_donors,
 )
+from fragility_paper.unit.fitted import FittedUnit
 from fragility_paper.unit.rows import AuditedRows
 from fragility_paper.unit.work import Work
 
@@ -40,33 +43,41 @@ def label(
     return label_rows(run_stress_rows(rows, protocol or work.fitted.protocol, stress), stress)
 
 
+def label_under(
+    work: Work, rows: EvidenceRows, stressor: Stressor, *, donors: Floats | None = None, seed_offset: int = 0
+) -> BrittleLabels:
+    """Labels by one stressor; donors (m, d) are in the space of the bound rows."""
+    stress = fg.Stress((stressor,), draws=work.profile.draws, seed=work.label_seed + seed_offset)
+    return label_rows(run_stress_rows(rows, work.fitted.protocol, stress, donors=donors), stress)
+
+
 def naturalistic_labels(work: Work, rows: AuditedRows, *, seed_offset: int = 0) -> BrittleLabels | None:
     """Labels from the fields that were unavailable together in training rows; none where no field has a marker."""
-    fitted = work.fitted
+    outages = recorded_outages(work.fitted, work.fitted.split.train)
+    return None if outages is None else label_under(work, rows.evidence, outages, seed_offset=seed_offset)
+
+
+def recorded_outages(fitted: FittedUnit, positions: Array) -> fg.Outages | None:
+    """The fields that were unavailable together in some rows of the data; None where no field has a marker."""
     markers = markers_of(fitted.data)
     if not markers:
         return None
-    donors = fitted.rows(fitted.split.train)[list(markers)]
-    stress = fg.Stress.from_outages(
-        donors, markers=markers, draws=work.profile.draws, seed=work.label_seed + seed_offset
-    )
-    return label_rows(run_stress_rows(rows.evidence, fitted.protocol, stress), stress)
+    return fg.Outages.from_events(outage_events(fitted.rows(positions)[list(markers)], markers=markers))
 
 
 def donor_labels(work: Work, rows: AuditedRows, seed_offsets: tuple[int, ...]) -> list[BrittleLabels]:
     """Labels where groups take another training row's values, one for each set of draws."""
-    fitted = work.fitted
+    asked, lent = bind_donors(rows)
+    return [label_under(work, asked, Donor(SEVERITY), donors=lent, seed_offset=offset) for offset in seed_offsets]
+
+
+def bind_donors(rows: AuditedRows) -> tuple[EvidenceRows, Floats]:
+    """The rows, asked by the fastest predictor, and training rows (m, d) that lend them values, bound together."""
+    fitted = rows.fitted
     order = np.random.default_rng(fitted.unit.seed).permutation(fitted.split.train)
     donors = fitted.rows(np.sort(order[:MOST_DONORS]))
     bound, lent = with_donors(rows.evidence, fitted.model, fitted.rows(rows.positions), donors, fitted.protocol)
-    asked = prepare_answers(bound, fitted.predictor)
-
-    def labels(seed_offset: int) -> BrittleLabels:
-        seed = work.label_seed + seed_offset
-        stress = fg.Stress((Donor(SEVERITY),), draws=work.profile.draws, seed=seed)
-        return label_rows(run_stress_rows(asked, fitted.protocol, stress, donors=lent), stress)
-
-    return [labels(offset) for offset in seed_offsets]
+    return prepare_answers(bound, fitted.predictor), lent
 
 
 def markers_of(data: Dataset) -> dict[str, list[Any]]:

@@ -55,27 +55,28 @@ def record_stresses(case: Case) -> None:
     there = [name for name in (*RANKED, *BASELINES) if name in case.scores]
     oriented = {name: case.directions[name] * case.scores[name] for name in there}
     for variant in variants(case):
-        _record_variant(case.work.record, variant, oriented, chosen)
+        compared = COMPARED if variant.name == DEFAULT else COMPARED[:2]
+        record_variant(case.work.record, variant, oriented, compared, chosen)
 
 
 def variants(case: Case) -> Iterator[Variant]:
-    yield _variant(DEFAULT, case.labels, case.independent)
-    yield from _each_stressor(case)
-    yield _variant("any", case.labels.relabel(rule="any"), case.independent.relabel(rule="any"))
+    yield variant_of(DEFAULT, case.labels, case.independent)
+    yield from each_stressor(case)
+    yield variant_of("any", case.labels.relabel(rule="any"), case.independent.relabel(rule="any"))
     for severity in case.work.profile.other_severities:
         drawn = [label(case.work, case.rows.evidence, severity=severity, seed_offset=o) for o in (0, INDEPENDENT)]
-        yield _variant(f"severity {severity:g}", *drawn)
+        yield variant_of(f"severity {severity:g}", *drawn)
     if case.natural is not None:
         again = naturalistic_labels(case.work, case.rows, seed_offset=INDEPENDENT)
-        yield _variant("naturalistic", case.natural, again or case.natural)
-    yield _variant("donor", *donor_labels(case.work, case.rows, (0, INDEPENDENT)))
+        yield variant_of("naturalistic", case.natural, again or case.natural)
+    yield variant_of("donor", *donor_labels(case.work, case.rows, (0, INDEPENDENT)))
 
 
-def _variant(name: str, labels: BrittleLabels, again: BrittleLabels) -> Variant:
+def variant_of(name: str, labels: BrittleLabels, again: BrittleLabels) -> Variant:
     return Variant(name, labels.stress.rule, labels.brittle, again.statistic)
 
 
-def _each_stressor(case: Case) -> Iterator[Variant]:
+def each_stressor(case: Case) -> Iterator[Variant]:
     """The rows that mask, dropout or noise breaks alone, from the draws that are there."""
     labels, again = case.labels, case.independent
     for place, stressor in enumerate(labels.stress.stressors):
@@ -97,7 +98,11 @@ def strongest(scores: Scores, brittle: Array) -> str:
     return max(BASELINES, key=lambda name: -1.0 if math.isnan(areas[name]) else areas[name])
 
 
-def _record_variant(record: Recorder, variant: Variant, scores: Scores, chosen: str) -> None:
+def record_variant(record: Recorder, variant: Variant, scores: Scores, compared: tuple[str, ...], chosen: str) -> None:
+    """AUROC of every score and the ceiling; differences of the compared scores to every baseline.
+
+    ``chosen`` is the baseline that is the strongest on validation rows.
+    """
     brittle = variant.brittle
     where: dict[str, Any] = {"variant": variant.name, "rule": variant.rule, "count": len(brittle)}
     record.add("stress", "brittle_share", mean_of(brittle), **where)
@@ -108,8 +113,8 @@ def _record_variant(record: Recorder, variant: Variant, scores: Scores, chosen: 
     named = {"strongest on validation rows": chosen, "strongest on these rows": strongest(scores, brittle)}
     for words, name in named.items():
         record.add("stress", "auroc", auroc(scores[name], brittle), score=words, against=name, **where)
-    compared = COMPARED if variant.name == DEFAULT else COMPARED[:2]
-    record_differences(record, scores, brittle, compared, named, **where)
+    paired = {name: values for name, values in scores.items() if name in compared or name in BASELINES}
+    record_differences(record, paired, brittle, compared, named, **where)
 
 
 def record_differences(

@@ -28,7 +28,7 @@ ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @helper
-def stressed_cell(x: float, baseline: float, severity: float, stepwise: bool) -> float:
+def stress_cell(x: float, baseline: float, severity: float, stepwise: bool) -> float:
     """Return the cell x moved toward the baseline: the rule of ``evidence.blend`` for one cell."""
     if severity <= 0.0:
         return x
@@ -40,7 +40,7 @@ def stressed_cell(x: float, baseline: float, severity: float, stepwise: bool) ->
 
 
 @inlined
-def rounded_cell(v: float, rounding: int) -> float:
+def round_cell(v: float, rounding: int) -> float:
     """Return the cell as it is handed over and compared: to whole numbers (halves to even), then to float32."""
     if rounding & WHOLE:
         v = np.rint(v)
@@ -50,11 +50,11 @@ def rounded_cell(v: float, rounding: int) -> float:
 
 
 @helper
-def compared_cell(v: float, rounding: int, zero_missing: bool) -> float:
+def prepare_cell(v: float, rounding: int, zero_missing: bool) -> float:
     """Return the cell as the library compares it: rounded, an absent zero as missing."""
     if zero_missing and v == 0.0:
         return np.nan
-    return rounded_cell(v, rounding)
+    return round_cell(v, rounding)
 
 
 @helper
@@ -82,7 +82,7 @@ def baseline_ways(forest: Any, baseline: Any, rounding: Any, zero_missing: bool)
     set_start, set_words = forest.set_start, forest.set_words
     ways = np.empty(len(column), dtype=np.uint8)
     for test in range(len(ways)):
-        v = compared_cell(baseline[column[test]], rounding[column[test]], zero_missing)
+        v = prepare_cell(baseline[column[test]], rounding[column[test]], zero_missing)
         ways[test] = goes_right(v, threshold[test], flags[test], set_start, set_words)
     return ways
 
@@ -127,7 +127,7 @@ def decide_block(forest: Any, plan: Any, cells: Any, severity: float, here: Any,
 
 @helper
 def _stress_column(cells: Any, baseline: float, severity: float, out: Any) -> None:
-    """Fill ``out`` with a column of the block at one severity below 1: ``stressed_cell`` without its branches."""
+    """Fill ``out`` with a column of the block at one severity below 1: ``stress_cell`` without its branches."""
     jumped = baseline if severity >= STEP else np.nan  # where a missing cell goes
     if severity <= 0.0:
         for row in range(BLOCK):
@@ -143,7 +143,7 @@ def _round_column(cells: Any, rounding: int, zero_missing: bool) -> None:
     """Turn a column of the block into what the library compares, in loops without branches."""
     if zero_missing:
         for row in range(BLOCK):
-            cells[row] = compared_cell(cells[row], 0, True)
+            cells[row] = prepare_cell(cells[row], 0, True)
     if rounding & WHOLE:
         for row in range(BLOCK):
             cells[row] = np.rint(cells[row])

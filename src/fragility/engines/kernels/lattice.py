@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fragility.engines.kernels.compiling import count_bits, entry, helper
-from fragility.engines.kernels.decisions import compared_cell, goes_right
+from fragility.engines.kernels.decisions import goes_right, prepare_cell
 from fragility.engines.kernels.subsets import FIRST_BITS, WORD_BITS, transform_and_mark, words_of
 from fragility.engines.trees.forest import KIND, NUMERIC
 
@@ -27,13 +27,13 @@ FREE, KEPT, REMOVED = 0, 1, 2  # what is decided of a group in a search
 
 
 @helper
-def _ways(forest: Any, plan: Any, row: Any, way: Any) -> None:
+def _decide_tests(forest: Any, plan: Any, row: Any, way: Any) -> None:
     """Fill way (T,): bit 0 where x goes right at a test, bit 1 where x and the baseline part."""
     column_start, threshold, flags = forest.column_start, forest.test_threshold, forest.test_flags
     set_start, set_words, test_base = forest.set_start, forest.set_words, plan.test_base
     for column in range(len(column_start) - 1):
         first, last = column_start[column], column_start[column + 1]
-        v = compared_cell(row[column], plan.rounding[column], plan.zero_missing)
+        v = prepare_cell(row[column], plan.rounding[column], plan.zero_missing)
         plain = v == v
         for test in range(first, last):
             plain &= (flags[test] & KIND) == NUMERIC
@@ -53,7 +53,7 @@ def live_groups(forest: Any, plan: Any, matrix: Any, live: Any, span: Any) -> No
     test_group = plan.test_group
     way = np.empty(len(test_group), dtype=np.uint8)
     for row in range(span[0], span[1]):
-        _ways(forest, plan, matrix[row], way)
+        _decide_tests(forest, plan, matrix[row], way)
         for test in range(len(way)):
             if way[test] & PARTS:
                 live[row, test_group[test]] = True
@@ -72,7 +72,7 @@ def mark_states(forest: Any, plan: Any, edge: Any, matrix: Any, jobs: Any, scrat
     way = np.empty(len(plan.test_group), dtype=np.uint8)
     stack = np.empty((plan.slots + 1, 3), dtype=np.int64)
     for job in range(span[0], span[1]):
-        _ways(forest, plan, matrix[rows[job]], way)
+        _decide_tests(forest, plan, matrix[rows[job]], way)
         part = table[: 1 << max(lives[job], WORD_BITS)]
         part[:] = 0
         part[: 1 << FIRST_BITS] = edge.start
@@ -145,7 +145,7 @@ def expected_values(forest: Any, plan: Any, values: Any, matrix: Any, rates: Any
     decided = np.zeros(len(rates), dtype=np.int8)
     trail = np.empty(len(rates) + 1, dtype=np.int64)
     for row in range(span[0], span[1]):
-        _ways(forest, plan, matrix[row], way)
+        _decide_tests(forest, plan, matrix[row], way)
         total = 0.0
         for tree in range(len(tree_start) - 1):
             place_of[0], weight_of[0], undo_of[0], group_of[0] = tree_start[tree], 1.0, 0, -1
@@ -198,7 +198,7 @@ def tree_bounds(forest: Any, plan: Any, edge: Any, row: Any, gains: Any) -> Any:
     node_test, node_right, tree_start = forest.node_test, forest.node_right, forest.tree_start
     test_group, trees, leaf = plan.test_group, edge.trees, edge.leaf
     way = np.empty(len(test_group), dtype=np.uint8)
-    _ways(forest, plan, row, way)
+    _decide_tests(forest, plan, row, way)
     least = np.zeros(plan.slots, dtype=np.int64)
     most = np.zeros(plan.slots, dtype=np.int64)
     own = np.zeros(len(gains), dtype=np.int64)
@@ -229,7 +229,7 @@ def tree_bounds(forest: Any, plan: Any, edge: Any, row: Any, gains: Any) -> Any:
 
 
 @helper
-def _state_value(forest: Any, plan: Any, edge: Any, way: Any, gone: Any) -> Any:
+def _sum_leaves(forest: Any, plan: Any, edge: Any, way: Any, gone: Any) -> Any:
     """Return the value of one state; gone (G,): the groups removed."""
     node_test, node_right, tree_start = forest.node_test, forest.node_right, forest.tree_start
     test_group, trees, leaf = plan.test_group, edge.trees, edge.leaf
@@ -259,12 +259,12 @@ def search_size(
     still to come, stays at or above edge.high.
     """
     way = np.empty(len(plan.test_group), dtype=np.uint8)
-    _ways(forest, plan, row, way)
-    most = _largest_sums(gains, size)
+    _decide_tests(forest, plan, row, way)
+    most = _sum_largest(gains, size)
     gone = np.zeros(plan.tree_group.shape[0], dtype=np.bool_)
     chosen = np.zeros(size, dtype=np.int64)  # places in ``groups``
     value = np.zeros(size + 1, dtype=np.int64)
-    value[0] = _state_value(forest, plan, edge, way, gone)
+    value[0] = _sum_leaves(forest, plan, edge, way, gone)
     listed, sure, spent = 0, 0, 1
     depth = 0
     at = 0  # the next place to try at this depth
@@ -284,7 +284,7 @@ def search_size(
             return listed, sure, spent, False
         gone[groups[at]] = True
         chosen[depth] = at
-        value[depth + 1] = _state_value(forest, plan, edge, way, gone)
+        value[depth + 1] = _sum_leaves(forest, plan, edge, way, gone)
         spent += 1
         if left > 1:
             depth += 1
@@ -301,7 +301,7 @@ def search_size(
 
 
 @helper
-def _largest_sums(gains: Any, size: int) -> Any:
+def _sum_largest(gains: Any, size: int) -> Any:
     """Return (L+2, size+1): the sum of the k largest gains among groups from each place on."""
     n = len(gains)
     sums = np.zeros((n + 2, size + 1), dtype=np.int64)

@@ -47,10 +47,8 @@ def _read_smoothed(raw: Any, rules: Any, original: Any, margin: Any) -> None:
     smoothing, offset, current = rules.smoothing, rules.smoothed_offset, rules.current
     logs = np.empty(len(offset))
     for row in range(len(original)):
-        _fill_probabilities(raw, row, rules, logs)
-        for class_ in range(len(logs)):
-            logs[class_] = _log_clipped(logs[class_] + smoothing) + offset[class_]
-        support, lead = _from_logs(logs, original[row])
+        _fill_logs(raw, row, rules, smoothing, offset, logs)
+        support, lead = _read_logs(logs, original[row])
         margin[row] = lead if current else support
 
 
@@ -82,15 +80,15 @@ def _read_classes(raw: Any, rules: Any, original: Any, support: Any, margin: Any
     """Find the original class, its best rival and the second of all; take their logarithms."""
     own, rival, second = np.empty(len(original)), np.empty(len(original)), np.empty(len(original))
     _find_leaders(raw, rules, original, (own, rival, second))
-    linked, current, shifted = rules.link == SOFTMAX, rules.current, rules.shifted
+    linked, current, shifted, offset = rules.link == SOFTMAX, rules.current, rules.shifted, rules.offset
     safe = np.log(np.float64(len(raw))) - UNCLIPPED
     logs = np.empty(len(raw))
     for row in range(len(original)):
         first, low = max(own[row], rival[row]), min(own[row], rival[row])
         # where the original class and its best rival are not clipped, it does not matter whether others are
         if shifted or (linked and (low - first < safe or (current and second[row] - first < safe))):
-            _fill_logs(raw, row, rules, logs)
-            support[row], lead = _from_logs(logs, original[row])
+            _fill_logs(raw, row, rules, 0.0, offset, logs)
+            support[row], lead = _read_logs(logs, original[row])
             margin[row] = lead if current else support[row]
         elif linked:
             support[row] = own[row] - rival[row]
@@ -159,16 +157,15 @@ def _fill_probabilities(raw: Any, row: int, rules: Any, p: Any) -> None:
 
 
 @helper
-def _fill_logs(raw: Any, row: int, rules: Any, logs: Any) -> None:
-    """Fill ``logs`` (C,) with the logarithms of a row's clipped probabilities, shifted by the declared decision."""
-    offset = rules.offset
+def _fill_logs(raw: Any, row: int, rules: Any, smoothing: float, offset: Any, logs: Any) -> None:
+    """Fill ``logs`` (C,) with the logarithms of a row's clipped probabilities, smoothed and shifted by the decision."""
     _fill_probabilities(raw, row, rules, logs)
     for class_ in range(len(logs)):
-        logs[class_] = _log_clipped(logs[class_]) + offset[class_]
+        logs[class_] = _log_clipped(logs[class_] + smoothing) + offset[class_]
 
 
 @helper
-def _from_logs(logs: Any, original: int) -> Any:
+def _read_logs(logs: Any, original: int) -> Any:
     """Return (own class minus best rival, leader minus second)."""
     rival, first, second = -np.inf, -np.inf, -np.inf
     for class_ in range(len(logs)):
@@ -184,7 +181,7 @@ def _from_logs(logs: Any, original: int) -> Any:
 
 
 @helper
-def _leading_class(raw: Any, row: int, rules: Any, logs: Any) -> int:
+def _find_leading_class(raw: Any, row: int, rules: Any, logs: Any) -> int:
     """Return the first class whose pseudo-logit is within the resolution of the largest."""
     if rules.link == SIGMOID:
         shift = rules.offset[1] - rules.offset[0]
@@ -193,7 +190,7 @@ def _leading_class(raw: Any, row: int, rules: Any, logs: Any) -> int:
         for class_ in range(len(logs)):
             logs[class_] = _score(raw[class_, row], rules.divisor, rules.scale)
     else:
-        _fill_logs(raw, row, rules, logs)
+        _fill_logs(raw, row, rules, 0.0, rules.offset, logs)
     least = _largest(logs) - rules.resolution
     for class_ in range(len(logs)):
         if logs[class_] >= least:
@@ -209,7 +206,7 @@ def _name_classes(raw: Any, rules: Any, original: Any, support: Any, named: Any)
         if support[row] >= -resolution:
             named[row] = original[row]
         else:
-            named[row] = _leading_class(raw, row, rules, logs)
+            named[row] = _find_leading_class(raw, row, rules, logs)
 
 
 @helper
@@ -278,7 +275,7 @@ def observe_removals(scores: Any, rules: Any, out: Any, rest: Any) -> None:
     support, read, named = np.empty(n), np.empty(n), np.empty(n, dtype=np.int64)
     for row in range(n):
         if predicted[row] < 0:
-            predicted[row] = _leading_class(scores[0], row, rules, logs)
+            predicted[row] = _find_leading_class(scores[0], row, rules, logs)
     _read_margins(scores[0], rules, predicted, support, margin)
     _read_confidence(scores[0], rules, predicted, out.confidence)
     _name_classes(scores[0], rules, predicted, support, named)

@@ -32,10 +32,10 @@ from fragility.engines.kernels.decisions import (
     NONE,
     ONE,
     WORDS,
-    compared_cell,
     decide_block,
     goes_right,
-    stressed_cell,
+    prepare_cell,
+    stress_cell,
     take_block,
 )
 from fragility.engines.kernels.preparing import PLANES
@@ -97,7 +97,7 @@ def _exchange(x: Any, distance: Any, lower: Any) -> Any:
 
 
 @inlined
-def _leaf(first: int, known: Any, slot: int, row: int, wide: bool) -> Any:
+def _find_leaf(first: int, known: Any, slot: int, row: int, wide: bool) -> Any:
     """Return the number of the leaf that a row reaches, among all leaves of the forest."""
     leaf = first + np.int64(known[slot, 0, row])
     return np.uint64(leaf + (np.int64(known[slot, 1, row]) << 8) if wide else leaf)
@@ -112,10 +112,10 @@ def _add_leaves(leaf_value: Any, firsts: Any, known: Any, slots: Any, wide: bool
     a, b, c, d = firsts[0], firsts[1], firsts[2], firsts[3]
     p, q, r, s = slots[0], slots[1], slots[2], slots[3]
     for row in range(BLOCK):
-        value = total[row] + leaf_value[_leaf(a, known, p, row, wide)]
-        value += leaf_value[_leaf(b, known, q, row, wide)]
-        value += leaf_value[_leaf(c, known, r, row, wide)]
-        total[row] = value + leaf_value[_leaf(d, known, s, row, wide)]
+        value = total[row] + leaf_value[_find_leaf(a, known, p, row, wide)]
+        value += leaf_value[_find_leaf(b, known, q, row, wide)]
+        value += leaf_value[_find_leaf(c, known, r, row, wide)]
+        total[row] = value + leaf_value[_find_leaf(d, known, s, row, wide)]
 
 
 @inlined
@@ -126,8 +126,8 @@ def _add_leaf_vectors(leaf_lanes: Any, firsts: Any, known: Any, slots: Any, wide
     for part in range(len(leaf_lanes)):
         leaves, total = leaf_lanes[part], totals[part]
         for row in range(BLOCK):
-            first, second = _leaf(a, known, p, row, wide), _leaf(b, known, q, row, wide)
-            third, fourth = _leaf(c, known, r, row, wide), _leaf(d, known, s, row, wide)
+            first, second = _find_leaf(a, known, p, row, wide), _find_leaf(b, known, q, row, wide)
+            third, fourth = _find_leaf(c, known, r, row, wide), _find_leaf(d, known, s, row, wide)
             add_lanes(total, row, leaves, (first, second, third, fourth))
 
 
@@ -135,7 +135,7 @@ def _add_leaf_vectors(leaf_lanes: Any, firsts: Any, known: Any, slots: Any, wide
 def _sum_block(forest: Any, networks: Any, decisions: Any, asked: Any, memory: Any, sums: Any) -> None:
     """Fill ``sums`` (outputs, BLOCK), those of each output in tree order.
 
-    networks: ``scoring.Networks``. asked: (trees + 1,) KNOWN, ASKED or TO_KNOW. memory: what ``_memory`` gives.
+    networks: ``scoring.Networks``. asked: (trees + 1,) KNOWN, ASKED or TO_KNOW. memory: what ``_make_memory`` gives.
     Where a leaf holds one value, an output begins near the first tree whose leaves are not those of x.
     """
     sequence, sequence_start = networks.sequence, networks.sequence_start
@@ -150,7 +150,7 @@ def _sum_block(forest: Any, networks: Any, decisions: Any, asked: Any, memory: A
     firsts, slots = np.empty(TOGETHER, dtype=np.int64), np.empty(TOGETHER, dtype=np.int64)
     for output in range(len(sequence_start) - 1):
         first, last = sequence_start[output], sequence_start[output + 1]
-        begin = first if vectors else _first_asked(sequence, first, last, asked)
+        begin = first if vectors else _find_first_asked(sequence, first, last, asked)
         if begin == last and first < last:
             _copy(sums_x[output], sums[output])
             continue
@@ -195,7 +195,7 @@ def _sum_block(forest: Any, networks: Any, decisions: Any, asked: Any, memory: A
 
 
 @helper
-def _first_asked(sequence: Any, first: int, last: int, asked: Any) -> int:
+def _find_first_asked(sequence: Any, first: int, last: int, asked: Any) -> int:
     """Return the place from which sums differ from those of x, as far as sums of x were kept; ``last``: nowhere."""
     place = first
     while place < last and asked[sequence[place]] == KNOWN:
@@ -214,7 +214,7 @@ def _copy(source: Any, target: Any) -> None:
 
 
 @helper
-def _rows_moved(moved: Any, order: Any, start: int, rows: Any) -> None:
+def _mark_rows_moved(moved: Any, order: Any, start: int, rows: Any) -> None:
     """Fill ``rows`` (G, WORDS): the rows of the block in which the state moves group g.
 
     moved: (G,) 1 at the places that the state moves. order: (n, places) groups of a row by place.
@@ -251,7 +251,7 @@ def _mix(plan: Any, here: Any, there: Any, whole: bool, rows: Any, mixed: Any) -
 
 
 @helper
-def _trees_asked(tree_group: Any, rows: Any, asked: Any) -> bool:
+def _mark_trees_asked(tree_group: Any, rows: Any, asked: Any) -> bool:
     """Mark in ``asked`` (trees + 1,) the trees that ask about a group that some row moves; return whether any do."""
     for tree in range(len(asked)):
         asked[tree] = KNOWN
@@ -269,7 +269,7 @@ def _trees_asked(tree_group: Any, rows: Any, asked: Any) -> bool:
 
 
 @helper
-def _memory(forest: Any, networks: Any, plan: Any) -> Any:
+def _make_memory(forest: Any, networks: Any, plan: Any) -> Any:
     """Return (reach, planes, known, sums of x, on_the_way, totals) of a block, to be filled."""
     n_trees, n_outputs, kind = len(forest.tree_output), len(forest.base), forest.leaf_value.dtype
     return (
@@ -284,9 +284,11 @@ def _memory(forest: Any, networks: Any, plan: Any) -> Any:
 
 @entry
 def score_states(
-    forest: Any, networks: Any, plan: Any, matrix: Any, order: Any, states: Any, span: Any, scores: Any
+    forest: Any, networks: Any, plan: Any, matrix: Any, others: Any, order: Any, states: Any, span: Any, scores: Any
 ) -> None:
     """Fill ``scores`` (states, outputs, n) with the raw sums of every state of the rows span[0]..span[1].
+
+    others: (n, d) cells that moved groups take at any severity below 1; (0, d): they move toward the baseline.
 
     order: (n, places) groups of a row by place. states: (severity (Q,), moved (Q, G)): state q moves the groups whose
     place is marked by severity[q]; states of equal severity follow one another, and one that moves a place beyond those
@@ -300,7 +302,7 @@ def score_states(
     there = np.empty((n_tests, WORDS), dtype=np.uint64)
     mixed = np.empty((n_tests, WORDS), dtype=np.uint64)
     rows = np.empty((len(tree_group), WORDS), dtype=np.uint64)
-    memory = _memory(forest, networks, plan)
+    memory = _make_memory(forest, networks, plan)
     sums_x, sums = memory[3], np.empty((scores.shape[1], BLOCK), dtype=forest.leaf_value.dtype)
     asked = np.empty(len(forest.tree_output) + 1, dtype=np.uint8)
     for start in range(span[0], span[1], BLOCK):
@@ -313,13 +315,17 @@ def score_states(
         at = 0.0
         for state in range(len(severity)):
             by = severity[state]
-            _rows_moved(moved[state], order, start, rows)
-            if by <= 0.0 or not _trees_asked(tree_group, rows, asked):
+            _mark_rows_moved(moved[state], order, start, rows)
+            if by <= 0.0 or not _mark_trees_asked(tree_group, rows, asked):
                 _keep(sums_x, scores[state], start, size)
                 continue
             if by != at and by < 1.0:
                 at = by
-                decide_block(forest, plan, cells, at, here, there)
+                if len(others):
+                    take_block(others, start, cells)
+                    decide_block(forest, plan, cells, 0.0, there, there)
+                else:
+                    decide_block(forest, plan, cells, at, here, there)
             _mix(plan, here, there, by >= 1.0, rows, mixed)
             _sum_block(forest, networks, mixed, asked, memory, sums)
             _keep(sums, scores[state], start, size)
@@ -367,7 +373,7 @@ def score_row_states(forest: Any, networks: Any, sides: Any, matrix: Any, states
         np.zeros((2, WORDS), dtype=np.uint64),
     )
     decisions = np.empty((len(forest.test_column), WORDS), dtype=np.uint64)
-    memory = _memory(forest, networks, sides)
+    memory = _make_memory(forest, networks, sides)
     asked = np.full(len(forest.tree_output) + 1, ASKED, dtype=np.uint8)
     asked[-1] = KNOWN  # the tree without a split
     sums = np.empty((len(scores), BLOCK), dtype=forest.leaf_value.dtype)
@@ -463,11 +469,11 @@ def _take_cells(sides: Any, matrix: Any, states: Any, first_lane: Any, pieces: i
         for w in range(WORDS):
             lane = first_lane[piece, w]
             x = matrix[owner[lane], column]
-            v = compared_cell(x, rounding, zero_missing)
+            v = prepare_cell(x, rounding, zero_missing)
             cells[piece, w] = v
             missing |= v != v
             if not sides.whole:
-                v = compared_cell(stressed_cell(x, baseline, severity[lane], stepwise), rounding, zero_missing)
+                v = prepare_cell(stress_cell(x, baseline, severity[lane], stepwise), rounding, zero_missing)
                 cells[pieces + piece, w] = v
                 missing |= v != v
     return missing

@@ -101,22 +101,8 @@ def build_networks(node_test: Any, node_right: Any, tree_start: Any) -> Any:
 @helper
 def _list_planes(test: Any, right: Any, plane_slots: Any, plane_start: Any, listed: int) -> int:
     """Write one tree's nodes of each bit from ``listed`` on, and where each bit starts; return where they end."""
-    bits = np.zeros(len(test), dtype=np.int64)
+    bits = np.zeros(len(test), dtype=np.int64)  # that the numbers of all leaves below a node have
     parent = np.zeros(len(test), dtype=np.int64)
-    _common_bits(test, right, bits, parent)
-    for plane in range(PLANES):
-        plane_start[plane] = listed
-        for slot in range(1, len(test)):
-            if (bits[slot] & ~bits[parent[slot]]) >> plane & 1:
-                plane_slots[listed] = slot
-                listed += 1
-    plane_start[PLANES] = listed
-    return listed
-
-
-@helper
-def _common_bits(test: Any, right: Any, bits: Any, parent: Any) -> None:
-    """Fill, for each node of a tree, the bits that all its leaves' numbers have, and its parent."""
     leaves = 0
     for slot in range(len(test)):  # preorder meets the leaves in the order of their numbers
         if test[slot] < 0:
@@ -128,6 +114,14 @@ def _common_bits(test: Any, right: Any, bits: Any, parent: Any) -> None:
     for slot in range(len(test) - 1, -1, -1):
         if test[slot] >= 0:
             bits[slot] = bits[slot + 1] & bits[right[slot]]
+    for plane in range(PLANES):
+        plane_start[plane] = listed
+        for slot in range(1, len(test)):
+            if (bits[slot] & ~bits[parent[slot]]) >> plane & 1:
+                plane_slots[listed] = slot
+                listed += 1
+    plane_start[PLANES] = listed
+    return listed
 
 
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

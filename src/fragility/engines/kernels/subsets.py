@@ -219,7 +219,7 @@ def failure_probabilities(
     for row in range(span[0], span[1]):
         live = lives[row]
         low = min(live, WORD_BITS)
-        _subset_weights(rates[row], low, weight)
+        _fill_subset_weights(rates[row], low, weight)
         for place in range(8):  # the weight of each byte of a word
             by_byte[place, 0] = 0.0
             for byte in range(1, 256):
@@ -234,11 +234,11 @@ def failure_probabilities(
             levels[k] = total
         adjoint = np.zeros(2 * len(part))
         probability[row] = _fold(levels, adjoint, rates[row], slope[row], live)
-        _low_slopes(part, adjoint, rates[row], low, slope[row])
+        _fill_low_slopes(part, adjoint, rates[row], low, slope[row])
 
 
 @helper
-def _subset_weights(rates: Any, low: int, weight: Any) -> None:
+def _fill_subset_weights(rates: Any, low: int, weight: Any) -> None:
     """Fill weight (64,) with the probability of each subset of the lowest groups; 0 for what is no subset."""
     weight[:] = 0.0
     weight[0] = 1.0
@@ -279,7 +279,7 @@ def _fold(levels: Any, adjoint: Any, rates: Any, slope: Any, live: int) -> float
 
 
 @helper
-def _low_slopes(words: Any, adjoint: Any, rates: Any, low: int, slope: Any) -> None:
+def _fill_low_slopes(words: Any, adjoint: Any, rates: Any, low: int, slope: Any) -> None:
     """Fill the slopes of the groups within a word: first how likely each of its 64 subsets is marked."""
     by_byte = np.zeros((8, 256))
     for k in range(len(words)):

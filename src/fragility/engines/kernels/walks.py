@@ -23,37 +23,16 @@ from typing import Any
 
 import numpy as np
 
-from fragility.engines.kernels.compiling import (
-    LANES,
-    add_slice,
-    add_where,
-    entry,
-    helper,
-    inlined,
-    lowest_bit,
-)
-from fragility.engines.kernels.decisions import compared_cell, goes_right, rounded_cell, stressed_cell
+from fragility.engines.kernels.compiling import LANES, add_slice, add_where, entry, helper, inlined, lowest_bit
+from fragility.engines.kernels.decisions import ALL, NONE, ONE, goes_right, prepare_cell, round_cell, stress_cell
 from fragility.engines.kernels.preparing import BASELINE_RIGHT, COLUMN_SHIFT
 from fragility.engines.trees.forest import FLAGS, KIND, NAN_RIGHT, NUMERIC
 
 WALK_BLOCK = 2048  # rows that visit a deep tree one after the other, while its nodes are near
 MOST_STATES = 64
-ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-NONE = np.uint64(0)
-ONE = np.uint64(1)
 
 
 # --- a node's word ------------------------------------------------------------------------------------------
-
-
-@inlined
-def _is_leaf(word: int) -> bool:
-    return word < 0
-
-
-@inlined
-def _leaf_number(word: int) -> int:
-    return -1 - word
 
 
 @inlined
@@ -100,7 +79,7 @@ def _cell_right(v: float, threshold: float, word: int) -> bool:
 
 
 @inlined
-def _level(cell: Any, threshold: float, way: bool, severities: Any, jump: int, rounding: int) -> int:
+def _find_level(cell: Any, threshold: float, way: bool, severities: Any, jump: int, rounding: int) -> int:
     """Return the first severity at which a cell is on the baseline's side of a test that it crosses once.
 
     cell: (x, baseline, stepwise). way: x itself goes right. jump: see ``scoring.Levels``.
@@ -110,13 +89,13 @@ def _level(cell: Any, threshold: float, way: bool, severities: Any, jump: int, r
         return jump
     toward, level = baseline - x, 0
     for i in range(len(severities)):  # counts those at which it has not crossed yet: without branches, the fastest
-        v = rounded_cell(x + severities[i] * toward, rounding)
+        v = round_cell(x + severities[i] * toward, rounding)
         level += (v > threshold) == way
     return level
 
 
 @helper
-def _right_by_level(states: Any, node: Any, cell: Any, group: int, levels: Any, compare: Any, sets: Any) -> Any:
+def _ask_each_level(states: Any, node: Any, cell: Any, group: int, levels: Any, compare: Any, sets: Any) -> Any:
     """Return the states that go right at a test that a cell may cross more than once: every severity is asked.
 
     node: (threshold, word). cell: (x, baseline, stepwise). compare: (rounding, zero_missing). sets: (starts, words).
@@ -124,22 +103,15 @@ def _right_by_level(states: Any, node: Any, cell: Any, group: int, levels: Any, 
     severities, at_least, _ = levels
     x, baseline, stepwise = cell
     threshold, word = node
-    unmoved, removed = ~at_least[group, 0], at_least[group, len(severities)]
-    right = removed if _baseline_right(word) else NONE
-    if _passes(x, threshold, word, compare, sets):
-        right |= unmoved
-    for i in range(len(severities)):
-        if _passes(stressed_cell(x, baseline, severities[i], stepwise), threshold, word, compare, sets):
-            right |= at_least[group, i] & ~at_least[group, i + 1]
-    return states & right
-
-
-@helper
-def _passes(v: float, threshold: float, word: int, compare: Any, sets: Any) -> bool:
-    """Return whether a cell goes right at a test of any kind."""
     rounding, zero_missing = compare
     set_start, set_words = sets
-    return goes_right(compared_cell(v, rounding, zero_missing), threshold, word & FLAGS, set_start, set_words)
+    right = at_least[group, len(severities)] if _baseline_right(word) else NONE
+    for i in range(len(severities) + 1):  # the states that do not move the cell, then those of each severity
+        severity, moved = (severities[i - 1], at_least[group, i - 1]) if i else (0.0, ALL)
+        v = prepare_cell(stress_cell(x, baseline, severity, stepwise), rounding, zero_missing)
+        if goes_right(v, threshold, word & FLAGS, set_start, set_words):
+            right |= moved & ~at_least[group, i]
+    return states & right
 
 
 # --- the walk -----------------------------------------------------------------------------------------------
@@ -156,7 +128,7 @@ def walk_states(
     tree_start, tree_output = forest.tree_start, forest.tree_output
     rounding, zero_missing = plan.rounding, plan.zero_missing
     n_states, n_outputs, _ = scores.shape
-    by_state, lines = _layout(forest.leaf_value.shape[1], n_states, n_outputs)
+    by_state, lines = _choose_layout(forest.leaf_value.shape[1], n_states, n_outputs)
     compared = np.empty((WALK_BLOCK, matrix.shape[1]), dtype=packed.compared.dtype)
     sums = np.zeros((WALK_BLOCK * lines, LANES), dtype=forest.leaf_value.dtype)
     rank = np.empty((WALK_BLOCK, len(levels.at_least)), dtype=np.int64)
@@ -166,7 +138,7 @@ def walk_states(
         x = matrix[start : start + size]
         for row in range(size):
             for column in range(x.shape[1]):
-                compared[row, column] = compared_cell(x[row, column], rounding[column], zero_missing)
+                compared[row, column] = prepare_cell(x[row, column], rounding[column], zero_missing)
         _begin_sums(forest.base, by_state, n_states, sums)
         for row in range(size):  # the place of each group; those not in ``order`` share the place after it
             rank[row] = min(order.shape[1], rank.shape[1] - 1)
@@ -178,7 +150,7 @@ def walk_states(
             _walk_tree(forest, plan, packed, at, rows, levels, waiting, (sums, by_state, n_states, lines))
         for state in range(n_states):
             for output in range(n_outputs):
-                line, lane = _place_of(state, output, by_state, n_states, n_outputs)
+                line, lane = _find_place(state, output, by_state, n_states, n_outputs)
                 for row in range(size):
                     scores[state, output, start + row] = sums[row * lines + line, lane]
 
@@ -188,7 +160,7 @@ def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: 
     """Add one tree's leaves to the sums.
 
     at: (root, first output). rows: (x, x as compared, rank). waiting: scratch for the (node, states) of a row that are
-    still to be walked. sums: (sums, whether states stand side by side, their number, lines of a row); see ``_layout``.
+    still to be walked. sums: (sums, whether states stand side by side, their number, lines of a row).
     """
     root, output = at
     x, compared, rank = rows
@@ -209,7 +181,7 @@ def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: 
             depth -= 1
             place, states = waiting_place[depth], waiting_states[depth]
             word = np.int64(nodes[place].word)
-            while not _is_leaf(word):
+            while word >= 0:
                 v, threshold = compared[row, _column(word, column_bits)], nodes[place].threshold
                 way = v > threshold
                 if way:
@@ -232,12 +204,12 @@ def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: 
                         right = states if way else NONE
                     else:
                         if states & at_least[group, 0] & ~at_least[group, removal]:  # some move the cell in part
-                            level = _level(cell, threshold, way, severities, jump, rounding[column])
+                            level = _find_level(cell, threshold, way, severities, jump, rounding[column])
                         moved = at_least[group, level]
                         right = states & (~moved if way else moved)
                 else:
                     node, compare = (np.float64(threshold), word), (rounding[column], zero_missing)
-                    right = _right_by_level(states, node, cell, group, levels, compare, sets)
+                    right = _ask_each_level(states, node, cell, group, levels, compare, sets)
                 if right == states:
                     place += _steps_to_right(word, column_bits)
                 else:
@@ -248,7 +220,7 @@ def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: 
                     states &= ~right
                     place += ONE
                 word = np.int64(nodes[place].word)
-            leaf, line = _leaf_number(word) * n_values, row * lines
+            leaf, line = (-1 - word) * n_values, row * lines
             if by_state:
                 groups = (n_states + LANES - 1) // LANES
                 for part in range(n_values):
@@ -273,7 +245,7 @@ FEW_VALUES = 2
 
 
 @helper
-def _layout(n_values: int, n_states: int, n_outputs: int) -> Any:
+def _choose_layout(n_values: int, n_states: int, n_outputs: int) -> Any:
     """Return whether states stand side by side, and how many lines a row has."""
     by_state = n_values <= FEW_VALUES
     if by_state:
@@ -282,7 +254,7 @@ def _layout(n_values: int, n_states: int, n_outputs: int) -> Any:
 
 
 @helper
-def _place_of(state: int, output: int, by_state: bool, n_states: int, n_outputs: int) -> Any:
+def _find_place(state: int, output: int, by_state: bool, n_states: int, n_outputs: int) -> Any:
     """Return (line, lane) of a sum within those of its row."""
     if by_state:
         return output * ((n_states + LANES - 1) // LANES) + state // LANES, state % LANES
@@ -295,7 +267,7 @@ def _begin_sums(base: Any, by_state: bool, n_states: int, sums: Any) -> None:
     lines = len(sums) // WALK_BLOCK
     for state in range(n_states):
         for output in range(len(base)):
-            line, lane = _place_of(state, output, by_state, n_states, len(base))
+            line, lane = _find_place(state, output, by_state, n_states, len(base))
             for row in range(WALK_BLOCK):
                 sums[row * lines + line, lane] = base[output]
 
@@ -370,10 +342,10 @@ def _take_visits(sides: Any, matrix: Any, states: Any, visits: Any, taken: Any) 
         first = visits[visit]
         for column in range(matrix.shape[1]):
             x = matrix[owner[first], column]
-            here[visit, column] = compared_cell(x, rounding[column], zero_missing)
+            here[visit, column] = prepare_cell(x, rounding[column], zero_missing)
             if len(severity):
-                v = stressed_cell(x, baseline[column], severity[first], stepwise[column] != 0)
-                there[visit, column] = compared_cell(v, rounding[column], zero_missing)
+                v = stress_cell(x, baseline[column], severity[first], stepwise[column] != 0)
+                there[visit, column] = prepare_cell(v, rounding[column], zero_missing)
         sets[visit] = NONE
         for state in range(first, visits[visit + 1]):
             bit = np.uint64(state - first)
@@ -403,7 +375,7 @@ def _visit_tree(
             depth -= 1
             place, states = waiting_place[depth], waiting_states[depth]
             word = np.int64(nodes[place].word)
-            while not _is_leaf(word):
+            while word >= 0:
                 column = _column(word, column_bits)
                 threshold = nodes[place].threshold
                 v = here[visit, column]
@@ -431,6 +403,6 @@ def _visit_tree(
             first = (visit * n_outputs + output) * LINES
             lines = (visits[visit + 1] - visits[visit] + LANES - 1) // LANES
             for part in range(leaf_value.shape[1]):
-                value = leaf_value[_leaf_number(word), part]
+                value = leaf_value[-1 - word, part]
                 for line in range(lines):
                     add_where(sums, first + part * LINES + line, states >> np.uint64(LANES * line), value)

@@ -36,8 +36,7 @@ from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
 from fragility.scores import CLIP, softmax_probabilities, support_margin
 
-LINK_ROUNDING = 1e-13
-TABLE_BITS = 24
+LINK_ROUNDING = 1e-13  # of a margin computed from probabilities
 QUANTA = 2.0**58  # the largest value a state may have
 
 
@@ -56,9 +55,9 @@ class FlipRule:
     def n_classes(self) -> int:
         return len(self.offset)
 
-    def lead(self, original: int, rival: int) -> float:
-        """How far ahead of the original class the rival must be."""
-        return float(self.resolution + self.offset[original] - self.offset[rival])
+    def lead(self, original: int | Integers, rival: int) -> Any:
+        """Return how far ahead of each original class the rival must be."""
+        return self.resolution + self.offset[original] - self.offset[rival]
 
     @property
     def clip_matters(self) -> bool:
@@ -72,37 +71,13 @@ class FlipRule:
         return support_margin(p, original, self.offset)
 
     def flipped(self, p: Floats, original: npt.ArrayLike) -> Booleans:
-        """Whether states of these probabilities flip, by the definition itself."""
+        """Return whether states of these probabilities flip, by the definition itself."""
         return np.asarray(self.margin(p, original) < -self.resolution)
 
 
 def is_additive(rows: EvidenceRows) -> bool:
     """Return whether the decisions of a linear model are differences of its scores: two classes, or a softmax."""
     return rows.n_classes == 2 or link_for(rows) is softmax_probabilities
-
-
-class LinearLattice:
-    """A linear model's sums over groups, bound to some rows."""
-
-    def __init__(self, rows: EvidenceRows, rule: FlipRule) -> None:
-        self.rows, self.rule = rows, rule
-        self.scores = GroupScores.of(rows)
-
-    def of_rows(self, start: int, stop: int) -> tuple[Floats, Floats, Floats]:
-        """Return s (C, m), t (G, C, m) and the bound on rounding (m,) of some rows; two classes have scores 0 and s."""
-        total, removed = self.scores.sum_piece(self.rows, slice(start, stop))
-        if len(total) == 1:
-            total = np.concatenate([np.zeros_like(total), total])
-            removed = np.concatenate([np.zeros_like(removed), removed], axis=1)
-        return total, removed, self.scores.bound_rounding(self.rows.matrix[start:stop]) + LINK_ROUNDING
-
-    def inequality(self, total: Floats, removed: Floats, original: Integers, rival: int) -> tuple[Floats, Floats]:
-        """Return E (m,) at x and d (m, G) for one rival; E is infinite where the rival is the original class itself."""
-        place = np.arange(len(original))
-        lead = self.rule.resolution + self.rule.offset[original] - self.rule.offset[rival]
-        start = total[original, place] - total[rival] + lead
-        steps = (removed[:, original, place] - removed[:, rival]).T
-        return np.where(original == rival, np.inf, start), np.ascontiguousarray(steps)
 
 
 def _count_quanta(start: Floats, steps: Floats, rounding: Floats) -> tuple[Integers, Integers, Integers]:
@@ -115,44 +90,57 @@ def _count_quanta(start: Floats, steps: Floats, rounding: Floats) -> tuple[Integ
     return begin.astype(np.int64), moves.astype(np.int64), np.column_stack([-bound - 1, bound])
 
 
-class LinearMarks:
-    """What `whole` asks of an additive model, for a linear one: live groups, marks, expected margins of a block."""
+class LinearLattice:
+    """A linear model's sums over groups, bound to some rows, and what `whole` asks of an additive model."""
 
     name = "linear"
 
-    def __init__(self, lattice: LinearLattice) -> None:
-        self.lattice, self.rule = lattice, lattice.rule
-        self._block: tuple[Floats, Floats, Floats] | None = None
+    def __init__(self, rows: EvidenceRows, rule: FlipRule) -> None:
+        self.rows, self.rule = rows, rule
+        self.scores = GroupScores.of(rows)
+        self._block: tuple[Floats, Floats, Floats]  # of the rows of the last `begin`
+
+    def of_rows(self, start: int, stop: int) -> tuple[Floats, Floats, Floats]:
+        """Return s (C, m), t (G, C, m) and the bound on rounding (m,) of some rows; two classes have scores 0 and s."""
+        total, removed = self.scores.sum_piece(self.rows, slice(start, stop))
+        if len(total) == 1:
+            total = np.concatenate([np.zeros_like(total), total])
+            removed = np.concatenate([np.zeros_like(removed), removed], axis=1)
+        return total, removed, self.scores.bound_rounding(self.rows.matrix[start:stop]) + LINK_ROUNDING
+
+    def inequality(self, total: Floats, removed: Floats, original: Integers, rival: int) -> tuple[Floats, Floats]:
+        """Return E (m,) at x and d (m, G) for one rival; E is infinite where the rival is the original class itself."""
+        place = np.arange(len(original))
+        start = total[original, place] - total[rival] + self.rule.lead(original, rival)
+        steps = (removed[:, original, place] - removed[:, rival]).T
+        return np.where(original == rival, np.inf, start), np.ascontiguousarray(steps)
 
     def entry_bytes(self) -> int:
         return 8
 
     def begin(self, start: int, stop: int) -> None:
-        """Compute the sums of the rows that are asked about next."""
-        self._block = self.lattice.of_rows(start, stop)
+        """Compute the sums of the rows that the next calls are about."""
+        self._block = self.of_rows(start, stop)
 
     def live(self, x: Floats, run: Any) -> Booleans:
-        assert self._block is not None
         removed = self._block[1]
         return np.asarray((removed != removed[:, :1]).any(axis=1).T)  # the same for all classes changes nothing
 
     def mark(self, x: Floats, original: int, jobs: Any, marks: Any, run: Any) -> None:
         from fragility.engines.kernels.subsets import mark_sums
 
-        assert self._block is not None
         row, bits, lives, first_word = jobs
         total, removed, rounding = (part[..., row] for part in self._block)
         place, group = np.nonzero(bits)
         bit = np.log2(bits[place, group]).astype(np.int64)
         for rival in self.rule.rivals(original):
-            start, steps = self.lattice.inequality(total, removed, np.full(len(row), original), rival)
+            start, steps = self.inequality(total, removed, np.full(len(row), original), rival)
             begin, moves, edges = _count_quanta(start, steps, rounding)
-            by_bit = np.zeros((len(row), TABLE_BITS), dtype=np.int64)
+            by_bit = np.zeros((len(row), int(lives.max())), dtype=np.int64)
             by_bit[place, bit] = moves[place, group]
             run(len(row), lambda span, _: mark_sums(begin, by_bit, edges, lives, first_word, marks[0], marks[1], span))  # noqa: B023
 
     def expected_margin(self, x: Floats, original: Integers, rates: Floats, run: Any) -> Floats | None:
-        assert self._block is not None
         if self.rule.n_classes != 2:
             return None
         total, removed, _ = self._block

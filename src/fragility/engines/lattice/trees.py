@@ -20,15 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.engines.kernels.lattice import (
-    expected_values,
-    live_groups,
-    mark_states,
-    search_size,
-    tree_bounds,
-)
+from fragility.engines.kernels.lattice import expected_values, live_groups, mark_states, search_size, tree_bounds
 from fragility.engines.kernels.subsets import FIRST_BITS, WORD_BITS
-from fragility.engines.lattice.additive import FlipRule
+from fragility.engines.lattice.additive import LINK_ROUNDING, FlipRule
 from fragility.engines.trees.engine import ensemble_of
 from fragility.engines.trees.forest import AVERAGE, NO_LEVELS, SIGMOID, Forest
 from fragility.engines.trees.recoding import make_recoding
@@ -36,7 +30,6 @@ from fragility.engines.trees.scoring import make_plan
 from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
 
-LINK_ROUNDING = 1e-13  # of a margin computed from probabilities
 NARROW_ROUNDING = 2e-5  # of a margin: more than this through 32-bit numbers, and 64-bit ones are taken
 NARROW, WIDE = 2.0**30, 2.0**61  # the largest value a state may have, in quanta
 
@@ -61,8 +54,7 @@ class TreeLattice:
         self.forest = expand_levels(ensemble.forest)
         self.recoding = make_recoding(ensemble, rows)
         self.rule = rule
-        plan = make_plan(self.forest, self.recoding, rows, protocol)
-        self.plan = plan._replace(slots=self.forest.most_nodes)
+        self.plan = make_plan(self.forest, self.recoding, rows, protocol)
         self._edges: dict[tuple[int, int, bool], TreeEdge] = {}
         self._tables: dict[tuple[int, Any], npt.NDArray[Any]] = {}  # by worker and kind of number
 
@@ -150,7 +142,7 @@ def expand_levels(forest: Forest) -> Forest:
     tests, rights, starts = [], [], [0]
     for tree in range(forest.n_trees):
         levels = forest.level_test[forest.level_start[tree] : forest.level_start[tree + 1]]
-        test, right = _perfect_tree(levels, int(forest.leaf_start[tree]))
+        test, right = _build_perfect_tree(levels, int(forest.leaf_start[tree]))
         tests.append(test)
         rights.append(right + starts[-1])
         starts.append(starts[-1] + len(test))
@@ -163,7 +155,7 @@ def expand_levels(forest: Forest) -> Forest:
     )
 
 
-def _perfect_tree(levels: npt.NDArray[np.int32], first_leaf: int) -> tuple[Integers, Integers]:
+def _build_perfect_tree(levels: npt.NDArray[np.int32], first_leaf: int) -> tuple[Integers, Integers]:
     """Return (node_test, node_right) in preorder, from the leaves up: leaf index bit j is the way at level j."""
     tests = [np.array([-1 - first_leaf - index]) for index in range(2 ** len(levels))]
     rights = [np.zeros(1, dtype=np.int64) for _ in tests]
@@ -181,12 +173,12 @@ def _perfect_tree(levels: npt.NDArray[np.int32], first_leaf: int) -> tuple[Integ
 
 
 def _make_edge(forest: Forest, rule: FlipRule, original: int, rival: int, wide: bool) -> TreeEdge:
-    weight, constant = _functional(forest, rule, original, rival)
+    weight, constant = _weigh_outputs(forest, rule, original, rival)
     leaf = _weigh_leaves(forest, weight)
     start = float(weight @ forest.base.astype(np.float64)) + constant
     largest = np.maximum.reduceat(np.abs(leaf), forest.leaf_start[:-1])
     span = abs(start) + float(largest.sum())
-    rounding = _library_rounding(forest, weight) + LINK_ROUNDING * forest.divisor / forest.scale + span * 2.0**-48
+    rounding = _bound_library_rounding(forest, weight) + LINK_ROUNDING * forest.divisor / forest.scale + span * 2.0**-48
     limit = NARROW_ROUNDING * forest.divisor / forest.scale
     if forest.link == AVERAGE:
         if np.count_nonzero(weight) != 2:  # the two probabilities of a leaf may not sum to exactly 1
@@ -199,9 +191,9 @@ def _make_edge(forest: Forest, rule: FlipRule, original: int, rival: int, wide: 
     return _count_quanta(forest, leaf, start, largest, WIDE / max(span, 1e-300), rounding, np.int64)[0]
 
 
-def _functional(forest: Forest, rule: FlipRule, original: int, rival: int) -> tuple[Floats, float]:
+def _weigh_outputs(forest: Forest, rule: FlipRule, original: int, rival: int) -> tuple[Floats, float]:
     """Return the weight of each output and the constant of E, in units of the trees' sums."""
-    lead = rule.lead(original, rival)
+    lead = float(rule.lead(original, rival))
     weight = np.zeros(len(forest.base))
     if forest.link == SIGMOID:
         weight[0] = 1.0 if original == 1 else -1.0
@@ -222,7 +214,7 @@ def _weigh_leaves(forest: Forest, weight: Floats) -> Floats:
     return np.asarray((weight[output] * forest.leaf_value.astype(np.float64)).sum(axis=1))
 
 
-def _library_rounding(forest: Forest, weight: Floats) -> float:
+def _bound_library_rounding(forest: Forest, weight: Floats) -> float:
     """Return how far the library's sums can be from exact ones, in the units of E."""
     roundoff = 2.0**-24 if forest.leaf_value.dtype == np.float32 else 2.0**-53
     total = 0.0

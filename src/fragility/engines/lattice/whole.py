@@ -24,7 +24,7 @@ import numpy.typing as npt
 from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import NativeEngine, RowDoubter, native_for, never_reads
-from fragility.engines.lattice.additive import FlipRule, LinearLattice, LinearMarks, is_additive
+from fragility.engines.lattice.additive import FlipRule, LinearLattice, is_additive
 from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
@@ -146,12 +146,15 @@ class Subsets:
         return p, importance
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class WholeLattice:
     """An additive model bound to rows; `blocks` and `subsets` answer for all of them."""
 
-    def __init__(self, rows: EvidenceRows, rule: FlipRule, native: NativeEngine, model: Any, byte_budget: int) -> None:
-        self.rows, self.rule, self.native, self.model = rows, rule, native, model
-        self.byte_budget = byte_budget
+    rows: EvidenceRows
+    rule: FlipRule
+    native: NativeEngine
+    model: Any  # LinearLattice or TreeLattice
+    byte_budget: int
 
     def blocks(self) -> Iterator[Block]:
         run, doubter = Workers(_cores()), RowDoubter(self.native, self.rows)
@@ -272,20 +275,17 @@ def find_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budge
     if lacking := say_lacking("the exact search of failing sets", "numba"):
         suggest_extra(lacking)
         return None
-    model: Any = None
+    model: Any
     if native.name == "linear" and is_additive(rows):
-        model = LinearMarks(LinearLattice(rows, rule))
+        model = LinearLattice(rows, rule)
     elif native.name == "trees":
         model = importlib.import_module("fragility.engines.lattice.trees").TreeLattice(rows, protocol, rule)
-    if model is None:
+    else:
         return None
     lattice = WholeLattice(rows, rule, native, model, byte_budget)
     if _agrees(lattice):
         return lattice
-    message = (
-        f"the lattice of {rows.model.kind} marks a state as flipped that its own probabilities do not, "
-        "or the other way round"
-    )
+    message = f"the lattice of {rows.model.kind} and its own probabilities disagree whether a state flips"
     if engine != "auto":
         raise EngineError(f"{message}; use ", Advice.argument("engine", "auto"))
     warnings.warn(f"{message}; the model is searched as a black box instead", stacklevel=4)
@@ -294,10 +294,9 @@ def find_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budge
 
 def _agrees(lattice: WholeLattice) -> bool:
     """Compare the marks of a few rows with the model itself, on states spread over all sizes."""
-    few, model = lattice.rows.take(range(min(CHECK_ROWS, len(lattice.rows)))), lattice.model
-    if isinstance(model, LinearMarks):
-        model = LinearMarks(LinearLattice(few, model.rule))
-    small = WholeLattice(few, lattice.rule, lattice.native, model, lattice.byte_budget)
+    few = lattice.rows.take(range(min(CHECK_ROWS, len(lattice.rows))))
+    bound = isinstance(lattice.model, LinearLattice)  # its sums are those of its rows
+    small = replace(lattice, rows=few, model=LinearLattice(few, lattice.rule) if bound else lattice.model)
     draws = np.random.default_rng(0)
     for block in small.blocks():
         for found in small.subsets(block):

@@ -1,7 +1,8 @@
-"""The tree engine, in two rounds: the removal path of a row depends on its own one-step drops.
+"""The tree engine: which models it knows, their traces and answers.
 
-First x and every single removal are scored, then the path and the operators' severity grids. What needs numba lies in
-`scoring` and is loaded when it is used: whether the engine knows a model is asked of every model.
+A trace takes two rounds, since the removal path of a row depends on its own one-step drops: first x and every single
+removal are scored, then the path and the severity grid. `scoring`, which needs numba, is imported where it is used,
+because every model is asked whether this engine knows it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import scipy.sparse as sp
 
-from fragility.arrays import MEBIBYTE, Booleans, Floats, rows_within
+from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
 from fragility.engines.trace import Progress, Trace
 from fragility.engines.trees.forest import AVERAGE
 from fragility.engines.trees.readers import read_ensemble
@@ -36,38 +37,30 @@ CHUNKS_PER_THREAD = 2  # at least, so that a busy core does not hold up the rest
 
 def never_reads(rows: EvidenceRows) -> str | None:
     """Return why the engine can audit no rows of this model and protocol, or None if it may."""
-    reason = supports(rows.model)
-    if reason is not None:
-        return reason
-    n_columns = ensemble_of(rows.model).forest.n_columns
-    return f"its trees read {n_columns} columns, the rows have {rows.width}" if n_columns > rows.width else None
+    try:
+        forest = ensemble_of(rows.model).forest
+    except EngineError as error:
+        return str(error)
+    expected = Link.PREDICT_PROBA if forest.link == AVERAGE else Link.RAW_SCORE
+    if rows.model.head_link is not expected:
+        return f"its probabilities come from {rows.model.link!r}, the tree engine reproduces {expected.value!r}"
+    if forest.n_classes != len(rows.model.classes):
+        return f"its trees give {forest.n_classes} classes, the model declares {len(rows.model.classes)}"
+    if forest.n_columns > rows.width:
+        return f"its trees read {forest.n_columns} columns, the rows have {rows.width}"
+    return None
 
 
 def refusal(rows: EvidenceRows) -> str | None:
     """Return why the engine cannot audit these rows, or None if it can."""
     if not rows.native_matrix and rows.forms is None:
         return "the trees are not handed the evidence itself but what a preprocessing makes of it"
-    reason = never_reads(rows)
-    if reason is not None:
+    if reason := never_reads(rows):
         return reason
     try:
         make_recoding(ensemble_of(rows.model), rows)
     except EngineError as error:
         return str(error)
-    return None
-
-
-def supports(model: Model) -> str | None:
-    """Return None if the engine evaluates ``model`` exactly, else the reason why it does not."""
-    try:
-        forest = ensemble_of(model).forest
-    except EngineError as error:
-        return str(error)
-    expected = Link.PREDICT_PROBA if forest.link == AVERAGE else Link.RAW_SCORE
-    if model.head_link is not expected:
-        return f"its probabilities come from {model.link!r}, the tree engine reproduces {expected.value!r}"
-    if forest.n_classes != len(model.classes):
-        return f"its trees give {forest.n_classes} classes, the model declares {len(model.classes)}"
     return None
 
 
@@ -169,11 +162,11 @@ def predictor(rows: EvidenceRows) -> Callable[[Floats], Floats]:
 
     ensemble = ensemble_of(rows.model)
     recoding = make_recoding(ensemble, rows)
-    score = make_row_scorer(ensemble.forest, rows.width, sparse=bool(sp.issparse(rows.matrix)))
+    score = make_row_scorer(ensemble.forest, recoding.rounding, sparse=bool(sp.issparse(rows.matrix)))
 
     def predict(matrix: Floats) -> Floats:
         _try_unusual_cells(matrix, rows, set())
-        return compute_probabilities(ensemble.forest, score(recoding.recode_and_round(matrix)))
+        return compute_probabilities(ensemble.forest, score(recoding.recode(matrix)))
 
     return predict
 
@@ -189,8 +182,25 @@ def state_answers(rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | 
 
     def answer(x: Floats, states: RowStates) -> Floats | None:
         if states.severity is not None and states.severity.ndim == 2:
-            return None  # a severity for each unit: no piece of a word has one cell to move to
+            return None  # the kernels move all units of a state by one severity
         _try_unusual_cells(x, rows, accepted)
         return compute_probabilities(ensemble.forest, score(recoding.recode(x), states))
+
+    return answer
+
+
+def value_answers(rows: EvidenceRows) -> Callable[[Floats, Floats, Integers, Integers], Floats]:
+    """Return the function of ``EvidenceRows.value_answers``, prepared once."""
+    from fragility.engines.trees.scoring import compute_probabilities
+    from fragility.engines.trees.values import make_value_scorer
+
+    ensemble = ensemble_of(rows.model)
+    score = make_value_scorer(ensemble.forest, make_recoding(ensemble, rows), rows)
+    accepted: set[str] = set()
+
+    def answer(x: Floats, y: Floats, unit: Integers, asked: Integers) -> Floats:
+        for cells in (x, np.atleast_2d(y)):
+            _try_unusual_cells(cells, rows, accepted)
+        return compute_probabilities(ensemble.forest, score(x, y, unit, asked))
 
     return answer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -117,27 +117,35 @@ def assemble(
     if not trees:
         raise EngineError("the ensemble has no trees")
     _refuse_damaged(trees, n_columns)
-    ordered = [_reorder(tree, preorder(tree.left, tree.right, tree.leaf)) for tree in trees]
-    starts = starts_of([len(tree.leaf) for tree in ordered])
-    leaf = np.concatenate([tree.leaf for tree in ordered])
+    orders = [preorder(tree.left, tree.right, tree.leaf) for tree in trees]
+
+    def join(arrays: Iterable[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        return np.concatenate([array[order] for array, order in zip(arrays, orders, strict=True)])
+
+    starts, leaf = find_starts([len(order) for order in orders]), join(tree.leaf for tree in trees)
     tests, inner_test = collect_tests(
-        np.concatenate([tree.column for tree in ordered])[~leaf].astype(np.int32),
-        np.concatenate([tree.threshold for tree in ordered])[~leaf].astype(np.float64),
-        np.concatenate([tree.flags for tree in ordered])[~leaf],
+        join(tree.column for tree in trees)[~leaf].astype(np.int32),
+        join(tree.threshold for tree in trees)[~leaf].astype(np.float64),
+        join(tree.flags for tree in trees)[~leaf],
         n_columns,
         sets,
     )
     node_test = np.empty(len(leaf), dtype=np.int32)
     node_test[~leaf] = inner_test
     node_test[leaf] = -1 - np.arange(int(leaf.sum()), dtype=np.int32)
+    rights = []
+    for tree, order, start in zip(trees, orders, starts[:-1], strict=True):
+        place = np.empty(len(tree.leaf), dtype=np.int64)
+        place[order] = np.arange(start, start + len(order))
+        rights.append(place[np.where(tree.leaf, 0, tree.right)])
     return Forest(
         **tests,
         node_test=node_test,
-        node_right=np.concatenate([t.right + s for t, s in zip(ordered, starts, strict=False)]).astype(np.int32),
+        node_right=join(rights).astype(np.int32),
         tree_start=starts,
-        leaf_start=starts_of([int(tree.leaf.sum()) for tree in ordered]),
-        leaf_value=np.ascontiguousarray(np.concatenate([t.value[t.leaf] for t in ordered])),
-        tree_output=np.array([tree.output for tree in ordered], dtype=np.int32),
+        leaf_start=find_starts(np.add.reduceat(leaf, starts[:-1], dtype=np.int64)),
+        leaf_value=np.ascontiguousarray(join(tree.value for tree in trees)[leaf]),
+        tree_output=np.array([tree.output for tree in trees], dtype=np.int32),
         level_test=NO_LEVELS[0],
         level_start=NO_LEVELS[1],
         **convention._asdict(),
@@ -149,7 +157,7 @@ def _refuse_damaged(trees: Sequence[TreeNodes], n_columns: int) -> None:
     if all(len(array) == len(tree.leaf) for tree, own in zip(trees, arrays, strict=True) for array in own):
         # all trees at once: to look at each by itself is slow
         left, right, leaf, column = (np.concatenate(part) for part in zip(*arrays, strict=True))
-        starts = starts_of([len(tree.leaf) for tree in trees])
+        starts = find_starts([len(tree.leaf) for tree in trees])
         if fault_of_trees(left, right, leaf, column, starts, n_columns) is None:
             return
     for number, own in enumerate(arrays):
@@ -158,27 +166,12 @@ def _refuse_damaged(trees: Sequence[TreeNodes], n_columns: int) -> None:
             raise ModelError(f"the model is damaged: tree {number}: {fault}")
 
 
-def _reorder(tree: TreeNodes, order: Integers) -> TreeNodes:
-    place = np.empty(len(tree.leaf), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    return TreeNodes(
-        tree.column[order],
-        tree.threshold[order],
-        place[np.where(tree.leaf, 0, tree.left)][order],
-        place[np.where(tree.leaf, 0, tree.right)][order],
-        tree.leaf[order],
-        tree.flags[order],
-        tree.value[order],
-        tree.output,
-    )
-
-
-def starts_of(sizes: Sequence[int]) -> Integers:
+def find_starts(sizes: Sequence[int] | Integers) -> Integers:
     """Return where each of some neighbouring pieces starts, and where the last one ends."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-def members_of(words: npt.NDArray[np.uint32]) -> list[int]:
+def list_members(words: npt.NDArray[np.uint32]) -> list[int]:
     """Return the categories whose bits are set in some words."""
     return [int(i) for i in np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))]
 
@@ -211,7 +204,7 @@ def collect_tests(
         "test_threshold": t[first],
         "test_flags": f[first],
         "column_start": np.searchsorted(c[first], np.arange(n_columns + 1)).astype(np.int64),
-        "set_start": starts_of([len(bits) for bits in words]),
+        "set_start": find_starts([len(bits) for bits in words]),
         "set_words": np.concatenate([np.zeros(0, dtype=np.uint32), *words]),
     }
     return fields, number

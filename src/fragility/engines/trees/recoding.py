@@ -1,9 +1,8 @@
 """Recoding: what a library makes of the cells it is handed before its trees compare them.
 
-Boosters that take categories number them: a category is its place in the list that the library kept of its training
-data, and one that is not listed is missing. Columns of categories only jump from x to the baseline (they are stepwise),
-so recoding both is recoding every state between them. What is left on the way, rounding, is the kernels' (``rounding``
-of a plan), because a blend is rounded after it is made.
+Boosters number categories: the code of a category is its place in the list kept from training, and one that is not
+listed is missing. Columns of categories are stepwise, they only jump from x to the baseline, so recoding these two
+recodes every state. Rounding is left to the kernels, because a blend is rounded after it is made.
 """
 
 from __future__ import annotations
@@ -78,17 +77,6 @@ class Recoding:
             out[..., column] = np.where(numbers[place] == cells, codes[place], np.nan)
         return out
 
-    def recode_and_round(self, matrix: Floats) -> Floats:
-        """Return any rows (m, d) as the trees compare them: recoded and rounded."""
-        out = self.recode(matrix)
-        whole, narrow = (np.flatnonzero(self.rounding & kind) for kind in (WHOLE, NARROW))
-        if len(whole) or len(narrow):
-            out = out.copy() if out is matrix else out
-            out[:, whole] = np.rint(out[:, whole])
-            with np.errstate(over="ignore"):
-                out[:, narrow] = out[:, narrow].astype(np.float32)
-        return out
-
 
 def make_recoding(ensemble: Ensemble, rows: EvidenceRows) -> Recoding:
     """Return the recoding of some rows; EngineError where it is not known exactly."""
@@ -114,7 +102,7 @@ def make_recoding(ensemble: Ensemble, rows: EvidenceRows) -> Recoding:
             guessed = np.isnan(codes) & ~np.array([value is None for value in forms[j].values or ()])
             if guessed.any():
                 unknown[j] = guessed
-    rounding = np.array([_rounding_of(form) | everywhere for form in forms], dtype=np.uint8)
+    rounding = np.array([_find_rounding(form) | everywhere for form in forms], dtype=np.uint8)
     return Recoding(tables, _list_numbers(vocabulary, rows, forms), rounding, unknown, vocabulary.closed)
 
 
@@ -186,7 +174,7 @@ def _list_numbers(
     return found
 
 
-def _rounding_of(form: CellForm) -> int:
+def _find_rounding(form: CellForm) -> int:
     if form.values is not None:
         return 0
     whole = WHOLE if form.whole else 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -21,7 +22,7 @@ from fragility.engines.kernels.planes import score_row_states, score_states
 from fragility.engines.kernels.preparing import COLUMN_SHIFT, MAX_LEAVES, build_networks, fill_nodes, groups_asked
 from fragility.engines.kernels.walks import WALK_BLOCK, walk_row_states, walk_states
 from fragility.engines.trace import StatesAsked, Trace
-from fragility.engines.trees.forest import KIND, NARROW, NUMERIC, SIGMOID, SOFTMAX, Forest, starts_of
+from fragility.engines.trees.forest import KIND, NARROW, NUMERIC, SIGMOID, SOFTMAX, Flags, Forest, find_starts
 from fragility.engines.trees.recoding import Ensemble, Recoding, make_recoding
 from fragility.evidence import STEP, EvidenceRows, RowStates
 from fragility.protocol import Protocol
@@ -32,7 +33,6 @@ logger = logging.getLogger(__name__)
 DECISION_BYTES = 64 * MEBIBYTE  # a block's decision bits stay below this, else trees are walked
 CACHE_LINE = 64  # bytes
 WALK_STATES = 64  # states in one walk: bits of a word
-CHUNK_ROWS = 16384  # rows that a predictor scores at a time
 MONOTONE_BELOW = 0.999  # severities; only within rounding of 1 can x + s (b - x) pass the baseline itself
 
 
@@ -64,36 +64,32 @@ class States(NamedTuple):
 
 def make_plan(forest: Forest, recoding: Recoding, rows: EvidenceRows, protocol: Protocol) -> Plan:
     baseline = recoding.recode(rows.baseline)
-    zero_missing = bool(sp.issparse(rows.matrix)) and forest.absent_missing
+    plain = make_plain_plan(forest, recoding.rounding, bool(sp.issparse(rows.matrix)))
     group = rows.column_group.astype(np.uint32)
     largest = max((severity for severity in protocol.severities if severity < 1.0), default=0.0)
-    return Plan(
+    return plain._replace(
         baseline=baseline,
         stepwise=rows.stepwise.astype(np.uint8),
         column_group=group,
         test_group=group[forest.test_column],
-        test_base=baseline_ways(forest, baseline, recoding.rounding, zero_missing),
+        test_base=baseline_ways(forest, baseline, recoding.rounding, plain.zero_missing),
         tree_group=mark_tree_groups(forest, group, rows.n_groups),
-        slots=forest.most_nodes,
-        rounding=recoding.rounding,
-        single=bool((recoding.rounding & NARROW).all()),
-        zero_missing=zero_missing,
-        monotone=not zero_missing and largest <= MONOTONE_BELOW,
+        monotone=not plain.zero_missing and largest <= MONOTONE_BELOW,
     )
 
 
-def make_plain_plan(forest: Forest, n_columns: int, sparse: bool) -> Plan:
-    """Return the plan of rows that are not stressed: one group that no state moves."""
+def make_plain_plan(forest: Forest, rounding: Flags, sparse: bool) -> Plan:
+    """Return the plan of rows that are not stressed: one group that no state moves; rounding: as in ``Plan``."""
     return Plan(
-        baseline=np.zeros(n_columns),
-        stepwise=np.zeros(n_columns, dtype=np.uint8),
-        column_group=np.zeros(n_columns, dtype=np.uint32),
+        baseline=np.zeros(len(rounding)),
+        stepwise=np.zeros(len(rounding), dtype=np.uint8),
+        column_group=np.zeros(len(rounding), dtype=np.uint32),
         test_group=np.zeros(len(forest.test_column), dtype=np.uint32),
         test_base=np.zeros(len(forest.test_column), dtype=np.uint8),
         tree_group=np.zeros((1, forest.n_trees), dtype=np.uint8),
         slots=forest.most_nodes,
-        rounding=np.full(n_columns, NARROW if forest.single else 0, dtype=np.uint8),
-        single=forest.single,
+        rounding=rounding,
+        single=bool((rounding & NARROW).all()),
         zero_missing=sparse and forest.absent_missing,
         monotone=False,
     )
@@ -152,11 +148,11 @@ def fits_planes(forest: Forest, decisions_per_test: int = 3) -> bool:
 
 
 def score_by_planes(forest: Forest, plan: Plan, share: Share) -> Score:
-    networks = build_gates(forest)
+    networks, none = build_gates(forest), np.empty((0, len(plan.baseline)))
 
     def score(x: Floats, order: Integers, states: States) -> npt.NDArray[Any]:
         scores = np.empty((len(states.severity), len(forest.base), len(x)), dtype=forest.leaf_value.dtype)
-        share(len(x), BLOCK, lambda span: score_states(forest, networks, plan, x, order, states, span, scores))
+        share(len(x), BLOCK, lambda span: score_states(forest, networks, plan, x, none, order, states, span, scores))
         return scores
 
     return score
@@ -184,17 +180,13 @@ def compute_probabilities(forest: Forest, sums: npt.NDArray[Any]) -> Floats:
     return softmax_probabilities(scores) if forest.link == SOFTMAX else scores
 
 
-def make_row_scorer(forest: Forest, n_columns: int, sparse: bool = False) -> Callable[[Floats], npt.NDArray[Any]]:
+def make_row_scorer(forest: Forest, rounding: Flags, sparse: bool = False) -> Callable[[Floats], npt.NDArray[Any]]:
     """Return the function rows (m, d) -> raw sums (outputs, m), without states; ``sparse``: as a sparse matrix."""
-    score = make_scorer(forest, make_plain_plan(forest, n_columns, sparse), run_on_all_threads)
+    score = make_scorer(forest, make_plain_plan(forest, rounding, sparse), run_on_all_threads)
 
     def sum_leaves(matrix: Floats) -> npt.NDArray[Any]:
         rows = np.ascontiguousarray(matrix, dtype=np.float64)
-        out = [np.empty((len(forest.base), 0), dtype=forest.leaf_value.dtype)]
-        for start in range(0, len(rows), CHUNK_ROWS):
-            part = rows[start : start + CHUNK_ROWS]
-            out.append(score(part, np.zeros((len(part), 1), dtype=np.int64), list_originals(1))[0])
-        return np.concatenate(out, axis=1)
+        return np.asarray(score(rows, np.zeros((len(rows), 1), dtype=np.int64), list_originals(1))[0])
 
     return sum_leaves
 
@@ -256,19 +248,10 @@ class Blank(NamedTuple):
     fade_margin: Floats  # (n, S), or (n, 0)
 
     @classmethod
-    def of(cls, asked: StatesAsked, decided: Integers | None, n: int) -> Blank:
-        """Return arrays to fill; decided: (n,) classes at x by the model's own predict, None: the trees say them."""
-        return cls(
-            predicted=np.full(n, -1) if decided is None else np.array(decided, dtype=np.int64),
-            confidence=np.empty(n),
-            margin=np.empty(n),
-            one_step_margin=np.empty((n, asked.n_groups)),
-            one_step_confidence=np.empty((n, asked.n_groups)),
-            path_margin=np.empty((n, asked.depth + 1)),
-            path_predicted=np.empty((n, asked.depth + 1), dtype=np.int64),
-            threshold=np.empty((n, len(asked.widths))),
-            fade_margin=np.empty((n, asked.fade_steps)),
-        )
+    def of(cls, trace: Trace, rows: slice) -> Blank:
+        """Return views of some rows of a trace."""
+        views: Any = (getattr(trace, name)[rows] for name in cls._fields)
+        return cls(*views)
 
 
 class AuditScorer:
@@ -288,16 +271,15 @@ class AuditScorer:
     def trace_chunk(self, cells: Floats, decided: Integers | None) -> Trace:
         """Return the trace of some rows; the sums of all states are held for one block of them at a time."""
         x, asked, n = self.recoding.recode(cells), self.asked, len(cells)
-        whole, order = Blank.of(asked, decided, n), np.empty((n, asked.longest), dtype=np.int64)
+        trace, order = Trace.allocate(asked, n, decided, "trees"), np.empty((n, asked.longest), dtype=np.int64)
         for start in range(0, n, self.block):
             block = slice(start, start + self.block)
-            views: Any = (array[block] for array in whole)
-            rows, out = x[block], Blank(*views)
+            rows, out = x[block], Blank.of(trace, block)
             path_support = np.empty_like(out.path_margin)
             first = self.score(rows, self.in_order[: len(rows)], self.first)
             observe_removals(first, self.rules, out, (order[block], path_support))
             observe_path_and_grid(self.score(rows, order[block], self.second), self.rules, out, path_support)
-        return Trace(**whole._asdict(), order=order[:, : asked.depth], evaluations=n * asked.per_row, engine="trees")
+        return replace(trace, order=order[:, : asked.depth], evaluations=n * asked.per_row)
 
 
 # --- rows that have states of their own ---------------------------------------------------------------------
@@ -322,7 +304,7 @@ def make_state_scorer(
 ) -> Callable[[Floats, RowStates], npt.NDArray[Any]]:
     """Return the function (recoded rows (m, d), q states) -> raw sums (outputs, q)."""
     baseline = recoding.recode(rows.baseline)
-    zero_missing = bool(sp.issparse(rows.matrix)) and forest.absent_missing
+    plain = make_plain_plan(forest, recoding.rounding, bool(sp.issparse(rows.matrix)))
     numeric = np.ones(rows.width, dtype=np.uint8)
     numeric[forest.test_column[(forest.test_flags & KIND) != NUMERIC]] = 0
     sides = Sides(
@@ -330,9 +312,9 @@ def make_state_scorer(
         stepwise=rows.stepwise.astype(np.uint8),
         unit=rows.column_group.astype(np.int64),
         numeric=numeric,
-        test_base=baseline_ways(forest, baseline, recoding.rounding, zero_missing),
+        test_base=baseline_ways(forest, baseline, recoding.rounding, plain.zero_missing),
         rounding=recoding.rounding,
-        zero_missing=zero_missing,
+        zero_missing=plain.zero_missing,
         whole=True,
         slots=forest.most_nodes,
     )
@@ -341,9 +323,8 @@ def make_state_scorer(
     if fits_planes(forest, decisions_per_test=1):
         trees, block = build_gates(forest), BLOCK
     else:
-        plan = make_plain_plan(forest, rows.width, zero_missing)
-        trees = pack_nodes(forest, plan._replace(test_base=sides.test_base, rounding=sides.rounding))
-        kernel, block = walk_row_states, WALK_BLOCK
+        trees, block = pack_nodes(forest, plain._replace(test_base=sides.test_base)), WALK_BLOCK
+        kernel = walk_row_states
 
     def score(x: Floats, states: RowStates) -> npt.NDArray[Any]:
         unit = np.ascontiguousarray(states.unit_of(sides.unit), dtype=np.int64)
@@ -403,7 +384,7 @@ def build_gates(forest: Forest) -> Networks:
         plane_slots=plane_slots,
         plane_start=plane_start,
         sequence=np.concatenate(sequence),
-        sequence_start=starts_of([len(trees) for trees in sequence]),
+        sequence_start=find_starts([len(trees) for trees in sequence]),
         leaf_start=forest.leaf_start,
         leaf_value=np.ascontiguousarray(leaves[: 0 if parts else None, 0]),
         leaf_lanes=aligned,

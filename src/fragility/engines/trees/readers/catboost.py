@@ -18,7 +18,7 @@ from fragility.engines.trees.forest import (
     Convention,
     Forest,
     collect_tests,
-    starts_of,
+    find_starts,
 )
 from fragility.engines.trees.recoding import Ensemble, Vocabulary
 from fragility.errors import EngineError
@@ -59,11 +59,9 @@ def _refuse_unknown(document: dict[str, Any]) -> None:
         raise EngineError("CatBoost trees that are not symmetric (grow_policy)")
     if (scale := document["scale_and_bias"][0]) != 1:
         raise EngineError(f"CatBoost model with scale {scale}")
-    splits = [split for tree in document["oblivious_trees"] for split in tree["splits"]]
-    read = ("FloatFeature", "OneHotFeature")
-    other = next((split["split_type"] for split in splits if split["split_type"] not in read), None)
-    if other is not None:
-        raise EngineError(f"CatBoost model with a split of type {other}")
+    kinds = {split["split_type"] for tree in document["oblivious_trees"] for split in tree["splits"]}
+    if unread := kinds - {"FloatFeature", "OneHotFeature"}:
+        raise EngineError(f"CatBoost model with a split of type {', '.join(sorted(unread))}")
 
 
 def _assemble(document: dict[str, Any], convention: Convention) -> Forest:
@@ -96,11 +94,11 @@ def _assemble(document: dict[str, Any], convention: Convention) -> Forest:
         node_test=no_nodes,
         node_right=no_nodes,
         tree_start=np.zeros(len(trees) + 1, dtype=np.int64),
-        leaf_start=starts_of([len(values) for values in leaves]),
+        leaf_start=find_starts([len(values) for values in leaves]),
         leaf_value=np.concatenate(leaves),
         tree_output=np.zeros(len(trees), dtype=np.int32),
         level_test=level_test,
-        level_start=starts_of([len(tree["splits"]) for tree in trees]),
+        level_start=find_starts([len(tree["splits"]) for tree in trees]),
         **convention._asdict(),
     )
 
@@ -110,29 +108,26 @@ class _Hashes:
 
     def __init__(self, head: Any, features: list[dict[str, Any]]) -> None:
         self.head = head
-        self.asked = {
-            feature["flat_feature_index"]: [value % 2**32 for value in feature.get("values", [])]
-            for feature in features
-        }
+        self.asked = {f["flat_feature_index"]: [value % 2**32 for value in f.get("values", [])] for f in features}
         self.hash_of: dict[str, int] = {}
 
     def code_forms(self, forms: Sequence[CellForm]) -> dict[int, dict[Any, int]]:
         """Return {category: code} of each column of categories; one that no tree asks for has no code."""
-        for column in self.asked:
-            values = forms[column].values
+        texts = {column: forms[column].values for column in self.asked}
+        for column, values in texts.items():
             if values is None or not all(type(value) is str for value in values):
                 raise EngineError(f"column {column} holds categories that are not texts")
-        texts = sorted({str(v) for column in self.asked for v in forms[column].values or ()} - set(self.hash_of))
-        if texts:  # the model is exported with a table of these texts: CatBoost then lists their hashes
+        new = sorted({str(v) for values in texts.values() for v in values or ()} - set(self.hash_of))
+        if new:  # the model is exported with a table of these texts: CatBoost then lists their hashes
             import pandas as pd
             from catboost import Pool
 
             names = list(self.head.feature_names_)
-            cells = {name: texts if j in self.asked else 0.0 for j, name in enumerate(names)}
+            cells = {name: new if j in self.asked else 0.0 for j, name in enumerate(names)}
             pool = Pool(pd.DataFrame(cells, columns=names), cat_features=sorted(self.asked))
             listed = _export(self.head, pool)["features_info"]["cat_features_hash"]
             self.hash_of |= {entry["value"]: entry["hash"] % 2**32 for entry in listed}
         return {
-            column: {v: asked.index(self.hash_of[v]) for v in forms[column].values or () if self.hash_of[v] in asked}
+            column: {v: asked.index(self.hash_of[v]) for v in texts[column] or () if self.hash_of[v] in asked}
             for column, asked in self.asked.items()
         }

@@ -19,7 +19,7 @@ from fragility.engines.trees.forest import (
     Convention,
     TreeNodes,
     assemble,
-    members_of,
+    list_members,
 )
 from fragility.engines.trees.recoding import Ensemble, Vocabulary, number_categories
 from fragility.errors import EngineError
@@ -27,7 +27,7 @@ from fragility.errors import EngineError
 # ``decision_type`` of a node: is it a category, does a missing cell go left, and what counts as missing
 CATEGORY_BIT, DEFAULT_LEFT_BIT = 1, 2
 MISSING_SHIFT, MISSING_MASK = 2, 3
-# Lines of numbers that every tree has, single leaves aside
+# Lines of numbers of a tree; a single leaf has few of them
 NUMBERS = {
     "split_feature": np.int64,
     "threshold": np.float64,
@@ -73,12 +73,11 @@ def _parse_trees(blocks: Sequence[str]) -> list[dict[str, Any]]:
     """Return the settings of each tree, its columns of numbers as arrays."""
     trees = [_parse_settings(block.split("\n\n")[0]) for block in blocks]
     for name, kind in NUMBERS.items():
-        owners = [tree for tree in trees if name in tree]
-        words = [tree[name].split() for tree in owners]
+        words = [tree.get(name, "").split() for tree in trees]
         # one conversion for all trees: a call for each costs more than its numbers
         joined = np.array(list(itertools.chain.from_iterable(words)), dtype=kind)
-        ends = np.cumsum([len(part) for part in words])
-        for tree, part in zip(owners, np.split(joined, ends[:-1]), strict=True):
+        ends = np.cumsum([len(part) for part in words], dtype=np.int64)
+        for tree, part in zip(trees, np.split(joined, ends[:-1]), strict=False):  # one empty part without trees
             tree[name] = part
     return trees
 
@@ -88,9 +87,7 @@ def _read_nodes(block: dict[str, Any], output: int, sets: list[Sequence[int]]) -
     if block.get("is_linear", "0") != "0":
         raise EngineError("LightGBM trees with linear models in their leaves (linear_tree)")
     n_leaves = int(block["num_leaves"])
-    value, inner, pad = block["leaf_value"][:, None], n_leaves - 1, np.zeros(n_leaves, dtype=np.int64)
-    if inner == 0:
-        return TreeNodes(pad, np.zeros(1), pad, pad, np.ones(1, dtype=bool), pad.astype(np.uint8), value[:1], output)
+    inner, pad = n_leaves - 1, np.zeros(n_leaves, dtype=np.int64)
     threshold, decision = block["threshold"].copy(), block["decision_type"]
     default_right = (decision & DEFAULT_LEFT_BIT) == 0
     missing = (decision >> MISSING_SHIFT) & MISSING_MASK
@@ -100,7 +97,7 @@ def _read_nodes(block: dict[str, Any], output: int, sets: list[Sequence[int]]) -
     if block.get("num_cat", "0") != "0":
         bounds = [int(word) for word in block["cat_boundaries"].split()]
         words = np.array(block["cat_threshold"].split(), dtype=np.uint32)
-        own_sets = [members_of(words[a:b]) for a, b in itertools.pairwise(bounds)]
+        own_sets = [list_members(words[a:b]) for a, b in itertools.pairwise(bounds)]
     for node in np.flatnonzero(decision & CATEGORY_BIT):
         flags[node] = CATEGORY_INVERTED | NAN_RIGHT  # the listed categories go left, all else right
         sets.append(own_sets[int(threshold[node])])
@@ -115,6 +112,6 @@ def _read_nodes(block: dict[str, Any], output: int, sets: list[Sequence[int]]) -
         np.concatenate([right, pad]),
         np.arange(inner + n_leaves) >= inner,
         np.concatenate([flags, pad]).astype(np.uint8),
-        np.concatenate([np.zeros((inner, 1)), value]),
+        np.concatenate([np.zeros(inner), block["leaf_value"]])[:, None],
         output,
     )

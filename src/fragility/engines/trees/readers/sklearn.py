@@ -22,7 +22,7 @@ from fragility.engines.trees.forest import (
     Convention,
     TreeNodes,
     assemble,
-    members_of,
+    list_members,
 )
 from fragility.engines.trees.recoding import Ensemble, Vocabulary
 from fragility.errors import EngineError
@@ -33,7 +33,7 @@ def read_forest(head: Any) -> Ensemble:
     if head.n_outputs_ > 1:
         raise EngineError(f"{type(head).__name__} with {head.n_outputs_} outputs")
     estimators = getattr(head, "estimators_", [head])
-    trees = [_tree_nodes(e.tree_, e.tree_.value[:, 0, :], 0) for e in estimators]
+    trees = [_read_nodes(e.tree_, e.tree_.value[:, 0, :], 0) for e in estimators]
     convention = Convention(np.zeros(int(head.n_classes_)), AVERAGE, divisor=float(len(trees)), single=True)
     return Ensemble(assemble(trees, convention, head.n_features_in_))
 
@@ -47,7 +47,7 @@ def read_gradient_boosting(head: Any) -> Ensemble:
     if head.init_ != "zero" and head.init_.strategy != "prior":
         raise EngineError(f"GradientBoostingClassifier with a {head.init_.strategy!r} initial estimator")
     trees = [
-        _tree_nodes(e.tree_, head.learning_rate * e.tree_.value[:, 0, :], k)
+        _read_nodes(e.tree_, head.learning_rate * e.tree_.value[:, 0, :], k)
         for stage in head.estimators_
         for k, e in enumerate(stage)
     ]
@@ -57,7 +57,7 @@ def read_gradient_boosting(head: Any) -> Ensemble:
     return Ensemble(assemble(trees, Convention(base, link, single=True), head.n_features_in_))
 
 
-def _tree_nodes(tree: Any, value: Floats, output: int) -> TreeNodes:
+def _read_nodes(tree: Any, value: Floats, output: int) -> TreeNodes:
     """Return one of scikit-learn's ``Tree`` objects; value: (nodes, V)."""
     flags = np.where(tree.missing_go_to_left.astype(bool), 0, NAN_RIGHT).astype(np.uint8)
     leaf = tree.children_left < 0
@@ -82,13 +82,13 @@ def read_hist_gradient_boosting(head: Any) -> Ensemble:
             }
         vocabulary = Vocabulary(listed=listed)
     sets: list[Sequence[int]] = []
-    trees = [_hist_nodes(tree, k, columns, sets) for stage in head._predictors for k, tree in enumerate(stage)]
+    trees = [_read_hist_nodes(tree, k, columns, sets) for stage in head._predictors for k, tree in enumerate(stage)]
     base = np.array(head._baseline_prediction, dtype=np.float64).reshape(-1)
     link = SIGMOID if head.n_trees_per_iteration_ == 1 else SOFTMAX
     return Ensemble(assemble(trees, Convention(base, link), head.n_features_in_, sets), vocabulary)
 
 
-def _hist_nodes(predictor: Any, output: int, columns: Integers, sets: list[Sequence[int]]) -> TreeNodes:
+def _read_hist_nodes(predictor: Any, output: int, columns: Integers, sets: list[Sequence[int]]) -> TreeNodes:
     """Return one tree; its category sets are added to ``sets``."""
     nodes = predictor.nodes
     flags = np.where(nodes["missing_go_to_left"].astype(bool), 0, NAN_RIGHT).astype(np.uint8)
@@ -97,7 +97,7 @@ def _hist_nodes(predictor: Any, output: int, columns: Integers, sets: list[Seque
     for node in np.flatnonzero(nodes["is_categorical"].astype(bool) & ~leaf):
         flags[node] |= CATEGORY_INVERTED  # the listed categories go left
         threshold[node] = len(sets)
-        sets.append(members_of(predictor.raw_left_cat_bitsets[nodes["bitset_idx"][node]]))
+        sets.append(list_members(predictor.raw_left_cat_bitsets[nodes["bitset_idx"][node]]))
     return TreeNodes(
         columns[nodes["feature_idx"]],
         threshold,

@@ -1,0 +1,154 @@
+"""Pieces of a field: the stretches of its values on which every test of a forest decides alike.
+
+The edges between pieces are the same for all rows, so they are found once. A row's decision is constant on a piece, and
+`kernels.pieces` finds the nearest pieces of each row that flip it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from fragility.arrays import Floats, Integers
+from fragility.engines.kernels.compiling import run_on_all_threads
+from fragility.engines.kernels.decisions import ZERO_THRESHOLD, baseline_ways
+from fragility.engines.kernels.pieces import PIECE_BLOCK, find_flips
+from fragility.engines.trees.engine import ensemble_of
+from fragility.engines.trees.forest import CATEGORY, KIND, NARROW, WHOLE, ZERO_BAND, Columns, Flags, find_starts
+from fragility.engines.trees.recoding import make_recoding
+from fragility.engines.trees.scoring import make_row_scorer, mark_tree_groups
+from fragility.evidence import EvidenceRows
+
+# How far a sum over pieces may be from the model's own, in margin units, if leaves have double or single precision.
+SLACK, SINGLE_SLACK = 1e-9, 1e-4
+
+
+class FieldPieces(NamedTuple):
+    """How the trees decide on the pieces of one field; T tests in all, t about the field."""
+
+    n_pieces: int
+    local: npt.NDArray[np.int32]  # (T,) number of a test among those about the field, -1 for any other
+    first_way: npt.NDArray[np.uint8]  # (t,) 1: the first piece goes right
+    turn_start: Integers  # (t + 1,)
+    turns: Integers  # pieces from which on a test decides the other way, rising for each test
+    trees: Integers  # trees that ask about the field
+    rounding: Flags  # (d,) of cells
+    zero_missing: bool
+
+
+class FlipRules(NamedTuple):
+    """How raw sums are compared."""
+
+    link: int
+    divisor: float
+    scale: float
+    offset: Floats  # (C,) of the declared decision
+    resolution: float
+    slack: float
+
+
+class Scan(NamedTuple):
+    """The rows that are looked at, and where; pieces are numbered from 0."""
+
+    totals: Floats  # (m, outputs) raw sums at x
+    original: Integers  # (m,)
+    own: Integers  # (m,) the piece of x
+    lowest: Integers  # (m,) the outermost pieces to look at
+    highest: Integers
+    below: Integers  # (m,) pieces up to which nothing flips
+    above: Integers
+
+    def take(self, some: Integers) -> Scan:
+        """Return some of the rows."""
+        totals, *places = (each[some] for each in self)
+        return Scan(totals, *places)  # type: ignore[arg-type]
+
+
+class ForestPieces:
+    """A forest and the rows that its pieces are searched for."""
+
+    def __init__(self, rows: EvidenceRows, resolution: float) -> None:
+        ensemble = ensemble_of(rows.model)
+        self.forest, self.recoding = ensemble.forest, make_recoding(ensemble, rows)
+        self.zero = ZERO_THRESHOLD if ensemble.least else 0.0  # LightGBM compares cells up to it as 0
+        sparse = bool(sp.issparse(rows.matrix))
+        self.zero_missing = sparse and self.forest.absent_missing
+        self.score = make_row_scorer(self.forest, self.recoding.rounding, sparse)
+        offset = np.zeros(self.forest.n_classes) if rows.offset is None else np.asarray(rows.offset, dtype=np.float64)
+        single = self.forest.leaf_value.dtype == np.float32
+        divisor, scale = float(self.forest.divisor), float(self.forest.scale)
+        slack = SINGLE_SLACK if single else SLACK
+        self.rules = FlipRules(int(self.forest.link), divisor, scale, offset, resolution, slack)
+
+    def list_edges(self, columns: Integers) -> tuple[Columns, Floats] | None:
+        """Return (column, threshold) of each place where a test about some columns may decide otherwise.
+
+        None if they are compared as categories, which have no order.
+        """
+        forest = self.forest
+        tests = np.flatnonzero(np.isin(forest.test_column, columns))
+        kinds = forest.test_flags[tests] & KIND
+        if (kinds >= CATEGORY).any() or any(int(j) in self.recoding.listed for j in columns):
+            return None
+        pairs = {(int(forest.test_column[t]), float(forest.test_threshold[t])) for t in tests}
+        around: list[float] = []  # zeros that are read as missing have edges of their own
+        if (kinds == ZERO_BAND).any():
+            around += [np.nextafter(-ZERO_THRESHOLD, -np.inf), ZERO_THRESHOLD]
+        if self.zero_missing:
+            around += [np.nextafter(0.0, -np.inf), 0.0]
+        pairs |= {(int(column), edge) for column in forest.test_column[tests] for edge in around}
+        ordered = sorted(pairs)
+        return np.array([c for c, _ in ordered], dtype=np.int32), np.array([t for _, t in ordered], dtype=np.float64)
+
+    def round_cells(self, cells: Floats) -> Floats:
+        """Return cells (k, d) as the trees compare them; zeros that they read as missing are still zeros."""
+        rounding, recoded = self.recoding.rounding, self.recoding.recode(cells)
+        whole = np.where(rounding & WHOLE, np.rint(recoded), recoded)
+        with np.errstate(over="ignore"):
+            rounded = np.where(rounding & NARROW, whole.astype(np.float32).astype(np.float64), whole)
+        return np.where(np.abs(rounded) <= self.zero, 0.0, rounded)
+
+    def rank_cells(self, cells: Floats, column: Columns, threshold: Floats) -> Integers:
+        """Return (k, columns) how many edges each cell of rows (k, d) lies beyond; column, threshold: the edges."""
+        compared = self.round_cells(cells)
+        ranks = [np.searchsorted(threshold[column == j], compared[:, j], side="left") for j in np.unique(column)]
+        return np.stack(ranks, axis=1) if ranks else np.zeros((len(cells), 0), dtype=np.int64)
+
+    def cut(self, columns: Integers, cells: Floats) -> FieldPieces:
+        """Return how the trees decide on the pieces of a field with these columns; cells (pieces, d)."""
+        forest, compared = self.forest, self.round_cells(cells)
+        tests = np.flatnonzero(np.isin(forest.test_column, columns))
+        local = np.full(len(forest.test_column), -1, dtype=np.int32)
+        local[tests] = np.arange(len(tests))
+        rounding, zero_missing = self.recoding.rounding, self.zero_missing
+        ways = np.stack([baseline_ways(forest, y, rounding, zero_missing)[tests] for y in compared])  # (pieces, t)
+        turned = np.diff(ways, axis=0) != 0
+        group = np.isin(np.arange(len(rounding)), columns).astype(np.uint32)
+        return FieldPieces(
+            n_pieces=len(cells),
+            local=local,
+            first_way=np.ascontiguousarray(ways[0]),
+            turn_start=find_starts(turned.sum(axis=0)),
+            turns=np.nonzero(turned.T)[1] + 1,
+            trees=np.flatnonzero(mark_tree_groups(forest, group, 2)[1]),
+            rounding=rounding,
+            zero_missing=zero_missing,
+        )
+
+    def sum_rows(self, x: Floats) -> Floats:
+        """Return (m, outputs) raw sums of rows x (m, d)."""
+        return np.ascontiguousarray(self.score(self.recoding.recode(x)).T, dtype=np.float64)
+
+    def find_flips(self, pieces: FieldPieces, x: Floats, scan: Scan) -> Integers:
+        """Return (m, 2) the nearest pieces below and above that may flip rows x (m, d); -1 where none does."""
+        cells = np.ascontiguousarray(self.recoding.recode(x))
+        found = np.empty((len(x), 2), dtype=np.int64)
+        find: Callable[[tuple[int, int]], Any] = lambda span: find_flips(  # noqa: E731
+            self.forest, pieces, self.rules, cells, scan, span, found
+        )
+        run_on_all_threads(len(x), PIECE_BLOCK, find)
+        return found

@@ -1,0 +1,576 @@
+"""Failure modes: what a unit of evidence may turn into when it is not lost but wrong, noisy, stale or a sentinel.
+
+    lost      group           its baseline
+    wrong     group           its value catalogue, fitted on training rows
+    noisy     numeric column  x - e s, x - e s / 2, x + e s / 2, x + e s; s is the training standard deviation
+    stale     group           its values in an earlier table, joined by id
+    sentinel  field           declared values, and multiples such as x * 100 and x / 12
+    outage    whole record    recorded events: the groups of an event go to their baselines together
+
+The catalogue is in raw units. It holds quantiles of numeric fields and frequencies of categories, so no training row
+can be reconstructed from it; only a group of several fields keeps joint values, those of ``size`` rows. Neither depends
+on the order of the training rows. The training range of each ordered field is kept beside the modes, for stability
+intervals.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fragility.arrays import Floats
+from fragility.canonical import is_missing, row_digests
+from fragility.errors import Advice, ProtocolError
+from fragility.evidence.bound import Group
+from fragility.evidence.fields import Field, date_text, read_date, type_of, value_like
+from fragility.evidence.fitting import TrainingEvidence, whole_columns
+from fragility.evidence.rows import Scalar
+from fragility.models.decision import to_python
+
+MODES = ("lost", "wrong", "noisy", "stale", "sentinel", "outage")
+DEFAULT_MODES = ("lost", "wrong", "noisy")
+CATALOGUE_SIZE = 24
+LARGEST_CATALOGUE = 1000
+NOISE = 0.3
+NOISE_STEPS = (-1.0, -0.5, 0.5, 1.0)  # times e s, each with weight 1/4
+MULTIPLE = re.compile(r"x\s*([*/])\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupValues:
+    """The catalogue of one evidence group: what its fields may hold together, each with its count."""
+
+    group: str
+    fields: tuple[str, ...]
+    values: tuple[tuple[Scalar, ...], ...]  # one value per field
+    counts: tuple[int, ...]  # weights are counts over their sum
+
+
+@dataclass(frozen=True, slots=True)
+class Sentinel:
+    """Values that stand in for a field when its source fails, each with a weight."""
+
+    field: str
+    values: tuple[Scalar, ...]  # a text such as "x / 12" is a multiple of a numeric field's own value
+    weights: tuple[float, ...]  # they sum to 1
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The smallest and the largest training value of a field of numbers or dates."""
+
+    field: str
+    low: float | str  # a date as ISO text
+    high: float | str
+    whole: bool  # every training value is a whole number of an integer field, or a day without a time
+
+
+@dataclass(frozen=True, slots=True)
+class FailureModes:
+    """The failure modes that a protocol declares, with what they need.
+
+    Attributes
+    ----------
+    declared : tuple of str
+        Among ``lost``, ``wrong``, ``noisy``, ``stale``, ``sentinel`` and ``outage``.
+    catalogue : tuple of GroupValues
+        The values of ``wrong``, in raw units; a group without values has no unit in this mode.
+    noise : float
+        e of ``noisy``, in training standard deviations.
+    whole : tuple of str
+        The columns whose noisy values are rounded to whole numbers.
+    sentinels : tuple of Sentinel
+        The values of ``sentinel``.
+    outages : tuple of (tuple of str, int)
+        The events of ``outage``: groups that failed together, and how often.
+    ranges : tuple of Range
+        The training range of each field of numbers or dates, whichever modes are declared.
+    """
+
+    declared: tuple[str, ...] = ()
+    catalogue: tuple[GroupValues, ...] = ()
+    noise: float = NOISE
+    whole: tuple[str, ...] = ()
+    sentinels: tuple[Sentinel, ...] = ()
+    outages: tuple[tuple[tuple[str, ...], int], ...] = ()
+    ranges: tuple[Range, ...] = ()
+
+    def listed_values(self) -> dict[str, tuple[Scalar, ...]]:
+        """Return the values that modes bring and rows need not have, so that a codec of raw fields knows them.
+
+        Returns
+        -------
+        dict of str to tuple
+            Values by field.
+        """
+        found: dict[str, dict[Scalar, None]] = {}
+        for entry in self.catalogue:
+            for values in entry.values:
+                for name, value in zip(entry.fields, values, strict=True):
+                    found.setdefault(name, {})[value] = None
+        for sentinel in self.sentinels:
+            own = (value for value in sentinel.values if read_multiple(value) is None)
+            found.setdefault(sentinel.field, {}).update(dict.fromkeys(own))
+        for each in self.ranges:
+            found.setdefault(each.field, {}).update(dict.fromkeys((each.low, each.high)))
+        return {name: tuple(values) for name, values in found.items()}
+
+    def in_raw_fields(self, fields: Sequence[Field]) -> FailureModes:
+        """Return the same modes where the columns of the evidence are the raw fields.
+
+        Parameters
+        ----------
+        fields : sequence of Field
+            The raw fields.
+
+        Returns
+        -------
+        FailureModes
+            With the whole columns among these fields.
+        """
+        return replace(self, whole=find_whole_fields(fields) if "noisy" in self.declared else ())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the modes as plain JSON values.
+
+        Returns
+        -------
+        dict
+            What ``from_dict`` takes.
+        """
+        return {
+            "declared": list(self.declared),
+            "catalogue": [
+                {
+                    "group": entry.group,
+                    "fields": list(entry.fields),
+                    "values": [list(values) for values in entry.values],
+                    "counts": list(entry.counts),
+                }
+                for entry in self.catalogue
+            ],
+            "noise": self.noise,
+            "whole": list(self.whole),
+            "sentinels": [
+                {"field": one.field, "values": list(one.values), "weights": list(one.weights)} for one in self.sentinels
+            ],
+            "outages": [{"groups": list(groups), "count": count} for groups, count in self.outages],
+            "ranges": [
+                {"field": each.field, "low": each.low, "high": each.high, "whole": each.whole} for each in self.ranges
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> FailureModes:
+        """Return the modes of a document; their values are checked by the protocol that holds them.
+
+        Parameters
+        ----------
+        document : mapping
+            What ``to_dict`` returned.
+
+        Returns
+        -------
+        FailureModes
+            The same modes.
+        """
+        _check_keys("modes", document, ("declared", "catalogue", "noise", "whole", "sentinels", "outages", "ranges"))
+        for entry in document["catalogue"]:
+            _check_keys("an entry of the catalogue", entry, ("group", "fields", "values", "counts"))
+        for one in document["sentinels"]:
+            _check_keys("a sentinel", one, ("field", "values", "weights"))
+        for event in document["outages"]:
+            _check_keys("an outage", event, ("groups", "count"))
+        for each in document["ranges"]:
+            _check_keys("a range", each, ("field", "low", "high", "whole"))
+        return cls(
+            declared=tuple(document["declared"]),
+            catalogue=tuple(
+                GroupValues(
+                    entry["group"], tuple(entry["fields"]), tuple(map(tuple, entry["values"])), tuple(entry["counts"])
+                )
+                for entry in document["catalogue"]
+            ),
+            noise=document["noise"],
+            whole=tuple(document["whole"]),
+            sentinels=tuple(
+                Sentinel(one["field"], tuple(one["values"]), tuple(one["weights"])) for one in document["sentinels"]
+            ),
+            outages=tuple((tuple(event["groups"]), event["count"]) for event in document["outages"]),
+            ranges=tuple(Range(each["field"], each["low"], each["high"], each["whole"]) for each in document["ranges"]),
+        )
+
+
+NO_MODES = FailureModes()
+
+
+def _check_keys(what: str, document: Any, names: Sequence[str]) -> None:
+    if not isinstance(document, Mapping) or set(document) != set(names):
+        raise ProtocolError(
+            f"{what} of a protocol must have exactly the fields {', '.join(names)}, got {document!r:.80}"
+        )
+
+
+def read_multiple(value: Scalar) -> float | None:
+    """Return the factor that a text such as ``x * 100`` or ``x / 12`` stands for; None for any other value."""
+    match = MULTIPLE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or float(match[2]) == 0.0:
+        return None
+    return float(match[2]) if match[1] == "*" else 1.0 / float(match[2])
+
+
+# --- fitting ------------------------------------------------------------------------------------------------
+
+
+def fit_modes(
+    names: Sequence[str],
+    catalogue: int,
+    noise: float,
+    sentinels: Mapping[str, Sequence[Any]] | None,
+    outages: Any,
+    evidence: TrainingEvidence,
+    groups: Sequence[Group],
+) -> FailureModes:
+    """Return the failure modes of a protocol, fitted on its training rows."""
+    wanted = {names} if isinstance(names, str) else {*names}
+    if unknown := wanted - set(MODES):
+        raise ProtocolError(f"modes must be among {', '.join(MODES)}, got {min(map(str, unknown))!r}")
+    given, events = read_sentinels(sentinels, evidence.fields), fit_outages(outages, evidence, groups)
+    for mode, values in (("sentinel", given), ("outage", events)):
+        if mode in wanted and not values:
+            argument = f"{mode}s"
+            raise ProtocolError(f"the mode {mode!r} needs its values; give ", Advice.argument(argument, "..."))
+        wanted |= {mode} if values else set()
+    return FailureModes(
+        declared=tuple(mode for mode in MODES if mode in wanted),
+        catalogue=fit_catalogue(evidence, groups, catalogue) if "wrong" in wanted else (),
+        noise=noise,
+        whole=fit_whole_columns(evidence) if "noisy" in wanted else (),
+        sentinels=given,
+        outages=events,
+        ranges=fit_ranges(evidence),
+    )
+
+
+def fit_ranges(evidence: TrainingEvidence) -> tuple[Range, ...]:
+    """Return the training range of each field of numbers or dates that has values; a sparse matrix has none."""
+    found = []
+    for field in filter(_is_ordered, evidence.fields):
+        known = pd.Series() if evidence.frame is None else evidence.frame[field.name].dropna()
+        if known.empty:
+            continue
+        low, high = (_plain_value(end, field) for end in (known.min(), known.max()))
+        assert isinstance(low, (float, str)) and isinstance(high, (float, str))
+        days = field.type == "date" and all(len(date_text(value)) == len("2020-05-17") for value in known.unique())
+        found.append(Range(field.name, low, high, field.type == "integer" or days))
+    return tuple(found)
+
+
+def _is_ordered(field: Field) -> bool:
+    return field.kind == "numeric" or (field.type == "date" and not field.categorical)
+
+
+def fit_catalogue(evidence: TrainingEvidence, groups: Sequence[Group], size: int) -> tuple[GroupValues, ...]:
+    """Return the catalogue of the groups whose values are known in raw units.
+
+    A group has none if a column of it comes from a field that another group shares, or from values that a protocol
+    cannot hold; a sparse matrix has none at all.
+    """
+    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 1 <= size <= LARGEST_CATALOGUE:
+        raise ProtocolError(f"catalogue must be a whole number from 1 to {LARGEST_CATALOGUE}, got {size!r}")
+    frame = evidence.frame
+    if frame is None:
+        return ()
+    by_name = {field.name: field for field in evidence.fields}
+    found = []
+    for group, names in _own_fields(evidence, groups).items():
+        fields = [by_name[name] for name in names]
+        counted = (
+            _count_field(frame[names[0]], fields[0], size) if len(names) == 1 else _count_rows(frame, fields, size)
+        )
+        if counted:
+            found.append(GroupValues(group, names, tuple(counted), tuple(counted.values())))
+    return tuple(found)
+
+
+def _own_fields(evidence: TrainingEvidence, groups: Sequence[Group]) -> dict[str, tuple[str, ...]]:
+    """Return the raw fields of each group, in the order of the table; groups that share a field are left out."""
+    origin_of = dict(zip(evidence.columns, evidence.origins, strict=True))
+    parts = {group.name: {name for column in group.columns for name in origin_of[column].fields} for group in groups}
+    holders = pd.Series([name for names in parts.values() for name in names], dtype=object).value_counts()
+    order = [field.name for field in evidence.fields]
+    return {
+        group: tuple(name for name in order if name in names)
+        for group, names in parts.items()
+        if names and all(holders[name] == 1 for name in names)
+    }
+
+
+def _count_field(column: pd.Series, field: Field, size: int) -> dict[tuple[Scalar, ...], int]:
+    """Return the values of one field: mid-quantiles of numbers and dates, the most frequent categories otherwise."""
+    known = column.dropna()
+    if known.empty:
+        return {}
+    if field.kind == "numeric" or field.type == "date":
+        plain = known.astype(known.cat.categories.dtype) if isinstance(known.dtype, pd.CategoricalDtype) else known
+        ordered = plain.sort_values(kind="stable").reset_index(drop=True)
+        n = len(ordered)
+        places = [-(-n * (2 * i + 1) // (2 * size)) - 1 for i in range(size)]  # ceil(n (i + 1/2) / size), from 0
+        chosen = [_plain_value(ordered[place], field) for place in places]
+        return {(value,): chosen.count(value) for value in dict.fromkeys(chosen)}
+    try:
+        counts = known.value_counts()
+    except TypeError:  # cells that have no hash, such as lists, cannot be counted
+        return {}
+    pairs = [(_plain_value(value, field), int(count)) for value, count in counts.items() if count]
+    if any(value is None for value, _ in pairs):
+        return {}
+    pairs.sort(key=lambda pair: (-pair[1], str(pair[0]), type(pair[0]).__name__))
+    return {(value,): count for value, count in pairs[:size]}
+
+
+def _count_rows(frame: pd.DataFrame, fields: Sequence[Field], size: int) -> dict[tuple[Scalar, ...], int]:
+    """Return the joint values of ``size`` distinct rows, chosen by a hash of their content, with their counts."""
+    names = [field.name for field in fields]
+    digests = pd.Series(row_digests({name: frame[name] for name in names}))
+    counts = digests.value_counts().sort_index()[:size]
+    found: dict[tuple[Scalar, ...], int] = {}
+    for digest, count in counts.items():
+        row = frame[names].iloc[int(np.argmax(digests == digest))]
+        values = tuple(None if is_missing(row[f.name]) else _plain_value(row[f.name], f) for f in fields)
+        if any(value is None and not is_missing(row[f.name]) for f, value in zip(fields, values, strict=True)):
+            return {}
+        found[values] = found.get(values, 0) + int(count)
+    return found
+
+
+def _plain_value(value: Any, field: Field) -> Scalar:
+    """Return a value as a protocol holds it; None if it cannot."""
+    if field.type == "date":
+        return date_text(value)
+    if field.kind == "numeric":
+        return float(value) + 0.0  # -0.0 is 0.0
+    plain = to_python(value)
+    return plain if isinstance(plain, (str, bool, int, float)) else None
+
+
+def fit_whole_columns(evidence: TrainingEvidence) -> tuple[str, ...]:
+    """Return the numeric columns that hold whole numbers only, which noise leaves whole."""
+    if evidence.space == "raw":
+        return find_whole_fields(evidence.fields)
+    whole = whole_columns(evidence.matrix)
+    kinds = zip(evidence.columns, evidence.kinds, whole, strict=True)
+    return tuple(name for name, kind, is_whole in kinds if kind == "numeric" and is_whole)
+
+
+def find_whole_fields(fields: Sequence[Field]) -> tuple[str, ...]:
+    """Return the numeric fields of whole numbers."""
+    return tuple(field.name for field in fields if field.kind == "numeric" and field.type == "integer")
+
+
+# --- as users declare them ----------------------------------------------------------------------------------
+
+
+def read_sentinels(given: Any, fields: Sequence[Field]) -> tuple[Sentinel, ...]:
+    """Return sentinels from {field: [value, ...]} (equal weights) or {field: [(value, weight), ...]}."""
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        raise ProtocolError(f"sentinels must be a mapping from fields to lists of values, got {type(given).__name__}")
+    by_name = {field.name: field for field in fields}
+    found = []
+    for name, entries in given.items():
+        if name not in by_name:
+            raise ProtocolError(f"sentinels name {name!r}, which is not a field; the fields are {', '.join(by_name)}")
+        if isinstance(entries, (str, bytes)) or not isinstance(entries, Sequence) or not entries:
+            raise ProtocolError(f"the sentinels of {name!r} must be a list of at least one value, got {entries!r:.80}")
+        pairs = [tuple(e) if isinstance(e, (tuple, list)) and len(e) == 2 else (e, 1.0) for e in entries]
+        values = tuple(_sentinel_value(by_name[name], value) for value, _ in pairs)
+        weights = [float(weight) for _, weight in pairs]
+        if not all(np.isfinite(weight) and weight > 0 for weight in weights) or len(set(values)) != len(values):
+            raise ProtocolError(
+                f"the sentinels of {name!r} must be distinct, with weights above 0, got {entries!r:.80}"
+            )
+        found.append(Sentinel(name, values, tuple(weight / sum(weights) for weight in weights)))
+    return tuple(found)
+
+
+def _sentinel_value(field: Field, value: Any) -> Scalar:
+    plain = to_python(value)
+    if field.kind == "numeric":
+        if read_multiple(plain) is not None:
+            return str(plain)
+        if isinstance(plain, bool) or not isinstance(plain, (int, float)) or not np.isfinite(plain):
+            raise ProtocolError(
+                f"a sentinel of the numeric field {field.name!r} must be a number or a multiple such as 'x * 100', got "
+                f"{value!r}"
+            )
+        return float(plain)
+    wanted = {"text": str, "boolean": bool, "integer": int, "number": float, "date": str}.get(field.type)
+    if wanted is None or type(plain) is not wanted or (field.type == "date" and read_date(plain) is None):
+        raise ProtocolError(
+            f"a sentinel of the nominal field {field.name!r} must be of its type in training ({field.type}), got "
+            f"{value!r}"
+        )
+    return typing.cast(Scalar, plain)
+
+
+def fit_outages(
+    outages: Any, evidence: TrainingEvidence, groups: Sequence[Group]
+) -> tuple[tuple[tuple[str, ...], int], ...]:
+    """Return recorded events as groups that failed together; outages: ``patterns`` of fields and their ``counts``."""
+    if outages is None:
+        return ()
+    origin_of = dict(zip(evidence.columns, evidence.origins, strict=True))
+    holders: dict[str, set[str]] = {}
+    for group in groups:
+        for column in group.columns:
+            for name in origin_of[column].fields:
+                holders.setdefault(name, set()).add(group.name)
+    counts: dict[tuple[str, ...], int] = {}
+    for pattern, count in zip(outages.patterns, outages.counts, strict=True):
+        if unknown := [name for name in pattern if name not in holders]:
+            raise ProtocolError(f"outages name {unknown[0]!r}, which the model's evidence does not have")
+        failed = {name for field in pattern for name in holders[field]}
+        event = tuple(group.name for group in groups if group.name in failed)
+        counts[event] = counts.get(event, 0) + int(count)
+    return tuple(sorted(counts.items()))
+
+
+# --- checking -----------------------------------------------------------------------------------------------
+
+
+def find_faults(
+    modes: FailureModes, fields: Sequence[Field], groups: Sequence[Group], columns: Sequence[str]
+) -> Iterator[str]:
+    """Yield what is wrong with declared modes, in words."""
+    known = list(dict.fromkeys(modes.declared))
+    if known != [mode for mode in MODES if mode in modes.declared] or known != list(modes.declared):
+        yield f"modes must be among {', '.join(MODES)}, each once and in this order, got {list(modes.declared)!r:.120}"
+    for mode, needed in (("sentinel", modes.sentinels), ("outage", modes.outages)):
+        if (mode in modes.declared) != bool(needed):
+            yield f"the mode {mode!r} is declared exactly if there are {mode}s"
+    if "wrong" not in modes.declared and modes.catalogue:
+        yield "a catalogue is declared without the mode 'wrong'"
+    if isinstance(modes.noise, bool) or not isinstance(modes.noise, (int, float)) or not 0 < modes.noise < np.inf:
+        yield f"noise must be a number above 0, got {modes.noise!r}"
+    if any(name not in columns for name in modes.whole) or len(set(modes.whole)) != len(modes.whole):
+        yield "the whole columns of modes must be distinct columns"
+    yield from _catalogue_faults(modes.catalogue, fields, [group.name for group in groups])
+    by_name = {field.name: field for field in fields}
+    for one in modes.sentinels:
+        try:
+            pairs = list(zip(one.values, one.weights, strict=True))
+            if read_sentinels({one.field: pairs}, list(by_name.values())) == (one,):
+                continue
+        except (ProtocolError, TypeError, ValueError):
+            pass
+        yield f"the sentinels of {one.field!r} are not written as the format says, with weights that sum to 1"
+    names = [group.name for group in groups]
+    for event, count in modes.outages:
+        if list(event) != [name for name in names if name in event] or not event or not _is_count(count):
+            yield f"an outage must name groups in declared order, with a count, got {list(event)!r:.80}, {count!r}"
+    yield from _range_faults(modes.ranges, fields)
+
+
+def _range_faults(ranges: Sequence[Range], fields: Sequence[Field]) -> Iterator[str]:
+    by_name = {field.name: field for field in fields if _is_ordered(field)}
+    named = [each.field for each in ranges]
+    if named != [name for name in by_name if name in named]:
+        yield "the ranges must name fields of numbers or dates in the order of the table, each once"
+        return
+    for each in ranges:
+        own = by_name[each.field]
+        if not _fits(each.low, own, False) or not _fits(each.high, own, False) or type(each.whole) is not bool:
+            yield f"the range of {each.field!r} must hold two values of the field, got {each.low!r}, {each.high!r}"
+        elif _order_key(each.low) > _order_key(each.high):
+            yield f"the range of {each.field!r} must not end before it starts, got {each.low!r} to {each.high!r}"
+        elif own.kind == "numeric" and each.whole != (own.type == "integer"):
+            yield f"the range of {each.field!r} is of whole numbers exactly if the field is"
+
+
+def _order_key(value: float | str) -> Any:
+    return read_date(value) if isinstance(value, str) else value
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 < value < 2**53
+
+
+def _catalogue_faults(
+    catalogue: Sequence[GroupValues], fields: Sequence[Field], groups: Sequence[str]
+) -> Iterator[str]:
+    by_name = {field.name: field for field in fields}
+    if [entry.group for entry in catalogue] != [name for name in groups if name in {e.group for e in catalogue}]:
+        yield "the catalogue must name groups in declared order, each once"
+    seen: set[str] = set()
+    for entry in catalogue:
+        if not entry.fields or any(name not in by_name or name in seen for name in entry.fields):
+            yield f"the catalogue of {entry.group!r} must name fields, each in one group"
+            return
+        seen |= set(entry.fields)
+        if not entry.values or len(entry.values) != len(entry.counts) or not all(map(_is_count, entry.counts)):
+            yield f"the catalogue of {entry.group!r} must have as many counts, whole numbers above 0, as values"
+        if len(set(entry.values)) != len(entry.values) or len(entry.values) > LARGEST_CATALOGUE:
+            yield f"the values of {entry.group!r} in the catalogue must be distinct, {LARGEST_CATALOGUE} at most"
+        for values in entry.values:
+            own = [by_name[name] for name in entry.fields]
+            if len(values) != len(own) or not all(map(_fits, values, own, [len(own) > 1] * len(own))):
+                yield f"the catalogue of {entry.group!r} holds {list(values)!r:.60}, which its fields cannot"
+
+
+def _fits(value: Any, field: Field, joint: bool) -> bool:
+    """Return whether a field can hold a value; among joint values one may be missing."""
+    if value is None:
+        return joint
+    if field.type == "date":
+        return read_date(value) is not None
+    if field.kind == "numeric":
+        return type(value) is float and bool(np.isfinite(value))
+    return isinstance(value, (str, bool, int)) or (type(value) is float and bool(np.isfinite(value)))
+
+
+def tabulate_catalogue(catalogue: Sequence[GroupValues]) -> tuple[dict[str, list[Scalar]], Floats]:
+    """Return R values of each field, and the weight (R, U) of the r-th value of each of the U groups listed.
+
+    R is the number of values of the group that has most; beyond its last value a group repeats its first, with weight
+    0.
+    """
+    most = max((len(entry.values) for entry in catalogue), default=0)
+    values: dict[str, list[Scalar]] = {}
+    weights = np.zeros((most, len(catalogue)))
+    for u, entry in enumerate(catalogue):
+        for j, name in enumerate(entry.fields):
+            own = [value[j] for value in entry.values]
+            values[name] = own + own[:1] * (most - len(own))
+        weights[: len(entry.counts), u] = np.array(entry.counts) / sum(entry.counts)
+    return values, weights
+
+
+def values_frame(values: Mapping[str, Sequence[Scalar]], like: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of raw values in the types of a table; a field that is not given takes that of the first row."""
+    count = len(next(iter(values.values())))
+    frame = like.iloc[[0] * count].reset_index(drop=True)
+    return frame.assign(**{name: _typed(given, like[name]) for name, given in values.items() if name in frame})
+
+
+def _typed(values: Sequence[Scalar], column: pd.Series) -> pd.Series:
+    dtype: Any = column.dtype
+    if type_of(column) == "date":
+        dates = [None if value is None else value_like(str(value), column) for value in values]
+        return pd.Series(dates, dtype=dtype)
+    if isinstance(dtype, pd.CategoricalDtype):
+        known = set(dtype.categories)
+        return pd.Series(list(values), dtype=dtype if all(v is None or v in known for v in values) else object)
+    if pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype):
+        numbers = pd.Series([np.nan if value is None else value for value in values], dtype=np.float64)
+        lossless = not pd.api.types.is_integer_dtype(dtype) or bool((numbers == np.rint(numbers)).all())
+        return numbers.astype(dtype) if lossless and not numbers.isna().any() else numbers
+    plain = pd.Series(list(values), dtype=object)
+    return plain if dtype == np.dtype(object) or plain.isna().any() else plain.astype(dtype)

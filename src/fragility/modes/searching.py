@@ -1,0 +1,541 @@
+"""The search for stability intervals: one object knows the rows, the model and what engine can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import cached_property
+from itertools import cycle, islice
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+
+from fragility.arrays import Booleans, Floats, Integers, rows_within
+from fragility.canonical import is_missing
+from fragility.engines.choice import native_for, prepare_answers
+from fragility.engines.linear import MOST_ROUNDING, GroupScores, link_for
+from fragility.evidence import EvidenceRows
+from fragility.evidence.agreement import original_class
+from fragility.evidence.fields import Field
+from fragility.evidence.modes import Range, values_frame
+from fragility.evidence.rows import Scalar
+from fragility.evidence.tracing import Origin
+from fragility.modes.scales import Places, Scale
+from fragility.protocol import Protocol
+from fragility.scores import predicted_class, softmax_probabilities, support_margin
+from fragility.wording import (
+    BRACKETED,
+    EXACT,
+    MISSING,
+    NOT_WHOLE,
+    UNLISTED,
+)
+
+if TYPE_CHECKING:
+    from fragility.engines.trees.pieces import FieldPieces, ForestPieces
+
+from fragility.modes.stability import ABOVE, BELOW, NOWHERE, STATES, NominalStability, OrderedStability
+
+MOST_VALUES = 10_000  # a field with more whole values is not listed value by value
+GUESSES = 3  # interpolated probes of a search, before it closes in step by step
+LONGEST_STEP = 2**62
+
+
+class Axis(NamedTuple):
+    """An ordered field of the rows that are searched."""
+
+    field: Field
+    scale: Scale
+    places: Places  # (n,)
+    columns: Integers  # those that come from the field
+    owned: bool  # they come from no other field
+    rising: bool  # and never fall while it rises, by what the preprocessing is
+
+    @property
+    def listed(self) -> Integers | None:
+        """All places of the training range, where the columns must be looked at value by value; None: they need not."""
+        return None if self.rising else np.arange(self.scale.low, self.scale.high + 1)
+
+    @property
+    def hull(self) -> tuple[int, int]:
+        """The training range, and beyond it the rows' own values."""
+        own = self.places.place[self.places.fits]
+        low, high = self.scale.low, self.scale.high
+        return min(low, int(own.min(initial=low))), max(high, int(own.max(initial=high)))
+
+
+class Edges(NamedTuple):
+    """Where the pieces of a field meet; K edges."""
+
+    first: Integers  # (K,) the first place of each piece but the lowest
+    beside: Integers  # places on either side of each edge, rising
+    cells: Floats  # (len(beside), d)
+
+
+class Search:
+    """Rows, what is known of their model, and how to ask it."""
+
+    def __init__(
+        self, rows: EvidenceRows, origins: list[Origin], protocol: Protocol, engine: str, byte_budget: int
+    ) -> None:
+        self.rows, self.origins, self.protocol, self.byte_budget = rows, origins, protocol, byte_budget
+        native = native_for(rows, engine)
+        self.ready = prepare_answers(rows, engine)
+        self.engine = None if native is None or self.ready is rows else native.name
+        self.tolerance = 0.0 if native is None else native.tolerance
+        self.ranges = {each.field: each for each in protocol.modes.ranges}
+        assert rows.source.frame is not None
+        self.frame: pd.DataFrame = rows.source.frame
+        self.step = rows_within(byte_budget, rows.width, copies=4)
+        self.original = np.concatenate([self._decide(start) for start in range(0, len(rows), self.step)])
+
+    def _decide(self, start: int) -> Integers:
+        part = slice(start, min(start + self.step, len(self.rows)))
+        p = self.rows.own_probabilities(start, self.rows.dense(part.start, part.stop))
+        return original_class(self.rows, p, self.protocol.resolution, part)
+
+    @cached_property
+    def forest(self) -> ForestPieces:
+        """The trees, as they are cut into pieces."""
+        from fragility.engines.trees.pieces import ForestPieces
+
+        return ForestPieces(self.rows, self.protocol.resolution)
+
+    @cached_property
+    def totals(self) -> Floats:
+        """(n, outputs) the raw sums of the forest at x."""
+        starts = range(0, len(self.rows), self.step)
+        return np.concatenate([self.forest.sum_rows(self.rows.dense(i, i + self.step)) for i in starts])
+
+    @cached_property
+    def doubted(self) -> Booleans:
+        """(n,) rows that the engine may read otherwise than the model."""
+        found = np.zeros(len(self.rows), dtype=bool)
+        if self.ready.asked_itself is not None:
+            for start in range(0, len(found), self.step):
+                part = slice(start, start + self.step)
+                found[part] = self.ready.asked_itself.are(self.rows.dense(part.start, part.stop))
+        return found
+
+    # --- asking ---------------------------------------------------------------------------------------------
+
+    def encode(self, values: Mapping[str, pd.Series]) -> Floats:
+        """Return the cells (k, d) of k values of some fields; other fields are those of the first row."""
+        assert self.rows.encode is not None
+        count = len(next(iter(values.values())))
+        table = self.frame.iloc[[0] * count].reset_index(drop=True)
+        return self.rows.encode(table.assign(**values))
+
+    def encode_places(self, axis: Axis, places: Integers) -> Floats:
+        """Return the cells (k, d) of k places of a field."""
+        return self.encode({axis.field.name: axis.scale.column(places)})
+
+    def ask_cells(self, who: Integers, columns: Integers, cells: Floats) -> Floats:
+        """Return (m, C) the model's own probabilities of rows ``who`` in which c columns hold cells (m, c)."""
+        p = np.empty((len(who), self.rows.n_classes))
+        for start in range(0, len(who), self.step):
+            part = slice(start, start + self.step)
+            copies = self.take_cells(who[part])
+            copies[:, columns] = cells[part]
+            p[part] = self.rows.predict(copies)
+        return p
+
+    def ask_values(self, who: Integers, columns: Integers, name: str, values: pd.Series, which: Integers) -> Floats:
+        """Return (m, C) the same where a field takes values[which], a column of k values."""
+        p = np.empty((len(who), self.rows.n_classes))
+        if not len(who):
+            return p
+        if all(self.origins[j].fields == (name,) for j in columns):
+            return self.ask_cells(who, columns, self.encode({name: values})[:, columns][which])
+        assert self.rows.encode is not None
+        for start in range(0, len(who), self.step):
+            part = slice(start, start + self.step)
+            taken = values.iloc[which[part]].reset_index(drop=True)
+            table = self.frame.iloc[who[part]].reset_index(drop=True).assign(**{name: taken})
+            p[part] = self.rows.predict(self.rows.encode(table))
+        return p
+
+    def take_cells(self, who: Integers) -> Floats:
+        """Return (m, d) the cells of some rows, a copy."""
+        part = self.rows.matrix[who]
+        return part.toarray() if sp.issparse(part) else np.array(part, dtype=np.float64)
+
+    def ask_places(self, axis: Axis, who: Integers, places: Integers) -> tuple[Floats, Integers]:
+        """Return (residual, class) of rows ``who`` at places: a residual below 0 is a flip, to that class."""
+        distinct, which = np.unique(places, return_inverse=True)
+        p = self.ask_values(who, axis.columns, axis.field.name, axis.scale.column(distinct), which)
+        return self.measure(p, self.original[who])
+
+    def measure(self, p: Floats, original: Integers) -> tuple[Floats, Integers]:
+        """Return (residual, best other class) at probabilities p (m, C)."""
+        resolution, offset = self.protocol.resolution, self.rows.offset
+        others = p.copy()
+        others[np.arange(len(p)), original] = 0.0  # at an end, rounding may leave the original class within resolution
+        return support_margin(p, original, offset) + resolution, predicted_class(others, resolution, offset)
+
+    # --- ordered fields -------------------------------------------------------------------------------------
+
+    def make_axis(self, field: Field) -> Axis:
+        """Return a field of numbers or dates; one without a training range has no places."""
+        column, n = self.frame[field.name], len(self.rows)
+        columns = np.array([j for j, origin in enumerate(self.origins) if field.name in origin.fields], dtype=np.int64)
+        origins = [self.origins[j] for j in columns]
+        owned = all(origin.fields == (field.name,) for origin in origins)
+        rising = owned and all(origin.rising for origin in origins)
+        if field.name in self.ranges:
+            scale = Scale.of(field, self.ranges[field.name], column)
+            return Axis(field, scale, scale.places(column), columns, owned, rising)
+        nowhere = Places(np.zeros(n, dtype=np.int64), *np.zeros((2, n), dtype=bool))
+        return Axis(field, Scale.of(field, Range(field.name, 0.0, 0.0, False), column), nowhere, columns, owned, rising)
+
+    def is_known(self, axis: Axis) -> bool:
+        """Return whether the field's columns are known well enough for exact ends."""
+        own = axis.scale.range
+        few = own.whole and axis.scale.high - axis.scale.low < MOST_VALUES
+        return self.engine in ("trees", "linear") and axis.owned and bool(len(axis.columns)) and (axis.rising or few)
+
+    def find_ends(self, axis: Axis, edges: Edges | None) -> OrderedStability:
+        """Return the intervals of a field of numbers or dates; edges: between the pieces of its values, for trees."""
+        n, scale, places = len(self.rows), axis.scale, axis.places
+        listed = axis.field.name in self.ranges
+        unfit = np.where(places.known, STATES.index(NOT_WHOLE), STATES.index(MISSING))
+        state = unfit if listed else np.full(n, STATES.index(UNLISTED))
+        ends = np.stack([np.minimum(places.place, scale.low), np.maximum(places.place, scale.high)], axis=1)
+        into = OrderedStability(scale, places.place, state, ends, np.zeros_like(ends), np.full((n, 2), NOWHERE))
+        exactly = np.zeros(n, dtype=bool)
+        if not len(axis.columns):  # the model does not read it
+            exactly = places.fits
+        elif self.is_known(axis):
+            within = places.fits & ~self.doubted
+            if not axis.rising:  # nothing is known of values beyond the training range
+                within &= (places.place >= scale.low) & (places.place <= scale.high)
+            who = np.flatnonzero(within)
+            if edges is not None:
+                exactly = self._search_pieces(axis, who, edges, into)
+            elif self.engine == "linear" and self._is_convex(axis):
+                exactly = self._search_line(axis, who, into)
+        state[exactly] = STATES.index(EXACT)
+        self._try_catalogue(axis, np.flatnonzero(places.fits & ~exactly), into)
+        return into
+
+    def _try_catalogue(self, axis: Axis, who: Integers, into: OrderedStability) -> None:
+        """Fill in intervals whose ends lie between values of the catalogue; the model is asked from x outward."""
+        into.state[who] = STATES.index(BRACKETED)
+        into.flips_to[who] = NOWHERE
+        scale = axis.scale
+        tried = scale.places(_catalogue_column(self.protocol, axis.field, self.frame)).place
+        candidates = np.unique(np.concatenate([tried, [scale.low, scale.high]]))
+        candidates = candidates[(candidates >= scale.low) & (candidates <= scale.high)]
+        place = axis.places.place[who]
+        into.ends[who] = place[:, None]
+        for side, way in ((BELOW, -1), (ABOVE, 1)):
+            rest = np.arange(len(who))
+            start = np.searchsorted(candidates, place, side="left" if side == BELOW else "right")
+            at = start - 1 if side == BELOW else start
+            while len(rest := rest[(at[rest] >= 0) & (at[rest] < len(candidates))]):
+                probes = candidates[at[rest]]
+                residual, to = self.ask_places(axis, who[rest], probes)
+                flipped = residual < 0
+                into.flips[who[rest[flipped]], side] = probes[flipped]
+                into.flips_to[who[rest[flipped]], side] = to[flipped]
+                into.ends[who[rest[~flipped]], side] = probes[~flipped]
+                rest = rest[~flipped]
+                at[rest] += way
+
+    # --- linear models --------------------------------------------------------------------------------------
+
+    def _is_convex(self, axis: Axis) -> bool:
+        """Return whether the values that hold are known to form an interval.
+
+        One column changes, in one direction, and differences of log-probabilities are linear in it.
+        """
+        if self.rows.n_classes > 2 and link_for(self.rows) is not softmax_probabilities:
+            return False
+        ends = np.array([axis.scale.low, axis.scale.high])
+        cells = self.encode_places(axis, ends if axis.listed is None else axis.listed)
+        steps = np.diff(cells[:, axis.columns], axis=0)
+        one_way = bool(((steps >= 0).all(axis=0) | (steps <= 0).all(axis=0)).all())
+        return one_way and int((steps != 0).any(axis=0).sum()) <= 1
+
+    def _search_line(self, axis: Axis, who: Integers, into: OrderedStability) -> Booleans:
+        """Fill in the intervals of rows ``who``; return (n,) those that the model itself confirms at every end."""
+        place, done = axis.places.place[who], np.zeros(len(self.rows), dtype=bool)
+        done[who] = True
+        own = self._score_places(axis, who, place)
+        for side in (BELOW, ABOVE):
+            outer = into.ends[who, side]
+            residual = self._score_places(axis, who, outer)
+            turned = np.flatnonzero((residual < 0) & (own >= 0) & (outer != place))
+            flipped = who[turned]
+
+            def measure(some: Integers, probes: Integers, flipped: Integers = flipped) -> Floats:
+                return self._score_places(axis, flipped[some], probes)
+
+            start = Bracket(place[turned], outer[turned], own[turned], residual[turned])
+            inside, outside = finish(narrow(axis.scale, start), measure)
+            within, beyond = (self.ask_places(axis, flipped, places) for places in (inside, outside))
+            done[flipped[(within[0] < -MOST_ROUNDING) | (beyond[0] >= MOST_ROUNDING)]] = False
+            into.ends[flipped, side], into.flips[flipped, side] = inside, outside
+            into.flips_to[flipped, side] = beyond[1]
+        return done
+
+    def _score_places(self, axis: Axis, who: Integers, places: Integers) -> Floats:
+        """Return residuals like those of ``ask_places``, summed row by row.
+
+        The model's own sums are rounded by the shape of their batch, which must not move an end.
+        """
+        distinct, which = np.unique(places, return_inverse=True)
+        encoded, scores = self.encode_places(axis, distinct), GroupScores.of(self.rows)
+        offset = np.zeros(self.rows.n_classes) if self.rows.offset is None else self.rows.offset
+        residual = np.empty(len(who))
+        for start in range(0, len(who), self.step):
+            part = slice(start, start + self.step)
+            cells = self.take_cells(who[part])
+            cells[:, axis.columns] = encoded[np.ix_(which[part], axis.columns)]
+            raw = np.stack([(cells * w).sum(axis=1) for w in scores.coefficients], axis=1) + scores.intercept
+            if scores.n_outputs == 1:
+                raw = np.concatenate([np.zeros_like(raw), raw], axis=1)
+            rows, original = np.arange(len(raw)), self.original[who[part]]
+            raw = raw + offset
+            held = raw[rows, original]
+            raw[rows, original] = -np.inf
+            residual[part] = held - raw.max(axis=1) + self.protocol.resolution
+        return residual
+
+    # --- trees ----------------------------------------------------------------------------------------------
+
+    def find_edges(self, axes: Sequence[Axis]) -> dict[str, Edges | None]:
+        """Return the edges between the pieces of fields; the probes of all fields are encoded together."""
+        searches = {axis.field.name: (axis, self._find_edges(axis)) for axis in axes}
+        found: dict[str, Edges | None] = {}
+        cells: Floats | None = None
+        waiting: dict[str, Integers] = dict.fromkeys(searches, np.zeros(0, dtype=np.int64))
+        while waiting:
+            for name, places in list(waiting.items()):
+                try:
+                    search = searches[name][1]
+                    waiting[name] = next(search) if cells is None else search.send(cells[: len(places)])
+                except StopIteration as stop:
+                    found[name] = stop.value
+                    del waiting[name]
+            count = max(map(len, waiting.values()), default=0)
+            if waiting:
+                columns = {name: searches[name][0].scale.column(np.resize(p, count)) for name, p in waiting.items()}
+                cells = self.encode(columns)
+        return found
+
+    def _find_edges(self, axis: Axis) -> Generator[Integers, Floats, Edges | None]:
+        """Return the edges of one field, None if its tests have no order. Yields places and is sent their cells."""
+        tests = self.forest.list_edges(axis.columns)
+        if tests is None:
+            return None
+        column, threshold = tests
+        edges = np.zeros(0, dtype=np.int64)
+        if axis.listed is not None:
+            ranks = self.forest.rank_cells((yield axis.listed), column, threshold)
+            edges = axis.listed[1:][(np.diff(ranks, axis=0) != 0).any(axis=1)]
+        elif len(threshold):
+            low, high = axis.hull
+            ends = self.forest.round_cells((yield np.array([low, high])))[:, column]
+            first, last = threshold - ends[0], threshold - ends[1]
+            turned = np.flatnonzero((first >= 0) & (last < 0))
+            start = Bracket(np.full(len(turned), low), np.full(len(turned), high), first[turned], last[turned])
+            probes = narrow(axis.scale, start)
+            try:
+                some, places = next(probes)
+                while True:
+                    compared = self.forest.round_cells((yield places))
+                    residual = threshold[turned[some]] - compared[np.arange(len(some)), column[turned[some]]]
+                    some, places = probes.send(residual)
+            except StopIteration as stop:
+                edges = np.unique(stop.value[1])
+        if not len(edges):
+            return Edges(edges, edges, np.zeros((0, self.rows.width)))
+        beside = np.unique(np.concatenate([edges - 1, edges]))
+        return Edges(edges, beside, (yield beside))
+
+    def _search_pieces(self, axis: Axis, who: Integers, edges: Edges, into: OrderedStability) -> Booleans:
+        """Fill in the intervals of rows ``who``; return (n,) those that the model itself confirms at every end."""
+        done = np.zeros(len(self.rows), dtype=bool)
+        done[who] = True
+        if len(edges.first):
+            one_of_each = np.concatenate([edges.first[:1] - 1, edges.first])
+            pieces = self.forest.cut(axis.columns, edges.cells[np.searchsorted(edges.beside, one_of_each)])
+            for begin in range(0, len(who), self.step):
+                self._settle(axis, who[begin : begin + self.step], edges, pieces, into, done)
+        return done
+
+    def _settle(
+        self, axis: Axis, who: Integers, edges: Edges, pieces: FieldPieces, into: OrderedStability, done: Booleans
+    ) -> None:
+        """Fill in the intervals of some rows; ``done`` is unset where the model contradicts the engine."""
+        from fragility.engines.trees.pieces import Scan
+
+        x, place = self.take_cells(who), axis.places.place[who]
+        own = np.searchsorted(edges.first, place, side="right")
+        lowest, highest = (np.searchsorted(edges.first, ends, side="right") for ends in into.ends[who].T)
+        scan = Scan(self.totals[who], self.original[who], own, lowest, highest, own.copy(), own.copy())
+        rest = np.flatnonzero(lowest < highest)
+        while len(rest):
+            found = self.forest.find_flips(pieces, x[rest], scan.take(rest))
+            going = np.zeros(len(who), dtype=bool)
+            for side in (BELOW, ABOVE):
+                bound, held = (scan.lowest, scan.below) if side == BELOW else (scan.highest, scan.above)
+                some, piece = rest[found[:, side] >= 0], found[found[:, side] >= 0, side]
+                bound[rest[found[:, side] < 0]] = own[rest[found[:, side] < 0]]  # nothing is left to look at
+                if not len(some):
+                    continue
+                # the flip is the piece's value next to x, the end is the value beside it
+                end = edges.first[piece] if side == BELOW else edges.first[piece - 1] - 1
+                flip = end + (-1 if side == BELOW else 1)
+                beyond, to = self._ask_beside(axis, who[some], edges, flip)
+                inner = np.flatnonzero(np.abs(piece - own[some]) > 1)  # in x's own piece the model answers as at x
+                within, _ = self._ask_beside(axis, who[some[inner]], edges, end[inner])
+                done[who[some[inner[within < 0]]]] = False  # the engine errs about this row
+                flips = beyond < 0
+                held[some], bound[some[flips]] = piece, own[some[flips]]
+                into.ends[who[some[flips]], side], into.flips[who[some[flips]], side] = end[flips], flip[flips]
+                into.flips_to[who[some[flips]], side] = to[flips]
+                going[some[~flips]] = True
+            rest = np.flatnonzero(going)
+
+    def _ask_beside(self, axis: Axis, who: Integers, edges: Edges, places: Integers) -> tuple[Floats, Integers]:
+        """Return what ``ask_places`` does, for places beside edges."""
+        cells = edges.cells[:, axis.columns][np.searchsorted(edges.beside, places)]
+        return self.measure(self.ask_cells(who, axis.columns, cells), self.original[who])
+
+    # --- nominal fields -------------------------------------------------------------------------------------
+
+    def find_categories(self, fields: Sequence[Field]) -> dict[str, NominalStability]:
+        """Return the categories of the catalogue that flip each row, for some nominal fields."""
+        found = {field.name: self._list_categories(field.name) for field in fields}
+        columns = {name: [j for j, o in enumerate(self.origins) if name in o.fields] for name in found}
+        own = {name for name in found if all(self.origins[j].fields == (name,) for j in columns[name])}
+        together = [name for name in found if found[name].values and columns[name] and name in own]
+        if together:
+            self._try_categories(together, columns, found)
+        for name in (name for name in found if found[name].values and name not in own):
+            one, who = found[name], np.flatnonzero(found[name].state == STATES.index(EXACT))
+            typed = values_frame({name: list(one.values)}, self.frame)[name]
+            for r in range(len(one.values)):
+                p = self.ask_values(who, np.array(columns[name]), name, typed, np.full(len(who), r))
+                residual, to = self.measure(p, self.original[who])
+                one.flips_to[who, r] = np.where(residual < 0, to, NOWHERE)
+        return found
+
+    def _list_categories(self, name: str) -> NominalStability:
+        """Return a nominal field with its categories, none of which flips anything yet."""
+        column, values = self.frame[name], _catalogue_values(self.protocol, name)
+        state = np.where(column.notna(), STATES.index(EXACT if values else UNLISTED), STATES.index(MISSING))
+        own = np.array([_plain(value) for value in column.astype(object)], dtype=object)
+        return NominalStability(name, own, state, values, np.full((len(column), len(values)), NOWHERE))
+
+    def _try_categories(
+        self, names: Sequence[str], columns: Mapping[str, Sequence[int]], found: Mapping[str, NominalStability]
+    ) -> None:
+        """Fill in what flips the rows: the r-th categories of all fields at once, near the edge by the model itself."""
+        most = max(len(found[name].values) for name in names)
+        padded = {name: list(islice(cycle(found[name].values), most)) for name in names}
+        cells = self.encode({name: values_frame({name: padded[name]}, self.frame)[name] for name in names})
+        unit = np.full(self.rows.width, -1)
+        for u, name in enumerate(names):
+            unit[columns[name]] = u
+        step = rows_within(self.byte_budget, self.rows.width + 4 * self.rows.n_classes * len(names), copies=4)
+        for start in range(0, len(self.rows), step):
+            x = self.rows.dense(start, start + step)
+            who = np.arange(start, start + len(x))
+            for r in range(most):
+                asked = np.array([u for u, name in enumerate(names) if r < len(found[name].values)])
+                p = self.ready.value_answers(x, cells[r], unit, asked, self.byte_budget)
+                for u, of_unit in zip(asked, p, strict=True):
+                    residual, to = self.measure(of_unit, self.original[who])
+                    close = np.flatnonzero(np.abs(residual) <= self.tolerance)
+                    if len(close):
+                        own_columns = np.array(columns[names[u]])
+                        taken = np.broadcast_to(cells[r][own_columns], (len(close), len(own_columns)))
+                        own = self.ask_cells(who[close], own_columns, taken)
+                        residual[close], to[close] = self.measure(own, self.original[who[close]])
+                    held = (residual >= 0) | (found[names[u]].state[who] != STATES.index(EXACT))
+                    found[names[u]].flips_to[who, r] = np.where(held, NOWHERE, to)
+
+
+def _catalogue_values(protocol: Protocol, name: str) -> tuple[Scalar, ...]:
+    """Return the known values of a field in the catalogue."""
+    entry = next((entry for entry in protocol.modes.catalogue if name in entry.fields), None)
+    if entry is None:
+        return ()
+    values = (value[entry.fields.index(name)] for value in entry.values)
+    return tuple(dict.fromkeys(value for value in values if value is not None))
+
+
+def _catalogue_column(protocol: Protocol, field: Field, frame: pd.DataFrame) -> pd.Series:
+    values = _catalogue_values(protocol, field.name)
+    if field.type != "date" or not values:
+        return pd.Series(list(values), dtype=np.float64)
+    return values_frame({field.name: list(values)}, frame)[field.name]
+
+
+def _plain(value: Any) -> Scalar:
+    if is_missing(value):
+        return None
+    return value.item() if isinstance(value, np.generic) else value  # type: ignore[no-any-return]
+
+
+# --- where a residual turns negative ------------------------------------------------------------------------
+
+
+class Bracket(NamedTuple):
+    """Places between which a residual turns negative; m searches."""
+
+    inside: Integers  # (m,) the residual is not below 0
+    outside: Integers  # (m,) it is
+    residual_inside: Floats
+    residual_outside: Floats
+
+
+Probes: TypeAlias = Generator[tuple[Integers, Integers], Floats, tuple[Integers, Integers]]
+
+
+def narrow(scale: Scale, start: Bracket) -> Probes:
+    """Return neighbouring places (inside, outside) between which each residual turns negative.
+
+    Yields (searches, places) and is sent their residuals. A residual turns negative once between the two ends, or the
+    nearest turn may be missed. The first probes interpolate, since most columns are linear in their field; then steps
+    that grow fourfold lead away from the last probe until the turn is passed, and halving does the rest.
+    """
+    inside, outside = start.inside.copy(), start.outside.copy()
+    at_inside, at_outside = start.residual_inside.copy(), start.residual_outside.copy()
+    way = np.where(outside > inside, 1, -1)
+    last_inside, step, probes = np.ones(len(inside), dtype=bool), 1, 0
+    while len(rest := np.flatnonzero(outside - way != inside)):
+        a, b, toward = inside[rest], outside[rest], way[rest]
+        if probes < GUESSES:
+            share = at_inside[rest] / (at_inside[rest] - at_outside[rest])
+            first, last = scale.numbers(a), scale.numbers(b)
+            with np.errstate(over="ignore", invalid="ignore"):
+                number = first + share * (last - first)
+            places = np.where(np.isfinite(number), scale.nearest(np.where(np.isfinite(number), number, 0.0)), a)
+        else:
+            wide = np.abs(a.astype(np.float64) - b.astype(np.float64)) > 2.0 * step
+            places = np.where(last_inside[rest], a + toward * step, b - toward * step)
+            places = np.where(wide, places, (a >> 1) + (b >> 1) + (a & b & 1))
+            step = min(4 * step, LONGEST_STEP)
+        probes += 1
+        places = np.clip(places, np.minimum(a + toward, b - toward), np.maximum(a + toward, b - toward))
+        residual = yield rest, places
+        holds = residual >= 0
+        inside[rest[holds]], at_inside[rest[holds]] = places[holds], residual[holds]
+        outside[rest[~holds]], at_outside[rest[~holds]] = places[~holds], residual[~holds]
+        last_inside[rest] = holds
+    return inside, outside
+
+
+def finish(probes: Probes, measure: Callable[[Integers, Integers], Floats]) -> tuple[Integers, Integers]:
+    """Return what a search finds; measure(searches, places) -> residuals."""
+    try:
+        asked = next(probes)
+        while True:
+            asked = probes.send(measure(*asked))
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]

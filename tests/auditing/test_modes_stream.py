@@ -1,0 +1,205 @@
+"""The modes block of audits of files: the bytes of an audit in memory, part by part, interrupted or not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from command_line import refuse, run
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pipelines import Case, fitted
+
+import fragility as fg
+from fragility.auditing import files as stream_module
+from fragility.errors import CertificateError, DataError
+from fragility.verification.integrity import check_integrity
+
+pytest.importorskip("numba")
+ROWS = 90
+WANTED = [True, 7, ["wrong"]]
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    return fitted("credit_g", "lightgbm", "transformed")
+
+
+@pytest.fixture(scope="module")
+def protocol(case: Case) -> fg.Protocol:
+    return fg.Protocol.fit(case.model, case.X_train, catalogue=4, depth=3)
+
+
+@pytest.fixture(scope="module")
+def rows(case: Case) -> pd.DataFrame:
+    return case.X_test[:ROWS].reset_index(drop=True)
+
+
+@pytest.fixture
+def table(rows: pd.DataFrame, tmp_path: Path) -> Path:
+    rows.to_parquet(tmp_path / "rows.parquet", index=False)
+    return tmp_path / "rows.parquet"
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".json", ".parquet")}
+
+
+@pytest.mark.parametrize("wanted", WANTED)
+def test_files_give_the_bytes_of_an_audit_in_memory(case, rows, protocol, table, tmp_path, wanted):
+    certs = fg.audit(case.model, rows, protocol, modes=wanted)
+    certs.save(tmp_path / "memory")
+    options = {"modes": wanted, "other_baselines": False}
+    fg.audit_files(case.model, table, protocol, tmp_path / "files", **options)
+    assert content(tmp_path / "files") == content(tmp_path / "memory")
+    cut = fg.audit_files(case.model, table, protocol, tmp_path / "cut", part_rows=40, **options)
+    assert cut.manifest == certs.manifest and cut.modes_ids == certs.modes_ids
+    assert fg.Certificates.load(cut.folder).table == certs.table
+    assert len(list(cut.folder.glob("modes-*.parquet"))) == (1 if wanted == 7 else 3)
+    assert fg.verify(cut.folder, case.model, rows).complete
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(part_rows=st.integers(1, ROWS + 5), count=st.one_of(st.just(True), st.integers(1, 40)))
+def test_the_size_of_the_parts_changes_no_block(case, rows, protocol, tmp_path_factory, part_rows, count):
+    folder = tmp_path_factory.mktemp("parts")
+    rows.to_csv(folder / "rows.csv", index=False)
+    certs = fg.audit(case.model, rows, protocol, modes=count, lattice=False)
+    stored = fg.audit_files(
+        case.model, folder / "rows.csv", protocol, folder / "audit", part_rows=part_rows, modes=count, lattice=False,
+        other_baselines=False,
+    )  # fmt: skip
+    assert stored.manifest == certs.manifest
+    assert fg.Certificates.load(folder / "audit").table == certs.table
+
+
+@pytest.mark.parametrize("wanted", [True, 7])
+def test_an_interrupted_audit_is_resumed_to_the_same_bytes(case, protocol, table, tmp_path, monkeypatch, wanted):
+    options = {"part_rows": 20, "modes": wanted}
+    fg.audit_files(case.model, table, protocol, tmp_path / "whole", **options)
+    write = stream_module.Journal.write
+
+    def stop(journal, part, files):
+        if part.place == 2:
+            raise KeyboardInterrupt
+        return write(journal, part, files)
+
+    monkeypatch.setattr(stream_module.Journal, "write", stop)
+    with pytest.raises(KeyboardInterrupt):
+        fg.audit_files(case.model, table, protocol, tmp_path / "out", **options)
+    monkeypatch.undo()
+    for other in (None, 8, ["lost"]):
+        with pytest.raises(DataError, match="begun with another choice of failure modes"):
+            fg.audit_files(case.model, table, protocol, tmp_path / "out", part_rows=20, modes=other, resume=True)
+    if wanted is True:  # a damaged block is made again with its part
+        damaged = next((tmp_path / "out" / ".audit").glob("modes-00000-*"))
+        damaged.write_bytes(b"damaged")
+    fg.audit_files(case.model, table, protocol, tmp_path / "out", resume=True, **options)
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    again = fg.audit_files(case.model, table, protocol, tmp_path / "out", resume=True, **options)  # nothing to do
+    assert content(again.folder) == content(tmp_path / "whole")
+
+
+def test_a_summary_has_its_block_too(case, rows, protocol, table, tmp_path):
+    certs = fg.audit(case.model, rows, protocol, modes=True)
+    stored = fg.audit_files(case.model, table, protocol, tmp_path / "audit", claims="summary", modes=True)
+    assert stored.manifest.modes_root_digest == certs.manifest.modes_root_digest
+    assert fg.verify(stored, case.model, rows).complete
+    assert stored.certificate(3).modes == certs[3].modes
+
+
+def test_modes_of_other_rows_are_refused(case, protocol, table, tmp_path):
+    folder = fg.audit_files(case.model, table, protocol, tmp_path / "audit", modes=True, part_rows=45).folder
+    first, second = sorted(folder.glob("modes-*.parquet"))
+    document = json.loads((folder / "manifest.json").read_text())
+    from fragility.canonical import digest_bytes
+    from fragility.certificates.manifest import manifest_text
+    from fragility.certificates.parts import encode_part, part_name
+
+    table_of_first = pq.read_table(second)
+    data = encode_part(table_of_first)
+    name = part_name(0, data, "modes")
+    (folder / name).write_bytes(data)
+    document["files"] = {
+        name if own == first.name else own: digest_bytes(data) if own == first.name else digest
+        for own, digest in document["files"].items()
+    }
+    (folder / "manifest.json").write_text(manifest_text(document))
+    assert "is of other rows than the part of its place" in check_integrity(folder)[0].detail
+    with pytest.raises(CertificateError, match="is of other rows than the part of its place"):
+        fg.Certificates.load(folder)
+
+
+# --- the command line ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def files(case, rows, protocol, tmp_path_factory) -> Path:
+    import joblib
+
+    folder = tmp_path_factory.mktemp("cli")
+    joblib.dump(case.model, folder / "model.joblib")
+    rows.assign(loan=[f"L{i}" for i in range(len(rows))]).to_parquet(folder / "rows.parquet", index=False)
+    protocol.save(folder / "protocol.json")
+    return folder
+
+
+def audit_with(files: Path, out: Path, *words: object) -> list[object]:
+    return [
+        "audit", files / "model.joblib", files / "rows.parquet", "--protocol", files / "protocol.json", "--id", "loan",
+        "--trust", "--out", out, *words,
+    ]  # fmt: skip
+
+
+def test_the_command_assesses_some_confident_rows_and_says_so(files, tmp_path):
+    done = run(*audit_with(files, tmp_path / "audit"))
+    assert done.code == 0, done.err
+    audit = fg.open_audit(tmp_path / "audit")
+    assert audit.manifest.modes.most_confident == 2000 and 0 < len(audit.modes_ids) < ROWS
+    told = f"failure modes lost, wrong and noisy of {len(audit.modes_ids)} confident predictions; --modes assesses"
+    assert told in " ".join(done.out.split())
+    shown = run("show", tmp_path / "audit", "--row", audit.modes_ids[0])
+    assert "wrong values: exposure" in shown.out and "noisy values: exposure" in shown.out
+    best = run("top", tmp_path / "audit", "--by", "wrong", "-n", "3")
+    assert best.code == 0 and "if wrong" in best.out
+    none = run("top", tmp_path / "audit", "--by", "wrong", "--min-confidence", "1.0")
+    assert "has its failure modes assessed" in " ".join(none.out.split())
+
+
+def test_the_command_assesses_every_row_or_none(files, tmp_path):
+    done = run(*audit_with(files, tmp_path / "all", "--modes"))
+    assert done.code == 0 and f"of all {ROWS} predictions" in done.out
+    assert fg.open_audit(tmp_path / "all").manifest.modes.most_confident is None
+    done = run(*audit_with(files, tmp_path / "none", "--no-modes"))
+    assert done.code == 0 and "failure modes" not in done.out
+    assert fg.open_audit(tmp_path / "none").manifest.modes is None
+    told = refuse("top", tmp_path / "none", "--by", "wrong")
+    assert "do not say what the failure mode 'wrong' costs: audit with --modes" in told
+
+
+def test_a_model_that_can_only_be_asked_announces_its_cost(files, protocol, tmp_path):
+    done = run(*audit_with(files, tmp_path / "audit", "--engine", "blackbox", "--other-baselines", "none"))
+    from fragility.modes.losses import count_values
+
+    each = sum(count_values(protocol, mode) for mode in ("lost", "wrong", "noisy"))
+    assert f"up to {2000 * each:,} model evaluations; --no-modes leaves them out" in " ".join(done.err.split())
+
+
+def test_a_protocol_without_modes_is_audited_without_them(case, files, tmp_path):
+    fg.Protocol.fit(case.model, case.X_train, modes=()).save(tmp_path / "plain.json")
+    words = [tmp_path / "plain.json" if word == files / "protocol.json" else word for word in audit_with(files, "")]
+    words[words.index("")] = tmp_path / "audit"
+    assert run(*words).code == 0
+    assert fg.open_audit(tmp_path / "audit").manifest.modes is None
+    assert "declares no failure modes" in refuse(*words, "--overwrite", "--modes")
+
+
+def test_protocol_show_lists_the_modes(files, protocol):
+    done = run("protocol", "show", files / "protocol.json")
+    values = sum(len(entry.values) for entry in protocol.modes.catalogue)
+    assert "lost, wrong, noisy" in done.out
+    assert f"{values} values of {len(protocol.modes.catalogue)} groups" in done.out
+    assert "0.3 training standard deviations" in done.out

@@ -1,0 +1,61 @@
+"""Slow twins of failure modes, written from the definitions: one raw row, one unit, one value at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from naive import EPSILON, is_nan, naive_margin, naive_predicted_class, naive_support_margin
+
+Row = dict[str, Any]
+
+
+def mid_quantiles(values: Sequence[float], size: int) -> dict[float, float]:
+    """The quantiles (i + 1/2) / size of the known values, each a value that occurs, with their weights."""
+    known = sorted(value for value in values if not is_nan(value))
+    weights: dict[float, float] = {}
+    for i in range(size):
+        share = (2 * i + 1) / (2 * size)
+        for rank, value in enumerate(known, start=1):
+            if rank / len(known) >= share - 1e-12:  # the first value with so many at or below it
+                weights[value] = weights.get(value, 0.0) + 1 / size
+                break
+    return weights
+
+
+def frequencies(values: Sequence[Any], size: int) -> dict[Any, float]:
+    """The most frequent known categories with their frequencies, renormalised; ties in text order."""
+    counts: dict[Any, int] = {}
+    for value in values:
+        if not is_nan(value):
+            counts[value] = counts.get(value, 0) + 1
+    kept = sorted(counts, key=lambda value: (-counts[value], str(value)))[:size]
+    total = sum(counts[value] for value in kept)
+    return {value: counts[value] / total for value in kept}
+
+
+def mode_loss(
+    probabilities: Callable[[Row], Sequence[float]],
+    x: Row,
+    units: Sequence[Sequence[tuple[Row, float]]],
+    *,
+    reading: str = "support",
+    resolution: float = 1e-6,
+    smoothing: float = 0.0,
+) -> dict[str, Any]:
+    """units: of each unit its values, as (the cells that change, weight); the weights of a unit sum to 1."""
+    p = list(probabilities(x))
+    original = naive_predicted_class(p, resolution)
+    margin = naive_margin(p, original, reading, smoothing=smoothing)
+    drops, chances = [], []
+    for values in units:
+        expected, chance = [], []
+        for changed, weight in values:
+            q = list(probabilities({**x, **changed}))
+            expected.append(weight * naive_margin(q, original, reading, smoothing=smoothing))
+            chance.append(weight if naive_support_margin(q, original) < -resolution else 0.0)
+        drops.append(margin - math.fsum(expected))
+        chances.append(math.fsum(chance))
+    loss = math.fsum(max(0.0, drop) for drop in drops) / (abs(margin) + EPSILON)
+    return {"drop": drops, "flip_chance": chances, "loss": loss, "exposure": 1.0 - math.exp(-loss)}
