@@ -41,7 +41,7 @@ def trace_blackbox(
     """
     asked = StatesAsked.of(protocol, rows.n_groups)
     capacity = rows_within(byte_budget, rows.width, copies=2)  # half for the batch, half for its making
-    distinct, copy_of = _distinct_rows(rows.matrix, rows.decided)
+    distinct, copy_of = distinct_rows(rows.matrix, rows.decided)
     chunk_rows = max(1, capacity // 4)  # a chunk's own arrays must fit as well
     phase_states = max(asked.n_groups, asked.depth, len(asked.widths) * severities_at_once, 1)
     # One buffer for all phases: memory touched for the first time costs more than filling it.
@@ -58,7 +58,7 @@ def trace_blackbox(
     return replace(Trace.join(parts).rows(copy_of), evaluations=calls.evaluations)
 
 
-def _distinct_rows(matrix: Any, decided: Integers | None) -> tuple[Integers, Integers]:
+def distinct_rows(matrix: Any, decided: Integers | None) -> tuple[Integers, Integers]:
     """Return (positions of the distinct rows, for each row the index of its copy among them)."""
     everyone = np.arange(matrix.shape[0])
     if sp.issparse(matrix):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fragility.arrays import Floats, Integers
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import Advice, DataError, EvidenceError, FragilityError, ModelError, ProtocolError, first_line
 from fragility.evidence.agreement import BATCH_ROWS, check_steady
 from fragility.evidence.bound import EvidenceRows, EvidenceSpace, to_floats
@@ -150,35 +150,77 @@ def bind_fitting_rows(model: Model, rows: Rows, space: EvidenceSpace) -> Evidenc
     return (_bind_raw if space.space == "raw" else _bind_transformed)(model, rows, space, common)
 
 
+@dataclass(frozen=True, eq=False)
+class RawLayout:
+    """Raw fields as cells: how the rows of a table become a matrix in the protocol's order, and are handed over."""
+
+    rows: Rows  # which fit the space
+    space: EvidenceSpace
+    codec: RawCodec
+    place: tuple[int, ...]  # (d,) the column of the table that each evidence column is
+
+    @classmethod
+    def of(cls, rows: Rows, space: EvidenceSpace, *, flags_as_numbers: bool) -> RawLayout:
+        """Lay out rows whose fields have the types of the training data; flags_as_numbers: see ``RawCodec.fit``."""
+        if rows.frame is None:
+            raise DataError("the raw evidence space needs a table or dense array, got a sparse matrix")
+        values = {column.name: column.baseline for column in space.columns}
+        codec = RawCodec.fit(rows, space.fields, values, space.listed, flags_as_numbers=flags_as_numbers)
+        return cls(rows, space, codec, tuple(rows.names.index(column.name) for column in space.columns))
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the protocol has the columns in the order of the table."""
+        return list(self.place) == list(range(len(self.place)))
+
+    @property
+    def baseline(self) -> Floats:
+        """(d,) the cells that replace lost evidence."""
+        return np.asarray(self.codec.baseline[list(self.place)])
+
+    @property
+    def stepwise(self) -> Booleans:
+        """(d,) columns that cannot be interpolated."""
+        return np.array([c.kind == "nominal" for c in self.space.columns]) | np.isnan(self.baseline)
+
+    def matrix(self) -> Floats:
+        """Return (n, d) the cells of the rows."""
+        assert self.rows.frame is not None
+        return np.asarray(self.codec.encode(self.rows.frame)[:, list(self.place)])
+
+    def encode(self, table: pd.DataFrame) -> Floats:
+        """Return (k, d) the cells of other raw rows."""
+        return np.asarray(self.codec.encode(_fit_table(table, self.rows, self.space)[1])[:, list(self.place)])
+
+    def decode(self, matrix: Floats) -> Any:
+        """Return cells (k, d) as the model is handed them: raw values in the user's kind of container."""
+        return self.codec.decode(matrix[:, np.argsort(self.place)])
+
+
 def _bind_raw(model: Model, rows: Rows, space: EvidenceSpace, common: Callable[..., EvidenceRows]) -> EvidenceRows:
     """Bind raw fields as codes; the model is handed them decoded, in their own types."""
-    if rows.frame is None:
-        raise DataError("the raw evidence space needs a table or dense array, got a sparse matrix")
-    frame, values = rows.frame, {column.name: column.baseline for column in space.columns}
-    codec = RawCodec.fit(rows, space.fields, values, space.listed, flags_as_numbers=model.transformer is None)
+    layout = RawLayout.of(rows, space, flags_as_numbers=model.transformer is None)
+    codec, baseline = layout.codec, layout.baseline
     _check_same_answers(model, rows.head(CONFIRM_ROWS), codec)
-    place = [rows.names.index(column.name) for column in space.columns]  # evidence columns are in the protocol's order
-    inverse = np.argsort(place)
-    baseline = codec.baseline[place]
-    confirmed = _confirm(model, lambda: codec.decode(codec.encode(frame.iloc[:CONFIRM_ROWS])), raw=True)
-    in_order = place == list(range(len(place)))
+    matrix = layout.matrix()
+    confirmed = confirm_answers(model, lambda: layout.decode(matrix[:CONFIRM_ROWS]), raw=True)
 
-    def predict(matrix: Floats) -> Floats:
-        return call_model(lambda: confirmed.probabilities(codec.decode(matrix[:, inverse])), rows)
+    def predict(stressed: Floats) -> Floats:
+        return call_model(lambda: confirmed.probabilities(layout.decode(stressed)), rows)
 
     decided, own = _own_answers(confirmed, rows, space, None)
     return common(
-        matrix=codec.encode(frame)[:, place],
+        matrix=matrix,
         baseline=baseline,
-        stepwise=np.array([c.kind == "nominal" for c in space.columns]) | np.isnan(baseline),
+        stepwise=layout.stepwise,
         model=confirmed,
         predict_matrix=predict,
         decided=decided,
         own=own,
         cell_dtype=codec.cell_dtype or np.float64,
-        native_matrix=model.transformer is None and codec.cell_dtype is not None and in_order,
-        encode=lambda table: codec.encode(_fit_table(table, rows, space)[1])[:, place],
-        forms=codec.forms if in_order and keeps_columns(model.transformer, rows) else None,
+        native_matrix=model.transformer is None and codec.cell_dtype is not None and layout.in_order,
+        encode=layout.encode,
+        forms=codec.forms if layout.in_order and keeps_columns(model.transformer, rows) else None,
     )
 
 
@@ -233,7 +275,7 @@ def _bind_transformed(
             Advice.argument("space", "raw"),
         )
     baseline = to_floats([column.baseline for column in space.columns])
-    confirmed = _confirm(model, lambda: restore(dense(matrix[:CONFIRM_ROWS])), raw=False)
+    confirmed = confirm_answers(model, lambda: restore(dense(matrix[:CONFIRM_ROWS])), raw=False)
 
     def predict(stressed: Floats) -> Floats:
         return call_model(lambda: confirmed.head_probabilities(restore(stressed)), rows)
@@ -255,7 +297,7 @@ def _bind_transformed(
     )
 
 
-def _confirm(model: Model, sample: Callable[[], Any], *, raw: bool) -> Model:
+def confirm_answers(model: Model, sample: Callable[[], Any], *, raw: bool) -> Model:
     """Return the model with its link confirmed on a few rows; a failure is left to the first prediction."""
     try:
         rows = sample()
