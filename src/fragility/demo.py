@@ -21,6 +21,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fragility.auditing.baselines import compare_baselines
+from fragility.auditing.modes import MOST_CONFIDENT
 from fragility.auditing.pipeline import audit
 from fragility.bundled import load_credit_g
 from fragility.canonical import digest_bytes
@@ -93,7 +94,7 @@ def run_demo(folder: Path) -> Demo:
     model = credit_pipeline().fit(X_train, y_train)
     protocol = Protocol.fit(model, X_train)
     labels = y_test.to_dict()
-    certs = audit(model, X_test, protocol, engine=ENGINE, lattice=True)
+    certs = audit(model, X_test, protocol, engine=ENGINE, lattice=True, modes=MOST_CONFIDENT)
     certs = certs.with_baselines(compare_baselines(model, X_test, protocol, certificates=certs, engine=ENGINE))
     reliability = failure_probability(model, X_test, protocol, RATE, draws=DRAWS, engine=ENGINE)
     report = Report.of(

@@ -51,6 +51,21 @@ GLOSSARY = {
     "protocol": "What the audit declares before it starts: groups, baseline, severities, depth and decision.",
     "margin": "Log of the predicted class's probability over that of its best competitor; below 0 it has lost.",
     "flip": "A prediction flips when another class takes the lead.",
+    "failure mode": (
+        "A way in which one unit of evidence fails: it is lost, it takes a wrong value, it is noisy. The protocol "
+        "declares the modes, and the values that a unit may take."
+    ),
+    "exposure to a mode": (
+        "1 - exp(-u), where u adds up how much of the margin the failure of each unit is expected to cost. Each mode "
+        "has its own, and nothing is added up over modes."
+    ),
+    "flip chance": (
+        "The probability that the failure of one unit, alone, flips a prediction, over the values it may take."
+    ),
+    "stability interval": (
+        "The values that one field may take, within its training range, before the prediction flips, while everything "
+        "else stays as it is."
+    ),
     "path": "The groups in the order in which they are removed: largest drop of the margin first.",
     "k*": (
         "The flip budget: how many groups of the path are lost when the prediction flips. Found strongest first, so it "
@@ -281,6 +296,15 @@ def describe_losses(targeted: float, independent: float, common: float | None, s
     return [(LOSS_NAMES[way], text) for way, text in losses.items()]
 
 
+# What a unit of evidence turns into when it fails in a mode.
+MODE_MEANINGS = {
+    "lost": "a group of evidence is replaced by its baseline",
+    "wrong": "a group of evidence takes a value that is typical of the training rows",
+    "noisy": "a number is off by a fraction of its standard deviation",
+    "stale": "a group of evidence has its value of an earlier time",
+    "sentinel": "a field holds a declared error code",
+    "outage": "groups are lost together, as in a recorded outage",
+}
 # A failure mode of any unit, and of the one named.
 MODE_WORDS = {
     "lost": ("lost evidence", "a lost {}"),
@@ -297,17 +321,20 @@ def describe_mode(mode: str, exposure: float, unit: str | None, chance: float) -
 
     unit, chance: the unit whose failure flips the prediction most likely, and how likely; None where the mode has none.
     """
-    mode_name, one = MODE_WORDS[mode]
+    mode_name = MODE_WORDS[mode][0]
     if unit is None:
         return f"{mode_name}: no evidence can fail in this way"
-    if chance <= 0.0:
-        told = "none of them alone flips it"
-    elif chance >= 1.0:
-        told = f"{one.format(unit)} always flips it"
-    else:
-        likely = f"{chance:.2f}" if 0.005 <= chance < 0.995 else "below 0.01" if chance < 0.5 else "above 0.99"
-        told = f"{one.format(unit)} flips it with probability {likely}"
+    told = "none of them alone flips it" if chance <= 0.0 else describe_flip(mode, unit, chance)
     return f"{mode_name}: exposure {exposure:.2f}; {told}"
+
+
+def describe_flip(mode: str, unit: str, chance: float) -> str:
+    """Return `a wrong checking_status flips it with probability 0.62`."""
+    failed = MODE_WORDS[mode][1].format(unit)
+    if chance <= 0.0 or chance >= 1.0:
+        return f"{failed} {'never' if chance <= 0.0 else 'always'} flips it"
+    likely = f"{chance:.2f}" if 0.005 <= chance < 0.995 else "below 0.01" if chance < 0.5 else "above 0.99"
+    return f"{failed} flips it with probability {likely}"
 
 
 def describe_operator(operator: str) -> str:

@@ -35,11 +35,14 @@ def whole_numbers(rows: int, seed: int, fields: Sequence[str] = FIELDS) -> pd.Da
     return pd.DataFrame(values.astype(float), columns=list(fields))
 
 
-def small_audit(rows: int = 120, classes: int = 2, *, seed: int = 1, **declared: object) -> fg.Certificates:
+def small_audit(
+    rows: int = 120, classes: int = 2, *, seed: int = 1, modes: bool | int = False, **declared: object
+) -> fg.Certificates:
     """Certificates of the declared model."""
     model = declared_model(classes)
     protocol = fg.Protocol.fit(model, whole_numbers(50, 0).to_numpy(), **declared)
-    return fg.audit(model, whole_numbers(rows, seed).to_numpy(), protocol, progress=False, lattice=False)
+    given = whole_numbers(rows, seed).to_numpy()
+    return fg.audit(model, given, protocol, progress=False, lattice=False, modes=modes)
 
 
 def small_labels(certs: fg.Certificates, every: int = 7) -> dict[object, str]:

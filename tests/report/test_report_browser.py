@@ -19,7 +19,7 @@ def driver():
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory) -> str:
-    one, other = small_audit(120, classes=3), small_audit(120)
+    one, other = small_audit(120, classes=3, modes=True), small_audit(120, modes=30)
     rows = whole_numbers(120, 1).to_numpy()
     report = fg.Report.of({"audits/three": one, "audits/two-classes": other}, rows=rows, by="x0:-2,2")
     said = {"author": "A. Author", "purpose": "annual review", "date": "2026-11-16", "signed_by": "ab12cd34ef567890"}

@@ -185,25 +185,30 @@ def draw_picture(
 # --- shares with intervals ----------------------------------------------------------------------------------
 
 
-def draw_shares(entries: Sequence[tuple[str, Share]]) -> str:
-    """Return one line per entry: its share that flips early as a dot, its interval as a line, its count as text."""
+def draw_shares(entries: Sequence[tuple[str, Share]], measure: str = "flip early", *, total: bool = True) -> str:
+    """Return one line per entry: its share as a dot, the share's interval as a line, its count as text.
+
+    measure: what the share does, for readers who cannot see it; total: whether the first entry is of all rows.
+    """
     left, right, top, step = 128.0, 330.0, 20.0, 25.0
     bottom = top + step * len(entries)
     x, marks = _draw_share_axis([share for _, share in entries], left, right, top, bottom)
     for place, (name, share) in enumerate(entries):
         y = top + step * (place + 0.5) - 4
-        marks.append(draw_text((left - 10, y + 4), shorten(name, 20), anchor="end", bold=place == 0))
-        marks += _draw_interval(share, x, y, QUIET if place == 0 else ACCENT, 4.5)
+        marks.append(draw_text((left - 10, y + 4), shorten(name, 20), anchor="end", bold=total and place == 0))
+        marks += _draw_interval(share, x, y, QUIET if total and place == 0 else ACCENT, 4.5)
         marks.append(draw_text((right + 12, y + 4), f"{share.count:,} of {share.rows:,}"))
     label = "; ".join(
-        f"{name}: {share.count} of {share.rows} flip early, {write_percent(share.value)}, 95% interval "
+        f"{name}: {share.count} of {share.rows} {measure}, {write_percent(share.value)}, 95% interval "
         f"{write_interval(share)}"
         for name, share in entries
     )
-    return draw_picture(WIDTH, bottom + 16, f"Share that flip early. {label}", marks)
+    return draw_picture(WIDTH, bottom + 16, f"Share that {measure}. {label}", marks)
 
 
-def draw_paired_shares(entries: Sequence[tuple[str, tuple[Share, Share]]], names: tuple[str, str]) -> str:
+def draw_paired_shares(
+    entries: Sequence[tuple[str, tuple[Share, Share]]], names: tuple[str, str], measure: str = "flip early"
+) -> str:
     """Return two shares per entry with their intervals, one audit above the other."""
     left, right, top, step = 128.0, RIGHT, 44.0, 34.0
     bottom = top + step * len(entries)
@@ -218,7 +223,7 @@ def draw_paired_shares(entries: Sequence[tuple[str, tuple[Share, Share]]], names
     label = "; ".join(
         f"{name}: {write_percent(one.value)} against {write_percent(two.value)}" for name, (one, two) in entries
     )
-    return draw_picture(WIDTH, bottom + 16, f"Share that flips early, {names[0]} against {names[1]}. {label}", marks)
+    return draw_picture(WIDTH, bottom + 16, f"Share that {measure}, {names[0]} against {names[1]}. {label}", marks)
 
 
 def _draw_share_axis(

@@ -106,6 +106,7 @@ class CaseView(NamedTuple):
     facts: str
     path: Sequence[PathStep]
     smallest: str | None
+    modes: Sequence[str]  # what each failure mode costs it; none where the row was not assessed
     curve: str
     command: str | None  # that opens it in the workbench
 

@@ -6,6 +6,7 @@ from fragility.certificates.comparison import list_differences
 from fragility.drawing.svg import draw_paired_shares
 from fragility.report.blocks import Block, Figure, Lead, Notice, Section, Table, Text
 from fragility.report.figures import show_shares
+from fragility.report.modes import compare_modes
 from fragility.report.summary import AuditNumbers, Compared, PairedAudits, ReportSummary
 from fragility.wording import (
     shorten_name,
@@ -109,6 +110,7 @@ def show_side_by_side(summary: ReportSummary) -> Section:
         caption = "On the rows that audits share: confident in both, and flipping early"
         blocks.append(Table(caption, ("audits", "shared rows", "same class", *both), shared))
     blocks.append(Text([_describe_shared_rows(pair) for pair in summary.paired]))
+    blocks += compare_modes(summary.audits)
     for pair in summary.paired:
         first, second = shorten_name(pair.first), shorten_name(pair.second)
         for compared in pair.segments:

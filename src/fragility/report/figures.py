@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import astuple
 
 import fragility.drawing.svg as svg
 from fragility.drawing.curve import MarginCurve, draw_curve_svg
@@ -11,7 +12,7 @@ from fragility.drawing.svg import ACCENT, FLIP, FLIP_TEXT, LEFT, QUIET, RIGHT, W
 from fragility.intervals import Share
 from fragility.report.blocks import Figure, Table
 from fragility.report.sentences import describe_case
-from fragility.report.summary import AuditNumbers, Case, Loss, Quartiles, ReviewView, SetNumbers
+from fragility.report.summary import AuditNumbers, Case, Loss, ModeNumbers, Quartiles, ReviewView, SetNumbers
 from fragility.text import shorten
 from fragility.wording import describe_curve, write_interval, write_part, write_percent
 
@@ -112,31 +113,53 @@ def _list_medians(curve: Sequence[Quartiles]) -> str:
 
 def draw_loss(loss: Loss, name: str) -> str:
     """Return how a loss is spread over the predictions, with its median."""
-    left, right, top, bottom = 8.0, 204.0, 46.0, 116.0
-    y, x = Scale(0, max(loss.histogram), bottom, top), Scale(0.0, loss.top, left, right)
-    width, open_ended = (right - left) / len(loss.histogram), loss.top > 1.0
+    open_ended = loss.top > 1.0
     lower, median, upper = (
         f"{loss.top:.0%} or more" if value >= loss.top and open_ended else write_percent(value)
         for value in (loss.quartiles.lower, loss.quartiles.median, loss.quartiles.upper)
     )
-    marks = [
-        svg.draw_text((left, 14), name, bold=True, size=12),
-        svg.draw_text((left, 30), f"median {median}", colour="var(--muted, currentColor)"),
-    ]
-    for place, count in enumerate(loss.histogram):
-        colour = QUIET if open_ended and place == len(loss.histogram) - 1 else ACCENT
-        marks.append(svg.draw_bar(left + place * width + 0.5, y(count), width - 1, bottom - y(count), colour=colour))
-    marks.append(svg.draw_line((left, bottom), (right, bottom), colour=QUIET))
-    middle = x(min(loss.quartiles.median, loss.top))
-    marks.append(svg.draw_line((middle, top - 6), (middle, bottom), colour=FLIP, width=2))
-    for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
-        text = f"{share * loss.top:.0%}{'+' if open_ended and anchor == 'end' else ''}"
-        marks.append(svg.draw_text((x(share * loss.top), bottom + 15), text, anchor=anchor))
     label = (
         f"{name}: of {sum(loss.histogram)} predictions the median loses {median} of the margin, a quarter at most "
         f"{lower}, a quarter at least {upper}; {loss.half} lose half or more."
     )
+    ticks = [f"{share * loss.top:.0%}" for share in (0.0, 0.5, 1.0)]
+    ticks[-1] += "+" if open_ended else ""
+    place = min(loss.quartiles.median / loss.top, 1.0)
+    marks = _draw_histogram(name, f"median {median}", loss.histogram, place, ticks, open_ended=open_ended)
     return svg.draw_picture(212.0, 136.0, label, marks)
+
+
+def draw_exposure(found: ModeNumbers, name: str) -> str:
+    """Return how the exposure to one failure mode is spread over the predictions, with its median."""
+    lower, median, upper = (f"{value:.2f}" for value in astuple(found.exposure))
+    label = (
+        f"{name}: of {sum(found.histogram)} predictions the median exposure is {median}, of a quarter it is at most "
+        f"{lower}, of a quarter at least {upper}."
+    )
+    told, ticks = f"median exposure {median}", ["0", "0.5", "1"]
+    marks = _draw_histogram(name, told, found.histogram, found.exposure.median, ticks)
+    marks.append(svg.draw_text((106.0, 147.0), "exposure to the mode", anchor="middle"))
+    return svg.draw_picture(212.0, 152.0, label, marks)
+
+
+def _draw_histogram(
+    name: str, told: str, counts: Sequence[int], median: float, ticks: Sequence[str], *, open_ended: bool = False
+) -> list[str]:
+    """Return a small histogram from 0 to 1, with its median marked and a tick at both ends and the middle."""
+    left, right, top, bottom = 8.0, 204.0, 46.0, 116.0
+    x, y, width = Scale(0.0, 1.0, left, right), Scale(0, max(counts), bottom, top), (right - left) / len(counts)
+    marks = [
+        svg.draw_text((left, 14), name, bold=True, size=12),
+        svg.draw_text((left, 30), told, colour="var(--muted, currentColor)"),
+    ]
+    for place, count in enumerate(counts):
+        colour = QUIET if open_ended and place == len(counts) - 1 else ACCENT
+        marks.append(svg.draw_bar(left + place * width + 0.5, y(count), width - 1, bottom - y(count), colour=colour))
+    marks.append(svg.draw_line((left, bottom), (right, bottom), colour=QUIET))
+    marks.append(svg.draw_line((x(median), top - 6), (x(median), bottom), colour=FLIP, width=2))
+    for share, anchor, text in zip((0.0, 0.5, 1.0), ("start", "middle", "end"), ticks, strict=True):
+        marks.append(svg.draw_text((x(share), bottom + 15), text, anchor=anchor))
+    return marks
 
 
 # --- confidence against exposure ----------------------------------------------------------------------------

@@ -20,9 +20,10 @@ import pyarrow as pa
 
 import fragility.report.summary as summary
 from fragility.arrays import Floats, Integers
-from fragility.certificates import Audit, BaselineComparison
+from fragility.certificates import Audit, BaselineComparison, ModesDeclaration
 from fragility.certificates.comparison import differences_between, rows_by_id
 from fragility.certificates.dependence import STABLE
+from fragility.certificates.modes import costs_of_row
 from fragility.errors import DataError
 from fragility.evidence.replacements import Replacement, fields_of_groups, find_replacements
 from fragility.intervals import Share, difference_of, normal_quantile, paired_difference, share_of
@@ -113,7 +114,8 @@ def _summarise_audit(
 ) -> AuditNumbers:
     audit, protocol, least = one.audit, one.audit.protocol, settings.min_confidence
     detailed, declared = audit.manifest.claims == "full", audit.manifest.lattice
-    everything, confident = (SetTally(protocol, audit.classes, detailed) for _ in range(2))
+    modes = audit.manifest.modes
+    everything, confident = (SetTally(protocol, audit.classes, detailed, modes) for _ in range(2))
     tallies = [] if truth is None else [LabelTally("wrong", truth, least)]
     if settings.brittle is not None:
         tallies.append(LabelTally("brittle", *read_brittle(settings.brittle, least, protocol)))
@@ -128,7 +130,9 @@ def _summarise_audit(
         for tally in tallies:
             tally.add(piece, audit.classes)
     condition = declared.condition(protocol) if declared is not None and declared.has_failures else None
-    cases = [_read_case(row, protocol, everything.classes) for _, _, row in (confident.worst or everything.worst)]
+    cases = [
+        _read_case(row, protocol, everything.classes, modes) for _, _, row in (confident.worst or everything.worst)
+    ]
     every = everything.summarise(() if confident.rows else cases, condition)
     sure = confident.summarise(cases if confident.rows else (), condition)
     focus, shares = sure if sure.rows else every, tuple(segment.shares() for segment in segments)
@@ -258,7 +262,7 @@ def _state_protocol(
     return summary.ProtocolFacts(**facts)
 
 
-def _read_case(row: Row, protocol: Protocol, classes: Sequence[str]) -> summary.Case:
+def _read_case(row: Row, protocol: Protocol, classes: Sequence[str], modes: ModesDeclaration | None) -> summary.Case:
     flips_to, others = None, [label for label in classes if label != str(row["predicted"])]
     if row["flipped"] and "path_predicted" in row:
         flips_to = str(row["path_predicted"][row["flip_budget"]])
@@ -287,6 +291,18 @@ def _read_case(row: Row, protocol: Protocol, classes: Sequence[str]) -> summary.
         flips_to=flips_to,
         thresholds={operator: row[f"lambda_{operator}"] for operator in protocol.operators},
         smallest=smallest,
+        modes=None if modes is None else _read_modes(row, modes),
+    )
+
+
+def _read_modes(row: Row, declared: ModesDeclaration) -> tuple[summary.CaseMode, ...] | None:
+    costs = costs_of_row(row, declared)
+    if costs is None:
+        return None
+    # Rounded: noise costs a linear model nothing but the last digits, which differ between machines.
+    return tuple(
+        summary.CaseMode(mode, round(cost.exposure, 9), cost.weakest, cost.flip_chance.get(cost.weakest or "", 0.0))
+        for mode, cost in costs.items()
     )
 
 

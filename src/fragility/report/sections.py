@@ -27,6 +27,7 @@ from fragility.report.blocks import (
     count_cell,
 )
 from fragility.report.comparison import show_comparison, show_side_by_side
+from fragility.report.modes import list_case_modes, show_modes
 from fragility.report.sentences import count_focus, name_all, name_focus, name_limit
 from fragility.report.summary import AuditNumbers, Case, Dependence, GroupRole, ReliabilityNumbers, ReportSummary
 from fragility.segments import SegmentShares
@@ -96,6 +97,7 @@ def _list_own_sections(audit: AuditNumbers, prefix: str) -> list[Section]:
         _show_collapse(audit),
         _show_losses(audit),
         _show_groups(audit),
+        *([] if audit.focus.modes is None else [show_modes(audit, audit.focus.modes)]),
         *([] if audit.reliability is None else [_show_reliability(audit.reliability)]),
         _show_corner(audit),
         *([_show_reviews(audit)] if audit.reviews else []),
@@ -475,6 +477,7 @@ def _show_case(case: Case, key: str, audit: AuditNumbers) -> CaseView:
         facts=f"confidence {case.confidence:.1%} · {scores}",
         path=path,
         smallest=sentences.describe_search(case, audit.focus.lattice),
+        modes=list_case_modes(case),
         curve=figures.draw_case(case),
         command=None if folder is None else f"fragility review {shlex.quote(folder)} --row {shlex.quote(case.id)}",
     )

@@ -174,6 +174,16 @@ class FieldValue:
 
 
 @dataclass(frozen=True, slots=True)
+class CaseMode:
+    """What one failure mode costs one prediction, and the unit whose failure flips it most likely."""
+
+    mode: str
+    exposure: float
+    weakest: str | None  # None where no evidence can fail in this way
+    flip_chance: float
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """One of the most fragile predictions."""
 
@@ -189,6 +199,7 @@ class Case:
     flips_to: str | None
     thresholds: Mapping[str, float | None]
     smallest: SmallestSet | None
+    modes: tuple[CaseMode, ...] | None  # None where the row has no modes block
     values: tuple[tuple[FieldValue, ...], ...] | None = None  # of each group of the path; None without rows
 
     @property
@@ -223,6 +234,36 @@ class LatticeNumbers:
 
 
 @dataclass(frozen=True, slots=True)
+class UnitNumbers:
+    """What the failure of one unit of evidence costs the assessed predictions."""
+
+    name: str
+    lost: float  # mean share of the margin that it is expected to cost, each counted from 0 to 1
+    flip_chance: float  # mean chance that it flips a prediction
+    flips: int  # predictions that it flips with a chance over one half
+
+
+@dataclass(frozen=True, slots=True)
+class ModeNumbers:
+    """What one failure mode costs the assessed predictions."""
+
+    mode: str
+    exposure: Quartiles
+    histogram: tuple[int, ...]  # of exposure, in equal bins from 0 to 1
+    flips: Share  # predictions that the failure of some single unit flips with a chance over one half
+    units: tuple[UnitNumbers, ...]  # the most likely to flip predictions first
+
+
+@dataclass(frozen=True, slots=True)
+class ModesNumbers:
+    """What the failure modes of an audit cost a set of predictions, as far as they were assessed."""
+
+    rows: int  # predictions assessed; all counts are of these
+    most_confident: int | None  # how many confident rows were assessed at most, by digest; None: every row was
+    modes: tuple[ModeNumbers, ...]  # none where no row of the set was assessed
+
+
+@dataclass(frozen=True, slots=True)
 class SetNumbers:
     """One set of predictions: all of them, or the confident ones."""
 
@@ -244,6 +285,7 @@ class SetNumbers:
     pairs: tuple[Pair, ...]
     distinct_pairs: int
     lattice: LatticeNumbers | None
+    modes: ModesNumbers | None  # None where the audit has no modes block
     cases: tuple[Case, ...]
 
     @property

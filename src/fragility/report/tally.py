@@ -18,8 +18,9 @@ import pyarrow as pa
 
 import fragility.report.summary as summary
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.certificates import Audit
+from fragility.certificates import Audit, ModesDeclaration
 from fragility.certificates.claims import indices_of
+from fragility.certificates.modes import modes_claims_of
 from fragility.intervals import Share, share_of
 from fragility.protocol import Protocol
 from fragility.report.summary import Quartiles
@@ -33,7 +34,7 @@ SHOWN_PAIRS = 10
 COLLAPSE_STEPS = 1000  # collapse to a tenth of a percent
 EXPOSURE_STEPS = 10_000
 LOSS_STEPS = 1000
-LOSS_BINS = 20
+BINS = 20
 LOSS_TOP = {"targeted": 1.0, "independent": 4.0, "common": 1.0}
 PIECE_ROWS = 1 << 16
 PLAIN = (
@@ -89,6 +90,8 @@ def read_pieces(audit: Audit) -> Iterator[Piece]:
     columns += DETAILS if audit.manifest.claims == "full" else ()
     if declared is not None:
         columns += SEARCHED + FAILURES if declared.has_failures else SEARCHED
+    if audit.manifest.modes is not None:
+        columns += audit.manifest.modes.form.names
     for batch in audit.batches(columns):
         for begin in range(0, batch.num_rows, PIECE_ROWS):
             table = batch.slice(begin, PIECE_ROWS).combine_chunks()
@@ -137,7 +140,9 @@ def _read_column(table: pa.Table, name: str) -> Floats:
 class SetTally:
     """The running counts of one set of predictions."""
 
-    def __init__(self, protocol: Protocol, classes: Sequence[object], detailed: bool) -> None:
+    def __init__(
+        self, protocol: Protocol, classes: Sequence[object], detailed: bool, modes: ModesDeclaration | None
+    ) -> None:
         c, g, k = len(classes), len(protocol.groups), protocol.depth
         self.protocol, self.classes, self.detailed = protocol, [str(label) for label in classes], detailed
         self.ways = summary.WAYS if protocol.fading is not None else summary.WAYS[:2]
@@ -156,6 +161,7 @@ class SetTally:
         self.pairs: Counter[int] = Counter()
         self.searched: Counter[str] = Counter()  # what the search over all subsets found, if the audit has it
         self.sizes: Counter[int] = Counter()
+        self.modes = None if modes is None else ModesTally(modes)
         self.worst: list[tuple[float, int, Row]] = []  # (minus exposure, position, row)
 
     def add(self, piece: Piece) -> None:
@@ -185,6 +191,8 @@ class SetTally:
         self._add_groups(piece)
         if "smallest_size" in piece.table.column_names:
             self._add_searched(piece)
+        if self.modes is not None:
+            self.modes.add(piece)
         best = np.argsort(-piece.exposure, kind="stable")[:SHOWN_CASES]
         rows = piece.table.take(best).to_pylist()
         found = zip((-piece.exposure[best]).tolist(), piece.position[best].tolist(), rows, strict=True)
@@ -283,6 +291,7 @@ class SetTally:
             pairs=tuple(summary.Pair(names[code // g], names[code % g], count) for code, count in pairs),
             distinct_pairs=len(self.pairs),
             lattice=lattice,
+            modes=None if self.modes is None else self.modes.summarise(),
             cases=tuple(cases),
         )
 
@@ -294,12 +303,59 @@ class SetTally:
     def _read_loss(self, way: int) -> summary.Loss:
         name, counts = self.ways[way], self.losses[way]
         top = LOSS_TOP[name]
-        # The last bin holds what reaches the top, and everything beyond it.
-        bins = np.minimum(np.arange(LOSS_STEPS + 1) * LOSS_BINS // LOSS_STEPS, LOSS_BINS - 1)
-        histogram = np.bincount(bins, weights=counts, minlength=LOSS_BINS).astype(np.int64)
         scaled = _read_quartiles(counts, LOSS_STEPS)
         quartiles = Quartiles(scaled.lower * top, scaled.median * top, scaled.upper * top)
-        return summary.Loss(name, quartiles, int(self.half[:, way].sum()), top, tuple(histogram.tolist()))
+        return summary.Loss(name, quartiles, int(self.half[:, way].sum()), top, _read_histogram(counts))
+
+
+# --- counting failure modes -------------------------------------------------------------------------------------
+
+
+class ModesTally:
+    """The running counts of what failure modes cost the rows of a set that were assessed."""
+
+    def __init__(self, declared: ModesDeclaration) -> None:
+        self.declared, self.rows = declared, 0
+        self.exposures = {mode: np.zeros(EXPOSURE_STEPS + 1, dtype=np.int64) for mode in declared.units}
+        self.flipped = dict.fromkeys(declared.units, 0)
+        self.units = {mode: [(0, 0, 0)] * len(names) for mode, names in declared.units.items()}  # lost, chance, flips
+
+    def add(self, piece: Piece) -> None:
+        """Count those rows of a piece that have a modes block."""
+        assessed = self.declared.form.covered(piece.table)
+        if not assessed.any():
+            return
+        claims = modes_claims_of(piece.table.filter(pa.array(assessed)), self.declared)
+        scale = np.abs(piece.margin[assessed])[:, None] + EPSILON
+        self.rows += len(scale)
+        for mode in self.declared.units:
+            own = claims[mode]
+            steps = _count_steps(own.exposure, EXPOSURE_STEPS)
+            self.exposures[mode] += np.bincount(steps, minlength=EXPOSURE_STEPS + 1)
+            likely, lost = own.flip_chance > HALF, np.clip(own.drop / scale, 0.0, 1.0)
+            self.flipped[mode] += int(likely.any(axis=1).sum())
+            self.units[mode] = [
+                (before[0] + _sum_whole(lost[:, u]), before[1] + _sum_whole(own.flip_chance[:, u]), before[2] + flips)
+                for u, (before, flips) in enumerate(zip(self.units[mode], likely.sum(axis=0).tolist(), strict=True))
+            ]
+
+    def summarise(self) -> summary.ModesNumbers:
+        """Return what was counted."""
+        modes = tuple(map(self._summarise_mode, self.declared.units)) if self.rows else ()
+        return summary.ModesNumbers(self.rows, self.declared.most_confident, modes)
+
+    def _summarise_mode(self, mode: str) -> summary.ModeNumbers:
+        units = [
+            summary.UnitNumbers(name, _divide(lost, self.rows), _divide(chance, self.rows), flips)
+            for name, (lost, chance, flips) in zip(self.declared.units[mode], self.units[mode], strict=True)
+        ]
+        return summary.ModeNumbers(
+            mode=mode,
+            exposure=_read_quartiles(self.exposures[mode], EXPOSURE_STEPS),
+            histogram=_read_histogram(self.exposures[mode]),
+            flips=share_of(self.flipped[mode], self.rows),
+            units=tuple(sorted(units, key=lambda unit: (-unit.flip_chance, -unit.lost))),  # then as declared
+        )
 
 
 # --- histograms and sums ----------------------------------------------------------------------------------------
@@ -325,6 +381,12 @@ def _read_quartiles(counts: Counts, steps: int) -> Quartiles:
     total = np.cumsum(counts)
     lower, median, upper = (int(np.searchsorted(total, np.ceil(q * total[-1]))) / steps for q in (0.25, 0.5, 0.75))
     return Quartiles(lower, median, upper)
+
+
+def _read_histogram(counts: Counts) -> tuple[int, ...]:
+    """Return counts by step as counts by bin; the last bin holds what reaches the top."""
+    bins = np.minimum(np.arange(len(counts)) * BINS // (len(counts) - 1), BINS - 1)
+    return tuple(np.bincount(bins, weights=counts, minlength=BINS).astype(np.int64).tolist())
 
 
 def _read_curve(counts: Counts) -> tuple[Quartiles, ...]:

@@ -1,0 +1,152 @@
+"""Evidence that is wrong, not only lost: what the failure modes of an audit cost its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fragility.drawing.svg import draw_paired_shares, draw_share_bar, draw_shares
+from fragility.report.blocks import Block, Cell, Facts, Figure, Section, Table, Text
+from fragility.report.figures import draw_exposure
+from fragility.report.sentences import count_focus, name_focus
+from fragility.report.summary import AuditNumbers, Case, ModeNumbers, ModesNumbers, SetNumbers
+from fragility.wording import (
+    MODE_MEANINGS,
+    MODE_WORDS,
+    describe_mode,
+    join_names,
+    shorten_name,
+    write_count,
+    write_interval,
+    write_part,
+    write_percent,
+    write_share,
+)
+
+SHOWN_UNITS = 10
+MEASURE = "are flipped by the failure of one unit with a chance over one half"
+
+
+def show_modes(audit: AuditNumbers, found: ModesNumbers) -> Section:
+    """Return what each failure mode costs the assessed predictions, and which units cost and flip most."""
+    key, heading, noun = "modes", "Evidence that is wrong, not only lost", name_focus(audit)
+    opening = (
+        "Evidence does not only go missing: it also arrives wrong. For each failure mode of the protocol the audit "
+        "asked what the failure of one unit of evidence costs a prediction, and how likely it flips it."
+    )
+    blocks: list[Block] = [Text([opening, describe_assessed(audit, found)])]
+    if not found.modes:
+        return Section(key, heading, blocks)
+    named = [(MODE_WORDS[one.mode][0], one) for one in found.modes]
+    facts = [(name.capitalize(), f"{_begin(MODE_MEANINGS[one.mode])}. {describe_found(one)}") for name, one in named]
+    rows = [
+        (name, f"{one.exposure.median:.2f}", write_part(one.flips.count, one.flips.rows), write_interval(one.flips))
+        for name, one in named
+    ]
+    head = ("failure mode", "median exposure", "flipped by one failure", "95% interval")
+    table = Table("What the failure of one unit does", head, rows, wrapped=True)
+    shares = draw_shares([(name, one.flips) for name, one in named], MEASURE, total=False)
+    exposures = [draw_exposure(one, name.capitalize()) for name, one in named]
+    blocks += [
+        Facts(facts),
+        Figure([shares], f"Share of the assessed {noun} that {MEASURE}; lines are 95% intervals.", table),
+        Figure(exposures, f"How exposed the {noun} are to each mode; the line marks the median.", small=True),
+        *(_list_units(one, found.rows) for one in found.modes if one.units),
+    ]
+    return Section(key, heading, blocks)
+
+
+def describe_assessed(audit: AuditNumbers, found: ModesNumbers) -> str:
+    """Return how many predictions were assessed, and how they were chosen."""
+    total, noun = audit.focus.rows, name_focus(audit)
+    which = f"all {count_focus(audit, total)}" if total > 1 else f"the one {noun[:-1]}"
+    if found.most_confident is None:
+        return f"Assessed: {which}."
+    rule = (
+        f"This audit assesses at most {found.most_confident:,} predictions that are at least 90% confident: those with "
+        "the smallest row digests, which nobody can choose and which are as good as drawn at random."
+    )
+    if found.rows < total:
+        which = (
+            f"{found.rows:,} of {count_focus(audit, total)}" if found.rows else f"none of {count_focus(audit, total)}"
+        )
+    return f"Assessed: {which}. {rule}"
+
+
+def describe_found(found: ModeNumbers) -> str:
+    """Return how exposed the assessed predictions are to a mode, and which unit flips most of them."""
+    if not found.units:
+        return "No evidence can fail in this way."
+    exposed = f"Median exposure {found.exposure.median:.2f}."
+    count, rows = found.flips.count, write_count(found.flips.rows, "prediction")
+    if not count:
+        return (
+            f"{exposed} No single unit flips any of {rows} with a chance over one half ({write_interval(found.flips)})."
+        )
+    most, verb = max(found.units, key=lambda unit: unit.flips), "is" if count == 1 else "are"
+    failed = MODE_WORDS[found.mode][1].format(shorten_name(most.name))
+    return (
+        f"{exposed} {count:,} of {rows} {verb} flipped by the failure of one unit with a chance over one half, "
+        f"{write_share(found.flips)}; most often by {failed} ({most.flips:,})."
+    )
+
+
+def _list_units(found: ModeNumbers, rows: int) -> Table:
+    """Return the units whose failure flips most."""
+    shown = found.units[:SHOWN_UNITS]
+    cells = [
+        (
+            shorten_name(unit.name),
+            write_percent(unit.lost),
+            Cell(write_percent(unit.flip_chance), draw_share_bar(unit.flip_chance)),
+            write_part(unit.flips, rows),
+        )
+        for unit in shown
+    ]
+    more = f"; the {len(shown)} of {len(found.units):,} that flip most" if len(found.units) > len(shown) else ""
+    head = ("unit", "expected loss of margin", "mean flip chance", "chance over one half")
+    return Table(f"{MODE_WORDS[found.mode][0].capitalize()}: what each unit costs{more}", head, cells, sortable=True)
+
+
+def list_case_modes(case: Case) -> list[str]:
+    """Return one sentence per failure mode: how exposed a case is to it, and its weakest unit."""
+    told = []
+    for one in case.modes or ():
+        weakest = None if one.weakest is None else shorten_name(one.weakest)
+        told.append(f"{_begin(describe_mode(one.mode, one.exposure, weakest, one.flip_chance))}.")
+    return told
+
+
+# --- several audits -----------------------------------------------------------------------------------------
+
+
+def compare_modes(audits: Sequence[AuditNumbers]) -> list[Block]:
+    """Return the failure modes that all audits assessed, side by side; nothing where they share none."""
+    by_audit = [_by_mode(audit.focus) for audit in audits]
+    shared = [mode for mode in by_audit[0] if all(mode in own for own in by_audit[1:])]
+    if not shared:
+        return []
+    names = [shorten_name(audit.facts.name) for audit in audits]
+    rows = []
+    for mode in shared:
+        own, name = [found[mode] for found in by_audit], MODE_WORDS[mode][0]
+        shares = [f"{write_part(one.flips.count, one.flips.rows)}: {write_interval(one.flips)}" for one in own]
+        rows.append((f"{name}: median exposure", *(f"{one.exposure.median:.2f}" for one in own)))
+        rows.append((f"{name}: flipped by one failure", *shares))
+    counts = [f"{found[shared[0]].flips.rows:,} of {name}" for found, name in zip(by_audit, names, strict=True)]
+    blocks: list[Block] = [Table(f"Failure modes, of {join_names(counts)}", ("", *names), rows, wrapped=True)]
+    if len(audits) == 2:
+        first, second = by_audit
+        entries = [(MODE_WORDS[mode][0], (first[mode].flips, second[mode].flips)) for mode in shared]
+        picture = draw_paired_shares(entries, (names[0], names[1]), MEASURE)
+        caption = f"Share of the assessed predictions that {MEASURE}; lines are 95% intervals."
+        blocks.append(Figure([picture], caption))
+    return blocks
+
+
+def _by_mode(numbers: SetNumbers) -> dict[str, ModeNumbers]:
+    return {} if numbers.modes is None else {one.mode: one for one in numbers.modes.modes}
+
+
+def _begin(text: str) -> str:
+    """Return a text with a capital letter at its beginning."""
+    return text[0].upper() + text[1:]
