@@ -455,9 +455,9 @@ def whole_file(case, folder, name: str) -> bytes:
 def test_absent_and_unknown_model_files_are_refused(tmp_path) -> None:
     with pytest.raises(ModelError, match=r"there is no model file .*absent\.skops.*a model is one of: \.skops"):
         load_model(tmp_path / "absent.skops")
-    (tmp_path / "model.onnx").write_bytes(b"x")
-    with pytest.raises(ModelError, match=r"model\.onnx' is an ONNX file"):
-        load_model(tmp_path / "model.onnx")
+    (tmp_path / "model.pmml").write_bytes(b"x")
+    with pytest.raises(ModelError, match=r"model\.pmml' is a PMML file"):
+        load_model(tmp_path / "model.pmml")
     with pytest.raises(ModelError, match=r"is a folder; a model is one of"):
         load_model(tmp_path)
 

@@ -100,12 +100,15 @@ def test_the_demo_needs_no_extra_and_says_which_one_a_suggestion_needs(tmp_path)
         (["securesystemslib"], ["keygen", "--out", "KEY"], "sign"),
         (["ray"], ["audit", "m.skops", "rows.parquet", "--out", "a", "--on", "ray"], "ray"),
         (["pyspark"], ["audit", "m.skops", "rows.parquet", "--out", "a", "--on", "spark"], "spark"),
+        (["onnx", "onnxruntime"], ["audit", "GRAPH", "rows.parquet", "--out", "a", "--train", "train.parquet"], "onnx"),
         (["torch"], ["audit", "NETWORK", "rows.parquet", "--out", "a", "--train", "train.parquet"], "torch"),
     ],
 )
 def test_a_missing_extra_is_named(tmp_path, absent, words, extra) -> None:
     (tmp_path / "network.safetensors").write_bytes(b"")
+    (tmp_path / "graph.onnx").write_bytes(b"")
     here = {"KEY": tmp_path / "key", "AUDIT": tmp_path, "NETWORK": tmp_path / "network.safetensors"}
+    here |= {"GRAPH": tmp_path / "graph.onnx"}
     code = PLAIN.format(absent=absent, words=[str(here.get(word, word)) for word in words])
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)

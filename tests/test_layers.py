@@ -50,7 +50,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module named here stands apart fro
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 # Libraries that a plain install does not have, and the only modules that may name them outside a function.
-OPTIONAL = {"torch", "safetensors", "numba", "xgboost", "lightgbm", "catboost", "shap", "polars"}
+OPTIONAL = {"torch", "safetensors", "numba", "xgboost", "lightgbm", "catboost", "shap", "polars", "onnx", "onnxruntime"}
 OPTIONAL |= {"ray", "pyspark", "securesystemslib", "cryptography", "fastapi", "uvicorn", "starlette", "duckdb"}
 LAZY = OPTIONAL | {"matplotlib", "skops"}  # slow to import, and not needed by most commands
 MAY_IMPORT_TORCH = {"engines.neural", "engines.neural_states", "resmlp.network"}

@@ -26,6 +26,7 @@ VERSIONED = {
     "catboost": "catboost",
     "torch": "torch",
     "numba": "numba",
+    "onnxruntime": "onnxruntime",
 }
 
 
@@ -82,6 +83,8 @@ EXTRA_OF = {
     "torch": "torch",
     "safetensors": "torch",
     "numba": "trees",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
     "shap": "shap",
     "securesystemslib": "sign",
     "cryptography": "sign",

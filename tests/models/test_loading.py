@@ -177,7 +177,7 @@ def test_a_folder_is_named_for_what_it_is(tmp_path, inside: dict[str, str], sent
         load_model(folder)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("net.pt", "a PyTorch"), ("net.onnx", "an ONNX"), ("net.keras", "a Keras")])
+@pytest.mark.parametrize(("name", "kind"), [("net.pt", "a PyTorch"), ("net.pmml", "a PMML"), ("net.keras", "a Keras")])
 def test_files_of_other_kinds_are_named(tmp_path, name: str, kind: str) -> None:
     (tmp_path / name).write_bytes(b"x")
     with pytest.raises(ModelError, match=rf"is {kind} file, .*; load it in Python, wrap it with Model\.wrap"):

@@ -6,6 +6,8 @@ links         how each library's output becomes probabilities in double precisio
 decision      how classes are decided: the largest probability, or a threshold
 fingerprint   a digest of what a model computes
 descriptions  what a fingerprint takes of each value
+onnx_graphs   what an ONNX file may hold, and the session that runs it
+onnx_classifier  an ONNX file as a classifier
 soundness     whether trees are trees, and booster files are safe to load
 loading       model files, and what it takes to trust them
 """

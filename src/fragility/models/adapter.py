@@ -193,6 +193,8 @@ class Model:
     @property
     def votes(self) -> int | None:
         """How many estimators give their votes to an averaged forest or to bagging; None for any other model."""
+        if family_of(self.head) == "fragility.OnnxClassifier":
+            return self.head.votes  # type: ignore[no-any-return]
         bases = ((base.__module__.split(".")[0], base.__name__) for base in type(self.head).__mro__)
         averaged = any(library == "sklearn" and name in VOTE_AVERAGING for library, name in bases)
         return len(self.head.estimators_) if averaged else None

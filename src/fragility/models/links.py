@@ -147,6 +147,8 @@ def raw_score_of(head: Any) -> Callable[[Any], Any] | None:
         return partial(_mlp_logits, head) if one_label and (binary or head.out_activation_ == "softmax") else None
     elif family == "fragility.ResMLPClassifier":
         return head.decision_logits  # type: ignore[no-any-return]
+    elif family == "fragility.OnnxClassifier":
+        return head.raw_score  # type: ignore[no-any-return]
     else:
         linked = family == "sklearn.LinearDiscriminantAnalysis"
     return head.decision_function if linked else _booster_score_of(head, family)

@@ -1,7 +1,8 @@
 """Model files. What could run code on loading needs the user's explicit trust.
 
-skops files, boosters in their libraries' own formats and safetensors hold data and load as they are (skops shows any
-type it does not know). Pickles and joblib files run whatever they contain, so they load with ``trust=True`` only.
+skops files, boosters in their libraries' own formats, ONNX graphs and safetensors hold data and load as they are (skops
+shows any type it does not know). Pickles and joblib files run whatever they contain, so they load with ``trust=True``
+only.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from typing import Any
 
 from fragility.errors import Advice, FragilityError, ModelError, name_error
 from fragility.files import MODEL, replacing
-from fragility.libraries import family_of
+from fragility.libraries import family_of, say_lacking
 from fragility.models.adapter import Model
 from fragility.models.decision import ClassLabel
 from fragility.models.links import type_name
+from fragility.models.onnx_classifier import OnnxClassifier
+from fragility.models.onnx_graphs import GraphError
 from fragility.models.soundness import DAMAGED, REFUSED, TRIALS
 
 KINDS = (
-    ".skops, XGBoost .json or .ubj, LightGBM .txt, CatBoost .cbm, .safetensors, .joblib or .pkl (with trust), "
+    ".skops, XGBoost .json or .ubj, LightGBM .txt, CatBoost .cbm, .onnx, .safetensors, .joblib or .pkl (with trust), "
     "or package.module:attribute"
 )
 
@@ -38,7 +41,6 @@ OTHER_KINDS = {
     ".pt": "a PyTorch",
     ".pth": "a PyTorch",
     ".ckpt": "a PyTorch",
-    ".onnx": "an ONNX",
     ".pmml": "a PMML",
     ".h5": "a Keras",
     ".keras": "a Keras",
@@ -49,7 +51,7 @@ IN_PYTHON = "load it in Python, wrap it with Model.wrap and name the result as p
 CATBOOST_KEYS = ("ctr_data", "features_info", "model_info", "oblivious_trees", "scale_and_bias", "trees")
 LIGHTGBM_KEYS = ("name", "tree_info")
 
-# A booster file is tried in a process of its own, within these bounds.
+# A booster or ONNX file is tried in a process of its own, within these bounds.
 TRIAL_SECONDS = 60.0
 TRIAL_BYTES_PER_SECOND = 2**20
 TRIAL_MEMORY = 2 * 2**30  # more than twice what the largest of the libraries takes by itself
@@ -72,12 +74,13 @@ def load_model(
     Parameters
     ----------
     source : path or str
-        A ``.skops`` file, XGBoost ``.json`` or ``.ubj``, LightGBM ``.txt``, CatBoost ``.cbm``, ``.safetensors`` of a
-        :class:`ResMLPClassifier`, ``.joblib`` or ``.pkl`` (with ``trust``), or ``package.module:attribute``.
+        A ``.skops`` file, XGBoost ``.json`` or ``.ubj``, LightGBM ``.txt``, CatBoost ``.cbm``, ``.onnx``,
+        ``.safetensors`` of a :class:`ResMLPClassifier`, ``.joblib`` or ``.pkl`` (with ``trust``), or
+        ``package.module:attribute``.
     trust : bool, default=False
         Run what the file contains.
     classes : sequence of class labels, optional
-        Names for a booster's classes 0, 1, ...
+        Names for a booster's classes 0, 1, ..., or the classes of an ONNX file that does not say them.
 
     Returns
     -------
@@ -104,6 +107,8 @@ def load_model(
         raise ModelError(f"there is no model file {text!r}; a model is one of: {KINDS}")
     if suffix == ".json":
         _check_is_xgboost(path)
+    if suffix == ".onnx" and (lacking := say_lacking("an .onnx model", "onnx", "onnxruntime")):
+        raise ModelError(lacking)
     if suffix in TRIALS:
         _try_in_a_process(path)
     try:
@@ -149,7 +154,7 @@ def _check_is_xgboost(path: Path) -> None:
 
 
 def _try_in_a_process(path: Path) -> None:
-    """Load and use a booster file in a process of its own first; its library may crash or hang on it."""
+    """Load and use a booster or ONNX file in a process of its own first; its library may crash or hang on it."""
     if not sys.executable:
         return  # an interpreter inside another program cannot be started again
     words = [sys.executable, "-P", str(Path(__file__).with_name("soundness.py")), path.suffix.lower(), str(path)]
@@ -206,6 +211,8 @@ def _importable(folder: Path | None) -> Iterator[None]:
 
 def _explain(error: Exception) -> str:
     """Return why a file cannot be loaded, in one sentence; for a class that cannot be found, what to do about it."""
+    if isinstance(error, GraphError):
+        return str(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
         return (
             f"it needs the module {error.name!r}, which cannot be found; install its package, or put {error.name}.py "
@@ -287,6 +294,8 @@ def _load_file(path: Path, trust: bool) -> Any:
         import catboost
 
         return catboost.CatBoostClassifier().load_model(str(path))
+    if suffix == ".onnx":
+        return OnnxClassifier(path.read_bytes())
     if suffix == ".safetensors":
         return importlib.import_module("fragility.resmlp").ResMLPClassifier.load(
             path

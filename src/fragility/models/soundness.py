@@ -1,9 +1,9 @@
 """Soundness of trees, and of the booster files that hold them.
 
 Libraries walk their trees without bounds checks: a child out of range reads foreign memory, and a child that leads back
-to an ancestor never ends. A damaged booster file can therefore crash or hang its library, so ``loading`` runs this
-module as a script first, in a process of its own: ``python soundness.py SUFFIX FILE``. It imports numpy and the
-booster's library, nothing of this package.
+to an ancestor never ends. A damaged booster or ONNX file can therefore crash or hang its library, so ``loading`` runs
+this module as a script first, in a process of its own: ``python soundness.py SUFFIX FILE``. It imports numpy, the
+file's library and ``onnx_graphs``, nothing else of this package.
 
 The script exits with 0 if the file is valid, with DAMAGED if a tree is malformed and with REFUSED if the library
 refuses the file; standard output gives the reason. A refused file must not be loaded again: a library that reads beyond
@@ -12,6 +12,7 @@ the end of a file may refuse it once and crash the next time.
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import re
@@ -239,11 +240,44 @@ def _try_catboost(path: str) -> Callable[[], Any]:
     return lambda: model.predict(cells, prediction_type="RawFormulaVal", thread_count=1)
 
 
+def _try_onnx(path: str) -> Callable[[], Any]:
+    # By its path: to import it from the package would import scikit-learn.
+    spec = importlib.util.spec_from_file_location("onnx_graphs", Path(__file__).with_name("onnx_graphs.py"))
+    assert spec is not None and spec.loader is not None
+    graphs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(graphs)
+    data = Path(path).read_bytes()
+    try:
+        model = graphs.read_graph(data)
+        inputs = graphs.list_inputs(model)
+        for node in model.graph.node:
+            if node.op_type in graphs.TREE_OPERATORS:
+                trees = graphs.read_trees(node)
+                leaf = np.array([mode == "LEAF" for mode in trees.mode])
+                n_columns = sum(each.width or 0 for each in inputs) if len(model.graph.node) == 1 else MOST_COLUMNS
+                fault = fault_of_trees(trees.true, trees.false, leaf, trees.column, trees.starts, n_columns)
+                if fault is not None:
+                    raise DamagedError(f"a tree: {fault}")
+    except graphs.GraphError as error:
+        raise RefusedError(str(error)) from error
+    try:
+        session = graphs.open_session(model.SerializeToString(), graphs.TRIAL_MEMORY)
+    except Exception as error:
+        said = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error).strip()).partition("\n")[0]
+        raise RefusedError(f"onnxruntime refuses it: {said[:300]}") from error
+    try:
+        graphs.try_session(session, inputs, VALUES)
+    except graphs.GraphError as error:
+        raise RefusedError(str(error)) from error
+    return lambda: None
+
+
 TRIALS: dict[str, Callable[[str], Callable[[], Any]]] = {
     ".txt": _try_lightgbm,
     ".json": _try_xgboost,
     ".ubj": _try_xgboost,
     ".cbm": _try_catboost,
+    ".onnx": _try_onnx,
 }
 
 

@@ -1,0 +1,352 @@
+"""ONNX files before they are run: what a graph may hold, its trees, and the session that runs it.
+
+A graph of a known kind is a fixed sequence of array operations. Operators that loop, branch, draw at random, come from
+another library or make arrays whose size depends on the values of a row are refused, and so are weights that lie in
+other files. What is left takes a time and a memory that depend on the number of rows alone, so a trial with the largest
+batch says what any batch takes.
+
+``soundness`` loads this module by its path, in a process of its own. It imports numpy and, in its functions, onnx and
+onnxruntime; nothing of this package.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+BATCH_ROWS = 4096  # a session is never asked about more rows at once
+LEAST_ROWS = 2  # nor about fewer: products of matrices sum a single row in another order than several
+MOST_MEMORY = 4 * 2**30  # bytes that all sessions of a process may take for arrays
+TRIAL_MEMORY = 2**30  # the same for one session in a trial
+MOST_RANK = 16  # of an array
+MOST_NODES = 2**31  # of a tree
+LEARNING = "ai.onnx.ml"
+STANDARD = ("", "ai.onnx")
+
+# Operators whose output has a size that depends on the sizes of their inputs alone.
+ARITHMETIC_NAMES = (
+    "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BitShift Cast CastLike "
+    "Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity "
+    "IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round "
+    "Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor "
+    "MatMul Gemm Einsum Softmax LogSoftmax Hardmax ArgMax ArgMin CumSum Dropout BatchNormalization "
+    "GroupNormalization InstanceNormalization LayerNormalization RMSNormalization LpNormalization "
+    "Concat Constant EyeLike Flatten Gather GatherElements GatherND ScatterElements ScatterND Shape Size Transpose "
+    "Trilu"
+)
+REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+# The same once these inputs, which give a size or axes, do not depend on values; by position.
+SIZED_BY: dict[str, tuple[int, ...]] = {
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "OneHot": (1,),
+    "Pad": (1, 3),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Unsqueeze": (1,),
+    **{f"Reduce{name}": (1,) for name in REDUCTIONS},
+}
+LEARNED_NAMES = (
+    "ArrayFeatureExtractor Binarizer FeatureVectorizer Imputer LabelEncoder LinearClassifier LinearRegressor "
+    "Normalizer OneHotEncoder Scaler SVMClassifier SVMRegressor TreeEnsemble TreeEnsembleClassifier "
+    "TreeEnsembleRegressor ZipMap"
+)
+ARITHMETIC, LEARNED = frozenset(ARITHMETIC_NAMES.split()), frozenset(LEARNED_NAMES.split())
+SIZES = ("Shape", "Size")  # their outputs depend on no value
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+class GraphError(Exception):
+    """A file is no ONNX model, or one that is not run; with the reason."""
+
+
+# --- what a graph may hold --------------------------------------------------------------------------------------
+
+
+def read_graph(data: bytes) -> Any:
+    """Return the ``ModelProto`` of a file's bytes without what this version of ONNX does not know; GraphError."""
+    import onnx
+
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except Exception as error:  # protobuf's own
+        raise GraphError("it is cut off, or no ONNX file") from error
+    if not (model.ir_version and model.graph.node and model.graph.output and model.opset_import):
+        raise GraphError("it is cut off, or no ONNX file")
+    model.DiscardUnknownFields()  # so that onnxruntime reads what was checked here
+    _check_graph(model, len(data))
+    return model
+
+
+def _check_graph(model: Any, size: int) -> None:
+    graph = model.graph
+    if model.functions:
+        raise GraphError(f"it defines operators of its own ({model.functions[0].name!r}); export it without functions")
+    if graph.sparse_initializer:
+        raise GraphError("it holds sparse weights; export it with dense ones")
+    for domain in (entry.domain for entry in model.opset_import):
+        if domain not in (*STANDARD, LEARNING):
+            _refuse_domain(domain)
+    for tensor in graph.initializer:
+        _check_tensor(tensor, size)
+    known = {tensor.name for tensor in graph.initializer}
+    from_values = {value.name for value in graph.input} - known
+    known |= from_values
+    for node in graph.node:
+        _check_operator(node, size)
+        for name in node.input:
+            if name and name not in known:
+                raise GraphError(f"the operator {node.op_type} reads {name!r}, which no operator before it gives")
+        sizing = [node.input[i] for i in SIZED_BY.get(node.op_type, ()) if i < len(node.input)]
+        if from_values.intersection(sizing):
+            raise GraphError(
+                f"the operator {node.op_type} makes an array whose size depends on the values of a row, which has no "
+                "bound"
+            )
+        outputs = {name for name in node.output if name}
+        if outputs & known or len(outputs) < sum(map(bool, node.output)):
+            raise GraphError(f"the operator {node.op_type} gives a value that another one gives as well")
+        known |= outputs
+        if node.op_type not in SIZES and from_values.intersection(node.input):
+            from_values |= outputs
+    for output in graph.output:
+        if output.name not in known:
+            raise GraphError(f"no operator gives its output {output.name!r}")
+
+
+def _refuse_domain(domain: str) -> None:
+    raise GraphError(
+        f"it needs operators of {domain!r}, which are code outside of ONNX; export it with standard operators "
+        f"({LEARNING} and ai.onnx)"
+    )
+
+
+def _check_operator(node: Any, size: int) -> None:
+    name = node.op_type
+    if node.domain not in (*STANDARD, LEARNING):
+        _refuse_domain(node.domain)
+    allowed = name in LEARNED if node.domain == LEARNING else name in ARITHMETIC or name in SIZED_BY
+    if not allowed or (name == "Dropout" and len(node.input) > 2):
+        raise GraphError(
+            f"the operator {name!r} is not run: it loops, branches, draws at random or is not one that a tabular "
+            "classifier is exported with; wrap the model in a function in Python and name that as "
+            "package.module:attribute"
+        )
+    for attribute in node.attribute:
+        if attribute.HasField("g") or attribute.graphs:
+            raise GraphError(f"the operator {name!r} holds a graph of its own, which is not run")
+        if attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
+            raise GraphError("it holds sparse weights; export it with dense ones")
+        for tensor in [attribute.t, *attribute.tensors] if attribute.HasField("t") else attribute.tensors:
+            _check_tensor(tensor, size)
+
+
+def _check_tensor(tensor: Any, size: int) -> None:
+    """Refuse weights in another file, and dimensions that the file has no content for."""
+    import onnx
+
+    if tensor.external_data or tensor.data_location == onnx.TensorProto.EXTERNAL:
+        raise GraphError(
+            f"its weights {tensor.name!r} lie in another file; save it as one file, with "
+            "onnx.save_model(onnx.load(path), path, save_as_external_data=False)"
+        )
+    if len(tensor.dims) > MOST_RANK or min(tensor.dims, default=0) < 0 or math.prod(tensor.dims) > 8 * size:
+        raise GraphError(f"its weights {tensor.name!r} declare dimensions that the file has no content for")
+
+
+# --- trees ------------------------------------------------------------------------------------------------------
+
+
+class Trees(NamedTuple):
+    """The trees of an operator as flat arrays; N nodes, those of a tree side by side, its root first."""
+
+    column: Array  # (N,)
+    threshold: Array  # (N,) float32 or float64
+    mode: tuple[str, ...]  # (N,) LEAF, BRANCH_LEQ, ...
+    true: Array  # (N,) child, counted from the root of its tree
+    false: Array  # (N,)
+    missing_true: Array  # (N,) whether a missing cell goes to ``true``
+    starts: Array  # (trees+1,) first node of each tree
+    weight_node: Array  # (W,) node that a weight belongs to
+    weight_output: Array  # (W,)
+    weight: Array  # (W,) float32 or float64
+    base: Array  # () or (outputs,) added to the sums
+
+
+TREE_OPERATORS = ("TreeEnsembleClassifier", "TreeEnsembleRegressor")
+
+
+def attributes_of(node: Any) -> dict[str, Any]:
+    """Return an operator's attributes by name, as Python values and arrays."""
+    import onnx
+
+    def value(attribute: Any) -> Any:
+        found = onnx.helper.get_attribute_value(attribute)
+        if isinstance(found, onnx.TensorProto):
+            return onnx.numpy_helper.to_array(found)
+        return found.decode("utf-8", "replace") if isinstance(found, bytes) else found
+
+    return {attribute.name: value(attribute) for attribute in node.attribute}
+
+
+def read_trees(node: Any) -> Trees:
+    """Return the trees of a classifier or regressor; GraphError if its arrays describe none."""
+    held = attributes_of(node)
+    prefix = "class" if node.op_type == "TreeEnsembleClassifier" else "target"
+
+    def numbers(name: str, like: Array | None = None) -> Array:
+        if like is None:
+            return np.asarray(held.get(name, ()), dtype=np.int64)
+        return np.asarray(held.get(f"{name}_as_tensor", held.get(name, ())), dtype=like.dtype)
+
+    double = any(f"{name}_as_tensor" in held for name in ("nodes_values", f"{prefix}_weights", "base_values"))
+    like = np.zeros(0, dtype=np.float64 if double else np.float32)
+    tree, own = numbers("nodes_treeids"), numbers("nodes_nodeids")
+    mode = tuple(text.decode("utf-8", "replace") for text in held.get("nodes_modes", ()))
+    arrays = [numbers(name) for name in ("nodes_featureids", "nodes_truenodeids", "nodes_falsenodeids")]
+    threshold = numbers("nodes_values", like)
+    n = len(own)
+    if not n or {len(tree), len(mode), len(threshold), *map(len, arrays)} != {n}:
+        raise GraphError("a tree ensemble is damaged: its arrays differ in length, or are empty")
+    tracks = numbers("nodes_missing_value_tracks_true")
+    missing_true = tracks.astype(bool) if len(tracks) == n else np.zeros(n, dtype=bool)
+    first = np.flatnonzero(np.r_[True, tree[1:] != tree[:-1]])
+    starts, labels = np.append(first, n), tree[first]
+    place = _Places(labels, np.repeat(np.arange(len(first)), np.diff(starts)), own)
+    leaf = np.array([text == "LEAF" for text in mode])
+    true, false = (np.where(leaf, 0, place.find(tree, child, ~leaf) - starts[place.rank]) for child in arrays[1:])
+    weight_tree, weight_own = numbers(f"{prefix}_treeids"), numbers(f"{prefix}_nodeids")
+    weight, output = numbers(f"{prefix}_weights", like), numbers(f"{prefix}_ids")
+    if len({len(weight_tree), len(weight_own), len(weight), len(output)}) > 1:
+        raise GraphError("a tree ensemble is damaged: its lists of weights differ in length")
+    weight_node = place.find(weight_tree, weight_own, np.ones(len(weight), dtype=bool))
+    base = numbers("base_values", like)
+    return Trees(arrays[0], threshold, mode, true, false, missing_true, starts, weight_node, output, weight, base)
+
+
+class _Places:
+    """Where the nodes of some trees lie, by the numbers of tree and node."""
+
+    def __init__(self, labels: Array, rank: Array, own: Array) -> None:
+        self.rank = rank  # (N,) which tree a node is in
+        self._labels, self._by_label = np.sort(labels), np.argsort(labels)
+        self._step = int(own.max()) + 1
+        if own.min() < 0 or self._step > MOST_NODES or (np.diff(self._labels) == 0).any():
+            raise GraphError("a tree ensemble is damaged: the nodes of a tree do not lie side by side")
+        keys = rank * self._step + own
+        self._order = np.argsort(keys)
+        self._keys = keys[self._order]
+        if (np.diff(self._keys) == 0).any():
+            raise GraphError("a tree ensemble is damaged: a tree has two nodes of one number")
+
+    def find(self, tree: Array, own: Array, asked: Array) -> Array:
+        """Return the place of each node that is asked for, 0 for the others; GraphError if one does not exist."""
+        which = np.searchsorted(self._labels[:-1], tree)
+        valid = (self._labels[which] == tree) & (own >= 0) & (own < self._step)
+        keys = self._by_label[which] * self._step + np.where(valid, own, 0)
+        place = np.searchsorted(self._keys[:-1], keys)
+        if (asked & ~(valid & (self._keys[place] == keys))).any():
+            raise GraphError("a tree ensemble is damaged: it names a node that does not exist")
+        return np.where(asked, self._order[place], 0)
+
+
+# --- running ----------------------------------------------------------------------------------------------------
+
+_ALLOCATOR = threading.Lock()
+_registered: list[Any] = []
+
+
+def open_session(data: bytes, memory: int = MOST_MEMORY) -> Any:
+    """Return the session of a checked graph: one thread, so that sums have one order, and bounded memory.
+
+    memory: the bound in bytes, which the first session of a process sets.
+    """
+    import onnxruntime
+
+    with _ALLOCATOR:
+        if not _registered:  # one for all sessions of a process: onnxruntime has no bound per session
+            kind, place = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
+            arena = onnxruntime.OrtArenaCfg({"max_mem": memory, "arena_extend_strategy": 1})
+            onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", kind, 0, place), arena)
+            _registered.append(arena)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # errors are raised, and nothing else is said
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+class Input(NamedTuple):
+    """One input of a graph."""
+
+    name: str
+    dtype: Any  # of numpy; object for texts
+    rows: int | None  # that it takes at once, where it takes only so many
+    width: int | None  # columns; None: the file does not say
+    flat: bool  # an array of one dimension
+
+
+def list_inputs(model: Any) -> list[Input]:
+    """Return what a graph is fed; GraphError for anything but rows of numbers and texts."""
+    import onnx
+
+    held = {tensor.name for tensor in model.graph.initializer}
+    found = []
+    for value in model.graph.input:
+        if value.name in held:
+            continue
+        tensor = value.type.tensor_type
+        dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+        if not value.type.HasField("tensor_type") or not tensor.HasField("shape") or len(dims) not in (1, 2):
+            raise GraphError(f"its input {value.name!r} is not a table of rows and columns")
+        try:
+            dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        except (KeyError, TypeError, ValueError):
+            dtype = np.dtype("V")
+        if dtype.kind not in "fiubO":
+            raise GraphError(f"its input {value.name!r} takes values that are neither numbers nor texts")
+        rows, width = dims[0], 1 if len(dims) == 1 else dims[1]
+        if (rows is not None and not 0 < rows <= BATCH_ROWS) or (width is not None and width < 1):
+            raise GraphError(f"its input {value.name!r} declares {rows} rows of {width} columns")
+        found.append(Input(value.name, dtype, rows, width, len(dims) == 1))
+    if not found:
+        raise GraphError("it takes no input")
+    if len({each.rows for each in found}) > 1:
+        raise GraphError("its inputs take different numbers of rows at once")
+    return found
+
+
+def try_session(session: Any, inputs: Iterable[Input], values: Iterable[float]) -> None:
+    """Ask a session about as many rows as are ever asked at once, one value in all cells; GraphError if it takes more
+    memory than it may. What it answers does not matter: an encoder may refuse a text that it does not know.
+    """
+    for value in values:
+        feed = {}
+        for each in inputs:
+            shape = (each.rows or BATCH_ROWS,) if each.flat else (each.rows or BATCH_ROWS, each.width or 1)
+            if each.dtype.kind == "O":
+                feed[each.name] = np.full(shape, "a", dtype=object)
+            else:
+                cell = value if each.dtype.kind == "f" else max(-1.0, min(value, 1.0))  # NaN becomes 1
+                feed[each.name] = np.full(shape, cell).astype(each.dtype)
+        try:
+            session.run(None, feed)
+        except Exception as error:
+            if isinstance(error, MemoryError) or re.search(
+                r"bad_alloc|llocat|vailable memory|more than \d+ bytes", str(error)
+            ):
+                rows = next(iter(inputs)).rows or BATCH_ROWS
+                raise GraphError(f"it takes more than {TRIAL_MEMORY // 2**20} MiB of memory for {rows} rows") from error

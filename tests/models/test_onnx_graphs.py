@@ -1,0 +1,223 @@
+"""Hostile and broken .onnx files: one sentence each, bounded memory, nothing run that is not known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from converting import convert, make_rows, onnx
+from onnx import TensorProto, helper, numpy_helper
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+
+from fragility.errors import ModelError
+from fragility.models.loading import load_model
+from fragility.models.onnx_classifier import OnnxClassifier
+from fragility.models.onnx_graphs import GraphError, read_graph
+
+FLOAT = TensorProto.FLOAT
+
+
+def make_file(
+    nodes: list[Any], weights: dict[str, Any] | None = None, outputs: tuple[str, ...] = ("probabilities",), **model: Any
+) -> Any:
+    """A model of two columns whose output is made by some operators, with and without sense."""
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("X", FLOAT, [None, 2])],
+        [helper.make_tensor_value_info(name, FLOAT, [None, 2]) for name in outputs],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in (weights or {}).items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8, **model)
+
+
+SOFTMAX = helper.make_node("Softmax", ["X"], ["probabilities"])
+
+
+def refuse(model: Any) -> str:
+    with pytest.raises(GraphError) as caught:
+        read_graph(model if isinstance(model, bytes) else model.SerializeToString())
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+    return str(caught.value)
+
+
+def test_a_plain_graph_is_read() -> None:
+    assert read_graph(make_file([SOFTMAX]).SerializeToString()).graph.node[0].op_type == "Softmax"
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"x", b"tree\nversion=v4\n", b"\x00" * 64, b"\x08\x08", b'{"a": 1}', b"\x0a" * 500]
+)
+def test_other_content_is_no_onnx_file(data: bytes) -> None:
+    assert refuse(data) == "it is cut off, or no ONNX file"
+
+
+def test_a_file_cut_off_anywhere_is_refused() -> None:
+    whole = make_file([helper.make_node("MatMul", ["X", "w"], ["h"]), SOFTMAX], {"w": np.eye(2, dtype=np.float32)})
+    del whole.opset_import[1]
+    data = whole.SerializeToString()
+    for length in range(len(data)):
+        with pytest.raises(GraphError):
+            OnnxClassifier(data[:length])
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("Loop", "the operator 'Loop' is not run: it loops, branches, draws at random or is not one"),
+        ("If", "the operator 'If' is not run"),
+        ("RandomUniformLike", "the operator 'RandomUniformLike' is not run"),
+        ("NonZero", "the operator 'NonZero' is not run"),
+        ("SequenceMap", "the operator 'SequenceMap' is not run"),
+        ("NoSuchOperator", "the operator 'NoSuchOperator' is not run"),
+    ],
+)
+def test_operators_that_loop_branch_or_draw_are_refused(name: str, sentence: str) -> None:
+    assert refuse(make_file([helper.make_node(name, ["X"], ["h"]), SOFTMAX])).startswith(sentence)
+
+
+def test_code_of_others_is_refused() -> None:
+    other = helper.make_node("Run", ["X"], ["probabilities"], domain="com.example")
+    said = refuse(make_file([other]))
+    assert said.startswith("it needs operators of 'com.example', which are code outside of ONNX; export it with")
+    declared = make_file([SOFTMAX])
+    declared.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    assert "it needs operators of 'com.microsoft'" in refuse(declared)
+    own = helper.make_function("own", "Mine", ["a"], ["b"], [helper.make_node("Exp", ["a"], ["b"])], [])
+    assert refuse(make_file([SOFTMAX], functions=[own])).startswith("it defines operators of its own ('Mine')")
+    inner = make_file([SOFTMAX]).graph
+    hidden = helper.make_node("Softmax", ["X"], ["probabilities"], body=inner)
+    assert refuse(make_file([hidden])) == "the operator 'Softmax' holds a graph of its own, which is not run"
+
+
+@pytest.mark.parametrize("place", ["../../etc/passwd", "/etc/passwd", "weights.bin"])
+def test_weights_in_other_files_are_refused(place: str) -> None:
+    model = make_file([helper.make_node("MatMul", ["X", "w"], ["h"]), SOFTMAX], {"w": np.eye(2, dtype=np.float32)})
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=place)
+    assert refuse(model).startswith("its weights 'w' lie in another file; save it as one file")
+    # the same within an attribute
+    constant = helper.make_node("Constant", [], ["w"], value=tensor)
+    assert refuse(make_file([constant, SOFTMAX])).startswith("its weights 'w' lie in another file")
+
+
+def test_dimensions_without_content_are_refused() -> None:
+    model = make_file([SOFTMAX], {"w": np.zeros(3, dtype=np.float32)})
+    for dims in ([2**40, 2**20], [-1], [1] * 20, [10**6]):
+        del model.graph.initializer[0].dims[:]
+        model.graph.initializer[0].dims.extend(dims)
+        assert refuse(model) == "its weights 'w' declare dimensions that the file has no content for"
+    sparse = make_file([SOFTMAX])
+    sparse.graph.sparse_initializer.add().dims.extend([2**40])
+    assert refuse(sparse) == "it holds sparse weights; export it with dense ones"
+
+
+def test_cycles_and_dangling_values_are_refused() -> None:
+    turn = [helper.make_node("Add", ["X", "b"], ["a"]), helper.make_node("Exp", ["a"], ["b"]), SOFTMAX]
+    assert refuse(make_file(turn)) == "the operator Add reads 'b', which no operator before it gives"
+    twice = [helper.make_node("Exp", ["X"], ["a"]), helper.make_node("Log", ["X"], ["a"]), SOFTMAX]
+    assert refuse(make_file(twice)) == "the operator Log gives a value that another one gives as well"
+    assert refuse(make_file([SOFTMAX], outputs=("lost",))) == "no operator gives its output 'lost'"
+
+
+def test_arrays_whose_size_a_row_decides_are_refused() -> None:
+    nodes = [
+        helper.make_node("ReduceMax", ["X"], ["m"], keepdims=0),
+        helper.make_node("Cast", ["m"], ["k"], to=TensorProto.INT64),
+        helper.make_node("Reshape", ["k", "one"], ["size"]),
+        helper.make_node("ConstantOfShape", ["size"], ["much"]),
+        SOFTMAX,
+    ]
+    said = refuse(make_file(nodes, {"one": np.array([1], dtype=np.int64)}))
+    assert said == (
+        "the operator ConstantOfShape makes an array whose size depends on the values of a row, which has no bound"
+    )
+    shaped = [helper.make_node("Shape", ["X"], ["s"]), helper.make_node("ConstantOfShape", ["s"], ["zeros"]), SOFTMAX]
+    read_graph(make_file(shaped).SerializeToString())  # the number of rows is not a value of a row
+
+
+def test_inputs_and_outputs_that_are_no_rows_are_refused() -> None:
+    def answer(change: Any) -> str:
+        model = make_file([SOFTMAX])
+        change(model.graph)
+        with pytest.raises(GraphError) as caught:
+            OnnxClassifier(model.SerializeToString())
+        return str(caught.value)
+
+    def dims(graph: Any) -> Any:
+        return graph.input[0].type.tensor_type.shape.dim
+
+    assert answer(lambda g: dims(g).add(dim_value=3)) == "its input 'X' is not a table of rows and columns"
+    assert answer(lambda g: setattr(dims(g)[0], "dim_value", 10**9)).startswith(
+        "its input 'X' declares 1000000000 rows"
+    )
+    assert answer(lambda g: setattr(dims(g)[1], "dim_value", 0)) == "its input 'X' declares None rows of 0 columns"
+    complex64 = TensorProto.COMPLEX64
+    assert "takes values that are neither numbers nor texts" in answer(
+        lambda g: setattr(g.input[0].type.tensor_type, "elem_type", complex64)
+    )
+    several = [helper.make_node("Softmax", ["X"], ["a"]), helper.make_node("Exp", ["X"], ["b"])]
+    with pytest.raises(GraphError, match=r"^one output of probabilities was expected, its outputs are: a, b; export"):
+        OnnxClassifier(make_file(several, outputs=("a", "b")).SerializeToString())
+    labels = TensorProto.INT64
+    assert answer(lambda g: setattr(g.output[0].type.tensor_type, "elem_type", labels)).startswith(
+        "one output of probabilities was expected, its outputs are: probabilities; export"
+    )
+
+
+# --- the trial in a process of its own --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("times", [10**5, 10**7])  # the second is beyond what onnxruntime itself would make
+def test_graphs_that_take_too_much_memory_are_refused(tmp_path, times: int) -> None:
+    nodes = [helper.make_node("Tile", ["X", "times"], ["h"]), helper.make_node("Softmax", ["h"], ["probabilities"])]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(make_file(nodes, {"times": np.array([1, times], dtype=np.int64)}).SerializeToString())
+    with pytest.raises(ModelError, match=r"model\.onnx': it takes more than \d+ MiB of memory for 4096 rows$"):
+        load_model(path)
+
+
+def test_trees_that_are_none_are_refused(tmp_path) -> None:
+    X, y = make_rows()
+    path = convert(RandomForestClassifier(3, max_depth=3, random_state=0).fit(X, y), tmp_path / "model.onnx")
+    whole = onnx.load(path)
+
+    def change(name: str, place: int, value: int) -> Path:
+        model = onnx.ModelProto()
+        model.CopyFrom(whole)
+        attribute = next(a for a in model.graph.node[0].attribute if a.name == name)
+        attribute.ints[place] = value
+        onnx.save(model, tmp_path / "changed.onnx")
+        return tmp_path / "changed.onnx"
+
+    cases = [
+        ("nodes_truenodeids", 1, 0, "is damaged: a tree: a node is reached in two ways"),
+        ("nodes_truenodeids", 1, 999, "a tree ensemble is damaged: it names a node that does not exist"),
+        ("nodes_nodeids", 1, 0, "a tree ensemble is damaged: a tree has two nodes of one number"),
+        ("nodes_treeids", 0, 1, "a tree ensemble is damaged: the nodes of a tree do not lie side by side"),
+        ("class_nodeids", 0, 999, "a tree ensemble is damaged: it names a node that does not exist"),
+        ("nodes_featureids", 0, 5_000_000, "is damaged: a tree: a node asks for a column that is not among the"),
+    ]
+    for name, place, value, sentence in cases:
+        with pytest.raises(ModelError, match=sentence):
+            load_model(change(name, place, value))
+
+
+def test_what_onnxruntime_refuses_is_said_in_a_sentence(tmp_path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(make_file([helper.make_node("Gemm", ["X"], ["probabilities"])]).SerializeToString())
+    with pytest.raises(
+        ModelError, match=r"^cannot load the model .*: onnxruntime refuses it: This is an invalid model\. [^\n]*$"
+    ):
+        load_model(path)
+
+
+def test_the_original_of_these_files_loads(tmp_path) -> None:
+    X, y = make_rows()
+    assert load_model(convert(LogisticRegression().fit(X, y), tmp_path / "model.onnx")).classes == (0, 1)
