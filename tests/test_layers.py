@@ -36,7 +36,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module named here stands apart fro
     {"auditing"},
     {"verification"},
     {"ranking"},
-    {"calibration", "resmlp"},
+    {"calibration", "resmlp", "integrations"},
     {"models.loading"},  # reads every kind of model file, ours included
     {"policy", "segments"},
     {"drawing"},
@@ -52,10 +52,12 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Libraries that a plain install does not have, and the only modules that may name them outside a function.
 OPTIONAL = {"torch", "safetensors", "numba", "xgboost", "lightgbm", "catboost", "shap", "polars", "onnx", "onnxruntime"}
 OPTIONAL |= {"ray", "pyspark", "securesystemslib", "cryptography", "fastapi", "uvicorn", "starlette", "duckdb"}
+OPTIONAL |= {"mlflow", "yaml", "treelite"}
 LAZY = OPTIONAL | {"matplotlib", "skops"}  # slow to import, and not needed by most commands
 MAY_IMPORT_TORCH = {"engines.neural", "engines.neural_states", "resmlp.network"}
-MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models.links"}  # inside a function: the adapter of a torch module
-MAY_NAME_A_CLUSTER = {"ray": {"auditing.ray"}, "pyspark": {"auditing.spark"}, "py4j": {"auditing.spark"}}
+MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models.links", "models.torch_files"}  # inside a function: torch modules
+MAY_NAME_A_PLATFORM = {"ray": {"auditing.ray"}, "pyspark": {"auditing.spark"}, "py4j": {"auditing.spark"}}
+MAY_NAME_A_PLATFORM |= {"mlflow": {"integrations.mlflow"}}
 MAY_IMPORT_NUMBA = {"engines.kernels.compiling"}
 MAY_IMPORT_WEB = {"review.app", "review.queries", "review.serving"}  # a web framework, DuckDB; loaded by one command
 # Loaded by functions of the engine, since they load numba.
@@ -191,7 +193,7 @@ def test_only_the_named_modules_touch_torch_and_numba(module):
         assert "torch" not in everywhere
     if module not in MAY_IMPORT_NUMBA:
         assert "numba" not in everywhere
-    for library, rooms in MAY_NAME_A_CLUSTER.items():
+    for library, rooms in MAY_NAME_A_PLATFORM.items():
         assert library not in everywhere or module in rooms
 
 

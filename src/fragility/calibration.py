@@ -28,7 +28,7 @@ from fragility.arrays import Floats, Integers
 from fragility.auditing.pipeline import audit
 from fragility.certificates import Certificates
 from fragility.errors import DataError, ModelError
-from fragility.evidence.rows import read_rows
+from fragility.evidence.declared import read_model_rows
 from fragility.models import ClassLabel, Model
 from fragility.protocol import Protocol
 from fragility.ranking.predictive import (
@@ -362,7 +362,7 @@ class FragilityCalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ig
             Before correction.
         """
         wrapped = Model.wrap(self.model)
-        return wrapped.probabilities(read_rows(X, wrapped.columns, wrapped.n_columns).native)
+        return wrapped.probabilities(read_model_rows(wrapped, X).native)
 
     def certificates(self, X: Any) -> Certificates:
         """Return the certificates of the rows, as :func:`audit` gives them.

@@ -93,6 +93,8 @@ EXTRA_OF = {
     "uvicorn": "review",
     "ray": "ray",
     "pyspark": "spark",
+    "mlflow": "mlflow",
+    "yaml": "mlflow",
 }
 
 

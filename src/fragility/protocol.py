@@ -35,11 +35,11 @@ from fragility.evidence.baselines import (
 )
 from fragility.evidence.binding import bind_rows, check_baseline_accepted, check_decision
 from fragility.evidence.bound import Column, EvidenceSpace, Group, Space
+from fragility.evidence.declared import read_model_rows
 from fragility.evidence.fields import Field
 from fragility.evidence.fitting import read_training_rows
 from fragility.evidence.groups import GroupMap, group_columns
 from fragility.evidence.modes import CATALOGUE_SIZE, DEFAULT_MODES, NO_MODES, NOISE, FailureModes, fit_modes
-from fragility.evidence.rows import read_rows
 from fragility.files import JSON_LIMIT, parse_json, read_bounded, write_text
 from fragility.models import Decision, Model
 from fragility.scores import Reading
@@ -237,7 +237,7 @@ class Protocol:
         """
         wrapped = Model.wrap(model)
         declared = Decision.read(decision, wrapped.classes)
-        rows = read_rows(X_train, wrapped.columns, wrapped.n_columns)
+        rows = read_model_rows(wrapped, X_train)
         if isinstance(baseline, str) and baseline == "missing" and space is None and rows.frame is not None:
             space = "raw"  # where a value is missing in production
         evidence = read_training_rows(wrapped, rows, space, nominal)

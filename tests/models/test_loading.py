@@ -155,15 +155,6 @@ def test_json_of_another_booster_is_named(fitted_boosters, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("inside", "sentence"),
     [
-        (
-            {"MLmodel": "", "model.pkl": ""},
-            r"is an MLflow model folder; give the model file in it, .*pkl' with trust=True$",
-        ),
-        ({"MLmodel": "", "model.cbm": ""}, r"is an MLflow model folder; give the model file in it, '.*model\.cbm'$"),
-        (
-            {"MLmodel": "", "model.xgb": ""},
-            r"is an MLflow model folder without a model file of a known kind; load it in",
-        ),
         ({"manifest.json": "{}"}, r"is the folder of an audit; give the model that was audited"),
         ({}, r"is a folder; a model is one of: \.skops"),
     ],

@@ -40,8 +40,8 @@ def argument(value: str, help: str) -> Any:
 
 
 MODEL_HELP = (
-    "A model file (.skops, XGBoost .json/.ubj, LightGBM .txt, CatBoost .cbm, .joblib or .pkl with --trust) "
-    "or package.module:attribute."
+    "A model file (.skops, XGBoost .json/.ubj, LightGBM .txt, CatBoost .cbm, .joblib or .pkl with --trust), an MLflow "
+    "folder, runs:/ or models:/ address, or package.module:attribute."
 )
 
 ModelArgument = Annotated[str, argument("MODEL", MODEL_HELP)]
@@ -176,11 +176,19 @@ class LoadingOptions:
         str | None, option("--classes A,B", "Class labels in the model's own order, for files that do not hold them.")
     ] = None
     trust: Trust = False
+    returns: Annotated[
+        str | None,
+        option(
+            "--returns KIND",
+            "What a PyTorch model or a function returns: probabilities, logits, binary_logit or log_probabilities.",
+        ),
+    ] = None
 
     def load(self, model: str) -> fg.Model:
         """Load a model; `0,1` are classes of integers, because that is what a model with such classes holds."""
+        output: Any = self.returns
         if self.classes is None:
-            return fg.load_model(model, trust=self.trust)
+            return fg.load_model(model, trust=self.trust, output=output)
         labels: list[Any] = [part.strip() for part in self.classes.split(",")]
         if len(labels) < 2 or "" in labels:
             raise DataError(
@@ -188,7 +196,7 @@ class LoadingOptions:
             )
         with suppress(ValueError):
             labels = [int(label) for label in labels]
-        return fg.load_model(model, trust=self.trust, classes=labels)
+        return fg.load_model(model, trust=self.trust, classes=labels, output=output)
 
 
 @dataclass(frozen=True)

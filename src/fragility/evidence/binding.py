@@ -15,8 +15,9 @@ from fragility.errors import Advice, DataError, EvidenceError, FragilityError, M
 from fragility.evidence.agreement import BATCH_ROWS, check_steady
 from fragility.evidence.bound import EvidenceRows, EvidenceSpace, to_floats
 from fragility.evidence.codec import RawCodec, answers_alike, call_model, dense, keeps_columns, same_answers, transform
+from fragility.evidence.declared import read_model_rows
 from fragility.evidence.fields import Field, conform_rows
-from fragility.evidence.rows import Rows, native_like, read_rows, rows_at
+from fragility.evidence.rows import Rows, native_like, rows_at
 from fragility.evidence.tracing import output_names
 from fragility.models.adapter import Model, confirm_link, labels_follow, predict_labels
 from fragility.scores import support_margin
@@ -39,7 +40,7 @@ def bind_rows(model: Any, X: Any, space: EvidenceSpace, ids: Any = None) -> Evid
             f"the protocol was made for the columns {fields[:8]}, the model expects {list(expected)[:8]}; fit a "
             "protocol for this model"
         )
-    rows = read_rows(X, expected, wrapped.n_columns, ids)
+    rows = read_model_rows(wrapped, X, expected, ids)
     reads_categories = wrapped.transformer is None and not hasattr(wrapped.head, "get_cat_feature_indices")
     fitting = conform_rows(rows, space.fields, needs_categories=reads_categories, whole=space.space == "raw")
     _check_gaps_harmless(wrapped, fitting, space.fields)

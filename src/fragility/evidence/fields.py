@@ -129,7 +129,7 @@ def _conform_column(column: pd.Series, field: Field, needs_categories: bool, who
         came = type_of(plain)
     if field.categorical and needs_categories and not is_categorical(column):
         raise DataError(
-            f"column {field.name!r} was categorical in the training data, now it is plain {_WORDS[came]}; ",
+            f"column {field.name!r} was categorical in the training data, now it is plain {TYPE_WORDS[came]}; ",
             Advice(
                 "give it the training categories: "
                 f"pd.Categorical(X[{field.name!r}], categories=X_train[{field.name!r}].cat.categories)",
@@ -192,7 +192,7 @@ def _convert(column: pd.Series, wanted: str, came: str, whole: bool) -> pd.Serie
     return None
 
 
-_WORDS = {
+TYPE_WORDS = {
     "integer": "whole numbers",
     "number": "numbers",
     "boolean": "true or false",
@@ -226,7 +226,7 @@ def _describe_mismatch(field: Field, came: str, column: pd.Series) -> str:
             f"(pandas: dtype={{{field.name!r}: str}})"
         )
     return (
-        f"column {field.name!r} held {_WORDS[field.type]} in the training data, now it holds {_WORDS[came]} "
+        f"column {field.name!r} held {TYPE_WORDS[field.type]} in the training data, now it holds {TYPE_WORDS[came]} "
         f"(for example {to_python(known[0])!r}); {remedy}"
     )
 

@@ -20,6 +20,12 @@ from fragility.models.decision import to_python
 
 Kind: TypeAlias = Literal["numeric", "nominal"]
 Scalar: TypeAlias = float | int | bool | str | None
+# What to do with columns that are not the model's.
+DROPPING = Advice(
+    "drop them",
+    "leave them out with --drop COL (or all such columns with --ignore-extra), name the label with --target and the "
+    "row id with --id",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +79,7 @@ def read_rows(X: Any, expected: Sequence[str] | None = None, n_expected: int | N
     """
     if sp.issparse(X) or isinstance(X, (np.ndarray, list)):
         return _read_array(X, expected, n_expected, ids)
-    # An Arrow table keeps its names apart from its columns.
-    all_names = [str(name) for name in getattr(X, "column_names", getattr(X, "columns", []))]
+    all_names = column_names(X)
     twice = next((name for name in all_names if all_names.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"column names must be distinct, {twice!r} appears {all_names.count(twice)} times")
@@ -96,6 +101,11 @@ def read_rows(X: Any, expected: Sequence[str] | None = None, n_expected: int | N
     if not isinstance(native, pd.DataFrame) and not _is_polars(native):
         native = pandas_frame  # Arrow tables are not model input; pandas is
     return Rows(native, pandas_frame, tuple(names), row_ids(ids, index, len(pandas_frame)))
+
+
+def column_names(X: Any) -> list[str]:
+    """Return the names of a table's columns; an Arrow table keeps them apart from its columns."""
+    return [str(name) for name in getattr(X, "column_names", getattr(X, "columns", []))]
 
 
 def _is_polars(frame: Any) -> bool:
@@ -163,14 +173,7 @@ def _matched_columns(given: list[str], expected: Sequence[str] | None, n_expecte
     if missing:
         raise DataError(f"{lack}; {unknown}: rename or drop" if extra else lack)
     if extra:
-        raise DataError(
-            f"{unknown}; ",
-            Advice(
-                "drop them",
-                "leave them out with --drop COL (or all such columns with --ignore-extra), name the label with "
-                "--target and the row id with --id",
-            ),
-        )
+        raise DataError(f"{unknown}; ", DROPPING)
     return list(expected)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.pipeline import Pipeline
 
 from fragility.arrays import Floats, Integers
-from fragility.errors import PYTHON_OBJECT, Advice, ModelError
+from fragility.errors import Advice, ModelError
 from fragility.libraries import family_of, is_torch_module
 from fragility.models.decision import ClassLabel, Decision, label_indices, to_python
 from fragility.models.fingerprint import Fingerprint, fingerprint
@@ -27,6 +27,7 @@ from fragility.models.links import (
     type_name,
     xgboost_objective,
 )
+from fragility.models.signature import Signature
 from fragility.models.wrappers import look_through, members, read_threshold, split_model
 
 VOTE_AVERAGING = ("ForestClassifier", "BaggingClassifier")  # bases of scikit-learn's, also of imbalanced-learn's
@@ -64,6 +65,8 @@ class Model:
         Whose ``predict`` labels the rows that ``head`` takes; None: only ``estimator`` gives labels.
     decision : Decision or None
         The model's own threshold.
+    signature : Signature or None
+        The columns that the model's MLflow folder declares; rows that do not follow it are refused.
 
     See Also
     --------
@@ -78,6 +81,7 @@ class Model:
     output: OutputKind | None = None
     decider: Any = None
     decision: Decision | None = None
+    signature: Signature | None = None
 
     @classmethod
     def wrap(
@@ -183,12 +187,18 @@ class Model:
     @property
     def columns(self) -> tuple[str, ...] | None:
         """Names of the raw columns the model was fitted on, or None if it was fitted on a bare array."""
-        return _column_names(self.estimator)
+        declared = None if self.signature is None else self.signature.names
+        if declared is None or (self.signature is not None and len(self.signature.required) < len(declared)):
+            return _column_names(self.estimator)  # a function may do without columns that are not required
+        return declared
 
     @property
     def n_columns(self) -> int | None:
         """Number of raw columns the model was fitted on, where it knows."""
-        return _column_count(self.estimator)
+        own = _column_count(self.estimator)
+        if own is None and self.signature is not None and all(column.required for column in self.signature.columns):
+            return len(self.signature.columns)
+        return own
 
     @property
     def votes(self) -> int | None:
@@ -198,6 +208,26 @@ class Model:
         bases = ((base.__module__.split(".")[0], base.__name__) for base in type(self.head).__mro__)
         averaged = any(library == "sklearn" and name in VOTE_AVERAGING for library, name in bases)
         return len(self.head.estimators_) if averaged else None
+
+    def with_signature(self, signature: Signature) -> Model:
+        """Return the model with declared columns, in the order of its own.
+
+        Parameters
+        ----------
+        signature : Signature
+            The columns.
+
+        Returns
+        -------
+        Model
+            The same model.
+
+        Raises
+        ------
+        ModelError
+            The model was fitted on other columns.
+        """
+        return replace(self, signature=signature.fit_to(_column_names(self.estimator)))
 
     def probabilities(self, rows: Any) -> Floats:
         """Return probabilities for raw rows, through the model's own preprocessing.
@@ -338,7 +368,10 @@ def _classes_of(head: Any, declared: Sequence[ClassLabel] | None) -> tuple[Class
         )
     if is_torch_module(head):
         wrap = "Model.wrap(model, classes=[...], output='logits')"
-        advice = Advice(f"declare them in column order: {wrap}", f"wrap it in Python, {wrap}, and {PYTHON_OBJECT}")
+        advice = Advice(
+            f"declare them in column order: {wrap}",
+            "declare them in column order with --classes A,B, and what it returns with --returns logits",
+        )
     else:
         advice = Advice(
             "declare them in column order: Model.wrap(model, classes=[...])",

@@ -46,12 +46,12 @@ def find_link(head: Any, output: OutputKind | None) -> tuple[Link, OutputKind | 
     torch_module = is_torch_module(head)
     if not torch_module and _has_probabilities(head):
         return (Link.PREDICT_PROBA if raw_score_of(head) is None else Link.RAW_SCORE), None
-    if torch_module and output is None:
+    if output is None and (torch_module or family_of(head) == "fragility.ExportedProgram"):
         name, kinds = type(head).__name__, "'logits', 'binary_logit', 'probabilities' or 'log_probabilities'"
         raise ModelError(
             Advice(
                 f"declare what {name} returns with output={kinds}",
-                f"wrap it in Python with Model.wrap, which declares what {name} returns ({kinds}), and {PYTHON_OBJECT}",
+                f"declare what {name} returns with --returns {kinds.replace(chr(39), '')}",
             ),
             "; it is never guessed from the values",
         )

@@ -2,7 +2,7 @@
 
 skops files, boosters in their libraries' own formats, ONNX graphs and safetensors hold data and load as they are (skops
 shows any type it does not know). Pickles and joblib files run whatever they contain, so they load with ``trust=True``
-only.
+only. The folder of an MLflow model is loaded as the file in it would be.
 """
 
 from __future__ import annotations
@@ -17,22 +17,27 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fragility.errors import Advice, FragilityError, ModelError, name_error
 from fragility.files import MODEL, replacing
+from fragility.integrations.mlflow import ADDRESSES, fetch_model, load_pyfunc
 from fragility.libraries import family_of, say_lacking
 from fragility.models.adapter import Model
 from fragility.models.decision import ClassLabel
-from fragility.models.links import type_name
+from fragility.models.links import OutputKind, type_name
+from fragility.models.mlmodel import MLMODEL, PYFUNC, find_artefact
 from fragility.models.onnx_classifier import OnnxClassifier
 from fragility.models.onnx_graphs import GraphError
+from fragility.models.signature import Signature
 from fragility.models.soundness import DAMAGED, REFUSED, TRIALS
+from fragility.models.torch_files import load_torch
 
 KINDS = (
     ".skops, XGBoost .json or .ubj, LightGBM .txt, CatBoost .cbm, .onnx, .safetensors, .joblib or .pkl (with trust), "
-    "or package.module:attribute"
+    "an MLflow folder, runs:/ or models:/ address, or package.module:attribute"
 )
 
 PICKLES = (".joblib", ".pkl", ".pickle")
@@ -67,20 +72,27 @@ HARMLESS = frozenset({"numpy.dtype"})
 
 
 def load_model(
-    source: str | os.PathLike[str], *, trust: bool = False, classes: Sequence[ClassLabel] | None = None
+    source: str | os.PathLike[str],
+    *,
+    trust: bool = False,
+    classes: Sequence[ClassLabel] | None = None,
+    output: OutputKind | None = None,
 ) -> Model:
-    """Return the model of a file, or of ``package.module:attribute``.
+    """Return the model of a file, of an MLflow folder or address, or of ``package.module:attribute``.
 
     Parameters
     ----------
     source : path or str
         A ``.skops`` file, XGBoost ``.json`` or ``.ubj``, LightGBM ``.txt``, CatBoost ``.cbm``, ``.onnx``,
-        ``.safetensors`` of a :class:`ResMLPClassifier`, ``.joblib`` or ``.pkl`` (with ``trust``), or
+        ``.safetensors`` of a :class:`ResMLPClassifier`, ``.joblib`` or ``.pkl`` (with ``trust``), the folder of an
+        MLflow model, an address ``runs:/RUN_ID/path`` or ``models:/NAME/VERSION`` of one, or
         ``package.module:attribute``.
     trust : bool, default=False
         Run what the file contains.
     classes : sequence of class labels, optional
-        Names for a booster's classes 0, 1, ..., or the classes of an ONNX file that does not say them.
+        Names for a booster's classes 0, 1, ..., or the classes of a file that does not say them.
+    output : str, optional
+        What a torch module or function returns, as in :meth:`Model.wrap`.
 
     Returns
     -------
@@ -98,23 +110,64 @@ def load_model(
     """
     text = os.fspath(source)
     path = Path(text)
+    declared = _Declared(trust, classes, output)
+    if text.startswith(ADDRESSES):
+        with fetch_model(text) as folder:
+            return _load_package(folder, text, declared)
     if not path.exists() and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", text):
-        return Model.wrap(_import_model(text), classes=classes)
+        return Model.wrap(_import_model(text), classes=classes, output=output)
+    if path.is_dir() and os.path.lexists(path / MLMODEL):
+        return _load_package(path, text, declared)
     suffix = path.suffix.lower()
     if path.is_dir() or (path.is_file() and suffix not in KNOWN_SUFFIXES):
         raise ModelError(f"{text!r} ", *_describe_unknown(path))
     if not path.is_file():
         raise ModelError(f"there is no model file {text!r}; a model is one of: {KINDS}")
-    if suffix == ".json":
-        _check_is_xgboost(path)
-    if suffix == ".onnx" and (lacking := say_lacking("an .onnx model", "onnx", "onnxruntime")):
-        raise ModelError(lacking)
-    if suffix in TRIALS:
-        _try_in_a_process(path)
+    return _load_kind(path, suffix, text, declared, path.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """What the user says of a model beside its place."""
+
+    trust: bool
+    classes: Sequence[ClassLabel] | None
+    output: OutputKind | None
+
+
+def _load_package(folder: Path, text: str, declared: _Declared) -> Model:
+    """Load the folder of an MLflow model by the loader of the file in it."""
     try:
-        with _importable(path.parent if trust else None):
-            model = Model.wrap(_load_file(path, trust), classes=classes)
-        if suffix in TRIALS:
+        if not folder.is_dir():
+            raise ModelError("there is no folder of an MLflow model")
+        found = find_artefact(folder)
+    except ModelError as error:
+        raise ModelError(f"cannot load the MLflow model {text!r}: ", error) from error
+    modules = folder if found.code is None else found.code
+    model = _load_kind(found.path, found.kind, text, declared, modules, found.outputs)
+    return model if found.signature is None else model.with_signature(found.signature)
+
+
+def _load_kind(
+    path: Path, kind: str, text: str, declared: _Declared, modules: Path, outputs: Signature | None = None
+) -> Model:
+    """Load a file by the suffix of its kind; ``modules`` is where the classes of a trusted one may come from."""
+    if kind == ".json":
+        _check_is_xgboost(path)
+    if kind == ".onnx" and (lacking := say_lacking("an .onnx model", "onnx", "onnxruntime")):
+        raise ModelError(lacking)
+    if kind in TRIALS:
+        _try_in_a_process(path, kind)
+    classes = declared.classes
+    try:
+        with _importable(modules if declared.trust else None):
+            if kind == PYFUNC:
+                _require_trust(path, "is a function that MLflow loads", declared.trust)
+                loaded, classes = load_pyfunc(path, outputs, classes)
+            else:
+                loaded = _load_file(path, kind, declared.trust)
+        model = Model.wrap(loaded, classes=classes, output=declared.output)
+        if kind in TRIALS:
             model.fingerprint  # noqa: B018  (a booster may load and then fail to export what it holds)
     except FragilityError:
         raise
@@ -125,12 +178,6 @@ def load_model(
 
 def _describe_unknown(path: Path) -> tuple[str | Advice, ...]:
     """Say what a folder, or a file of no known kind, is, and what to give instead."""
-    if (path / "MLmodel").is_file():
-        inside = [each for each in sorted(path.glob("model.*")) if each.suffix.lower() in KNOWN_SUFFIXES]
-        if not inside:
-            return (f"is an MLflow model folder without a model file of a known kind; {IN_PYTHON}",)
-        trust = (" with ", TRUST) if inside[0].suffix.lower() in PICKLES else ()
-        return f"is an MLflow model folder; give the model file in it, {str(inside[0])!r}", *trust
     if (path / "manifest.json").is_file():
         return ("is the folder of an audit; give the model that was audited",)
     if path.is_file() and path.suffix.lower() in OTHER_KINDS:
@@ -153,11 +200,11 @@ def _check_is_xgboost(path: Path) -> None:
         )
 
 
-def _try_in_a_process(path: Path) -> None:
+def _try_in_a_process(path: Path, kind: str) -> None:
     """Load and use a booster or ONNX file in a process of its own first; its library may crash or hang on it."""
     if not sys.executable:
         return  # an interpreter inside another program cannot be started again
-    words = [sys.executable, "-P", str(Path(__file__).with_name("soundness.py")), path.suffix.lower(), str(path)]
+    words = [sys.executable, "-P", str(Path(__file__).with_name("soundness.py")), kind, str(path)]
     places = os.pathsep.join(place for place in sys.path if place)
     environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
     limit = TRIAL_SECONDS + path.stat().st_size / TRIAL_BYTES_PER_SECOND
@@ -266,13 +313,17 @@ def _load_skops(path: Path, trust: bool) -> Any:
     return io.load(path, trusted=unknown)
 
 
-def _load_pickle(path: Path, trust: bool) -> Any:
+def _require_trust(path: Path, what: str, trust: bool) -> None:
     if not trust:
         raise ModelError(
-            f"{path.name} is a pickle, and loading one runs whatever it contains; if you know where it comes from, "
+            f"{path.name} {what}, and loading one runs whatever it contains; if you know where it comes from, "
             "load it with ",
             TRUST,
         )
+
+
+def _load_pickle(path: Path, trust: bool) -> Any:
+    _require_trust(path, "is a pickle", trust)
     import joblib
 
     if os.getcwd() not in sys.path:
@@ -280,30 +331,33 @@ def _load_pickle(path: Path, trust: bool) -> Any:
     return joblib.load(path)
 
 
-def _load_file(path: Path, trust: bool) -> Any:
-    suffix = path.suffix.lower()
-    if suffix == ".skops":
+def _load_file(path: Path, kind: str, trust: bool) -> Any:
+    if kind == ".skops":
         return _load_skops(path, trust)
-    if suffix in PICKLES:
+    if kind in PICKLES:
         return _load_pickle(path, trust)
-    if suffix == ".txt":
+    if kind in (".pth", ".pt2"):
+        _require_trust(path, "is a PyTorch file, which holds pickles", trust)
+        return load_torch(path, kind)
+    if kind == ".txt":
         import lightgbm
 
         return lightgbm.Booster(model_file=str(path))
-    if suffix == ".cbm":
+    if kind == ".cbm":
         import catboost
 
         return catboost.CatBoostClassifier().load_model(str(path))
-    if suffix == ".onnx":
+    if kind == ".onnx":
         return OnnxClassifier(path.read_bytes())
-    if suffix == ".safetensors":
+    if kind == ".safetensors":
         return importlib.import_module("fragility.resmlp").ResMLPClassifier.load(
             path
         )  # needs torch, so only when asked
     import xgboost
 
     booster = xgboost.Booster()
-    booster.load_model(str(path))
+    # A file of another name is given as bytes, since XGBoost tells the format of a file from its name.
+    booster.load_model(str(path) if path.suffix.lower() == kind else bytearray(path.read_bytes()))
     return booster
 
 

@@ -199,7 +199,8 @@ def _try_xgboost(path: str) -> Callable[[], Any]:
     import xgboost
 
     booster = xgboost.Booster()
-    _load(lambda: booster.load_model(path))
+    known = path.lower().endswith((".json", ".ubj"))
+    _load(lambda: booster.load_model(path if known else bytearray(Path(path).read_bytes())))
     learner = json.loads(booster.save_raw("json"))["learner"]
     n_columns = int(learner["learner_model_param"]["num_feature"])
     rows = _trial_rows(n_columns)

@@ -1,0 +1,1 @@
+"""Other platforms: one module for each, the only one that imports the platform's library."""
