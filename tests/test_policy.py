@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import naive_policy
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.naive_bayes import GaussianNB
 
 import fragility as fg
 from fragility.policy import ReviewPolicy, fit_rule, upper_limit
@@ -245,3 +247,76 @@ def test_an_infinite_threshold_is_text_in_the_file(labelled, tmp_path):
     policy = ReviewPolicy.fit(certs, labels, risk=0.99)
     assert math.isinf(policy.threshold) and len(policy.select(certs)) == 0
     assert json.loads(policy.save(tmp_path / "p.json").read_text())["rules"][0]["threshold"] == "inf"
+
+
+# --- by a failure mode --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def by_mode(labelled):
+    """Certificates with a modes block of every row and of 100 confident rows, and labels of wrong values."""
+    X, y = labelled[1], fg.load_credit_g()[1]
+    model = GaussianNB().fit(X[:500], y[:500])  # confident of many rows
+    rows, protocol = X[300:], fg.Protocol.fit(model, X[:500])
+    stress = fg.Stress((fg.Donor(),), tau_collapse=0.4)
+    labels = fg.label_brittle(model, rows, protocol, stress, donors=X[:500])
+    every, some = (fg.audit(model, rows, protocol, lattice=False, modes=modes) for modes in (True, 100))
+    return every, some, labels
+
+
+def scores_of(certs, mode):
+    """The exposure to a mode by row, None where a row has none."""
+    known = dict(zip(certs.modes.ids, certs.modes[mode].exposure.tolist(), strict=True))
+    return [known.get(own_id) for own_id in certs.claims.ids]
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("mode", ["wrong", "noisy", "lost"])
+def test_a_failure_mode_orders_rows_like_any_score(by_mode, tmp_path, mode, partial):
+    certs, labels = by_mode[partial], by_mode[2]
+    policy = ReviewPolicy.fit(certs, labels, risk=0.3, by=mode)
+    scores, sure = scores_of(certs, mode), labels.high_confidence.tolist()
+    known = [(s, b) for s, b, c in zip(scores, labels.brittle.tolist(), sure, strict=True) if c]
+    expected = naive_policy.policy(*zip(*known, strict=True), 0.3, 0.95)
+    assert policy.state == "attained" and policy.unscored == (sum(sure) - 100 if partial else 0)
+    assert (policy.threshold, policy.bound) == pytest.approx(expected, abs=1e-9)
+    chosen = policy.select(certs)
+    wanted = naive_policy.reviewed(scores, sure, policy.threshold)
+    assert set(chosen.claims.ids) == {own for own, review in zip(certs.claims.ids, wanted, strict=True) if review}
+    listed = chosen.score(mode, partial=True)
+    assert np.isnan(listed).sum() == policy.unscored and not np.isnan(listed[: len(listed) - policy.unscored]).any()
+    assert (np.diff(listed[~np.isnan(listed)]) <= 0).all()
+    assert ReviewPolicy.load(policy.save(tmp_path / "policy.json")) == policy
+    assert "for the declared stress (donor(0.3))" in str(policy)
+    lacking = f"{policy.unscored} labelled confident predictions had none and took no part"
+    assert (lacking in str(policy)) == partial
+
+
+@given(order=st.randoms(use_true_random=False), cut=st.integers(0, 700))
+@settings(max_examples=10, deadline=None)
+def test_what_is_reviewed_depends_on_no_other_row(by_mode, order, cut):
+    _, some, labels = by_mode
+    policy = ReviewPolicy.fit(some, labels, risk=0.3, by="wrong")
+    places = list(range(len(some)))
+    order.shuffle(places)
+    shuffled = some.take(places)
+    assert ReviewPolicy.fit(shuffled, labels, risk=0.3, by="wrong") == policy
+    parts = [policy.select(part).claims.ids for part in (shuffled[:cut], shuffled[cut:])]
+    assert {own for part in parts for own in part} == set(policy.select(some).claims.ids)
+
+
+def test_rows_without_the_mode_are_refused_where_they_would_mislead(labelled, by_mode):
+    _, _, certs, labels = labelled
+    _, some, wrong = by_mode
+    with pytest.raises(fg.FragilityError, match="what the failure mode 'wrong' costs: audit with modes=True"):
+        ReviewPolicy.fit(certs, labels, by="wrong")
+    with pytest.raises(fg.DataError, match="no random part of them: only rows of at least 90% confidence"):
+        ReviewPolicy.fit(some, wrong.relabel(tau_confidence=0.6), by="wrong")
+    others = some.take([i for i, score in enumerate(scores_of(some, "wrong")) if score is None])
+    with pytest.raises(
+        fg.DataError, match=r"none of the \d+ labelled confident rows has a figure for exposure to wrong"
+    ):
+        ReviewPolicy.fit(others, wrong, by="wrong")
+    plain = replace(ReviewPolicy.fit(certs, labels, risk=0.3), by="wrong")
+    with pytest.raises(fg.FragilityError, match="what the failure mode 'wrong' costs"):
+        plain.select(certs)

@@ -12,6 +12,9 @@ such that the brittle rate among them is at most ``risk``, with probability at l
 
 Policies within segments split 1 - confidence once more, over the segments. The guarantee holds for rows drawn like the
 labelled ones and for the declared stress; every policy says both.
+
+The score may be the exposure to a failure mode. If only some confident rows have one, the policy is fitted on them:
+they are those with the smallest digests, which is as good as a random draw. A row without a score is always reviewed.
 """
 
 from __future__ import annotations
@@ -34,8 +37,10 @@ from fragility.files import parse_json
 from fragility.ids import IdSpan, check_same_rows, places_by_id, say_unlabelled
 from fragility.protocol import Protocol
 from fragility.saving import JsonFile
+from fragility.scores import CONFIDENT
+from fragility.stress.declaration import Stress
 from fragility.stress.labels import PROTOCOL_KEY, STRESS_KEY, BrittleLabels
-from fragility.wording import describe_guarantee, describe_rule
+from fragility.wording import describe_guarantee, describe_rule, describe_unscored, name_score
 
 FORMAT = "fragility-policy/1"
 STARTS = 5
@@ -143,7 +148,8 @@ class ReviewPolicy(JsonFile):
     Attributes
     ----------
     by : str
-        The score that orders rows: ``exposure``, ``fds`` or another score of the certificates.
+        The score that orders rows: ``exposure``, ``fds``, a failure mode such as ``wrong``, or another score of the
+        certificates.
     risk, confidence : float
         Largest brittle rate allowed among unreviewed rows, and the probability of keeping to it, over the draw of the
         labelled rows.
@@ -157,6 +163,8 @@ class ReviewPolicy(JsonFile):
         Of the protocol and the model of the audit.
     stress : mapping or None
         The stress behind the labels, where they say.
+    unscored : int
+        Labelled confident rows without the score, which took no part; such rows are always reviewed.
 
     See Also
     --------
@@ -177,6 +185,7 @@ class ReviewPolicy(JsonFile):
     protocol_digest: str
     model_fingerprint: str
     stress: Mapping[str, Any] | None
+    unscored: int = 0
 
     @classmethod
     def fit(
@@ -199,7 +208,9 @@ class ReviewPolicy(JsonFile):
         risk, confidence : float, default=0.02 and 0.95
             Largest brittle rate allowed among the rows that go unreviewed, and the probability of keeping to it.
         by : str, default="exposure"
-            The score that orders rows: ``exposure``, ``fds`` or another score of the certificates.
+            The score that orders rows: ``exposure``, ``fds``, another score of the certificates, or the exposure to a
+            failure mode, such as ``wrong``, if the certificates have a modes block. Labels should then come from stress
+            of the same kind.
         segments : ``"predicted"``, mapping from id to segment, or None
             A rule for each predicted class, or for each segment; the guarantee then holds in every one of them at once.
         min_confidence : float, default=0.9
@@ -213,7 +224,7 @@ class ReviewPolicy(JsonFile):
         for name, value in (("risk", risk), ("confidence", confidence)):
             if not is_number(value) or not 0 < value < 1:
                 raise DataError(f"{name} must lie between 0 and 1, such as 0.02, got {value!r}")
-        scores, claims = certs.score(by), certs.claims
+        scores, claims = certs.score(by, partial=True), certs.claims
         rows = LabelledRows.of(labels, min_confidence)
         rows.check_made_under(certs.protocol)
         place, missing = places_by_id(claims.ids, rows.ids)
@@ -221,12 +232,15 @@ class ReviewPolicy(JsonFile):
             raise DataError(*say_unlabelled(len(missing), len(certs), missing[0], IdSpan(claims.ids), IdSpan(rows.ids)))
         check_same_rows(claims.ids, claims.confidence, rows.confidence[place])
         confident, brittle = rows.high_confidence[place], rows.brittle[place]
-        names = _segment_names(certs, segments)
-        parts = [None] if names is None else sorted(set(names[confident]))
         if not confident.any():
             raise DataError(
                 f"no labelled row is at least {rows.min_confidence:.0%} confident; a policy is about confident rows"
             )
+        unscored = confident & np.isnan(scores)
+        _check_unscored(int(unscored.sum()), int(confident.sum()), rows.min_confidence, by)
+        confident &= ~unscored
+        names = _segment_names(certs, segments)
+        parts = [None] if names is None else sorted(set(names[confident]))
         level = 1 - (1 - confidence) / len(parts) / STARTS
         fitted = []
         for part in parts:
@@ -244,6 +258,7 @@ class ReviewPolicy(JsonFile):
             protocol_digest=certs.protocol.digest,
             model_fingerprint=certs.manifest.model.fingerprint,
             stress=rows.stress,
+            unscored=int(unscored.sum()),
         )
 
     @property
@@ -276,7 +291,8 @@ class ReviewPolicy(JsonFile):
     def select(self, certs: Certificates, *, segments: Mapping[Hashable, str] | None = None) -> Certificates:
         """Return the confident predictions to review, highest score first.
 
-        All rows are reviewed in a segment without an attainable rule, and in one that the policy has not seen.
+        All rows are reviewed in a segment without an attainable rule, and in one that the policy has not seen. So are
+        rows without the policy's score, which come last.
 
         Parameters
         ----------
@@ -301,14 +317,14 @@ class ReviewPolicy(JsonFile):
                     "give segments={id: segment} for these rows", "apply it in Python, with the segments of these rows"
                 ),
             )
-        scores = certs.score(self.by)
+        scores = certs.score(self.by, partial=True)
         names = _segment_names(certs, PREDICTED if self.segmented_by == PREDICTED else segments)
         limits = np.full(len(certs), -np.inf)  # everything is reviewed unless a rule says otherwise
         for rule in self.rules:
             if rule.threshold is not None:
                 limits[slice(None) if names is None or rule.segment is None else names == rule.segment] = rule.threshold
         confident = certs.table.column("confidence").to_numpy() >= self.min_confidence
-        chosen = np.flatnonzero(confident & (scores >= limits))
+        chosen = np.flatnonzero(confident & ~(scores < limits))  # a row without a score, NaN, is reviewed
         return certs.take(chosen[np.argsort(-scores[chosen], kind="stable")])
 
     def sentence(self) -> str:
@@ -323,7 +339,19 @@ class ReviewPolicy(JsonFile):
         for rule in self.rules:
             whom = "confident predictions" if rule.segment is None else f"confident predictions in {rule.segment!r}"
             sentences.append(describe_rule(asdict(rule), whom, self.by, self.risk, self.confidence))
-        return " ".join([*sentences, describe_guarantee()])
+        if self.unscored:
+            sentences.append(describe_unscored(self.unscored, self.by))
+        return " ".join([*sentences, self.guarantee()])
+
+    def guarantee(self) -> str:
+        """Return what the policy holds for.
+
+        Returns
+        -------
+        str
+            One sentence, which names the stress if the labels do.
+        """
+        return describe_guarantee(stressors=() if self.stress is None else Stress.from_dict(self.stress).names)
 
     def __str__(self) -> str:
         return self.sentence()
@@ -336,7 +364,7 @@ class ReviewPolicy(JsonFile):
         dict
             The policy; infinity is the text ``inf``.
         """
-        return {"format": FORMAT, "guarantee": describe_guarantee(), **_make_plain(asdict(self))}
+        return {"format": FORMAT, "guarantee": self.guarantee(), **_make_plain(asdict(self))}
 
     @classmethod
     def from_dict(cls, document: Any) -> ReviewPolicy:
@@ -369,11 +397,12 @@ class ReviewPolicy(JsonFile):
                 segmented_by=_read_name(document["segmented_by"]),
                 protocol_digest=str(document["protocol_digest"]),
                 model_fingerprint=str(document["model_fingerprint"]),
-                stress=None if document["stress"] is None else dict(document["stress"]),
+                stress=None if document["stress"] is None else Stress.from_dict(document["stress"]).to_dict(),
+                unscored=_read_count(document["unscored"]),
             )
         except KeyError as error:
             raise DataError(f"the review policy lacks the field {error.args[0]!r}") from error
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, ProtocolError) as error:
             raise DataError(f"the review policy is malformed: {error}") from error
 
 
@@ -439,6 +468,21 @@ def _count_rows_needed(
         middle = (low + high) // 2
         low, high = (low, middle) if upper_limit(math.ceil(rate * middle), middle, level) <= risk else (middle, high)
     return math.ceil(high / share)
+
+
+def _check_unscored(unscored: int, confident: int, min_confidence: float, by: str) -> None:
+    """Refuse rows that lack the score unless those that have it are as good as drawn at random."""
+    every = Advice("audit with modes=True", "audit with --modes")
+    if unscored == confident:
+        raise DataError(f"none of the {confident} labelled confident rows has a figure for {name_score(by)}: ", every)
+    if unscored and min_confidence < CONFIDENT:
+        raise DataError(
+            f"{unscored} of the {confident} labelled confident rows have no figure for {name_score(by)}, and the "
+            f"others are no random part of them: only rows of at least {CONFIDENT:.0%} confidence have one, and the "
+            f"labels call {min_confidence:.0%} confident; ",
+            every,
+            f" for every row, or label with a limit of {CONFIDENT:g}",
+        )
 
 
 def _segment_names(certs: Certificates, segments: str | Mapping[Hashable, str] | None) -> npt.NDArray[np.str_] | None:

@@ -444,6 +444,17 @@ def describe_dependence(rows: int, own: tuple[str, str], others: Sequence[tuple[
     return f"depends on the baseline: {shares}, but {compared}"
 
 
+def name_score(by: str) -> str:
+    """Return `exposure to wrong values` for a failure mode; other scores have their own name."""
+    return f"exposure to {MODE_WORDS[by][0]}" if by in MODE_WORDS else by
+
+
+def describe_unscored(count: int, by: str) -> str:
+    """Return what happens to predictions that lack the score of a review policy; count: labelled ones that lack it."""
+    lacked = f"{write_count(count, 'labelled confident prediction')} had none and took no part"
+    return f"Predictions without a figure for {name_score(by)} are reviewed; {lacked}."
+
+
 def describe_rule(
     rule: Mapping[str, Any], among: str, by: str, risk: float, confidence: float, sought: str = "brittle"
 ) -> str:
@@ -465,11 +476,13 @@ def describe_rule(
     bound = f"(bound {rule['bound']:.2%} from {counts})"
     if rule["threshold"] is None or math.isinf(rule["threshold"]):
         return f"None of the {among} need review: {promise.format('of them')} {bound}."
-    which = f"the {write_percent(rule['review_share'])} of {among} with {by} of at least {rule['threshold']:.4g}"
+    score = f"{name_score(by)} of at least {rule['threshold']:.4g}"
+    which = f"the {write_percent(rule['review_share'])} of {among} with {score}"
     return f"Review {which}: {promise.format('of the rest')} {bound}."
 
 
-def describe_guarantee(sought: str = "brittle") -> str:
-    """Return what a review policy holds for."""
-    stress = " and for the declared stress" if sought == "brittle" else ""
+def describe_guarantee(sought: str = "brittle", stressors: Sequence[str] = ()) -> str:
+    """Return what a review policy holds for; stressors: by name, if the labels say which."""
+    named = f" ({', '.join(stressors)})" if stressors else ""
+    stress = f" and for the declared stress{named}" if sought == "brittle" else ""
     return f"Holds for rows drawn like the labelled ones{stress}; it says nothing of other populations or failures."

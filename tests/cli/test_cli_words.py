@@ -271,6 +271,47 @@ def test_recorded_outages_have_no_severity(made, tmp_path, command):
     said = refuse(*words, "--outages", tmp_path / "log.csv", "--severity", "0.3")
     assert "--severity" in said and "--outages" in said
     assert "--outages" in refuse(*words, "--markers", "?")
+    assert "--stressors is the kind of random stress" in refuse(
+        *words, "--outages", tmp_path / "log.csv", "--stressors", "noise"
+    )
+
+
+@pytest.mark.parametrize("command", ["stress", "evaluate"])
+def test_stressors_are_named_and_donors_belong_to_one(made, command):
+    words = [command, made / "audit", "--model", made / "model.skops", "--data", made / "test.parquet", *COLUMNS]
+    assert "--stressors must be among mask, dropout, noise, donor, with commas between, got 'storm'" in refuse(
+        *words, "--stressors", "mask,storm"
+    )
+    assert "got none" in refuse(*words, "--stressors", " ")
+    assert "name them with --donors" in refuse(*words, "--stressors", "noise,donor")
+    assert "--stressors does not name it" in refuse(*words, "--donors", made / "train.parquet")
+
+
+def test_a_policy_by_failure_mode(made, tmp_path):
+    """From labels of wrong values to the list of cases, with the score named at every step."""
+    given = ["--model", made / "model.skops", "--data", made / "test.parquet", *COLUMNS]
+    wrong = ["--stressors", "donor", "--donors", made / "train.parquet", "--draws", 2]
+    labels, file = tmp_path / "labels.parquet", tmp_path / "policy.json"
+    assert run("stress", made / "audit", *given, *wrong, "--out", labels).code == 0
+    done = run("policy", made / "audit", "--labels", labels, "--by", "wrong", "--risk", 0.9, "--out", file)
+    assert done.code == 0 and "for the declared stress (donor(0.3))" in done.out and "would match it" not in done.err
+    written = json.loads(file.read_text())
+    assert written["by"] == "wrong" and written["unscored"] == 0
+    written["rules"][0] |= {"threshold": 0.0}
+    file.write_text(json.dumps(written))
+    listed = run("top", made / "audit", "--policy", file)
+    assert listed.code == 0 and "if wrong" in listed.out and "with exposure to wrong values of at least 0" in listed.err
+    other = run("policy", made / "audit", "--labels", labels, "--by", "noisy", "--risk", 0.9)
+    assert "the labels are of the stress donor, rows are ordered by noisy: noise would match it" in other.err
+    assert run(*audit_words(made), "--no-modes", "--out", tmp_path / "bare").code == 0
+    assert "what the failure mode 'wrong' costs: audit with --modes" in refuse(
+        "policy", tmp_path / "bare", "--labels", labels, "--by", "wrong"
+    )
+    assert "what the failure mode 'wrong' costs" in refuse("top", tmp_path / "bare", "--policy", file)
+    few = [*given, "--random-orders", 0, "--draws", 2]
+    judged = run("evaluate", made / "audit", *few, *wrong[:4], "--modes", "wrong", "--by", "wrong")
+    assert judged.code == 0 and "exposure_wrong" in judged.out
+    assert "got 'wrong'; add it to --modes" in refuse("evaluate", made / "audit", *few, "--by", "wrong")
 
 
 def test_evaluate_has_an_engine_only_for_validation_rows(made):

@@ -47,11 +47,12 @@ def record(rows=NUMBERS, y=Y, **settings):
     copies=st.integers(1, 4),
     rate=st.floats(0.05, 1.0),
     seed=st.integers(0, 5),
+    shared=st.none() | st.floats(0.1, 0.9),
 )
-def test_training_set_is_that_of_the_definition(modes, copies, rate, seed):
+def test_training_set_is_that_of_the_definition(modes, copies, rate, seed, shared):
     rows = pd.concat([NUMBERS[:30], NUMBERS[:5]], ignore_index=True)
     y, w = Y[:35], np.linspace(0.5, 2, 35)
-    done = record(rows, y, rate=rate, copies=copies, modes=modes, sample_weight=w, seed=seed)
+    done = record(rows, y, rate=rate, copies=copies, modes=modes, copy_weight=shared, sample_weight=w, seed=seed)
     scaler, (seen, labels, weights) = done[0], done[-1].seen_
     protocol = fg.Protocol.fit(done, rows)
     catalogue = []
@@ -72,12 +73,15 @@ def test_training_set_is_that_of_the_definition(modes, copies, rate, seed):
         modes=modes,
         catalogue=catalogue,
         noise=([0.3 * (column.spread or 0.0) for column in protocol.columns], set()),
+        copy_weight=shared,
     )
     assert len(seen) == len(rows) * (1 + max(copies, len(modes)))
     np.testing.assert_allclose(seen, stack, rtol=0, atol=1e-12)
     assert list(labels) == expected_labels
     np.testing.assert_allclose(weights, expected_weights)
-    assert weights.sum() == pytest.approx(w.sum()) and weights[: len(w)].sum() == pytest.approx(w.sum() / 2)
+    assert weights.sum() == pytest.approx(w.sum())
+    if shared is None:
+        assert weights[: len(w)].sum() == pytest.approx(w.sum() / (1 + len(modes)))
 
 
 def test_lost_alone_is_what_it_was_and_what_the_lost_copies_are():
@@ -129,16 +133,17 @@ def test_raw_fields_keep_their_types_and_take_values_that_they_had():
 
 
 def test_order_of_rows_and_container_do_not_matter():
+    how = {"modes": BOTH, "copy_weight": 0.5}  # quarters, whose sums are exact in any order
     tree = DecisionTreeClassifier(min_samples_leaf=5, random_state=0)
-    one = fg.harden(tree, NUMBERS, Y, modes=BOTH)
+    one = fg.harden(tree, NUMBERS, Y, **how)
     order = np.random.default_rng(0).permutation(len(X))
-    other = fg.harden(tree, NUMBERS.iloc[order], Y[order], modes=BOTH)
+    other = fg.harden(tree, NUMBERS.iloc[order], Y[order], **how)
     np.testing.assert_array_equal(one.predict_proba(NUMBERS), other.predict_proba(NUMBERS))
-    bare = fg.harden(tree, NUMBERS.to_numpy(), Y, modes=BOTH)
+    bare = fg.harden(tree, NUMBERS.to_numpy(), Y, **how)
     np.testing.assert_array_equal(one.predict_proba(NUMBERS), bare.predict_proba(NUMBERS.to_numpy()))
-    meta = fg.HardenedClassifier(tree, modes=BOTH).fit(NUMBERS, Y)
+    meta = fg.HardenedClassifier(tree, **how).fit(NUMBERS, Y)
     np.testing.assert_array_equal(one.predict_proba(NUMBERS), meta.predict_proba(NUMBERS))
-    chosen = fg.choose_rate(tree, NUMBERS, Y, NUMBERS, Y, rates=(0.2,), tolerance=1.0, modes=BOTH)
+    chosen = fg.choose_rate(tree, NUMBERS, Y, NUMBERS, Y, rates=(0.2,), tolerance=1.0, **how)
     np.testing.assert_array_equal(one.predict_proba(NUMBERS), chosen.model.predict_proba(NUMBERS))
 
 
@@ -163,6 +168,7 @@ def test_a_catalogue_is_fitted_to_the_rows_by_its_rules():
         (r"modes must be among lost, wrong, noisy, each once, got \['stale'\]", {"modes": ["stale"]}),
         (r"each once, got \['lost', 'lost'\]", {"modes": ["lost", "lost"]}),
         (r"each once, got \[\]", {"modes": ()}),
+        (r"copy_weight must be a number between 0 and 1, got 1", {"copy_weight": 1}),
         (r"the kind 'attenuate' is about lost evidence", {"modes": BOTH, "kind": "attenuate"}),
     ],
 )

@@ -1,7 +1,8 @@
 """Slow twins of hardening, written from SPEC section 13 and the draw format: one row, one group, one cell at a time.
 
 With several failure modes the copies are dealt out to them in order, and each mode has at least one copy. A struck
-group takes its baseline (lost), a value of its catalogue by its count (wrong), or noise on its numbers (noisy).
+group takes its baseline (lost) or a value of its catalogue by its count (wrong); a noisy copy has all numbers off. A
+row and each mode have the same part of the row's weight, unless a share is given for all copies together.
 
 Nothing here is vectorised and nothing comes from ``fragility``. Rows are lists of numbers; groups are lists of columns.
 """
@@ -95,14 +96,11 @@ def naive_noisy_twin(
     groups: list[list[int]],
     reach: list[float],
     whole: set[int],
-    rate: float,
     seed: int,
 ) -> list[float]:
     """One copy with numbers that are off; reach: e s of each column, 0 for one that is no number."""
     twin = list(row)
     for g, columns in enumerate(groups):
-        if naive_uniform(seed, row_id, copy, g) >= rate:
-            continue
         times = [-1.0, -0.5, 0.5, 1.0][math.floor(naive_uniform(seed, row_id, copy, len(groups) + g) * 4)]
         for j in columns:
             moved = row[j] + times * reach[j]
@@ -124,13 +122,15 @@ def naive_training_set(
     modes: Sequence[str] = ("lost",),
     catalogue: list[list[tuple[list[float], int]]] | None = None,
     noise: tuple[list[float], set[int]] | None = None,
+    copy_weight: float | None = None,
 ) -> tuple[Rows, list[str], list[float]]:
-    """Originals with half their weight, then the twins, copy by copy, with the other half among them.
+    """Originals with their part of the weight, then the twins, copy by copy, with the rest among them.
 
     A row is known by its raw values and degraded as the estimator is handed it.
     """
     ids = naive_row_ids(raw, labels, weights)
-    stack, y, w = [list(row) for row in rows], list(labels), [weight / 2 for weight in weights]
+    shared = len(modes) / (len(modes) + 1) if copy_weight is None else copy_weight
+    stack, y, w = [list(row) for row in rows], list(labels), [weight * (1 - shared) for weight in weights]
     total = max(copies, len(modes))
     for copy in range(total):
         for row, row_id, label, weight in zip(rows, ids, labels, weights, strict=True):
@@ -138,9 +138,9 @@ def naive_training_set(
             if mode == "wrong":
                 stack.append(naive_wrong_twin(row, row_id, copy, groups, catalogue, rate, seed))
             elif mode == "noisy":
-                stack.append(naive_noisy_twin(row, row_id, copy, groups, *noise, rate, seed))
+                stack.append(naive_noisy_twin(row, row_id, copy, groups, *noise, seed))
             else:
                 stack.append(naive_twin(row, row_id, copy, groups, baseline, rate, seed, severities))
             y.append(label)
-            w.append(weight / (2 * total))
+            w.append(weight * (shared / total))
     return stack, y, w

@@ -32,8 +32,17 @@ def thresholds(scores):
     return sorted({*found, float("inf")})
 
 
+def reviewed(scores, confident, threshold):
+    """Which rows go to review; a score of None is not known, a threshold of None is a policy that cannot be had."""
+    return [
+        sure and (threshold is None or s is None or s >= threshold) for s, sure in zip(scores, confident, strict=True)
+    ]
+
+
 def policy(scores, brittle, risk, confidence, segments=1):
-    """Return (threshold, bound) or None."""
+    """Return (threshold, bound) or None; rows whose score is not known, None, take no part."""
+    known = [(s, b) for s, b in zip(scores, brittle, strict=True) if s is not None]
+    scores, brittle = [s for s, _ in known], [b for _, b in known]
     level = 1 - (1 - confidence) / segments / 5
     grid = thresholds(scores)
     below = [sum(s < t for s in scores) for t in grid]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -193,6 +194,17 @@ def test_a_policy_is_the_queue_it_selects(audited, tmp_path):
         expected = [cert.id for cert in policy.select(audited.certs)]
         with workbench(audited, tmp_path / f"{segments}.sqlite", policy=policy) as bench:
             assert listed(bench, View(budget="policy")) == expected
+    confident = pc.greater_equal(labels["confidence"], 0.9)
+    sure = labels.set_column(labels.column_names.index("high_confidence"), "high_confidence", confident)
+    sure = sure.replace_schema_metadata(None)
+    for modes in (True, 30):
+        certs = fg.audit(audited.model, audited.X, audited.certs.protocol, ids=ids, lattice=False, modes=modes)
+        policy = fg.ReviewPolicy.fit(certs, sure, risk=0.3, by="wrong")
+        middle = replace(policy.rule, threshold=float(np.median(certs.modes["wrong"].exposure)))
+        policy = replace(policy, rules=(middle,))
+        case = replace(audited, folder=certs.save(tmp_path / f"by-{modes}"), certs=certs)
+        with workbench(case, tmp_path / f"{modes}.sqlite", policy=policy) as bench:
+            assert sorted(listed(bench, View(budget="policy"))) == sorted(policy.select(certs).claims.ids)
     with workbench(audited, tmp_path / "none.sqlite") as bench, pytest.raises(ViewError, match="--policy"):
         bench.cases.page(View(budget="policy"), "Ana")
 

@@ -260,13 +260,15 @@ class Certificates(Audit):
     def __iter__(self) -> Iterator[Certificate]:
         return (self[i] for i in range(len(self)))
 
-    def score(self, by: str) -> Floats:
+    def score(self, by: str, *, partial: bool = False) -> Floats:
         """Return one of the scores that rank predictions, large where a prediction is fragile.
 
         Parameters
         ----------
         by : str
             As in :meth:`most_fragile`.
+        partial : bool, default=False
+            Whether some rows may lack the score, because their failure modes were not assessed; theirs is NaN.
 
         Returns
         -------
@@ -276,10 +278,10 @@ class Certificates(Audit):
         Raises
         ------
         CertificateError
-            The certificates do not have this score, or only some of them do.
+            The certificates do not have this score, or only some of them do and ``partial`` is false.
         """
         column = self.table.column(self.column_ranked_by(by))
-        if column.null_count:
+        if column.null_count and not partial:
             raise CertificateError(
                 f"{column.null_count} of the {len(self)} certificates do not say what the failure mode {by!r} costs: "
                 "audit with ",

@@ -14,7 +14,7 @@ import fragility.cli.options as opt
 from fragility.cli.options import is_given, load_inputs, option, read_name_or_json, refuse_without
 from fragility.cli.outputs import plan_files, save_result
 from fragility.cli.reading import take_given
-from fragility.cli.tables import field_names, note_unlabelled, read_rows, read_table
+from fragility.cli.tables import Columns, field_names, note_unlabelled, read_rows, read_table
 from fragility.cli.terminal import err, note, say
 from fragility.errors import DataError
 from fragility.saving import TABLE_SUFFIXES, checked_suffix
@@ -43,9 +43,17 @@ class StressOptions:
         ),
     ] = None
     markers: Markers = None
-    severity: Annotated[float, option("--severity", "Rate of mask and dropout, extent of noise.", min=0.0, max=1.0)] = (
-        0.3
-    )
+    stressors: Annotated[
+        str,
+        option("--stressors A,B", "What happens to the rows: mask, dropout, noise, donor, or several of them."),
+    ] = "mask,dropout,noise"
+    donors: Annotated[
+        Path | None,
+        option("--donors TRAIN", "Training rows, whose values the stressor donor puts in place of a row's own."),
+    ] = None
+    severity: Annotated[
+        float, option("--severity", "Rate of mask, dropout and donor, extent of noise.", min=0.0, max=1.0)
+    ] = 0.3
     draws: Annotated[int, option("--draws", "Random draws for each row and stressor.", min=1)] = 16
     rule: Annotated[str, option("--rule NAME", "expected (mean margin over draws) or any (a single draw).")] = (
         "expected"
@@ -60,18 +68,43 @@ class StressOptions:
 
     def declare(self, context: typer.Context, form: CsvFormat) -> fg.Stress:
         """Return the stress; refuse options that would have no effect beside others."""
-        from fragility.stress.stressors import Dropout, Mask, Noise
-
         if self.outages is None:
             refuse_without("--outages", context, "markers")
-            stressors: tuple[Any, ...] = (Mask(self.severity), Dropout(self.severity), Noise(self.severity))
+            stressors = self._declare_random()
         else:
-            if is_given(context, "severity"):
-                raise DataError(
-                    "--severity is the extent of random stress, which --outages replaces; leave out one of the two"
-                )
+            for given, meaning in (("severity", "the extent"), ("stressors", "the kind"), ("donors", "a part")):
+                if is_given(context, given):
+                    raise DataError(
+                        f"--{given} is {meaning} of random stress, which --outages replaces; leave out one of the two"
+                    )
             stressors = (read_outages(self.outages, self.markers, form),)
         return fg.Stress(stressors, self.draws, self.rule, self.tau_confidence, self.tau_collapse, self.seed)
+
+    def _declare_random(self) -> tuple[Any, ...]:
+        from fragility.stress.stressors import Donor, Dropout, Mask, Noise
+
+        kinds: dict[str, Any] = {kind.kind: kind for kind in (Mask, Dropout, Noise, Donor)}
+        named = split_names(self.stressors)
+        if not named or (unknown := [name for name in named if name not in kinds]):
+            got = repr(unknown[0]) if named else "none"
+            raise DataError(f"--stressors must be among {', '.join(kinds)}, with commas between, got {got}")
+        if ("donor" in named) != (self.donors is not None):
+            raise DataError(
+                "--stressors donor lends values of training rows; name them with --donors"
+                if self.donors is None
+                else "--donors are rows for the stressor donor, and --stressors does not name it; add it, or leave out "
+                "--donors"
+            )
+        return tuple(kinds[name](self.severity) for name in named)
+
+    @property
+    def inputs(self) -> dict[str, Path | None]:
+        """The files that are read, by option."""
+        return {"--outages": self.outages, "--donors": self.donors}
+
+    def read_donors(self, known: Columns, form: CsvFormat) -> Any:
+        """Return the rows that lend their values; None if no stressor needs any."""
+        return None if self.donors is None else read_rows(self.donors, known, form=form, ids=False).X
 
 
 def stress(
@@ -101,19 +134,22 @@ def stress(
       fragility stress audit/ --model model.skops --data test.parquet --outages outages.csv
 
       fragility stress audit/ --model model.skops --data test.parquet --outages train.parquet --markers '?,unknown'
+
+      fragility stress audit/ --model model.skops --data test.parquet --stressors donor --donors train.parquet
     """
     from fragility.ranking.comparison import label_noise_ceiling
     from fragility.ranking.metrics import DEFINED
 
     if out_file is not None:
         checked_suffix(out_file, TABLE_SUFFIXES)
-    plan_files({"--out": out_file}, {"--model": model, "--data": data, "--outages": stressing.outages})
-    form = csv.form(data, stressing.outages)
+    plan_files({"--out": out_file}, {"--model": model, "--data": data, **stressing.inputs})
+    form = csv.form(data, stressing.outages, stressing.donors)
     declared = stressing.declare(context, form)
     loaded, pi, given = load_inputs(model, protocol, data, form, target, columns, loading, rows)
+    donors = stressing.read_donors(columns.declare(field_names(loaded, pi), target), form)
     with _show_status("stressing"):
-        labels = fg.label_brittle(loaded, given.X, pi, declared, ids=given.ids)
-        independent = fg.label_brittle(loaded, given.X, pi, declared.independent(), ids=given.ids)
+        labels = fg.label_brittle(loaded, given.X, pi, declared, ids=given.ids, donors=donors)
+        independent = fg.label_brittle(loaded, given.X, pi, declared.independent(), ids=given.ids, donors=donors)
     for name, count in labels.counts().items():
         say(f"{count:8d}  {name}")
     ceiling = label_noise_ceiling(labels, independent)
@@ -136,7 +172,13 @@ def evaluate(
     target: opt.Target = None,
     columns: opt.ColumnOptions,
     shap: Annotated[int, option("--shap N", "Explain N rows for the group-SHAP baseline; 0 leaves it out.", min=0)] = 0,
-    by: Annotated[str, option("--by SCORE", "The ranking to judge: exposure, or the paper's fds.")] = "exposure",
+    by: Annotated[
+        str, option("--by SCORE", "The ranking to judge: exposure, the paper's fds, or one of the --modes.")
+    ] = "exposure",
+    modes: Annotated[
+        str | None,
+        option("--modes A,B", "Compare the exposures to these failure modes of the protocol too: lost, wrong, noisy."),
+    ] = None,
     random_orders: Annotated[
         int, option("--random-orders N", "Random group orders to average; 0 leaves them out.", min=0)
     ] = 5,
@@ -159,14 +201,16 @@ def evaluate(
       fragility evaluate audit/ --model model.skops --data test.parquet --target class --validation valid.parquet
 
       fragility evaluate audit/ --model model.skops --data test.parquet --outages outages.csv --json evaluation.json
+
+      fragility evaluate audit/ --model model.skops --data test.parquet --stressors noise --modes noisy --by noisy
     """
     if validation is None:
         refuse_without("--validation", context, "engine")
     plan_files(
         {"--json": json_file, "--csv": csv_file},
-        {"--model": model, "--data": data, "--validation": validation, "--outages": stressing.outages},
+        {"--model": model, "--data": data, "--validation": validation, **stressing.inputs},
     )
-    form = csv.form(data, validation, stressing.outages)
+    form = csv.form(data, validation, stressing.outages, stressing.donors)
     declared = stressing.declare(context, form)
     audit = fg.open_audit(directory)
     loaded = loading.load(model)
@@ -177,6 +221,7 @@ def evaluate(
     if validation is not None:
         found = read_rows(validation, known, form=form, ids=False)
         held = found.X, found.labels
+    donors = stressing.read_donors(known, form)
     known.check_dropped()
     note_unlabelled(given.labels is not None, target, data)
     with _show_status("evaluating"):
@@ -189,12 +234,19 @@ def evaluate(
             stress=declared,
             baselines=fg.Baselines(random_orders, shap),
             by=by,
+            modes=() if modes is None else split_names(modes),
+            donors=donors,
             ids=given.ids,
             engine=engine,
             seed=stressing.seed,
         )
     say(judged.to_text())
     save_result(judged, json_file, csv_file)
+
+
+def split_names(text: str) -> list[str]:
+    """`wrong, noisy` as names."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _show_status(what: str) -> AbstractContextManager[Any]:

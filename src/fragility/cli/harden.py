@@ -55,6 +55,15 @@ def harden(
     modes: Annotated[
         str, option("--modes A,B", "What evidence turns into in the copies: lost, wrong, noisy, or several of them.")
     ] = "lost",
+    copy_weight: Annotated[
+        float | None,
+        option(
+            "--copy-weight",
+            "Share of a row's weight that its copies carry. (default half; with M modes M / (1 + M))",
+            min=0.0,
+            max=1.0,
+        ),
+    ] = None,
     outages: Annotated[
         Path | None,
         option("--outages FILE", "Recorded outages to train against: a table of event and field, or booleans."),
@@ -72,7 +81,7 @@ def harden(
     """Train a model again so that its predictions rest on more of their evidence, and show what that did.
 
     It learns from the rows and from copies of them in which groups of evidence are lost (or wrong, with --modes),
-    weighted half and half. What comes out is a model of the same kind, deployed and audited as before.
+    which share their weight. What comes out is a model of the same kind, deployed and audited as before.
 
     [bold]Examples[/bold]
 
@@ -106,7 +115,7 @@ def harden(
     log = None if outages is None else read_outages(outages, markers, form)
     named = tuple(name.strip() for name in modes.split(","))
     how: dict[str, Any] = {"copies": copies, "kind": kind if log is None else "outages", "outages": log, "seed": seed}
-    how["modes"] = named
+    how |= {"modes": named, "copy_weight": copy_weight}
     if tolerance is not None:
         rate = _choose_rate(loaded, rows, tolerance, metric, protocol=declared, engine=engine, **how)
     started = time.perf_counter()

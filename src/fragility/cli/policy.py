@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import fragility as fg
 from fragility.cli.options import DirArgument, MinConfidence, RankedBy, option
@@ -11,6 +12,9 @@ from fragility.cli.outputs import draw, plan_files
 from fragility.cli.reading import take_given
 from fragility.cli.tables import read_stress_labels
 from fragility.cli.terminal import note, out
+
+# The stress whose failures a mode is about, by its kind.
+MATCHING = {"lost": ("mask", "dropout"), "wrong": ("donor",), "noisy": ("noise",), "outage": ("outages",)}
 
 
 def policy(
@@ -31,6 +35,7 @@ def policy(
     """Find which confident predictions may go unreviewed, so that few of them are brittle, with a guarantee.
 
     A policy that cannot be had with the labelled rows is a result, not an error: it says how many would be needed.
+    With --by wrong (or another failure mode) rows are ordered by their exposure to it; take labels of the same kind.
 
     [bold]Examples[/bold]
 
@@ -39,6 +44,11 @@ def policy(
       fragility policy audit/ --labels labels.parquet --risk 0.02 --out policy.json
 
       fragility top audit/ --policy policy.json
+
+      fragility stress audit/ --model model.skops --data test.parquet --stressors donor --donors train.parquet \
+--out wrong.parquet
+
+      fragility policy audit/ --labels wrong.parquet --by wrong --out policy.json
     """
     plan_files({"--out": out_file, "--picture": picture}, {"--labels": labels})
     table = read_stress_labels(labels)
@@ -48,8 +58,22 @@ def policy(
         certs, table, risk=risk, confidence=confidence, by=by, segments=segments, min_confidence=min_confidence
     )
     out().print(found.sentence())
+    if (told := describe_mismatch(by, found.stress)) is not None:
+        note(told)
     if out_file is not None:
         found.save(out_file)
         note(f"written to {out_file}; next: fragility top {directory} --policy {out_file}")
     if picture is not None:
         draw(fg.ReviewPolicyDisplay.from_policy(found), picture)
+
+
+def describe_mismatch(by: str, stress: Mapping[str, Any] | None) -> str | None:
+    """Return that the labels are of other failures than the mode that rows are ordered by; None if they match."""
+    wanted = MATCHING.get(by)
+    if wanted is None or stress is None:
+        return None
+    kinds = [entry["kind"] for entry in stress["stressors"]]
+    if set(kinds) <= set(wanted):
+        return None
+    found = ", ".join(kinds)
+    return f"the labels are of the stress {found}, rows are ordered by {by}: {' or '.join(wanted)} would match it"

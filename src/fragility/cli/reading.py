@@ -22,6 +22,7 @@ from fragility.errors import DataError
 from fragility.files import replacing
 from fragility.saving import checked_suffix
 from fragility.text import escape_controls
+from fragility.wording import name_score
 
 if TYPE_CHECKING:
     from fragility.certificates import AuditSummary
@@ -71,15 +72,15 @@ def top(
     if policy is not None:
         refuse_declared(context, "--policy", ("by", "min_confidence"))
         rule = fg.ReviewPolicy.load(policy)
-        count, best = select_first(certs, rule, number)
+        count, unscored, best = select_first(certs, rule, number)
         if count:
-            out().print(tabulate_certificates(list(best)))
-        out().print(f"{count} of {len(certs)} predictions are to be reviewed, {len(best)} shown")
+            out().print(tabulate_certificates(list(best), mode_of(certs, rule.by)))
+        lacking = f"; {unscored} of them have no figure for {name_score(rule.by)}" if unscored else ""
+        out().print(f"{count} of {len(certs)} predictions are to be reviewed, {len(best)} shown{lacking}")
         note(rule.sentence())
         return
     chosen = list(certs.most_fragile(number, min_confidence=min_confidence, by=by))
-    declared = certs.modes_declaration
-    mode = by if declared is not None and by in declared.units else None
+    mode = mode_of(certs, by)
     if not chosen:
         lacks = "" if mode is None else " and has its failure modes assessed"
         out().print(f"none of the {len(certs)} predictions reaches a confidence of {min_confidence:.0%}{lacks}")
@@ -87,24 +88,31 @@ def top(
     out().print(tabulate_certificates(chosen, mode))
 
 
-def select_first(certs: fg.StoredAudit, policy: fg.ReviewPolicy, number: int) -> tuple[int, fg.Certificates]:
-    """Return how many predictions a policy sends to review, and the first of them, part by part."""
+def mode_of(certs: fg.StoredAudit, by: str) -> str | None:
+    """Return the failure mode that a score is the exposure to; None if it is another score."""
+    declared = certs.modes_declaration
+    return by if declared is not None and by in declared.units else None
+
+
+def select_first(certs: fg.StoredAudit, policy: fg.ReviewPolicy, number: int) -> tuple[int, int, fg.Certificates]:
+    """Return how many predictions a policy sends to review, how many of them lack its score, and the first of them."""
     import numpy as np
     import pyarrow as pa
 
-    count, best = 0, certs.take([])
+    count, unscored, best = 0, 0, certs.take([])
     for table in certs.batches():
         chosen = policy.select(fg.Certificates(table, certs.protocol, certs.manifest))
         count += len(chosen)
+        unscored += int(np.isnan(chosen.score(policy.by, partial=True)).sum())
         both = fg.Certificates(pa.concat_tables([best.table, chosen[:number].table]), certs.protocol, certs.manifest)
-        best = both.take(np.argsort(-both.score(policy.by), kind="stable")[:number])
-    return count, best
+        best = both.take(np.argsort(-both.score(policy.by, partial=True), kind="stable")[:number])
+    return count, unscored, best
 
 
 def tabulate_certificates(certificates: list[fg.Certificate], mode: str | None = None) -> Table:
     """Return a table with one line per prediction: its numbers, and a sentence for whoever must decide on it.
 
-    mode: the failure mode that the predictions were ranked by, which all of them have.
+    mode: the failure mode that the predictions were ranked by; a prediction may not have been assessed for it.
     """
     with_chance = any(cert.failure_probability is not None for cert in certificates)
     table = Table()
@@ -121,7 +129,7 @@ def tabulate_certificates(certificates: list[fg.Certificate], mode: str | None =
     for cert in certificates:
         p = cert.failure_probability
         chance = "-" if p is None else "<0.01%" if 0.0 < p < 1e-4 else f"{p:.2%}"
-        ranked = [] if mode is None or cert.modes is None else [f"{cert.modes[mode].exposure:.3f}"]
+        ranked = [] if mode is None else ["-" if cert.modes is None else f"{cert.modes[mode].exposure:.3f}"]
         scores = [*ranked, f"{cert.exposure:.3f}", f"{cert.fds:.3f}", *([chance] if with_chance else [])]
         budget = str(cert.flip_budget) if cert.flipped else "none"
         table.add_row(escape(escape_controls(cert.id)), *scores, budget, escape(escape_controls(cert.sentence())))

@@ -21,7 +21,7 @@ from fragility.errors import DataError
 from fragility.models import ClassLabel
 from fragility.policy import ReviewPolicy
 from fragility.ranking.predictive import BINS, ReliabilityCurve, reliability_curve
-from fragility.wording import write_count
+from fragility.wording import name_score, write_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -334,7 +334,7 @@ class ReviewPolicyDisplay(Display):
                 label = f"policy: review {rule.review_share:.0%}"
                 ax.plot([rule.review_share], [rule.bound], marker="o", color=colour, linestyle="none", label=label)
         ax.axhline(policy.risk, color=RED, linewidth=1.0, linestyle="--", label=f"risk {policy.risk:.1%}")
-        ax.set_xlabel(f"share of confident predictions reviewed (highest {policy.by} first)")
+        ax.set_xlabel(f"share of confident predictions reviewed (highest {name_score(policy.by)} first)")
         ax.set_ylabel("brittle rate among the rest")
         ax.set_title(f"Review policy: {policy.state}")
         ax.set_xlim(0.0, 1.0)

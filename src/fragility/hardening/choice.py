@@ -113,6 +113,7 @@ def choose_rate(
     kind: Degradation = "mask",
     outages: Any = None,
     modes: Sequence[str] = ("lost",),
+    copy_weight: float | None = None,
     sample_weight: Any = None,
     fit_params: Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -136,7 +137,7 @@ def choose_rate(
     metric : str or callable, default="roc_auc"
         A scikit-learn scorer's name, or a function (model, X, y) -> number, larger is better. With more than two
         classes ``roc_auc`` is ``roc_auc_ovr``.
-    protocol, copies, kind, outages, modes, sample_weight, fit_params, seed : optional
+    protocol, copies, kind, outages, modes, copy_weight, sample_weight, fit_params, seed : optional
         As in :func:`harden`.
     engine : str, default="auto"
         As in :func:`audit`, for what the validation predictions rest on.
@@ -173,6 +174,7 @@ def choose_rate(
             kind=kind,
             outages=outages,
             modes=modes,
+            copy_weight=copy_weight,
             sample_weight=sample_weight,
             fit_params=fit_params,
             seed=seed,

@@ -39,7 +39,7 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
     ----------
     estimator : estimator or Pipeline
         The classifier to train; it is cloned.
-    rate, copies, kind, outages, modes : optional
+    rate, copies, kind, outages, modes, copy_weight : optional
         How copies of rows are degraded, as in :func:`harden`.
     protocol : Protocol, optional
         Which groups fail, and toward what; fitted again to the rows of each ``fit``, by its own rules.
@@ -81,6 +81,7 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
         kind: Degradation = "mask",
         outages: Any = None,
         modes: Sequence[str] = ("lost",),
+        copy_weight: float | None = None,
         protocol: Protocol | None = None,
         seed: int = 0,
     ) -> None:
@@ -90,6 +91,7 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
         self.kind = kind
         self.outages = outages
         self.modes = modes
+        self.copy_weight = copy_weight
         self.protocol = protocol
         self.seed = seed
 

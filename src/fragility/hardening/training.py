@@ -1,9 +1,10 @@
 """Training a model on rows and their degraded twins (SPEC section 13).
 
-Rows (x_i, y_i, w_i), i = 1..n; with c copies, at least one for each failure mode, the final estimator is fitted on
-n (1 + c) rows: the originals with weight w_i / 2 and each twin with w_i / (2 c). The weights add up to what they did,
-so that penalties and least weights of a leaf keep their meaning. Preprocessing, groups, baseline and catalogue come
-from the originals alone.
+Rows (x_i, y_i, w_i), i = 1..n; with c copies, at least one for each of M failure modes, the final estimator is fitted
+on n (1 + c) rows: the originals with weight (1 - a) w_i and each twin with a w_i / c. By default a = M / (1 + M): the
+original and each mode count the same, half and half for one mode. The weights add up to what they did, so that
+penalties and least weights of a leaf keep their meaning. Preprocessing, groups, baseline and catalogue come from the
+originals alone.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def harden(
     kind: Degradation = "mask",
     outages: Any = None,
     modes: Sequence[str] = ("lost",),
+    copy_weight: float | None = None,
     sample_weight: Any = None,
     fit_params: Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -64,8 +66,7 @@ def harden(
     """Train a model again so that its predictions rest on more of their evidence.
 
     The model is cloned and trained on the rows and on degraded copies of them, in which each evidence group is replaced
-    by its baseline with probability ``rate``, or by a wrong value (``modes``); a row and its copies share its weight
-    half and half.
+    by its baseline with probability ``rate``, or by a wrong value (``modes``); a row and its copies share its weight.
 
     Parameters
     ----------
@@ -88,7 +89,11 @@ def harden(
         The recorded events, for ``kind="outages"``: whatever :meth:`Stress.from_outages` reads.
     modes : sequence of str, default=("lost",)
         What a struck group turns into: its baseline (``lost``), a value of the protocol's catalogue (``wrong``), or
-        its own numbers slightly off (``noisy``). With several modes the copies are dealt out to them in this order.
+        its own numbers slightly off (``noisy``, which strikes all numbers of a copy, whatever the rate). With several
+        modes the copies are dealt out to them in this order.
+    copy_weight : float, optional
+        Share of a row's weight that its copies carry together. By default M / (1 + M) for M modes, so that the row and
+        each mode count the same: half with one mode, three quarters with three.
     sample_weight : array of shape (n,), optional
         Weight of each row.
     fit_params : mapping, optional
@@ -124,7 +129,7 @@ def harden(
     >>> fg.harden(LogisticRegression(), X, y)
     LogisticRegression()
     """
-    plan = Hardening(rate, copies, kind, outages, seed, modes)
+    plan = Hardening(rate, copies, kind, outages, seed, modes, copy_weight)
     subject = check_hardenable(model)
     training = _TrainingRows.read(X, y, sample_weight, plan.seed)
     rows, n = training.rows, len(training.rows)
@@ -145,7 +150,8 @@ def harden(
     kept = np.flatnonzero(~aside)
     weights = training.weights[kept]
     arguments = {**extra, **validation}
-    arguments["sample_weight"] = np.concatenate([weights / 2, np.tile(weights / (2 * plan.twins), plan.twins)])
+    shared = weights * (plan.copy_weight / plan.twins)
+    arguments["sample_weight"] = np.concatenate([weights * (1 - plan.copy_weight), np.tile(shared, plan.twins)])
     labels = np.tile(np.asarray(training.labels)[kept], 1 + plan.twins)
     head = prepared.head
     # "auto" keeps the meaning that it has for n rows, however many twins there are.

@@ -8,12 +8,13 @@ With x_i a row, xbar the baseline, g(j) the group of column j, and uniforms u in
                floor(u_{G + g(j)} * L) of the protocol's L severities
     outages    twin_ij = xbar_j              where u_1 < rate and event number floor(u_0 * N) lacked a field of g(j)
 
-Copies of a mode other than ``lost`` (SPEC section 15), where u_{g(j)} < rate:
+Copies of a mode other than ``lost`` (SPEC section 15):
 
-    wrong      twin_ij = the cell of value v of the catalogue of g(j), v by entry number floor(u_{G + g(j)} * N) of the
-               N that its counts add up to, in the order of the catalogue; a group without values stays as it is
-    noisy      twin_ij = x_ij + c e s_j for a numeric column, with c = -1, -1/2, 1/2, 1 by number
-               floor(u_{G + g(j)} * 4); whole numbers are rounded
+    wrong      where u_{g(j)} < rate: twin_ij = the cell of value v of the catalogue of g(j), v by entry number
+               floor(u_{G + g(j)} * N) of the N that its counts add up to, in the order of the catalogue; a group
+               without values stays as it is
+    noisy      twin_ij = x_ij + c e s_j for every numeric column, with c = -1, -1/2, 1/2, 1 by number
+               floor(u_{G + g(j)} * 4); whole numbers are rounded. Noise is no event that strikes a group now and then
 
 With M modes there are C = max(copies, M) copies, and copy k is of mode number k mod M in the order given.
 
@@ -67,6 +68,7 @@ class Hardening:
     outages: Any
     seed: int
     modes: Any = ("lost",)  # one name, or several
+    copy_weight: Any = None  # the share of a row's weight that its copies carry together; None is the default
 
     def __post_init__(self) -> None:
         if self.kind not in DEGRADATIONS:
@@ -87,6 +89,10 @@ class Hardening:
         object.__setattr__(self, "modes", modes)
         if not modes or len(set(modes)) != len(modes) or not set(modes) <= set(HARDENING_MODES):
             raise ProtocolError(f"modes must be among {', '.join(HARDENING_MODES)}, each once, got {list(modes)!r:.80}")
+        if self.copy_weight is None:
+            object.__setattr__(self, "copy_weight", len(modes) / (1 + len(modes)))
+        if not is_number(self.copy_weight) or not 0.0 < self.copy_weight < 1.0:
+            raise ProtocolError(f"copy_weight must be a number between 0 and 1, got {self.copy_weight!r}")
         if self.kind != "mask" and modes != ("lost",):
             raise ProtocolError(
                 f"the kind {self.kind!r} is about lost evidence; with modes {', '.join(modes)} the kind is 'mask'"
@@ -280,11 +286,11 @@ class TwinMaker:
         return np.where(value >= 0, self.lent.cells[value, np.arange(x.shape[1])], x)
 
     def _disturb(self, x: Floats, keys: Words, copy: int) -> Floats:
-        """Return rows x (m, d) in which the numbers of struck groups are slightly off."""
+        """Return rows x (m, d) in which all numbers are slightly off."""
         modes, columns = self.protocol.modes, self.protocol.columns
         spread = np.array([c.spread or 0.0 if c.kind == "numeric" else 0.0 for c in columns])
-        struck, u = self._draw_struck(keys, copy)
-        step = np.where(struck, np.array(NOISE_STEPS)[(u * len(NOISE_STEPS)).astype(np.int64)], 0.0)
+        u = self._draw_struck(keys, copy)[1]
+        step = np.array(NOISE_STEPS)[(u * len(NOISE_STEPS)).astype(np.int64)]
         moved = x + step[:, self.protocol.column_group] * (modes.noise * spread)
         return np.where([c.name in modes.whole for c in columns], np.rint(moved), moved)
 

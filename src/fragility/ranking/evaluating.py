@@ -17,8 +17,9 @@ from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
 from fragility.auditing.pipeline import audit
 from fragility.certificates import Certificates
 from fragility.engines.choice import prepare_answers
-from fragility.errors import DataError, ModelError
+from fragility.errors import Advice, DataError, ModelError
 from fragility.evidence import EvidenceRows
+from fragility.evidence.modes import MODES
 from fragility.ids import IdSpan, check_same_rows, places_by_id, say_other_rows
 from fragility.models import Model
 from fragility.modes.losses import choose_modes, losses_of_rows
@@ -210,7 +211,8 @@ def evaluate(
     """
     assessed = choose_modes(certs.protocol, modes, with_earlier=False) if len(modes) else ()
     if by not in (*JUDGED, *assessed):
-        raise DataError(f"evaluate judges a ranking by {' or '.join((*JUDGED, *assessed))}, got {by!r}")
+        missed = Advice("; add it to modes", "; add it to --modes") if by in MODES else ""
+        raise DataError(f"evaluate judges a ranking by {' or '.join((*JUDGED, *assessed))}, got {by!r}", missed)
     wrapped, protocol, claims = Model.wrap(model), certs.protocol, certs.claims
     claimed = certs.manifest.model.fingerprint
     if claimed is not None and claimed != wrapped.fingerprint:

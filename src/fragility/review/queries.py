@@ -23,7 +23,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fragility.certificates import Manifest
+from fragility.certificates import Manifest, StoredAudit
 from fragility.certificates.folder import BlockReader, read_manifest, read_protocol
 from fragility.errors import CertificateError, DataError, first_line
 from fragility.policy import PREDICTED, ReviewPolicy
@@ -161,6 +161,8 @@ class CaseIndex:
                 "FROM read_parquet(?, file_row_number = true)",
                 [first, str(path)],
             )
+        if policy is not None:
+            self._add_policy_scores(policy.by)
         self._database.execute(
             "CREATE TABLE states (place BIGINT, status VARCHAR, reviewers VARCHAR[], second BOOLEAN)"
         )
@@ -204,6 +206,18 @@ class CaseIndex:
     @property
     def classes(self) -> tuple[str, ...]:
         return tuple(str(label) for label in self.manifest.model.classes)
+
+    def _add_policy_scores(self, by: str) -> None:
+        """Copy the score of the review policy beside the cases; NULL where a row has none."""
+        audit = StoredAudit(self.folder)
+        column, first = audit.column_ranked_by(by), 0
+        self._database.execute("CREATE TABLE scores (place BIGINT, score DOUBLE)")
+        for table in audit.batches([column]):
+            places = pa.array(range(first, first + len(table)), type=pa.int64())
+            self._database.register("given", pa.table({"place": places, "score": table.column(column)}))
+            self._database.execute("INSERT INTO scores SELECT place, score FROM given")
+            self._database.unregister("given")
+            first += len(table)
 
     def _ask(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._database.cursor() as cursor:
@@ -285,7 +299,9 @@ class CaseIndex:
             for rule in self.policy.rules:
                 if rule.threshold is None:
                     continue
-                enough = Where(f"c.{self.policy.by} >= ?", (rule.threshold,))
+                enough = Where(
+                    "c.place IN (SELECT place FROM scores WHERE score IS NULL OR score >= ?)", (rule.threshold,)
+                )
                 if rule.segment is not None:
                     enough = Where(f"c.label <> ? OR ({enough.sql})", (rule.segment, *enough.values))
                 where &= enough
@@ -547,5 +563,3 @@ def _check_policy(policy: ReviewPolicy, manifest: Manifest, protocol: Protocol) 
         raise DataError("the policy was fitted for another model than the one audited here; fit one for it")
     if policy.segmented_by not in (None, PREDICTED):
         raise DataError("the policy has rules for segments of its own, which only Python knows; fit one without them")
-    if policy.by not in ("exposure", "fds"):
-        raise DataError(f"the workbench ranks by exposure or fds, the policy by {policy.by}; fit one by either")
