@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from fragility.evidence.modes import FailureModes
     from fragility.formats import CsvFormat
+    from fragility.gate import Gate, GateResult, Rule, Verdict
     from fragility.hardening.choice import RateChoice, choose_rate
     from fragility.hardening.classifier import HardenedClassifier
     from fragility.hardening.training import harden
@@ -77,6 +78,7 @@ _NAMES = {
     "ProtocolError VerificationError",
     "evidence.modes": "FailureModes",
     "formats": "CsvFormat",
+    "gate": "Gate GateResult Rule Verdict",
     "hardening.choice": "RateChoice choose_rate",
     "hardening.classifier": "HardenedClassifier",
     "hardening.training": "harden",
@@ -126,6 +128,8 @@ __all__ = [
     "FragilityMapDisplay",
     "FragilityPenalty",
     "FragilityTemperature",
+    "Gate",
+    "GateResult",
     "HardenedClassifier",
     "Mask",
     "ModeLosses",
@@ -142,11 +146,13 @@ __all__ = [
     "ResMLPClassifier",
     "ReviewPolicy",
     "ReviewPolicyDisplay",
+    "Rule",
     "SegmentShares",
     "StabilityInterval",
     "StabilityIntervals",
     "StoredAudit",
     "Stress",
+    "Verdict",
     "Verification",
     "VerificationError",
     "__version__",

@@ -27,6 +27,7 @@ from fragility.cli import (
     calibrate,
     demo,
     evaluate,
+    gate,
     harden,
     policy,
     protocol,
@@ -68,7 +69,8 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Judge and correct": {
         "stress": evaluate.stress, "evaluate": evaluate.evaluate, "policy": policy.policy,
-        "reliability": reliability.reliability, "harden": harden.harden, "calibrate": calibrate.calibrate,
+        "gate": gate.gate, "gate init": gate.init, "reliability": reliability.reliability,
+        "harden": harden.harden, "calibrate": calibrate.calibrate,
     },
 }  # fmt: skip
 

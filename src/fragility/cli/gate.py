@@ -1,0 +1,118 @@
+"""`fragility gate` and `fragility gate init`: may this model go on, by the rules that were declared for it?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+import fragility as fg
+import fragility.cli.options as opt
+from fragility.cli.options import argument, option, refuse_without
+from fragility.cli.outputs import plan_files, save_result
+from fragility.cli.reading import open_rows, read_labels
+from fragility.cli.tables import read_stress_labels
+from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
+from fragility.errors import DataError
+from fragility.saving import checked_suffix
+
+SUFFIXES = (".json", ".xml", ".md", ".txt")
+
+
+def gate(
+    *,
+    context: typer.Context,
+    directory: opt.DirArgument,
+    rules: Annotated[Path, option("--rules FILE", "The rules (TOML); `fragility gate init` writes some.")],
+    against: Annotated[Path | None, option("--against DIR", "An earlier audit, for rules with an allowance.")] = None,
+    strict: Annotated[bool, option("--strict", "An inconclusive verdict fails too.")] = False,
+    out_files: Annotated[
+        list[Path] | None,
+        option("--out FILE", "Write the verdicts as .json, .xml (JUnit), .md or .txt; may be repeated."),
+    ] = None,
+    stress: Annotated[
+        Path | None, option("--stress FILE", "Held-out labels, as `fragility stress --out` writes them.")
+    ] = None,
+    stress_against: Annotated[
+        Path | None, option("--stress-against FILE", "Held-out labels of the earlier audit.")
+    ] = None,
+    labels: opt.Labels = None,
+    labels_against: Annotated[
+        Path | None, option("--labels-against FILE", "True classes of the earlier audit. (default: those of --labels)")
+    ] = None,
+    data: opt.AuditedRows = None,
+    target: opt.Target = None,
+    id_column: opt.Id = None,
+    csv: opt.CsvOptions,
+) -> None:
+    """Check an audit by declared rules, alone or against an earlier audit, for use in CI.
+
+    A rule passes or fails if the rows at hand show it with the declared confidence, and is inconclusive otherwise.
+    Exit code 0: no rule failed. 1: a rule failed, or with --strict is inconclusive. 2: it could not be checked.
+
+    [bold]Examples[/bold]
+
+      fragility gate audit/ --rules gate.toml
+
+      fragility gate audit-new/ --against audit-old/ --rules gate.toml --strict --out gate.xml --out gate.md
+
+      fragility gate audit/ --rules gate.toml --labels test.parquet --target class
+    """
+    if against is None:
+        refuse_without("--against", context, "stress_against", "labels_against")
+    if labels is None and labels_against is None:
+        refuse_without("--labels", context, "target")
+    for path in out_files or ():
+        checked_suffix(path, SUFFIXES)
+    form = csv.form(labels, labels_against, data)
+    outputs = {f"--out ({path.suffix})": path for path in out_files or ()}
+    if len(outputs) < len(out_files or ()):
+        raise DataError("--out names two files of the same kind; name each kind once: .json, .xml, .md or .txt")
+    plan_files(outputs, {"--rules": rules, "--stress": stress, "--labels": labels})
+    declared = fg.Gate.load(rules)
+    audit, earlier = fg.open_audit(directory), None if against is None else fg.open_audit(against)
+    columns = [rule.by for rule in declared.rules if rule.by not in (None, "predicted")]
+    found = declared.check(
+        audit,
+        earlier,
+        rows=None if data is None else open_rows(data, [by for by in columns if by], audit.protocol, id_column, form),
+        labels=read_labels(labels, target, id_column, form),
+        labels_against=read_labels(labels_against, target, id_column, form),
+        stress=None if stress is None else read_stress_labels(stress, form),
+        stress_against=None if stress_against is None else read_stress_labels(stress_against, form),
+    )
+    out().print(escape(found.to_text()))
+    save_result(found, *(out_files or ()))
+    if found.outcome == "fail" or (strict and found.outcome == "inconclusive"):
+        raise typer.Exit(EXIT_CLAIM_FAILED)
+
+
+def init(
+    directory: Annotated[Path, argument("DIR", "A good audit: the folder that `fragility audit` wrote.")],
+    out_file: Annotated[Path, option("--out FILE", "The rules to write (.toml).")],
+    allowance: Annotated[
+        float | None,
+        option(
+            "--allowance SHARE",
+            "Compare with an earlier audit, and allow this much more. (default: limits that this audit keeps to)",
+            min=0.0,
+            max=1.0,
+        ),
+    ] = None,
+    min_confidence: opt.MinConfidence = 0.9,
+) -> None:
+    """Write the rules of a gate from a good audit, for later audits to be checked by.
+
+    [bold]Examples[/bold]
+
+      fragility gate init audit/ --out gate.toml
+
+      fragility gate init audit/ --allowance 0.02 --out gate.toml
+    """
+    checked_suffix(out_file, (".toml",))
+    plan_files({"--out": out_file}, {})
+    derived = fg.Gate.derive(directory, allowance=allowance, min_confidence=min_confidence)
+    derived.save(out_file, f"Derived from the audit {directory.name}; edit as needed.\nSee docs/guide/in-ci.md.")
+    note(f"{len(derived.rules)} rules written to {out_file}; next: fragility gate {directory} --rules {out_file}")

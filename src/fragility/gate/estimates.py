@@ -1,0 +1,118 @@
+"""Estimates: what the rows of an audit show of a share, a mean or an AUROC, and how far the truth may lie from it.
+
+Each estimate has two one-sided bounds at a declared level, and the influence of each row: what the row contributes to
+its error, so that the squares add up to the variance.
+
+    share of n rows     Clopper-Pearson bounds                              influence (v - p) / n
+    mean of values in   mean -+ sqrt(2 V L / n) -+ 7 L / (3 (n - 1))        influence (v - mean) / n
+      [0, 1]            with L = ln(2 / (1 - level)), V the sample variance (Maurer and Pontil)
+    AUROC A             A -+ z s, on the scale log(A / (1 - A))             DeLong's components
+
+The difference d of a new estimate and an old one has the bounds (Zou and Donner, from the bounds l and u of each):
+
+    lower = d - sqrt((new - l_new)^2 + (u_old - old)^2 - 2 r (new - l_new) (u_old - old))
+    upper = d + sqrt((u_new - new)^2 + (old - l_old)^2 - 2 r (u_new - new) (old - l_old))
+
+where r is the correlation of the two, from the influences of the rows that both audits cover; 0 if they share none. It
+follows from the rows whether a comparison is paired: rows that are matched by accident have unrelated influences.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from fragility.arrays import Booleans, Floats
+from fragility.policy import upper_limit
+
+Keys = npt.NDArray[np.bytes_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Estimate:
+    """What n rows show; the bounds are one-sided, each at the level asked for."""
+
+    value: float  # NaN if the rows show nothing
+    rows: int
+    lower: float
+    upper: float
+    influence: Floats  # (n,)
+    keys: Keys  # (n,) which rows
+
+
+@dataclass(frozen=True, slots=True)
+class DifferenceEstimate:
+    """How far a new estimate lies above an old one."""
+
+    value: float
+    lower: float
+    upper: float
+    shared: int  # rows that both have
+
+
+def estimate_share(holds: Booleans, keys: Keys, level: float) -> Estimate:
+    """Return the share of rows that have a property, (n,)."""
+    n, k = len(holds), int(holds.sum())
+    if n == 0:
+        return Estimate(math.nan, 0, 0.0, 1.0, np.empty(0), keys)
+    lower, upper = 1.0 - float(upper_limit(n - k, n, level)), float(upper_limit(k, n, level))
+    return Estimate(k / n, n, lower, upper, (holds - k / n) / n, keys)
+
+
+def estimate_mean(values: Floats, keys: Keys, level: float) -> Estimate:
+    """Return the mean of values within 0 and 1, (n,)."""
+    n = len(values)
+    if n < 2:
+        value = float(values[0]) if n else math.nan
+        return Estimate(value, n, 0.0, 1.0, np.zeros(n), keys)
+    mean, log = math.fsum(values) / n, math.log(2.0 / (1.0 - level))
+    variance = math.fsum((values - mean) ** 2) / (n - 1)
+    room = math.sqrt(2.0 * variance * log / n) + 7.0 * log / (3.0 * (n - 1))
+    return Estimate(mean, n, max(mean - room, 0.0), min(mean + room, 1.0), (values - mean) / n, keys)
+
+
+def estimate_auroc(scores: Floats, positive: Booleans, keys: Keys, level: float) -> Estimate:
+    """Return the AUROC of scores (n,) for a class; without a row of it, or of the others, nothing is known."""
+    n_pos, n_neg = int(positive.sum()), int((~positive).sum())
+    if not n_pos or not n_neg:
+        return Estimate(math.nan, len(scores), 0.0, 1.0, np.zeros(len(scores)), keys)
+    # Of each positive row, the share of negative rows below it, and of each negative row the share above (ties half).
+    among_all, among_own = stats.rankdata(scores), np.empty(len(scores))
+    for own in (positive, ~positive):
+        among_own[own] = stats.rankdata(scores[own])
+    below = among_all - among_own
+    component = np.where(positive, below / n_neg, 1.0 - below / n_pos)
+    value = float(component[positive].mean())
+    influence = (component - value) / np.where(positive, n_pos, n_neg)
+    spread = math.sqrt(math.fsum(influence**2))
+    if not 0.0 < value < 1.0:
+        # Every pair is in order, so the spread says nothing: this bounds the chance of a pair by its fewest rows.
+        room = 1.0 - (1.0 - level) ** (1.0 / min(n_pos, n_neg))
+        return Estimate(value, len(scores), max(value - room, 0.0), min(value + room, 1.0), influence, keys)
+    room = stats.norm.ppf(level) * spread / (value * (1.0 - value))
+    logit = math.log(value / (1.0 - value))
+    lower, upper = (1.0 / (1.0 + math.exp(-end)) for end in (logit - room, logit + room))
+    return Estimate(value, len(scores), lower, upper, influence, keys)
+
+
+def compare_estimates(new: Estimate, old: Estimate) -> DifferenceEstimate:
+    """Return the difference, whose bounds are one-sided at the level of the two estimates."""
+    _, mine, theirs = np.intersect1d(new.keys, old.keys, assume_unique=True, return_indices=True)
+    variance = math.fsum(new.influence**2) * math.fsum(old.influence**2)
+    covariance = math.fsum(new.influence[mine] * old.influence[theirs])
+    r = min(max(covariance / math.sqrt(variance), -1.0), 1.0) if variance > 0.0 else 0.0
+    value = new.value - old.value
+    return DifferenceEstimate(
+        value,
+        value - _combine(new.value - new.lower, old.upper - old.value, r),
+        value + _combine(new.upper - new.value, old.value - old.lower, r),
+        len(mine),
+    )
+
+
+def _combine(one: float, other: float, r: float) -> float:
+    return math.sqrt(max(one * one + other * other - 2.0 * r * one * other, 0.0))

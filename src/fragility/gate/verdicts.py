@@ -1,0 +1,232 @@
+"""Verdicts of a gate, and how they are written: as text, Markdown, JSON and JUnit XML."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+from xml.etree import ElementTree
+
+from fragility.files import write_text
+from fragility.saving import checked_suffix, without_nan, write_json
+from fragility.text import escape_controls, replace_controls
+
+Outcome: TypeAlias = Literal["pass", "fail", "inconclusive"]
+SUFFIXES = (".json", ".xml", ".md", ".txt")
+SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "❔"}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a gate says of one rule, or of one segment of it.
+
+    Attributes
+    ----------
+    rule : str
+        What the rule is called.
+    measure : str
+        What it measures.
+    segment : str or None
+        The segment; None for all rows.
+    outcome : str
+        ``pass``, ``fail`` or ``inconclusive``.
+    value : float
+        What the audit shows; NaN if it has no rows for it.
+    rows : int
+        How many rows show it.
+    earlier : float or None
+        The same of the earlier audit; None for a rule with a limit.
+    shared : int or None
+        How many rows both audits have; None for a rule with a limit.
+    lower, upper : float
+        One-sided bounds of the value, or of its difference from the earlier audit.
+    limit : float
+        What the value, or the difference, is compared with.
+    larger_is_worse : bool
+        Whether the limit is a largest or a smallest value.
+    """
+
+    rule: str
+    measure: str
+    segment: str | None
+    outcome: Outcome
+    value: float
+    rows: int
+    earlier: float | None
+    shared: int | None
+    lower: float
+    upper: float
+    limit: float
+    larger_is_worse: bool
+
+    def sentence(self) -> str:
+        """Return the verdict in words.
+
+        Returns
+        -------
+        str
+            One sentence, without its full stop.
+        """
+        segment = "" if self.segment is None else f" [{self.segment}]"
+        return escape_controls(f"{self.rule}{segment}: {self.finding()}")
+
+    def finding(self) -> str:
+        """Return what the audit shows, beside what the rule asks for.
+
+        Returns
+        -------
+        str
+            The sentence without the name of its rule.
+        """
+        if math.isnan(self.value):
+            return "no rows to judge by"
+        if self.earlier is None:
+            ends = f"between {self._write(self.lower)} and {self._write(self.upper)}"
+            limit = f"at {'most' if self.larger_is_worse else 'least'} {self._write(self.limit)}"
+            return f"{self._write(self.value)} of {self.rows:,} rows ({ends}); {limit} is allowed"
+        if math.isnan(self.earlier):
+            return "the earlier audit has no rows to judge by"
+        ends = f"between {self._points(self.lower)} and {self._points(self.upper)}"
+        return (
+            f"{self._write(self.value)}, was {self._write(self.earlier)}: {self._points(self.value - self.earlier)} "
+            f"({ends}); up to {self._points(self.limit)} is allowed"
+        )
+
+    def _write(self, share: float) -> str:
+        return f"{share:.3f}" if self.measure == "auroc" else f"{share:.1%}"
+
+    def _points(self, change: float) -> str:
+        return f"{change:+.3f}" if self.measure == "auroc" else f"{100.0 * change:+.1f} points"
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """The verdicts of a gate. It is true unless a rule failed.
+
+    Attributes
+    ----------
+    verdicts : tuple of Verdict
+        One for each rule, or for each segment of it.
+    confidence : float
+        The level at which all of them hold together.
+    model, against : str or None
+        What was audited, by its kind and fingerprint; ``against`` is None without an earlier audit.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    confidence: float
+    model: str
+    against: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.outcome != "fail"
+
+    @property
+    def outcome(self) -> Outcome:
+        """``fail`` if a rule failed, else ``inconclusive`` if one is, else ``pass``."""
+        outcomes = {verdict.outcome for verdict in self.verdicts}
+        return "fail" if "fail" in outcomes else "inconclusive" if "inconclusive" in outcomes else "pass"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form.
+
+        Returns
+        -------
+        dict
+            What the JSON file holds; NaN as None.
+        """
+        return {"outcome": self.outcome, **without_nan(asdict(self))}
+
+    def to_text(self) -> str:
+        """Return one line per verdict, and what follows from them.
+
+        Returns
+        -------
+        str
+            What ``fragility gate`` prints.
+        """
+        width = len("inconclusive")
+        lines = [f"{verdict.outcome:<{width}}  {verdict.sentence()}" for verdict in self.verdicts]
+        return "\n".join([*lines, self._conclude()])
+
+    def _conclude(self) -> str:
+        counts = {outcome: sum(v.outcome == outcome for v in self.verdicts) for outcome in SIGNS}
+        told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+        level = f"{self.confidence:.0%}"
+        return f"{self.outcome}: {told} (the verdicts hold together with {level} confidence)"
+
+    def to_markdown(self) -> str:
+        """Return a summary for a pull request.
+
+        Returns
+        -------
+        str
+            Markdown: a heading and a table.
+        """
+        lines = [f"### Evidence gate: {SIGNS[self.outcome]} {self.outcome}", "", f"Audited: {_cell(self.model)}"]
+        if self.against is not None:
+            lines[-1] += f"; against: {_cell(self.against)}"
+        lines += ["", "| | rule | segment | finding |", "|---|---|---|---|"]
+        for verdict in self.verdicts:
+            segment = "all rows" if verdict.segment is None else verdict.segment
+            cells = [f"{SIGNS[verdict.outcome]} {verdict.outcome}", verdict.rule, segment, verdict.finding()]
+            lines.append(f"| {' | '.join(map(_cell, cells))} |")
+        return "\n".join([*lines, "", f"{self._conclude()}.", ""])
+
+    def to_junit(self) -> str:
+        """Return the verdicts as a JUnit test suite, which most CI systems show.
+
+        Returns
+        -------
+        str
+            XML: a failed rule is a failure, an inconclusive one is skipped.
+        """
+        count = {outcome: str(sum(v.outcome == outcome for v in self.verdicts)) for outcome in SIGNS}
+        suite = ElementTree.Element(
+            "testsuite",
+            name="fragility gate",
+            tests=str(len(self.verdicts)),
+            failures=count["fail"],
+            skipped=count["inconclusive"],
+            errors="0",
+        )
+        for verdict in self.verdicts:
+            segment = "" if verdict.segment is None else f" [{verdict.segment}]"
+            name = replace_controls(f"{verdict.rule}{segment}")
+            case = ElementTree.SubElement(suite, "testcase", classname=f"gate.{verdict.measure}", name=name)
+            if verdict.outcome != "pass":
+                kind = "failure" if verdict.outcome == "fail" else "skipped"
+                ElementTree.SubElement(case, kind, message=replace_controls(verdict.finding()))
+        ElementTree.indent(suite)
+        return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the verdicts as the file's name says: .json, .xml (JUnit), .md or .txt.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Returns
+        -------
+        Path
+            The file written.
+        """
+        suffix = checked_suffix(path, SUFFIXES)
+        if suffix == ".json":
+            write_json(path, self.to_dict())
+        else:
+            written = {".xml": self.to_junit, ".md": self.to_markdown, ".txt": self.to_text}
+            write_text(path, written[suffix]().rstrip("\n") + "\n")
+        return Path(path)
+
+
+def _cell(text: str) -> str:
+    """Return text for a cell of a Markdown table, in which nothing is a mark-up."""
+    escaped = escape_controls(text)
+    for mark in "&\\|<>`*_[]":
+        escaped = escaped.replace(mark, f"&#{ord(mark)};")
+    return escaped

@@ -1,0 +1,72 @@
+"""`fragility gate`: exit codes, files, and one sentence for what cannot be checked."""
+
+import json
+
+import pandas as pd
+import pytest
+from command_line import refuse, run
+from small_audits import small_audit, small_labels, whole_numbers
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    home = tmp_path_factory.mktemp("gate")
+    small_audit(300).save(home / "audit")
+    certs = small_audit(300)
+    labels = pd.Series(small_labels(certs), name="truth").rename_axis("loan").reset_index()
+    whole_numbers(300, 1).set_axis([f"x{i}" for i in range(6)], axis=1).assign(
+        loan=labels["loan"], truth=labels["truth"]
+    ).to_parquet(home / "rows.parquet")
+    (home / "strict.toml").write_text('[[rule]]\nmeasure = "flips_early"\nat_most = 0.0\n')
+    (home / "lax.toml").write_text('[[rule]]\nmeasure = "flips_early"\nat_most = 1.0\n')
+    (home / "earlier.toml").write_text('[[rule]]\nmeasure = "exposure"\nallowance = 0.0\n')
+    (home / "labels.toml").write_text('[[rule]]\nmeasure = "accuracy"\nat_least = 0.5\nby = "x1:q2"\n')
+    return home
+
+
+def test_the_exit_code_is_the_verdict(folder):
+    assert run("gate", folder / "audit", "--rules", folder / "lax.toml").code == 0
+    done = run("gate", folder / "audit", "--rules", folder / "strict.toml")
+    assert done.code == 1 and done.out.startswith("fail          confident predictions that flip within 2 groups: ")
+    words = ["gate", folder / "audit", "--against", folder / "audit", "--rules", folder / "earlier.toml"]
+    done = run(*words)
+    assert done.code == 0 and done.out.splitlines()[-1].startswith("inconclusive: 1 inconclusive")
+    assert run(*words, "--strict").code == 1
+
+
+def test_rules_are_derived_and_verdicts_written(folder, tmp_path):
+    done = run("gate", "init", folder / "audit", "--out", tmp_path / "gate.toml")
+    assert done.code == 0 and "rules written to" in done.err
+    files = [tmp_path / f"gate{suffix}" for suffix in (".json", ".xml", ".md")]
+    words = [word for file in files for word in ("--out", file)]
+    assert run("gate", folder / "audit", "--rules", tmp_path / "gate.toml", *words).code == 0
+    assert json.loads(files[0].read_text())["outcome"] == "pass" and all(file.exists() for file in files)
+
+
+def test_labels_and_rows_come_from_tables(folder):
+    words = [
+        "--labels",
+        folder / "rows.parquet",
+        "--data",
+        folder / "rows.parquet",
+        "--target",
+        "truth",
+        "--id",
+        "loan",
+    ]
+    done = run("gate", folder / "audit", "--rules", folder / "labels.toml", *words)
+    assert done.code == 0 and done.out.count("right predictions [") == 2
+
+
+def test_what_cannot_be_checked_is_said(folder, tmp_path):
+    audit, rules = folder / "audit", ("--rules", folder / "lax.toml")
+    assert "cannot read the rules" in refuse("gate", audit, "--rules", tmp_path / "none.toml")
+    assert "needs an earlier audit; give one with --against" in refuse(
+        "gate", audit, "--rules", folder / "earlier.toml"
+    )
+    assert "--labels" in refuse("gate", audit, "--rules", folder / "labels.toml")
+    assert "--target" in refuse("gate", audit, *rules, "--target", "truth")
+    assert "must end in .json" in refuse("gate", audit, *rules, "--out", tmp_path / "gate.pdf")
+    twice = ("--out", tmp_path / "a.md", "--out", tmp_path / "b.md")
+    assert "two files of the same kind" in refuse("gate", audit, *rules, *twice)
+    assert "must end in .toml" in refuse("gate", "init", audit, "--out", tmp_path / "gate.json")

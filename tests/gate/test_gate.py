@@ -1,0 +1,235 @@
+"""Gates: rules are read from a file and refused where they are wrong; verdicts follow from the certificates."""
+
+import json
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+import fragility as fg
+from fragility.gate.rules import parse_rules
+
+FIELDS = ["duration", "credit_amount", "age", "installment_commitment", "residence_since"]
+
+
+@pytest.fixture(scope="module")
+def audits(credit):
+    """Two audits of the same rows: the second model had fewer training rows."""
+    X, y = credit
+    X = X[FIELDS] / [10, 1000, 10, 1, 1]
+    found = []
+    for rows in (700, 60):
+        model = LogisticRegression(max_iter=3000).fit(X[:rows], y[:rows])
+        protocol = fg.Protocol.fit(model, X[:rows])
+        found.append(fg.audit(model, X[700:], protocol, modes=True, rates=0.1))
+    labels = dict(zip(X.index[700:], y[700:], strict=True))
+    return X[700:], labels, found[0], found[1]
+
+
+def gate_of(*rules, **settings):
+    return fg.Gate(tuple(fg.Rule(**rule) for rule in rules), **{"min_confidence": 0.7, **settings})
+
+
+def test_a_verdict_follows_from_the_certificates(audits):
+    _, _, good, _ = audits
+    confident = good.claims.confidence >= 0.7
+    share = float((good.claims.flip_budget[confident] <= 2).mean())
+    for limit, outcome in [(0.0, "fail"), (1.0, "pass"), (round(share, 3), "inconclusive")]:
+        (verdict,) = gate_of({"measure": "flips_early", "at_most": limit}).check(good).verdicts
+        assert (verdict.outcome, verdict.rows) == (outcome, int(confident.sum()))
+        assert verdict.value == pytest.approx(share) and verdict.lower < share < verdict.upper
+    one, other = (
+        gate_of({"measure": "flips_early", "groups": groups, "at_most": 0.5}).check(good).verdicts[0].value
+        for groups in (1, 2)
+    )
+    assert one < other == pytest.approx(share)
+
+
+def test_each_measure_is_what_it_says(audits):
+    _, labels, good, _ = audits
+    table = good.to_pandas()
+    confident = table["confidence"] >= 0.7
+    truth = np.array([labels[own_id] for own_id in table["id"]])
+    expected = {
+        "exposure": (table["exposure"][confident] > 0.4).mean(),
+        "wrong": (table["exposure_wrong"][confident] > 0.4).mean(),
+        "lost": table["failure_probability"].mean(),
+        "accuracy": (table["predicted"] == truth).mean(),
+    }
+    rules = [
+        {"measure": "exposure", "above": 0.4, "at_most": 1.0},
+        {"measure": "exposure", "mode": "wrong", "above": 0.4, "at_most": 1.0},
+        {"measure": "lost", "at_most": 1.0},
+        {"measure": "accuracy", "at_least": 0.0},
+        {"measure": "auroc", "at_least": 0.0},
+    ]
+    found = [verdict.value for verdict in gate_of(*rules).check(good, labels=labels).verdicts]
+    assert found[:4] == pytest.approx(list(expected.values()))
+    from sklearn.metrics import roc_auc_score
+
+    p = np.where(table["predicted"] == "good", table["confidence"], 1 - table["confidence"])
+    assert found[4] == pytest.approx(roc_auc_score(truth == "good", p))
+
+
+def test_brittle_predictions_are_counted_by_held_out_labels(audits, credit):
+    X, _, good, _ = audits
+    model = LogisticRegression(max_iter=3000).fit(credit[0][FIELDS][:700] / [10, 1000, 10, 1, 1], credit[1][:700])
+    stress = fg.Stress(tau_confidence=0.7)
+    labels = fg.label_brittle(model, X, good.protocol, stress)
+    gate = gate_of({"measure": "brittle", "at_most": 0.99})
+    (verdict,) = gate.check(good, stress=labels).verdicts
+    assert verdict.value == pytest.approx(labels.brittle[labels.high_confidence].mean())
+    with pytest.raises(fg.DataError, match="needs labels from held-out stress; give them with stress"):
+        gate.check(good)
+
+
+def test_segments_have_verdicts_of_their_own(audits):
+    X, _, good, worse = audits
+    rule = {"measure": "flips_early", "at_most": 0.5}
+    by_class = gate_of({**rule, "by": "predicted"}).check(good).verdicts
+    assert [verdict.segment for verdict in by_class] == ["bad", "good"]
+    by_age = gate_of({**rule, "by": "age:3,5"}).check(good, rows=X).verdicts
+    assert [verdict.segment for verdict in by_age] == ["under 3", "3 to under 5", "5 or more"]
+    assert sum(verdict.rows for verdict in by_age) == sum(verdict.rows for verdict in by_class)
+    paired = gate_of({"measure": "flips_early", "allowance": 0.1, "by": "age:3,5"}).check(worse, good, rows=X).verdicts
+    assert [verdict.earlier for verdict in paired] == pytest.approx([verdict.value for verdict in by_age])
+    with pytest.raises(fg.DataError, match="cuts the audited rows by a column of theirs; give the rows with rows"):
+        gate_of({**rule, "by": "age"}).check(good)
+
+
+def test_a_worse_model_fails_against_the_earlier_one(audits):
+    _, labels, good, worse = audits
+    gate = gate_of({"measure": "exposure", "allowance": 0.05}, {"measure": "accuracy", "allowance": 0.3})
+    found = gate.check(worse, good, labels=labels)
+    assert [verdict.outcome for verdict in found.verdicts] == ["fail", "pass"] and not found
+    assert found.verdicts[1].shared == len(worse)
+    assert gate.check(good, worse, labels=labels).outcome == "pass"
+    with pytest.raises(fg.DataError, match="has an allowance, so it needs an earlier audit; give one with against"):
+        gate.check(worse, labels=labels)
+
+
+def test_rows_in_another_order_change_nothing(audits):
+    _, labels, good, worse = audits
+    gate = gate_of(
+        {"measure": "exposure", "allowance": 0.05, "by": "predicted"}, {"measure": "auroc", "allowance": 0.1}
+    )
+    mixed = worse.take(np.random.default_rng(1).permutation(len(worse)))
+    one, other = (gate.check(audit, good, labels=labels) for audit in (worse, mixed))
+    for a, b in zip(one.verdicts, other.verdicts, strict=True):
+        assert (a.outcome, a.rows, a.shared) == (b.outcome, b.rows, b.shared)
+        assert (a.lower, a.upper) == pytest.approx((b.lower, b.upper), abs=1e-12)
+
+
+def test_more_rules_make_each_verdict_more_careful(audits):
+    _, _, good, _ = audits
+    rule = {"measure": "flips_early", "at_most": 0.5}
+    alone, together = gate_of(rule).check(good).verdicts[0], gate_of(*[rule] * 10).check(good).verdicts[0]
+    assert together.lower < alone.lower and together.upper > alone.upper
+
+
+def test_audits_under_other_protocols_are_not_compared(audits, credit):
+    X, _, good, _ = audits
+    model = LogisticRegression(max_iter=3000).fit(X, credit[1][700:])
+    other = fg.audit(model, X, fg.Protocol.fit(model, X, baseline="zero"))
+    with pytest.raises(fg.DataError, match=r"protocols that differ in baseline \(typical against zero\)"):
+        gate_of({"measure": "flips_early", "allowance": 0.1}).check(other, good)
+
+
+@pytest.mark.parametrize("allowance", [None, 0.02])
+def test_derived_rules_hold_for_their_own_audit(audits, tmp_path, allowance):
+    _, _, good, _ = audits
+    good.save(tmp_path / "audit")
+    gate = fg.Gate.derive(tmp_path / "audit", allowance=allowance, min_confidence=0.7)
+    assert {rule.measure for rule in gate.rules} >= {"exposure", "lost"}
+    found = gate.check(good, None if allowance is None else good)
+    assert found.outcome == "pass" if allowance is None else found  # small segments cannot show so little
+    assert fg.Gate.load(gate.save(tmp_path / "gate.toml", "a heading\nof two lines")) == gate
+
+
+def test_a_block_of_a_mode_is_needed_for_its_exposure(audits):
+    X, _, good, _ = audits
+    with pytest.raises(fg.CertificateError, match="do not say what the failure mode 'stale' costs"):
+        gate_of({"measure": "exposure", "mode": "stale", "at_most": 0.1}).check(good)
+    with pytest.raises(fg.DataError, match="within 12 groups, but the audit removes only 5"):
+        gate_of({"measure": "flips_early", "groups": 12, "at_most": 0.1}).check(good)
+    with pytest.raises(fg.DataError, match="about auroc needs the true classes; give them with labels"):
+        gate_of({"measure": "auroc", "at_least": 0.1}).check(good)
+    with pytest.raises(fg.DataError, match="1 of the 300 audited rows have no label"):
+        gate_of({"measure": "accuracy", "at_least": 0.1}).check(good, labels={i: "good" for i in X.index[1:]})
+
+
+BAD_RULES = [
+    ("[[rule]]\nat_most = 0.1", "rule 1 lacks a measure, one of flips_early"),
+    ("[[rule]]\nmeasure = 'speed'\nat_most = 0.1", "rule 1: a rule measures one of flips_early"),
+    ("[[rule]]\nmeasure = 'lost'", "has one limit, at_most or allowance; got none"),
+    ("[[rule]]\nmeasure = 'lost'\nat_least = 0.1", "has one limit, at_most or allowance; got at_least"),
+    ("[[rule]]\nmeasure = 'auroc'\nat_most = 0.1", "has one limit, at_least or allowance; got at_most"),
+    ("[[rule]]\nmeasure = 'lost'\nat_most = 0.1\nallowance = 0.1", "got at_most and allowance"),
+    ("[[rule]]\nmeasure = 'lost'\nat_most = 5", "at_most of a rule about lost must lie within 0 and 1, got 5"),
+    ("[[rule]]\nmeasure = 'lost'\nat_most = true", "must lie within 0 and 1, got True"),
+    ("[[rule]]\nmeasure = 'flips_early'\nat_most = 0.1\ngroups = 0", "groups of a rule must be a whole number from 1"),
+    ("[[rule]]\nmeasure = 'exposure'\nat_most = 0.1\nmode = 'odd'", "mode of a rule must be one of lost, wrong"),
+    ("[[rule]]\nmeasure = 'lost'\nat_most = 0.1\nmode = 'wrong'", "about lost does not read mode; leave it out"),
+    ("[[rule]]\nmeasure = 'lost'\nat_most = 0.1\nby = 3", "by of a rule must be text, got 3"),
+    ("[[rule]]\nmeasure = 'lost'\nat_most = 0.1\nlimit = 3", "rule 1 has 'limit', but a rule knows measure"),
+    ("rule = 3", r"declared as \[\[rule\]\], one table each"),
+    ("level = 3", "it does not know 'level'"),
+    ("confidence = ", "the rules are not valid TOML"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_RULES)
+def test_wrong_rules_are_refused_in_one_sentence(text, message):
+    with pytest.raises(fg.DataError, match=message):
+        parse_rules(text)
+
+
+def test_a_gate_without_rules_or_with_an_odd_level_is_refused(tmp_path):
+    with pytest.raises(fg.DataError, match="a gate needs at least one rule"):
+        fg.Gate(())
+    with pytest.raises(fg.DataError, match=r"confidence of a gate must be at least 0 and below 1, got 1\.5"):
+        gate_of({"measure": "lost", "at_most": 0.1}, confidence=1.5)
+    with pytest.raises(fg.DataError, match=r"cannot read the rules .*none\.toml: No such file"):
+        fg.Gate.load(tmp_path / "none.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(fg.DataError, match="are not UTF-8 text"):
+        fg.Gate.load(tmp_path / "bytes.toml")
+
+
+def test_verdicts_are_written_for_people_and_for_machines(audits, tmp_path):
+    _, _, good, worse = audits
+    gate = gate_of(
+        {"measure": "exposure", "allowance": 0.05, "name": "a | <b> & \x1b[2J"}, {"measure": "lost", "at_most": 0.9}
+    )
+    found = gate.check(worse, good)
+    document = json.loads(found.save(tmp_path / "gate.json").read_text())
+    assert document["outcome"] == "fail" and len(document["verdicts"]) == 2
+    suite = ElementTree.parse(found.save(tmp_path / "gate.xml")).getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("2", "1", "0")
+    assert suite[0].find("failure") is not None and len(suite[1]) == 0
+    page = found.save(tmp_path / "gate.md").read_text()
+    assert "a &#124; &#60;b&#62; &#38; &#92;x1b&#91;2J" in page and "\x1b" not in page
+    assert "\x1b" not in found.save(tmp_path / "gate.txt").read_text()
+    with pytest.raises(fg.DataError, match=r"must end in .json or .xml or .md or .txt"):
+        found.save(tmp_path / "gate.pdf")
+
+
+def test_the_pytest_fixture_fails_a_test_with_the_verdicts(audits, tmp_path):
+    _, _, good, worse = audits
+    good.save(tmp_path / "good"), worse.save(tmp_path / "worse")
+    gate_of({"measure": "exposure", "allowance": 0.05}).save(tmp_path / "gate.toml")
+    (tmp_path / "test_gate.py").write_text(
+        "def test_worse(fragility_gate):\n    fragility_gate('worse', 'gate.toml', against='good')\n"
+        "def test_better(fragility_gate):\n    assert fragility_gate('good', 'gate.toml', 'worse', strict=True)\n"
+    )
+    known = [found.value for found in entry_points(group="pytest11")]
+    plugin = [] if "fragility.pytest_plugin" in known else ["-p", "fragility.pytest_plugin"]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *plugin, "test_gate.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert "1 failed, 1 passed" in run.stdout
+    assert "fail          confident predictions with an exposure above 0.5" in run.stdout

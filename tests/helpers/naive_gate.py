@@ -1,0 +1,53 @@
+"""Slow twins of the gate's estimates, written from their definitions."""
+
+import math
+
+
+def binomial_tail(k, n, p):
+    """P(at least k of n) for the rate p."""
+    return math.fsum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k, n + 1))
+
+
+def share_bounds(k, n, level):
+    """Clopper-Pearson: the rates at which so many, or so few, become as rare as 1 - level."""
+
+    def solve(too_low):
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if too_low(middle) else (low, middle)
+        return (low + high) / 2
+
+    lower = 0.0 if k == 0 else solve(lambda p: binomial_tail(k, n, p) < 1 - level)
+    upper = 1.0 if k == n else solve(lambda p: 1 - binomial_tail(k + 1, n, p) > 1 - level)
+    return lower, upper
+
+
+def order(high, low):
+    return 1.0 if high > low else 0.5 if high == low else 0.0
+
+
+def auroc(scores, positive):
+    """The AUROC pair by pair, and DeLong's component of each row."""
+    ups = [s for s, p in zip(scores, positive, strict=True) if p]
+    downs = [s for s, p in zip(scores, positive, strict=True) if not p]
+    value = sum(order(u, d) for u in ups for d in downs) / (len(ups) * len(downs))
+    influence = []
+    for s, p in zip(scores, positive, strict=True):
+        if p:
+            influence.append((sum(order(s, d) for d in downs) / len(downs) - value) / len(ups))
+        else:
+            influence.append((sum(order(u, s) for u in ups) / len(ups) - value) / len(downs))
+    return value, influence
+
+
+def difference_bounds(new, old, shared):
+    """Bounds of a difference, from (value, lower, upper, influence by id) of each."""
+    covariance = sum(new[3][i] * old[3][i] for i in shared)
+    spreads = [math.sqrt(sum(v * v for v in one[3].values())) for one in (new, old)]
+    r = 0.0 if 0.0 in spreads else max(-1.0, min(1.0, covariance / (spreads[0] * spreads[1])))
+    below = [new[0] - new[1], old[2] - old[0]]
+    above = [new[2] - new[0], old[0] - old[1]]
+    d = new[0] - old[0]
+    down, up = (math.sqrt(max(a * a + b * b - 2 * r * a * b, 0.0)) for a, b in (below, above))
+    return d - down, d + up
