@@ -52,7 +52,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Libraries that a plain install does not have, and the only modules that may name them outside a function.
 OPTIONAL = {"torch", "safetensors", "numba", "xgboost", "lightgbm", "catboost", "shap", "polars", "onnx", "onnxruntime"}
 OPTIONAL |= {"ray", "pyspark", "securesystemslib", "cryptography", "fastapi", "uvicorn", "starlette", "duckdb"}
-OPTIONAL |= {"mlflow", "yaml", "treelite"}
+OPTIONAL |= {"mlflow", "yaml", "treelite", "interpret"}
 LAZY = OPTIONAL | {"matplotlib", "skops"}  # slow to import, and not needed by most commands
 MAY_IMPORT_TORCH = {"engines.neural", "engines.neural_states", "resmlp.network"}
 MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models.links", "models.torch_files"}  # inside a function: torch modules
@@ -61,7 +61,7 @@ MAY_NAME_A_PLATFORM |= {"mlflow": {"integrations.mlflow"}}
 MAY_IMPORT_NUMBA = {"engines.kernels.compiling"}
 MAY_IMPORT_WEB = {"review.app", "review.queries", "review.serving"}  # a web framework, DuckDB; loaded by one command
 # Loaded by functions of the engine, since they load numba.
-LOADED_WHEN_USED = {"engines.kernels", *(f"engines.trees.{name}" for name in ("scoring", "values", "pieces"))}
+LOADED_WHEN_USED = {"engines.kernels", *(f"engines.trees.{name}" for name in ("scoring", "values", "pieces", "tables"))}
 
 MODULES = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}
 

@@ -24,6 +24,7 @@ VERSIONED = {
     "xgboost-cpu": "xgboost",
     "lightgbm": "lightgbm",
     "catboost": "catboost",
+    "interpret-core": "interpret",
     "torch": "torch",
     "numba": "numba",
     "onnxruntime": "onnxruntime",

@@ -17,6 +17,7 @@ from fragility.libraries import family_of, is_torch_module
 from fragility.models.decision import ClassLabel, Decision, label_indices, to_python
 from fragility.models.fingerprint import Fingerprint, fingerprint
 from fragility.models.links import (
+    EXPLAINABLE,
     LINK_TOLERANCE,
     Link,
     OutputKind,
@@ -36,6 +37,7 @@ VOTE_AVERAGING = ("ForestClassifier", "BaggingClassifier")  # bases of scikit-le
 MOST_PROBABLE = (
     *("sklearn.RandomForestClassifier", "sklearn.ExtraTreesClassifier"),
     *("sklearn.GradientBoostingClassifier", "sklearn.HistGradientBoostingClassifier"),
+    *EXPLAINABLE,
     *("lightgbm.LGBMClassifier", "xgboost.XGBClassifier", "xgboost.XGBRFClassifier"),
 )
 

@@ -26,6 +26,7 @@ OutputKind: TypeAlias = Literal["probabilities", "logits", "binary_logit", "log_
 SUM_TOLERANCE = 1e-4  # float32 probabilities over many classes add up to 1 only this closely
 LINK_TOLERANCE = 1e-5  # a link that reproduces predict_proba this closely is the model's own
 XGBOOST_LINKED = ("binary:logistic", "reg:logistic", "multi:softprob", "multi:softmax")
+EXPLAINABLE = ("interpret.ExplainableBoostingClassifier", "interpret.DPExplainableBoostingClassifier")
 CATBOOST_LINKED = ("Logloss", "CrossEntropy", "MultiClass")
 
 
@@ -145,6 +146,8 @@ def raw_score_of(head: Any) -> Callable[[Any], Any] | None:
         one_label = np.ndim(head.classes_[0]) == 0
         binary = head.out_activation_ == "logistic" and len(head.classes_) == 2
         return partial(_mlp_logits, head) if one_label and (binary or head.out_activation_ == "softmax") else None
+    elif family in EXPLAINABLE:
+        linked = head.link_ in ("logit", "mlogit")
     elif family == "fragility.ResMLPClassifier":
         return head.decision_logits  # type: ignore[no-any-return]
     elif family == "fragility.OnnxClassifier":

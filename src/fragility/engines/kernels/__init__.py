@@ -1,6 +1,6 @@
 """Compiled kernels of the tree engine: flat arrays in, arrays out.
 
-Two formulations of the same question, "which leaf does each state of each row reach?":
+Formulations of the same question, "which leaf does each state of each row reach?":
 
 Bit planes (``planes``, for trees of up to 256 leaves and for oblivious trees). 512 rows are one vector of 8 words. For
 each distinct test one bit per row says whether the row goes right (``decisions``). A tree is a network of ANDs over
@@ -12,8 +12,11 @@ about such a group.
 State sets (``walks``, for deep trees). One walk per row and tree carries a 64-bit set of states; it splits only at
 nodes where x and the baseline part.
 
-Both again for rows that have states of their own, for labels, orders and searches: the lanes of a vector, and the bits
-of a set, are then states of one row or a few.
+Look-ups (``terms``, for explainable boosting machines, whose trees are tables). A state picks a stretch of each column,
+and each table gives one entry.
+
+The first two again for rows that have states of their own, for labels, orders and searches: the lanes of a vector, and
+the bits of a set, are then states of one row or a few.
 
 What a block's raw sums say (``observing``): link, margin, class, order of removal, first flip. The sums of all states
 are held for one block of rows at a time.

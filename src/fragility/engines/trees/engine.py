@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,7 +20,7 @@ from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
 from fragility.engines.trace import Progress, Trace
 from fragility.engines.trees.forest import AVERAGE
 from fragility.engines.trees.readers import read_ensemble
-from fragility.engines.trees.recoding import Ensemble, make_recoding
+from fragility.engines.trees.recoding import FURTHEST, Ensemble, make_recoding
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.models import Model
@@ -81,7 +82,7 @@ def doubts(rows: EvidenceRows) -> Callable[[Floats], Booleans]:
     recoding = make_recoding(ensemble, rows)
 
     def doubtful(cells: Floats) -> Booleans:
-        found = np.isinf(cells).any(axis=1) | recoding.find_unlisted(cells)  # moved toward a baseline, infinity is NaN
+        found = (np.abs(cells) >= FURTHEST).any(axis=1) | recoding.find_unlisted(cells)
         if ensemble.least:
             size = np.abs(cells)
             found |= ((size > 0.0) & (size < ensemble.least)).any(axis=1)
@@ -159,10 +160,14 @@ def _trace_chunks(rows: EvidenceRows, protocol: Protocol) -> Iterator[Trace]:
 def predictor(rows: EvidenceRows) -> Callable[[Floats], Floats]:
     """Return the forest's own probabilities of stressed rows, prepared once."""
     from fragility.engines.trees.scoring import compute_probabilities, make_row_scorer
+    from fragility.engines.trees.tables import make_row_lookup
 
     ensemble = ensemble_of(rows.model)
     recoding = make_recoding(ensemble, rows)
-    score = make_row_scorer(ensemble.forest, recoding.rounding, sparse=bool(sp.issparse(rows.matrix)))
+    if ensemble.terms is not None:
+        score: Callable[[Floats], Any] = make_row_lookup(ensemble.terms, recoding.rounding)
+    else:
+        score = make_row_scorer(ensemble.forest, recoding.rounding, sparse=bool(sp.issparse(rows.matrix)))
 
     def predict(matrix: Floats) -> Floats:
         _try_unusual_cells(matrix, rows, set())
@@ -174,10 +179,14 @@ def predictor(rows: EvidenceRows) -> Callable[[Floats], Floats]:
 def state_answers(rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | None]:
     """Return the function (rows (m, d), states, other ones for each row) -> their probabilities, prepared once."""
     from fragility.engines.trees.scoring import compute_probabilities, make_state_scorer
+    from fragility.engines.trees.tables import make_state_lookup
 
     ensemble = ensemble_of(rows.model)
     recoding = make_recoding(ensemble, rows)
-    score = make_state_scorer(ensemble.forest, recoding, rows)
+    if ensemble.terms is not None:
+        score = make_state_lookup(ensemble.terms, recoding, rows)
+    else:
+        score = make_state_scorer(ensemble.forest, recoding, rows)
     accepted: set[str] = set()
 
     def answer(x: Floats, states: RowStates) -> Floats | None:
@@ -195,7 +204,7 @@ def value_answers(rows: EvidenceRows) -> Callable[[Floats, Floats, Integers, Int
     from fragility.engines.trees.values import make_value_scorer
 
     ensemble = ensemble_of(rows.model)
-    score = make_value_scorer(ensemble.forest, make_recoding(ensemble, rows), rows)
+    score = make_value_scorer(ensemble, make_recoding(ensemble, rows), rows)
     accepted: set[str] = set()
 
     def answer(x: Floats, y: Floats, unit: Integers, asked: Integers) -> Floats:

@@ -16,8 +16,11 @@ import numpy as np
 
 from fragility.arrays import Booleans, Floats
 from fragility.engines.trees.forest import NARROW, WHOLE, Flags, Forest
+from fragility.engines.trees.terms import Terms
 from fragility.errors import EngineError
 from fragility.evidence import CellForm, EvidenceRows
+
+FURTHEST = 2.0**1000  # cells as far from 0 are left to the model: moved toward a baseline they may overflow
 
 
 def number_categories(categories: Sequence[Any]) -> dict[Any, int]:
@@ -31,7 +34,8 @@ class Vocabulary(NamedTuple):
     listed: Mapping[int, Mapping[Any, int]] = {}  # by column
     in_order: Sequence[Mapping[Any, int]] = ()  # of the columns handed over as categories, first to last
     cut: Mapping[int, tuple[bytes, ...]] = {}  # by column: texts as ``cut_texts`` has them, in the order of their codes
-    coded: Callable[[Sequence[CellForm]], Mapping[int, Mapping[Any, int]]] | None = None  # asks the library itself
+    coded: Callable[[Sequence[CellForm]], Mapping[int, Mapping[Any, float]]] | None = None  # asks the library itself
+    reads_numbers: bool = False  # a number in a column that is ``coded`` is compared as it is
     own_codes: bool = False  # a column of categories that is not listed is read by the codes it is handed over with
     closed: bool = False  # what the library makes of a category that is not listed is not known
 
@@ -42,6 +46,7 @@ class Ensemble(NamedTuple):
     forest: Forest
     vocabulary: Vocabulary = Vocabulary()
     least: float = 0.0  # a cell nearer to 0 than this, 0 itself aside, may be compared as 0
+    terms: Terms | None = None  # the trees as tables, where they are
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +88,7 @@ def make_recoding(ensemble: Ensemble, rows: EvidenceRows) -> Recoding:
     forms, vocabulary = rows.forms, ensemble.vocabulary
     everywhere = NARROW if ensemble.forest.single or (forms is None and rows.cell_dtype == np.float32) else 0
     if forms is None:
-        if vocabulary.coded is not None:
+        if vocabulary.coded is not None and not vocabulary.reads_numbers:
             raise EngineError("its categories are texts, the rows are a matrix of numbers")
         rounding = np.full(rows.width, everywhere, dtype=np.uint8)
         listed = _list_numbers(vocabulary, rows, [None] * rows.width)
@@ -106,10 +111,10 @@ def make_recoding(ensemble: Ensemble, rows: EvidenceRows) -> Recoding:
     return Recoding(tables, _list_numbers(vocabulary, rows, forms), rounding, unknown, vocabulary.closed)
 
 
-def _map_categories(vocabulary: Vocabulary, forms: Sequence[CellForm]) -> dict[int, Mapping[Any, int]]:
+def _map_categories(vocabulary: Vocabulary, forms: Sequence[CellForm]) -> dict[int, Mapping[Any, float]]:
     """Return {category: code} of each column whose values the library numbers."""
     categorical = [j for j, form in enumerate(forms) if form.categories is not None]
-    found = dict(vocabulary.listed)
+    found: dict[int, Mapping[Any, float]] = dict(vocabulary.listed)
     if vocabulary.in_order:
         if len(categorical) != len(vocabulary.in_order):
             raise EngineError(f"{len(categorical)} columns are categories, {len(vocabulary.in_order)} were in training")
@@ -146,7 +151,7 @@ def cut_texts(texts: Sequence[Any]) -> tuple[bytes, ...]:
     return tuple(joined[a:b] for a, b in itertools.pairwise(ends))
 
 
-def _code_values(form: CellForm, mapping: Mapping[Any, int] | None, column: int) -> Floats:
+def _code_values(form: CellForm, mapping: Mapping[Any, float] | None, column: int) -> Floats:
     """Return the code of each value of a column's table; NaN for a missing value, and for one that is not listed."""
     assert form.values is not None
     if mapping is None:

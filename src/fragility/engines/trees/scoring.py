@@ -24,6 +24,7 @@ from fragility.engines.kernels.walks import WALK_BLOCK, walk_row_states, walk_st
 from fragility.engines.trace import StatesAsked, Trace
 from fragility.engines.trees.forest import KIND, NARROW, NUMERIC, SIGMOID, SOFTMAX, Flags, Forest, find_starts
 from fragility.engines.trees.recoding import Ensemble, Recoding, make_recoding
+from fragility.engines.trees.tables import make_order_lookup
 from fragility.evidence import STEP, EvidenceRows, RowStates
 from fragility.protocol import Protocol
 from fragility.scores import sigmoid_probabilities, smoothed_offset, softmax_probabilities
@@ -261,8 +262,12 @@ class AuditScorer:
         self.recoding = make_recoding(ensemble, rows)
         self.asked = StatesAsked.of(protocol, rows.n_groups)
         plan = make_plan(ensemble.forest, self.recoding, rows, protocol)
-        self.score = make_scorer(ensemble.forest, plan)
-        self.block = BLOCK if fits_planes(ensemble.forest) else WALK_BLOCK  # rows that the kernel takes together
+        self.block = BLOCK  # rows that the kernel takes together
+        if ensemble.terms is not None:
+            self.score = make_order_lookup(ensemble.terms, plan)
+        else:
+            self.score = make_scorer(ensemble.forest, plan)
+            self.block = BLOCK if fits_planes(ensemble.forest) else WALK_BLOCK
         self.in_order = np.tile(np.arange(rows.n_groups), (self.block, 1))
         self.first, self.second = list_single_removals(rows.n_groups), list_path_and_grid(self.asked)
         bare = self.score(plan.baseline[None, :], self.in_order[:1], list_originals(rows.n_groups))[0, :, 0]

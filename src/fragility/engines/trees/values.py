@@ -17,8 +17,7 @@ from fragility.arrays import Floats, Integers
 from fragility.engines.kernels.compiling import run_on_all_threads
 from fragility.engines.kernels.decisions import BLOCK, baseline_ways
 from fragility.engines.kernels.planes import score_states
-from fragility.engines.trees.forest import Forest
-from fragility.engines.trees.recoding import Recoding
+from fragility.engines.trees.recoding import Ensemble, Recoding
 from fragility.engines.trees.scoring import (
     Plan,
     States,
@@ -29,17 +28,22 @@ from fragility.engines.trees.scoring import (
     mark_tree_groups,
     score_by_walks,
 )
+from fragility.engines.trees.tables import make_value_lookup
 from fragility.evidence import EvidenceRows
 
 OTHER = 0.5  # the severity of states that take cells of their own: any between 0 and 1
 ValueScorer = Callable[[Floats, Floats, Integers, Integers], npt.NDArray[Any]]
 
 
-def make_value_scorer(forest: Forest, recoding: Recoding, rows: EvidenceRows) -> ValueScorer:
+def make_value_scorer(ensemble: Ensemble, recoding: Recoding, rows: EvidenceRows) -> ValueScorer:
     """Return the function (x (m, d), y (m, d) or (d,), unit of each column, asked units (k,)) -> sums (k, outputs, m).
 
     Trees of few leaves are scored by bit planes; deep ones walk, with all units of one fixed value in one walk.
     """
+    if ensemble.terms is not None:
+        look_up = make_value_lookup(ensemble.terms, recoding.rounding)
+        return lambda x, y, unit, asked: look_up(recoding.recode(x), recoding.recode(y), unit, asked)
+    forest = ensemble.forest
     sparse, planes = bool(sp.issparse(rows.matrix)), fits_planes(forest)
     plain = make_plain_plan(forest, recoding.rounding, sparse)
     networks = build_gates(forest) if planes else None
