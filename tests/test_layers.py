@@ -30,7 +30,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module named here stands apart fro
     {"reliability"},
     {"formats"},
     {"tables"},
-    {"auditing.lattice", "auditing.modes"},
+    {"auditing.lattice", "auditing.modes", "auditing.intervals"},
     {"verification.outcome"},
     {"verification.integrity"},  # a folder to resume is checked first
     {"auditing"},

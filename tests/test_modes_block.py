@@ -17,7 +17,8 @@ from pipelines import fitted, raw_row_table
 
 import fragility as fg
 from fragility.certificates import Certificates, ModesDeclaration
-from fragility.certificates.modes import ModesClaims, choose_confident
+from fragility.certificates.blocks import choose_confident
+from fragility.certificates.modes import ModesClaims
 from fragility.errors import CertificateError, DataError, ProtocolError
 from fragility.modes.losses import count_values
 from fragility.verification.integrity import check_integrity
@@ -403,7 +404,7 @@ def test_claims_without_a_digest_are_refused(some):
     place = some.table.column_names.index("exposure_wrong")
     table = some.table.set_column(place, "exposure_wrong", pa.array(values, type=pa.float64()))
     first = check_integrity(Certificates(table, some.protocol, some.manifest))[0]
-    assert not first.passed and "without a modes_digest has claims" in first.detail
+    assert not first.passed and "a row has claims of the modes block and no modes_digest" in first.detail
 
 
 DECLARATIONS: dict[str, tuple[Callable[[ModesDeclaration], ModesDeclaration], str]] = {

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from fragility.evidence.modes import FailureModes
+    from fragility.evidence.stability import StabilityInterval
     from fragility.formats import CsvFormat
     from fragility.gate import Gate, GateResult, Rule, Verdict
     from fragility.hardening.choice import RateChoice, choose_rate
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from fragility.models.loading import load_model
     from fragility.modes.intervals import find_stability_intervals
     from fragility.modes.losses import ModeLosses, assess_modes
-    from fragility.modes.stability import StabilityInterval, StabilityIntervals
+    from fragility.modes.stability import StabilityIntervals
     from fragility.policy import ReviewPolicy
     from fragility.protocol import Protocol
     from fragility.ranking.comparison import compare_scores
@@ -77,6 +78,7 @@ _NAMES = {
     "errors": "CertificateError ClusterError DataError EngineError EvidenceError FragilityError ModelError "
     "ProtocolError VerificationError",
     "evidence.modes": "FailureModes",
+    "evidence.stability": "StabilityInterval",
     "formats": "CsvFormat",
     "gate": "Gate GateResult Rule Verdict",
     "hardening.choice": "RateChoice choose_rate",
@@ -86,7 +88,7 @@ _NAMES = {
     "models.loading": "load_model",
     "modes.intervals": "find_stability_intervals",
     "modes.losses": "ModeLosses assess_modes",
-    "modes.stability": "StabilityInterval StabilityIntervals",
+    "modes.stability": "StabilityIntervals",
     "policy": "ReviewPolicy",
     "protocol": "Protocol",
     "ranking.comparison": "compare_scores",

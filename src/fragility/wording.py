@@ -201,6 +201,14 @@ def describe_flipping_categories(field: str, value: object, state: str, flips: S
     return f"flips if {field} is {' or '.join(repr(flip) for flip in flips)} (now {value!r})"
 
 
+def describe_other_fields(flipping: int, told: int, fields: int) -> str:
+    """Return what is left to say of stability intervals: of so many fields some flip the decision, some were told."""
+    calm = fields - flipping
+    held = f"{write_count(calm, 'field')} cannot flip it alone" if calm else "each field can flip it alone"
+    more = flipping - told
+    return f"{write_count(more, 'more field')} can flip it alone; {held}" if more else held
+
+
 def _describe_no_interval(field: str, state: str) -> str | None:
     return {
         MISSING: f"{field} is missing, so it has no stable interval",

@@ -161,7 +161,7 @@ def test_the_protocols_signature_goes_with_files_as_in_memory(trees, tmp_path) -
     assert stored.take([3]).save(tmp_path / "few").is_dir()
     fg.sign(stored.folder, tmp_path / "key")
     assert fg.verify_signature(stored.folder, public)
-    assert list(stored.manifest.to_dict())[-5:] == ["claims", "lattice", "modes", "baselines", "protocol_signature"]
+    assert list(stored.manifest.to_dict())[-5:] == ["lattice", "modes", "intervals", "baselines", "protocol_signature"]
     with pytest.raises(CertificateError, match="signs the protocol"):
         other = fg.Protocol.fit(trees.model, trees.X_train, depth=2)
         audit_files(trees.model, source, other, tmp_path / "other", protocol_signature=envelope)

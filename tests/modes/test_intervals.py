@@ -467,7 +467,7 @@ def test_neighbouring_ranks_are_neighbouring_decimals(value, precision):
 )
 def test_a_search_ends_at_the_neighbours_of_the_turn(triples, whole, slope):
     own = Range("a", -1e12, 1e12, whole)
-    scale = Scale.of(Field("a", "numeric", "integer" if whole else "number"), own, pd.Series([1.0]))
+    scale = Scale(Field("a", "numeric", "integer" if whole else "number"), own, np.float64)
     ends = np.array([sorted(t)[:1] + sorted(t)[2:] for t in triples])
     limits = np.array([sorted(t)[1] for t in triples])
     places = scale.nearest(ends)

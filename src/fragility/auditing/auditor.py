@@ -15,12 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
+from fragility.auditing.intervals import WantedIntervals, declare_intervals, intervals_block
 from fragility.auditing.lattice import declare_lattice, lattice_of_rows
 from fragility.auditing.modes import WantedModes, declare_modes, modes_of_rows
 from fragility.canonical import Texts, row_digests
-from fragility.certificates import Claims, LatticeDeclaration, Manifest, ModesDeclaration
+from fragility.certificates import Claims, IntervalsDeclaration, LatticeDeclaration, Manifest, ModesDeclaration
 from fragility.certificates.claims import EXTENTS, FORMAT, Extent, context_digest, derived_claims, table_of
 from fragility.certificates.claims import row_digests as claim_digests
+from fragility.certificates.intervals import IntervalsClaims, intervals_context, with_intervals
 from fragility.certificates.lattice import LatticeClaims, lattice_context, with_block
 from fragility.certificates.manifest import CLAIM, LIMITS, AuditedModel, AuditedRows, EngineUse, Tolerance
 from fragility.certificates.modes import ModesClaims, modes_context, with_modes
@@ -44,6 +46,7 @@ class TracedRows(NamedTuple):
     trace: Trace
     block: LatticeClaims | None = None
     modes: ModesClaims | None = None
+    intervals: IntervalsClaims | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +55,8 @@ class CertifiedPart:
 
     table: pa.Table  # in the format's columns, digests included
     digests: bytes  # of the claims, 32 bytes per row
-    lattice_digests: bytes  # of the lattice block, 32 bytes per row; empty without one
-    modes: pa.Table | None  # ids and modes block, where every row has one
-    modes_digests: bytes  # of the modes block, 32 bytes per row; empty without one
+    beside: dict[str, pa.Table]  # ids and blocks in tables of their own, by name, where every row has one
+    block_digests: bytes  # of the lattice block, then of each block beside: 32 bytes per row and block
     evaluations: int
     handed_over: HandedOver
 
@@ -75,6 +77,7 @@ class Auditor:
     lattice: LatticeDeclaration | None = None  # how the lattice block is searched; None: there is no block
     other_baselines: bool = False  # whether the finding is computed again under other baselines
     modes: ModesDeclaration | None = None  # how the modes block is made; None: there is no block
+    intervals: IntervalsDeclaration | None = None  # the same of the intervals block
 
     @classmethod
     def of(
@@ -98,6 +101,7 @@ class Auditor:
         rates: Any = None,
         other_baselines: bool = False,
         modes: WantedModes = None,
+        intervals: WantedIntervals = None,
     ) -> Auditor:
         """Return an auditor of parts, made ready on ``X``, the first rows to audit.
 
@@ -113,6 +117,7 @@ class Auditor:
             lattice=declare_lattice(rows, protocol, engine, rates, lattice),
             other_baselines=other_baselines and bool(protocol.alternatives),
             modes=declare_modes(rows, protocol, engine, modes),
+            intervals=declare_intervals(rows, protocol, engine, intervals),
         )
         assert auditor.context  # computed here, so that it travels with a pickled auditor
         return auditor
@@ -152,33 +157,32 @@ class Auditor:
     def trace_part(self, X: Any, ids: Sequence[Any] | None = None) -> TracedRows:
         """Return what is observed of raw rows: the first half of their audit, which uses every core."""
         rows = self.bind(X, ids)
-        trace, block, modes = self.trace(rows), None, None
+        trace, block, modes, intervals = self.trace(rows), None, None, None
         if self.lattice is not None and not self.lattice.is_partial:
             block = lattice_of_rows(rows, self.protocol, self.lattice, self.byte_budget)
         if self.modes is not None and not self.modes.is_partial:
             modes = modes_of_rows(rows, self.protocol, self.modes, trace.margin, self.byte_budget)
-        return TracedRows(rows, trace, block, modes)
+        if self.intervals is not None and not self.intervals.is_partial:
+            intervals = intervals_block(rows, self.protocol, self.intervals, self.byte_budget)
+        return TracedRows(rows, trace, block, modes, intervals)
 
     def certify(self, traced: TracedRows) -> CertifiedPart:
         """Return the certificates of traced rows: the second half, which asks no model and may run in a thread."""
-        rows, trace, block, modes = traced
+        rows, trace, block, modes, intervals = traced
         claims = claims_from(trace, rows, self.protocol)
         digests = claim_digests(claims, self.context, self.protocol.resolution)
         table = table_of(claims, digests, self.protocol, self.model.classes, extent=self.extent)
-        block_digests, modes_table, modes_digests = list[bytes](), None, list[bytes]()
+        block_digests, beside = list[bytes](), dict[str, pa.Table]()
         if block is not None:
             table, block_digests = self.add_block(table, block)
         if modes is not None:
-            modes_table, modes_digests = self.add_modes(table.select(["id"]), modes)
-        return CertifiedPart(
-            table,
-            b"".join(digests),
-            b"".join(block_digests),
-            modes_table,
-            b"".join(modes_digests),
-            trace.evaluations,
-            HandedOver.of(trace, rows.ids),
-        )
+            beside["modes"], own = self.add_modes(table.select(["id"]), modes)
+            block_digests += own
+        if intervals is not None:
+            beside["intervals"], own = self.add_intervals(table.select(["id"]), intervals)
+            block_digests += own
+        handed_over = HandedOver.of(trace, rows.ids)
+        return CertifiedPart(table, b"".join(digests), beside, b"".join(block_digests), trace.evaluations, handed_over)
 
     def add_block(self, table: pa.Table, block: LatticeClaims) -> tuple[pa.Table, list[bytes]]:
         """Return a table of ids with the columns of a lattice block, and the digest of each row's block."""
@@ -193,6 +197,13 @@ class Auditor:
         model = self.model
         context = modes_context(self.protocol.digest, model.fingerprint, model.classes, self.modes)
         return with_modes(table, block, self.modes, context, self.protocol.resolution)
+
+    def add_intervals(self, table: pa.Table, block: IntervalsClaims) -> tuple[pa.Table, list[bytes]]:
+        """Return a table of ids with the columns of an intervals block, and the digest of each row's block."""
+        assert self.intervals is not None
+        model = self.model
+        context = intervals_context(self.protocol.digest, model.fingerprint, model.classes, self.intervals)
+        return with_intervals(table, block, self.intervals, context)
 
     def manifest(self, rows: AuditedRows, root_digest: str, evaluations: int, handed_over: int) -> Manifest:
         """Return the manifest of an audit; handed_over: rows for which the model was asked instead of the engine."""

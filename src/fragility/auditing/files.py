@@ -5,7 +5,7 @@ journal is a hidden folder in the audit's own folder until then, so that an inte
 
     run.json                             what is audited, by what: the key that a resumed run must have
     certificates-00007-<digest>.parquet  a finished part
-    modes-00007-<digest>.parquet         its modes block, where every row has one
+    modes-00007-<digest>.parquet         its modes block, where every row has one; so with its intervals block
     digests-00007.bin                    the digests of its rows: of claims, of input, of the blocks that every row has
     part-00007.json                      written last: the part is finished
 
@@ -32,6 +32,7 @@ from pyarrow import fs as arrow_fs
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.auditor import Auditor, TracedRows
 from fragility.auditing.baselines import compare_if_possible, stated_claims
+from fragility.auditing.intervals import WantedIntervals, intervals_block, no_intervals
 from fragility.auditing.lattice import no_lattice, search_most_exposed
 from fragility.auditing.modes import WantedModes, modes_of_rows, no_modes
 from fragility.auditing.parts import (
@@ -51,7 +52,13 @@ from fragility.auditing.parts import (
 )
 from fragility.auditing.pipeline import run_pipeline
 from fragility.canonical import combine_digests, digest_bytes
-from fragility.certificates import BaselineComparison, LatticeDeclaration, ModesDeclaration, StoredAudit
+from fragility.certificates import (
+    BaselineComparison,
+    IntervalsDeclaration,
+    LatticeDeclaration,
+    ModesDeclaration,
+    StoredAudit,
+)
 from fragility.certificates.claims import Extent, digest_text
 from fragility.certificates.folder import WORK_FOLDER, commit, read_protocol_signature, remove_unnamed, writing_into
 from fragility.certificates.lattice import LatticeClaims
@@ -94,6 +101,7 @@ def audit_files(
     rates: Any = None,
     other_baselines: bool = True,
     modes: WantedModes = None,
+    intervals: WantedIntervals = None,
     protocol_signature: str | os.PathLike[str] | None = None,
     csv: CsvFormat | None = None,
     filesystem: arrow_fs.FileSystem | None = None,
@@ -136,7 +144,7 @@ def audit_files(
         As in :func:`audit`.
     other_baselines : bool, default=True
         Compute the finding again under other baselines, as :func:`compare_baselines` does and at its cost.
-    modes : bool, int or sequence of str, optional
+    modes, intervals : bool, int or sequence of str, optional
         As in :func:`audit`. A number of confident rows costs as much however many rows there are.
     protocol_signature : path, optional
         The envelope that :func:`sign` wrote for the protocol file before the audit; it is kept with the certificates.
@@ -214,6 +222,7 @@ def audit_files(
             rates=rates,
             other_baselines=other_baselines,
             modes=modes,
+            intervals=intervals,
         )
     with writing_into(out, patience=0.0) as (folder, alone), progress_bar("auditing", progress) as report:
         journal, maker = Journal(folder), PartMaker(auditor, found)
@@ -265,7 +274,7 @@ def _list_tasks(
 
 def _run_key(auditor: Auditor, source: RowSource, part_rows: int) -> RunKey:
     """Return what must be the same in a run that continues the parts of this one."""
-    csv, lattice, modes = source.tables.csv, auditor.lattice, auditor.modes
+    csv, lattice, modes, intervals = source.tables.csv, auditor.lattice, auditor.modes, auditor.intervals
     columns = [
         *(source.id_column, source.target, source.chosen.start, source.chosen.stop),
         *(csv.separator, csv.encoding, csv.decimal, *source.drop),
@@ -280,6 +289,7 @@ def _run_key(auditor: Auditor, source: RowSource, part_rows: int) -> RunKey:
         "claims": (auditor.extent, "another extent of claims"),
         "lattice": (lattice and lattice.to_dict(), "another lattice block, or other rates of failure"),
         "modes": (modes and modes.to_dict(), "another choice of failure modes"),
+        "intervals": (intervals and intervals.to_dict(), "another choice of stability intervals"),
         "other_baselines": (auditor.other_baselines, "another choice about other baselines"),
         "columns": (columns, "other id, label or row options"),
         "input": ([[file.name, file.size] for file in source.files], "other input files"),
@@ -296,6 +306,7 @@ def _is_finished(folder: Path, auditor: Auditor, source: RowSource, part_rows: i
         found.extent != auditor.extent
         or said.lattice != auditor.lattice
         or said.modes != auditor.modes
+        or said.intervals != auditor.intervals
         or (found.baselines is not None) != auditor.other_baselines
         or said.protocol_signature != (None if envelope is None else digest_bytes(envelope))
         or len(found.part_names) != math.ceil(len(found) / part_rows)
@@ -366,8 +377,9 @@ class FolderSink:
         auditor, journal = self.auditor, self.journal
         records = [self.records[place] for place in range(len(self.records))]
         root, input_digest, *block_roots = journal.roots(records)
-        declared, assessed, beside = auditor.lattice, auditor.modes, dict[str, pa.Table]()
-        whole = [name for name, own in (("lattice", declared), ("modes", assessed)) if own and not own.is_partial]
+        declared, assessed, sought, beside = auditor.lattice, auditor.modes, auditor.intervals, dict[str, pa.Table]()
+        blocks = {"lattice": declared, "modes": assessed, "intervals": sought}
+        whole = [name for name, own in blocks.items() if own and not own.is_partial]
         roots = dict(zip(whole, block_roots, strict=True))
         if declared is not None and declared.is_partial:
             searched = self._search_exposed(declared)
@@ -378,6 +390,9 @@ class FolderSink:
         if assessed is not None and assessed.is_partial:
             beside["modes"] = self._assess_modes(assessed)
             roots["modes"] = assessed.form.root(beside["modes"])
+        if sought is not None and sought.is_partial:
+            beside["intervals"] = self._find_intervals(sought)
+            roots["intervals"] = sought.form.root(beside["intervals"])
         compared = self._compare_baselines() if auditor.other_baselines else None
         if compared is not None:
             beside["baselines"] = compared.table
@@ -390,6 +405,8 @@ class FolderSink:
             lattice_root_digest=roots.get("lattice"),
             modes=assessed,
             modes_root_digest=roots.get("modes"),
+            intervals=sought,
+            intervals_root_digest=roots.get("intervals"),
             baselines=None if compared is None else ComparedBaselines(**compared.section()),
             protocol_signature=None if envelope is None else digest_bytes(envelope),
         )
@@ -423,6 +440,21 @@ class FolderSink:
             return auditor.add_modes(rows.claims.select(["id"]), block)[0]
 
         found = self.keeper.examine(self.keeper.choice.to_assess, assess)
+        assert found is not None  # nothing gives up
+        return found
+
+    def _find_intervals(self, declared: IntervalsDeclaration) -> pa.Table:
+        """Return the ids and the intervals block of the chosen confident rows."""
+        auditor = self.auditor
+
+        def find(rows: KeptRows) -> pa.Table:
+            block = no_intervals(declared)
+            if len(rows):
+                bound = auditor.bind(rows.frame, rows.ids)
+                block = intervals_block(bound, auditor.protocol, declared, auditor.byte_budget)
+            return auditor.add_intervals(rows.claims.select(["id"]), block)[0]
+
+        found = self.keeper.examine(self.keeper.choice.to_search, find)
         assert found is not None  # nothing gives up
         return found
 
@@ -552,7 +584,7 @@ class Journal:
 
     def move_parts(self, records: list[PartRecord]) -> Iterator[tuple[str, str]]:
         """Move the finished parts to their places, one by one; yield their names and digests."""
-        # All certificates first, then the modes of all parts: the order of the manifest.
+        # All certificates first, then one block of all parts after the other: the order of the manifest.
         for files_of_one_kind in zip(*(record.files.items() for record in records), strict=True):
             for name, digest in files_of_one_kind:
                 here = self.folder / name

@@ -16,17 +16,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from threadpoolctl import threadpool_limits
 
 from fragility.auditing.auditor import Auditor, TracedRows, input_row_digests
+from fragility.auditing.intervals import WantedIntervals
+from fragility.auditing.modes import WantedModes
 from fragility.canonical import combine_digests, digest_bytes
+from fragility.certificates.blocks import choose_confident
 from fragility.certificates.claims import Extent, schema_of
 from fragility.certificates.dependence import COMPARED_CLAIMS, rows_to_compare
 from fragility.certificates.lattice import RANKED, most_exposed
-from fragility.certificates.modes import choose_confident
 from fragility.certificates.parts import encode_part, part_name
 from fragility.engines.trace import HandedOver
 from fragility.errors import ClusterError, DataError, FragilityError
@@ -69,16 +72,18 @@ class Choice:
     most_exposed: int = 0  # so many of the confident rows with the largest exposure
     compared: bool = False  # the confident rows that are compared under other baselines
     with_modes: int = 0  # so many of the confident rows with the smallest digests
+    with_intervals: int = 0  # the same
 
     @classmethod
     def of(cls, auditor: Auditor) -> Choice:
         """Return the choice of an audit."""
         searched = auditor.lattice.most_exposed if auditor.lattice is not None else None
         assessed = auditor.modes.most_confident if auditor.modes is not None else None
-        return cls(searched or 0, auditor.other_baselines, assessed or 0)
+        sought = auditor.intervals.most_confident if auditor.intervals is not None else None
+        return cls(searched or 0, auditor.other_baselines, assessed or 0, sought or 0)
 
     def __bool__(self) -> bool:
-        return self.most_exposed > 0 or self.compared or self.with_modes > 0
+        return self.most_exposed > 0 or self.compared or self.with_modes > 0 or self.with_intervals > 0
 
     def exposed(self, claims: pa.Table) -> list[int]:
         """Return the positions of the most exposed rows, the most exposed first."""
@@ -93,9 +98,14 @@ class Choice:
         """Return the positions of the rows whose failure modes are assessed, in the order of their digests."""
         return choose_confident(claims, self.with_modes).tolist() if self.with_modes else []
 
+    def to_search(self, claims: pa.Table) -> list[int]:
+        """Return the positions of the rows whose stability intervals are found, in the order of their digests."""
+        return choose_confident(claims, self.with_intervals).tolist() if self.with_intervals else []
+
     def every(self, claims: pa.Table) -> list[int]:
         """Return the positions of all chosen rows, in their order."""
-        return sorted({*self.exposed(claims), *self.to_compare(claims), *self.to_assess(claims)})
+        chosen = (self.exposed, self.to_compare, self.to_assess, self.to_search)
+        return sorted({place for choose in chosen for place in choose(claims)})
 
 
 @dataclass
@@ -178,14 +188,12 @@ class PartRecord:
     input_digest: str  # of its rows, ids included
     digests_each: int  # per row: 2, and one more for each block that every row has
     digests_digest: str  # of the file of its digests
-    modes_name: str | None = None  # of the file of its modes, where every row has a modes block
-    modes_digest: str | None = None  # of that file
+    beside: dict[str, str]  # names and digests of the files of its blocks, where every row has them
 
     @property
     def files(self) -> dict[str, str]:
         """Names and digests of its files."""
-        modes = {} if self.modes_name is None else {self.modes_name: str(self.modes_digest)}
-        return {self.name: self.digest, **modes}
+        return {self.name: self.digest, **self.beside}
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,9 +263,9 @@ class PartMaker:
             certified = auditor.certify(traced)
             inputs, claims = b"".join(input_row_digests(traced.rows)), certified.table
             input_digest, data = combine_digests([inputs]), encode_part(claims)
-            modes = None if certified.modes is None else encode_part(certified.modes)
-            files = (data,) if modes is None else (data, modes)
-            digests = certified.digests + inputs + certified.lattice_digests + certified.modes_digests
+            blocks = {kind: encode_part(table) for kind, table in certified.beside.items()}
+            files = (data, *blocks.values())
+            digests = certified.digests + inputs + certified.block_digests
             record = PartRecord(
                 name=part_name(task.place, data),
                 digest=digest_bytes(data),
@@ -267,8 +275,7 @@ class PartMaker:
                 input_digest=input_digest,
                 digests_each=len(digests) // DIGEST_BYTES // len(part),
                 digests_digest=digest_bytes(digests),
-                modes_name=None if modes is None else part_name(task.place, modes, "modes"),
-                modes_digest=None if modes is None else digest_bytes(modes),
+                beside={part_name(task.place, block, kind): digest_bytes(block) for kind, block in blocks.items()},
             )
         kept, choice = None, Choice.of(auditor)
         if choice and claims is not None:
@@ -351,11 +358,19 @@ class TableAuditor:
         engine: str,
         claims: Extent,
         byte_budget: int,
+        modes: WantedModes = None,
+        intervals: WantedIntervals = None,
         in_folder: bool = True,
     ) -> TableAuditor:
         """Return the function, made ready on the first rows; in_folder: whether a whole folder will be written."""
         if not first.num_rows:
             raise DataError("there are no rows to audit; at least one was expected")
+        for name, wanted in {"modes": modes, "intervals": intervals}.items():
+            if not in_folder and isinstance(wanted, (int, np.integer)) and not isinstance(wanted, bool):
+                raise DataError(
+                    f"{name}={wanted} chooses among all rows, and only an audit with out sees them; give out, or "
+                    f"{name}=True"
+                )
         part = cut_ids(first, id_column, target)
         auditor = Auditor.prepare(
             model,
@@ -367,6 +382,8 @@ class TableAuditor:
             byte_budget=byte_budget,
             lattice=None if in_folder else False,
             other_baselines=in_folder,
+            modes=modes,
+            intervals=intervals,
         )
         return cls(auditor, id_column, target)
 
@@ -374,12 +391,20 @@ class TableAuditor:
         if not rows.num_rows:
             return self.schema(rows.schema.field(self.id_column).type).empty_table()
         part = cut_ids(rows, self.id_column, self.target)
-        return self.auditor.certify(self.auditor.trace_part(part.frame, part.ids)).table
+        certified = self.auditor.certify(self.auditor.trace_part(part.frame, part.ids))
+        table = certified.table
+        for block in certified.beside.values():
+            for name in block.column_names[1:]:
+                table = table.append_column(block.schema.field(name), block.column(name))
+        return table
 
     def schema(self, id_type: pa.DataType) -> pa.Schema:
         """Return the columns of the certificates of rows with ids of this type."""
         kept = pa.int64() if pa.types.is_integer(id_type) else pa.string()
-        return schema_of(self.auditor.protocol, self.auditor.model.classes, kept, extent=self.auditor.extent)
+        auditor = self.auditor
+        blocks = [declared.form.columns for declared in (auditor.modes, auditor.intervals) if declared is not None]
+        columns = [column for block in blocks for column in block]
+        return schema_of(auditor.protocol, auditor.model.classes, kept, columns, extent=auditor.extent)
 
 
 def check_table(names: Sequence[str], id_column: str, part_rows: int) -> None:

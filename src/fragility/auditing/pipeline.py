@@ -14,13 +14,14 @@ import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.auditor import Auditor, CertifiedPart, TracedRows, input_row_digests
+from fragility.auditing.intervals import WantedIntervals, declare_intervals, intervals_block
 from fragility.auditing.lattice import declare_lattice, lattice_of_rows, search_most_exposed
 from fragility.auditing.modes import WantedModes, declare_modes, modes_of_rows
 from fragility.canonical import combine_digests
 from fragility.certificates import Certificates
+from fragility.certificates.blocks import choose_confident
 from fragility.certificates.lattice import most_exposed
 from fragility.certificates.manifest import AuditedRows
-from fragility.certificates.modes import choose_confident
 from fragility.certificates.parts import PART_ROWS
 from fragility.engines.trace import HandedOver, Progress
 from fragility.merkle import hashed_leaves
@@ -71,6 +72,7 @@ def audit(
     lattice: bool | None = None,
     rates: Any = None,
     modes: WantedModes = None,
+    intervals: WantedIntervals = None,
 ) -> Certificates:
     """Return one certificate for each row of ``X`` under ``protocol``.
 
@@ -102,6 +104,10 @@ def audit(
         Which failure modes to assess, as :func:`assess_modes` does: True for all that the protocol declares, or some of
         them by name, for every row; a whole number for all modes of at most so many confident rows, chosen by their
         digests. By default none, since they cost several times as much as the rest. ``stale`` is never among them.
+    intervals : bool, int or sequence of str, optional
+        Which stability intervals to find, as :func:`find_stability_intervals` does: True for those of all fields, or of
+        some by name, for every row; a whole number for all fields of at most so many confident rows, chosen by their
+        digests. By default none. The certificates then hold the values of these fields.
 
     Returns
     -------
@@ -119,6 +125,7 @@ def audit(
     verify : Recompute what an audit claims.
     find_failing_sets : The search behind ``lattice``, with all its options.
     assess_modes : What ``modes`` adds, without certificates.
+    find_stability_intervals : What ``intervals`` adds, without certificates.
     failure_probability : What ``rates`` adds, and what each field has to do with it.
 
     Examples
@@ -170,11 +177,18 @@ def audit(
         found = search_most_exposed(chosen, protocol, searched, byte_budget)
         certs = certs if found is None else certs.with_lattice(found, searched)
     assessed = declare_modes(rows, protocol, engine, modes)
-    if assessed is None:
-        return certs
-    margin, own = certs.table.column("margin").to_numpy(), rows
-    if assessed.most_confident is not None:
-        places = choose_confident(certs.table, assessed.most_confident)
-        margin, own = margin[places], rows.take(places.tolist())
-    with progress_bar("failure modes", progress) as report_rows:
-        return certs.with_modes(modes_of_rows(own, protocol, assessed, margin, byte_budget, report_rows), assessed)
+    if assessed is not None:
+        margin, own = certs.table.column("margin").to_numpy(), rows
+        if assessed.most_confident is not None:
+            places = choose_confident(certs.table, assessed.most_confident)
+            margin, own = margin[places], rows.take(places.tolist())
+        with progress_bar("failure modes", progress) as tell:
+            certs = certs.with_modes(modes_of_rows(own, protocol, assessed, margin, byte_budget, tell), assessed)
+    sought = declare_intervals(rows, protocol, engine, intervals)
+    if sought is not None:
+        own = rows
+        if sought.most_confident is not None:
+            own = rows.take(choose_confident(certs.table, sought.most_confident).tolist())
+        with progress_bar("stability intervals", progress) as tell:
+            certs = certs.with_intervals(intervals_block(own, protocol, sought, byte_budget, tell), sought)
+    return certs

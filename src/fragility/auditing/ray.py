@@ -18,6 +18,8 @@ import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.files import write_table_parts
+from fragility.auditing.intervals import WantedIntervals
+from fragility.auditing.modes import WantedModes
 from fragility.auditing.parts import (
     FIRST_ROWS,
     Failure,
@@ -134,6 +136,8 @@ def audit_dataset(
     engine: str = "auto",
     part_rows: int = PART_ROWS,
     byte_budget: int = DEFAULT_BYTE_BUDGET,
+    modes: WantedModes = None,
+    intervals: WantedIntervals = None,
     workers: int | None = None,
     progress: bool | Progress | None = None,
 ) -> Any:
@@ -145,6 +149,8 @@ def audit_dataset(
         The rows.
     model, protocol, target, claims, engine, byte_budget, progress
         As in :func:`fragility.audit_files`; the model is sent to each worker once.
+    modes, intervals : bool, int or sequence of str, optional
+        As in :func:`fragility.audit_files`; a number of confident rows needs ``out``.
     id_column : str
         The column with a distinct id for each row: a Dataset has no order to number rows by.
     out : path, optional
@@ -184,6 +190,8 @@ def audit_dataset(
             engine=engine,
             claims=claims,
             byte_budget=byte_budget,
+            modes=modes,
+            intervals=intervals,
             in_folder=out is not None,
         )
         if out is None:

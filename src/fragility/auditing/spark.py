@@ -28,6 +28,8 @@ import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.files import write_table_parts
+from fragility.auditing.intervals import WantedIntervals
+from fragility.auditing.modes import WantedModes
 from fragility.auditing.parts import (
     FIRST_ROWS,
     Failure,
@@ -120,6 +122,8 @@ def audit_dataframe(
     engine: str = "auto",
     part_rows: int = PART_ROWS,
     byte_budget: int = DEFAULT_BYTE_BUDGET,
+    modes: WantedModes = None,
+    intervals: WantedIntervals = None,
     progress: bool | Progress | None = None,
 ) -> Any:
     """Audit the rows of a Spark DataFrame.
@@ -130,6 +134,8 @@ def audit_dataframe(
         The rows.
     model, protocol, target, claims, engine, byte_budget, progress
         As in :func:`fragility.audit_files`; the model is sent to each worker once.
+    modes, intervals : bool, int or sequence of str, optional
+        As in :func:`fragility.audit_files`; a number of confident rows needs ``out``.
     id_column : str
         The column with a distinct id for each row, whole numbers or text: a DataFrame has no order to number rows by.
     out : path, optional
@@ -152,7 +158,7 @@ def audit_dataframe(
     check_table(df.columns, id_column, part_rows)
     prepare = partial(
         TableAuditor.prepare, model, protocol=protocol, id_column=id_column, target=target, engine=engine,
-        claims=claims, byte_budget=byte_budget,
+        claims=claims, byte_budget=byte_budget, modes=modes, intervals=intervals,
     )  # fmt: skip
     with warnings.catch_warnings():
         # Of a new pandas, which is not used here: rows reach the workers as Arrow.

@@ -4,6 +4,7 @@ from fragility.certificates.audit import Audit
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import Claims
 from fragility.certificates.dependence import BaselineComparison
+from fragility.certificates.intervals import IntervalsDeclaration
 from fragility.certificates.lattice import LatticeDeclaration
 from fragility.certificates.manifest import Manifest
 from fragility.certificates.memory import Certificates
@@ -18,6 +19,7 @@ __all__ = [
     "Certificate",
     "Certificates",
     "Claims",
+    "IntervalsDeclaration",
     "LatticeDeclaration",
     "Manifest",
     "ModesDeclaration",

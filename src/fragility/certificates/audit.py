@@ -20,6 +20,7 @@ from fragility.certificates.blocks import BlockForm
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import Claims, Columns, Extent, check_schema, claims_of
 from fragility.certificates.dependence import BaselineComparison
+from fragility.certificates.intervals import IntervalsClaims, IntervalsDeclaration, intervals_claims_of
 from fragility.certificates.lattice import LatticeDeclaration
 from fragility.certificates.manifest import Manifest
 from fragility.certificates.modes import ModesClaims, ModesDeclaration, modes_claims_of
@@ -66,20 +67,29 @@ class Audit(ABC):
         return self.manifest.modes
 
     @property
+    def intervals_declaration(self) -> IntervalsDeclaration | None:
+        """What the intervals block was made with; None without a block."""
+        return self.manifest.intervals
+
+    @property
     def blocks(self) -> dict[str, BlockForm]:
         """How the blocks that are here stand in the table, by name, in the order of their columns."""
-        declared = {"lattice": self.lattice_declaration, "modes": self.modes_declaration}
-        return {name: declaration.form for name, declaration in declared.items() if declaration is not None}
+        lattice = {} if self.lattice_declaration is None else {"lattice": self.lattice_declaration.form}
+        return lattice | {name: declared.form for name, declared in self.manifest.beside.items()}
 
     @property
     @abstractmethod
     def baselines(self) -> BaselineComparison | None:
         """The same confident rows under every baseline that the model admits; None where they were not compared."""
 
-    @property
     @abstractmethod
+    def ids_of_block(self, name: str) -> list[Hashable]:
+        """Return the ids of the rows that have a block, in the order of its table; name: lattice, modes, intervals."""
+
+    @property
     def searched_ids(self) -> list[Hashable]:
         """Ids of the rows whose smallest failing set was searched; the most exposed first where only some were."""
+        return self.ids_of_block("lattice")
 
     @property
     def modes(self) -> ModesClaims | None:
@@ -87,14 +97,28 @@ class Audit(ABC):
         declared = self.modes_declaration
         if declared is None:
             return None
-        form = declared.form
-        tables = [table.filter(pa.array(form.covered(table))) for table in self.batches(["id", *form.names])]
-        return modes_claims_of(pa.concat_tables(tables), declared)
+        return modes_claims_of(self._rows_with(declared.form), declared)
 
     @property
-    @abstractmethod
     def modes_ids(self) -> list[Hashable]:
         """Ids of the rows that have a modes block, in the order of its table."""
+        return self.ids_of_block("modes")
+
+    @property
+    def intervals(self) -> IntervalsClaims | None:
+        """The intervals block as arrays of text, of the rows that have one, in their order; None without a block."""
+        declared = self.intervals_declaration
+        return None if declared is None else intervals_claims_of(self._rows_with(declared.form), declared)
+
+    @property
+    def intervals_ids(self) -> list[Hashable]:
+        """Ids of the rows that have an intervals block, in the order of its table."""
+        return self.ids_of_block("intervals")
+
+    def _rows_with(self, form: BlockForm) -> pa.Table:
+        """Return the ids and the columns of a block, of the rows that have one."""
+        tables = (table.filter(pa.array(form.covered(table))) for table in self.batches(["id", *form.names]))
+        return pa.concat_tables(tables)
 
     @property
     @abstractmethod
@@ -162,7 +186,9 @@ class Audit(ABC):
     def certificate(self, position: int) -> Certificate:
         """Return the certificate at a position, counted from 0."""
         row = self.row(position).to_pylist()[0]
-        return Certificate.from_row(row, self.protocol, self.lattice_declaration, self.modes_declaration)
+        return Certificate.from_row(
+            row, self.protocol, self.lattice_declaration, self.modes_declaration, self.intervals_declaration
+        )
 
     def row(self, position: int) -> pa.Table:
         """Return the row of the table at a position counted from 0."""

@@ -6,18 +6,20 @@ parts of the certificates; readers join the two by id, and the other rows then h
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fragility.arrays import Booleans
+from fragility.arrays import Booleans, Integers
 from fragility.canonical import combine_digests
 from fragility.certificates.claims import Columns, check_side_table, digest_from_text, digest_text
 from fragility.errors import CertificateError
+from fragility.scores import CONFIDENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +81,51 @@ class BlockForm:
             raise CertificateError(f"the table of {self.rows} names a row twice, or none")
         if block.column(self.digest).null_count:
             raise CertificateError(f"the table of {self.rows} has a row without a digest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockDeclaration(ABC):
+    """What a block beside the parts was made with; its fields have the names and the order of the manifest's.
+
+    It covers every row, or as many confident rows as declared: those with the smallest row digests. Digests are hashes,
+    so these rows are as good as drawn at random, whatever the order of the rows and their parts, and nobody can choose
+    them. Whatever engine answered is named, but takes no part in the digests.
+    """
+
+    engine: str  # who answered for changed rows: trees, linear or neural, or blackbox where the model was asked
+    most_confident: int | None = None  # how many of the confident rows have a block at most; None: every row has one
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether only some confident rows have a block."""
+        return self.most_confident is not None
+
+    @property
+    @abstractmethod
+    def form(self) -> BlockForm:
+        """How the block stands in a table."""
+
+    def check_table(self, block: pa.Table) -> None:
+        """Refuse a table of the block that is not written as the format says."""
+        self.form.check(block, self.most_confident)
+
+    def split(self, table: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Return certificates without the block's columns, and the block of the rows that have one, in its order."""
+        form = self.form
+        covered = table.filter(pa.array(form.covered(table)))
+        order = _sort_by_digest(covered.column("digest")) if self.is_partial else np.arange(len(covered))
+        return table.drop_columns(form.names), form.select(covered, order)
+
+
+def choose_confident(table: pa.Table, count: int) -> Integers:
+    """Return the positions of the confident rows with the smallest digests, smallest first."""
+    confident = np.flatnonzero(table.column("confidence").to_numpy() >= CONFIDENT)
+    order = _sort_by_digest(table.column("digest").take(pa.array(confident)))
+    return np.asarray(confident[order][:count], dtype=np.int64)
+
+
+def _sort_by_digest(digests: pa.ChunkedArray) -> Integers:
+    return np.asarray(np.argsort(digests.to_numpy(zero_copy_only=False).astype("S"), kind="stable"), dtype=np.int64)

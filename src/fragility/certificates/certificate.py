@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fragility.certificates.claims import PER_STEP
+from fragility.certificates.intervals import IntervalsDeclaration, intervals_of_row
 from fragility.certificates.lattice import FAILURE_FIELDS, LatticeDeclaration
 from fragility.certificates.modes import ModeCost, ModesDeclaration, costs_of_row
 from fragility.drawing.curve import MarginCurve, draw_curve_svg, draw_curve_text
 from fragility.drawing.svg import draw_table, escape, put_side_by_side
 from fragility.errors import CertificateError
+from fragility.evidence.stability import StabilityInterval
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
 from fragility.text import escape_controls
@@ -20,6 +22,7 @@ from fragility.wording import (
     describe_failure,
     describe_losses,
     describe_mode,
+    describe_other_fields,
     describe_prediction,
     describe_smallest,
     describe_threshold,
@@ -29,6 +32,7 @@ PLAIN_FIELDS = (
     *("id", "predicted", "confidence", "margin", "flip_budget", "flipped", "rcma", "fds"),
     *("exposure", "independent_loss", "common_loss", "digest"),
 )
+SHOWN_INTERVALS = 3  # fields whose stability a story tells
 BLOCK_FIELDS = ("smallest_state", "smallest_size", "smallest_count", "lattice_digest")
 
 
@@ -102,6 +106,10 @@ class Certificate:
         the row has no modes block.
     modes_digest : str or None
         Of this row's modes block.
+    intervals : mapping of str to StabilityInterval or None
+        By raw field: how far its value may move before the decision flips; None where the row has no intervals block.
+    intervals_digest : str or None
+        Of this row's intervals block.
     """
 
     id: Hashable
@@ -137,6 +145,8 @@ class Certificate:
     lattice_digest: str | None = None
     modes: Mapping[str, ModeCost] | None = None
     modes_digest: str | None = None
+    intervals: Mapping[str, StabilityInterval] | None = None
+    intervals_digest: str | None = None
 
     @classmethod
     def from_row(
@@ -145,6 +155,7 @@ class Certificate:
         protocol: Protocol,
         declared: LatticeDeclaration | None,
         modes: ModesDeclaration | None = None,
+        intervals: IntervalsDeclaration | None = None,
     ) -> Certificate:
         """Return the certificate in a row of the table.
 
@@ -158,6 +169,8 @@ class Certificate:
             Of the lattice block, where there is one.
         modes : ModesDeclaration, optional
             Of the modes block, where there is one.
+        intervals : IntervalsDeclaration, optional
+            Of the intervals block, where there is one.
 
         Returns
         -------
@@ -175,6 +188,9 @@ class Certificate:
             block["failure_condition"] = declared.condition(protocol) if declared.has_failures else None
         if modes is not None:
             block |= {"modes": costs_of_row(row, modes), "modes_digest": row["modes_digest"]}
+        if intervals is not None:
+            found = intervals_of_row(row, intervals, protocol)
+            block |= {"intervals": found, "intervals_digest": row["intervals_digest"]}
         return cls(
             **{name: row[name] for name in PLAIN_FIELDS},
             thresholds={operator: row[f"lambda_{operator}"] for operator in protocol.operators},
@@ -272,6 +288,7 @@ class Certificate:
         block = {"smallest failing set": self.smallest(), "outages": self.chance(), "expected margin": margin}
         lines += [f"     {what}: {told}" for what, told in block.items() if told is not None]
         lines += [f"     {sentence}" for sentence in self.mode_sentences()]
+        lines += [escape_controls(f"     {sentence}") for sentence in self.interval_sentences()]
         return "\n".join(lines)
 
     def mode_sentences(self) -> list[str]:
@@ -286,6 +303,26 @@ class Certificate:
             describe_mode(mode, cost.exposure, cost.weakest, cost.flip_chance.get(cost.weakest or "", 0.0))
             for mode, cost in (self.modes or {}).items()
         ]
+
+    def interval_sentences(self, most: int = SHOWN_INTERVALS) -> list[str]:
+        """Return how far single values may move before the decision flips, in words.
+
+        Parameters
+        ----------
+        most : int, default=3
+            How many fields to name; those with the least room come first.
+
+        Returns
+        -------
+        list of str
+            One sentence per field that can flip the decision, and one that counts the others; empty where the row has
+            no intervals block.
+        """
+        if self.intervals is None:
+            return []
+        flipping = sorted((one for one in self.intervals.values() if one.flips), key=lambda one: one.room)
+        told = [one.sentence() for one in flipping[:most]]
+        return [*told, describe_other_fields(len(flipping), len(told), len(self.intervals))]
 
     def losses(self) -> list[tuple[str, str]]:
         """Return the ways evidence fails, and how much of the margin each takes, in words.

@@ -208,7 +208,7 @@ def hash_rows(
             out += hash_pieces(data, width)
         else:
             out += [
-                hashlib.sha256(context + _id_bytes(own_id) + data[i * width : (i + 1) * width]).digest()
+                hashlib.sha256(context + id_bytes(own_id) + data[i * width : (i + 1) * width]).digest()
                 for i, own_id in enumerate(ids[rows])
             ]
     return out
@@ -221,7 +221,8 @@ def _count_units(values: Floats, unit: float) -> Floats:
     return np.where(missing, np.nan, counted) if missing.any() else counted
 
 
-def _id_bytes(own_id: Hashable) -> bytes:
+def id_bytes(own_id: Hashable) -> bytes:
+    """Return the bytes that stand for an id in a row's digest."""
     if isinstance(own_id, int):
         return b"i" + struct.pack("<q", own_id)
     text = str(own_id).encode()

@@ -19,10 +19,10 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 
 from fragility.canonical import digest_bytes
+from fragility.certificates.blocks import BlockDeclaration
 from fragility.certificates.dependence import BaselineComparison, check_comparison_table
 from fragility.certificates.lattice import LatticeDeclaration
 from fragility.certificates.manifest import Manifest, digest_in_name, named_files, parse_manifest
-from fragility.certificates.modes import ModesDeclaration
 from fragility.certificates.parts import beside_name, decode_part, encode_part, part_name, short_digest
 from fragility.envelopes import signed_protocol
 from fragility.errors import CertificateError
@@ -95,7 +95,7 @@ def write_folder(
 ) -> Path:
     """Write an audit; after any interruption, even a kill, the folder holds the old audit or the new one, whole.
 
-    parts: by kind, the certificates and the modes of their rows. beside: as in ``commit``.
+    parts: by kind, the certificates and the blocks of their rows. beside: as in ``commit``.
     """
     with writing_into(folder) as (target, alone):
         try:
@@ -240,11 +240,10 @@ class BlockReader:
 
     def __init__(self, folder: Path, manifest: Manifest, protocol: Protocol) -> None:
         self._folder, self._manifest, self._protocol = folder, manifest, protocol
-        self._declared: dict[str, LatticeDeclaration | ModesDeclaration] = {}  # by the kind of the file
+        self._declared: dict[str, LatticeDeclaration | BlockDeclaration] = {}  # by the kind of the file
         if manifest.lattice is not None and manifest.lattice.is_partial:
             self._declared["searched"] = manifest.lattice
-        if manifest.modes is not None:
-            self._declared["modes"] = manifest.modes
+        self._declared |= manifest.beside
         self._of_some_rows: dict[str, pa.Table] = {}
 
     @property
@@ -268,8 +267,12 @@ class BlockReader:
             row = declared.form.join(row, self.of_some_rows(kind) if name is None else self._read(kind, name))
         return dict(row.to_pylist()[0])
 
+    def covers_some(self, kind: str) -> bool:
+        """Return whether a block covers some rows only; kind: ``searched``, ``modes`` or ``intervals``."""
+        return kind in self._declared and self._declared[kind].is_partial
+
     def of_some_rows(self, kind: str) -> pa.Table:
-        """Return the one table of a block that covers some rows: ``searched`` or ``modes``."""
+        """Return the one table of a block that covers some rows."""
         if kind not in self._of_some_rows:
             self._of_some_rows[kind] = self._read(kind, self._manifest.files_of(kind)[0])
         return self._of_some_rows[kind]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -121,9 +121,6 @@ class LatticeDeclaration:
         """The words a row's search may end with; their positions are what is hashed. The last is no search at all."""
         searched = (MINIMUM, UPPER_BOUND, none_up_to(self.max_size), NONE_AT_ALL, UNDECIDED)
         return (*searched, NOT_SEARCHED) if self.is_partial else searched
-
-
-DECLARED = tuple(field.name for field in fields(LatticeDeclaration))
 
 
 @dataclass(frozen=True, eq=False)

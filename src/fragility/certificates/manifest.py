@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from fragility.canonical import digest_of
+from fragility.certificates.blocks import BlockDeclaration
 from fragility.certificates.claims import EXTENTS, FORMAT, Extent
-from fragility.certificates.lattice import DECLARED, LatticeDeclaration
-from fragility.certificates.modes import MODES_DECLARED, ModesDeclaration
+from fragility.certificates.intervals import IntervalsDeclaration
+from fragility.certificates.lattice import LatticeDeclaration
+from fragility.certificates.modes import ModesDeclaration
 from fragility.errors import CertificateError
 from fragility.files import parse_json
 from fragility.models import ClassLabel
@@ -30,10 +32,10 @@ LIMITS = (
 )
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # <what>-<first 16 digits of the file's SHA-256>: a name has one content for ever, so writing spoils nothing being read.
-# A part of the certificates has its place in the input before that, counted from 00000; so have the modes of a part.
+# A part of the certificates has its place in the input before that, counted from 00000; so have the blocks of a part.
 CONTENT_NAME = re.compile(
-    r"(?P<kind>certificates|modes)-(?P<place>\d{5,})-(?P<part>[0-9a-f]{16})\.parquet"
-    r"|(?P<beside>searched|modes|baselines)-(?P<table>[0-9a-f]{16})\.parquet"
+    r"(?P<kind>certificates|modes|intervals)-(?P<place>\d{5,})-(?P<part>[0-9a-f]{16})\.parquet"
+    r"|(?P<beside>searched|modes|intervals|baselines)-(?P<table>[0-9a-f]{16})\.parquet"
     r"|(?P<document>protocol|protocol-signature)-(?P<digest>[0-9a-f]{16})\.json"
 )
 VERSION = re.compile(r"[\w.+!-]{1,64}")
@@ -110,11 +112,19 @@ class Manifest:
     claims: Extent
     lattice: LatticeDeclaration | None = None  # None without a lattice block
     modes: ModesDeclaration | None = None  # None without a modes block
+    intervals: IntervalsDeclaration | None = None  # None without an intervals block
     baselines: ComparedBaselines | None = None  # None where baselines were not compared
     protocol_signature: str | None = None  # digest of the envelope that signed the protocol before the audit
     files: dict[str, str] | None = None  # digests by file name; None for an audit in memory
     lattice_root_digest: str | None = None  # in the file, the last field of lattice
     modes_root_digest: str | None = None  # in the file, the last field of modes
+    intervals_root_digest: str | None = None  # in the file, the last field of intervals
+
+    @property
+    def beside(self) -> dict[str, BlockDeclaration]:
+        """The blocks that stand in tables of their own, by name, in the order of their files."""
+        blocks = {"modes": self.modes, "intervals": self.intervals}
+        return {name: declared for name, declared in blocks.items() if declared is not None}
 
     @property
     def is_selection(self) -> bool:
@@ -173,11 +183,14 @@ class Manifest:
         return manifest_text(self.to_dict()).encode()
 
 
-BLOCKS: dict[str, type[LatticeDeclaration] | type[ModesDeclaration]] = {
+BLOCKS: dict[str, type[LatticeDeclaration] | type[BlockDeclaration]] = {
     "lattice": LatticeDeclaration,
     "modes": ModesDeclaration,
+    "intervals": IntervalsDeclaration,
 }
-BLOCK_FIELDS = {"lattice": (*DECLARED, "root_digest"), "modes": (*MODES_DECLARED, "root_digest")}
+BLOCK_FIELDS = {
+    name: (*(field.name for field in fields(declaration)), "root_digest") for name, declaration in BLOCKS.items()
+}
 SAVED_FIELDS = (
     *(field.name for field in fields(Manifest) if not field.name.endswith("_root_digest")),
     "manifest_digest",
@@ -266,7 +279,7 @@ def _check_document(document: Mapping[str, Any], saved: bool) -> None:
             _check_names(f"{block} in the manifest", document[block], names)
             root = document[block]["root_digest"]
             _require(f"{block}.root_digest", "a digest", root, is_digest(root))
-    for block, name in (("lattice", "most_exposed"), ("modes", "most_confident")):
+    for block, name in (("lattice", "most_exposed"), ("modes", "most_confident"), ("intervals", "most_confident")):
         if document[block] is not None:
             most = document[block][name]
             whole = type(most) is int and 1 <= most < 2**53
@@ -275,6 +288,10 @@ def _check_document(document: Mapping[str, Any], saved: bool) -> None:
         units = document["modes"]["units"]
         listed = isinstance(units, dict) and all(_is_list_of(names, str) for names in units.values())
         _require("modes.units", "an object of lists of text", units, listed)
+    if document["intervals"] is not None:
+        for name in ("fields", "single"):
+            names = document["intervals"][name]
+            _require(f"intervals.{name}", "a list of text", names, _is_list_of(names, str))
     if document["baselines"] is not None:
         _check_names("baselines in the manifest", document["baselines"], BASELINES)
     if saved:
@@ -358,30 +375,33 @@ def kind_of(name: str) -> str:
 
 def _check_files(document: Mapping[str, Any]) -> None:
     """Refuse other files than the parts, the tables beside them that the manifest speaks of, and the documents."""
-    files, lattice, modes = document["files"], document["lattice"], document["modes"]
+    files, lattice = document["files"], document["lattice"]
     named = isinstance(files, Mapping) and all(
         is_digest(digest) and isinstance(name, str) and digest[7:23] == digest_in_name(name)
         for name, digest in files.items()
     )
     _require("files", "file names that begin their own digests", files, bool(named))
+    blocks = {name: document[name] for name in ("modes", "intervals") if document[name] is not None}
+    partial = {name: declared["most_confident"] is not None for name, declared in blocks.items()}
     beside = {
         "searched": lattice is not None and lattice["most_exposed"] is not None,
-        "modes": modes is not None and modes["most_confident"] is not None,
+        **partial,
         "baselines": document["baselines"] is not None,
         "protocol": True,
         "protocol-signature": document["protocol_signature"] is not None,
     }
     found = [(match["place"], kind_of(name)) for name in files if (match := CONTENT_NAME.fullmatch(name))]
     places = [place_text(i) for i in range(sum(kind == "certificates" for _, kind in found))]
-    in_parts = ["certificates", *(["modes"] if modes is not None and modes["most_confident"] is None else [])]
+    in_parts = ["certificates", *(name for name in blocks if not partial[name])]
     expected: list[tuple[str | None, str]] = [(place, kind) for kind in in_parts for place in places]
     expected += [(None, kind) for kind, there in beside.items() if there]
     if not places or found != expected:
         raise CertificateError(
-            "files in the manifest must name the parts of the certificates in order, from 00000, then the modes of "
-            "each part if every row has them, the table of searched rows if only some were, that of the modes if some "
-            "rows have them, that of the baselines if they were compared, then one protocol, then the envelope of "
-            f"protocol_signature if there is one, got {list(files)[:4]}"
+            "files in the manifest must name the parts of the certificates in order, from 00000, then the modes and "
+            "the intervals of each part if every row has them, the table of searched rows if only some were, that of "
+            "the modes and that of the intervals if some rows have them, that of the baselines if they were compared, "
+            "then one protocol, then the envelope of protocol_signature if there is one, got "
+            f"{list(files)[:4]}"
         )
     signature = document["protocol_signature"]
     if signature is not None and list(files.values())[-1] != signature:

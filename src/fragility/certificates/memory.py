@@ -21,6 +21,7 @@ import pyarrow as pa
 from fragility.arrays import Floats
 from fragility.canonical import combine_digests, digest_bytes
 from fragility.certificates.audit import Audit
+from fragility.certificates.blocks import BlockDeclaration, choose_confident
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import (
     PER_STEP,
@@ -32,6 +33,12 @@ from fragility.certificates.claims import (
 )
 from fragility.certificates.dependence import COMPARED_CLAIMS, BaselineComparison, check_comparison
 from fragility.certificates.folder import read_folder, read_protocol_signature, write_folder
+from fragility.certificates.intervals import (
+    IntervalsClaims,
+    IntervalsDeclaration,
+    intervals_context,
+    with_intervals,
+)
 from fragility.certificates.lattice import (
     LatticeClaims,
     LatticeDeclaration,
@@ -42,14 +49,7 @@ from fragility.certificates.lattice import (
     with_block,
 )
 from fragility.certificates.manifest import BLOCKS, ComparedBaselines, Manifest
-from fragility.certificates.modes import (
-    ModesClaims,
-    ModesDeclaration,
-    choose_confident,
-    modes_context,
-    split_modes,
-    with_modes,
-)
+from fragility.certificates.modes import ModesClaims, ModesDeclaration, modes_context, with_modes
 from fragility.certificates.parts import PART_ROWS, cut
 from fragility.drawing.curve import draw_curve_svg
 from fragility.drawing.svg import draw_table, escape, put_side_by_side
@@ -147,7 +147,7 @@ class Certificates(Audit):
             With the block's row digests and root digest.
         """
         count, about = declaration.most_exposed, self.manifest
-        covered = self._ids_of_block(block.ids, None if count is None else most_exposed(self.table, count), "lattice")
+        covered = self._select_ids(block.ids, None if count is None else most_exposed(self.table, count), "lattice")
         context = lattice_context(about.protocol_digest, about.model.fingerprint, about.model.classes, declaration)
         table, digests = with_block(covered, block, declaration, context, self.protocol)
         return self._put_block("lattice", declaration, table, digests)
@@ -169,12 +169,35 @@ class Certificates(Audit):
             With the block's row digests and root digest.
         """
         count, about = declaration.most_confident, self.manifest
-        covered = self._ids_of_block(block.ids, None if count is None else choose_confident(self.table, count), "modes")
+        covered = self._select_ids(block.ids, None if count is None else choose_confident(self.table, count), "modes")
         context = modes_context(about.protocol_digest, about.model.fingerprint, about.model.classes, declaration)
         table, digests = with_modes(covered, block, declaration, context, self.protocol.resolution)
         return self._put_block("modes", declaration, table, digests)
 
-    def _ids_of_block(self, ids: tuple[Hashable, ...], chosen: Any, name: str) -> pa.Table:
+    def with_intervals(self, block: IntervalsClaims, declaration: IntervalsDeclaration) -> Certificates:
+        """Return the same certificates with an intervals block in place of the one they may have.
+
+        Parameters
+        ----------
+        block : IntervalsClaims
+            The stability intervals of the same rows, in the same order; where the declaration says so, of the confident
+            rows with the smallest digests, smallest first.
+        declaration : IntervalsDeclaration
+            What it was made with.
+
+        Returns
+        -------
+        Certificates
+            With the block's row digests and root digest.
+        """
+        count, about = declaration.most_confident, self.manifest
+        chosen = None if count is None else choose_confident(self.table, count)
+        covered = self._select_ids(block.ids, chosen, "intervals")
+        context = intervals_context(about.protocol_digest, about.model.fingerprint, about.model.classes, declaration)
+        table, digests = with_intervals(covered, block, declaration, context)
+        return self._put_block("intervals", declaration, table, digests)
+
+    def _select_ids(self, ids: tuple[Hashable, ...], chosen: Any, name: str) -> pa.Table:
         """Return the ids of the chosen rows as a table, or of all rows; refuse a block of others."""
         table = self.table.select(["id"])
         covered = table if chosen is None else table.take(pa.array(chosen))
@@ -183,7 +206,7 @@ class Certificates(Audit):
         return covered
 
     def _put_block(
-        self, name: str, declaration: LatticeDeclaration | ModesDeclaration, block: pa.Table, digests: list[bytes]
+        self, name: str, declaration: LatticeDeclaration | BlockDeclaration, block: pa.Table, digests: list[bytes]
     ) -> Certificates:
         """Return the certificates with a block, given as a table of ids and its columns."""
         changed: dict[str, Any] = {name: declaration, f"{name}_root_digest": combine_digests(digests)}
@@ -227,18 +250,15 @@ class Certificates(Audit):
         declared = self.lattice_declaration
         return None if declared is None else lattice_claims_of(self.table, declared, self.protocol)
 
-    @property
-    def modes_ids(self) -> list[Hashable]:
-        declared = self.modes_declaration
-        return [] if declared is None else list(split_modes(self.table, declared)[1].column("id").to_pylist())
-
-    @property
-    def searched_ids(self) -> list[Hashable]:
-        declared = self.lattice_declaration
-        if declared is None:
+    def ids_of_block(self, name: str) -> list[Hashable]:
+        if name not in self.blocks:
             return []
-        searched = split_block(self.table, declared)[1] if declared.is_partial else self.table
-        return list(searched.column("id").to_pylist())
+        covered, lattice = self.table, self.lattice_declaration
+        if name != "lattice":
+            covered = self.manifest.beside[name].split(self.table)[1]
+        elif lattice is not None and lattice.is_partial:
+            covered = split_block(self.table, lattice)[1]
+        return list(covered.column("id").to_pylist())
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -422,16 +442,18 @@ class Certificates(Audit):
         """
         Manifest.from_dict(self.manifest.to_dict())  # by the rules that it is read by
         self.check_table(self.table)
-        table, beside, declared, modes = self.table, dict[str, pa.Table](), self.lattice_declaration, None
-        if self.modes_declaration is not None:
-            table, modes = split_modes(table, self.modes_declaration)
-        if declared is not None and declared.is_partial:
-            table, beside["searched"] = split_block(table, declared)
+        table, lattice, blocks = self.table, self.lattice_declaration, dict[str, pa.Table]()
+        for name, declared in self.manifest.beside.items():
+            table, blocks[name] = declared.split(table)
+        beside = dict[str, pa.Table]()
+        if lattice is not None and lattice.is_partial:
+            table, beside["searched"] = split_block(table, lattice)
         parts = {"certificates": cut(table)}
-        if self.modes_declaration is not None and self.modes_declaration.is_partial:
-            beside["modes"] = modes
-        elif modes is not None:
-            parts["modes"] = cut(modes)
+        for name, block in blocks.items():
+            if self.manifest.beside[name].is_partial:
+                beside[name] = block
+            else:
+                parts[name] = cut(block)
         if self.manifest.baselines is not None:
             if self.baselines is None:
                 raise CertificateError("the manifest speaks of other baselines, but their comparison is not here")

@@ -4,23 +4,20 @@ For mode m with units u, where delta_u is the expected loss of margin and f_u th
 
     mode_drop_m = delta_u,   flip_chance_m = f_u,   exposure_m = 1 - exp(-sum_u [delta_u]_+ / (|margin| + 1e-8))
 
-The block is optional. It stands in a table of its own, which covers every row, or as many confident rows as declared:
-those with the smallest row digests. Digests are hashes, so these rows are as good as drawn at random, whatever the
-order of the rows and their parts, and nobody can choose them. Whatever engine answered is named, but takes no part in
-the digests.
+The block is optional and stands in a table of its own (`fragility.certificates.blocks`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from fragility.arrays import Booleans, Floats, Integers
-from fragility.certificates.blocks import BlockForm
+from fragility.arrays import Booleans, Floats
+from fragility.certificates.blocks import BlockDeclaration, BlockForm
 from fragility.certificates.claims import (
     PROBABILITY_UNIT,
     Claims,
@@ -38,34 +35,23 @@ from fragility.certificates.claims import (
 from fragility.errors import CertificateError, ProtocolError
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
-from fragility.scores import CONFIDENT, independent_loss
+from fragility.scores import independent_loss
 
 LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModesDeclaration:
-    """What a block was made with; its fields have the names and the order of the manifest's."""
+class ModesDeclaration(BlockDeclaration):
+    """What a modes block was made with."""
 
-    engine: str  # who answered for changed rows: trees, linear or neural, or blackbox where the model was asked
-    most_confident: int | None = None  # how many of the confident rows have a block at most; None: every row has one
     units: dict[str, list[str]]  # by mode, in declared order
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @property
     def modes(self) -> tuple[str, ...]:
         return tuple(self.units)
 
     @property
-    def is_partial(self) -> bool:
-        """Whether only some confident rows have a block."""
-        return self.most_confident is not None
-
-    @property
     def form(self) -> BlockForm:
-        """How the block stands in a table."""
         number, numbers = pa.float64(), list_of(pa.float64())
         by_mode = [
             column
@@ -77,13 +63,6 @@ class ModesDeclaration:
             )
         ]
         return BlockForm("rows with failure modes", [*by_mode, ("modes_digest", pa.string())])
-
-    def check_table(self, block: pa.Table) -> None:
-        """Refuse a table of the block that is not written as the format says."""
-        self.form.check(block, self.most_confident)
-
-
-MODES_DECLARED = tuple(field.name for field in fields(ModesDeclaration))
 
 
 class ModeClaims(NamedTuple):
@@ -219,25 +198,6 @@ def modes_context(
 
 
 # --- what can be checked without the model ------------------------------------------------------------------
-
-
-def choose_confident(table: pa.Table, count: int) -> Integers:
-    """Return the positions of the confident rows with the smallest digests, smallest first."""
-    confident = np.flatnonzero(table.column("confidence").to_numpy() >= CONFIDENT)
-    order = _sort_by_digest(table.column("digest").take(pa.array(confident)))
-    return np.asarray(confident[order][:count], dtype=np.int64)
-
-
-def _sort_by_digest(digests: pa.ChunkedArray) -> Integers:
-    return np.asarray(np.argsort(digests.to_numpy(zero_copy_only=False).astype("S"), kind="stable"), dtype=np.int64)
-
-
-def split_modes(table: pa.Table, declaration: ModesDeclaration) -> tuple[pa.Table, pa.Table]:
-    """Return certificates without the block's columns, and the block of the rows that have one, in its order."""
-    form = declaration.form
-    covered = table.filter(pa.array(form.covered(table)))
-    order = _sort_by_digest(covered.column("digest")) if declaration.is_partial else np.arange(len(covered))
-    return table.drop_columns(form.names), form.select(covered, order)
 
 
 def check_modes_declaration(

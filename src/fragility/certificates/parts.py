@@ -29,6 +29,7 @@ MOST_INFLATED = 1000  # times the file's size that a column may take uncompresse
 REPEATING = (
     *("predicted", "flip_budget", "path.list.element", "path_predicted.list.element"),
     *("smallest_state", "smallest_size", "smallest_set.list.element"),
+    *(f"interval_{name}.list.element" for name in ("state", "value", "low", "high", "below", "above", "categories")),
 )
 
 
@@ -107,7 +108,7 @@ def rows_of_part(path: str | os.PathLike[str]) -> int:
 
 
 def part_name(place: int, data: bytes, kind: str = "certificates") -> str:
-    """Return the file name of a part, or of the modes of its rows."""
+    """Return the file name of a part, or of a block of its rows."""
     return f"{kind}-{place_text(place)}-{short_digest(data)}.parquet"
 
 

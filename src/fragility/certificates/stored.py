@@ -71,19 +71,12 @@ class StoredAudit(Audit):
         with self._reading():
             return read_comparison(self.folder, self._saved, self.protocol)
 
-    @property
-    def searched_ids(self) -> list[Hashable]:
-        declared = self.lattice_declaration
-        return [] if declared is None else self._ids_of_block("searched", declared.is_partial)
-
-    @property
-    def modes_ids(self) -> list[Hashable]:
-        declared = self.modes_declaration
-        return [] if declared is None else self._ids_of_block("modes", declared.is_partial)
-
-    def _ids_of_block(self, kind: str, of_some_rows: bool) -> list[Hashable]:
+    def ids_of_block(self, name: str) -> list[Hashable]:
+        if name not in self.blocks:
+            return []
+        kind = "searched" if name == "lattice" else name
         with self._reading():
-            tables = [self._blocks.of_some_rows(kind)] if of_some_rows else self.batches(["id"])
+            tables = [self._blocks.of_some_rows(kind)] if self._blocks.covers_some(kind) else self.batches(["id"])
             return [own_id for table in tables for own_id in table.column("id").to_pylist()]
 
     def __len__(self) -> int:

@@ -98,6 +98,14 @@ def audit(
             "or none. Without either, at most 2,000 confident predictions, chosen by their digests.",
         ),
     ] = None,
+    intervals: Annotated[
+        str | None,
+        option(
+            "--intervals all|N",
+            "Say how far each value of a prediction may move before the decision flips: of all predictions, or of at "
+            "most N confident ones, chosen by their digests.",
+        ),
+    ] = None,
     by: opt.ByColumns = None,
     engine: opt.Engine = "auto",
     rows: opt.RowRange = None,
@@ -145,6 +153,7 @@ def audit(
         raise DataError("--rates needs the search that --no-lattice leaves out; leave out one of the two")
     if other_baselines not in ("all", "none"):
         raise DataError(f"--other-baselines must be all or none, got {other_baselines!r}")
+    sought = _read_intervals(intervals)
     if on is None:
         refuse_without("--on", context, "workers")
     if protocol is None:
@@ -183,7 +192,9 @@ def audit(
     read_by(by or (), source.column_names)
     source = replace(source, fields=declared.fields, drop=tuple(left_out))
     wanted = _choose_modes(modes, declared)
-    _announce_questions(loaded, source, declared, engine, other_baselines=other_baselines == "all", modes=wanted)
+    _announce_questions(
+        loaded, source, declared, engine, other_baselines=other_baselines == "all", modes=wanted, intervals=sought
+    )
     certs = fg.audit_files(
         loaded,
         source,
@@ -197,6 +208,7 @@ def audit(
         rates=failing,
         other_baselines=other_baselines == "all",
         modes=wanted,
+        intervals=sought,
         protocol_signature=signature,
         workers=cluster,
     )
@@ -252,8 +264,24 @@ def _choose_modes(wanted: bool | None, protocol: fg.Protocol) -> bool | int:
     return MOST_CONFIDENT if units_by_mode(protocol) else False
 
 
+def _read_intervals(given: str | None) -> bool | int | None:
+    """Return what `audit_files` takes: True for every row, so many confident rows, or None."""
+    if given is None or given == "all":
+        return None if given is None else True
+    if not given.isascii() or not given.isdigit() or int(given) < 1:
+        raise DataError(f"--intervals must be all, or how many confident rows to search at most, got {given!r}")
+    return int(given)
+
+
 def _announce_questions(
-    model: fg.Model, source: RowSource, protocol: fg.Protocol, engine: str, *, other_baselines: bool, modes: bool | int
+    model: fg.Model,
+    source: RowSource,
+    protocol: fg.Protocol,
+    engine: str,
+    *,
+    other_baselines: bool,
+    modes: bool | int,
+    intervals: bool | int | None,
 ) -> None:
     """Say what a model that can only be asked will be asked for beside the audit, before it is."""
     from fragility.auditing.modes import units_by_mode
@@ -277,6 +305,11 @@ def _announce_questions(
         if modes is not True:
             cost = f"at most {modes:,} confident rows: up to {modes * each:,} model evaluations"
         note(f"the failure modes {join_names(names)} are assessed, {cost}; --no-modes leaves them out")
+    if intervals:
+        each = sum(len(entry.values) * len(entry.fields) for entry in protocol.modes.catalogue)
+        each += 2 * len(protocol.modes.ranges)
+        rows = "every row" if intervals is True else f"each of at most {intervals:,} confident rows"
+        note(f"stability intervals are tried at the values of the catalogue: up to {each:,} evaluations for {rows}")
 
 
 def _choose_workers(on: str | None, count: int | None) -> Workers | None:
@@ -307,7 +340,7 @@ def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float, segments
     if certs.protocol.artificial:
         remedy = "; --baseline typical takes one that exists" if certs.protocol.baseline in ("mean", "zero") else ""
         console.print(escape(describe_artificial(certs.protocol.baseline, certs.protocol.artificial) + remedy))
-    for line in [*lattice_lines(certs, summary), *mode_lines(certs), *dependence_lines(certs)]:
+    for line in [*lattice_lines(certs, summary), *mode_lines(certs), *interval_lines(certs), *dependence_lines(certs)]:
         console.print(escape(line))
     for shares in segments:
         console.print(tabulate_segments(shares))
@@ -323,6 +356,17 @@ def mode_lines(certs: fg.Certificates | fg.StoredAudit) -> list[str]:
     if declared.is_partial:
         which = f"{write_count(len(certs.modes_ids), 'confident prediction')}; --modes assesses every one"
     return [f"failure modes {join_names(declared.modes)} of {which}"]
+
+
+def interval_lines(certs: fg.Certificates | fg.StoredAudit) -> list[str]:
+    """Which predictions have stability intervals, in words."""
+    declared = certs.intervals_declaration
+    if declared is None:
+        return []
+    which = f"all {len(certs):,} predictions"
+    if declared.is_partial:
+        which = f"{write_count(len(certs.intervals_ids), 'confident prediction')}; --intervals all finds every one"
+    return [f"stability intervals of {write_count(len(declared.fields), 'field')} of {which}"]
 
 
 def dependence_lines(certs: fg.Certificates | fg.StoredAudit) -> list[str]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,14 +29,10 @@ from fragility.evidence.binding import bind_fitting_rows
 from fragility.evidence.bound import Column, EvidenceSpace, Group
 from fragility.evidence.fields import Field, conform_rows
 from fragility.evidence.tracing import Origin, output_names, trace_columns
-from fragility.progress import Report, progress_bar
-from fragility.protocol import Protocol, bind
-
-if TYPE_CHECKING:
-    pass
-
 from fragility.modes.searching import Search
 from fragility.modes.stability import NominalStability, OrderedStability, StabilityIntervals
+from fragility.progress import Report, progress_bar
+from fragility.protocol import Protocol, bind
 
 
 def find_stability_intervals(
@@ -98,10 +94,30 @@ def intervals_of_rows(
     engine: str = "auto",
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     report: Report | None = None,
+    single: Sequence[str] | None = None,
 ) -> StabilityIntervals:
-    """Return the intervals of rows as they were bound. A row's intervals depend on no other row."""
-    chosen = choose_fields(protocol, fields)
-    search = Search(*bind_estimator(rows, protocol), protocol, engine, byte_budget)
+    """Return the intervals of rows as they were bound. A row's intervals depend on no other row.
+
+    single: the fields whose values are decimals of single precision; by default those of columns that are.
+    """
+    search = make_search(rows, protocol, engine, byte_budget, single)
+    return search_fields(search, choose_fields(protocol, fields), report)
+
+
+def make_search(
+    rows: EvidenceRows,
+    protocol: Protocol,
+    engine: str = "auto",
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    single: Sequence[str] | None = None,
+) -> Search:
+    """Return the rows and their model, ready to be searched; the arguments are those of ``intervals_of_rows``."""
+    narrow = find_single(rows, protocol.fields) if single is None else single
+    return Search(*bind_estimator(rows, protocol), protocol, engine, byte_budget, narrow)
+
+
+def search_fields(search: Search, chosen: Sequence[Field], report: Report | None = None) -> StabilityIntervals:
+    """Return the intervals of some fields, in their order."""
     axes = [search.make_axis(field) for field in chosen if field.name in search.ranges or field.kind == "numeric"]
     known = [axis for axis in axes if search.engine == "trees" and search.is_known(axis)]
     edges = search.find_edges(known)
@@ -113,6 +129,7 @@ def intervals_of_rows(
     found |= search.find_categories([field for field in chosen if field.name not in found])
     if report is not None:
         report(len(chosen), len(chosen))
+    rows = search.rows
     ids = np.fromiter(rows.ids, dtype=object, count=len(rows))
     by_field = {field.name: found[field.name] for field in chosen}
     return StabilityIntervals(ids, search.original, tuple(rows.model.classes), by_field)
@@ -125,6 +142,15 @@ def choose_fields(protocol: Protocol, fields: Sequence[str] | None) -> list[Fiel
     if unknown := [name for name in wanted or () if name not in known]:
         raise ProtocolError(f"the fields are {', '.join(known)}, got {unknown[0]!r}")
     return [field for field in protocol.fields if wanted is None or field.name in wanted]
+
+
+def find_single(rows: EvidenceRows, fields: Sequence[Field]) -> list[str]:
+    """Return the fields of decimals whose columns have single precision."""
+    frame = rows.source.frame
+    if frame is None:
+        return []
+    decimals = [field.name for field in fields if field.type != "integer"]
+    return [name for name in decimals if str(frame[name].dtype).lower() == "float32"]
 
 
 def bind_estimator(rows: EvidenceRows, protocol: Protocol) -> tuple[EvidenceRows, list[Origin]]:

@@ -39,12 +39,6 @@ class Scale:
     range: Range
     precision: Any  # np.float64 or np.float32, of decimals
 
-    @classmethod
-    def of(cls, field: Field, own: Range, column: pd.Series) -> Scale:
-        """Return the scale of a field whose values come in a column."""
-        single = field.type != "integer" and str(column.dtype).lower() == "float32"
-        return cls(field, own, np.float32 if single else np.float64)
-
     @property
     def unit(self) -> str:
         """The unit in which dates are counted."""
@@ -92,6 +86,10 @@ class Scale:
             fits &= (numbers == np.rint(numbers)) & (np.abs(numbers) <= LARGEST_WHOLE)
         elif self.range.whole:
             fits &= (column == column.dt.normalize()).to_numpy()
+        elif self._is_decimal and self.precision == np.float32:
+            numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
+            with np.errstate(over="ignore"):
+                fits &= numbers == numbers.astype(np.float32)  # other numbers lie between two values of the scale
         place[fits] = self._places_of(column[fits])
         return Places(place, known, fits)
 
@@ -112,11 +110,15 @@ class Scale:
         counted = np.asarray(places, dtype=np.int64).astype(f"datetime64[{self.unit}]")
         return pd.Series(counted.astype("datetime64[s]") if self.unit == "D" else counted)
 
-    def value(self, place: int) -> Scalar:
-        """Return the value of a place: a whole number, a decimal, or a date as ISO text."""
+    def values(self, places: Integers) -> list[Scalar]:
+        """Return the values of places: whole numbers, decimals, or dates as ISO text."""
         if self.field.type == "date":
-            return date_text(self.column(np.array([place])).iloc[0])
-        return place if self.range.whole else float(self.numbers(np.array([place]))[0])
+            return [date_text(value) for value in self.column(places)]
+        return list((places if self.range.whole else self.numbers(places)).tolist())
+
+    def value(self, place: int) -> Scalar:
+        """Return the value of one place."""
+        return self.values(np.array([place]))[0]
 
     def numbers(self, places: Integers) -> Floats:
         """Return the values of places as numbers; dates are counted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import cached_property
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -20,22 +20,16 @@ from fragility.evidence.agreement import original_class
 from fragility.evidence.fields import Field
 from fragility.evidence.modes import Range, values_frame
 from fragility.evidence.rows import Scalar
+from fragility.evidence.stability import STATES, weigh_values
 from fragility.evidence.tracing import Origin
 from fragility.modes.scales import Places, Scale
+from fragility.modes.stability import ABOVE, BELOW, NOWHERE, NominalStability, OrderedStability
 from fragility.protocol import Protocol
 from fragility.scores import predicted_class, softmax_probabilities, support_margin
-from fragility.wording import (
-    BRACKETED,
-    EXACT,
-    MISSING,
-    NOT_WHOLE,
-    UNLISTED,
-)
+from fragility.wording import BRACKETED, EXACT, MISSING, NOT_WHOLE, UNLISTED
 
 if TYPE_CHECKING:
     from fragility.engines.trees.pieces import FieldPieces, ForestPieces
-
-from fragility.modes.stability import ABOVE, BELOW, NOWHERE, STATES, NominalStability, OrderedStability
 
 MOST_VALUES = 10_000  # a field with more whole values is not listed value by value
 GUESSES = 3  # interpolated probes of a search, before it closes in step by step
@@ -77,8 +71,15 @@ class Search:
     """Rows, what is known of their model, and how to ask it."""
 
     def __init__(
-        self, rows: EvidenceRows, origins: list[Origin], protocol: Protocol, engine: str, byte_budget: int
+        self,
+        rows: EvidenceRows,
+        origins: list[Origin],
+        protocol: Protocol,
+        engine: str,
+        byte_budget: int,
+        single: Collection[str],
     ) -> None:
+        self.single = single  # fields of single precision
         self.rows, self.origins, self.protocol, self.byte_budget = rows, origins, protocol, byte_budget
         native = native_for(rows, engine)
         self.ready = prepare_answers(rows, engine)
@@ -184,10 +185,12 @@ class Search:
         owned = all(origin.fields == (field.name,) for origin in origins)
         rising = owned and all(origin.rising for origin in origins)
         if field.name in self.ranges:
-            scale = Scale.of(field, self.ranges[field.name], column)
+            scale = Scale(field, self.ranges[field.name], np.float32 if field.name in self.single else np.float64)
             return Axis(field, scale, scale.places(column), columns, owned, rising)
         nowhere = Places(np.zeros(n, dtype=np.int64), *np.zeros((2, n), dtype=bool))
-        return Axis(field, Scale.of(field, Range(field.name, 0.0, 0.0, False), column), nowhere, columns, owned, rising)
+        return Axis(
+            field, Scale(field, Range(field.name, 0.0, 0.0, False), np.float64), nowhere, columns, owned, rising
+        )
 
     def is_known(self, axis: Axis) -> bool:
         """Return whether the field's columns are known well enough for exact ends."""
@@ -216,17 +219,36 @@ class Search:
             elif self.engine == "linear" and self._is_convex(axis):
                 exactly = self._search_line(axis, who, into)
         state[exactly] = STATES.index(EXACT)
-        self._try_catalogue(axis, np.flatnonzero(places.fits & ~exactly), into)
+        rest = np.flatnonzero(places.fits & ~exactly)
+        if len(rest):
+            self._try_places(axis, rest, self.list_candidates(axis), into)
         return into
 
-    def _try_catalogue(self, axis: Axis, who: Integers, into: OrderedStability) -> None:
-        """Fill in intervals whose ends lie between values of the catalogue; the model is asked from x outward."""
-        into.state[who] = STATES.index(BRACKETED)
-        into.flips_to[who] = NOWHERE
+    def list_candidates(self, axis: Axis) -> Integers:
+        """Return the places that are tried where ends cannot be exact: values of the catalogue, ends of the range."""
         scale = axis.scale
         tried = scale.places(_catalogue_column(self.protocol, axis.field, self.frame)).place
         candidates = np.unique(np.concatenate([tried, [scale.low, scale.high]]))
-        candidates = candidates[(candidates >= scale.low) & (candidates <= scale.high)]
+        return candidates[(candidates >= scale.low) & (candidates <= scale.high)]
+
+    def try_every_value(self, axis: Axis) -> OrderedStability:
+        """Return the exact intervals of a field of whole numbers or days, by asking the model at each of its values.
+
+        Only rows with a value within the training range have one.
+        """
+        scale, place = axis.scale, axis.places.place
+        within = axis.places.fits & (place >= scale.low) & (place <= scale.high)
+        n = len(place)
+        ends, state = np.zeros((n, 2), dtype=np.int64), np.full(n, STATES.index(UNLISTED))
+        into = OrderedStability(scale, place, state, ends, np.zeros_like(ends), np.full((n, 2), NOWHERE))
+        self._try_places(axis, np.flatnonzero(within), np.arange(scale.low, scale.high + 1), into)
+        into.state[within] = STATES.index(EXACT)
+        return into
+
+    def _try_places(self, axis: Axis, who: Integers, candidates: Integers, into: OrderedStability) -> None:
+        """Fill in intervals whose ends are such places, or the rows' own; the model is asked from x outward."""
+        into.state[who] = STATES.index(BRACKETED)
+        into.flips_to[who] = NOWHERE
         place = axis.places.place[who]
         into.ends[who] = place[:, None]
         for side, way in ((BELOW, -1), (ABOVE, 1)):
@@ -426,10 +448,10 @@ class Search:
 
     def _list_categories(self, name: str) -> NominalStability:
         """Return a nominal field with its categories, none of which flips anything yet."""
-        column, values = self.frame[name], _catalogue_values(self.protocol, name)
-        state = np.where(column.notna(), STATES.index(EXACT if values else UNLISTED), STATES.index(MISSING))
+        column, weights = self.frame[name], weigh_values(self.protocol.modes, name)
+        state = np.where(column.notna(), STATES.index(EXACT if weights else UNLISTED), STATES.index(MISSING))
         own = np.array([_plain(value) for value in column.astype(object)], dtype=object)
-        return NominalStability(name, own, state, values, np.full((len(column), len(values)), NOWHERE))
+        return NominalStability(name, own, state, weights, np.full((len(column), len(weights)), NOWHERE))
 
     def _try_categories(
         self, names: Sequence[str], columns: Mapping[str, Sequence[int]], found: Mapping[str, NominalStability]
@@ -460,17 +482,8 @@ class Search:
                     found[names[u]].flips_to[who, r] = np.where(held, NOWHERE, to)
 
 
-def _catalogue_values(protocol: Protocol, name: str) -> tuple[Scalar, ...]:
-    """Return the known values of a field in the catalogue."""
-    entry = next((entry for entry in protocol.modes.catalogue if name in entry.fields), None)
-    if entry is None:
-        return ()
-    values = (value[entry.fields.index(name)] for value in entry.values)
-    return tuple(dict.fromkeys(value for value in values if value is not None))
-
-
 def _catalogue_column(protocol: Protocol, field: Field, frame: pd.DataFrame) -> pd.Series:
-    values = _catalogue_values(protocol, field.name)
+    values = tuple(weigh_values(protocol.modes, field.name))
     if field.type != "date" or not values:
         return pd.Series(list(values), dtype=np.float64)
     return values_frame({field.name: list(values)}, frame)[field.name]

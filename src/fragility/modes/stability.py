@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 import pandas as pd
@@ -12,86 +12,13 @@ import pandas as pd
 from fragility.arrays import Integers
 from fragility.errors import DataError
 from fragility.evidence.rows import Scalar
+from fragility.evidence.stability import STATES, Flip, StabilityInterval, count_room, measure_room
 from fragility.models.decision import ClassLabel
 from fragility.modes.scales import Scale
-from fragility.wording import (
-    BRACKETED,
-    EXACT,
-    MISSING,
-    NOT_WHOLE,
-    UNLISTED,
-    describe_flipping_categories,
-    describe_stability,
-)
+from fragility.wording import BRACKETED, EXACT
 
-if TYPE_CHECKING:
-    pass
-
-STATES = (EXACT, BRACKETED, MISSING, NOT_WHOLE, UNLISTED)
 BELOW, ABOVE = 0, 1
 NOWHERE = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Flip:
-    """A value of a field at which the decision flips, and the class that is predicted there."""
-
-    value: Scalar
-    predicted: ClassLabel
-
-
-@dataclass(frozen=True, slots=True)
-class StabilityInterval:
-    """How far one field of one row may move before the decision flips.
-
-    Attributes
-    ----------
-    field : str
-        The raw field.
-    value : number, str or None
-        What the row holds; dates are ISO text.
-    state : str
-        ``exact``; ``bracketed``: each end lies between it and the flip beyond, two values that were tried; ``missing``:
-        the cell is missing; ``not whole``: a fraction in a field of whole numbers, or a time in one of days;
-        ``unlisted``: the protocol knows no values of the field. The last three have no interval.
-    low, high : number, str or None
-        The ends of the interval, at which the decision holds; None for a nominal field.
-    flips_below, flips_above : Flip or None
-        The nearest value on each side at which the decision flips; None if there is none in the training range.
-    categories : tuple of Flip
-        Of a nominal field: the categories that flip the decision.
-    nominal : bool
-        Whether the field is nominal, so that it has categories and no ends.
-    """
-
-    field: str
-    value: Scalar
-    state: str
-    low: Scalar = None
-    high: Scalar = None
-    flips_below: Flip | None = None
-    flips_above: Flip | None = None
-    categories: tuple[Flip, ...] = ()
-    nominal: bool = False
-
-    @property
-    def exact(self) -> bool:
-        """Whether the ends are exact: one representable step beyond, the decision flips."""
-        return self.state == EXACT
-
-    def sentence(self) -> str:
-        """Return the finding in words.
-
-        Returns
-        -------
-        str
-            Such as ``stable while duration is at most 27 (now 24)``, without its full stop.
-        """
-        if self.nominal:
-            flips = [flip.value for flip in self.categories]
-            return describe_flipping_categories(self.field, self.value, self.state, flips)
-        below, above = (None if flip is None else flip.value for flip in (self.flips_below, self.flips_above))
-        return describe_stability(self.field, self.value, self.state, (self.low, self.high), (below, above))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,15 +35,16 @@ class OrderedStability:
     def interval(self, row: int, classes: Sequence[ClassLabel]) -> StabilityInterval:
         """Return the interval of one row."""
         name, state, value = self.scale.field.name, STATES[self.state[row]], self.scale.value
-        own = None if state in (MISSING, NOT_WHOLE) else value(int(self.place[row]))
         if state not in (EXACT, BRACKETED):
-            return StabilityInterval(name, own, state)
+            return StabilityInterval(name, None, state)
+        own = value(int(self.place[row]))
         below, above = (
             None if to < 0 else Flip(value(int(place)), classes[to])
             for place, to in zip(self.flips[row], self.flips_to[row], strict=True)
         )
         low, high = (value(int(end)) for end in self.ends[row])
-        return StabilityInterval(name, own, state, low, high, below, above)
+        room = measure_room(self.scale.range, low, high)
+        return StabilityInterval(name, own, state, low, high, below, above, room=room)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,13 +54,19 @@ class NominalStability:
     name: str
     own: npt.NDArray[Any]  # (n,) what the rows hold
     state: Integers  # (n,) number in STATES
-    values: tuple[Scalar, ...]  # (R,)
+    weights: Mapping[Scalar, float]  # of the R categories, by their counts in training
     flips_to: Integers  # (n, R) class index, -1: the decision holds
 
     def interval(self, row: int, classes: Sequence[ClassLabel]) -> StabilityInterval:
         """Return the categories that flip one row."""
-        flips = tuple(Flip(v, classes[to]) for v, to in zip(self.values, self.flips_to[row], strict=True) if to >= 0)
-        return StabilityInterval(self.name, self.own[row], STATES[self.state[row]], categories=flips, nominal=True)
+        flips = tuple(Flip(v, classes[to]) for v, to in zip(self.weights, self.flips_to[row], strict=True) if to >= 0)
+        state, room = STATES[self.state[row]], count_room(self.weights, flips)
+        return StabilityInterval(self.name, self.own[row], state, categories=flips, nominal=True, room=room)
+
+    @property
+    def values(self) -> tuple[Scalar, ...]:
+        """The R categories."""
+        return tuple(self.weights)
 
 
 @dataclass(frozen=True, eq=False)

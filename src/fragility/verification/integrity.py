@@ -20,6 +20,7 @@ from fragility.arrays import Integers
 from fragility.auditing.lattice import LATTICE_ENGINES, largest_size
 from fragility.auditing.modes import units_by_mode
 from fragility.certificates import Audit, Claims, LatticeDeclaration, Manifest, open_audit
+from fragility.certificates.blocks import BlockDeclaration, choose_confident
 from fragility.certificates.claims import (
     context_digest,
     contradictions,
@@ -28,6 +29,14 @@ from fragility.certificates.claims import (
     row_digests,
 )
 from fragility.certificates.dependence import COMPARED_CLAIMS, check_comparison, rows_to_compare
+from fragility.certificates.intervals import (
+    IntervalsDeclaration,
+    check_intervals_declaration,
+    intervals_claims_of,
+    intervals_context,
+    intervals_contradictions,
+    intervals_digests,
+)
 from fragility.certificates.lattice import (
     RANKED,
     check_declaration,
@@ -42,7 +51,6 @@ from fragility.certificates.manifest import check_words, identical, is_digest
 from fragility.certificates.modes import (
     ModesDeclaration,
     check_modes_declaration,
-    choose_confident,
     modes_claims_of,
     modes_context,
     modes_contradictions,
@@ -71,8 +79,7 @@ class LoadedAudit:
     keys: npt.NDArray[np.bytes_]  # (n,) of the ids
     digests: bytearray  # 32 bytes per row: recomputed from the claims, or as stated where those are a summary
     wrong_digests: tuple[Difference, ...]
-    lattice_digests: bytearray  # the same of the lattice block, where there is one
-    modes_digests: bytearray  # the same of the modes block, where there is one
+    block_digests: dict[str, bytearray]  # the same of each block that is there
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -116,6 +123,8 @@ def _check_declarations(manifest: Manifest, protocol: Protocol) -> None:
         check_declaration(manifest.lattice, protocol, LATTICE_ENGINES, largest_size(protocol), seed)
     if manifest.modes is not None:
         check_modes_declaration(manifest.modes, units_by_mode(protocol), ENGINES[1:])
+    if manifest.intervals is not None:
+        check_intervals_declaration(manifest.intervals, protocol, ENGINES[1:])
     unknown = set(manifest.versions) - {"python", "fragility", *VERSIONED}
     if unknown:
         raise CertificateError(f"the manifest names the version of {min(unknown)!r}, which has no part in an audit")
@@ -125,15 +134,15 @@ def _read_rows(audit: Audit) -> LoadedAudit:
     """Read every part once: its claims must have the format's types and contradict nothing, its digests are noted."""
     keys: list[npt.NDArray[np.bytes_]] = []
     digests, wrong_digests, wrong, count = bytearray(), list[Difference](), list[str](), 0
-    searched, modes = bytearray(), bytearray()  # digests of the blocks
+    blocks = {name: bytearray() for name in audit.blocks}  # digests
     expected = ExpectedRows.of(audit)
     for table in audit.batches():
         claims = audit.read_claims(table)
         bad, differing = contradictions(claims, audit.protocol, audit.extent), list[Difference]()
         if audit.lattice_declaration is not None:
-            searched += _read_lattice(table, claims, audit.lattice_declaration, audit, bad, differing)
-        if audit.modes_declaration is not None:
-            modes += _read_modes(table, claims, audit.modes_declaration, audit, bad, differing)
+            blocks["lattice"] += _read_lattice(table, claims, audit.lattice_declaration, audit, bad, differing)
+        for name in audit.manifest.beside:
+            blocks[name] += _read_block(name, table, claims, audit, bad, differing)
         expected.add(table)
         count += len(bad)
         wrong += [f"{name} of row {claims.ids[i]}" for i, name in bad[: 5 - len(wrong)]]
@@ -141,7 +150,7 @@ def _read_rows(audit: Audit) -> LoadedAudit:
         own, others = _digests_of(table, claims, audit)
         digests += own
         wrong_digests += [*differing, *others][: MAX_KEPT - len(wrong_digests)]
-    loaded = LoadedAudit(audit, np.concatenate(keys), digests, tuple(wrong_digests), searched, modes)
+    loaded = LoadedAudit(audit, np.concatenate(keys), digests, tuple(wrong_digests), blocks)
     _check_counts(loaded)
     if count:
         raise CertificateError(f"{count} claims contradict the other claims of their rows: {', '.join(wrong)}")
@@ -161,11 +170,12 @@ class ExpectedRows:
     def of(cls, audit: Audit) -> ExpectedRows:
         """Return the choices of an audit; none has been made yet."""
         choices: dict[str, Callable[[pa.Table], Integers]] = {}
-        lattice, modes = audit.lattice_declaration, audit.modes_declaration
+        lattice = audit.lattice_declaration
         if lattice is not None and lattice.most_exposed is not None:
             choices["searched"] = partial(most_exposed, count=lattice.most_exposed)
-        if modes is not None and modes.most_confident is not None:
-            choices["modes"] = partial(choose_confident, count=modes.most_confident)
+        for name, declared in audit.manifest.beside.items():
+            if declared.most_confident is not None:
+                choices[name] = partial(choose_confident, count=declared.most_confident)
         if audit.manifest.baselines is not None:
             choices["baselines"] = _choose_compared
         return cls(audit, choices)
@@ -174,8 +184,9 @@ class ExpectedRows:
         """Choose among the rows of another part, too."""
         for name, choose in self.choices.items():
             rows = table.select(EXPECTED_CLAIMS)
-            if self.audit.manifest.is_selection and name in BLOCK_OF:  # what else was chosen is not known any more
-                rows = rows.filter(pa.array(self.audit.blocks[BLOCK_OF[name]].covered(table)))
+            block = self.audit.blocks.get("lattice" if name == "searched" else name)
+            if self.audit.manifest.is_selection and block is not None:  # what else was chosen is not known any more
+                rows = rows.filter(pa.array(block.covered(table)))
             rows = pa.concat_tables([self.rows[name], rows]) if name in self.rows else rows
             self.rows[name] = rows.take(pa.array(choose(rows)))
 
@@ -185,15 +196,15 @@ class ExpectedRows:
         if "searched" in self.rows:
             which = "the rows searched are not the most exposed confident ones of this audit"
             _check_covered(which, audit.searched_ids, self.rows["searched"])
-        if "modes" in self.rows:
-            which = "the rows with failure modes are not the confident ones with the smallest digests"
-            _check_covered(which, audit.modes_ids, self.rows["modes"])
+        for name, declared in audit.manifest.beside.items():
+            if name in self.rows:
+                which = f"the {declared.form.rows} are not the confident ones with the smallest digests"
+                _check_covered(which, audit.ids_of_block(name), self.rows[name])
         if "baselines" in self.rows:
             _check_comparison(audit, self.rows["baselines"])
 
 
 EXPECTED_CLAIMS = list(dict.fromkeys(("id", *RANKED, *COMPARED_CLAIMS)))
-BLOCK_OF = {"searched": "lattice", "modes": "modes"}  # the block that is made of chosen rows
 
 
 def _choose_compared(rows: pa.Table) -> Integers:
@@ -279,32 +290,47 @@ def _read_lattice(
     return b"".join(digests)
 
 
-def _read_modes(
+def _read_block(
+    name: str,
     table: pa.Table,
     claims: Claims,
-    declared: ModesDeclaration,
     audit: Audit,
     bad: list[tuple[int, str]],
     wrong: list[Difference],
 ) -> bytes:
-    """Return the digests of some rows' modes blocks; note contradictions, and where those stated are others."""
-    form, model = declared.form, audit.manifest.model
+    """Return the digests of a block of some rows; note contradictions, and where those stated are others."""
+    declared = audit.manifest.beside[name]
+    form = declared.form
     covered = form.covered(table)
     without = table.filter(pa.array(~covered))
-    if any(without.column(name).null_count < len(without) for name in form.names):
-        raise CertificateError("a row without a modes_digest has claims about failure modes")
+    if any(without.column(column).null_count < len(without) for column in form.names):
+        raise CertificateError(f"a row has claims of the {name} block and no {form.digest}")
     if len(without) and not declared.is_partial:
         raise CertificateError(
-            f"row {without.column('id')[0].as_py()!r} has no modes block, and every row must have one"
+            f"row {without.column('id')[0].as_py()!r} has no {name} block, and every row must have one"
         )
     mine, places = table.filter(pa.array(covered)), np.flatnonzero(covered)
-    block = modes_claims_of(mine, declared)
-    found = modes_contradictions(block, claims.take(places.tolist()), audit.protocol, audit.extent)
-    bad += [(int(places[i]), name) for i, name in found]
-    context = modes_context(audit.manifest.protocol_digest, model.fingerprint, model.classes, declared)
-    digests = modes_digests(block, context, audit.protocol.resolution)
-    wrong += _compare_digests("modes_digest", block.ids, mine.column("modes_digest").to_pylist(), digests)
+    found, digests = _recompute_block(mine, claims.take(places.tolist()), declared, audit)
+    bad += [(int(places[i]), column) for i, column in found]
+    ids, stated = mine.column("id").to_pylist(), mine.column(form.digest).to_pylist()
+    wrong += _compare_digests(form.digest, ids, stated, digests)
     return b"".join(digests)
+
+
+def _recompute_block(
+    mine: pa.Table, claims: Claims, declared: BlockDeclaration, audit: Audit
+) -> tuple[list[tuple[int, str]], list[bytes]]:
+    """Return the contradictions and the digests of a block of rows that all have one."""
+    protocol, model = audit.protocol, audit.manifest.model
+    bound = (audit.manifest.protocol_digest, model.fingerprint, model.classes)
+    if isinstance(declared, IntervalsDeclaration):
+        intervals = intervals_claims_of(mine, declared)
+        found = intervals_contradictions(intervals, claims, protocol, model.classes)
+        return found, intervals_digests(intervals, intervals_context(*bound, declared))
+    assert isinstance(declared, ModesDeclaration)
+    modes = modes_claims_of(mine, declared)
+    found = modes_contradictions(modes, claims, protocol, audit.extent)
+    return found, modes_digests(modes, modes_context(*bound, declared), protocol.resolution)
 
 
 def _compare_digests(
@@ -316,13 +342,10 @@ def _compare_digests(
 
 def check_digests(loaded: LoadedAudit) -> Check:
     differences = list(loaded.wrong_digests)
-    roots: list[tuple[str, str | None, bytearray]] = [
-        ("root_digest", loaded.audit.manifest.root_digest, loaded.digests)
-    ]
-    if loaded.audit.manifest.lattice is not None:
-        roots.append(("lattice.root_digest", loaded.audit.manifest.lattice_root_digest, loaded.lattice_digests))
-    if loaded.audit.manifest.modes is not None:
-        roots.append(("modes.root_digest", loaded.audit.manifest.modes_root_digest, loaded.modes_digests))
+    manifest = loaded.audit.manifest
+    roots: list[tuple[str, str | None, bytearray]] = [("root_digest", manifest.root_digest, loaded.digests)]
+    for name, own in loaded.block_digests.items():
+        roots.append((f"{name}.root_digest", getattr(manifest, f"{name}_root_digest"), own))
     for name, claimed, digests in roots:
         root = digest_text(packed_root(bytearray(digests)))
         if root != claimed:

@@ -114,6 +114,8 @@ class Verification:
     rows_unsearched : int
         Of these, those with a claim in their lattice block that could not be recomputed, because the engine that made
         it cannot read the model here.
+    intervals_unsearched : int
+        The same for their intervals block.
     """
 
     checks: tuple[Check, ...]
@@ -122,6 +124,7 @@ class Verification:
     rows_given: int = 0
     rows_recomputed: int = 0
     rows_unsearched: int = 0
+    intervals_unsearched: int = 0
 
     def __bool__(self) -> bool:
         return all(check.passed for check in self.checks)
@@ -130,7 +133,7 @@ class Verification:
     def complete(self) -> bool:
         """True if every row audited and every row given has a certificate here whose every claim was recomputed."""
         whole = self.rows_recomputed == self.rows_present == self.rows_audited == self.rows_given
-        return bool(self) and whole and not self.rows_unsearched
+        return bool(self) and whole and not self.rows_unsearched and not self.intervals_unsearched
 
     def escape_probability(self, forged: int) -> float:
         """Return the chance that none of so many forged certificates was among those recomputed.
@@ -176,6 +179,8 @@ class Verification:
             )
         if self.rows_unsearched:
             gaps.append(f"the lattice block of {self.rows_unsearched} rows was not searched again")
+        if self.intervals_unsearched:
+            gaps.append(f"the intervals block of {self.intervals_unsearched} rows was not searched again")
         return gaps
 
     def __str__(self) -> str:

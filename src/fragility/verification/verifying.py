@@ -12,7 +12,9 @@ Checks, in this order, each reported whether or not an earlier one failed:
 7. lattice       where there is a lattice block: the same rows searched again as it declares, every set put to the
                  model, and the model asked about smaller sets as far as that is affordable
 8. modes         where there is a modes block: the same rows, with the model asked for every value of every unit
-9. baselines     where the finding was computed again under other baselines: the same, row by row
+9. intervals     where there is an intervals block: the same rows searched again, and the model asked at both ends of
+                 every interval, one step beyond them, and at the values of the catalogue in between
+10. baselines    where the finding was computed again under other baselines: the same, row by row
 
 Integers and names must be equal; floats may differ by the tolerance that follows from the protocol.
 """
@@ -49,6 +51,7 @@ from fragility.verification.integrity import (
     check_protocol,
     load_audit,
 )
+from fragility.verification.intervals import IntervalsRecheck
 from fragility.verification.outcome import Check, Difference, Verification
 from fragility.verification.recomputing import BaselineRecheck, ClaimRecheck, LatticeRecheck, ModesRecheck
 
@@ -137,9 +140,11 @@ def verify(
     if found.claims.rows:
         checks += [found.lattice.check()] if loaded.audit.manifest.lattice is not None else []
         checks += [found.modes.check()] if loaded.audit.manifest.modes is not None else []
+        checks += [found.intervals.check()] if loaded.audit.manifest.intervals is not None else []
         checks += [found.baselines.check()] if loaded.audit.baselines is not None else []
     counts |= {"rows_given": found.rows_given, "rows_recomputed": found.claims.rows}
-    return Verification(tuple(checks), **counts, rows_unsearched=found.lattice.unsearched)
+    counts |= {"rows_unsearched": found.lattice.unsearched, "intervals_unsearched": found.intervals.unsearched}
+    return Verification(tuple(checks), **counts)
 
 
 @dataclass(eq=False)
@@ -186,7 +191,7 @@ class Recomputation:
         self.ids_given, self.input_digests, self.rows_given = IdSpan(), bytearray(), 0
         self.impossible: str | None = None  # why the engine that the manifest names can never have read the model
         self.claims, self.lattice, self.baselines = ClaimRecheck(audit), LatticeRecheck(audit), BaselineRecheck(audit)
-        self.modes = ModesRecheck(audit)
+        self.modes, self.intervals = ModesRecheck(audit), IntervalsRecheck(audit)
 
     def run(self, given: GivenRows, chosen: Booleans, report: Report | None) -> None:
         """Recompute the chosen certificates, part by part."""
@@ -224,6 +229,7 @@ class Recomputation:
         self.claims.confirm(table, claims, mine)
         self.lattice.confirm(table, mine)
         self.modes.confirm(table, mine)
+        self.intervals.confirm(table, mine)
         self.baselines.confirm(claims, mine)
 
 

@@ -1,0 +1,142 @@
+"""The intervals block of certificates: how it is made.
+
+`intervals_block` is a function of rows, protocol and declaration alone, so a block may be made part by part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Integers
+from fragility.certificates import IntervalsDeclaration
+from fragility.certificates.intervals import CONTENT, IntervalsClaims, Texts, write_json
+from fragility.engines.blackbox import ENGINE as BLACKBOX
+from fragility.engines.choice import SELF_CHECK_ROWS, native_for, prepare_answers
+from fragility.errors import DataError
+from fragility.evidence import EvidenceRows
+from fragility.evidence.stability import STATES
+from fragility.models import ClassLabel
+from fragility.modes.intervals import bind_estimator, choose_fields, find_single, intervals_of_rows
+from fragility.modes.stability import ABOVE, BELOW, NominalStability, OrderedStability, StabilityIntervals
+from fragility.progress import Report
+from fragility.protocol import Protocol
+from fragility.wording import BRACKETED, EXACT
+
+# Intervals of an audit: True for all fields, some of them by name, or all of so many confident rows at most.
+WantedIntervals: TypeAlias = bool | int | str | Sequence[str] | None
+
+
+def declare_intervals(
+    rows: EvidenceRows, protocol: Protocol, engine: str, wanted: WantedIntervals
+) -> IntervalsDeclaration | None:
+    """Return what a block of these rows will be made with; None for no block."""
+    if wanted is None or wanted is False:
+        return None
+    names, most = None, None
+    if isinstance(wanted, (int, np.integer)):
+        most = None if wanted is True else int(wanted)
+    else:
+        names = [wanted] if isinstance(wanted, str) else list(wanted)
+    if most is not None and most < 1:
+        raise DataError(f"intervals must be at least 1 where it says how many confident rows to search, got {wanted}")
+    fields = choose_fields(protocol, names)
+    if not fields:
+        raise DataError("intervals must name at least one field, got none")
+    few, _ = bind_estimator(rows.between(0, SELF_CHECK_ROWS), protocol)
+    native = native_for(few, engine)
+    return IntervalsDeclaration(
+        engine=BLACKBOX if native is None or prepare_answers(few, engine) is few else native.name,
+        most_confident=most,
+        fields=[field.name for field in fields],
+        single=find_single(rows, fields),
+    )
+
+
+def search_intervals(
+    rows: EvidenceRows,
+    protocol: Protocol,
+    declared: IntervalsDeclaration,
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    report: Report | None = None,
+) -> StabilityIntervals:
+    """Return the intervals of some rows, found as a block declares."""
+    engine = BLACKBOX if declared.engine == BLACKBOX else "auto"
+    return intervals_of_rows(rows, protocol, declared.fields, engine, byte_budget, report, declared.single)
+
+
+def intervals_block(
+    rows: EvidenceRows,
+    protocol: Protocol,
+    declared: IntervalsDeclaration,
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    report: Report | None = None,
+) -> IntervalsClaims:
+    """Return the block of some rows; it depends on no other row."""
+    if not len(rows):
+        return no_intervals(declared)
+    return write_intervals(rows, search_intervals(rows, protocol, declared, byte_budget, report))
+
+
+def no_intervals(declared: IntervalsDeclaration) -> IntervalsClaims:
+    """Return the block of no rows."""
+    none = np.empty((0, len(declared.fields)), dtype=object)
+    return IntervalsClaims((), tuple(declared.fields), **dict.fromkeys(CONTENT, none))
+
+
+def write_intervals(rows: EvidenceRows, found: StabilityIntervals) -> IntervalsClaims:
+    """Return what was found in rows as the texts of a block."""
+    columns: dict[str, list[Texts]] = {name: [] for name in CONTENT}
+    for one in found.by_field.values():
+        texts = _write_ordered(one, found.classes) if isinstance(one, OrderedStability) else _write_nominal(one, found)
+        for name, column in columns.items():
+            column.append(texts.get(name, np.full(len(rows), None)))
+    stacked: dict[str, Any] = {name: np.stack(texts, axis=1) for name, texts in columns.items()}
+    return IntervalsClaims(rows.ids, tuple(found.by_field), **stacked)
+
+
+def _write_ordered(one: OrderedStability, classes: Sequence[ClassLabel]) -> dict[str, Texts]:
+    known = np.isin(one.state, [STATES.index(EXACT), STATES.index(BRACKETED)])
+    texts = {"state": np.array(STATES, dtype=object)[one.state]}
+    for name, places in (("value", one.place), ("low", one.ends[:, BELOW]), ("high", one.ends[:, ABOVE])):
+        texts[name] = _blank(_write_values(one, places), ~known)
+    for name, side in (("below", BELOW), ("above", ABOVE)):
+        pairs, which = np.unique(
+            np.stack([one.flips[:, side], one.flips_to[:, side]], axis=1), axis=0, return_inverse=True
+        )
+        values = one.scale.values(pairs[:, 0])
+        told = [write_json([v, classes[to]]) if to >= 0 else None for v, to in zip(values, pairs[:, 1], strict=True)]
+        texts[name] = _blank(np.array(told, dtype=object)[which.ravel()], ~known)
+    return texts
+
+
+def _write_values(one: OrderedStability, places: Integers) -> Texts:
+    distinct, which = np.unique(places, return_inverse=True)
+    return np.array([write_json(value) for value in one.scale.values(distinct)], dtype=object)[which]
+
+
+def _blank(texts: Texts, where: Booleans) -> Texts:
+    """Return texts with None in some places; they are changed."""
+    texts[where] = None
+    return texts
+
+
+def _write_nominal(one: NominalStability, found: StabilityIntervals) -> dict[str, Texts]:
+    written: dict[Any, str | None] = {None: None}
+    for value in one.own:
+        if (type(value), value) not in written:
+            plain = value if isinstance(value, (str, bool, int, float)) else str(value)
+            written[type(value), value] = write_json(plain)
+    own = [written[None if value is None else (type(value), value)] for value in one.own]
+    patterns, which = np.unique(one.flips_to, axis=0, return_inverse=True)
+    told = [
+        write_json([[v, found.classes[to]] for v, to in zip(one.values, flips_to, strict=True) if to >= 0])
+        for flips_to in patterns
+    ]
+    return {
+        "state": np.array(STATES, dtype=object)[one.state],
+        "value": np.array(own, dtype=object),
+        "categories": _blank(np.array(told, dtype=object)[which.ravel()], one.state != STATES.index(EXACT)),
+    }

@@ -1,0 +1,209 @@
+"""The intervals block, recomputed.
+
+Three questions are put for each row with a block, and the first two are put to the model itself:
+
+1. does the decision hold at both ends of every interval, and flip at the values beyond, to the classes named?
+2. does it hold at every value of the catalogue inside the interval, and flip at exactly the categories named?
+3. is this the whole interval? It is searched again as the block declares. Where the engine is not available, the model
+   is asked at every value of fields that have few; an interval that this cannot settle is counted as not searched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
+from fragility.auditing.intervals import search_intervals, write_intervals
+from fragility.certificates import IntervalsDeclaration
+from fragility.certificates.intervals import IntervalsClaims, intervals_claims_of, write_json
+from fragility.engines.blackbox import ENGINE as BLACKBOX
+from fragility.engines.choice import never_reads, refusal
+from fragility.evidence import EvidenceRows
+from fragility.evidence.modes import values_frame
+from fragility.evidence.stability import to_number
+from fragility.modes.intervals import choose_fields, make_search, search_fields
+from fragility.modes.searching import Axis, Search
+from fragility.modes.stability import NominalStability, StabilityIntervals
+from fragility.verification.outcome import Check, Difference, Recheck
+from fragility.wording import BRACKETED, EXACT
+
+ASKED_VALUES = 1024  # of a field: at most so many are asked one by one where an engine is not available
+SIDES = (("low", "below", -1), ("high", "above", 1))
+
+
+@dataclass(eq=False)
+class IntervalsRecheck(Recheck):
+    """The intervals block of rows, searched again."""
+
+    unsearched: int = 0  # rows with an interval that was not recomputed
+    never: str | None = None  # why the declared engine can never have read the model
+    unread: str | None = None  # why the declared engine cannot read the model here
+
+    def confirm(self, table: pa.Table, rows: EvidenceRows) -> None:
+        """Recompute the block of those of a table's rows that have one."""
+        audit, declared = self.audit, self.audit.intervals_declaration
+        if declared is None:
+            return
+        covered = declared.form.covered(table)
+        if not covered.any():
+            return
+        claimed = intervals_claims_of(table.filter(pa.array(covered)), declared)
+        mine = rows.take(np.flatnonzero(covered).tolist())
+        search = make_search(mine, audit.protocol, BLACKBOX, DEFAULT_BYTE_BUDGET, declared.single)
+        found = search_fields(search, choose_fields(audit.protocol, declared.fields))
+        asked = write_intervals(mine, found)
+        questions = Questions(search, claimed, self.tolerance, audit.classes)
+        disputed = questions.ask_ends() + _find_inner_flips(claimed, asked)
+        self.never = self.never or never_reads(declared.engine, search.rows)
+        unread = self.never or refusal(declared.engine, search.rows)
+        if declared.engine == BLACKBOX:
+            disputed += questions.compare(asked, np.ones(claimed.state.shape, dtype=bool))
+        elif unread is None:
+            fresh = write_intervals(mine, search_intervals(mine, audit.protocol, declared))
+            disputed += questions.compare(fresh, np.ones(claimed.state.shape, dtype=bool))
+        else:
+            self.unread = unread
+            settled, compared = _ask_every_value(search, found, claimed, declared)
+            disputed += questions.compare(write_intervals(mine, settled), compared)
+            self.unsearched += int((~compared).any(axis=1).sum())
+        first = {(dispute.row, dispute.field): dispute for dispute in reversed(disputed)}
+        self.note(len(mine), list(first.values())[::-1])
+
+    def check(self) -> Check:
+        """Return the outcome, when all rows were given."""
+        declared, differences = self.audit.intervals_declaration, list(self.differences)
+        assert declared is not None
+        told = f"{self.rows} rows searched again and the model asked at every end, {self.result}"
+        if not self.rows:
+            told = "none of these rows has an intervals block"
+        elif self.unsearched:
+            told += f"; {self.unsearched} rows were not searched again: {self.unread}"
+        if self.never is not None:
+            told = f"the {declared.engine} engine can never have read this model"
+            differences.insert(0, Difference("all", "intervals.engine", declared.engine, f"cannot be: {self.never}"))
+        return Check("intervals", not differences, told, self.tolerance, tuple(differences))
+
+
+def _find_inner_flips(claimed: IntervalsClaims, asked: IntervalsClaims) -> list[Difference]:
+    """Return the intervals within which the model flips at a value of the catalogue."""
+    differences = []
+    for end, beyond, way in SIDES:
+        ends, flips = _numbers(getattr(claimed, end)), _numbers(getattr(asked, beyond))
+        with np.errstate(invalid="ignore"):
+            inside = way * (ends - flips) >= 0  # False where either is absent
+        for row, place in np.argwhere(inside):
+            stated, found = getattr(claimed, end)[row, place], getattr(asked, beyond)[row, place]
+            field = f"interval_{end} of {claimed.fields[place]}"
+            differences.append(Difference(claimed.ids[row], field, stated, f"flips at {json.loads(found)[0]}"))
+    return differences
+
+
+def _numbers(texts: Any) -> Floats:
+    """Return the numbers of texts (n, F), those of the values where these are flips; NaN for none."""
+    known: dict[str | None, float] = {None: np.nan}
+    for text in set(texts.ravel().tolist()) - {None}:
+        content = json.loads(text)
+        known[text] = to_number(content[0] if isinstance(content, list) else content)
+    return np.array([known[text] for text in texts.ravel().tolist()]).reshape(texts.shape)
+
+
+def _ask_every_value(
+    search: Search, found: StabilityIntervals, claimed: IntervalsClaims, declared: IntervalsDeclaration
+) -> tuple[StabilityIntervals, Booleans]:
+    """Return intervals that the model alone settles, and (n, F) which of the claimed ones they settle."""
+    by_field, compared = dict(found.by_field), np.ones(claimed.state.shape, dtype=bool)
+    for place, field in enumerate(choose_fields(search.protocol, declared.fields)):
+        if isinstance(found.by_field[field.name], NominalStability):
+            continue
+        axis, state = search.make_axis(field), claimed.state[:, place]
+        own, scale = axis.places.place, axis.scale
+        few = scale.range.whole and scale.high - scale.low < ASKED_VALUES
+        settled = axis.places.fits & few & (own >= scale.low) & (own <= scale.high) & (state == EXACT)
+        compared[:, place] = settled | ~np.isin(state.astype(str), (EXACT, BRACKETED)) | ~axis.places.fits
+        if settled.any():
+            by_field[field.name] = search.try_every_value(axis)
+    return StabilityIntervals(found.id, found.predicted, found.classes, by_field), compared
+
+
+class Questions:
+    """Claimed intervals, and the rows and the model that they are put to."""
+
+    def __init__(self, search: Search, claimed: IntervalsClaims, tolerance: float, classes: Sequence[Any]) -> None:
+        self.search, self.claimed, self.tolerance, self.classes = search, claimed, tolerance, classes
+        by_name = {field.name: field for field in search.protocol.fields}
+        self.axes = [search.make_axis(by_name[name]) for name in claimed.fields]
+
+    def ask_ends(self) -> list[Difference]:
+        """Return the ends at which the decision does not hold, and the flips that are none, or to another class."""
+        differences = []
+        for place, axis in enumerate(self.axes):
+            for end, beyond, _ in SIDES:
+                for name in (end, beyond):
+                    texts = getattr(self.claimed, name)[:, place]
+                    who = np.flatnonzero(texts != None)  # noqa: E711
+                    residual, to = self._ask(axis, who, texts[who])
+                    for row, r, label in zip(who, residual, to, strict=True):
+                        text = str(texts[row])
+                        told = None
+                        if name == end and r < -self.tolerance:
+                            told = f"flips to {self.classes[label]!r}"
+                        if name == beyond and r >= self.tolerance:
+                            told = "holds"
+                        elif name == beyond and write_json(json.loads(text)[1]) != write_json(self.classes[label]):
+                            told = f"flips to {self.classes[label]!r}"
+                        if told is not None:
+                            field = f"interval_{name} of {axis.field.name}"
+                            differences.append(Difference(self.claimed.ids[row], field, text, told))
+        return differences
+
+    def _ask(self, axis: Axis, who: Integers, texts: Any) -> tuple[Floats, Integers]:
+        """Return (residual, class) of rows ``who`` where the field takes the value of a text."""
+        distinct = list(dict.fromkeys(texts.tolist()))
+        values = [json.loads(text) for text in distinct]
+        plain = [value[0] if isinstance(value, list) else value for value in values]
+        which = np.array([distinct.index(text) for text in texts], dtype=np.int64)
+        column = values_frame({axis.field.name: plain}, self.search.frame)[axis.field.name] if plain else texts
+        p = self.search.ask_values(who, axis.columns, axis.field.name, column, which)
+        return self.search.measure(p, self.search.original[who])
+
+    def compare(self, fresh: IntervalsClaims, compared: Booleans) -> list[Difference]:
+        """Return the claims that differ from recomputed ones, but for rounding at an end."""
+        differences = []
+        stated, found = self.claimed.texts(), fresh.texts()
+        differs = {name: (stated[name] != found[name]) & compared for name in stated}
+        for place, axis in enumerate(self.axes):
+            for end, beyond, way in SIDES:
+                rows = np.flatnonzero(differs[end][:, place] | differs[beyond][:, place])
+                tied = rows[[self._is_tie(axis, int(row), place, fresh, (end, beyond, way)) for row in rows]]
+                differs[end][tied, place] = differs[beyond][tied, place] = False
+        for name, where in differs.items():
+            for row, place in np.argwhere(where):
+                field = f"interval_{name} of {self.claimed.fields[place]}"
+                own = self.claimed.ids[row]
+                differences.append(Difference(own, field, stated[name][row, place], found[name][row, place]))
+        return differences
+
+    def _is_tie(self, axis: Axis, row: int, place: int, fresh: IntervalsClaims, side: tuple[str, str, int]) -> bool:
+        """Return whether an end differs by rounding alone: at the nearer of the two flips the margin is at the limit.
+
+        The claimed end must be the last value before its flip.
+        """
+        end, beyond, way = side
+        texts = [getattr(claims, beyond)[row, place] for claims in (self.claimed, fresh)]
+        if None in texts or self.claimed.state[row, place] != fresh.state[row, place]:
+            return False
+        nearer = min(texts, key=lambda text: way * to_number(json.loads(text)[0]))
+        residual, _ = self._ask(axis, np.array([row]), np.array([nearer], dtype=object))
+        values = [json.loads(getattr(self.claimed, end)[row, place]), json.loads(texts[0])[0]]
+        places = axis.scale.places(values_frame({axis.field.name: values}, self.search.frame)[axis.field.name]).place
+        last = places[1] - way
+        if self.claimed.state[row, place] == BRACKETED:
+            tried = np.append(self.search.list_candidates(axis), axis.places.place[row])
+            last = way * int((way * tried[way * tried < way * places[1]]).max())
+        return bool(abs(residual[0]) <= self.tolerance and places[0] == last)
