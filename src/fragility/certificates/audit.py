@@ -84,7 +84,18 @@ class Audit(ABC):
 
     @abstractmethod
     def ids_of_block(self, name: str) -> list[Hashable]:
-        """Return the ids of the rows that have a block, in the order of its table; name: lattice, modes, intervals."""
+        """Return the ids of the rows that have a block, in the order of its table.
+
+        Parameters
+        ----------
+        name : {"lattice", "modes", "intervals"}
+            The block.
+
+        Returns
+        -------
+        list of int or str
+            Their ids; none without the block.
+        """
 
     @property
     def searched_ids(self) -> list[Hashable]:
