@@ -37,7 +37,7 @@ def test_an_engine_that_does_not_know_the_model_is_refused_with_the_reason(data)
     protocol = fg.Protocol.fit(model, X)
     with pytest.raises(fg.EngineError, match=r"the linear engine cannot audit GaussianNB: .*; use engine='auto'"):
         fg.audit(model, X, protocol, engine="linear")
-    with pytest.raises(fg.EngineError, match="must be one of auto, blackbox, linear, trees, neural, got 'magic'"):
+    with pytest.raises(fg.EngineError, match="one of auto, blackbox, linear, trees, neural, wrapped, got 'magic'"):
         fg.audit(model, X, protocol, engine="magic")
 
 

@@ -27,7 +27,7 @@ from fragility.search import FailingSets, find_failing_sets
 from fragility.wording import MINIMUM, NONE_AT_ALL, none_up_to
 
 BLACKBOX = "blackbox"
-LATTICE_ENGINES = ("trees", "linear", BLACKBOX)
+LATTICE_ENGINES = ("trees", "linear", "wrapped", BLACKBOX)
 
 
 def largest_size(protocol: Protocol) -> int:

@@ -16,6 +16,7 @@ from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.checking import compare_answers, compare_traces, find_contradicted, mix_own_answers
 from fragility.engines.trace import Progress, Trace
 from fragility.engines.trees.readers import READERS
+from fragility.engines.wrapped.combining import WRAPPERS
 from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.libraries import family_of, say_lacking, suggest_extra
@@ -103,6 +104,7 @@ NATIVE = (
     NativeEngine("trees", "fragility.engines.trees.engine", ("numba",), 1e-6, families=tuple(READERS)),
     # A float32 network rounds by the shape of its batch, in the black box as in the engine.
     NativeEngine("neural", "fragility.engines.neural", ("torch",), 1e-4, 1e-4, families=("sklearn.MLPClassifier",)),
+    NativeEngine("wrapped", "fragility.engines.wrapped.engine", ("numba",), 1e-6, families=tuple(WRAPPERS)),
 )
 ENGINES = ("auto", BLACKBOX, *(engine.name for engine in NATIVE))
 

@@ -73,6 +73,16 @@ def never_reads(rows: EvidenceRows) -> str | None:
     """Return why this engine can audit no rows of this model and protocol, or None if it may."""
     if link_for(rows) is None:
         return "it is not a linear classifier whose scores and link are known"
+    return never_adds_up(rows)
+
+
+def refusal(rows: EvidenceRows) -> str | None:
+    """Return why this engine cannot audit these rows, or None if it can."""
+    return refuse_cells(rows) or never_reads(rows)
+
+
+def never_adds_up(rows: EvidenceRows) -> str | None:
+    """Return why linear scores of rows of this model and protocol are no sums over groups; None if they may be."""
     if not rows.native_matrix and rows.model.transformer is not None:
         return "preprocessing stands between the evidence and the scores"
     if bool(rows.stepwise.any()) or not bool(np.isfinite(rows.baseline).all()):
@@ -80,13 +90,13 @@ def never_reads(rows: EvidenceRows) -> str | None:
     return None
 
 
-def refusal(rows: EvidenceRows) -> str | None:
-    """Return why this engine cannot audit these rows, or None if it can."""
+def refuse_cells(rows: EvidenceRows) -> str | None:
+    """Return why linear scores of these very rows are not summed here; None if they can be."""
     if not rows.native_matrix and rows.model.transformer is None:
         return "its rows hold whole numbers or categories, which cannot be handed over as they are"
     if rows.cell_dtype != np.float64:
         return "its rows are float32, and sums of float32 products depend on their order"
-    return never_reads(rows)
+    return None
 
 
 def doubts(rows: EvidenceRows) -> Callable[[Any], Booleans]:
@@ -251,7 +261,7 @@ def state_answers(rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | 
     link, scores = _require_link(rows), GroupScores.of(rows)
 
     def answer(x: Floats, states: RowStates) -> Floats | None:
-        raw = _score_states(scores, x, states)
+        raw = score_states(scores, x, states)
         if not np.isfinite(raw).all():
             return None  # such rows are the model's to refuse
         return sigmoid_probabilities(raw[:, 0]) if scores.n_outputs == 1 else link(raw)
@@ -264,15 +274,20 @@ def value_answers(rows: EvidenceRows) -> Callable[[Floats, Floats, Integers, Int
     link, scores = _require_link(rows), GroupScores.of(rows)
 
     def answer(x: Floats, y: Floats, unit: Integers, asked: Integers) -> Floats:
-        moved, weights = np.broadcast_to(y, x.shape) - x, scores.coefficients
-        added = [moved[:, unit == own] @ weights[:, unit == own].T for own in asked]
-        raw = x @ weights.T + scores.intercept + np.stack(added)  # (k, m, O)
+        raw = score_values(scores, x, y, unit, asked)
         return sigmoid_probabilities(raw[..., 0]) if scores.n_outputs == 1 else link(raw)
 
     return answer
 
 
-def _score_states(scores: GroupScores, x: Floats, states: RowStates) -> Floats:
+def score_values(scores: GroupScores, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Floats:
+    """Return the raw scores (k, m, O) of rows in which one unit has taken the cells of y."""
+    moved, weights = np.broadcast_to(y, x.shape) - x, scores.coefficients
+    added = [moved[:, unit == own] @ weights[:, unit == own].T for own in asked]
+    return np.asarray(x @ weights.T + scores.intercept + np.stack(added))
+
+
+def score_states(scores: GroupScores, x: Floats, states: RowStates) -> Floats:
     """Return the raw scores (q, O) of q states, made some at a time."""
     raw = np.empty((len(states), scores.n_outputs))
     n, n_units, owner = len(x), states.moved.shape[1], states.owner
@@ -281,7 +296,7 @@ def _score_states(scores: GroupScores, x: Floats, states: RowStates) -> Floats:
     if ends and all((end == np.arange(n)).all() for end in ends):  # each row has as many states
         step = rows_within(STATES_BYTES, n_units * max(per_row, scores.n_outputs))
         for start in range(0, n, step):
-            total, removed = _sum_contributions(scores, x[start : start + step], states.by_column)
+            total, removed = sum_contributions(scores, x[start : start + step], states.by_column)
             part = slice(start * per_row, (start + len(total)) * per_row)
             lost = _list_extents(states, part).reshape(len(total), per_row, n_units) @ removed
             raw[part] = (total[:, None] - lost).reshape(-1, scores.n_outputs)
@@ -290,12 +305,12 @@ def _score_states(scores: GroupScores, x: Floats, states: RowStates) -> Floats:
     for start in range(0, len(states), step):
         part = slice(start, min(start + step, len(states)))
         owners, place = np.unique(owner[part], return_inverse=True)
-        total, removed = _sum_contributions(scores, x[owners], states.by_column)
+        total, removed = sum_contributions(scores, x[owners], states.by_column)
         raw[part] = total[place] - np.einsum("quo,qu->qo", removed[place], _list_extents(states, part))
     return raw
 
 
-def _sum_contributions(scores: GroupScores, x: Floats, by_column: bool) -> tuple[Floats, Floats]:
+def sum_contributions(scores: GroupScores, x: Floats, by_column: bool) -> tuple[Floats, Floats]:
     """Return (raw scores (m, O), what removing each unit takes from them (m, U, O))."""
     if by_column:
         u, at_baseline = x[:, :, None] * scores.coefficients.T, (scores.coefficients * scores.baseline).T

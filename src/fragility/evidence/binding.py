@@ -220,6 +220,7 @@ def _bind_raw(model: Model, rows: Rows, space: EvidenceSpace, common: Callable[.
         own=own,
         cell_dtype=codec.cell_dtype or np.float64,
         native_matrix=model.transformer is None and codec.cell_dtype is not None and layout.in_order,
+        hand_over=layout.decode if model.transformer is None else None,
         encode=layout.encode,
         forms=codec.forms if layout.in_order and keeps_columns(model.transformer, rows) else None,
     )
@@ -294,6 +295,7 @@ def _bind_transformed(
         decided=decided,
         own=own,
         cell_dtype=np.float32 if matrix.dtype == np.float32 else np.float64,
+        hand_over=restore,
         encode=None if rows.frame is None else encode,
     )
 

@@ -188,6 +188,8 @@ class EvidenceRows:
     # an engine's answers to the states of some rows (m, d), None where it cannot give them; None: there is no engine
     answer_states: Callable[[Floats, RowStates], Floats | None] | None = None
     asked_itself: OwnRows | None = None  # rows that the model is asked about although there is an engine
+    # cells (m, d) -> what the final estimator is handed; None: preprocessing stands between them
+    hand_over: Callable[[Floats], Any] | None = None
     # raw rows in a table -> their cells (k, d), for the values that failure modes bring; None for a sparse matrix
     encode: Callable[[pd.DataFrame], Floats] | None = None
     # an engine's answers to units that take other values, as ``value_answers`` gives them; None: there is no engine

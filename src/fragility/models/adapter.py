@@ -39,6 +39,7 @@ MOST_PROBABLE = (
     *("sklearn.GradientBoostingClassifier", "sklearn.HistGradientBoostingClassifier"),
     *EXPLAINABLE,
     *("lightgbm.LGBMClassifier", "xgboost.XGBClassifier", "xgboost.XGBRFClassifier"),
+    *("sklearn.CalibratedClassifierCV", "sklearn.VotingClassifier", "sklearn.BaggingClassifier"),
 )
 
 

@@ -188,7 +188,7 @@ class _Work:
     def _sample_wide(self, lattice: WholeLattice, block: Block, drawn: DrawnSubsets) -> None:
         """Fill in rows with too many live groups: some cannot be lost at all, the others are sampled."""
         wide = block.wide
-        if lattice.model.name == "trees":
+        if lattice.model.kind == "trees":
             bounded = [
                 BoundedRow(self.rows, self.rule, lattice.model, block.x[i], int(block.original[i])).hopeless
                 for i in wide

@@ -134,9 +134,11 @@ class _Finding:
     def _search_wide_rows(self, lattice: WholeLattice, block: Block, budget: int) -> Integers:
         """Search the rows of a block with too many live groups for a table; return those left open."""
         wide, answers = block.wide, self.answers
-        if lattice.model.name == "linear":
+        if lattice.model.kind == "linear":
             search_linear(answers, lattice.model, block.start, wide, block.x, block.original)
             return np.zeros(0, dtype=np.int64)
+        if lattice.model.kind != "trees":
+            return np.asarray(block.start + wide)
         for place in wide:
             search = BoundedRow(self.rows, self.rule, lattice.model, block.x[place], int(block.original[place]))
             search_bounded(answers, block.start + int(place), search, budget)

@@ -37,6 +37,7 @@ from fragility.protocol import Protocol
 from fragility.scores import CLIP, softmax_probabilities, support_margin
 
 LINK_ROUNDING = 1e-13  # of a margin computed from probabilities
+MOST_LIVE = 24  # groups whose subsets are tabulated
 QUANTA = 2.0**58  # the largest value a state may have
 
 
@@ -54,6 +55,11 @@ class FlipRule:
     @property
     def n_classes(self) -> int:
         return len(self.offset)
+
+    @property
+    def rounding(self) -> float:
+        """How far a margin may be from what the link makes of exact scores."""
+        return LINK_ROUNDING
 
     def lead(self, original: int | Integers, rival: int) -> Any:
         """Return how far ahead of each original class the rival must be."""
@@ -93,11 +99,12 @@ def _count_quanta(start: Floats, steps: Floats, rounding: Floats) -> tuple[Integ
 class LinearLattice:
     """A linear model's sums over groups, bound to some rows, and what `whole` asks of an additive model."""
 
-    name = "linear"
+    name = kind = "linear"
+    most_live = MOST_LIVE
 
-    def __init__(self, rows: EvidenceRows, rule: FlipRule) -> None:
+    def __init__(self, rows: EvidenceRows, rule: FlipRule, scores: GroupScores | None = None) -> None:
         self.rows, self.rule = rows, rule
-        self.scores = GroupScores.of(rows)
+        self.scores = GroupScores.of(rows) if scores is None else scores
         self._block: tuple[Floats, Floats, Floats]  # of the rows of the last `begin`
 
     def of_rows(self, start: int, stop: int) -> tuple[Floats, Floats, Floats]:
@@ -106,7 +113,7 @@ class LinearLattice:
         if len(total) == 1:
             total = np.concatenate([np.zeros_like(total), total])
             removed = np.concatenate([np.zeros_like(removed), removed], axis=1)
-        return total, removed, self.scores.bound_rounding(self.rows.matrix[start:stop]) + LINK_ROUNDING
+        return total, removed, self.scores.bound_rounding(self.rows.matrix[start:stop]) + self.rule.rounding
 
     def inequality(self, total: Floats, removed: Floats, original: Integers, rival: int) -> tuple[Floats, Floats]:
         """Return E (m,) at x and d (m, G) for one rival; E is infinite where the rival is the original class itself."""
@@ -114,6 +121,10 @@ class LinearLattice:
         start = total[original, place] - total[rival] + self.rule.lead(original, rival)
         steps = (removed[:, original, place] - removed[:, rival]).T
         return np.where(original == rival, np.inf, start), np.ascontiguousarray(steps)
+
+    def rebind(self, rows: EvidenceRows) -> LinearLattice:
+        """Return the same model bound to other rows."""
+        return type(self)(rows, self.rule, self.scores)
 
     def entry_bytes(self) -> int:
         return 8

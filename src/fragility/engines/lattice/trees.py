@@ -22,7 +22,7 @@ import numpy.typing as npt
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.engines.kernels.lattice import expected_values, live_groups, mark_states, search_size, tree_bounds
 from fragility.engines.kernels.subsets import FIRST_BITS, WORD_BITS
-from fragility.engines.lattice.additive import LINK_ROUNDING, FlipRule
+from fragility.engines.lattice.additive import MOST_LIVE, FlipRule
 from fragility.engines.trees.engine import ensemble_of
 from fragility.engines.trees.forest import AVERAGE, NO_LEVELS, SIGMOID, Forest
 from fragility.engines.trees.recoding import make_recoding
@@ -47,7 +47,8 @@ class TreeEdge(NamedTuple):
 class TreeLattice:
     """The trees of a model, bound to the baseline and groups of some rows."""
 
-    name = "trees"
+    name = kind = "trees"
+    most_live = MOST_LIVE
 
     def __init__(self, rows: EvidenceRows, protocol: Protocol, rule: FlipRule) -> None:
         ensemble = ensemble_of(rows.model)
@@ -57,6 +58,10 @@ class TreeLattice:
         self.plan = make_plan(self.forest, self.recoding, rows, protocol)
         self._edges: dict[tuple[int, int, bool], TreeEdge] = {}
         self._tables: dict[tuple[int, Any], npt.NDArray[Any]] = {}  # by worker and kind of number
+
+    def rebind(self, rows: EvidenceRows) -> TreeLattice:
+        """Return the same model for other rows: nothing of it depends on them."""
+        return self
 
     def edge(self, original: int, rival: int, *, wide: bool = False) -> TreeEdge:
         """E of a pair of classes; ``wide``: in 64-bit numbers even where 32 bits would do."""
@@ -178,7 +183,7 @@ def _make_edge(forest: Forest, rule: FlipRule, original: int, rival: int, wide: 
     start = float(weight @ forest.base.astype(np.float64)) + constant
     largest = np.maximum.reduceat(np.abs(leaf), forest.leaf_start[:-1])
     span = abs(start) + float(largest.sum())
-    rounding = _bound_library_rounding(forest, weight) + LINK_ROUNDING * forest.divisor / forest.scale + span * 2.0**-48
+    rounding = _bound_library_rounding(forest, weight) + rule.rounding * forest.divisor / forest.scale + span * 2.0**-48
     limit = NARROW_ROUNDING * forest.divisor / forest.scale
     if forest.link == AVERAGE:
         if np.count_nonzero(weight) != 2:  # the two probabilities of a leaf may not sum to exactly 1

@@ -24,14 +24,13 @@ import numpy.typing as npt
 from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import NativeEngine, RowDoubter, native_for, never_reads
-from fragility.engines.lattice.additive import FlipRule, LinearLattice, is_additive
+from fragility.engines.lattice.additive import MOST_LIVE, FlipRule, LinearLattice, is_additive
 from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.libraries import say_lacking, suggest_extra
 from fragility.protocol import Protocol
 
-MOST_LIVE = 24  # groups whose subsets are tabulated
 WORD_BITS = 6
 CHUNK_BYTES = 32 * MEBIBYTE  # bits of a chunk of rows
 BLOCK_ROWS = 2048  # rows whose cells are held at a time
@@ -77,21 +76,22 @@ class Block:
     original: Integers  # (m,)
     live: Booleans  # (m, G)
     doubted: Booleans  # (m,) rows that the engine may read otherwise than the model: they are left to the model
+    most_live: int = MOST_LIVE  # groups of a row whose subsets can be tabulated
 
     def among(self, groups: Booleans) -> Block:
         """The same rows, where too many groups are live, with only some of them free to fail; groups (G,)."""
-        wide = self.live.sum(axis=1) > MOST_LIVE
+        wide = self.live.sum(axis=1) > self.most_live
         return replace(self, live=np.where(wide[:, None], self.live & groups, self.live))
 
     @property
     def narrow(self) -> Integers:
         """The rows whose subsets can be tabulated."""
-        return np.flatnonzero((self.live.sum(axis=1) <= MOST_LIVE) & ~self.doubted)
+        return np.flatnonzero((self.live.sum(axis=1) <= self.most_live) & ~self.doubted)
 
     @property
     def wide(self) -> Integers:
         """The rows with too many live groups for a table."""
-        return np.flatnonzero((self.live.sum(axis=1) > MOST_LIVE) & ~self.doubted)
+        return np.flatnonzero((self.live.sum(axis=1) > self.most_live) & ~self.doubted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,14 +153,15 @@ class WholeLattice:
     rows: EvidenceRows
     rule: FlipRule
     native: NativeEngine
-    model: Any  # LinearLattice or TreeLattice
+    model: Any  # LinearLattice, TreeLattice, or that of a wrapper
     byte_budget: int
 
     def blocks(self) -> Iterator[Block]:
         run, doubter = Workers(_cores()), RowDoubter(self.native, self.rows)
         for start, x, p, original in row_blocks(self.rows, self.rule):
             self.model.begin(start, start + len(x))
-            yield Block(start, x, original, self.model.live(x, run), doubter(start, x, p))
+            live = self.model.live(x, run)
+            yield Block(start, x, original, live, doubter(start, x, p), self.model.most_live)
 
     def subsets(self, block: Block, settle: Callable[[Integers], Integers] | None = None) -> Iterator[Subsets]:
         """Yield the tabulated rows of a block, in chunks: rows of one original class, within the bytes of a chunk.
@@ -280,6 +281,8 @@ def find_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budge
         model = LinearLattice(rows, rule)
     elif native.name == "trees":
         model = importlib.import_module("fragility.engines.lattice.trees").TreeLattice(rows, protocol, rule)
+    elif native.name == "wrapped":
+        model = importlib.import_module("fragility.engines.lattice.wrapped").make_lattice(rows, protocol, rule)
     else:
         return None
     lattice = WholeLattice(rows, rule, native, model, byte_budget)
@@ -295,8 +298,7 @@ def find_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budge
 def _agrees(lattice: WholeLattice) -> bool:
     """Compare the marks of a few rows with the model itself, on states spread over all sizes."""
     few = lattice.rows.take(range(min(CHECK_ROWS, len(lattice.rows))))
-    bound = isinstance(lattice.model, LinearLattice)  # its sums are those of its rows
-    small = replace(lattice, rows=few, model=LinearLattice(few, lattice.rule) if bound else lattice.model)
+    small = replace(lattice, rows=few, model=lattice.model.rebind(few))
     draws = np.random.default_rng(0)
     for block in small.blocks():
         for found in small.subsets(block):

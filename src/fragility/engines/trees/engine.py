@@ -11,9 +11,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
@@ -26,6 +27,9 @@ from fragility.evidence import EvidenceRows, RowStates
 from fragility.models import Model
 from fragility.models.links import Link
 from fragility.protocol import Protocol
+
+if TYPE_CHECKING:
+    from fragility.engines.trees.scoring import AuditScorer
 
 CHUNK_ROWS = 4096  # rows that a thread traces at a time, fewer where they would take more than CHUNK_BYTES
 CHUNK_BYTES = 64 * MEBIBYTE
@@ -91,7 +95,7 @@ def doubts(rows: EvidenceRows) -> Callable[[Floats], Booleans]:
     return doubtful
 
 
-def _try_unusual_cells(x: Floats, rows: EvidenceRows, accepted: set[str]) -> None:
+def try_unusual_cells(x: Floats, rows: EvidenceRows, accepted: set[str]) -> None:
     """Hand the model one row with a missing cell and one with a cell beyond float32, if there are such rows.
 
     Where the model refuses them, its error is raised, as by the black box. accepted: the kinds that it took before,
@@ -111,8 +115,19 @@ def _try_unusual_cells(x: Floats, rows: EvidenceRows, accepted: set[str]) -> Non
 
 def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
     """Return the trace of every row."""
+    from fragility.engines.trees.scoring import AuditScorer
+
+    return trace_in_chunks(AuditScorer.of_trees(ensemble_of(rows.model), rows, protocol), rows, protocol, progress)
+
+
+def trace_in_chunks(
+    scorer: AuditScorer, rows: EvidenceRows, protocol: Protocol, progress: Progress | None, threads: int | None = None
+) -> Trace:
+    """Return the trace of every row, by chunks of rows on all threads or fewer."""
+    from fragility.engines.kernels import compiling
+
     parts, done = list[Trace](), 0
-    for part in _trace_chunks(rows, protocol):
+    for part in _trace_chunks(scorer, rows, protocol, threads or compiling.THREADS):
         parts.append(part)
         done += len(part.predicted)
         if progress is not None:
@@ -120,29 +135,22 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
     return Trace.join(parts)
 
 
-def _chunk_size(width: int, protocol: Protocol, n_rows: int) -> int:
+def _chunk_size(width: int, protocol: Protocol, n_rows: int, threads: int) -> int:
     """Return how many rows a thread traces at a time: their cells, and what is observed of their states."""
-    from fragility.engines.kernels import compiling
-
     cells = 2 * width + 4 * protocol.states_per_row
-    shares = CHUNKS_PER_THREAD * compiling.THREADS * LEAST_ROWS
+    shares = CHUNKS_PER_THREAD * threads * LEAST_ROWS
     fair = -(-n_rows // shares) * LEAST_ROWS  # whole blocks, for every thread
     return rows_within(CHUNK_BYTES, cells, least=LEAST_ROWS, most=max(LEAST_ROWS, min(CHUNK_ROWS, fair)))
 
 
-def _trace_chunks(rows: EvidenceRows, protocol: Protocol) -> Iterator[Trace]:
+def _trace_chunks(scorer: AuditScorer, rows: EvidenceRows, protocol: Protocol, threads: int) -> Iterator[Trace]:
     """Yield the traces of chunks of rows, in order, from all threads; at most two chunks per thread are held."""
-    from fragility.engines.kernels import compiling
-    from fragility.engines.trees.scoring import AuditScorer
-
-    scorer, size = AuditScorer(ensemble_of(rows.model), rows, protocol), _chunk_size(rows.width, protocol, len(rows))
-    accepted: set[str] = set()
-    threads = compiling.THREADS
+    size, accepted = _chunk_size(rows.width, protocol, len(rows), threads), set[str]()
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[Trace]] = deque()
         for start in range(0, max(len(rows), 1), size):
             x = rows.dense(start, start + size)
-            _try_unusual_cells(x, rows, accepted)  # here, because the model is asked in the caller's thread
+            try_unusual_cells(x, rows, accepted)  # here, because the model is asked in the caller's thread
             decided = None if rows.decided is None else rows.decided[start : start + size]
             if threads == 1:
                 yield scorer.trace_chunk(x, decided)
@@ -156,10 +164,12 @@ def _trace_chunks(rows: EvidenceRows, protocol: Protocol) -> Iterator[Trace]:
 
 # --- answers to labels, searches and scores -----------------------------------------------------------------
 
+Sums: TypeAlias = npt.NDArray[Any]  # (..., outputs, n) raw sums, as ``compute_probabilities`` takes them
 
-def predictor(rows: EvidenceRows) -> Callable[[Floats], Floats]:
-    """Return the forest's own probabilities of stressed rows, prepared once."""
-    from fragility.engines.trees.scoring import compute_probabilities, make_row_scorer
+
+def row_sums(rows: EvidenceRows) -> Callable[[Floats], Sums]:
+    """Return the function rows (m, d) -> raw sums (outputs, m), prepared once."""
+    from fragility.engines.trees.scoring import make_row_scorer
     from fragility.engines.trees.tables import make_row_lookup
 
     ensemble = ensemble_of(rows.model)
@@ -168,17 +178,12 @@ def predictor(rows: EvidenceRows) -> Callable[[Floats], Floats]:
         score: Callable[[Floats], Any] = make_row_lookup(ensemble.terms, recoding.rounding)
     else:
         score = make_row_scorer(ensemble.forest, recoding.rounding, sparse=bool(sp.issparse(rows.matrix)))
-
-    def predict(matrix: Floats) -> Floats:
-        _try_unusual_cells(matrix, rows, set())
-        return compute_probabilities(ensemble.forest, score(recoding.recode(matrix)))
-
-    return predict
+    return lambda matrix: score(recoding.recode(matrix))
 
 
-def state_answers(rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | None]:
-    """Return the function (rows (m, d), states, other ones for each row) -> their probabilities, prepared once."""
-    from fragility.engines.trees.scoring import compute_probabilities, make_state_scorer
+def state_sums(rows: EvidenceRows) -> Callable[[Floats, RowStates], Sums | None]:
+    """Return the function (rows (m, d), q states) -> raw sums (outputs, q), None if it cannot answer; prepared once."""
+    from fragility.engines.trees.scoring import make_state_scorer
     from fragility.engines.trees.tables import make_state_lookup
 
     ensemble = ensemble_of(rows.model)
@@ -187,13 +192,38 @@ def state_answers(rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | 
         score = make_state_lookup(ensemble.terms, recoding, rows)
     else:
         score = make_state_scorer(ensemble.forest, recoding, rows)
-    accepted: set[str] = set()
 
-    def answer(x: Floats, states: RowStates) -> Floats | None:
+    def sums(x: Floats, states: RowStates) -> Sums | None:
         if states.severity is not None and states.severity.ndim == 2:
             return None  # the kernels move all units of a state by one severity
-        _try_unusual_cells(x, rows, accepted)
-        return compute_probabilities(ensemble.forest, score(recoding.recode(x), states))
+        return score(recoding.recode(x), states)
+
+    return sums
+
+
+def predictor(rows: EvidenceRows) -> Callable[[Floats], Floats]:
+    """Return the forest's own probabilities of stressed rows, prepared once."""
+    from fragility.engines.trees.scoring import compute_probabilities
+
+    forest, sums = ensemble_of(rows.model).forest, row_sums(rows)
+
+    def predict(matrix: Floats) -> Floats:
+        try_unusual_cells(matrix, rows, set())
+        return compute_probabilities(forest, sums(matrix))
+
+    return predict
+
+
+def state_answers(rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | None]:
+    """Return the function (rows (m, d), states, other ones for each row) -> their probabilities, prepared once."""
+    from fragility.engines.trees.scoring import compute_probabilities
+
+    forest, sums, accepted = ensemble_of(rows.model).forest, state_sums(rows), set[str]()
+
+    def answer(x: Floats, states: RowStates) -> Floats | None:
+        try_unusual_cells(x, rows, accepted)
+        found = sums(x, states)
+        return None if found is None else compute_probabilities(forest, found)
 
     return answer
 
@@ -209,7 +239,7 @@ def value_answers(rows: EvidenceRows) -> Callable[[Floats, Floats, Integers, Int
 
     def answer(x: Floats, y: Floats, unit: Integers, asked: Integers) -> Floats:
         for cells in (x, np.atleast_2d(y)):
-            _try_unusual_cells(cells, rows, accepted)
+            try_unusual_cells(cells, rows, accepted)
         return compute_probabilities(ensemble.forest, score(x, y, unit, asked))
 
     return answer

@@ -195,6 +195,15 @@ def make_row_scorer(forest: Forest, rounding: Flags, sparse: bool = False) -> Ca
 # --- the trace of an audit ----------------------------------------------------------------------------------
 
 
+class SumLink(NamedTuple):
+    """How sums become probabilities: the fields of ``Forest`` that say so."""
+
+    link: int
+    divisor: float
+    scale: float
+    n_classes: int
+
+
 class Rules(NamedTuple):
     """How raw sums become margins, classes and thresholds; C classes, P operators, S severities."""
 
@@ -214,7 +223,7 @@ class Rules(NamedTuple):
     bare: npt.NDArray[Any]  # (outputs,) raw sums of the baseline itself
 
     @classmethod
-    def of(cls, forest: Forest, asked: StatesAsked, offset: Floats | None, bare: npt.NDArray[Any]) -> Rules:
+    def of(cls, forest: Forest | SumLink, asked: StatesAsked, offset: Floats | None, bare: npt.NDArray[Any]) -> Rules:
         offsets = np.zeros(forest.n_classes) if offset is None else np.asarray(offset, dtype=np.float64)
         smoothed = smoothed_offset(offset, asked.smoothing)
         return cls(
@@ -256,27 +265,31 @@ class Blank(NamedTuple):
 
 
 class AuditScorer:
-    """A forest bound to the baseline and groups of an audit."""
+    """A scoring function bound to the baseline and groups of an audit; ``of_trees`` makes that of a forest."""
 
-    def __init__(self, ensemble: Ensemble, rows: EvidenceRows, protocol: Protocol) -> None:
-        self.recoding = make_recoding(ensemble, rows)
+    def __init__(
+        self, score: Score, link: Forest | SumLink, rows: EvidenceRows, protocol: Protocol, block: int, engine: str
+    ) -> None:
+        self.score, self.block, self.engine = score, block, engine  # block: rows that are scored together
         self.asked = StatesAsked.of(protocol, rows.n_groups)
-        plan = make_plan(ensemble.forest, self.recoding, rows, protocol)
-        self.block = BLOCK  # rows that the kernel takes together
-        if ensemble.terms is not None:
-            self.score = make_order_lookup(ensemble.terms, plan)
-        else:
-            self.score = make_scorer(ensemble.forest, plan)
-            self.block = BLOCK if fits_planes(ensemble.forest) else WALK_BLOCK
-        self.in_order = np.tile(np.arange(rows.n_groups), (self.block, 1))
+        self.in_order = np.tile(np.arange(rows.n_groups), (block, 1))
         self.first, self.second = list_single_removals(rows.n_groups), list_path_and_grid(self.asked)
-        bare = self.score(plan.baseline[None, :], self.in_order[:1], list_originals(rows.n_groups))[0, :, 0]
-        self.rules = Rules.of(ensemble.forest, self.asked, rows.offset, bare)
+        bare = score(rows.baseline[None, :], self.in_order[:1], list_originals(rows.n_groups))[0, :, 0]
+        self.rules = Rules.of(link, self.asked, rows.offset, bare)
 
-    def trace_chunk(self, cells: Floats, decided: Integers | None) -> Trace:
+    @classmethod
+    def of_trees(cls, ensemble: Ensemble, rows: EvidenceRows, protocol: Protocol) -> AuditScorer:
+        score, together = (
+            score_cells(ensemble, rows, protocol),
+            ensemble.terms is not None or fits_planes(ensemble.forest),
+        )
+        block = BLOCK if together else WALK_BLOCK  # rows that the kernel takes together
+        return cls(score, ensemble.forest, rows, protocol, block, "trees")
+
+    def trace_chunk(self, x: Floats, decided: Integers | None) -> Trace:
         """Return the trace of some rows; the sums of all states are held for one block of them at a time."""
-        x, asked, n = self.recoding.recode(cells), self.asked, len(cells)
-        trace, order = Trace.allocate(asked, n, decided, "trees"), np.empty((n, asked.longest), dtype=np.int64)
+        asked, n = self.asked, len(x)
+        trace, order = Trace.allocate(asked, n, decided, self.engine), np.empty((n, asked.longest), dtype=np.int64)
         for start in range(0, n, self.block):
             block = slice(start, start + self.block)
             rows, out = x[block], Blank.of(trace, block)
@@ -285,6 +298,19 @@ class AuditScorer:
             observe_removals(first, self.rules, out, (order[block], path_support))
             observe_path_and_grid(self.score(rows, order[block], self.second), self.rules, out, path_support)
         return replace(trace, order=order[:, : asked.depth], evaluations=n * asked.per_row)
+
+
+def score_cells(ensemble: Ensemble, rows: EvidenceRows, protocol: Protocol) -> Score:
+    """Return the scoring function of an ensemble's trees on cells of the evidence space."""
+    recoding = make_recoding(ensemble, rows)
+    plan = make_plan(ensemble.forest, recoding, rows, protocol)
+    if ensemble.terms is not None:
+        score: Score = make_order_lookup(ensemble.terms, plan)
+    else:
+        score = make_scorer(ensemble.forest, plan)
+    if not recoding.tables and not recoding.listed:
+        return score
+    return lambda x, order, states: score(recoding.recode(x), order, states)
 
 
 # --- rows that have states of their own ---------------------------------------------------------------------

@@ -25,6 +25,7 @@ READERS: dict[str, Callable[[Any], Ensemble]] = {
     "sklearn.ExtraTreeClassifier": sklearn.read_forest,
     "sklearn.RandomForestClassifier": sklearn.read_forest,
     "sklearn.ExtraTreesClassifier": sklearn.read_forest,
+    "sklearn.BaggingClassifier": sklearn.read_bagging,
     "sklearn.GradientBoostingClassifier": sklearn.read_gradient_boosting,
     "sklearn.HistGradientBoostingClassifier": sklearn.read_hist_gradient_boosting,
     "catboost.CatBoostClassifier": catboost.read_classifier,

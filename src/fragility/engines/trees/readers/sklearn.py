@@ -26,6 +26,7 @@ from fragility.engines.trees.forest import (
 )
 from fragility.engines.trees.recoding import Ensemble, Vocabulary
 from fragility.errors import EngineError
+from fragility.libraries import family_of
 
 
 def read_forest(head: Any) -> Ensemble:
@@ -35,6 +36,21 @@ def read_forest(head: Any) -> Ensemble:
     estimators = getattr(head, "estimators_", [head])
     trees = [_read_nodes(e.tree_, e.tree_.value[:, 0, :], 0) for e in estimators]
     convention = Convention(np.zeros(int(head.n_classes_)), AVERAGE, divisor=float(len(trees)), single=True)
+    return Ensemble(assemble(trees, convention, head.n_features_in_))
+
+
+def read_bagging(head: Any) -> Ensemble:
+    """Read bagged decision trees, each of which sees columns of its own and may not know every class."""
+    for one in head.estimators_:
+        if family_of(one) not in ("sklearn.DecisionTreeClassifier", "sklearn.ExtraTreeClassifier"):
+            raise EngineError(f"BaggingClassifier of {type(one).__name__}")
+    n_classes, trees = len(head.classes_), []
+    for one, columns in zip(head.estimators_, head.estimators_features_, strict=True):
+        value = np.zeros((one.tree_.node_count, n_classes))
+        value[:, np.asarray(one.classes_, dtype=np.int64)] = one.tree_.value[:, 0, :]  # bagging numbers the classes
+        nodes = _read_nodes(one.tree_, value, 0)
+        trees.append(nodes._replace(column=np.where(nodes.leaf, 0, np.asarray(columns)[nodes.column])))
+    convention = Convention(np.zeros(n_classes), AVERAGE, divisor=float(len(trees)), single=True)
     return Ensemble(assemble(trees, convention, head.n_features_in_))
 
 

@@ -45,9 +45,11 @@ def _read(booster: Any, last: int | None) -> Ensemble:
     # The sums start from a logit for binary models, from the score as it stands for softmax.
     base = np.atleast_1d(np.asarray(json.loads(settings["base_score"]), dtype=np.float32))
     if n_outputs == 1:
-        # float64 log rounded once gives what the library's float32 logarithm gives
-        odds = np.float32(1.0) / base - np.float32(1.0)
-        base = (-np.log(odds.astype(np.float64))).astype(np.float32)
+        from fragility.engines.kernels.links import fill_logits
+
+        logits = np.empty_like(base)
+        fill_logits(base, np.ones(1, dtype=np.float32), logits)
+        base = logits
     base = np.ascontiguousarray(np.broadcast_to(base, n_outputs))
     convention = Convention(base, SIGMOID if n_outputs == 1 else SOFTMAX, single=True, absent_missing=True)
     model = boosted["model"]
