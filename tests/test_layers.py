@@ -62,6 +62,7 @@ MAY_IMPORT_NUMBA = {"engines.kernels.compiling"}
 MAY_IMPORT_WEB = {"review.app", "review.queries", "review.serving"}  # a web framework, DuckDB; loaded by one command
 # Loaded by functions of the engine, since they load numba.
 LOADED_WHEN_USED = {"engines.kernels", *(f"engines.trees.{name}" for name in ("scoring", "values", "pieces", "tables"))}
+LOADED_WHEN_USED |= {"engines.wrapped.members"}
 
 MODULES = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}
 

@@ -16,6 +16,7 @@ import numpy as np
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.engines.trace import Progress, Trace
 from fragility.engines.trees.engine import trace_in_chunks, try_unusual_cells
+from fragility.engines.trees.forest import AVERAGE
 from fragility.engines.wrapped.combining import Combination, Member, Response
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
@@ -54,7 +55,7 @@ def reading_of(model: Model) -> Reading:
 
 def never_reads(rows: EvidenceRows) -> str | None:
     """Return why the engine can audit no rows of this model and protocol, or None if it may."""
-    from fragility.engines.wrapped import members
+    from fragility.engines.wrapped.members import explain_never_read
 
     try:
         reading = reading_of(rows.model)
@@ -63,19 +64,19 @@ def never_reads(rows: EvidenceRows) -> str | None:
     if rows.model.head_link is not Link.PREDICT_PROBA:
         return f"its probabilities come from {rows.model.link!r}"
     pairs = zip(reading.combination.members, reading.models, strict=True)
-    reasons = [members.never_reads(member, model, rows) for member, model in pairs]
+    reasons = [explain_never_read(member, model, rows) for member, model in pairs]
     return None if None in reasons else f"none of its members can be read: {reasons[0]}"
 
 
 def refusal(rows: EvidenceRows) -> str | None:
     """Return why the engine cannot audit these rows, or None if it can."""
-    from fragility.engines.wrapped import members
+    from fragility.engines.wrapped.members import explain_unread
 
     if reason := never_reads(rows):
         return reason
     reading = reading_of(rows.model)
     pairs = zip(reading.combination.members, reading.models, strict=True)
-    reasons = [members.refusal(member, model, rows) for member, model in pairs]
+    reasons = [explain_unread(member, model, rows) for member, model in pairs]
     if None not in reasons:
         return f"none of its members can be read: {reasons[0]}"
     try:
@@ -121,7 +122,6 @@ def doubts(rows: EvidenceRows) -> Callable[[Floats], Booleans]:
 
 def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
     """Return the trace of every row."""
-    from fragility.engines.trees.forest import AVERAGE
     from fragility.engines.trees.scoring import AuditScorer, States, SumLink
 
     answering = Answering(rows)

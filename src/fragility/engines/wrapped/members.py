@@ -20,8 +20,16 @@ from scipy.special import expit
 from sklearn.utils.extmath import softmax
 
 from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
-from fragility.engines import linear
 from fragility.engines.kernels.links import fill_sigmoid, fill_softmax
+from fragility.engines.linear import (
+    MOST_ROUNDING,
+    GroupScores,
+    never_adds_up,
+    refuse_cells,
+    score_states,
+    score_values,
+    sum_contributions,
+)
 from fragility.engines.trees import engine as trees
 from fragility.engines.trees.forest import AVERAGE, SIGMOID, Forest
 from fragility.engines.trees.recoding import make_recoding
@@ -79,7 +87,7 @@ def wrap_member(member: Member) -> Model | None:
         return None
 
 
-def never_reads(member: Member, model: Model | None, rows: EvidenceRows) -> str | None:
+def explain_never_read(member: Member, model: Model | None, rows: EvidenceRows) -> str | None:
     """Return why a member can never be read, only asked."""
     if member.method == CELLS:
         return "the cells of states are made"
@@ -88,7 +96,7 @@ def never_reads(member: Member, model: Model | None, rows: EvidenceRows) -> str 
     rows = take_columns(rows, member.columns)
     family = family_of(member.estimator)
     if family in LINEAR:
-        return linear.never_adds_up(rows)
+        return never_adds_up(rows)
     if model is None or model.head is not member.estimator:
         return f"{member.name} is asked for what no engine reads"
     if member.method == SCORES and family not in RAW_SCORED:
@@ -96,13 +104,13 @@ def never_reads(member: Member, model: Model | None, rows: EvidenceRows) -> str 
     return trees.never_reads(replace(rows, model=model, n_classes=len(model.classes)))
 
 
-def refusal(member: Member, model: Model | None, rows: EvidenceRows) -> str | None:
+def explain_unread(member: Member, model: Model | None, rows: EvidenceRows) -> str | None:
     """Return why a member cannot be read on these rows."""
-    if reason := never_reads(member, model, rows):
+    if reason := explain_never_read(member, model, rows):
         return reason
     rows = take_columns(rows, member.columns)
     if family_of(member.estimator) in LINEAR:
-        return linear.refuse_cells(rows)
+        return refuse_cells(rows)
     assert model is not None
     return trees.refusal(replace(rows, model=model, n_classes=len(model.classes)))
 
@@ -133,7 +141,7 @@ class MemberAnswers(Protocol):
 
 def make_answers(member: Member, model: Model | None, rows: EvidenceRows) -> MemberAnswers:
     """Return how a member answers: read if it can be, else asked."""
-    if refusal(member, model, rows) is not None:
+    if explain_unread(member, model, rows) is not None:
         return AskedMember(member, rows)
     given = take_columns(rows, member.columns)
     if family_of(member.estimator) in LINEAR:
@@ -231,7 +239,7 @@ class LinearMember:
         b = np.broadcast_to(np.asarray(estimator.intercept_, dtype=np.float64).reshape(-1), (len(w),))
         if w.shape[1] != rows.width:
             raise EngineError(f"{member.name} has weights of {w.shape[1]} columns, it is given {rows.width}")
-        self.sums = linear.GroupScores(w, b, rows.baseline, rows.column_group, rows.n_groups)
+        self.sums = GroupScores(w, b, rows.baseline, rows.column_group, rows.n_groups)
         self.method, self.plain = member.method, _without_weights(estimator, len(w))
 
     def respond(self, raw: Floats) -> Response:
@@ -242,7 +250,7 @@ class LinearMember:
 
     def at_places(self, protocol: Declared) -> Callable[[Floats, Integers, States], Response]:
         def answer(x: Floats, order: Integers, states: States) -> Response:
-            total, removed = linear.sum_contributions(self.sums, x, by_column=False)  # (m, O), (m, G, O)
+            total, removed = sum_contributions(self.sums, x, by_column=False)  # (m, O), (m, G, O)
             places = order.shape[1]
             taken = np.take_along_axis(removed, order[:, :, None], axis=1)
             extents = states.severity[:, None] * states.moved
@@ -256,18 +264,18 @@ class LinearMember:
         return answer
 
     def at_states(self) -> Callable[[Floats, RowStates], Response | None]:
-        return lambda x, states: self.respond(linear.score_states(self.sums, x, states))
+        return lambda x, states: self.respond(score_states(self.sums, x, states))
 
     def at_values(self) -> Callable[[Floats, Floats, Integers, Integers], Response]:
         return lambda x, y, unit, asked: self.respond(
-            linear.score_values(self.sums, x, y, unit, asked).reshape(-1, self.sums.n_outputs)
+            score_values(self.sums, x, y, unit, asked).reshape(-1, self.sums.n_outputs)
         )
 
     def at_rows(self) -> Callable[[Floats], Response]:
         return lambda x: self.respond(x @ self.sums.coefficients.T + self.sums.intercept)
 
     def doubts(self) -> Callable[[Floats], Booleans]:
-        return lambda cells: ~(self.sums.bound_rounding(cells) <= linear.MOST_ROUNDING)
+        return lambda cells: ~(self.sums.bound_rounding(cells) <= MOST_ROUNDING)
 
 
 def _without_weights(estimator: Any, n_outputs: int) -> Any:
