@@ -21,6 +21,7 @@ SHOTS = {
     "report-desktop": (None, 1280, 900, 1.0),
     "report-phone": (None, 390, 844, 1.5),
     "report-by": ("by-1", 1040, 540, 1.0),
+    "report-modes": ("modes", 1040, 980, 1.0),
 }
 
 

@@ -23,6 +23,7 @@ from fragility.demo import run_demo
 REVIEWER = "Ana Lima"
 KEYS = ("a", "a", "e", "a")  # what she decides about the first cases, each followed by the next
 DESK, PHONE = (1280, 1000), (390, 844)
+MOVED_CASE, MOVED_FIELD = "378", "credit_amount"  # whose decision one value flips
 
 
 @contextmanager
@@ -46,13 +47,35 @@ def follow(driver: webdriver.Chrome, gesture: str) -> None:
     WebDriverWait(driver, 20).until(lambda d: d.execute_script(ready))
 
 
-def take(driver: webdriver.Chrome, name: str, size: tuple[int, int]) -> None:
-    """Save what a screen of this size shows."""
+def resize(driver: webdriver.Chrome, size: tuple[int, int]) -> None:
+    """Show pages as a screen of this size does."""
     screen = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size[0] < 600}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+
+
+def take(driver: webdriver.Chrome, name: str, size: tuple[int, int]) -> None:
+    """Save what a screen of this size shows."""
+    resize(driver, size)
     driver.refresh()
     picture = Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB")
     picture.quantize(64).save(IMAGES / f"{name}.png", optimize=True)
+
+
+def take_fields(driver: webdriver.Chrome, queue: str) -> None:
+    """Save what-if on a case with the slider of a field moved to where the decision flips."""
+    resize(driver, DESK)
+    driver.get(f"{queue}?search={MOVED_CASE}")
+    driver.find_element(By.CSS_SELECTOR, "[data-line]").click()
+    slider = WebDriverWait(driver, 120).until(
+        lambda d: d.find_element(By.CSS_SELECTOR, f"#wi-fields[data-ready] [data-field={MOVED_FIELD}]")
+    )
+    move = "arguments[0].value = 6000; arguments[0].dispatchEvent(new Event('input'))"
+    driver.execute_script(move, slider)
+    WebDriverWait(driver, 20).until(lambda d: "flips" in d.find_element(By.ID, "wi-verdict").text)
+    card = driver.find_element(By.ID, "whatif")
+    Image.open(io.BytesIO(card.screenshot_as_png)).convert("RGB").quantize(64).save(
+        IMAGES / "review-fields.png", optimize=True
+    )
 
 
 def main() -> None:
@@ -74,6 +97,7 @@ def main() -> None:
                     driver.get(page)
                     take(driver, name, DESK)
                     take(driver, f"{name}-phone", PHONE)
+                take_fields(driver, queue)
         finally:
             driver.quit()
 

@@ -209,6 +209,14 @@ def describe_other_fields(flipping: int, told: int, fields: int) -> str:
     return f"{write_count(more, 'more field')} can flip it alone; {held}" if more else held
 
 
+def describe_turns(flips: Sequence[tuple[object, object]]) -> str:
+    """Return `flips to 'bad' at 28`, given values and the class predicted at each; empty without any."""
+    by_class: dict[object, list[str]] = {}
+    for value, label in flips:
+        by_class.setdefault(label, []).append(write_end(value))
+    return "; ".join(f"flips to {label!r} at {join_names(values)}" for label, values in by_class.items())
+
+
 def _describe_no_interval(field: str, state: str) -> str | None:
     return {
         MISSING: f"{field} is missing, so it has no stable interval",

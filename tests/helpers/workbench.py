@@ -18,6 +18,7 @@ from fragility.review.app import Workbench, create_app
 from fragility.review.guards import Sessions
 from fragility.review.queries import CaseIndex
 from fragility.review.rows import WhatIf, match_rows
+from fragility.review.stability import StabilitySearch
 from fragility.review.store import Store
 
 HOST, PORT = "review-of-these-tests.localhost", 8808
@@ -45,15 +46,16 @@ def workbench(audit: Audit, store: Path, *, data: bool = True, policy: fg.Review
     """The workbench of an audit, with its model and rows unless told otherwise."""
     cases = CaseIndex.open(audit.folder, policy)
     decisions = Store.open(store)
-    rows = whatif = None
+    rows = whatif = stability = None
     if data:
         model = fg.Model.wrap(audit.model)
         ids = audit.certs.table.column("id").to_pylist()
         rows = match_rows(audit.X, ids, cases.names(), cases.protocol, cases.manifest, model)
         cases.add_fields(rows.to_arrow())
         whatif = WhatIf(model, cases.protocol, rows, cases.manifest)
+        stability = StabilitySearch(whatif)
     try:
-        yield Workbench(cases, decisions, rows, whatif)
+        yield Workbench(cases, decisions, rows, whatif, stability)
     finally:
         decisions.close()
         cases.close()

@@ -39,7 +39,10 @@ def test_blank_words_of_a_form_say_nothing():
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
-        ("by=rcma", "by in the address must be one of exposure, fds, got 'rcma'"),
+        (
+            "by=rcma",
+            "by in the address must be one of exposure, fds, lost, wrong, noisy, stale, sentinel, outage, got 'rcma'",
+        ),
         ("budget=7", "budget in the address must be one of"),
         ("status=done", "status in the address"),
         ("hours=many", "hours in the address must be a number from 0 to 10000, got 'many'"),

@@ -38,6 +38,7 @@ from fragility.review.history import (
 )
 from fragility.review.queries import CANDIDATES, CaseIndex, QueuedCase, case_key
 from fragility.review.rows import GivenRows, WhatIf
+from fragility.review.stability import StabilitySearch, show_fields
 from fragility.review.store import ConflictError, RefusedError, Store, StoreError, check_name
 from fragility.review.views import FilterError, View, ViewError, read_name
 
@@ -46,6 +47,7 @@ EXPORTS = {"decisions.csv": "text/csv; charset=utf-8", "decisions.parquet": "app
 RECENT = 100
 BULKS = 50  # actions on many cases that Team lists, beside one's own that still hold
 MOST_TICKED = 200  # cases that are listed with a box each
+PATIENCE = 8.0  # seconds that an answer waits for a search, which goes on without it
 LONGEST_NUMBER = 15  # digits
 MOST_ASKED = 1000  # second reviews in one request
 
@@ -58,6 +60,7 @@ class Workbench:
     store: Store
     rows: GivenRows | None = None
     whatif: WhatIf | None = None
+    stability: StabilitySearch | None = None  # where there is a model to ask
     reasons: Mapping[str, str] = field(default_factory=lambda: DEFAULT_REASONS)
     first_page: str = "/"  # where the first address leads
 
@@ -110,7 +113,8 @@ def create_app(bench: Workbench, sessions: Sessions) -> Guards:
     app = FastAPI(title="fragility review", docs_url=None, redoc_url=None, openapi_url=None)
     reading: dict[str, Callable[..., Response]] = {
         "/": desk.start, "/queue": desk.queue, "/who": desk.who, "/case/{key}": desk.case,
-        "/case/{key}/state": desk.case_state, "/bulk": desk.bulk, "/team": desk.team,
+        "/case/{key}/state": desk.case_state, "/case/{key}/fields": desk.case_fields, "/bulk": desk.bulk,
+        "/team": desk.team,
         "/values": desk.values, "/export/{name}": desk.export, "/static/{name}": desk.static,
     }  # fmt: skip
     writing: dict[str, Callable[..., Response]] = {
@@ -216,6 +220,7 @@ class _Desk:
                 fields=self.cases.field_names,
                 reviewers=self.store.reviewers(),
                 policy=None if self.cases.policy is None else self.cases.policy.sentence(),
+                modes=self.cases.modes,
             ),
             scope=() if found is None else self.scope(view),
             rows=len(self.cases),
@@ -317,6 +322,7 @@ class _Desk:
             fields=None if rows is None else tuple(rows.shown(queued.case.place)),
             groups=(*story.path, *others),
             whatif=self.bench.whatif is not None,
+            movable=None,
             history=history,
             seen=max((line.entry.seq for line in history), default=0),
             hidden=hidden,
@@ -339,6 +345,17 @@ class _Desk:
         lines = pages.list_history(entries, case_state(entries), viewer)
         newest = lines[0].entry if lines else None
         return JSONResponse({"last": newest.seq if newest else 0, "by": newest.reviewer if newest else None})
+
+    def case_fields(self, request: Request, key: str) -> Response:
+        """Answer a page that asks how far the values of its case may move; with 202 while that is being searched."""
+        self.reviewer(request)
+        queued = self.cases.find(key)
+        if self.bench.stability is None:
+            raise CertificateError("the model was not given; start the workbench with --model and --data")
+        found = self.bench.stability.find(queued.case.place, PATIENCE)
+        if found is None:
+            return Response(status_code=202)
+        return _render(pages.FieldsPart(self.frame(request, ""), show_fields(found, self.cases.protocol)))
 
     def decide(self, request: Request, key: str, form: Form) -> Response:
         viewer, queued = self.reviewer(request), self.cases.find(key)
@@ -392,11 +409,14 @@ class _Desk:
         queued = self.cases.find(key)
         if self.bench.whatif is None:
             raise CertificateError("the model was not given; start the workbench with --model and --data")
-        severities = body.get("severities") if isinstance(body, dict) else None
+        given = body if isinstance(body, dict) else {}
+        severities, values = given.get("severities"), given.get("values", {})
         if not isinstance(severities, dict):
             raise DataError("severities must be an object from group to a number")
-        named = {read_name(name): value for name, value in severities.items()}
-        return JSONResponse(asdict(self.bench.whatif.ask(queued.case.place, named)))
+        if not isinstance(values, dict):
+            raise DataError("values must be an object from field to a value")
+        groups, fields = ({read_name(name): value for name, value in each.items()} for each in (severities, values))
+        return JSONResponse(asdict(self.bench.whatif.ask(queued.case.place, groups, fields)))
 
     # --- many cases ---------------------------------------------------------------------------------------------
 
@@ -588,7 +608,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
 
 
 def _wants_json(request: Request) -> bool:
-    return request.url.path.endswith(("/whatif", "/state", "/values"))
+    return request.url.path.endswith(("/whatif", "/state", "/values", "/fields"))
 
 
 def _refuse(request: Request, desk: _Desk, status: int, sentence: str) -> Response:

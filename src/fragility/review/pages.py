@@ -15,22 +15,35 @@ import jinja2
 import pyarrow as pa
 from markupsafe import Markup, escape
 
-from fragility.certificates import Certificate, Certificates, Manifest
+from fragility.certificates import Certificate, Certificates, Manifest, ModesDeclaration
+from fragility.certificates.modes import costs_of_row
 from fragility.drawing.curve import draw_curve_svg
 from fragility.protocol import Protocol
 from fragility.review.history import DECISIONS, WORDS, CaseState, Entry, find_undos
 from fragility.review.queries import QueuedCase, QueuePage
 from fragility.review.rows import FieldLine
+from fragility.review.stability import MovableField
 from fragility.review.store import Bulk
 from fragility.review.views import STATUSES, View, write_name, write_number
 from fragility.text import escape_controls
-from fragility.wording import LOSS_NAMES, describe_curve, describe_operator, describe_prediction, describe_smallest
+from fragility.wording import (
+    LOSS_NAMES,
+    MODE_MEANINGS,
+    MODE_WORDS,
+    describe_curve,
+    describe_flip,
+    describe_operator,
+    describe_prediction,
+    describe_smallest,
+)
 
 STEPS = ("path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "one_step_confidence_drop")
 
 FLIP_WORDS = {"1": "without 1 group", "2": "without 2 groups", "3": "without 3 groups", "4": "without 4 groups or more",
               "none": "never on its path"}  # fmt: skip
 RANKING_WORDS = {"exposure": "exposure", "fds": "FDS"}
+RANKING_WORDS |= {mode: f"exposure to {words[0]}" for mode, words in MODE_WORDS.items()}
+WEAKEST = 4  # units of a failure mode that a page names
 RIGHT_TO_LEFT = ("R", "AL", "AN")
 SEEN = 5e-4  # drops below this are shown as 0.000
 
@@ -41,7 +54,8 @@ _templates = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_templates.globals.update(words=WORDS, decisions=DECISIONS)
+_templates.globals.update(words=WORDS, decisions=DECISIONS, rankings=RANKING_WORDS)
+_templates.globals["modes"] = {mode: words[0] for mode, words in MODE_WORDS.items()}
 
 
 def _isolate(text: str) -> Markup:
@@ -143,6 +157,7 @@ class Choices:
     fields: tuple[str, ...]
     reviewers: tuple[str, ...]
     policy: str | None  # in words
+    modes: tuple[str, ...]  # failure modes that the audit assessed
     statuses: tuple[str, ...] = STATUSES
 
 
@@ -228,6 +243,19 @@ class Story:
     path: tuple[str, ...]
     rcma: float
     lattice: tuple[tuple[str, str], ...]  # name, in words
+    modes: tuple[ModeStory, ...]  # none where the row was not assessed
+
+
+@dataclass(frozen=True)
+class ModeStory:
+    """What one failure mode costs a prediction, to read."""
+
+    name: str
+    meaning: str
+    exposure: float
+    flips: tuple[tuple[str, float], ...]  # in words, chance; the units that flip it most likely
+    rest: int  # units of which none flips it
+    units: int
 
 
 def tell_story(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, manifest: Manifest) -> Story:
@@ -258,7 +286,20 @@ def tell_story(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, m
         path=path,
         rcma=row["rcma"],
         lattice=_describe_search(row, cert),
+        modes=() if manifest.modes is None else _tell_modes(row, manifest.modes),
     )
+
+
+def _tell_modes(row: Mapping[str, Any], declared: ModesDeclaration) -> tuple[ModeStory, ...]:
+    told = []
+    for mode, cost in (costs_of_row(row, declared) or {}).items():
+        likely = sorted(
+            ((unit, chance) for unit, chance in cost.flip_chance.items() if chance > 0), key=lambda e: -e[1]
+        )
+        flips = tuple((describe_flip(mode, unit, chance), chance) for unit, chance in likely[:WEAKEST])
+        units, name = len(cost.flip_chance), MODE_WORDS[mode][0]
+        told.append(ModeStory(name, MODE_MEANINGS[mode], cost.exposure, flips, units - len(likely), units))
+    return tuple(told)
 
 
 def _summarise(queued: QueuedCase, row: Mapping[str, Any]) -> str:
@@ -343,6 +384,7 @@ class CasePage:
     fields: tuple[FieldLine, ...] | None
     groups: tuple[str, ...]  # the path's first, then the others
     whatif: bool
+    movable: tuple[MovableField, ...] | None  # None: not known, or to be searched for with the model
     history: tuple[HistoryLine, ...]
     seen: int  # newest entry that is shown
     hidden: bool
@@ -374,6 +416,16 @@ class CasePage:
     def names(self) -> tuple[str, ...]:
         """Names of unknown origin that sentences about the case hold."""
         return (*self.groups, self.queued.label, self.queued.flips_to or "")
+
+
+@dataclass(frozen=True)
+class FieldsPart:
+    """The part of a case's page that is asked for by itself: how far its values may move."""
+
+    frame: Frame
+    movable: tuple[MovableField, ...]
+    whatif: bool = True
+    template: str = "fields.html"
 
 
 # --- many cases, and the team -------------------------------------------------------------------------------
@@ -430,10 +482,12 @@ def describe_view(view: View, predictions: int, fields: Sequence[tuple[str, str]
     else:
         top = f"{view.cases_in_time:,}" if view.budget == "time" else f"{view.budget}%"
         time = f" ({write_number(view.hours)} h at {write_number(view.rate)} an hour)" if view.budget == "time" else ""
-        parts = [("among", f"the top {top} by {RANKING_WORDS[view.by]}{time} of the {confident}")]
+        of = confident if view.by not in MODE_WORDS else f"{confident} whose failure modes were assessed"
+        parts = [("among", f"the top {top} by {RANKING_WORDS[view.by]}{time} of the {of}")]
     parts += [("predicted", view.label)] if view.label is not None else []
     parts += [("flips", FLIP_WORDS[view.k])] if view.k else []
     parts += [("flipped by", view.group)] if view.group is not None else []
+    parts += [(RANKING_WORDS[view.mode], f"at least {write_number(view.least)}")] if view.mode else []
     parts += fields
     parts += [("status", WORDS[view.status])] if view.status else []
     parts += [("reviewer", view.reviewer)] if view.reviewer is not None else []

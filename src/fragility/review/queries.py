@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fragility.certificates import Manifest, StoredAudit
 from fragility.certificates.folder import BlockReader, read_manifest, read_protocol
 from fragility.errors import CertificateError, DataError, first_line
+from fragility.evidence.modes import MODES
 from fragility.policy import PREDICTED, ReviewPolicy
 from fragility.protocol import Protocol
 from fragility.review.history import Case
@@ -36,6 +38,7 @@ from fragility.review.views import PAGE_ROWS, SHARES, View, ViewError, Wanted, W
 MEMORY = "128MB"  # that DuckDB may hold; beyond it, it writes to its temporary folder
 THREADS = 2
 SORTED_BY = {"exposure": "exposure", "fds": "fds", "confidence": "confidence", "k": "flip_budget", "id": "place"}
+NOT_ASSESSED = -1.0  # stands for the exposure to a failure mode of a case that has none, and sorts behind all others
 SIMILAR = 8
 EXAMPLES = 8  # values named in an error
 MOST_VALUES = 500  # values that a filter offers
@@ -45,8 +48,8 @@ REPLACED = "the audit was replaced while it was being reviewed; start the workbe
 NEEDED = ("id", "predicted", "confidence", "flip_budget", "flipped", "fds", "exposure", "path", "digest")
 
 SHOWN = (
-    "c.digest, c.place, c.name, c.failing, c.label, c.confidence, c.flip_budget, c.flipped, c.exposure, c.fds, "
-    "c.flips_to"
+    "c.digest, c.place, c.name, c.failing, c.exposures, c.label, c.confidence, c.flip_budget, c.flipped, c.exposure, "
+    "c.fds, c.flips_to"
 )
 
 # What `case_state` says of a case, for many at once. A case is found by its place in this audit, or by its digest where
@@ -81,6 +84,7 @@ class QueuedCase:
 
     case: Case
     failing: tuple[str, ...]  # the groups of the path that flip it together; none if it never flips
+    exposures: Mapping[str, float]  # by failure mode; none where they were not assessed
     label: str
     confidence: float
     flip_budget: int
@@ -144,28 +148,43 @@ class CaseIndex:
         self._known: dict[Any, list[tuple[Any, ...]]] = {}  # answers that cannot change, because an audit does not
         self._seen = 0
         self._field_columns: dict[str, tuple[str, bool]] = {}
+        self.modes = () if manifest.modes is None else manifest.modes.modes
         missing = [name for name in NEEDED if name not in self._schema.names]
         if missing:
             raise CertificateError(f"the certificate table lacks the column {missing[0]!r}")
         flips_to = "path_predicted[flip_budget + 1]" if "path_predicted" in self._schema.names else "NULL"
         self._database.execute(
             "CREATE TABLE cases (place BIGINT, name VARCHAR, label VARCHAR, confidence DOUBLE, flip_budget INTEGER, "
-            "flipped BOOLEAN, exposure DOUBLE, fds DOUBLE, flips_to VARCHAR, failing VARCHAR[], digest VARCHAR)"
+            "flipped BOOLEAN, exposure DOUBLE, fds DOUBLE, flips_to VARCHAR, failing VARCHAR[], digest VARCHAR, "
+            "exposures DOUBLE[])"
         )
-        for path, first in self._parts:
+        for part, (path, first) in enumerate(self._parts):
+            self._database.register("assessed", self._exposures_of_part(part))
             self._database.execute(
                 "INSERT INTO cases SELECT file_row_number + ?, CAST(id AS VARCHAR), CAST(predicted AS VARCHAR), "
                 "confidence, flip_budget, flipped, exposure, fds, "
                 f"CASE WHEN flipped THEN CAST({flips_to} AS VARCHAR) END, "
-                "CASE WHEN flipped THEN path[:flip_budget] ELSE [] END, digest "
-                "FROM read_parquet(?, file_row_number = true)",
+                "CASE WHEN flipped THEN path[:flip_budget] ELSE [] END, digest, coalesce(a.exposures, []) "
+                "FROM read_parquet(?, file_row_number = true) p LEFT JOIN assessed a ON a.row = p.file_row_number",
                 [first, str(path)],
             )
+            self._database.unregister("assessed")
         if policy is not None:
             self._add_policy_scores(policy.by)
         self._database.execute(
             "CREATE TABLE states (place BIGINT, status VARCHAR, reviewers VARCHAR[], second BOOLEAN)"
         )
+
+    def _exposures_of_part(self, part: int) -> pa.Table:
+        """Return the exposures to failure modes of the assessed rows of a part, by their place in it."""
+        row, exposures = pa.array([], type=pa.int64()), pa.array([], type=pa.list_(pa.float64()))
+        if self.modes:
+            columns = [f"exposure_{mode}" for mode in self.modes]
+            joined = self._blocks.add(pq.read_table(self._parts[part][0], columns=["id"]), part, columns)
+            known = np.stack([joined.column(name).to_numpy() for name in columns], axis=1)
+            row = pa.array(np.flatnonzero(~np.isnan(known).any(axis=1)))
+            exposures = pa.array(list(known[row.to_numpy()]), type=pa.list_(pa.float64()))
+        return pa.table({"row": row, "exposures": exposures})
 
     @classmethod
     def open(cls, folder: Path, policy: ReviewPolicy | None = None) -> CaseIndex:
@@ -306,22 +325,32 @@ class CaseIndex:
                     enough = Where(f"c.label <> ? OR ({enough.sql})", (rule.segment, *enough.values))
                 where &= enough
             return where
-        confident = Where("c.confidence >= ?", (view.confident,))
+        confident, score = Where("c.confidence >= ?", (view.confident,)), self._column_of(view.by)
+        if view.by in MODES:  # what was not assessed has no rank
+            confident &= Where("len(c.exposures) > 0")
         if view.budget == "all":
             return confident
-        total = self._ask_once("SELECT count(*) FROM cases c WHERE c.confidence >= ?", confident.values)[0][0]
+        total = self._ask_once(f"SELECT count(*) FROM cases c WHERE {confident.sql}", confident.values)[0][0]
         size = view.cases_in_time if view.budget == "time" else math.ceil(SHARES[view.budget] * total)
         if size >= total:
             return confident
         if size == 0:
             return Where("FALSE")
-        score, place = self._ask_once(
-            f"SELECT {view.by}, place FROM cases c WHERE c.confidence >= ? ORDER BY {view.by} DESC, place "
+        lowest, place = self._ask_once(
+            f"SELECT {score}, c.place FROM cases c WHERE {confident.sql} ORDER BY {score} DESC, c.place "
             f"LIMIT 1 OFFSET {int(size) - 1}",
             confident.values,
         )[0]
-        last = Where(f"c.{view.by} > ? OR (c.{view.by} = ? AND c.place <= ?)", (score, score, place))
-        return confident & last
+        return confident & Where(f"{score} > ? OR ({score} = ? AND c.place <= ?)", (lowest, lowest, place))
+
+    def _column_of(self, order: str) -> str:
+        """Return what a view is ordered or ranked by, in SQL."""
+        if order not in MODES:
+            return f"c.{SORTED_BY[order]}"
+        if order not in self.modes:
+            known = ", ".join(self.modes) or "none; an audit with --modes assesses them"
+            raise ViewError(f"this audit did not assess the failure mode {order!r}; it has {known}")
+        return f"coalesce(c.exposures[{self.modes.index(order) + 1}], {NOT_ASSESSED})"
 
     def _where(self, view: View, viewer: str) -> Where:
         """Return the condition of a view; someone who looks for an id looks among all predictions."""
@@ -334,6 +363,8 @@ class CaseIndex:
             where &= Where(f"c.flipped AND c.flip_budget {'>=' if view.k == '4' else '='} ?", (int(view.k),))
         if view.group is not None:
             where &= Where("list_contains(c.failing, ?)", (view.group,))
+        if view.mode:
+            where &= Where(f"{self._column_of(view.mode)} >= ?", (view.least,))
         for name, text in view.where:
             where &= self.wanted(name, text).condition(f"f.{self._column(name)[0]}")
         if view.status:
@@ -373,6 +404,19 @@ class CaseIndex:
         low, high = self._ask_once(f"SELECT min({column}), max({column}) FROM fields")[0]
         return FieldValues(low=low, high=high)
 
+    def _order(self, view: View, forward: bool = True) -> str:
+        """Return the order of a view, or the one in which it is read backwards."""
+        direction = "ASC" if _rises(view, forward) else "DESC"
+        return f"{self._column_of(view.order)} {direction}, c.place {'ASC' if forward else 'DESC'}"
+
+    def _beyond(self, view: View, here: QueuedCase, forward: bool) -> Where:
+        """Return the condition that a case comes after this one in the order of a view, or before it."""
+        column, own = self._column_of(view.order), {**here.exposures, "place": here.case.place}
+        name = SORTED_BY.get(view.order, view.order)
+        value = own.get(name, getattr(here, name, NOT_ASSESSED))
+        beyond, tie = ">" if _rises(view, forward) else "<", ">" if forward else "<"
+        return Where(f"{column} {beyond} ? OR ({column} = ? AND c.place {tie} ?)", (value, value, here.case.place))
+
     def _from(self, view: View) -> str:
         decided = " LEFT JOIN states s ON s.place = c.place" if view.status or view.reviewer is not None else ""
         given = " JOIN fields f ON f.place = c.place" if view.where else ""
@@ -382,7 +426,7 @@ class CaseIndex:
 
     def page(self, view: View, viewer: str) -> QueuePage:
         """Return one page of the queue as this reviewer may see it."""
-        where, order = self._where(view, viewer), _order(view)
+        where, order = self._where(view, viewer), self._order(view)
         # Which cases come first, then what they say: ordering whole rows takes ten times as long on a late page.
         chosen = (
             f"SELECT c.place {self._from(view)} WHERE {where.sql} ORDER BY {order} "
@@ -408,8 +452,13 @@ class CaseIndex:
     def _list(self, rest: str, values: Sequence[Any]) -> tuple[QueuedCase, ...]:
         """Return cases, given everything of the question but what is shown of them."""
         return tuple(
-            QueuedCase(Case(digest, self.audit, place, name), tuple(failing), *shown)
-            for digest, place, name, failing, *shown in self._ask(f"SELECT {SHOWN} {rest}", values)
+            QueuedCase(
+                Case(digest, self.audit, place, name),
+                tuple(failing),
+                dict(zip(self.modes, exposures, strict=False)),
+                *shown,
+            )
+            for digest, place, name, failing, exposures, *shown in self._ask(f"SELECT {SHOWN} {rest}", values)
         )
 
     def find(self, key: str) -> QueuedCase:
@@ -454,8 +503,8 @@ class CaseIndex:
         """Return the cases before and after this one in a view, whether or not it is in the view itself."""
         found = []
         for forward in (False, True):
-            where = self._where(view, viewer) & _beyond(view, here, forward)
-            rest = f"{self._from(view)} WHERE {where.sql} ORDER BY {_order(view, forward)} LIMIT 1"
+            where = self._where(view, viewer) & self._beyond(view, here, forward)
+            rest = f"{self._from(view)} WHERE {where.sql} ORDER BY {self._order(view, forward)} LIMIT 1"
             found.append(next(iter(self._list(rest, where.values)), None))
         return found[0], found[1]
 
@@ -465,7 +514,7 @@ class CaseIndex:
         total = self._count(view, where)
         if not self._count(view, where & Where("c.place = ?", (here.case.place,))):
             return None, total
-        return 1 + self._count(view, where & _beyond(view, here, forward=False)), total
+        return 1 + self._count(view, where & self._beyond(view, here, forward=False)), total
 
     def names(self) -> list[str]:
         """Return the id of every row, as text, in the order of the audit."""
@@ -475,8 +524,8 @@ class CaseIndex:
         """Return the first cases of a view that wait for this reviewer, in order: those after one of them, or all."""
         where = self._where_waiting(view, viewer)
         if after is not None:
-            where &= _beyond(view, after, forward=True)
-        rest = f"{self._from(replace(view, status=view.awaited))} WHERE {where.sql} ORDER BY {_order(view)}"
+            where &= self._beyond(view, after, forward=True)
+        rest = f"{self._from(replace(view, status=view.awaited))} WHERE {where.sql} ORDER BY {self._order(view)}"
         return tuple(queued.case for queued in self._list(f"{rest} LIMIT {CANDIDATES} OFFSET {skip}", where.values))
 
     def waiting(self, view: View, viewer: str) -> int:
@@ -491,7 +540,7 @@ class CaseIndex:
         where = self._where(view, viewer) & _status_condition("open", viewer)
         rows = self._ask(
             f"SELECT c.digest, c.place, c.name, c.failing {self._from(replace(view, status='open'))} "
-            f"WHERE {where.sql} ORDER BY {_order(view)}",
+            f"WHERE {where.sql} ORDER BY {self._order(view)}",
             where.values,
         )
         return tuple((Case(digest, self.audit, place, name), tuple(failing)) for digest, place, name, failing in rows)
@@ -526,20 +575,6 @@ class CaseIndex:
 def _rises(view: View, forward: bool) -> bool:
     # Ids rise by themselves; everything else is looked at from its large end.
     return forward == (view.up != (view.order == "id"))
-
-
-def _order(view: View, forward: bool = True) -> str:
-    """Return the order of a view, or the one in which it is read backwards."""
-    direction = "ASC" if _rises(view, forward) else "DESC"
-    return f"c.{SORTED_BY[view.order]} {direction}, c.place {'ASC' if forward else 'DESC'}"
-
-
-def _beyond(view: View, here: QueuedCase, forward: bool) -> Where:
-    """Return the condition that a case comes after this one in the order of a view, or before it."""
-    column = SORTED_BY[view.order]
-    value = here.case.place if column == "place" else getattr(here, column)
-    beyond, tie = ">" if _rises(view, forward) else "<", ">" if forward else "<"
-    return Where(f"c.{column} {beyond} ? OR (c.{column} = ? AND c.place {tie} ?)", (value, value, here.case.place))
 
 
 def _status_condition(status: str, viewer: str) -> Where:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +14,16 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from fragility.arrays import Floats
 from fragility.canonical import combine_digests, is_missing, row_digests
 from fragility.certificates import Manifest
 from fragility.errors import DataError, ModelError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
+from fragility.evidence.fields import date_text, read_date
+from fragility.evidence.modes import Range, values_frame
 from fragility.evidence.replacements import Replacement, fields_of_groups, find_replacements, value_text
-from fragility.evidence.rows import read_rows
+from fragility.evidence.rows import Scalar, read_rows
 from fragility.ids import IdSpan, say_other_rows
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
@@ -144,26 +149,34 @@ class WhatIf:
         self._bound: OrderedDict[int, EvidenceRows] = OrderedDict()
         self._lock = threading.Lock()  # models are not promised to answer two threads at once
 
-    def ask(self, place: int, severities: Mapping[str, float]) -> Answer:
-        """Return the model's answer for the row at ``place`` with groups degraded; groups not named stay whole."""
-        protocol = self.protocol
-        names = {name: i for i, name in enumerate(protocol.group_names)}
-        severity = np.zeros(len(names))
-        for name, value in severities.items():
-            if name not in names:
-                raise DataError(f"this protocol has no evidence group {str(name)[:60]!r}")
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value <= 1.0:
-                raise DataError(f"a severity lies between 0 and 1, got {value!r:.40} for {name!r}")
-            severity[names[name]] = value
+    @contextmanager
+    def use(self, place: int) -> Iterator[EvidenceRows]:
+        """Have the model to oneself, with the row at ``place`` bound to it."""
         with self._lock:
             if place not in self._bound:
-                self._bound[place] = bind(self.model, self.rows.row(place), protocol, [self.rows.ids[place]])
+                self._bound[place] = self._bind(place, self.rows.row(place))
                 while len(self._bound) > KEPT:
                     self._bound.popitem(last=False)
             self._bound.move_to_end(place)
-            rows = self._bound[place]
+            yield self._bound[place]
+
+    def _bind(self, place: int, row: pd.DataFrame) -> EvidenceRows:
+        return bind(self.model, row, self.protocol, [self.rows.ids[place]])
+
+    def ask(self, place: int, severities: Mapping[str, float], values: Mapping[str, Scalar] | None = None) -> Answer:
+        """Return the model's answer for the row at ``place`` with groups degraded and other values of some fields.
+
+        Groups that are not named stay whole. Values are numbers, dates as ISO text, or categories.
+        """
+        protocol, severity = self.protocol, self._read_severities(severities)
+        changed = self._change(place, values or {})
+        with self.use(place) as rows:
             both = np.stack([np.zeros_like(severity), severity])
-            p = rows.answers(rows.dense(), RowStates(np.zeros(2, dtype=np.int64), both > 0.0, both))
+            states = RowStates(np.zeros(2, dtype=np.int64), both > 0.0, both)
+            p = rows.answers(rows.dense(), states)
+            if changed is not None:
+                other = self._bind(place, changed)
+                p[1] = other.answers(other.dense(), states)[1]
         original = original_class(rows, p[:1], protocol.resolution)
         predicted = int(state_prediction(p[1:], original, protocol.resolution, rows.offset)[0])
         margins = reading_margin(p, original[[0, 0]], protocol.reading, rows.offset, protocol.smoothing)
@@ -179,3 +192,80 @@ class WhatIf:
             flipped=predicted != int(original[0]),
             probabilities=dict(zip(classes, p[1].tolist(), strict=True)),
         )
+
+    def _read_severities(self, severities: Mapping[str, float]) -> Floats:
+        """Return (G,) the severity of each group."""
+        names = {name: i for i, name in enumerate(self.protocol.group_names)}
+        severity = np.zeros(len(names))
+        for name, value in severities.items():
+            if name not in names:
+                raise DataError(f"this protocol has no evidence group {str(name)[:60]!r}")
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value <= 1.0:
+                raise DataError(f"a severity lies between 0 and 1, got {value!r:.40} for {name!r}")
+            severity[names[name]] = value
+        return severity
+
+    def _change(self, place: int, values: Mapping[str, Scalar]) -> pd.DataFrame | None:
+        """Return the row with other values of some fields; None if all stay."""
+        if not values:
+            return None
+        row, ranges = self.rows.row(place), {own.field: own for own in self.protocol.modes.ranges}
+        taken = {}
+        for name, value in values.items():
+            if name not in row.columns:
+                raise DataError(f"the rows have no field {str(name)[:60]!r}")
+            known = list_categories(self.protocol, name)
+            if name in ranges:
+                taken[name] = [check_ordered(value, ranges[name], row[name].iloc[0])]
+            else:
+                taken[name] = [check_category(value, known, name)]
+        return values_frame(taken, row).set_axis(row.index)
+
+
+# --- values that a field may be given -----------------------------------------------------------------------
+
+
+def list_categories(protocol: Protocol, field: str) -> list[Scalar]:
+    """Return the values of a field in the catalogue, each once."""
+    entry = next((entry for entry in protocol.modes.catalogue if field in entry.fields), None)
+    if entry is None:
+        return []
+    values = (value[entry.fields.index(field)] for value in entry.values)
+    return list(dict.fromkeys(value for value in values if value is not None))
+
+
+def check_ordered(value: Scalar, own: Range, now: Any) -> Scalar:
+    """Return a number or date, within the training range or up to the row's own value ``now``; refuse anything else."""
+    of_dates = isinstance(own.low, str)
+    number = _read_ordered(value, own.whole, of_dates=of_dates)
+    ends = [_read_ordered(end, False, of_dates=of_dates) for end in (own.low, own.high)]
+    if not is_missing(now):
+        ends.append(_read_ordered(date_text(now) if of_dates else float(now), False, of_dates=of_dates))
+    known = [end for end in ends if end is not None]
+    if number is None or not min(known) <= number <= max(known):
+        kind = "a date" if of_dates else "a whole number" if own.whole else "a number"
+        raise DataError(f"{own.field!r} takes {kind} from {own.low} to {own.high}, got {value!r:.40}")
+    return value
+
+
+def _read_ordered(value: Scalar, whole: bool, *, of_dates: bool) -> float | None:
+    """Return a number, or the moment of a date; None for anything else, and for a part of a whole number or day."""
+    if of_dates:
+        moment = read_date(value)
+        return None if moment is None or (whole and moment != moment.normalize()) else moment.timestamp()
+    if isinstance(value, (bool, str)) or value is None:
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return None
+    return None if not math.isfinite(number) or (whole and number != round(number)) else number
+
+
+def check_category(value: Scalar, known: Sequence[Scalar], field: str) -> Scalar:
+    """Return a category of the catalogue; refuse anything else."""
+    for each in known:
+        if each == value and isinstance(each, bool) == isinstance(value, bool):
+            return each
+    shown = ", ".join(repr(each) for each in known[:8]) or "none"
+    raise DataError(f"{field!r} takes a category that the protocol lists ({shown}), got {value!r:.40}")

@@ -27,6 +27,7 @@ from fragility.review.guards import LOOPBACK, Sessions, random_host
 from fragility.review.history import DEFAULT_REASONS
 from fragility.review.queries import CaseIndex
 from fragility.review.rows import WhatIf, match_rows
+from fragility.review.stability import StabilitySearch
 from fragility.review.store import STORE_FILE, Store
 
 LOOPBACK_V6 = "::1"
@@ -52,14 +53,15 @@ def open_workbench(
     """Open an audit for review, at a row of it if one is named; X, ids and model must be those of the audit."""
     cases = CaseIndex.open(folder, policy)
     try:
-        rows = whatif = None
+        rows = whatif = stability = None
         if X is not None:
             rows = match_rows(X, ids, cases.names(), cases.protocol, cases.manifest, model)
             cases.add_fields(rows.to_arrow())
             if model is not None:
                 whatif = WhatIf(model, cases.protocol, rows, cases.manifest)
+                stability = StabilitySearch(whatif)
         first_page = "/" if row is None else f"/case/{cases.find_row(row).key}"
-        return Workbench(cases, Store.open(store or folder / STORE_FILE), rows, whatif, reasons, first_page)
+        return Workbench(cases, Store.open(store or folder / STORE_FILE), rows, whatif, stability, reasons, first_page)
     except BaseException:
         cases.close()
         raise

@@ -13,15 +13,16 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 from fragility.errors import FragilityError
+from fragility.evidence.modes import MODES
 from fragility.evidence.replacements import value_text
 from fragility.scores import CONFIDENT
 from fragility.text import CONTROL
 
-RANKINGS = ("exposure", "fds")
+RANKINGS = ("exposure", "fds", *MODES)  # a mode stands for the exposure to it
 SHARES = {"5": 0.05, "10": 0.10, "20": 0.20}
 BUDGETS = (*SHARES, "time", "policy", "all")
 STATUSES = ("open", "park", "accept", "escalate", "reacquire", "conflict", "second")
-SORTS = ("exposure", "fds", "confidence", "k", "id")
+SORTS = ("exposure", "fds", "confidence", "k", "id", *MODES)
 FLIPS = ("1", "2", "3", "4", "none")  # k*; "4" stands for four groups and more, "none" for a path without a flip
 PAGE_ROWS = 50
 LONGEST_TEXT = 2000
@@ -51,6 +52,8 @@ class View:
     label: str | None = None
     k: str = ""
     group: str | None = None
+    mode: str = ""  # with least: those at least so exposed to this failure mode
+    least: float = 0.0
     where: tuple[tuple[str, str], ...] = ()  # fields of the row, and what was typed for each
     status: str = ""
     reviewer: str | None = None
@@ -82,6 +85,8 @@ class View:
             label=_name(given, "label"),
             k=_one_of(given, "k", FLIPS, ""),
             group=_name(given, "group"),
+            mode=_one_of(given, "mode", MODES, ""),
+            least=_number(given, "least", 0.0, 0.0, 1.0),
             where=tuple(pairs),
             status=_one_of(given, "status", STATUSES, ""),
             reviewer=_name(given, "reviewer"),
@@ -123,6 +128,11 @@ class View:
     @property
     def order(self) -> str:
         return self.sort or self.by
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The failure modes that the view asks about, each once."""
+        return tuple(dict.fromkeys(name for name in (self.mode, self.by, self.sort) if name in MODES))
 
     @property
     def awaited(self) -> str:

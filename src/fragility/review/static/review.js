@@ -130,9 +130,12 @@ if (reacquire) {
 
 // --- what if ------------------------------------------------------------------------------------------------
 
+const DAY = 86400000; // milliseconds
+const asDay = (number) => new Date(number * DAY).toISOString().slice(0, 10);
+
 const whatIf = byId("whatif");
 if (whatIf) {
-  const sliders = [...whatIf.querySelectorAll("input[type=range]")];
+  const sliders = [...whatIf.querySelectorAll("input[data-group]")];
   const answer = whatIf.querySelector(".answer");
   let asked = 0;
   let timer = 0;
@@ -143,15 +146,28 @@ if (whatIf) {
     parts.querySelector("[data-lose]").setAttribute("aria-pressed", String(slider.value === "100"));
   };
 
+  // Fields with another value than the record has: a number, a day as text, or a category.
+  const READ = {
+    number: (field) => Number(field.value),
+    day: (field) => asDay(Number(field.value)),
+    category: (field) => JSON.parse(field.value),
+  };
+  const isMoved = (field) => field.dataset.kind === "category"
+    ? !field.selectedOptions[0].defaultSelected
+    : Number(field.value) !== Number(field.defaultValue);
+  const movedFields = () => [...whatIf.querySelectorAll("[data-field]")].filter(isMoved);
+
   const ask = async () => {
     const number = ++asked;
     const chosen = sliders.filter((slider) => slider.value !== "0");
+    const moved = movedFields();
     const severities = Object.fromEntries(chosen.map((slider) => [slider.dataset.group, Number(slider.value) / 100]));
+    const values = Object.fromEntries(moved.map((field) => [field.dataset.field, READ[field.dataset.kind](field)]));
     try {
       const reply = await fetch(whatIf.dataset.address, {
         method: "POST",
         headers: { "content-type": "application/json" },
-        body: JSON.stringify({ severities }),
+        body: JSON.stringify({ severities, values }),
       });
       const found = await reply.json();
       if (number !== asked) return; // a later question is on its way
@@ -159,7 +175,8 @@ if (whatIf) {
       byId("wi-class").textContent = visible(found.predicted);
       byId("wi-confidence").textContent = `${(100 * found.confidence).toFixed(1)}%`;
       byId("wi-margin").textContent = (found.margin < 0 ? "" : "+") + found.margin.toFixed(3);
-      byId("wi-verdict").textContent = found.flipped ? `flips to \u2068${visible(found.predicted)}\u2069` : chosen.length ? "holds" : "";
+      const changed = chosen.length + moved.length > 0;
+      byId("wi-verdict").textContent = found.flipped ? `flips to \u2068${visible(found.predicted)}\u2069` : changed ? "holds" : "";
       answer.classList.toggle("flipped", found.flipped);
     } catch (error) {
       if (number === asked) byId("wi-verdict").textContent = `no answer: ${error.message}`;
@@ -181,6 +198,31 @@ if (whatIf) {
     });
   }
 
+  // A slider over the values of a field, and the box beside it that holds the same value.
+  const showValue = (field) => {
+    const exact = field.closest(".movable").querySelector("[data-exact]");
+    const text = field.dataset.kind === "day" ? asDay(Number(field.value)) : field.value;
+    if (exact) exact.value = text;
+    if (field.dataset.kind !== "category") field.setAttribute("aria-valuetext", text);
+    field.closest(".movable").classList.toggle("moved", isMoved(field));
+  };
+  const wire = (part) => {
+    for (const field of part.querySelectorAll("[data-field]")) {
+      showValue(field);
+      const moves = field.dataset.kind === "category" ? "change" : "input";
+      field.addEventListener(moves, () => { showValue(field); soon(); });
+      const exact = field.closest(".movable").querySelector("[data-exact]");
+      if (!exact) continue;
+      if (field.dataset.kind === "day") [exact.min, exact.max] = [asDay(Number(field.min)), asDay(Number(field.max))];
+      exact.addEventListener("change", () => {
+        const number = field.dataset.kind === "day" ? exact.valueAsNumber / DAY : exact.valueAsNumber;
+        if (!Number.isNaN(number)) field.value = number; // the slider keeps within its ends
+        showValue(field);
+        soon();
+      });
+    }
+  };
+
   const setAll = (value) => {
     for (const slider of sliders) {
       slider.value = value(slider);
@@ -190,7 +232,37 @@ if (whatIf) {
   };
   const flipping = (slider) => slider.parentElement.querySelector(".mark") !== null;
   byId("wi-path").addEventListener("click", () => setAll((slider) => (flipping(slider) ? "100" : "0")));
-  byId("wi-reset").addEventListener("click", () => setAll(() => "0"));
+  byId("wi-reset").addEventListener("click", () => {
+    for (const field of whatIf.querySelectorAll("[data-field]")) {
+      if (field.dataset.kind === "category") {
+        for (const option of field.options) option.selected = option.defaultSelected;
+      } else {
+        field.value = field.defaultValue;
+      }
+      showValue(field);
+    }
+    setAll(() => "0");
+  });
+
+  // How far each value may move is searched for when the case is opened; a reader who goes on at once asks nothing.
+  const fields = byId("wi-fields");
+  const searching = byId("wi-searching");
+  const lookUp = async () => {
+    try {
+      const reply = await fetch(fields.dataset.address);
+      if (reply.status === 202) return setTimeout(lookUp, 500); // it is still being searched for
+      if (!reply.ok) throw new Error((await reply.json()).error);
+      const part = document.createElement("div");
+      part.innerHTML = await reply.text(); // made by the same templates as this page
+      searching.replaceWith(part);
+      wire(part);
+      fields.dataset.ready = "1";
+    } catch (error) {
+      searching.textContent = `How far each value may move is not known: ${error.message}`;
+    }
+  };
+  if (searching) setTimeout(lookUp, 250);
+  else wire(fields);
 }
 
 // --- someone else -------------------------------------------------------------------------------------------

@@ -1,0 +1,198 @@
+"""How far the values of one case may move: as a page shows it, and searched for when a case is opened.
+
+A field of numbers or days has a slider over its training range, on which the stable part is shaded. Any other field has
+a list of its categories, in which those that flip the decision are marked. Where the audit has no stability intervals
+of a row, they are found with the model, for one row at a time and no longer than `LONGEST`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as StillSearching
+from dataclasses import dataclass
+from datetime import date
+
+from fragility.errors import FragilityError
+from fragility.evidence.modes import Range
+from fragility.evidence.replacements import value_text
+from fragility.evidence.rows import Scalar
+from fragility.modes.intervals import intervals_of_rows
+from fragility.modes.stability import Flip, StabilityInterval
+from fragility.protocol import Protocol
+from fragility.review.rows import WhatIf, list_categories
+from fragility.wording import BRACKETED, EXACT, describe_turns
+
+LONGEST = 60.0  # seconds that a search may take
+KEPT = 64  # rows searched lately
+FIRST_DAY = date(1970, 1, 1).toordinal()  # days are counted from there
+
+
+class SearchTooLongError(FragilityError):
+    """A search for stability intervals was given up."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """A part of a slider's track, in percent of its length."""
+
+    start: float
+    length: float
+
+
+@dataclass(frozen=True)
+class Slider:
+    """The values of a field of numbers or days, from left to right; days are counted from 1970."""
+
+    low: float
+    high: float
+    value: float
+    step: str  # 1, or any
+    of_days: bool
+    stable: Band
+    unknown: tuple[Band, ...]  # between a value that holds and the next one that was tried and flips
+    turns: tuple[float, ...]  # where it flips, in percent
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A category of a nominal field."""
+
+    value: str  # as JSON
+    text: str
+    flips_to: str | None  # None: the decision holds
+    own: bool = False  # what the row has
+
+
+@dataclass(frozen=True)
+class MovableField:
+    """A field of a case, and how far its value may move."""
+
+    name: str
+    sentence: str
+    turns: str  # the classes it flips to, and where; empty if it does not
+    flips: bool  # some value flips the decision
+    slider: Slider | None = None
+    choices: tuple[Choice, ...] = ()
+
+
+def show_fields(intervals: Iterable[StabilityInterval], protocol: Protocol) -> tuple[MovableField, ...]:
+    """Return the fields of a case to move, those that can flip the decision first."""
+    ranges = {own.field: own for own in protocol.modes.ranges}
+    shown = [_show_field(one, ranges.get(one.field), protocol) for one in intervals]
+    return tuple(sorted(shown, key=lambda field: not field.flips))
+
+
+def _show_field(one: StabilityInterval, own: Range | None, protocol: Protocol) -> MovableField:
+    ends = [flip for flip in (one.flips_below, one.flips_above) if flip is not None]
+    flips = list(one.categories) if one.nominal else ends
+    if one.nominal:
+        turns = describe_turns([(repr(flip.value), flip.predicted) for flip in flips])
+        return MovableField(one.field, one.sentence(), turns, bool(flips), choices=_list_choices(one, protocol))
+    turns = describe_turns([(flip.value, flip.predicted) for flip in flips])
+    return MovableField(one.field, one.sentence(), turns, bool(flips), slider=_make_slider(one, own))
+
+
+def _make_slider(one: StabilityInterval, own: Range | None) -> Slider | None:
+    """Return the slider of a field of numbers or days; None where there is no interval, or dates have a time."""
+    if own is None or one.state not in (EXACT, BRACKETED):
+        return None
+    of_days = isinstance(own.low, str)
+    if of_days and not own.whole:
+        return None
+    value, first, last, low, high = (count(each) for each in (one.value, own.low, own.high, one.low, one.high))
+    left, right = min(first, value), max(last, value)
+    if left == right:
+        return None
+
+    def place(number: float) -> float:
+        return round(100.0 * (number - left) / (right - left), 3)
+
+    def band(start: float, end: float) -> Band:
+        return Band(place(start), round(place(end) - place(start), 3))
+
+    turns = {side: count(flip.value) for side, flip in (("low", one.flips_below), ("high", one.flips_above)) if flip}
+    unknown = [band(*sorted((end, turns[side]))) for side, end in (("low", low), ("high", high)) if side in turns]
+    return Slider(
+        low=left,
+        high=right,
+        value=value,
+        step="1" if own.whole else "any",
+        of_days=of_days,
+        stable=band(low, high),
+        unknown=tuple(unknown) if one.state == BRACKETED else (),
+        turns=tuple(map(place, turns.values())),
+    )
+
+
+def count(value: Scalar) -> float:
+    """Return a number, or the number of a day given as ISO text."""
+    if isinstance(value, str):
+        return date.fromisoformat(value).toordinal() - FIRST_DAY
+    assert value is not None
+    return value
+
+
+def _list_choices(one: StabilityInterval, protocol: Protocol) -> tuple[Choice, ...]:
+    """Return what a nominal field may hold: first what the row has, then the categories of the catalogue."""
+    if one.state != EXACT:
+        return ()
+    flips: Mapping[Scalar, Flip] = {flip.value: flip for flip in one.categories}
+    found = [Choice(json.dumps(one.value), value_text(one.value), None, own=True)]
+    for value in list_categories(protocol, one.field):
+        if value != one.value:
+            flip = flips.get(value)
+            found.append(Choice(json.dumps(value), value_text(value), None if flip is None else str(flip.predicted)))
+    return tuple(found)
+
+
+# --- on demand ----------------------------------------------------------------------------------------------
+
+
+class StabilitySearch:
+    """Finds the stability intervals of rows, each in a thread of its own that nobody has to wait for."""
+
+    def __init__(self, whatif: WhatIf, longest: float = LONGEST) -> None:
+        self._whatif, self._longest = whatif, longest
+        self._found: OrderedDict[int, Future[tuple[StabilityInterval, ...]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, place: int, patience: float) -> tuple[StabilityInterval, ...] | None:
+        """Return the intervals of the row at ``place``; None if they are not found within so many seconds."""
+        with self._lock:
+            future = self._found.get(place)
+            if future is None or (future.done() and future.exception() is not None):  # tried again
+                future = self._found[place] = Future()
+                # A daemon: the first search of a machine compiles, and the end of the workbench does not wait for it.
+                threading.Thread(target=self._search, args=(place, future), daemon=True).start()
+            self._found.move_to_end(place)
+            while len(self._found) > KEPT:
+                self._found.popitem(last=False)
+        try:
+            return future.result(timeout=patience)
+        except StillSearching:
+            if future.done():
+                raise
+            return None
+
+    def _search(self, place: int, future: Future[tuple[StabilityInterval, ...]]) -> None:
+        started = time.monotonic()
+
+        def check(_done: int, _total: int) -> None:
+            if time.monotonic() - started > self._longest:
+                raise SearchTooLongError(
+                    f"the search for stability intervals was given up after {self._longest:g} seconds: this model "
+                    "answers too slowly; audit with --intervals to have them in the certificates"
+                )
+
+        try:
+            with self._whatif.use(place) as rows:
+                started = time.monotonic()  # another search may have had the model before
+                found = intervals_of_rows(rows, self._whatif.protocol, report=check)
+            future.set_result(tuple(found.interval(0, name) for name in found.by_field))
+        except BaseException as error:  # whoever waits is told
+            future.set_exception(error)
