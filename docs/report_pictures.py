@@ -50,7 +50,8 @@ def write_report(folder: Path) -> Path:
     """Return the report on the demo's audit, as a validator would ask for it."""
     run_demo(folder)
     rows = pd.read_parquet(folder / "test.parquet")
-    report = fg.open_audit(folder).report(
+    report = fg.Report.of(
+        fg.open_audit(folder),
         name="credit model",
         labels=rows["class"].to_dict(),
         rows=rows,

@@ -72,6 +72,7 @@ def take_fields(driver: webdriver.Chrome, queue: str) -> None:
     move = "arguments[0].value = 6000; arguments[0].dispatchEvent(new Event('input'))"
     driver.execute_script(move, slider)
     WebDriverWait(driver, 20).until(lambda d: "flips" in d.find_element(By.ID, "wi-verdict").text)
+    driver.execute_script("document.querySelector('.decide').hidden = true")  # it would lie over the card
     card = driver.find_element(By.ID, "whatif")
     Image.open(io.BytesIO(card.screenshot_as_png)).convert("RGB").quantize(64).save(
         IMAGES / "review-fields.png", optimize=True

@@ -24,6 +24,7 @@ from fragility.evidence.fields import date_text, read_date
 from fragility.evidence.modes import Range, values_frame
 from fragility.evidence.replacements import Replacement, fields_of_groups, find_replacements, value_text
 from fragility.evidence.rows import Scalar, read_rows
+from fragility.evidence.stability import weigh_values
 from fragility.ids import IdSpan, say_other_rows
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
@@ -214,7 +215,7 @@ class WhatIf:
         for name, value in values.items():
             if name not in row.columns:
                 raise DataError(f"the rows have no field {str(name)[:60]!r}")
-            known = list_categories(self.protocol, name)
+            known = list(weigh_values(self.protocol.modes, name))
             if name in ranges:
                 taken[name] = [check_ordered(value, ranges[name], row[name].iloc[0])]
             else:
@@ -223,15 +224,6 @@ class WhatIf:
 
 
 # --- values that a field may be given -----------------------------------------------------------------------
-
-
-def list_categories(protocol: Protocol, field: str) -> list[Scalar]:
-    """Return the values of a field in the catalogue, each once."""
-    entry = next((entry for entry in protocol.modes.catalogue if field in entry.fields), None)
-    if entry is None:
-        return []
-    values = (value[entry.fields.index(field)] for value in entry.values)
-    return list(dict.fromkeys(value for value in values if value is not None))
 
 
 def check_ordered(value: Scalar, own: Range, now: Any) -> Scalar:

@@ -21,10 +21,10 @@ from fragility.errors import FragilityError
 from fragility.evidence.modes import Range
 from fragility.evidence.replacements import value_text
 from fragility.evidence.rows import Scalar
+from fragility.evidence.stability import Flip, StabilityInterval, weigh_values
 from fragility.modes.intervals import intervals_of_rows
-from fragility.modes.stability import Flip, StabilityInterval
 from fragility.protocol import Protocol
-from fragility.review.rows import WhatIf, list_categories
+from fragility.review.rows import WhatIf
 from fragility.wording import BRACKETED, EXACT, describe_turns
 
 LONGEST = 60.0  # seconds that a search may take
@@ -143,7 +143,7 @@ def _list_choices(one: StabilityInterval, protocol: Protocol) -> tuple[Choice, .
         return ()
     flips: Mapping[Scalar, Flip] = {flip.value: flip for flip in one.categories}
     found = [Choice(json.dumps(one.value), value_text(one.value), None, own=True)]
-    for value in list_categories(protocol, one.field):
+    for value in weigh_values(protocol.modes, one.field):
         if value != one.value:
             flip = flips.get(value)
             found.append(Choice(json.dumps(value), value_text(value), None if flip is None else str(flip.predicted)))
