@@ -21,6 +21,7 @@ from fragility.errors import DataError, ModelError
 from fragility.models.onnx_graphs import (
     BATCH_ROWS,
     LEAST_ROWS,
+    TREE_OPERATORS,
     GraphError,
     Input,
     Trees,
@@ -46,6 +47,15 @@ class Score(NamedTuple):
     name: str  # of the value
     column: int | None  # of the value that is the score; None: all of them
     node: Any  # the classifier whose link is left out, with NONE as its transformation; None: the value is in the graph
+
+
+class TreeScore(NamedTuple):
+    """A tree ensemble that is handed a file's columns as they are, in float32, and gives its probabilities."""
+
+    trees: Trees
+    link: str  # sigmoid, softmax, or average for votes that are probabilities
+    n_outputs: int  # 1: the score or the votes of the second of two classes
+    n_columns: int
 
 
 class Outputs(NamedTuple):
@@ -125,6 +135,14 @@ class OnnxClassifier:
     def predict(self, rows: Any) -> npt.NDArray[Any]:
         """Return the file's own labels (n,)."""
         return np.asarray(self._run("own", self.outputs.label or "", rows)).reshape(-1)
+
+    def find_trees(self) -> TreeScore | None:
+        """Return the tree ensemble that this file is, if it is one and its columns go through nothing else."""
+        found = _Graph(read_graph(self.data)).find_trees(self.outputs, self.inputs)
+        if found is None:
+            return None
+        trees, link, n_outputs = found
+        return TreeScore(trees, link, n_outputs, self.n_features_in_ or int(trees.column.max()) + 1)
 
     @property
     def raw_score(self) -> Callable[[Any], Floats] | None:
@@ -285,6 +303,43 @@ class _Graph:
         trees = read_trees(node)
         averaged = attributes_of(node).get("post_transform", "NONE") == "NONE" and (trees.weight >= 0).all()
         return len(trees.starts) - 1 if averaged else None
+
+    def find_trees(self, outputs: Outputs, inputs: tuple[Input, ...]) -> tuple[Trees, str, int] | None:
+        """Return the ensemble that makes the scores or votes from the only input, its link and number of outputs."""
+        value, score = self.pass_over(outputs.probabilities), outputs.score
+        if score is not None and score.node is None:
+            value = self.pass_over(score.name)
+        node = self.maker.get(value)
+        if node is None or node.op_type not in TREE_OPERATORS or len(inputs) > 1 or inputs[0].flat:
+            return None
+        given, narrowed = node.input[0], inputs[0].dtype == np.float32
+        while (before := self.maker.get(given)) is not None:
+            if before.op_type != "Identity" and not (before.op_type == "Cast" and attributes_of(before)["to"] == 1):
+                return None
+            given, narrowed = before.input[0], narrowed or (before.op_type == "Cast" and inputs[0].dtype.kind == "f")
+        if given != inputs[0].name or not narrowed:
+            return None
+        trees, held = read_trees(node), attributes_of(node)
+        found = np.unique(trees.weight_output)
+        if node.op_type == "TreeEnsembleRegressor":
+            plain = held.get("aggregate_function", "SUM") == "SUM" and held.get("post_transform", "NONE") == "NONE"
+            targets = int(held.get("n_targets", 1))
+            known = score is not None and plain and bool((found == np.arange(targets)).all())
+            return (trees, "sigmoid" if targets == 1 else "softmax", targets) if known else None
+        n_classes = len(_class_labels(node) or ())
+        linked = score is not None or self.count_votes(outputs.probabilities) is not None
+        if not linked or trees.weight_output.max() >= n_classes:
+            return None
+        if len(found) == 1 and n_classes == 2:  # both for a sum of votes and for a logit, whichever class it names
+            trees = trees._replace(weight_output=np.zeros_like(trees.weight_output))
+            return trees, "average" if score is None else "sigmoid", 1
+        if n_classes == 2 and trees.base.any():
+            return None
+        if score is not None and score.column is not None:  # the second class's half of opposed scores
+            own = trees.weight_output == 1
+            half = (trees.weight_node[own], np.zeros(int(own.sum()), dtype=np.int64), trees.weight[own])
+            return trees._replace(weight_node=half[0], weight_output=half[1], weight=half[2]), "sigmoid", 1
+        return trees, "average" if score is None else "softmax", n_classes
 
     def find_score(self, name: str, node: Any) -> Score | None:
         """Return the raw score behind a sigmoid or softmax; None where the link is another one, or none."""

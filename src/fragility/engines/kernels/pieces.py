@@ -66,6 +66,9 @@ def _find_first(sums: Any, start: int, stop: int, way: int, original: int, rules
         if rules.link == SIGMOID:
             scores[1] = scores[0]
             scores[0] = 0.0
+        elif n_outputs == 1:  # votes for the second class; the first has the rest
+            scores[1] = scores[0]
+            scores[0] = np.log(max(1.0 - sums[piece, 0] * factor, CLIP))
         held = scores[original] + offset[original] + rules.resolution - rules.slack
         for rival in range(len(scores)):
             if rival != original and not scores[rival] + offset[rival] <= held:

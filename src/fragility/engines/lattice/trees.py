@@ -186,8 +186,11 @@ def _make_edge(forest: Forest, rule: FlipRule, original: int, rival: int, wide: 
     rounding = _bound_library_rounding(forest, weight) + rule.rounding * forest.divisor / forest.scale + span * 2.0**-48
     limit = NARROW_ROUNDING * forest.divisor / forest.scale
     if forest.link == AVERAGE:
-        if np.count_nonzero(weight) != 2:  # the two probabilities of a leaf may not sum to exactly 1
-            rounding += float(np.abs(forest.leaf_value.sum(axis=1) - 1.0).max()) * forest.n_trees
+        if forest.one_sided:
+            rounding += forest.divisor * 2.0**-24  # of the rest, in float32
+        elif np.count_nonzero(weight) != 2:  # the two probabilities of a leaf may not sum to exactly 1
+            total = forest.divisor / forest.n_trees
+            rounding += float(np.abs(forest.leaf_value.sum(axis=1) - total).max()) * forest.n_trees
         limit = 0.2 * rule.resolution * forest.divisor  # averages tie exactly, and a tie should be told from a flip
     if not wide:
         edge, error = _count_quanta(forest, leaf, start, largest, NARROW / max(span, 1e-300), rounding, np.int32)
@@ -203,6 +206,10 @@ def _weigh_outputs(forest: Forest, rule: FlipRule, original: int, rival: int) ->
     if forest.link == SIGMOID:
         weight[0] = 1.0 if original == 1 else -1.0
         return weight, lead * forest.divisor / forest.scale
+    if forest.one_sided:
+        share = forest.divisor / (1.0 + float(np.exp(lead)))
+        weight[0] = 1.0 if original == 1 else -1.0
+        return weight, -share if original == 1 else forest.divisor - share
     if forest.link == AVERAGE and rule.n_classes == 2:  # p_c = 1 - p_o: one class says it all, and halves are exact
         weight[original] = 1.0
         return weight, -forest.divisor / (1.0 + float(np.exp(lead)))

@@ -69,6 +69,11 @@ class Forest(NamedTuple):
         return max(len(self.base), 2)
 
     @property
+    def one_sided(self) -> bool:
+        """Whether the sums are the votes for the second of two classes; the first has the rest."""
+        return self.link == AVERAGE and len(self.base) == 1
+
+    @property
     def oblivious(self) -> bool:
         return len(self.level_start) > 1
 

@@ -173,8 +173,17 @@ def score_by_walks(forest: Forest, plan: Plan, share: Share) -> Score:
     return score
 
 
+def complete_sums(forest: Forest, sums: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return raw sums (..., outputs, n) with those of a class that has what another one leaves, in their precision."""
+    if not forest.one_sided:
+        return sums
+    rest = np.maximum(sums.dtype.type(forest.divisor) - sums, sums.dtype.type(0.0))
+    return np.concatenate([rest, sums], axis=-2)
+
+
 def compute_probabilities(forest: Forest, sums: npt.NDArray[Any]) -> Floats:
     """Return (..., n, C) probabilities of raw sums (..., outputs, n): the forest's link in float64."""
+    sums = complete_sums(forest, sums)
     scores = np.moveaxis(sums, -2, -1).astype(np.float64) / forest.divisor * forest.scale
     if forest.link == SIGMOID:
         return sigmoid_probabilities(scores[..., 0])
@@ -279,12 +288,11 @@ class AuditScorer:
 
     @classmethod
     def of_trees(cls, ensemble: Ensemble, rows: EvidenceRows, protocol: Protocol) -> AuditScorer:
-        score, together = (
-            score_cells(ensemble, rows, protocol),
-            ensemble.terms is not None or fits_planes(ensemble.forest),
-        )
+        forest, score = ensemble.forest, score_cells(ensemble, rows, protocol)
+        together = ensemble.terms is not None or fits_planes(forest)
         block = BLOCK if together else WALK_BLOCK  # rows that the kernel takes together
-        return cls(score, ensemble.forest, rows, protocol, block, "trees")
+        completed: Score = lambda x, order, states: complete_sums(forest, score(x, order, states))  # noqa: E731
+        return cls(completed if forest.one_sided else score, forest, rows, protocol, block, "trees")
 
     def trace_chunk(self, x: Floats, decided: Integers | None) -> Trace:
         """Return the trace of some rows; the sums of all states are held for one block of them at a time."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fragility.engines.trees.readers import catboost, interpret, lightgbm, sklearn, xgboost
+from fragility.engines.trees.readers import catboost, interpret, lightgbm, onnx, sklearn, xgboost
 from fragility.engines.trees.recoding import Ensemble
 from fragility.errors import EngineError
 from fragility.libraries import family_of
@@ -31,6 +31,7 @@ READERS: dict[str, Callable[[Any], Ensemble]] = {
     "catboost.CatBoostClassifier": catboost.read_classifier,
     "interpret.ExplainableBoostingClassifier": interpret.read_machine,
     "interpret.DPExplainableBoostingClassifier": interpret.read_machine,
+    "fragility.OnnxClassifier": onnx.read_classifier,
 }
 
 
