@@ -18,12 +18,18 @@ import fuzzing
 import pandas as pd
 import pytest
 from pipelines import fitted
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
 
 QUICK, MANY = 60, 20_000
 CHUNK = 1000
+FORKING = ("model", "onnx", "certificates")  # take longer
 SEED = 20261116
 
 
@@ -46,6 +52,7 @@ def sound(tmp_path_factory) -> Path:
     write_policy(folder / "policy.json")
     write_logs(folder, case.X_test)
     write_models(folder)
+    write_graphs(folder)
     return folder
 
 
@@ -91,6 +98,23 @@ def write_models(folder: Path) -> None:
         fg.ResMLPClassifier(max_epochs=1, random_state=0).fit(X, y).save(folder / "model.safetensors")
 
 
+def write_graphs(folder: Path) -> None:
+    """ONNX files of trees, a network and a pipeline over texts."""
+    import onnx
+    from converting import convert, convert_pipeline, make_rows
+
+    X, y = make_rows()
+    convert(GradientBoostingClassifier(n_estimators=3, max_depth=2, random_state=0).fit(X, y), folder / "trees.onnx")
+    convert(MLPClassifier((3,), max_iter=300, random_state=0).fit(X, y), folder / "network.onnx")
+    table, classes = fg.load_credit_g()
+    table = table[["duration", "purpose"]].astype({"duration": "float32", "purpose": str})
+    encode = ColumnTransformer(
+        [("number", StandardScaler(), ["duration"]), ("text", OneHotEncoder(handle_unknown="ignore"), ["purpose"])]
+    )
+    pipeline = make_pipeline(encode, LogisticRegression()).fit(table, classes)
+    onnx.save(convert_pipeline(pipeline, table[:1]), str(folder / "pipeline.onnx"))
+
+
 def feed(reader: str, sound: Path, folder: Path, count: int) -> list[str]:
     """Return what was found: faults that the process told, and inputs that ended it."""
     folder.mkdir()
@@ -131,7 +155,7 @@ def listing(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("reader", fuzzing.READERS)
 def test_malformed_inputs_are_refused_in_a_sentence(reader: str, sound: Path, tmp_path: Path) -> None:
-    assert not feed(reader, sound, tmp_path / reader, QUICK // 3 if reader in ("model", "certificates") else QUICK)
+    assert not feed(reader, sound, tmp_path / reader, QUICK // 3 if reader in FORKING else QUICK)
 
 
 @pytest.mark.slow

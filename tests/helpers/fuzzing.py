@@ -371,6 +371,53 @@ def read_model(sound: Path, place: Path, chance: random.Random) -> None:
     assert ended == 0, f"{name} passed its trial, and then ended the process with {ended}: {told}"
 
 
+def read_onnx(sound: Path, place: Path, chance: random.Random) -> None:
+    """The same for an ONNX file, whose trees are read as well; libraries are loaded once, before the copies."""
+    for module in ("onnx", "onnxruntime", "fragility.models.loading", "fragility.engines.trees.readers", "numba"):
+        importlib.import_module(module)
+    name = chance.choice(("trees.onnx", "network.onnx", "pipeline.onnx"))
+    path, data = place / name, (sound / name).read_bytes()
+    path.write_bytes(mutated_graph(data, chance) if chance.random() < 0.7 else mutated_bytes(data, chance))
+    if forked(lambda: _trial(path)) == 0:
+        ended = forked(lambda: _use_model(path))
+        told = (place / "told").read_text() if ended == 97 else ""
+        assert ended == 0, f"{name} passed its trial, and then ended the process with {ended}: {told}"
+
+
+def mutated_graph(data: bytes, chance: random.Random) -> bytes:
+    """Change names, numbers and the structure of a graph that stays a protobuf message."""
+    import onnx
+
+    model = onnx.load_from_string(data)
+    for _ in range(chance.choice((1, 1, 2, 4))):
+        node = chance.choice(model.graph.node)
+        attributes = [a for a in node.attribute if a.ints or a.floats or a.strings]
+        kind = chance.randrange(8)
+        if kind <= 2 and attributes:
+            attribute = chance.choice(attributes)
+            values = attribute.ints or attribute.floats or attribute.strings
+            strange = (-1, 0, 1, 3, 999, 2**31, 2**62) if attribute.ints else (0.0, 1e38, float("nan"), -1.0)
+            if attribute.strings:
+                strange = (b"", b"LEAF", b"BRANCH_GT", b"\xff", b"a")
+            values[chance.randrange(len(values))] = chance.choice(strange)
+        elif kind == 3 and attributes:
+            attribute = chance.choice(attributes)
+            del (attribute.ints or attribute.floats or attribute.strings)[:: chance.choice((1, 2, 7))]
+        elif kind == 4:
+            node.op_type = chance.choice(("Loop", "Exp", "Tile", "Concat", "TopK", "ZipMap", "Gather", "Shape"))
+        elif kind == 5:
+            values = chance.choice((node.input, node.output))
+            if values:
+                values[chance.randrange(len(values))] = chance.choice(("", "X", "lost", node.output[0]))
+        elif kind == 6 and model.graph.initializer:
+            tensor = chance.choice(model.graph.initializer)
+            del tensor.dims[:]
+            tensor.dims.extend(chance.choice(([], [0], [-1], [1], [2, 3], [2**40], [10**6])))
+        elif node.attribute:
+            del node.attribute[chance.randrange(len(node.attribute))]
+    return model.SerializeToString()
+
+
 def _mutated_booster(data: bytes, chance: random.Random, name: str) -> bytes:
     if name == "model.txt" and chance.random() < 0.6:  # numbers of the trees
         lines = data.decode().split("\n")
@@ -425,7 +472,10 @@ def _use_model(path: Path) -> int:
     try:
         model = loading.load_model(path)
         with suppress(Exception):  # the library's own complaints of rows that are not the model's
-            model.probabilities(np.random.default_rng(0).normal(size=(20, 7)) * 100)
+            model.probabilities(np.random.default_rng(0).normal(size=(20, model.n_columns or 7)) * 100)
+        if path.suffix == ".onnx":
+            with suppress(FragilityError):
+                importlib.import_module("fragility.engines.trees.readers").read_ensemble(model.head)
     except FragilityError as error:
         return 0 if one_sentence(str(error)) else 98
     except Exception as error:
@@ -445,6 +495,7 @@ READERS: dict[str, Reader] = {
     "envelope": read_envelope,
     "csv": read_csv,
     "model": read_model,
+    "onnx": read_onnx,
 }
 
 

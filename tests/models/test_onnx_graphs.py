@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
+import lightgbm
 import numpy as np
 import pytest
 from converting import convert, make_rows, onnx
+from fuzzing import mutated_bytes, mutated_graph, one_sentence
 from onnx import TensorProto, helper, numpy_helper
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
-from fragility.errors import ModelError
+from fragility.engines.trees.readers import read_ensemble
+from fragility.errors import EngineError, ModelError
 from fragility.models.loading import load_model
 from fragility.models.onnx_classifier import OnnxClassifier
 from fragility.models.onnx_graphs import GraphError, read_graph
@@ -169,6 +173,27 @@ def test_inputs_and_outputs_that_are_no_rows_are_refused() -> None:
     assert answer(lambda g: setattr(g.output[0].type.tensor_type, "elem_type", labels)).startswith(
         "one output of probabilities was expected, its outputs are: probabilities; export"
     )
+
+
+def test_hundreds_of_malformed_graphs_are_read_or_refused_in_a_sentence(tmp_path) -> None:
+    """Without a session; ``test_fuzz`` runs such files as well."""
+    X, y = make_rows()
+    sound = [
+        convert(RandomForestClassifier(3, max_depth=2, random_state=0).fit(X, y), tmp_path / "forest.onnx"),
+        convert(lightgbm.LGBMClassifier(n_estimators=3, num_leaves=4, verbose=-1).fit(X, y), tmp_path / "trees.onnx"),
+        convert(LogisticRegression().fit(X, y), tmp_path / "linear.onnx"),
+    ]
+    chance, read = random.Random(0), 0
+    for number in range(400):
+        data = sound[number % 3].read_bytes()
+        data = (mutated_graph if number % 4 else mutated_bytes)(data, chance)
+        try:
+            head = OnnxClassifier(data)
+            read += 1
+            read_ensemble(head)
+        except (GraphError, EngineError, ModelError) as error:
+            assert one_sentence(str(error))
+    assert 50 < read < 350
 
 
 # --- the trial in a process of its own --------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sklearn.utils.metaestimators import available_if
 
 from fragility.arrays import Floats
-from fragility.errors import DataError, ModelError
+from fragility.errors import DataError, ModelError, name_error
 from fragility.models.onnx_graphs import (
     BATCH_ROWS,
     LEAST_ROWS,
@@ -38,6 +38,7 @@ CLASS_ATTRIBUTES = ("classlabels_strings", "classlabels_int64s", "classlabels_in
 CLASSIFIERS = ("TreeEnsembleClassifier", "LinearClassifier", "SVMClassifier")
 PASSING = ("Identity", "Cast", "Reshape", "Squeeze", "Flatten", "Unsqueeze")  # of a label
 ROUNDING = 1e-5  # of a sum in float32
+MALFORMED = (KeyError, IndexError, ValueError, TypeError)  # attributes that are absent, or of other types and lengths
 PROBABILITY_NAMES = ("probabilities", "output_probability", "probability")  # as the converters call them
 
 
@@ -92,8 +93,11 @@ class OnnxClassifier:
         model = read_graph(data)
         self.inputs: tuple[Input, ...] = tuple(list_inputs(model))
         graph = _Graph(model)
-        self.outputs = graph.find_outputs()
-        self.votes = graph.count_votes(self.outputs.probabilities)
+        try:
+            self.outputs = graph.find_outputs()
+            self.votes = graph.count_votes(self.outputs.probabilities)
+        except MALFORMED as error:
+            raise GraphError(f"an operator behind its outputs is damaged ({name_error(error)})") from error
         self.classes_ = self.outputs.classes
         widths = [each.width for each in self.inputs]
         if None in widths and len(widths) > 1:
@@ -138,7 +142,10 @@ class OnnxClassifier:
 
     def find_trees(self) -> TreeScore | None:
         """Return the tree ensemble that this file is, if it is one and its columns go through nothing else."""
-        found = _Graph(read_graph(self.data)).find_trees(self.outputs, self.inputs)
+        try:
+            found = _Graph(read_graph(self.data)).find_trees(self.outputs, self.inputs)
+        except (GraphError, *MALFORMED):
+            return None
         if found is None:
             return None
         trees, link, n_outputs = found
