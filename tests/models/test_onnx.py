@@ -115,6 +115,32 @@ def test_classes_are_found_or_asked_for(tmp_path) -> None:
     assert np.array_equal(named.probabilities(X), plain.probabilities(X))
 
 
+def test_what_a_file_returns_can_be_declared(tmp_path) -> None:
+    """A network that was exported without its last step, for three classes and for two."""
+    for n_classes, kind in ((3, "logits"), (2, "binary_logit")):
+        X, y = make_rows(n_classes)
+        network = MLPClassifier((4,), max_iter=300, random_state=0).fit(X, y)
+        proto = onnx.load(convert(network, tmp_path / "whole.onnx", zipmap=False))
+        last = next(node for node in proto.graph.node if node.op_type in ("Softmax", "Sigmoid"))
+        del proto.graph.output[:]
+        proto.graph.output.append(onnx.helper.make_tensor_value_info(last.input[0], 1, [None, None]))
+        onnx.save(proto, tmp_path / "scores.onnx")
+        model = read(tmp_path / "scores.onnx", classes=list(range(n_classes)), output=kind)
+        assert model.link == f"{kind} of an ONNX file, link in float64"
+        np.testing.assert_allclose(model.probabilities(X), network.predict_proba(X), atol=1e-6)
+        table = pd.DataFrame(X, columns=list("abcdef"))
+        certs = fg.audit(model, table[:20], fg.Protocol.fit(model, table), progress=False)
+        assert certs.manifest.model.probabilities == model.link
+        with pytest.raises(ModelError, match=r"the ONNX file itself turns its scores into probabilities, so it does"):
+            read(tmp_path / "whole.onnx", output="logits")
+        with pytest.raises(ModelError, match=r"output must be one of probabilities, logits, .* got 'odds'"):
+            read(tmp_path / "scores.onnx", classes=list(range(n_classes)), output="odds")
+        undeclared = read(tmp_path / "scores.onnx", classes=list(range(n_classes)))
+        said = "the model's output is not a probability" if n_classes == 3 else r"does not say what it is; if it is a"
+        with pytest.raises(ModelError, match=said):
+            undeclared.probabilities(X)
+
+
 def test_fixed_batches_are_filled_up(tmp_path) -> None:
     X, y = make_rows()
     path = convert(GradientBoostingClassifier(n_estimators=3).fit(X, y), tmp_path / "model.onnx", zipmap=False)

@@ -291,7 +291,7 @@ def predict_labels(model: Model, rows: Any, *, to_head: bool) -> Integers | None
 
 def confirm_link(model: Model, matrix: Any) -> Model:
     """Return the model, or one that asks ``predict_proba`` if its link does not reproduce that for the head's input."""
-    if model.head_link is Link.PREDICT_PROBA or not hasattr(model.head, "predict_proba"):
+    if model.head_link is not Link.RAW_SCORE or not hasattr(model.head, "predict_proba"):
         return model
     asking = replace(model, head_link=Link.PREDICT_PROBA, output=None)
     own = asking.head_probabilities(matrix)

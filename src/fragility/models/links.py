@@ -37,6 +37,7 @@ class Link(enum.Enum):
     RAW_SCORE = "raw score, link applied in float64"
     FUNCTION = "{output} of a function"
     TORCH_MODULE = "{output} of a torch module, link in float64"
+    ONNX_OUTPUT = "{output} of an ONNX file, link in float64"
 
     def describe(self, output: OutputKind | None) -> str:
         return self.value.format(output=output)
@@ -45,6 +46,13 @@ class Link(enum.Enum):
 def find_link(head: Any, output: OutputKind | None) -> tuple[Link, OutputKind | None]:
     """Return the link of a final estimator, and what it outputs where that must be declared."""
     torch_module = is_torch_module(head)
+    if output is not None and family_of(head) == "fragility.OnnxClassifier":
+        if head.raw_score is not None and output != "probabilities":
+            raise ModelError(
+                f"the ONNX file itself turns its scores into probabilities, so it does not return {output}"
+            )
+        _check_output_kind(output)
+        return (Link.ONNX_OUTPUT, output) if head.raw_score is None else (Link.RAW_SCORE, None)
     if not torch_module and _has_probabilities(head):
         return (Link.PREDICT_PROBA if raw_score_of(head) is None else Link.RAW_SCORE), None
     if output is None and (torch_module or family_of(head) == "fragility.ExportedProgram"):
@@ -57,9 +65,13 @@ def find_link(head: Any, output: OutputKind | None) -> tuple[Link, OutputKind | 
             "; it is never guessed from the values",
         )
     output = output or "probabilities"
+    _check_output_kind(output)
+    return (Link.TORCH_MODULE if torch_module else Link.FUNCTION), output
+
+
+def _check_output_kind(output: str) -> None:
     if output not in _FROM_OUTPUT:
         raise ModelError(f"output must be one of {', '.join(_FROM_OUTPUT)}, got {output!r}")
-    return (Link.TORCH_MODULE if torch_module else Link.FUNCTION), output
 
 
 def apply_link(link: Link, head: Any, output: OutputKind | None) -> Callable[[Any], Floats]:
@@ -71,7 +83,10 @@ def apply_link(link: Link, head: Any, output: OutputKind | None) -> Callable[[An
         assert raw_score is not None
         return lambda rows: _sigmoid_or_softmax(raw_score(rows))
     convert = _FROM_OUTPUT[output or "probabilities"]
-    ask = head if link is Link.FUNCTION else partial(_ask_torch_module, head)
+    if link is Link.ONNX_OUTPUT:
+        ask = head.ask_output
+    else:
+        ask = head if link is Link.FUNCTION else partial(_ask_torch_module, head)
     return lambda rows: convert(ask(rows))
 
 

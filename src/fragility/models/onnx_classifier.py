@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sklearn.utils.metaestimators import available_if
 
 from fragility.arrays import Floats
-from fragility.errors import DataError, ModelError, name_error
+from fragility.errors import Advice, DataError, ModelError, name_error
 from fragility.models.onnx_graphs import (
     BATCH_ROWS,
     LEAST_ROWS,
@@ -123,17 +123,22 @@ class OnnxClassifier:
 
     def predict_proba(self, rows: Any) -> Floats:
         """Return the file's own probabilities (n, C)."""
-        p = np.asarray(self._run("own", self.outputs.probabilities, rows), dtype=np.float64)
+        p = np.asarray(self.ask_output(rows), dtype=np.float64)
         if p.ndim == 2 and p.shape[1] > 1:
             p[(p < 0.0) & (p >= -ROUNDING)] = 0.0  # 1 - s, where the votes s add up to more than 1
             return p
         if self.outputs.score is None:
             raise ModelError(
                 f"the output {self.outputs.probabilities!r} of the ONNX file is one number per row, and the file does "
-                "not say that it is a probability; export the model so that it gives one for each class"
+                "not say what it is; if it is a logit, declare ",
+                Advice("output='binary_logit'", "--returns binary_logit"),
             )
         p = p.reshape(-1, 1)
         return np.hstack([1.0 - p, p])
+
+    def ask_output(self, rows: Any) -> npt.NDArray[Any]:
+        """Return what the file gives in the place of probabilities, as it is."""
+        return self._run("own", self.outputs.probabilities, rows)
 
     @available_if(lambda self: self.outputs.label is not None and self.classes_ is not None)  # type: ignore[untyped-decorator]
     def predict(self, rows: Any) -> npt.NDArray[Any]:
