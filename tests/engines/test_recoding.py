@@ -264,9 +264,33 @@ def test_catboost_that_reads_categories_one_by_one(dataset):
         check(model, case.X_train, rows, baseline=baseline)
 
 
-def test_catboost_with_target_statistics_is_left_to_the_black_box():
-    case = fitted("credit_g", "catboost", "raw")
-    assert "ctrs (target statistics" in refused(case.model, case.X_train, case.X_test[:5])
+@pytest.mark.parametrize("dataset", ["credit_g", "credit_g_property"])
+@pytest.mark.parametrize("statistics", [None, "Buckets", "Counter"])
+def test_catboost_with_target_statistics_of_single_columns(dataset, statistics):
+    case = fitted(dataset, "catboost", "raw")
+    y = labels_for("catboost", split(dataset).y_train)
+    chosen = {"max_ctr_complexity": 1, "one_hot_max_size": 4} | ({"simple_ctr": statistics} if statistics else {})
+    model = native_estimator("catboost", case.X_train).set_params(**chosen).fit(case.X_train, y)
+    rows = case.X_test.copy()
+    rows.loc[::5, "purpose"] = "a yacht"  # no statistic knows it
+    check(model, case.X_train, rows)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"max_ctr_complexity": 2}, "target statistics of combinations of columns (max_ctr_complexity=1"),
+        ({"simple_ctr": "BinarizedTargetMeanValue", "max_ctr_complexity": 1}, "of type BinarizedTargetMeanValue"),
+    ],
+)
+def test_catboost_with_other_target_statistics_is_left_to_the_black_box(settings, reason):
+    catboost = pytest.importorskip("catboost")
+    draws = np.random.default_rng(0)
+    X = pd.DataFrame({name: draws.choice(list("abcdefgh"), 600) for name in ("one", "other")})
+    y = (X["one"].map(ord) + X["other"].map(ord)) % 2  # no column by itself says anything
+    quick = {"iterations": 30, "model_size_reg": 0.0, "verbose": 0, "allow_writing_files": False, "thread_count": 1}
+    model = catboost.CatBoostClassifier(cat_features=["one", "other"], **quick, **settings).fit(X, y)
+    assert reason in refused(model, X, X[:5])
 
 
 def test_catboost_with_numbers_for_categories_is_left_to_the_black_box():

@@ -104,7 +104,7 @@ def test_a_spark_model_behind_the_function_of_the_page():
         fitted = type(fitted)([stage for k, stage in enumerate(fitted.stages) if k != 1])  # labels are not asked for
         ask = take_function("ask_spark")
         model = fg.Model.wrap(lambda rows: ask(rows, spark, fitted), classes=["bad", "good"])
-        certs = fg.audit(model, X[300:303], fg.Protocol.fit(model, X[:300]), baselines=False)
+        certs = fg.audit(model, X[300:303], fg.Protocol.fit(model, X[:300]))
     finally:
         spark.stop()
     assert len(certs) == 3 and certs.engine == "blackbox"

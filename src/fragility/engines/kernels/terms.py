@@ -3,8 +3,7 @@
 A *slot* is a column as some terms read it: its edges cut the numbers into stretches, and a table has an entry for each
 combination of its slots' stretches. Each slot's stretch is found once for x and once for each severity; a state then
 picks one of them per slot, and each term costs it one look-up. Entries are added in the order of the terms, as the
-model does, so sums have its bits. Rows of arrays are not taken out as arrays of their own: numba would count references
-to each of them, which takes as long as all look-ups of a term.
+model does, so sums have its bits.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from fragility.engines.kernels.compiling import entry, helper, inlined
 from fragility.engines.kernels.decisions import round_cell, stress_cell
 
 TERM_BLOCK = 512  # rows of a span
+TOGETHER = 8  # rows whose states go through the terms together, so that what a term costs by itself is shared
 
 
 @inlined
@@ -45,28 +45,15 @@ def _find_stretches(terms: Any, cells: Any, rounding: Any, out: Any) -> None:
 
 
 @helper
-def _add_entries(terms: Any, chosen: Any, still: Any, sums: Any) -> None:
-    """Add the entry of each term to sums (outputs, Q) of Q states, whose stretches are chosen (slots, Q).
-
-    still: (slots,) whether all states have the same stretch.
-    """
+def _add_entries(terms: Any, chosen: Any, n_states: int, sums: Any) -> None:
+    """Add the entry of each term to the sums (outputs, any) of some states, whose stretches are chosen (slots, any)."""
     axis_start, axis_slot, axis_stride = terms.axis_start, terms.axis_slot, terms.axis_stride
     entry_start, entries = terms.entry_start, terms.entries
-    n_outputs, n_states = sums.shape
+    n_outputs = len(sums)
     for term in range(len(entry_start)):
         begin, count = axis_start[term], axis_start[term + 1] - axis_start[term]
         offset = np.uint64(entry_start[term])
-        same = True
-        for axis in range(begin, begin + count):
-            same &= still[axis_slot[axis]]
-        if same:
-            for axis in range(begin, begin + count):
-                offset += chosen[axis_slot[axis], 0] * axis_stride[axis]
-            for output in range(n_outputs):
-                value = entries[offset + np.uint64(output)]
-                for q in range(n_states):
-                    sums[output, q] += value
-        elif count == 1 and n_outputs == 1:
+        if count == 1 and n_outputs == 1:
             one = axis_slot[begin]
             for q in range(n_states):
                 sums[0, q] += entries[offset + chosen[one, q]]
@@ -96,42 +83,47 @@ def score_ordered_states(terms: Any, plan: Any, x: Any, order: Any, levels: Any,
     severities, level_at = levels
     n_slots, n_states, n_severities = len(slot_column), scores.shape[0], len(severities)
     lost, at = np.empty(n_slots, dtype=np.uint64), np.empty(n_severities + 2, dtype=np.uint64)
-    chosen, sums = np.empty((n_slots, n_states), dtype=np.uint64), np.empty((len(base), n_states))
-    rank, still = np.empty(level_at.shape[0], dtype=np.int64), np.empty(n_slots, dtype=np.bool_)
+    chosen, sums = np.empty((n_slots, TOGETHER * n_states), dtype=np.uint64), np.empty((len(base), TOGETHER * n_states))
+    rank = np.empty(level_at.shape[0], dtype=np.int64)
     _find_stretches(terms, baseline, rounding, lost)
-    for row in range(span[0], span[1]):
-        rank[:] = min(order.shape[1], len(rank) - 1)  # groups that are not in ``order`` share the place after it
-        for place in range(order.shape[1]):
-            rank[order[row, place]] = place
-        for slot in range(n_slots):
-            column, first, last = slot_column[slot], edge_start[slot], edge_start[slot + 1]
-            cell, place = x[row, column], rank[column_group[column]]
-            here = _find_stretch(edges, first, last, round_cell(cell, rounding[column]))
-            still[slot] = here == lost[slot] and monotone
-            if still[slot]:
-                for q in range(n_states):
-                    chosen[slot, q] = here
-                continue
-            at[0], at[n_severities + 1] = here, lost[slot]
-            moves = not stepwise[column] and cell == cell
-            for i in range(n_severities):
+    for start in range(span[0], span[1], TOGETHER):
+        size = min(TOGETHER, span[1] - start)
+        for row in range(start, start + size):
+            begin = (row - start) * n_states
+            rank[:] = min(order.shape[1], len(rank) - 1)  # groups that are not in ``order`` share the place after it
+            for place in range(order.shape[1]):
+                rank[order[row, place]] = place
+            for slot in range(n_slots):
+                column, first, last = slot_column[slot], edge_start[slot], edge_start[slot + 1]
+                cell, place = x[row, column], rank[column_group[column]]
+                here = _find_stretch(edges, first, last, round_cell(cell, rounding[column]))
+                if here == lost[slot] and monotone:
+                    for q in range(n_states):
+                        chosen[slot, begin + q] = here
+                    continue
+                at[0], at[n_severities + 1] = here, lost[slot]
                 low, high = first, last
-                if moves and monotone:  # between the two ends
-                    low = first + np.int64(min(here, lost[slot]))
-                    high = first + np.int64(max(here, lost[slot]))
-                v = round_cell(
-                    stress_cell(cell, baseline[column], severities[i], stepwise[column] != 0), rounding[column]
-                )
-                at[i + 1] = np.uint64(low - first) + _find_stretch(edges, low, high, v)
-            for q in range(n_states):
-                chosen[slot, q] = at[level_at[place, q]]
+                ordered = monotone and not stepwise[column] and cell == cell
+                if ordered:  # each severity lies between the one before it and the baseline
+                    low, high = first + np.int64(min(here, lost[slot])), first + np.int64(max(here, lost[slot]))
+                for i in range(n_severities):
+                    v = stress_cell(cell, baseline[column], severities[i], stepwise[column] != 0)
+                    beyond = _find_stretch(edges, low, high, round_cell(v, rounding[column]))
+                    at[i + 1] = np.uint64(low - first) + beyond
+                    if ordered and here < lost[slot]:
+                        low += np.int64(beyond)
+                    elif ordered:
+                        high = low + np.int64(beyond)
+                for q in range(n_states):
+                    chosen[slot, begin + q] = at[level_at[place, q]]
         for output in range(len(base)):
-            for q in range(n_states):
+            for q in range(TOGETHER * n_states):
                 sums[output, q] = base[output]
-        _add_entries(terms, chosen, still, sums)
-        for output in range(len(base)):
-            for q in range(n_states):
-                scores[q, output, row] = sums[output, q]
+        _add_entries(terms, chosen, size * n_states, sums)
+        for q in range(n_states):
+            for output in range(len(base)):
+                for row in range(size):
+                    scores[q, output, start + row] = sums[output, row * n_states + q]
 
 
 @entry
@@ -147,7 +139,6 @@ def score_own_states(terms: Any, sides: Any, x: Any, states: Any, span: Any, sco
     n_slots = len(slot_column)
     here, there = np.empty(n_slots, dtype=np.uint64), np.empty(n_slots, dtype=np.uint64)
     chosen, sums, cells = np.empty((n_slots, 1), dtype=np.uint64), np.empty((len(base), 1)), np.empty(x.shape[1])
-    still = np.ones(n_slots, dtype=np.bool_)
     _find_stretches(terms, baseline, rounding, there)
     for state in range(span[0], span[1]):
         new = state == span[0] or owner[state] != owner[state - 1]
@@ -162,7 +153,7 @@ def score_own_states(terms: Any, sides: Any, x: Any, states: Any, span: Any, sco
         for slot in range(n_slots):
             chosen[slot, 0] = there[slot] if moved[state, unit[slot_column[slot]]] else here[slot]
         sums[:, 0] = base
-        _add_entries(terms, chosen, still, sums)
+        _add_entries(terms, chosen, 1, sums)
         scores[:, state] = sums[:, 0]
 
 
@@ -179,20 +170,18 @@ def score_other_values(
     n_slots, n_states = len(slot_column), len(asked)
     here, there = np.empty(n_slots, dtype=np.uint64), np.empty(n_slots, dtype=np.uint64)
     chosen, sums = np.empty((n_slots, n_states), dtype=np.uint64), np.empty((len(base), n_states))
-    still = np.empty(n_slots, dtype=np.bool_)
     for row in range(span[0], span[1]):
         _find_stretches(terms, x[row], rounding, here)
         if row == span[0] or len(others) > 1:
             _find_stretches(terms, others[row if len(others) > 1 else 0], rounding, there)
         for slot in range(n_slots):
             own = unit[slot_column[slot]]
-            still[slot] = here[slot] == there[slot]
             for q in range(n_states):
                 chosen[slot, q] = there[slot] if asked[q] == own else here[slot]
         for output in range(len(base)):
             for q in range(n_states):
                 sums[output, q] = base[output]
-        _add_entries(terms, chosen, still, sums)
+        _add_entries(terms, chosen, n_states, sums)
         for output in range(len(base)):
             for q in range(n_states):
                 scores[q, output, row] = sums[output, q]

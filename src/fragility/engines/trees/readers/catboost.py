@@ -1,14 +1,20 @@
-"""CatBoost: oblivious trees from its JSON export; one test per level, leaf index bit j = test of level j."""
+"""CatBoost: oblivious trees from its JSON export; one test per level, leaf index bit j = test of level j.
+
+A test of target statistics asks whether a number that training found for a category exceeds a border. The export holds
+the counts behind these numbers, by the hash of the category, so the categories that pass are a set like any other. That
+is so for statistics of one column; those of a combination of columns are refused.
+"""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fragility.engines.trees.forest import (
     CATEGORY,
@@ -25,6 +31,8 @@ from fragility.errors import EngineError
 from fragility.evidence import CellForm
 
 LOSSES = ("Logloss", "CrossEntropy", "MultiClass")
+COUNTED = ("Borders", "Buckets", "Counter", "FeatureFreq")  # statistics that are made of counts
+MAGIC = 0x4906BA494954CB65  # of CatBoost's hashes of hashes
 
 
 def read_classifier(head: Any) -> Ensemble:
@@ -37,9 +45,9 @@ def read_classifier(head: Any) -> Ensemble:
     n_outputs = len(bias) if loss == "MultiClass" else 1
     base = np.zeros(n_outputs) + np.array(bias, dtype=np.float64)
     convention = Convention(base, SIGMOID if n_outputs == 1 else SOFTMAX, single=True)
-    features = document["features_info"].get("categorical_features", [])
-    vocabulary = Vocabulary(coded=_Hashes(head, features).code_forms) if features else Vocabulary()
-    return Ensemble(_assemble(document, convention), vocabulary)
+    categories = _list_categories(document)
+    vocabulary = Vocabulary(coded=_Hashes(head, categories).code_forms) if categories else Vocabulary()
+    return Ensemble(_assemble(document, convention, categories), vocabulary)
 
 
 def _export(head: Any, pool: Any = None) -> dict[str, Any]:
@@ -50,38 +58,118 @@ def _export(head: Any, pool: Any = None) -> dict[str, Any]:
 
 
 def _refuse_unknown(document: dict[str, Any]) -> None:
-    known = {"float_features", "categorical_features", "cat_features_hash"}
-    others = sorted(name for name in set(document["features_info"]) - known if document["features_info"][name])
-    if others:
-        statistics = " (target statistics of categories; one_hot_max_size reads them one by one)"
-        raise EngineError(f"CatBoost model with {', '.join(others)}{statistics if 'ctrs' in others else ''}")
+    known = {"float_features", "categorical_features", "cat_features_hash", "ctrs"}
+    info = document["features_info"]
+    if others := sorted(name for name in set(info) - known if info[name]):
+        raise EngineError(f"CatBoost model with {', '.join(others)}")
     if "oblivious_trees" not in document:
         raise EngineError("CatBoost trees that are not symmetric (grow_policy)")
     if (scale := document["scale_and_bias"][0]) != 1:
         raise EngineError(f"CatBoost model with scale {scale}")
-    kinds = {split["split_type"] for tree in document["oblivious_trees"] for split in tree["splits"]}
-    if unread := kinds - {"FloatFeature", "OneHotFeature"}:
+    kinds = {split["split_type"] for tree in document["oblivious_trees"] for split in tree["splits"] or ()}
+    if unread := kinds - {"FloatFeature", "OneHotFeature", "OnlineCtr"}:
         raise EngineError(f"CatBoost model with a split of type {', '.join(sorted(unread))}")
+    for ctr in info.get("ctrs") or ():
+        if [element["combination_element"] for element in ctr["elements"]] != ["cat_feature_value"]:
+            raise EngineError(
+                "CatBoost model with target statistics of combinations of columns (max_ctr_complexity=1 trains without)"
+            )
+        if ctr["ctr_type"] not in COUNTED or ctr["identifier"] not in (document.get("ctr_data") or {}):
+            raise EngineError(
+                f"CatBoost model with target statistics of type {ctr['ctr_type']}, or without their counts"
+            )
 
 
-def _assemble(document: dict[str, Any], convention: Convention) -> Forest:
+# --- categories ---------------------------------------------------------------------------------------------
+
+
+def _hash_again(value: int) -> int:
+    """Return the hash by which CatBoost finds a category of one column, given the 32-bit hash of its text."""
+    signed = value - 2**32 if value >= 2**31 else value
+    return MAGIC * (MAGIC * signed % 2**64) % 2**64
+
+
+def _list_categories(document: dict[str, Any]) -> dict[int, list[int]]:
+    """Return the hashes of the categories that each column's tests know; their places are their codes."""
+    info = document["features_info"]
+    features = {f["feature_index"]: f for f in info.get("categorical_features") or ()}
+    known: dict[int, dict[int, None]] = {
+        f["flat_feature_index"]: dict.fromkeys(_hash_again(value % 2**32) for value in f.get("values") or ())
+        for f in features.values()
+    }
+    for ctr in info.get("ctrs") or ():
+        column = features[ctr["elements"][0]["cat_feature_index"]]["flat_feature_index"]
+        known[column].update(dict.fromkeys(_read_counts(document, ctr)[0]))
+    return {column: list(hashes) for column, hashes in known.items()}
+
+
+def _read_counts(document: dict[str, Any], ctr: dict[str, Any]) -> tuple[list[int], npt.NDArray[np.float32], int]:
+    """Return the hashes of a statistic's categories, their counts (categories, classes), and the count of all rows."""
+    table = document["ctr_data"][ctr["identifier"]]
+    cells, stride = table["hash_map"], table["hash_stride"]
+    hashes = [int(value) for value in cells[::stride]]
+    counts = np.array([cells[i + 1 : i + stride] for i in range(0, len(cells), stride)], dtype=np.float32)
+    return hashes, counts.reshape(len(hashes), stride - 1), int(table["counter_denominator"])
+
+
+def _find_passing(document: dict[str, Any], ctr: dict[str, Any], border: float, known: list[int]) -> list[int]:
+    """Return the codes of the categories whose statistic exceeds a border, in the library's own precision.
+
+    The statistic is ((good + prior) / (total + prior's weight) + shift) * scale; one that is not known counts nothing,
+    and its code is that after the last.
+    """
+    hashes, counts, everything = _read_counts(document, ctr)
+    at, kind = ctr["target_border_idx"], ctr["ctr_type"]
+    if kind in ("Counter", "FeatureFreq"):
+        good, total = counts[:, 0], np.full(len(counts), everything, dtype=np.float32)
+        nothing = np.float32(everything)
+    else:
+        good = counts[:, at] if kind == "Buckets" else counts[:, at + 1 :].sum(axis=1, dtype=np.float32)
+        total, nothing = counts.sum(axis=1, dtype=np.float32), np.float32(0.0)
+    good, total = np.append(good, np.float32(0.0)), np.append(total, nothing)
+    prior, weight, shift, scale = (
+        np.float32(ctr[name]) for name in ("prior_numerator", "prior_denomerator", "shift", "scale")
+    )
+    passes = ((good + prior) / (total + weight) + shift) * scale > np.float32(border)
+    code = {value: place for place, value in enumerate(known)}
+    listed = {code[value] for value, passed in zip(hashes, passes[:-1], strict=True) if passed}
+    if passes[-1]:  # so do categories of other statistics that this one does not know
+        listed |= {place for value, place in code.items() if value not in set(hashes)} | {len(known)}
+    return sorted(listed)
+
+
+# --- trees --------------------------------------------------------------------------------------------------
+
+
+def _assemble(document: dict[str, Any], convention: Convention, known: Mapping[int, list[int]]) -> Forest:
     """Return the forest: tests and leaves alone, since an oblivious tree needs no nodes."""
     info, trees = document["features_info"], document["oblivious_trees"]
-    numbers = {feature["feature_index"]: feature for feature in info["float_features"]}
-    categories = {feature["feature_index"]: feature for feature in info.get("categorical_features", [])}
+    numbers = {feature["feature_index"]: feature for feature in info.get("float_features") or ()}
+    categories = {feature["feature_index"]: feature for feature in info.get("categorical_features") or ()}
+    # A test of statistics says its place among all tests: those of numbers first, then categories, then statistics.
+    first = sum(len(f.get("borders") or ()) for f in numbers.values())
+    first += sum(len(f.get("values") or ()) for f in categories.values())
+    statistics = [(ctr, border) for ctr in info.get("ctrs") or () for border in ctr["borders"]]
     sets: list[Sequence[int]] = []
     splits: list[tuple[int, float, int]] = []  # column, threshold and flags of all levels of all trees
-    for split in (split for tree in trees for split in tree["splits"]):
+    for split in (split for tree in trees for split in tree["splits"] or ()):
         if split["split_type"] == "FloatFeature":
             feature = numbers[split["float_feature_index"]]
             # AsTrue sends NaN to the side of v > border; AsFalse and AsIs (NaN > border is false) do not
             flags = NAN_RIGHT if feature["nan_value_treatment"] == "AsTrue" else 0
             splits.append((feature["flat_feature_index"], float(np.float32(split["border"])), flags))
+            continue
+        if split["split_type"] == "OneHotFeature":  # the one category that is asked for goes right
+            column = categories[split["cat_feature_index"]]["flat_feature_index"]
+            passing = [known[column].index(_hash_again(split["value"] % 2**32))]
         else:
-            # The one category that is asked for goes right; its code is its place among those the model asks for.
-            feature = categories[split["cat_feature_index"]]
-            splits.append((feature["flat_feature_index"], float(len(sets)), CATEGORY))
-            sets.append([[value % 2**32 for value in feature["values"]].index(split["value"] % 2**32)])
+            ctr, border = statistics[split["split_index"] - first]
+            if border != split["border"]:
+                raise EngineError("CatBoost model whose target statistics are numbered in an unknown way")
+            column = categories[ctr["elements"][0]["cat_feature_index"]]["flat_feature_index"]
+            passing = _find_passing(document, ctr, border, known[column])
+        splits.append((column, float(len(sets)), CATEGORY))
+        sets.append(passing)
     n_columns = max((f["flat_feature_index"] for f in (*numbers.values(), *categories.values())), default=-1) + 1
     column, threshold, flag = zip(*splits, strict=True) if splits else ((), (), ())
     tests, level_test = collect_tests(
@@ -98,7 +186,7 @@ def _assemble(document: dict[str, Any], convention: Convention) -> Forest:
         leaf_value=np.concatenate(leaves),
         tree_output=np.zeros(len(trees), dtype=np.int32),
         level_test=level_test,
-        level_start=find_starts([len(tree["splits"]) for tree in trees]),
+        level_start=find_starts([len(tree["splits"] or ()) for tree in trees]),
         **convention._asdict(),
     )
 
@@ -106,14 +194,14 @@ def _assemble(document: dict[str, Any], convention: Convention) -> Forest:
 class _Hashes:
     """What CatBoost makes of a category: the hash of its text, asked of the library itself and kept."""
 
-    def __init__(self, head: Any, features: list[dict[str, Any]]) -> None:
+    def __init__(self, head: Any, known: Mapping[int, list[int]]) -> None:
         self.head = head
-        self.asked = {f["flat_feature_index"]: [value % 2**32 for value in f.get("values", [])] for f in features}
+        self.code_of = {column: {h: code for code, h in enumerate(hashes)} for column, hashes in known.items()}
         self.hash_of: dict[str, int] = {}
 
-    def code_forms(self, forms: Sequence[CellForm]) -> dict[int, dict[Any, int]]:
-        """Return {category: code} of each column of categories; one that no tree asks for has no code."""
-        texts = {column: forms[column].values for column in self.asked}
+    def code_forms(self, forms: Sequence[CellForm]) -> dict[int, dict[Any, float]]:
+        """Return {category: code} of each column of categories; all that no test knows have one code."""
+        texts = {column: forms[column].values for column in self.code_of}
         for column, values in texts.items():
             if values is None or not all(type(value) is str for value in values):
                 raise EngineError(f"column {column} holds categories that are not texts")
@@ -123,11 +211,11 @@ class _Hashes:
             from catboost import Pool
 
             names = list(self.head.feature_names_)
-            cells = {name: new if j in self.asked else 0.0 for j, name in enumerate(names)}
-            pool = Pool(pd.DataFrame(cells, columns=names), cat_features=sorted(self.asked))
+            cells = {name: new if j in self.code_of else 0.0 for j, name in enumerate(names)}
+            pool = Pool(pd.DataFrame(cells, columns=names), cat_features=sorted(self.code_of))
             listed = _export(self.head, pool)["features_info"]["cat_features_hash"]
             self.hash_of |= {entry["value"]: entry["hash"] % 2**32 for entry in listed}
         return {
-            column: {v: asked.index(self.hash_of[v]) for v in texts[column] or () if self.hash_of[v] in asked}
-            for column, asked in self.asked.items()
+            column: {v: codes.get(_hash_again(self.hash_of[str(v)]), len(codes)) for v in texts[column] or ()}
+            for column, codes in self.code_of.items()
         }
