@@ -5,6 +5,7 @@
 A pass is the estimator's own prediction of the encoded rows in one batch, measured in the same run and in turns. Times
 are processor time over all threads, the best of some repeats, so that other work on the machine counts little. Adult:
 6 whole-number fields, 8 nominal fields. The rows are bound and the model is read before the clock starts.
+Peak memory is what Python and numpy hold at most beyond the bound rows (``tracemalloc``), in a run of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import json
 import os
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,14 @@ def processor_seconds(work: Callable[[], Any]) -> float:
     return time.process_time() - start
 
 
+def peak_mebibytes(work: Callable[[], Any]) -> float:
+    tracemalloc.start()
+    work()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak / 2**20
+
+
 def measure(make: Callable[[], Any], table: pd.DataFrame, n: int, repeats: int) -> dict[str, Any]:
     y, X = table["income"], table.drop(columns="income")
     numeric = list(X.select_dtypes("number"))
@@ -76,7 +86,9 @@ def measure(make: Callable[[], Any], table: pd.DataFrame, n: int, repeats: int) 
     losses_of_rows(prepare_answers(few), protocol, ["wrong", "noisy"])
     best = {name: min(processor_seconds(run) for _ in range(repeats)) for name, run in work.items()}
     passes = {name: best[name] / best["pass"] for name in work if name != "pass"}
-    return {"rows": len(rows), "pass_seconds": best["pass"], "passes": passes}
+    peaks = {name: peak_mebibytes(work[name]) for name in GOALS}
+    sizes = {"rows_mebibytes": matrix.nbytes / 2**20, "peak_mebibytes": peaks}
+    return {"rows": len(rows), "pass_seconds": best["pass"], "passes": passes, **sizes}
 
 
 def main() -> None:
@@ -91,6 +103,8 @@ def main() -> None:
     for name, one in found.items():
         parts = ", ".join(f"{part} {passes:.1f}" for part, passes in one["passes"].items())
         print(f"{name}: {parts} passes of {one['pass_seconds']:.3f} s (goals for LightGBM: {GOALS})")
+        peaks = ", ".join(f"{part} {peak:.0f}" for part, peak in one["peak_mebibytes"].items())
+        print(f"  peak memory: {peaks} MiB beyond rows of {one['rows_mebibytes']:.0f} MiB")
     if given.out is not None:
         given.out.write_text(json.dumps(found, indent=1) + "\n")
 

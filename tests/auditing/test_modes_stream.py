@@ -1,4 +1,4 @@
-"""The modes block of audits of files: the bytes of an audit in memory, part by part, interrupted or not."""
+"""The modes and intervals blocks of audits of files: the bytes of an audit in memory, interrupted or not."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from command_line import refuse, run
@@ -15,12 +16,13 @@ from pipelines import Case, fitted
 
 import fragility as fg
 from fragility.auditing import files as stream_module
+from fragility.auditing.parts import TableAuditor
 from fragility.errors import CertificateError, DataError
 from fragility.verification.integrity import check_integrity
 
 pytest.importorskip("numba")
 ROWS = 90
-WANTED = [True, 7, ["wrong"]]
+WANTED = [(True, 5), (7, True), (["wrong"], ["age", "purpose"])]  # modes and intervals
 
 
 @pytest.fixture(scope="module")
@@ -48,17 +50,19 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".json", ".parquet")}
 
 
-@pytest.mark.parametrize("wanted", WANTED)
-def test_files_give_the_bytes_of_an_audit_in_memory(case, rows, protocol, table, tmp_path, wanted):
-    certs = fg.audit(case.model, rows, protocol, modes=wanted)
+@pytest.mark.parametrize(("wanted", "intervals"), WANTED)
+def test_files_give_the_bytes_of_an_audit_in_memory(case, rows, protocol, table, tmp_path, wanted, intervals):
+    certs = fg.audit(case.model, rows, protocol, modes=wanted, intervals=intervals)
     certs.save(tmp_path / "memory")
-    options = {"modes": wanted, "other_baselines": False}
+    options = {"modes": wanted, "intervals": intervals, "other_baselines": False}
     fg.audit_files(case.model, table, protocol, tmp_path / "files", **options)
     assert content(tmp_path / "files") == content(tmp_path / "memory")
     cut = fg.audit_files(case.model, table, protocol, tmp_path / "cut", part_rows=40, **options)
     assert cut.manifest == certs.manifest and cut.modes_ids == certs.modes_ids
     assert fg.Certificates.load(cut.folder).table == certs.table
     assert len(list(cut.folder.glob("modes-*.parquet"))) == (1 if wanted == 7 else 3)
+    assert len(list(cut.folder.glob("intervals-*.parquet"))) == (1 if intervals == 5 else 3)
+    assert cut.intervals_ids == certs.intervals_ids
     assert fg.verify(cut.folder, case.model, rows).complete
 
 
@@ -67,10 +71,10 @@ def test_files_give_the_bytes_of_an_audit_in_memory(case, rows, protocol, table,
 def test_the_size_of_the_parts_changes_no_block(case, rows, protocol, tmp_path_factory, part_rows, count):
     folder = tmp_path_factory.mktemp("parts")
     rows.to_csv(folder / "rows.csv", index=False)
-    certs = fg.audit(case.model, rows, protocol, modes=count, lattice=False)
+    certs = fg.audit(case.model, rows, protocol, modes=count, intervals=count, lattice=False)
     stored = fg.audit_files(
-        case.model, folder / "rows.csv", protocol, folder / "audit", part_rows=part_rows, modes=count, lattice=False,
-        other_baselines=False,
+        case.model, folder / "rows.csv", protocol, folder / "audit", part_rows=part_rows, modes=count, intervals=count,
+        lattice=False, other_baselines=False,
     )  # fmt: skip
     assert stored.manifest == certs.manifest
     assert fg.Certificates.load(folder / "audit").table == certs.table
@@ -78,7 +82,7 @@ def test_the_size_of_the_parts_changes_no_block(case, rows, protocol, tmp_path_f
 
 @pytest.mark.parametrize("wanted", [True, 7])
 def test_an_interrupted_audit_is_resumed_to_the_same_bytes(case, protocol, table, tmp_path, monkeypatch, wanted):
-    options = {"part_rows": 20, "modes": wanted}
+    options = {"part_rows": 20, "modes": wanted, "intervals": wanted}
     fg.audit_files(case.model, table, protocol, tmp_path / "whole", **options)
     write = stream_module.Journal.write
 
@@ -94,6 +98,8 @@ def test_an_interrupted_audit_is_resumed_to_the_same_bytes(case, protocol, table
     for other in (None, 8, ["lost"]):
         with pytest.raises(DataError, match="begun with another choice of failure modes"):
             fg.audit_files(case.model, table, protocol, tmp_path / "out", part_rows=20, modes=other, resume=True)
+    with pytest.raises(DataError, match="begun with another choice of stability intervals"):
+        fg.audit_files(case.model, table, protocol, tmp_path / "out", **{**options, "intervals": 3}, resume=True)
     if wanted is True:  # a damaged block is made again with its part
         damaged = next((tmp_path / "out" / ".audit").glob("modes-00000-*"))
         damaged.write_bytes(b"damaged")
@@ -104,11 +110,28 @@ def test_an_interrupted_audit_is_resumed_to_the_same_bytes(case, protocol, table
 
 
 def test_a_summary_has_its_block_too(case, rows, protocol, table, tmp_path):
-    certs = fg.audit(case.model, rows, protocol, modes=True)
-    stored = fg.audit_files(case.model, table, protocol, tmp_path / "audit", claims="summary", modes=True)
+    both = {"modes": True, "intervals": ["age"]}
+    certs = fg.audit(case.model, rows, protocol, **both)
+    stored = fg.audit_files(case.model, table, protocol, tmp_path / "audit", claims="summary", **both)
     assert stored.manifest.modes_root_digest == certs.manifest.modes_root_digest
+    assert stored.manifest.intervals_root_digest == certs.manifest.intervals_root_digest
     assert fg.verify(stored, case.model, rows).complete
-    assert stored.certificate(3).modes == certs[3].modes
+    assert stored.certificate(3).modes == certs[3].modes and stored.certificate(3).intervals == certs[3].intervals
+
+
+def test_a_cluster_s_table_has_the_blocks_of_every_row(case, rows, protocol):
+    certs = fg.audit(case.model, rows, protocol, modes=["lost"], intervals=["age", "purpose"], lattice=False)
+    given = pa.Table.from_pandas(rows.assign(key=range(len(rows))), preserve_index=False)
+    options = {"engine": "auto", "claims": "full", "byte_budget": 1 << 26, "in_folder": False}
+    made = TableAuditor.prepare(
+        case.model, given, protocol, "key", None, modes=["lost"], intervals=["age", "purpose"], **options
+    )
+    found = made(given.slice(20, 30))
+    assert found.equals(certs.table.slice(20, 30).combine_chunks()) and found.schema == made.schema(pa.int64())
+    assert made(given.slice(0, 0)).schema == found.schema
+    for name in ("modes", "intervals"):
+        with pytest.raises(DataError, match=f"{name}=7 chooses among all rows, and only an audit with out sees them"):
+            TableAuditor.prepare(case.model, given, protocol, "key", None, **{name: 7}, **options)
 
 
 def test_modes_of_other_rows_are_refused(case, protocol, table, tmp_path):
@@ -167,6 +190,25 @@ def test_the_command_assesses_some_confident_rows_and_says_so(files, tmp_path):
     assert best.code == 0 and "if wrong" in best.out
     none = run("top", tmp_path / "audit", "--by", "wrong", "--min-confidence", "1.0")
     assert "has its failure modes assessed" in " ".join(none.out.split())
+
+
+def test_the_command_finds_stability_intervals(files, tmp_path):
+    for wrong in ("0", "some", "-3"):
+        told = refuse(*audit_with(files, tmp_path / "audit", "--no-modes", f"--intervals={wrong}"))
+        assert f"--intervals must be all, or how many confident rows to search at most, got '{wrong}'" in told
+    options = ("--no-modes", "--no-lattice", "--other-baselines", "none")
+    done = run(*audit_with(files, tmp_path / "audit", "--intervals", "5", *options))
+    audit = fg.open_audit(tmp_path / "audit")
+    assert done.code == 0 and audit.manifest.intervals.most_confident == 5 and len(audit.intervals_ids) == 5
+    told = "stability intervals of 20 fields of 5 confident predictions; --intervals all finds every one"
+    assert told in " ".join(done.out.split())
+    shown = run("show", tmp_path / "audit", "--row", audit.intervals_ids[0])
+    for sentence in audit.by_id(audit.intervals_ids[0]).interval_sentences():
+        assert " ".join(sentence.split()) in " ".join(shown.out.split())
+    done = run(*audit_with(files, tmp_path / "all", "--intervals", "all", "--engine", "blackbox", *options))
+    assert done.code == 0 and f"stability intervals of 20 fields of all {ROWS} predictions" in done.out
+    assert fg.open_audit(tmp_path / "all").manifest.intervals.engine == "blackbox"
+    assert "stability intervals are tried at the values of the catalogue: up to" in " ".join(done.err.split())
 
 
 def test_the_command_assesses_every_row_or_none(files, tmp_path):

@@ -48,11 +48,12 @@ def test_two_workers_write_the_folder_of_one_process(ray, small, tmp_path):
 
 @pytest.mark.parametrize("modes", [True, 9])
 def test_two_workers_write_the_modes_of_one_process(ray, small, tmp_path, modes):
-    options = {**small.options, "modes": modes, "other_baselines": False}
+    options = {**small.options, "modes": modes, "intervals": modes, "other_baselines": False}
     fg.audit_files(small.model, small.file, small.protocol, tmp_path / "one", **options)
     fg.audit_files(small.model, small.file, small.protocol, tmp_path / "two", workers=RayWorkers(2), **options)
     assert content(tmp_path / "two") == content(tmp_path / "one")
     assert any(name.startswith("modes-") for name in content(tmp_path / "one"))
+    assert any(name.startswith("intervals-") for name in content(tmp_path / "one"))
 
 
 @pytest.mark.slow
@@ -63,6 +64,20 @@ def test_a_dataset_in_any_order_gives_the_folder_of_sorted_rows(ray, small, tmp_
     assert content(tmp_path / "out") == content(small.folder)
     certificates = audit_dataset(ds, small.model, small.protocol, **options).to_pandas()
     assert sorted(certificates["digest"]) == small.digests
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", [True, 9])
+def test_a_dataset_has_the_blocks_of_the_folder_of_sorted_rows(ray, small, tmp_path, wanted):
+    ds, both = ray.data.from_pandas(shuffled(small.rows)).repartition(5), {"modes": wanted, "intervals": wanted}
+    fg.audit_files(small.model, small.file, small.protocol, tmp_path / "one", **both, **small.options)
+    audit_dataset(ds, small.model, small.protocol, out=tmp_path / "two", workers=2, **both, **small.options)
+    assert content(tmp_path / "two") == content(tmp_path / "one")
+    if wanted is True:
+        table = audit_dataset(ds, small.model, small.protocol, workers=2, **both, **small.options).to_pandas()
+        stored = fg.open_audit(tmp_path / "one").batches(["intervals_digest"])
+        digests = [text for batch in stored for text in batch["intervals_digest"].to_pylist()]
+        assert sorted(table["intervals_digest"]) == sorted(digests)
 
 
 def test_datasets_without_distinct_ids_are_refused(ray, small, tmp_path):

@@ -59,10 +59,24 @@ def test_a_dataframe_in_any_order_gives_the_folder_of_sorted_rows(spark, small, 
 
 
 def test_two_cores_write_the_modes_of_one_process(spark, small, tmp_path):
-    options = {**small.options, "modes": True, "other_baselines": False}
+    options = {**small.options, "modes": True, "intervals": 9, "other_baselines": False}
     fg.audit_files(small.model, small.file, small.protocol, tmp_path / "one", **options)
     fg.audit_files(small.model, small.file, small.protocol, tmp_path / "two", workers=SparkWorkers(2), **options)
     assert content(tmp_path / "two") == content(tmp_path / "one")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", [True, 9])
+def test_a_dataframe_has_the_blocks_of_the_folder_of_sorted_rows(spark, small, tmp_path, wanted):
+    df, both = dataframe(spark, shuffled(small.rows)).repartition(5), {"modes": wanted, "intervals": wanted}
+    fg.audit_files(small.model, small.file, small.protocol, tmp_path / "one", **both, **small.options)
+    audit_dataframe(df, small.model, small.protocol, out=tmp_path / "two", **both, **small.options)
+    assert content(tmp_path / "two") == content(tmp_path / "one")
+    if wanted is True:
+        found = audit_dataframe(df, small.model, small.protocol, **both, **small.options).select("intervals_digest")
+        stored = fg.open_audit(tmp_path / "one").batches(["intervals_digest"])
+        digests = [text for table in stored for text in table["intervals_digest"].to_pylist()]
+        assert sorted(row["intervals_digest"] for row in found.collect()) == sorted(digests)
 
 
 def test_dataframes_without_distinct_ids_are_refused(spark, small, tmp_path):
