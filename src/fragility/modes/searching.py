@@ -160,7 +160,7 @@ class Search:
     def take_cells(self, who: Integers) -> Floats:
         """Return (m, d) the cells of some rows, a copy."""
         part = self.rows.matrix[who]
-        return part.toarray() if sp.issparse(part) else np.array(part, dtype=np.float64)
+        return part.toarray() if sp.issparse(part) else np.asarray(part, dtype=np.float64)
 
     def ask_places(self, axis: Axis, who: Integers, places: Integers) -> tuple[Floats, Integers]:
         """Return (residual, class) of rows ``who`` at places: a residual below 0 is a flip, to that class."""
@@ -431,7 +431,7 @@ class Search:
 
     def find_categories(self, fields: Sequence[Field]) -> dict[str, NominalStability]:
         """Return the categories of the catalogue that flip each row, for some nominal fields."""
-        found = {field.name: self._list_categories(field.name) for field in fields}
+        found = {field.name: self._list_categories(field) for field in fields}
         columns = {name: [j for j, o in enumerate(self.origins) if name in o.fields] for name in found}
         own = {name for name in found if all(self.origins[j].fields == (name,) for j in columns[name])}
         together = [name for name in found if found[name].values and columns[name] and name in own]
@@ -446,12 +446,16 @@ class Search:
                 one.flips_to[who, r] = np.where(residual < 0, to, NOWHERE)
         return found
 
-    def _list_categories(self, name: str) -> NominalStability:
+    def _list_categories(self, field: Field) -> NominalStability:
         """Return a nominal field with its categories, none of which flips anything yet."""
-        column, weights = self.frame[name], weigh_values(self.protocol.modes, name)
+        column, weights = self.frame[field.name], weigh_values(self.protocol.modes, field.name)
         state = np.where(column.notna(), STATES.index(EXACT if weights else UNLISTED), STATES.index(MISSING))
-        own = np.array([_plain(value) for value in column.astype(object)], dtype=object)
-        return NominalStability(name, own, state, weights, np.full((len(column), len(weights)), NOWHERE))
+        if field.type == "mixed":  # 1 and True are two values, but one key
+            own = np.array([_plain(value) for value in column.astype(object)], dtype=object)
+        else:
+            codes, distinct = pd.factorize(column)
+            own = np.array([*map(_plain, distinct), None], dtype=object)[codes]
+        return NominalStability(field.name, own, state, weights, np.full((len(column), len(weights)), NOWHERE))
 
     def _try_categories(
         self, names: Sequence[str], columns: Mapping[str, Sequence[int]], found: Mapping[str, NominalStability]
