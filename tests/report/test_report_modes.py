@@ -68,6 +68,25 @@ def test_a_case_says_what_each_mode_costs_it(certs) -> None:
             assert f"<li>{sentence}</li>" in html and f"- {sentence}" in markdown
 
 
+@pytest.mark.parametrize("extent", [True, 10])
+def test_a_case_says_how_far_its_values_may_move(extent) -> None:
+    model, given = declared_model(), whole_numbers(60, 1).to_numpy()
+    protocol = fg.Protocol.fit(model, whole_numbers(50, 0).to_numpy())
+    certs = fg.audit(model, given, protocol, progress=False, lattice=False, intervals=extent)
+    report = fg.Report.of(certs)
+    html, markdown, known = report.html, report.markdown, 0
+    for case in report.summary.audits[0].confident.cases:
+        cert = certs.by_id(int(case.id))
+        assert (case.intervals is None) == (cert.intervals is None)
+        known += case.intervals is not None
+        for sentence in cert.interval_sentences():
+            told = f"{sentence[0].upper()}{sentence[1:]}."
+            assert f"<li>{told}</li>" in html and f"- {told}" in markdown
+    assert known == 20 if extent is True else 0 < known <= 10
+    shown = report.to_dict()["audits"][0]["confident"]["cases"]
+    assert any(case["intervals"] for case in shown)
+
+
 def test_it_says_how_the_assessed_rows_were_chosen(certs) -> None:
     every = fg.Report.of(certs)
     total = every.summary.audits[0].confident.rows

@@ -168,6 +168,24 @@ def test_a_page_asks_for_its_fields(bench, dated):
     assert refused.status_code == 400 and refused.json() == {"error": "values must be an object from field to a value"}
 
 
+def test_intervals_of_the_certificates_are_shown_without_a_search(dated, tmp_path):
+    every = saved_audit(tmp_path / "every", dated.model, dated.X, dated.certs.protocol, intervals=True)
+    some = saved_audit(tmp_path / "some", dated.model, dated.X, dated.certs.protocol, intervals=["visits"])
+    with workbench(every, tmp_path / "a.sqlite") as bench:
+        ana = reviewer(bench, "Ana")
+        page = ana.get(f"/case/{bench.cases.page(EVERYTHING, 'Ana').cases[0].key}").text
+        assert "wi-searching" not in page and 'data-field="visits"' in page and not bench.stability._found
+    with workbench(every, tmp_path / "b.sqlite", data=False) as bench:  # nobody to ask, but the block can be read
+        ben = reviewer(bench, "Ben")
+        queued = bench.cases.page(EVERYTHING, "Ben").cases[0]
+        page, cert = ben.get(f"/case/{queued.key}").text, every.certs[queued.case.place]
+        assert "How far each value may move" in page and "data-field" not in page
+        assert 'class="held"' in page and cert.intervals["visits"].sentence() in page
+    with workbench(some, tmp_path / "c.sqlite") as bench:  # the other fields are searched for
+        page = reviewer(bench, "Eve").get(f"/case/{bench.cases.page(EVERYTHING, 'Eve').cases[0].key}").text
+        assert "wi-searching" in page
+
+
 def test_fields_are_guarded_and_need_the_model(bench, dated, tmp_path):
     case = f"/case/{keys(reviewer(bench, 'Ana').get('/queue?budget=all&confident=0').text)[0]}"
     assert stranger(bench).get(f"{case}/fields").status_code == 401

@@ -13,7 +13,7 @@ from fragility.certificates.modes import ModeCost, ModesDeclaration, costs_of_ro
 from fragility.drawing.curve import MarginCurve, draw_curve_svg, draw_curve_text
 from fragility.drawing.svg import draw_table, escape, put_side_by_side
 from fragility.errors import CertificateError
-from fragility.evidence.stability import StabilityInterval
+from fragility.evidence.stability import SHOWN_INTERVALS, StabilityInterval, describe_intervals
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
 from fragility.text import escape_controls
@@ -22,7 +22,6 @@ from fragility.wording import (
     describe_failure,
     describe_losses,
     describe_mode,
-    describe_other_fields,
     describe_prediction,
     describe_smallest,
     describe_threshold,
@@ -32,7 +31,6 @@ PLAIN_FIELDS = (
     *("id", "predicted", "confidence", "margin", "flip_budget", "flipped", "rcma", "fds"),
     *("exposure", "independent_loss", "common_loss", "digest"),
 )
-SHOWN_INTERVALS = 3  # fields whose stability a story tells
 BLOCK_FIELDS = ("smallest_state", "smallest_size", "smallest_count", "lattice_digest")
 
 
@@ -318,11 +316,7 @@ class Certificate:
             One sentence per field that can flip the decision, and one that counts the others; empty where the row has
             no intervals block.
         """
-        if self.intervals is None:
-            return []
-        flipping = sorted((one for one in self.intervals.values() if one.flips), key=lambda one: one.room)
-        told = [one.sentence() for one in flipping[:most]]
-        return [*told, describe_other_fields(len(flipping), len(told), len(self.intervals))]
+        return [] if self.intervals is None else describe_intervals([*self.intervals.values()], most)
 
     def losses(self) -> list[tuple[str, str]]:
         """Return the ways evidence fails, and how much of the margin each takes, in words.

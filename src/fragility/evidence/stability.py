@@ -17,9 +17,11 @@ from fragility.wording import (
     NOT_WHOLE,
     UNLISTED,
     describe_flipping_categories,
+    describe_other_fields,
     describe_stability,
 )
 
+SHOWN_INTERVALS = 3  # fields whose stability a story tells
 STATES = (EXACT, BRACKETED, MISSING, NOT_WHOLE, UNLISTED)
 
 
@@ -92,6 +94,16 @@ class StabilityInterval:
             return describe_flipping_categories(self.field, self.value, self.state, flips)
         below, above = (None if flip is None else flip.value for flip in (self.flips_below, self.flips_above))
         return describe_stability(self.field, self.value, self.state, (self.low, self.high), (below, above))
+
+
+def describe_intervals(intervals: Sequence[StabilityInterval], most: int = SHOWN_INTERVALS) -> list[str]:
+    """Return a sentence for each of the fields that can flip the decision, the least room first, and the others' count.
+
+    most: how many fields to name.
+    """
+    flipping = sorted((one for one in intervals if one.flips), key=lambda one: one.room)
+    told = [one.sentence() for one in flipping[:most]]
+    return [*told, describe_other_fields(len(flipping), len(told), len(intervals))]
 
 
 def measure_room(own: Range, low: Scalar, high: Scalar) -> float:

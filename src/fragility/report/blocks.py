@@ -107,6 +107,7 @@ class CaseView(NamedTuple):
     path: Sequence[PathStep]
     smallest: str | None
     modes: Sequence[str]  # what each failure mode costs it; none where the row was not assessed
+    intervals: Sequence[str]  # how far its values may move; none where the row has no intervals block
     curve: str
     command: str | None  # that opens it in the workbench
 

@@ -130,9 +130,13 @@ def _summarise_audit(
         for tally in tallies:
             tally.add(piece, audit.classes)
     condition = declared.condition(protocol) if declared is not None and declared.has_failures else None
-    cases = [
-        _read_case(row, protocol, everything.classes, modes) for _, _, row in (confident.worst or everything.worst)
-    ]
+    worst = confident.worst or everything.worst
+    cases = [_read_case(row, protocol, everything.classes, modes) for _, _, row in worst]
+    if audit.manifest.intervals is not None:  # long lists, which only the cases need
+        certs = audit.take([position for _, position, _ in worst])
+        found = [certs.certificate(place).intervals for place in range(len(worst))]
+        known = [None if each is None else tuple(each.values()) for each in found]
+        cases = [replace(case, intervals=each) for case, each in zip(cases, known, strict=True)]
     every = everything.summarise(() if confident.rows else cases, condition)
     sure = confident.summarise(cases if confident.rows else (), condition)
     focus, shares = sure if sure.rows else every, tuple(segment.shares() for segment in segments)
@@ -292,6 +296,7 @@ def _read_case(row: Row, protocol: Protocol, classes: Sequence[str], modes: Mode
         thresholds={operator: row[f"lambda_{operator}"] for operator in protocol.operators},
         smallest=smallest,
         modes=None if modes is None else _read_modes(row, modes),
+        intervals=None,
     )
 
 

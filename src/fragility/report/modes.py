@@ -1,10 +1,11 @@
-"""Evidence that is wrong, not only lost: what the failure modes of an audit cost its predictions."""
+"""Evidence that is wrong, not only lost: what failure modes cost predictions, and how far values may move."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from fragility.drawing.svg import draw_paired_shares, draw_share_bar, draw_shares
+from fragility.evidence.stability import describe_intervals
 from fragility.report.blocks import Block, Cell, Facts, Figure, Section, Table, Text
 from fragility.report.figures import draw_exposure
 from fragility.report.sentences import count_focus, name_focus
@@ -114,6 +115,11 @@ def list_case_modes(case: Case) -> list[str]:
         weakest = None if one.weakest is None else shorten_name(one.weakest)
         told.append(f"{_begin(describe_mode(one.mode, one.exposure, weakest, one.flip_chance))}.")
     return told
+
+
+def list_case_intervals(case: Case) -> list[str]:
+    """Return how far single values of a case may move before the decision flips, the least room first."""
+    return [] if case.intervals is None else [f"{_begin(told)}." for told in describe_intervals(case.intervals)]
 
 
 # --- several audits -----------------------------------------------------------------------------------------

@@ -133,8 +133,9 @@ def _render_case(case: CaseView, level: int) -> str:
     ]
     if case.smallest is not None:
         paragraphs.append(escape_markdown(case.smallest))
-    if case.modes:
-        paragraphs.append("\n".join(f"- {escape_markdown(sentence)}" for sentence in case.modes))
+    for sentences in (case.modes, case.intervals):
+        if sentences:
+            paragraphs.append("\n".join(f"- {escape_markdown(sentence)}" for sentence in sentences))
     if case.command is not None:
         paragraphs.append(_render_command(case.command))
     return "\n\n".join(paragraphs)

@@ -27,7 +27,7 @@ from fragility.report.blocks import (
     count_cell,
 )
 from fragility.report.comparison import show_comparison, show_side_by_side
-from fragility.report.modes import list_case_modes, show_modes
+from fragility.report.modes import list_case_intervals, list_case_modes, show_modes
 from fragility.report.sentences import count_focus, name_all, name_focus, name_limit
 from fragility.report.summary import AuditNumbers, Case, Dependence, GroupRole, ReliabilityNumbers, ReportSummary
 from fragility.segments import SegmentShares
@@ -478,6 +478,7 @@ def _show_case(case: Case, key: str, audit: AuditNumbers) -> CaseView:
         path=path,
         smallest=sentences.describe_search(case, audit.focus.lattice),
         modes=list_case_modes(case),
+        intervals=list_case_intervals(case),
         curve=figures.draw_case(case),
         command=None if folder is None else f"fragility review {shlex.quote(folder)} --row {shlex.quote(case.id)}",
     )

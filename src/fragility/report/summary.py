@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fragility.certificates.comparison import SettingDifference
+from fragility.evidence.stability import StabilityInterval
 from fragility.intervals import Difference, Share
 from fragility.saving import without_nan
 from fragility.segments import SegmentShares
@@ -200,6 +201,7 @@ class Case:
     thresholds: Mapping[str, float | None]
     smallest: SmallestSet | None
     modes: tuple[CaseMode, ...] | None  # None where the row has no modes block
+    intervals: tuple[StabilityInterval, ...] | None  # by field; None where the row has no intervals block
     values: tuple[tuple[FieldValue, ...], ...] | None = None  # of each group of the path; None without rows
 
     @property

@@ -22,6 +22,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Resp
 from starlette.exceptions import HTTPException
 
 import fragility.review.pages as pages
+from fragility.certificates.intervals import intervals_of_row
 from fragility.errors import CertificateError, DataError, FragilityError
 from fragility.review.guards import SESSION, Guards, Session, Sessions
 from fragility.review.history import (
@@ -38,7 +39,7 @@ from fragility.review.history import (
 )
 from fragility.review.queries import CANDIDATES, CaseIndex, QueuedCase, case_key
 from fragility.review.rows import GivenRows, WhatIf
-from fragility.review.stability import StabilitySearch, show_fields
+from fragility.review.stability import MovableField, StabilitySearch, show_fields
 from fragility.review.store import ConflictError, RefusedError, Store, StoreError, check_name
 from fragility.review.views import FilterError, View, ViewError, read_name
 
@@ -322,7 +323,7 @@ class _Desk:
             fields=None if rows is None else tuple(rows.shown(queued.case.place)),
             groups=(*story.path, *others),
             whatif=self.bench.whatif is not None,
-            movable=None,
+            movable=self._movable(row),
             history=history,
             seen=max((line.entry.seq for line in history), default=0),
             hidden=hidden,
@@ -337,6 +338,14 @@ class _Desk:
             draft=draft or {},
         )  # fmt: skip
         return _render(context, status)
+
+    def _movable(self, row: Mapping[str, Any]) -> tuple[MovableField, ...] | None:
+        """Return how far the fields of a case may move, as its certificate says; None if a search is to say it."""
+        declared, protocol = self.cases.manifest.intervals, self.cases.protocol
+        found = None if declared is None else intervals_of_row(row, declared, protocol)
+        if found is None or (self.bench.stability is not None and len(found) < len(protocol.fields)):
+            return None
+        return show_fields(found.values(), protocol)
 
     def case_state(self, request: Request, key: str) -> Response:
         """Answer a page that asks whether someone else wrote about its case."""

@@ -74,27 +74,25 @@ class MovableField:
 
     name: str
     sentence: str
-    turns: str  # the classes it flips to, and where; empty if it does not
+    turns: str  # the classes a number or date flips to, and where; empty if there are none
     flips: bool  # some value flips the decision
     slider: Slider | None = None
     choices: tuple[Choice, ...] = ()
 
 
 def show_fields(intervals: Iterable[StabilityInterval], protocol: Protocol) -> tuple[MovableField, ...]:
-    """Return the fields of a case to move, those that can flip the decision first."""
+    """Return the fields of a case to move: first those that can flip the decision, the least room first."""
     ranges = {own.field: own for own in protocol.modes.ranges}
-    shown = [_show_field(one, ranges.get(one.field), protocol) for one in intervals]
-    return tuple(sorted(shown, key=lambda field: not field.flips))
+    ordered = sorted(intervals, key=lambda one: (not one.flips, one.room if one.flips else 0.0))
+    return tuple(_show_field(one, ranges.get(one.field), protocol) for one in ordered)
 
 
 def _show_field(one: StabilityInterval, own: Range | None, protocol: Protocol) -> MovableField:
+    if one.nominal:  # its list says where it flips
+        return MovableField(one.field, one.sentence(), "", one.flips, choices=_list_choices(one, protocol))
     ends = [flip for flip in (one.flips_below, one.flips_above) if flip is not None]
-    flips = list(one.categories) if one.nominal else ends
-    if one.nominal:
-        turns = describe_turns([(repr(flip.value), flip.predicted) for flip in flips])
-        return MovableField(one.field, one.sentence(), turns, bool(flips), choices=_list_choices(one, protocol))
-    turns = describe_turns([(flip.value, flip.predicted) for flip in flips])
-    return MovableField(one.field, one.sentence(), turns, bool(flips), slider=_make_slider(one, own))
+    turns = describe_turns([(flip.value, flip.predicted) for flip in ends])
+    return MovableField(one.field, one.sentence(), turns, one.flips, slider=_make_slider(one, own))
 
 
 def _make_slider(one: StabilityInterval, own: Range | None) -> Slider | None:
