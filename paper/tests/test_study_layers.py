@@ -19,7 +19,7 @@ LAYERS: list[set[str]] = [  # lowest first
     {"results", "bench"},
     {"tables", "run", "policies"},
     {"findings"},
-    {"figures", "reproduction", "baseline_page", "hardening_page", "modes_page"},
+    {"figures", "reproduction", "baseline_page", "hardening_page", "modes_page", "mode_hardening_page"},
     {"commands"},
     {"__main__"},
 ]
@@ -33,6 +33,7 @@ READS_ONLY = {
     "baseline_page",
     "hardening_page",
     "modes_page",
+    "mode_hardening_page",
 }
 TRAINS_OR_AUDITS = {"training", "unit", "run"}
 

@@ -310,6 +310,7 @@ FIGURES: Mapping[Study, Mapping[str, Draw]] = {
     "baselines": {"crossed": crossed},
     "hardening": {"hardening": hardening},
     "modes": {"modes": modes},
+    "mode-hardening": {},
 }
 
 

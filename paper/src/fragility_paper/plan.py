@@ -24,8 +24,9 @@ FORMAT = "fragility-study/4"
 FAILURE_RATES = (0.05, 0.1, 0.3)  # at which groups fail, for P_flip as a ranking score; the last is the mask stressor's
 
 # Whether scores rank brittle rows, all analyses of the paper; the same alone, with scores and labels of several
-# baselines; what training on degraded copies does; or whether exposure to a failure mode ranks what that mode breaks.
-Study = Literal["ranking", "baselines", "hardening", "modes"]
+# baselines; what training on degraded copies does; whether exposure to a failure mode ranks what that mode breaks; or
+# what training on copies of several failure modes does.
+Study = Literal["ranking", "baselines", "hardening", "modes", "mode-hardening"]
 # Kind of labels -> the failure mode that declares the same kind of failure.
 MATCHING: Mapping[str, str] = {
     "default": "lost",
@@ -38,6 +39,22 @@ MATCHING: Mapping[str, str] = {
 }
 SENTINELS = (0.0, -999.0, "x * 100")  # of numeric fields, with equal chances
 HARDENING_RATE, HARDENING_COPIES = 0.2, 1  # groups masked in degraded copies; declared before any test result
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the copies of training rows are degraded."""
+
+    modes: tuple[str, ...]
+    rate: float
+    copies: int
+
+
+# Chosen on validation rows of a split that is not in the study.
+HARDENING_WAYS: Mapping[str, Way] = {
+    "lost": Way(("lost",), HARDENING_RATE, HARDENING_COPIES),
+    "modes": Way(("lost", "wrong", "noisy"), 0.3, 3),
+}
 
 # Cheap first, so that an interrupted run still covers every data set.
 _CHEAP_DATASETS = ("credit_g", "heloc", "electricity", "default_credit", "bank_marketing", "adult", "covertype")
@@ -182,6 +199,37 @@ PROFILES: Mapping[str, Profile] = {
             calibration_rows=500,
         ),
         Profile(
+            name="harden-modes-smoke",
+            study="mode-hardening",
+            baseline="typical",
+            smoothing=None,
+            other_severities=(),
+            datasets=("credit_g",),
+            models=("logreg", "lightgbm"),
+            seeds=(0,),
+            audited_rows=0,
+            rcma_rows=60,
+            validation_rows=0,
+            calibration_rows=0,
+            draws=8,
+            train_cap=300,
+        ),
+        Profile(
+            name="harden-modes",
+            study="mode-hardening",
+            baseline="typical",
+            smoothing=None,
+            other_severities=(),
+            datasets=tuple(DATASETS),
+            models=tuple(MODELS),
+            seeds=(0, 1, 2),
+            audited_rows=0,
+            rcma_rows=1_000,
+            validation_rows=0,
+            calibration_rows=0,
+            train_cap=20_000,
+        ),
+        Profile(
             name="modes-smoke",
             study="modes",
             baseline="typical",
@@ -271,6 +319,8 @@ def unit_config(unit: Unit, profile: Profile) -> dict[str, Any]:
     analyses |= {"extra_seeds": list(profile.extra_seeds), "other_severities": list(profile.other_severities)}
     if profile.study == "hardening":
         analyses["hardening"] = {"kind": "mask", "rate": HARDENING_RATE, "copies": HARDENING_COPIES}
+    if profile.study == "mode-hardening":
+        analyses["hardening"] = {name: asdict(way) for name, way in HARDENING_WAYS.items()}
     if profile.study == "modes":
         analyses["sentinels"] = {"numeric": list(SENTINELS), "nominal": "the rarest category"}
     return {

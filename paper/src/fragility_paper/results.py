@@ -44,7 +44,12 @@ class StudyResults:
 
     @property
     def study(self) -> Study:
-        marks: dict[str, Study] = {"crossed": "baselines", "hardening": "hardening", "modes": "modes"}
+        marks: dict[str, Study] = {
+            "crossed": "baselines",
+            "hardening": "hardening",
+            "modes": "modes",
+            "mode_hardening": "mode-hardening",
+        }
         return next((study for analysis, study in marks.items() if analysis in self._analyses), "ranking")
 
     @cached_property

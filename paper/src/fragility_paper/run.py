@@ -45,7 +45,15 @@ from fragility_paper.folders import (
 )
 from fragility_paper.models import model_spec
 from fragility_paper.plan import Profile, Study, Unit, unit_config, units_of
-from fragility_paper.unit import UnitResult, fit_unit, measure, measure_baselines, measure_hardening, measure_modes
+from fragility_paper.unit import (
+    UnitResult,
+    fit_unit,
+    measure,
+    measure_baselines,
+    measure_hardening,
+    measure_mode_hardening,
+    measure_modes,
+)
 
 _ONE_THREAD = (
     "OMP_NUM_THREADS",
@@ -75,6 +83,7 @@ _MEASURES: Mapping[Study, Callable[[Unit, Dataset, Profile], UnitResult]] = {
     "baselines": measure_baselines,
     "hardening": measure_hardening,
     "modes": measure_modes,
+    "mode-hardening": measure_mode_hardening,
 }
 
 

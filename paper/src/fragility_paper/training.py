@@ -38,7 +38,15 @@ def _held_out(model: ModelSpec, data: Dataset, parts: Split, prepare: Any) -> di
 
 
 def train_hardened(
-    model: ModelSpec, plain: Pipeline, data: Dataset, parts: Split, protocol: fg.Protocol, *, rate: float, copies: int
+    model: ModelSpec,
+    plain: Pipeline,
+    data: Dataset,
+    parts: Split,
+    protocol: fg.Protocol,
+    *,
+    rate: float,
+    copies: int,
+    modes: tuple[str, ...] = ("lost",),
 ) -> Pipeline:
     """Train the same pipeline again on the training rows and their degraded twins; validation rows as they are."""
     hardened: Pipeline = fg.harden(
@@ -48,6 +56,7 @@ def train_hardened(
         protocol=protocol,
         rate=rate,
         copies=copies,
+        modes=modes,
         fit_params=_held_out(model, data, parts, plain[0]),
         seed=parts.seed,
     )

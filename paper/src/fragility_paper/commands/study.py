@@ -16,6 +16,7 @@ from fragility_paper.figures import write_figures
 from fragility_paper.folders import Status, saved_profile, study_status
 from fragility_paper.hardening_page import hardening_document
 from fragility_paper.library import Device, write_text
+from fragility_paper.mode_hardening_page import mode_hardening_document
 from fragility_paper.modes_page import modes_document
 from fragility_paper.plan import PROFILES, Study, profile_named
 from fragility_paper.reproduction import reproduction_document
@@ -35,6 +36,7 @@ PAGES: dict[Study, Callable[[StudyResults], str]] = {
     "baselines": baseline_document,
     "hardening": hardening_document,
     "modes": modes_document,
+    "mode-hardening": mode_hardening_document,
 }
 COMMITTED = Path("paper/results")
 TIMINGS = COMMITTED / TIMINGS_FILE

@@ -36,6 +36,7 @@ from fragility_paper.tables.lattice import (
     lattice_ranking,
     lattice_stress,
 )
+from fragility_paper.tables.mode_hardening import MODE_HARDENING_TABLES
 from fragility_paper.tables.models import main_auroc, main_rcma, nominal_vs_fragility, readings
 from fragility_paper.tables.modes import MODE_TABLES
 from fragility_paper.tables.ranking import (
@@ -97,6 +98,7 @@ TABLES: Mapping[Study, Mapping[str, Callable[[StudyResults], Table]]] = {
     "baselines": BASELINE_TABLES,
     "hardening": HARDENING_TABLES,
     "modes": MODE_TABLES,
+    "mode-hardening": MODE_HARDENING_TABLES,
 }
 
 

@@ -53,7 +53,7 @@ def measure_hardening(unit: Unit, data: Dataset, profile: Profile) -> UnitResult
         p = {name: model.probabilities(model.split.test) for name, model in fitted.items()}
     _record_predictive(works, p)
     with clock.stage("certificates"):
-        twins = Twins(works, {name: _audited(work, p[name]) for name, work in works.items()})
+        twins = Twins(works, {name: audit_first_rows(work, p[name]) for name, work in works.items()})
     _record_certificates(twins)
     with clock.stage("stresses"):
         for name, labels in _stresses(twins):
@@ -97,7 +97,7 @@ def _record_predictive(works: Mapping[str, Work], p: Mapping[str, Floats]) -> No
     works["plain"].record.add("hardening", "label_changed", mean_of(changed), count=len(changed), rows="test")
 
 
-def _audited(work: Work, p: Floats) -> AuditedRows:
+def audit_first_rows(work: Work, p: Floats) -> AuditedRows:
     """The first test rows of a permutation that does not look at the model."""
     fitted, count = work.fitted, work.profile.rcma_rows
     chosen = select_rows(p.max(axis=1), fitted.unit.seed, confident=0, nearly=0, anyone=count).anyone
@@ -127,7 +127,7 @@ def _stresses(twins: Twins) -> Iterator[tuple[str, Labels]]:
     default = _labels(twins)
     yield "default", default
     for place, stressor in enumerate(default["plain"].stress.stressors):
-        yield stressor.kind, {name: _alone(labels, place) for name, labels in default.items()}
+        yield stressor.kind, {name: keep_stressor(labels, place) for name, labels in default.items()}
     for severity in twins.works["plain"].profile.other_severities:
         yield f"severity {severity:g}", _labels(twins, severity=severity)
     for baseline in OTHER_BASELINES:
@@ -145,7 +145,7 @@ def _labels(twins: Twins, **setting: Any) -> Labels:
     return {name: label(twins.works[name], rows.evidence, **setting) for name, rows in twins.rows.items()}
 
 
-def _alone(labels: BrittleLabels, place: int) -> BrittleLabels:
+def keep_stressor(labels: BrittleLabels, place: int) -> BrittleLabels:
     """The same rows under one of the stressors, from the draws that are there."""
     broken = labels.brittle_by[:, place]
     only = slice(place, place + 1)
