@@ -34,7 +34,10 @@ def test_only_covertype_is_capped_and_full_lifts_it():
 
 
 def test_an_unknown_profile_lists_the_known_ones():
-    known = "smoke, quick, typical-smoke, typical, harden-smoke, harden, harden-modes-smoke, harden-modes, modes-smoke, modes, paper"
+    known = (
+        "smoke, quick, typical-smoke, typical, harden-smoke, harden, harden-modes-smoke, harden-modes, modes-smoke, "
+        "modes, paper"
+    )
     with pytest.raises(DataError, match=f"unknown profile 'huge'; expected one of {known}"):
         profile_named("huge")
 

@@ -90,17 +90,21 @@ def test_uniforms_look_uniform_and_independent():
     assert abs(np.corrcoef(u.ravel(), other.ravel())[0, 1]) < 0.01
 
 
+@pytest.fixture(scope="module")
+def twelve_rows():
+    """Rows under stress, and the answers of all of them together."""
+    case = pipelines.fitted("credit_g", "lightgbm", "transformed")
+    protocol, X = Protocol.fit(case.model, case.X_train), case.X_test.iloc[:12]
+    return case.model, X, protocol, run_stress(case.model, X, protocol, Stress(draws=4, seed=5))
+
+
 @given(order=st.permutations(range(12)), cut=st.integers(1, 11), byte_budget=st.sampled_from([1, 10_000, 10**8]))
 @settings(max_examples=15, deadline=None)
-def test_a_rows_margins_do_not_depend_on_order_partition_or_batch(order, cut, byte_budget):
-    case = pipelines.fitted("credit_g", "lightgbm", "transformed")
-    protocol = Protocol.fit(case.model, case.X_train)
-    X = case.X_test.iloc[:12]
-    stress = Stress(draws=4, seed=5)
-    whole = run_stress(case.model, X, protocol, stress)
+def test_a_rows_margins_do_not_depend_on_order_partition_or_batch(twelve_rows, order, cut, byte_budget):
+    model, X, protocol, whole = twelve_rows
     shuffled = X.iloc[list(order)]
     parts = [shuffled.iloc[:cut], shuffled.iloc[cut:]]
-    runs = [run_stress(case.model, part, protocol, stress, byte_budget=byte_budget) for part in parts]
+    runs = [run_stress(model, part, protocol, whole.stress, byte_budget=byte_budget) for part in parts]
     got = np.concatenate([run.draw_margin for run in runs])
     assert np.array_equal(got, whole.draw_margin[list(order)])
 

@@ -45,7 +45,10 @@ def _goal(results: StudyResults, model: str) -> str:
             "data set on average"
         )
     cost = change(results, "modes", AUROC, model)
-    met = ["reached" if min(fall) >= WANTED and cost.mean >= -AFFORDED else "**missed**" for fall in zip(*falls, strict=True)]
+    met = [
+        "reached" if min(fall) >= WANTED and cost.mean >= -AFFORDED else "**missed**"
+        for fall in zip(*falls, strict=True)
+    ]
     return (
         f"**{MODELS[model].title}**, hardened against lost, wrong and noisy values: {'; '.join(shares)}. AUROC "
         f"{signed_interval(cost)}. The goal is {met[0]} for the means and {met[1]} for the mean fall over data sets."

@@ -134,8 +134,7 @@ def by_dataset(results: StudyResults) -> Table:
 
 def _dataset_cell(results: StudyResults, where: Where, model: str, dataset: str) -> str:
     cells = (
-        mean(at_level(values_of(results, training, where, model), "dataset", [dataset]))
-        for training in trainings_of()
+        mean(at_level(values_of(results, training, where, model), "dataset", [dataset])) for training in trainings_of()
     )
     return " → ".join(map(number, cells))
 

@@ -1,4 +1,4 @@
-"""Hardening per failure mode: one unit trained plainly and in each declared way, judged on the same test rows and draws.
+"""Hardening per failure mode: a unit trained plainly and in each declared way, judged on the same test rows and draws.
 
 Recorded for each training: quality, the confident share, early flips, and the brittle share of confident rows under the
 default stress, under each of its stressors alone, and under values of other rows.
