@@ -27,7 +27,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module named here stands apart fro
     {"certificates"},
     {"engines"},
     {"search", "stress", "modes"},
-    {"reliability"},
+    {"reliability", "parity"},
     {"formats"},
     {"tables"},
     {"auditing.lattice", "auditing.modes", "auditing.intervals"},

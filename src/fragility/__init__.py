@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from fragility.modes.intervals import find_stability_intervals
     from fragility.modes.losses import ModeLosses, assess_modes
     from fragility.modes.stability import StabilityIntervals
+    from fragility.parity import ModelParity, compare_models
     from fragility.policy import ReviewPolicy
     from fragility.protocol import Protocol
     from fragility.ranking.comparison import compare_scores
@@ -89,6 +90,7 @@ _NAMES = {
     "modes.intervals": "find_stability_intervals",
     "modes.losses": "ModeLosses assess_modes",
     "modes.stability": "StabilityIntervals",
+    "parity": "ModelParity compare_models",
     "policy": "ReviewPolicy",
     "protocol": "Protocol",
     "ranking.comparison": "compare_scores",
@@ -137,6 +139,7 @@ __all__ = [
     "ModeLosses",
     "Model",
     "ModelError",
+    "ModelParity",
     "Noise",
     "Outages",
     "Outcome",
@@ -164,6 +167,7 @@ __all__ = [
     "check_proof",
     "choose_rate",
     "compare_baselines",
+    "compare_models",
     "compare_scores",
     "compare_searches",
     "evaluate",

@@ -29,6 +29,7 @@ from fragility.cli import (
     evaluate,
     gate,
     harden,
+    parity,
     policy,
     protocol,
     reading,
@@ -59,7 +60,7 @@ DECLARE = "Declare, audit, verify"
 # By panel of `fragility --help`.
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Start here": {"demo": demo.demo},
-    DECLARE: {"audit": audit.audit, "verify": verify.verify},
+    DECLARE: {"audit": audit.audit, "verify": verify.verify, "parity": parity.parity},
     "Read certificates": {
         "show": reading.show, "top": reading.top, "compare": reading.compare, "report": report.report,
         "review": review.review, "review export": review.export,

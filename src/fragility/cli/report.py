@@ -32,6 +32,10 @@ def report(
     stress: Annotated[
         Path | None, option("--stress FILE", "Held-out labels, as `fragility stress --out` writes them.")
     ] = None,
+    parity: Annotated[
+        list[Path] | None,
+        option("--parity FILE", "A comparison that `fragility parity --json` wrote. May be repeated."),
+    ] = None,
     min_confidence: opt.MinConfidence = 0.9,
     risk: Annotated[
         float, option("--risk", "The rate the review policy keeps to among unreviewed rows.", min=0.0, max=1.0)
@@ -83,7 +87,7 @@ def report(
     target_file = directories[0] / REPORT_FILE if out_file is None else out_file
     checked_suffix(target_file, SUFFIXES)
     inputs = {"--labels": labels, "--stress": stress, "--data": data, "--model": model, "--public-key": public_key}
-    plan_files({"--out": target_file}, inputs)
+    plan_files({"--out": target_file}, inputs | {f"--parity {path}": path for path in parity or ()})
     if out_file is None and target_file.exists() and not is_report(target_file):
         raise DataError(f"{target_file} exists and is not a report of fragility's; choose another name with --out")
     form = csv.form(labels, stress, data)
@@ -105,6 +109,7 @@ def report(
         author=author,
         purpose=purpose,
         date=date,
+        parity=[fg.ModelParity.load(path) for path in parity or ()],
         signed_by=None if public_key is None else [_find_signer(folder, public_key) for folder in directories],
     )
     made.save(target_file)

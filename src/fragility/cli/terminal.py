@@ -22,7 +22,7 @@ from fragility.text import escape_controls
 
 DEBUG = "FRAGILITY_DEBUG"
 
-# Exit codes. `verify` alone uses 1, for a claim that does not hold; whatever could not be done at all is 2.
+# Exit codes. 1 is a finding: a claim that does not hold, artefacts that differ. Whatever could not be done is 2.
 EXIT_CLAIM_FAILED = 1
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130

@@ -15,6 +15,7 @@ import pyarrow as pa
 from fragility.certificates import Audit
 from fragility.errors import DataError
 from fragility.files import write_text
+from fragility.parity import ModelParity
 from fragility.reliability.outcomes import FailureProbability
 from fragility.report.gathering import ReportedAudit, Settings, summarise
 from fragility.report.inputs import GivenRows
@@ -66,6 +67,7 @@ class Report:
         date: str | None = None,
         signed_by: str | Sequence[str | None] | None = None,
         reliability: FailureProbability | None = None,
+        parity: ModelParity | Sequence[ModelParity] = (),
     ) -> Report:
         """Summarise one audit, or several by name.
 
@@ -104,6 +106,8 @@ class Report:
             The key of each audit's signature, once verified with :func:`verify_signature`.
         reliability : FailureProbability, optional
             Of a single audit's rows, from :func:`failure_probability`: what to make reliable first.
+        parity : ModelParity or sequence of ModelParity, default=()
+            Comparisons of an audited model with other artefacts of it, from :func:`compare_models`.
 
         Returns
         -------
@@ -113,7 +117,8 @@ class Report:
         Raises
         ------
         DataError
-            An audit is empty, labels do not cover its rows, or ``reliability`` is of other rows.
+            An audit is empty, labels do not cover its rows, ``reliability`` is of other rows, or ``parity``
+            of another model.
         """
         named = audits if isinstance(audits, Mapping) else {name: audits}
         commands = [verify] if isinstance(verify, str) else verify or [verify_command(each) for each in named]
@@ -127,7 +132,9 @@ class Report:
         ]
         shown = None if rows is None else GivenRows.of(rows, ids, model)
         byline = Byline(author, purpose, date)
-        return cls(summarise(asked, Settings(labels, brittle, min_confidence, risk, shown, by, byline, reliability)))
+        compared = (parity,) if isinstance(parity, ModelParity) else tuple(parity)
+        settings = Settings(labels, brittle, min_confidence, risk, shown, by, byline, reliability, compared)
+        return cls(summarise(asked, settings))
 
     @property
     def html(self) -> str:

@@ -28,6 +28,7 @@ from fragility.errors import DataError
 from fragility.evidence.replacements import Replacement, fields_of_groups, find_replacements
 from fragility.intervals import Share, difference_of, normal_quantile, paired_difference, share_of
 from fragility.models import Model
+from fragility.parity import ModelParity
 from fragility.protocol import Protocol
 from fragility.reliability.outcomes import FailureProbability
 from fragility.report.inputs import GivenRows, LabelTally, add_values, read_brittle, read_classes
@@ -66,6 +67,7 @@ class Settings:
     by: ByColumn
     byline: summary.Byline
     reliability: FailureProbability | None
+    parities: tuple[ModelParity, ...] = ()
 
 
 def summarise(asked: Sequence[ReportedAudit], settings: Settings) -> summary.ReportSummary:
@@ -82,7 +84,7 @@ def summarise(asked: Sequence[ReportedAudit], settings: Settings) -> summary.Rep
     if given is not None:
         audits = [_show_values(numbers, one.audit, given) for numbers, one in zip(audits, asked, strict=True)]
     paired = pair_audits([(one.name, one.audit) for one in asked], settings.min_confidence, codes)
-    return summary.ReportSummary(tuple(audits), paired, settings.byline)
+    return summary.ReportSummary(tuple(audits), paired, settings.byline, settings.parities)
 
 
 def _check(asked: Sequence[ReportedAudit], settings: Settings) -> None:
@@ -104,6 +106,13 @@ def _check(asked: Sequence[ReportedAudit], settings: Settings) -> None:
         ids = [own for batch in audit.batches(["id"]) for own in batch.column("id").to_pylist()]
         if ids != list(found.id) or audit.protocol.group_names != found.group_names:
             raise DataError("the failure probabilities are of other rows or groups than the audit")
+    audited = {one.audit.manifest.model.fingerprint for one in asked}
+    for compared in settings.parities:
+        if compared.a.fingerprint not in audited:
+            raise DataError(
+                f"the comparison of {compared.a.name} with {compared.b.name} is of another model than the audit's; "
+                "compare the audited model with its artefact"
+            )
 
 
 # --- one audit ------------------------------------------------------------------------------------------------

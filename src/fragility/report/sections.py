@@ -28,6 +28,8 @@ from fragility.report.blocks import (
 )
 from fragility.report.comparison import show_comparison, show_side_by_side
 from fragility.report.modes import list_case_intervals, list_case_modes, show_modes
+from fragility.report.modes import list_case_modes, show_modes
+from fragility.report.parity import show_parities
 from fragility.report.sentences import count_focus, name_all, name_focus, name_limit
 from fragility.report.summary import AuditNumbers, Case, Dependence, GroupRole, ReliabilityNumbers, ReportSummary
 from fragility.segments import SegmentShares
@@ -82,6 +84,8 @@ def list_sections(summary: ReportSummary) -> list[Section]:
         sections += own
     if any(audit.accuracy is not None for audit in audits):
         sections.append(_show_accuracy(audits))
+    if summary.parities:
+        sections.append(show_parities(summary.parities))
     glossary = Section("glossary", "What the words mean", [Facts(list(GLOSSARY.items()))])
     return [*sections, _show_limits(audits), _show_verification(audits), glossary]
 

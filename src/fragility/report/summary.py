@@ -13,6 +13,7 @@ from typing import Any
 from fragility.certificates.comparison import SettingDifference
 from fragility.evidence.stability import StabilityInterval
 from fragility.intervals import Difference, Share
+from fragility.parity import ModelParity
 from fragility.saving import without_nan
 from fragility.segments import SegmentShares
 
@@ -459,6 +460,7 @@ class ReportSummary:
     audits: tuple[AuditNumbers, ...]
     paired: tuple[PairedAudits, ...]  # each audit after the first, against the first
     byline: Byline
+    parities: tuple[ModelParity, ...] = ()  # comparisons of an audited model with other artefacts of it
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; what is undefined is null."""

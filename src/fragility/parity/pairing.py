@@ -1,0 +1,211 @@
+"""Two models on one table: whose column is whose, which class is which, and how each of them is asked.
+
+Columns are matched by name if both models have names of their own, and else by order. Classes are matched by label if
+both models have the same labels, and else by order: a booster's 0 and 1 stand for the labels of the pipeline that it
+was taken from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fragility.arrays import Floats, Integers
+from fragility.errors import DataError, ModelError, name_error
+from fragility.evidence.binding import CONFIRM_ROWS, confirm_answers
+from fragility.evidence.rows import Rows, list_names, read_rows
+from fragility.models import Decision, Model
+from fragility.models.adapter import predict_labels
+from fragility.models.decision import ClassLabel
+from fragility.parity.result import ComparedModel
+
+NUMBERED = re.compile(r"[A-Za-z_ ]*?(\d+)")  # what libraries call the columns of a bare array: f0, Column_0, 0
+
+
+@dataclass(frozen=True, eq=False)
+class Artefact:
+    """One of the two models, asked about rows of the common table; it answers in the first model's class order."""
+
+    name: str
+    model: Model
+    columns: tuple[int, ...]  # the column of the table that each of its columns is
+    names: tuple[str, ...] | None  # what it calls them; None: it has no names
+    bare: bool  # it was fitted on a bare array, and is handed one
+    class_order: Integers  # (C,) its own place of each class
+    offset: Floats | None  # (C,) what its decision adds to log-probabilities
+
+    def hand_over(self, native: Any) -> Any:
+        """Return rows of the common table as the model takes them."""
+        if isinstance(native, np.ndarray):
+            return native if self._in_order else native[:, list(self.columns)]
+        if self.bare:
+            return (native.iloc if isinstance(native, pd.DataFrame) else native)[:, list(self.columns)].to_numpy()
+        if not isinstance(native, pd.DataFrame):  # polars
+            chosen = native[:, list(self.columns)]
+            return chosen if self.names is None else chosen.rename(dict(zip(chosen.columns, self.names, strict=True)))
+        chosen = native if self._in_order else native.iloc[:, list(self.columns)]
+        if self.names is None or list(chosen.columns) == list(self.names):
+            return chosen
+        return chosen.set_axis(list(self.names), axis=1)
+
+    @property
+    def _in_order(self) -> bool:
+        return self.columns == tuple(range(len(self.columns)))
+
+    def ask(self, native: Any) -> Floats:
+        """Return (m, C) probabilities of rows of the common table."""
+        return np.asarray(self.model.probabilities(self.hand_over(native))[:, self.class_order])
+
+    def ask_each(self, count: int, decode: Callable[[slice], Any]) -> tuple[Floats, dict[int, str]]:
+        """Return (count, C) probabilities and why rows are refused, by row; these have NaN.
+
+        A batch that fails is halved until the rows that fail stand alone, so the answer does not depend on the batch.
+        """
+        p = np.full((count, len(self.class_order)), np.nan)
+        refused: dict[int, str] = {}
+        pending = [slice(0, count)] if count else []
+        while pending:
+            part = pending.pop()
+            try:
+                p[part] = self.ask(decode(part))
+            except Exception as error:  # whatever a foreign model raises is its answer
+                if part.stop - part.start == 1:
+                    refused[part.start] = name_error(error.__cause__ or error)
+                else:
+                    middle = (part.start + part.stop) // 2
+                    pending += [slice(middle, part.stop), slice(part.start, middle)]
+        return p, refused
+
+    def own_labels(self, native: Any) -> Integers | None:
+        """Return (m,) classes by the model's own ``predict``; None if it has none or fails."""
+        try:
+            found = predict_labels(self.model, self.hand_over(native), to_head=False)
+        except Exception:  # its probabilities say the same, and are counted
+            return None
+        return None if found is None else np.argsort(self.class_order)[found]
+
+    def describe(self, by_name: bool) -> ComparedModel:
+        """Return what a result says of the model."""
+        labels = tuple(str(self.model.classes[place]) for place in self.class_order)
+        return ComparedModel(self.name, self.model.kind, self.model.fingerprint, labels, "name" if by_name else "order")
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two artefacts and the rows that both can be asked about."""
+
+    a: Artefact
+    b: Artefact
+    rows: Rows
+    sides: tuple[ComparedModel, ComparedModel]
+
+    @property
+    def classes(self) -> tuple[ClassLabel, ...]:
+        """The labels of the first model, in whose order both answer."""
+        return self.a.model.classes
+
+
+def pair_models(
+    model_a: Model, model_b: Model, X: Any, ids: Any, names: tuple[str, str], decision: Decision | None
+) -> Pair:
+    """Match the columns and classes of two models with each other and with the rows.
+
+    decision: the rule that a protocol declares, for models that have none of their own.
+    """
+    models = (model_a, model_b)
+    own = [given_names(model.columns) for model in models]
+    known = next((columns for columns in own if columns is not None), None)
+    widths = [model.n_columns for model in models if model.n_columns is not None]
+    rows = read_rows(X, _name_as_table(known, X), widths[0] if widths else None, ids)
+    if isinstance(rows.native, np.ndarray) and known is not None:
+        rows = replace(rows, native=rows.frame)  # a model with names is handed them
+    order = _match_classes(model_a, model_b, names)
+    confirmed = []
+    for model, columns, name, class_order in zip(models, own, names, order, strict=True):
+        places = _match_columns(model, columns, rows.names, name)
+        bare = model.columns is None and model.n_columns is not None
+        rule = model.decision or decision
+        offset = None if rule is None else _offset(rule, model, model_a)[class_order if model.decision else slice(None)]
+        artefact = Artefact(name, model, places, model.columns, bare, class_order, offset)
+        sample = rows.head(CONFIRM_ROWS).native
+        asked = confirm_answers(model, lambda a=artefact, s=sample: a.hand_over(s), raw=True)  # type: ignore[misc]
+        confirmed.append(Artefact(name, asked, places, model.columns, bare, class_order, offset))
+    a, b = confirmed
+    sides = tuple(each.describe(columns is not None) for each, columns in zip(confirmed, own, strict=True))
+    return Pair(a, b, rows, (sides[0], sides[1]))
+
+
+def _offset(rule: Decision, model: Model, reference: Model) -> Floats:
+    """Return a decision's offset: in the model's own class order if the rule is its own, else in the reference's."""
+    return rule.offset(model.classes if model.decision else reference.classes)
+
+
+def given_names(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return names that somebody gave to columns; None for those that a library made up by counting."""
+    if columns is None:
+        return None
+    numbers = [NUMBERED.fullmatch(name) for name in columns]
+    prefixes = {name[: found.start(1)] for name, found in zip(columns, numbers, strict=True) if found}
+    if len(prefixes) == 1 and all(numbers):
+        counted = [int(found[1]) for found in numbers if found]
+        if counted in (list(range(len(columns))), list(range(1, len(columns) + 1))):
+            return None
+    return tuple(columns)
+
+
+def _simplify(name: str) -> str:
+    """Return a name as libraries rewrite it that admit letters, digits and underscores only."""
+    return re.sub(r"\W", "_", name)
+
+
+def _name_as_table(known: Sequence[str] | None, X: Any) -> Sequence[str] | None:
+    """Return a model's columns under the names that they have in a table, where a library rewrote those."""
+    table = [str(name) for name in getattr(X, "column_names", getattr(X, "columns", ()))]
+    by_simple = {_simplify(name): name for name in table}
+    if known is None or len(by_simple) < len(table) or not {_simplify(name) for name in known} <= set(by_simple):
+        return known
+    return [by_simple[_simplify(name)] for name in known]
+
+
+def _match_columns(model: Model, own: tuple[str, ...] | None, table: tuple[str, ...], name: str) -> tuple[int, ...]:
+    """Return the place in the table of each of a model's columns."""
+    count = len(table) if model.n_columns is None else model.n_columns
+    if own is None:
+        if count != len(table):
+            raise DataError(f"{name} takes {count} columns, and the rows have {len(table)}; give it the same columns")
+        return tuple(range(len(table)))
+    for simplify in (str, _simplify):
+        place = {simplify(each): i for i, each in enumerate(table)}
+        wanted = [simplify(each) for each in own]
+        if len(place) == len(table) and set(wanted) == set(place) and len(wanted) == len(table):
+            return tuple(place[each] for each in wanted)
+    unknown = [each for each in own if each not in table] or [each for each in table if each not in own]
+    raise DataError(
+        f"{name} has the columns {list_names(own)}, the rows {list_names(table)}: they differ in {unknown[0]!r}; "
+        "give two models of the same columns, or wrap one in a function that renames them"
+    )
+
+
+def _match_classes(a: Model, b: Model, names: tuple[str, str]) -> tuple[Integers, Integers]:
+    """Return each model's own places of the classes, in the first model's order."""
+    count = len(a.classes)
+    if len(b.classes) != count:
+        raise ModelError(
+            f"{names[0]} has {count} classes ({list_names([str(c) for c in a.classes])}), {names[1]} has "
+            f"{len(b.classes)} ({list_names([str(c) for c in b.classes])}); give two artefacts of one model"
+        )
+    same = np.arange(count)
+    texts = [[str(label) for label in model.classes] for model in (a, b)]
+    if set(texts[0]) == set(texts[1]):
+        return same, np.array([texts[1].index(label) for label in texts[0]])
+    if set(texts[0]) & set(texts[1]):
+        raise ModelError(
+            f"{names[0]} has the classes {list_names(texts[0])}, {names[1]} has {list_names(texts[1])}: some are the "
+            "same and some are not; name the classes of one as the other's, in its own order"
+        )
+    return same, same

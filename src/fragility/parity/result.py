@@ -1,0 +1,501 @@
+"""ModelParity: what a comparison of two artefacts found, as data; its text and its JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from fragility.errors import DataError, FragilityError
+from fragility.evidence.rows import Scalar
+from fragility.saving import JsonFile
+from fragility.text import align_columns, escape_controls
+
+FORMAT = "fragility-parity/1"
+KINDS = ("clean", "lost", "missing", "wrong", "noisy", "sentinel", "outage", "path", "faded")
+CLEAN = "clean"
+SAYS = {
+    "clean": "the rows as they are",
+    "lost": "one group at its baseline",
+    "missing": "one field missing",
+    "wrong": "a value of the catalogue",
+    "noisy": "a number moved by noise",
+    "sentinel": "a declared sentinel",
+    "outage": "a recorded outage",
+    "path": "groups lost along the path",
+    "faded": "evidence faded gradually",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedModel:
+    """One of the two artefacts.
+
+    Attributes
+    ----------
+    name : str
+        What the user calls it, such as its file.
+    kind : str
+        Its type in words.
+    fingerprint : str
+        Digest of what determines its predictions.
+    classes : tuple of str
+        Its own class labels, in the order in which they are compared.
+    columns : {"name", "order"}
+        How its columns were matched with those of the rows.
+    """
+
+    name: str
+    kind: str
+    fingerprint: str
+    classes: tuple[str, ...]
+    columns: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """How far two models lie apart over some states; quantiles are upper bounds, too large by at most 6%."""
+
+    median: float
+    q90: float
+    q99: float
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
+class KindParity:
+    """What was found in one kind of state.
+
+    Attributes
+    ----------
+    kind : str
+        ``clean``, ``lost``, ``missing``, ``wrong``, ``noisy``, ``sentinel``, ``outage``, ``path`` or ``faded``.
+    states : int
+        How many states there are: rows times changes that change something.
+    differing : int
+        States in which both models answer and the answers differ: in the label, or by more than the tolerance.
+    labels : int
+        Those of them in which the labels differ.
+    ties : int
+        Labels that differ within the tolerance of a tie, which is no difference.
+    rounded : int
+        Differences that vanish when the state's numbers are rounded to single precision for the other model, which is
+        no difference either.
+    only_a, only_b : int
+        States that only one of the models answers.
+    neither : int
+        States that neither answers.
+    outside : int
+        States of changes that the first model refuses in every row it was tried on: they are no input of the model, so
+        what the second one answers is not compared.
+    skipped : int
+        States not asked, because the second model refused the same change in every row it was tried on.
+    rows : int
+        Rows with at least one state that differs or that only one model answers.
+    probability, margin : Gaps
+        How far the probabilities and margins of the states that both answer lie apart.
+    refusals : tuple of (str, str, int)
+        What the models said when they refused: ``a`` or ``b``, the reason, and how often.
+    """
+
+    kind: str
+    states: int
+    differing: int
+    labels: int
+    ties: int
+    rounded: int
+    only_a: int
+    only_b: int
+    neither: int
+    outside: int
+    skipped: int
+    rows: int
+    probability: Gaps
+    margin: Gaps
+    refusals: tuple[tuple[str, str, int], ...]
+
+    @property
+    def alarms(self) -> int:
+        """States in which the artefacts are not the same model: answers differ, or only one of them answers."""
+        return self.differing + self.only_a + self.only_b
+
+    @property
+    def compared(self) -> int:
+        """States that both models answered."""
+        return self.states - self.only_a - self.only_b - self.neither - self.outside - self.skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Reveal:
+    """A field and a value that show a difference.
+
+    Attributes
+    ----------
+    kind : str
+        The kind of state, of rows that agree as they are. For ``clean``, rows that differ as they are and agree once
+        the unit is lost.
+    unit : str
+        The field, group or operator.
+    value : str
+        What it turned into; for ``clean``, its value in the row.
+    states, differing, labels, only_a, only_b : int
+        As in :class:`KindParity`.
+    largest : float
+        The largest difference of a probability.
+    """
+
+    kind: str
+    unit: str
+    value: str
+    states: int
+    differing: int
+    labels: int
+    only_a: int
+    only_b: int
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """What a model answers for one row: a label and probabilities, or why it refuses."""
+
+    label: str | None
+    probabilities: tuple[float, ...]  # in the order of ``ComparedModel.classes``; empty if it refuses
+    refusal: str | None = None
+
+    def __str__(self) -> str:
+        if self.label is None:
+            return f"refuses: {self.refusal}"
+        return f"answers {self.label} ({', '.join(f'{p:.6f}' for p in self.probabilities)})"
+
+
+@dataclass(frozen=True, slots=True)
+class ParityExample:
+    """One row that shows a difference: a row of the data with as few cells changed as possible.
+
+    Attributes
+    ----------
+    kind : str
+        The kind of state it was found in.
+    id : str
+        The id of the row that it was made from.
+    row : dict of str to value
+        The whole row; a missing value is None.
+    changed : dict of str to value
+        The fields that were changed, with their values in the data. Both models agree on that row. Nothing is changed
+        if they differ on a row as it is.
+    cleared_by : tuple of str
+        For a row as it is: groups whose loss makes the models agree.
+    a, b : ModelAnswer
+        What the models answer.
+    numbers : tuple of str
+        The numeric fields.
+    """
+
+    kind: str
+    id: str
+    row: dict[str, Scalar]
+    changed: dict[str, Scalar]
+    cleared_by: tuple[str, ...]
+    a: ModelAnswer
+    b: ModelAnswer
+    numbers: tuple[str, ...]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the row as a table of one row.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Numeric fields have NaN where they are missing.
+        """
+        frame = pd.DataFrame([self.row], dtype=object).infer_objects()
+        empty = [name for name in self.numbers if self.row[name] is None]
+        return frame.astype(dict.fromkeys(empty, float))
+
+    def to_csv(self) -> str:
+        """Return the row as a CSV file of one row.
+
+        Returns
+        -------
+        str
+            A header and a line; a missing value is an empty cell.
+        """
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerows([list(self.row), ["" if value is None else value for value in self.row.values()]])
+        return stream.getvalue()
+
+    def to_python(self) -> str:
+        """Return the row as a Python dict to paste.
+
+        Returns
+        -------
+        str
+            ``float('nan')`` where a number is missing.
+        """
+        gaps = {name for name in self.numbers if self.row[name] is None}
+        texts = {name: "float('nan')" if name in gaps else repr(value) for name, value in self.row.items()}
+        parts = (f"{name!r}: {text}" for name, text in texts.items())
+        return f"{{{', '.join(parts)}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParity(JsonFile):
+    """Two artefacts of one model, compared; :func:`compare_models` makes one.
+
+    Attributes
+    ----------
+    a, b : ComparedModel
+        The reference, such as the trained model, and the artefact that is to answer as it does.
+    tolerance : float
+        How far probabilities may differ.
+    rows : int
+        How many rows were compared.
+    rows_given : int
+        How many there were; if more, those with the smallest digests were taken.
+    protocol : str
+        Digest of the protocol whose states were compared.
+    kinds : tuple of KindParity
+        What was found in each kind of state.
+    reveals : tuple of Reveal
+        Fields and values that show a difference, most labels first.
+    examples : tuple of ParityExample
+        The smallest example of each kind that has one, fewest changed cells first.
+    notes : tuple of str
+        What else a reader should know.
+    """
+
+    a: ComparedModel
+    b: ComparedModel
+    tolerance: float
+    rows: int
+    rows_given: int
+    protocol: str
+    kinds: tuple[KindParity, ...]
+    reveals: tuple[Reveal, ...]
+    examples: tuple[ParityExample, ...]
+    notes: tuple[str, ...] = ()
+
+    _noun: ClassVar[str] = "comparison"
+    _error: ClassVar[type[FragilityError]] = DataError
+
+    @property
+    def agrees(self) -> bool:
+        """Whether no state differs beyond the tolerance and none is answered by one model only."""
+        return not any(one.alarms for one in self.kinds)
+
+    @property
+    def states(self) -> int:
+        """How many states both models answered."""
+        return sum(one.compared for one in self.kinds)
+
+    @property
+    def smallest(self) -> ParityExample | None:
+        """The example with the fewest changed cells, of rows that agree as they are if there is one."""
+        return next((one for one in self.examples if one.changed), next(iter(self.examples), None))
+
+    def __bool__(self) -> bool:
+        return self.agrees
+
+    def __getitem__(self, kind: str) -> KindParity:
+        for one in self.kinds:
+            if one.kind == kind:
+                return one
+        raise DataError(f"the kinds compared are {', '.join(one.kind for one in self.kinds)}, got {kind!r}")
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the fields and values that reveal a difference.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per :class:`Reveal`, most labels first.
+        """
+        return pd.DataFrame([asdict(one) for one in self.reveals], columns=[each.name for each in fields(Reveal)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain JSON values.
+
+        Returns
+        -------
+        dict
+            What ``from_dict`` takes.
+        """
+        return {"format": FORMAT, "agrees": self.agrees, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> ModelParity:
+        """Return the comparison that ``to_dict`` wrote; anything else is refused.
+
+        Parameters
+        ----------
+        document : mapping
+            What ``to_dict`` returned.
+
+        Returns
+        -------
+        ModelParity
+            Equal to the one that was written.
+        """
+        if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+            got = document.get("format") if isinstance(document, Mapping) else type(document).__name__
+            raise DataError(f"expected a comparison of format {FORMAT!r}, got {got!r}; `fragility parity` writes one")
+        plain = {name: value for name, value in document.items() if name not in ("format", "agrees")}
+        try:
+            found = typing.cast(ModelParity, _build(cls, plain))
+            faulty = found.agrees != document["agrees"]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"the comparison is malformed: {error}") from error
+        if faulty:
+            raise DataError("the comparison contradicts itself: its verdict does not follow from its counts")
+        return found
+
+    def to_text(self, top: int = 10) -> str:
+        """Return the finding, the counts by kind, what reveals a difference and the smallest example.
+
+        Parameters
+        ----------
+        top : int, default=10
+            How many fields and values to list.
+
+        Returns
+        -------
+        str
+            Several lines.
+        """
+        return "\n".join(_write_lines(self, top))
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+# --- from plain values --------------------------------------------------------------------------------------
+
+
+def _build(kind: Any, value: Any) -> Any:
+    """Return plain JSON values as a dataclass, a tuple or themselves, as a type says; refuse others."""
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, tuple(_HINTS)):
+        hints = _HINTS[kind]
+        if not isinstance(value, Mapping) or set(value) != set(hints):
+            raise TypeError(f"{kind.__name__} has the entries {', '.join(hints)}, got {value!s:.80}")
+        return kind(**{name: _build(hint, value[name]) for name, hint in hints.items()})
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise TypeError(f"a list was expected, got {value!s:.80}")
+        if inside[-1] is Ellipsis:
+            return tuple(_build(inside[0], each) for each in value)
+        return tuple(_build(each, one) for each, one in zip(inside, value, strict=True))
+    if origin is dict:
+        return {_build(str, name): _build(inside[1], each) for name, each in dict(value).items()}
+    allowed = inside or (kind,)
+    if float in allowed and type(value) is int:
+        return value if int in allowed else float(value)
+    if type(value) not in allowed:
+        raise TypeError(f"a value of type {' or '.join(each.__name__ for each in allowed)} expected, got {value!r:.80}")
+    return value
+
+
+# --- text ---------------------------------------------------------------------------------------------------
+
+
+def describe_verdict(found: ModelParity) -> str:
+    """Return the finding in one sentence."""
+    if found.agrees:
+        return (
+            f"{found.b.name} answers as {found.a.name} does in all {found.states:,} states of {found.rows:,} rows "
+            f"(labels equal, probabilities within {found.tolerance:g})"
+        )
+    labels, differing = (sum(getattr(one, name) for one in found.kinds) for name in ("labels", "differing"))
+    alone = sum(one.only_a + one.only_b for one in found.kinds)
+    parts = [f"answers differ in {differing:,} of {found.states:,} states, the label in {labels:,}"]
+    if alone:
+        parts.append(f"only one of them answers in {alone:,} more")
+    clean = "rows as they are show it" if found[CLEAN].alarms else "no row as it is shows it"
+    return f"{found.b.name} is not the same model as {found.a.name}: {'; '.join(parts)}; {clean}"
+
+
+def tabulate_kinds(found: ModelParity) -> list[tuple[str, ...]]:
+    """Return a head and one row per kind of state."""
+    head = ("kind of state", "states", "differ", "labels", "ties", "rounded", "only A", "only B", "neither")
+    rest = ("not asked", "largest gap", "99% within")
+    rows = [
+        (
+            f"{one.kind} ({SAYS[one.kind]})",
+            *(f"{getattr(one, name):,}" for name in ("states", "differing", "labels", "ties", "rounded")),
+            *(f"{getattr(one, name):,}" for name in ("only_a", "only_b", "neither")),
+            f"{one.outside + one.skipped:,}",
+            f"{one.probability.largest:.2g}",
+            f"{one.probability.q99:.2g}",
+        )
+        for one in found.kinds
+    ]
+    return [head + rest, *rows]
+
+
+def tabulate_reveals(found: ModelParity, top: int) -> list[tuple[str, ...]]:
+    """Return a head and one row for each of the first fields and values that reveal a difference."""
+    rows = [
+        (
+            *(one.unit, one.value, one.kind),
+            *(f"{n:,}" for n in (one.states, one.labels, one.differing, one.only_a + one.only_b)),
+            f"{one.largest:.2g}",
+        )
+        for one in found.reveals[:top]
+    ]
+    head = ("field", "value", "kind", "states", "labels", "differ", "one answers", "largest gap")
+    return [head, *rows]
+
+
+def describe_change(example: ParityExample) -> str:
+    """Return what was changed in an example, in words."""
+    if not example.changed:
+        cleared = f"; they agree once {' or '.join(example.cleared_by)} is lost" if example.cleared_by else ""
+        return f"row {example.id} as it is{cleared}"
+    parts = (f"{name} {_write(example.row[name])} instead of {_write(was)}" for name, was in example.changed.items())
+    return f"row {example.id} with {', '.join(parts)}"
+
+
+def _write(value: Scalar) -> str:
+    return "missing" if value is None else repr(value)
+
+
+def _write_lines(found: ModelParity, top: int) -> list[str]:
+    few = "" if found.rows == found.rows_given else f" of {found.rows_given:,}, those with the smallest digests"
+    lines = [
+        describe_verdict(found),
+        f"A: {found.a.name} ({found.a.kind})",
+        f"B: {found.b.name} ({found.b.kind}), columns by {found.b.columns}",
+        f"rows: {found.rows:,}{few}",
+        *(f"note: {each}" for each in found.notes),
+        "",
+        *align_columns(tabulate_kinds(found)),
+    ]
+    if found.reveals:
+        lines += ["", "what reveals it", *align_columns(tabulate_reveals(found, top), left=3)]
+        if len(found.reveals) > top:
+            lines.append(f"and {len(found.reveals) - top:,} more")
+    for one in found.kinds:
+        lines += [f"{role.upper()} refuses {n:,} {one.kind} states: {reason}" for role, reason, n in one.refusals]
+    if found.smallest is not None:
+        example = found.smallest
+        lines += [
+            "",
+            f"smallest example: {describe_change(example)}",
+            f"  A {example.a}",
+            f"  B {example.b}",
+            f"  {example.to_python()}",
+        ]
+    return [escape_controls(line) for line in lines]
+
+
+_HINTS: dict[type, dict[str, Any]] = {
+    kind: {each.name: typing.get_type_hints(kind)[each.name] for each in fields(kind)}
+    for kind in (ComparedModel, Gaps, KindParity, Reveal, ModelAnswer, ParityExample, ModelParity)
+}

@@ -1,0 +1,274 @@
+"""The states of rows that two artefacts are compared in.
+
+In the raw fields of both models: each group at its baseline (lost), each field missing, the values of the protocol's
+failure modes (wrong, noisy, sentinel, outage), the removal path of either model, and every severity of the operators
+(faded). A certificate in the transformed space replaces cells of the estimator's input, which another artefact never
+sees; the raw twin of its protocol replaces the raw values that lead there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fragility.arrays import Booleans, Floats, Integers
+from fragility.errors import EvidenceError, FragilityError, ModelError, ProtocolError
+from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence.baselines import with_values
+from fragility.evidence.binding import RawLayout
+from fragility.evidence.fields import conform_rows
+from fragility.evidence.modes import NOISE_STEPS
+from fragility.evidence.replacements import fields_of_groups, find_replacements, value_text
+from fragility.evidence.rows import Rows
+from fragility.models import Model
+from fragility.modes.losses import Plan
+from fragility.parity.counting import Change
+from fragility.parity.pairing import Artefact
+from fragility.protocol import Protocol
+from fragility.protocol_parts import operator_width
+
+PATH = "the path"
+REMEDY = "give it rows that it takes, or wrap it in a function that turns them into its input"
+
+
+class Block(NamedTuple):
+    """One change of some rows of a part."""
+
+    change: Change
+    layout: RawLayout
+    who: Integers  # (k,) places of the rows within the part
+    cells: Floats  # (k, d)
+
+
+# --- the protocol in raw fields -----------------------------------------------------------------------------
+
+
+def read_protocol(protocol: Protocol | None, artefact: Artefact, rows: Rows) -> Protocol:
+    """Return a protocol in the raw space: the one given, its raw twin, or one fitted on the rows themselves."""
+    model = artefact.model
+    if protocol is None:
+        return _fit_on_rows(artefact, rows, {})
+    if not isinstance(protocol, Protocol):
+        raise ProtocolError(f"a Protocol was expected, got {type(protocol).__name__}; make one with Protocol.fit")
+    fields = [field.name for field in protocol.fields]
+    if set(fields) != set(rows.names):
+        other = next(iter(set(fields) ^ set(rows.names)))
+        raise ProtocolError(f"the protocol and the rows differ in the column {other!r}; fit a protocol for this model")
+    if protocol.space == "raw":
+        return protocol
+    if [column.name for column in protocol.columns] == fields and model.transformer is None:
+        return replace(protocol, space="raw", stored=(), modes=protocol.modes.in_raw_fields(protocol.fields))
+    return _raw_twin(protocol, artefact, rows)
+
+
+def _fit_on_rows(artefact: Artefact, rows: Rows, settings: dict[str, Any]) -> Protocol:
+    """Fit a protocol on rows; on those that the model answers, if it refuses some."""
+    model = artefact.model
+    asked = Model.wrap(artefact.ask, classes=list(model.classes))
+    own = {"smoothing": None if model.votes is None else 1.0 / model.votes, "decision": model.decision}
+    try:
+        return Protocol.fit(asked, rows.native, space="raw", **(own | settings))
+    except FragilityError:
+        refused = artefact.ask_each(len(rows), lambda part: rows.between(part.start, part.stop).native)[1]
+        answered = [i for i in range(len(rows)) if i not in refused]
+        if not refused:
+            raise
+        if not answered:
+            reason = next(iter(refused.values()))
+            raise ModelError(f"{artefact.name} answers none of the {len(rows)} rows: {reason}; {REMEDY}") from None
+        return Protocol.fit(asked, rows.take(answered).native, space="raw", **(own | settings))
+
+
+def _raw_twin(protocol: Protocol, artefact: Artefact, rows: Rows) -> Protocol:
+    """Return a protocol of the transformed space in raw fields.
+
+    Groups, operators, severities and modes are the declared ones. A lost field takes the raw value that the model's
+    preprocessing turns into its baseline; the rows' own typical value if there is none.
+    """
+    owned = fields_of_groups(protocol.evidence, artefact.model)
+    listed = [name for names in owned.values() for name in names]
+    disjoint = len(set(listed)) == len(listed) == len(protocol.fields)
+    base = _fit_on_rows(
+        artefact, rows, {"groups": {name: list(names) for name, names in owned.items()}} if disjoint else {}
+    )
+    becomes = find_replacements(protocol.evidence, artefact.model, rows.frame)
+    columns = tuple(
+        replace(column, baseline=found.value) if (found := becomes[column.name]).state == "value" else column
+        for column in base.columns
+    )
+    modes = protocol.modes.in_raw_fields(protocol.fields)
+    if not disjoint:  # groups of the modes are not those of the twin
+        modes = replace(base.modes, sentinels=modes.sentinels, noise=modes.noise)
+        modes = replace(modes, declared=tuple(m for m in protocol.modes.declared if m != "outage"))
+    numbers = {column.name: column.kind == "numeric" for column in base.columns}
+    plain = tuple(
+        replace(c, baseline=float(c.baseline)) if numbers[c.name] and c.baseline is not None else c for c in columns
+    )
+    return replace(
+        base, columns=plain, fields=protocol.fields, modes=modes, operators=protocol.operators, stored=(),
+        severities=protocol.severities, depth=min(protocol.depth, len(base.groups)), reading=protocol.reading,
+        smoothing=protocol.smoothing, resolution=protocol.resolution, decision=protocol.decision,
+    )  # fmt: skip
+
+
+# --- listing ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class StateList:
+    """The rows in cells, and their states; d fields, G groups."""
+
+    rows: EvidenceRows
+    layout: RawLayout
+    missing: RawLayout | None  # in which each lost field is missing; None: some field cannot be
+    protocol: Protocol
+
+    @classmethod
+    def of(cls, artefact: Artefact, rows: Rows, protocol: Protocol) -> StateList:
+        """Lay out rows for the states of a raw protocol."""
+        model, space = artefact.model, protocol.evidence
+        reads_categories = model.transformer is None and not hasattr(model.head, "get_cat_feature_indices")
+        fitting = conform_rows(rows, space.fields, needs_categories=reads_categories, whole=True)
+        layout = RawLayout.of(fitting, space, flags_as_numbers=model.transformer is None)
+        nothing = replace(space, columns=with_values(space.columns, [None] * len(space.columns)))
+        try:
+            missing = RawLayout.of(fitting, nothing, flags_as_numbers=model.transformer is None)
+        except EvidenceError:
+            missing = None
+        bound = EvidenceRows(
+            matrix=layout.matrix(),
+            ids=fitting.ids,
+            baseline=layout.baseline,
+            stepwise=layout.stepwise,
+            column_group=space.column_group,
+            n_groups=len(space.groups),
+            n_classes=len(model.classes),
+            predict_matrix=lambda cells: artefact.ask(layout.decode(cells)),
+            model=model,
+            source=fitting,
+            encode=layout.encode,
+        )
+        return cls(bound, layout, missing, protocol)
+
+    @cached_property
+    def missing_matrix(self) -> Floats:
+        """(n, d) the cells of the rows in the layout of missing values."""
+        assert self.missing is not None
+        return self.missing.matrix()
+
+    @cached_property
+    def _plans(self) -> list[Plan]:
+        modes = (m for m in ("wrong", "noisy", "sentinel", "outage") if m in self.protocol.modes.declared)
+        return [Plan(mode, self.rows, self.protocol) for mode in modes]
+
+    @property
+    def n_changes(self) -> int:
+        """About how many states a row has."""
+        catalogue = sum(len(entry.values) for entry in self.protocol.modes.catalogue)
+        return self.protocol.states_per_row + catalogue + (2 + len(NOISE_STEPS)) * self.rows.width
+
+    def list_lost(self, x: Floats) -> Iterator[Block]:
+        """Yield rows x (m, d) with each group lost; a row that lies at the baseline already has no such state."""
+        columns = {column.name: column.baseline for column in self.protocol.columns}
+        for g, group in enumerate(self.protocol.groups):
+            change = Change("lost", group.name, _write_values(group.columns, [columns[c] for c in group.columns]))
+            yield self._block(change, x, np.where(self.rows.column_group == g, self.rows.baseline, x))
+
+    def list_missing(self, part: slice) -> Iterator[Block]:
+        """Yield the rows of a part with each field missing."""
+        if self.missing is None:
+            return
+        x, gap = self.missing_matrix[part], self.missing.baseline
+        for j, column in enumerate(self.protocol.columns):
+            cells = x.copy()
+            cells[:, j] = gap[j]
+            yield _changed_block(Change("missing", column.name, "missing"), self.missing, x, cells)
+
+    def list_modes(self, part: slice, x: Floats) -> Iterator[Block]:
+        """Yield rows x (m, d), those of a part, with the values of the declared failure modes."""
+        for plan in self._plans:
+            if plan.mode == "outage":
+                for removed in plan.events:
+                    names = [n for n, gone in zip(self.protocol.group_names, removed, strict=True) if gone]
+                    states = RowStates(np.arange(len(x)), np.tile(removed, (len(x), 1)))
+                    change = Change("outage", " + ".join(names), "baseline")
+                    yield self._block(change, x, self.rows.stressed(x, states))
+                continue
+            for r, (cells, unit, asked, _) in enumerate(plan.rounds(part, x)):
+                for u in asked:
+                    change = Change(plan.mode, plan.units[u], self._write_value(plan.mode, int(u), r))
+                    yield self._block(change, x, np.where(unit == u, cells, x))
+
+    def _write_value(self, mode: str, u: int, r: int) -> str:
+        modes = self.protocol.modes
+        if mode == "wrong":
+            return _write_values(modes.catalogue[u].fields, modes.catalogue[u].values[r])
+        if mode == "noisy":
+            return f"{NOISE_STEPS[r] * modes.noise:+g} standard deviations"
+        return value_text(modes.sentinels[u].values[r])
+
+    def list_paths(self, x: Floats, orders: list[Integers]) -> Iterator[Block]:
+        """Yield rows x (m, d) along removal paths, from the second step on, and at each severity of the operators.
+
+        orders: one (m, G) for each model; -1 in a row that has no path.
+        """
+        for removed, change in self._list_removed(orders):
+            gone = removed[:, self.rows.column_group]
+            yield self._block(change, x, np.where(gone, self.rows.baseline, x))
+        for operator in self.protocol.operators:
+            width = operator_width(operator, self.rows.n_groups)
+            for faded in _distinct([_first(order, width) for order in orders]):
+                for severity in self.protocol.severities:
+                    states = RowStates(np.arange(len(x)), faded, np.full(len(x), severity))
+                    change = Change("faded", operator, f"severity {severity:g}")
+                    yield self._block(change, x, self.rows.stressed(x, states))
+
+    def _list_removed(self, orders: list[Integers]) -> Iterator[tuple[Booleans, Change]]:
+        for k in range(2, self.protocol.depth + 1):
+            for removed in _distinct([_first(order, k) for order in orders]):
+                yield removed, Change("path", PATH, f"first {k} groups")
+
+    def _block(self, change: Change, x: Floats, cells: Floats) -> Block:
+        return _changed_block(change, self.layout, x, cells)
+
+
+def _changed_block(change: Change, layout: RawLayout, x: Floats, cells: Floats) -> Block:
+    """Return the states in which something changes, once whole numbers are rounded as they are handed over."""
+    whole = np.array([layout.codec.forms[place].whole for place in layout.place])
+    cells = np.where(whole, np.rint(cells), cells)
+    who = np.flatnonzero(find_changed(x, cells).any(axis=1))
+    return Block(change, layout, who, cells[who])
+
+
+def find_changed(x: Floats, cells: Floats) -> Booleans:
+    """Return (m, d) which cells differ; NaN is equal to NaN."""
+    return np.asarray((x != cells) & ~(np.isnan(x) & np.isnan(cells)))
+
+
+def _first(order: Integers, width: int) -> Booleans:
+    """Return (m, G) the first groups of each row's path; none in a row without a path, unless all groups are meant."""
+    m, groups = order.shape
+    if width == groups:
+        return np.ones((m, groups), dtype=bool)
+    found = np.zeros((m, groups), dtype=bool)
+    known = np.flatnonzero(order[:, 0] >= 0)
+    found[known[:, None], order[known, :width]] = True
+    return found
+
+
+def _distinct(sets: list[Booleans]) -> list[Booleans]:
+    """Return sets of groups (m, G) of two models; the second has none in rows where it equals the first."""
+    first, second = sets
+    again = second & ~(first == second).all(axis=1, keepdims=True)
+    return [first, again] if again.any() else [first]
+
+
+def _write_values(names: Any, values: Any) -> str:
+    """`no checking`; `purpose=car, amount=2500` for several fields."""
+    if len(names) == 1:
+        return value_text(values[0])
+    return ", ".join(f"{name}={value_text(value)}" for name, value in zip(names, values, strict=True))
