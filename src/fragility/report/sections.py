@@ -28,7 +28,6 @@ from fragility.report.blocks import (
 )
 from fragility.report.comparison import show_comparison, show_side_by_side
 from fragility.report.modes import list_case_intervals, list_case_modes, show_modes
-from fragility.report.modes import list_case_modes, show_modes
 from fragility.report.parity import show_parities
 from fragility.report.sentences import count_focus, name_all, name_focus, name_limit
 from fragility.report.summary import AuditNumbers, Case, Dependence, GroupRole, ReliabilityNumbers, ReportSummary
