@@ -31,6 +31,7 @@ from fragility.wording import BRACKETED, EXACT, MISSING, NOT_WHOLE, UNLISTED
 if TYPE_CHECKING:
     from fragility.engines.trees.pieces import FieldPieces, ForestPieces
 
+EXACT_ENGINES = ("trees", "linear")  # that know where a decision turns; others are asked, as a black box is
 MOST_VALUES = 10_000  # a field with more whole values is not listed value by value
 GUESSES = 3  # interpolated probes of a search, before it closes in step by step
 LONGEST_STEP = 2**62
@@ -196,7 +197,7 @@ class Search:
         """Return whether the field's columns are known well enough for exact ends."""
         own = axis.scale.range
         few = own.whole and axis.scale.high - axis.scale.low < MOST_VALUES
-        return self.engine in ("trees", "linear") and axis.owned and bool(len(axis.columns)) and (axis.rising or few)
+        return self.engine in EXACT_ENGINES and axis.owned and bool(len(axis.columns)) and (axis.rising or few)
 
     def find_ends(self, axis: Axis, edges: Edges | None) -> OrderedStability:
         """Return the intervals of a field of numbers or dates; edges: between the pieces of its values, for trees."""

@@ -28,7 +28,7 @@ from fragility.evidence import EvidenceRows
 from fragility.evidence.modes import values_frame
 from fragility.evidence.stability import to_number
 from fragility.modes.intervals import choose_fields, make_search, search_fields
-from fragility.modes.searching import Axis, Search
+from fragility.modes.searching import EXACT_ENGINES, Axis, Search
 from fragility.modes.stability import NominalStability, StabilityIntervals
 from fragility.verification.outcome import Check, Difference, Recheck
 from fragility.wording import BRACKETED, EXACT
@@ -62,7 +62,7 @@ class IntervalsRecheck(Recheck):
         disputed = questions.ask_ends() + _find_inner_flips(claimed, asked)
         self.never = self.never or never_reads(declared.engine, search.rows)
         unread = self.never or refusal(declared.engine, search.rows)
-        if declared.engine == BLACKBOX:
+        if declared.engine not in EXACT_ENGINES:  # then no end is exact, and the model has just said all there is
             disputed += questions.compare(asked, np.ones(claimed.state.shape, dtype=bool))
         elif unread is None:
             fresh = write_intervals(mine, search_intervals(mine, audit.protocol, declared))
