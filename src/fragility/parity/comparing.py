@@ -98,7 +98,7 @@ def compare_models(
 
     See Also
     --------
-    Certificates.compare : Two audits, row by row.
+    load_model : Reads an artefact from its file.
 
     Examples
     --------
@@ -113,8 +113,8 @@ def compare_models(
     >>> found = fg.compare_models(trained, deployed, X[700:])
     >>> found.agrees, found["clean"].differing, found["missing"].differing
     (False, 0, 900)
-    >>> found.smallest.changed.keys()
-    dict_keys(['duration'])
+    >>> list(found.smallest.changed)
+    ['age']
     """
     if not is_number(tolerance) or not 0.0 <= tolerance < 1.0:
         raise DataError(f"tolerance must be a number from 0 to 1, got {tolerance!r}")
