@@ -13,6 +13,7 @@ import argparse
 import json
 import warnings
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,7 @@ from sklearn.multiclass import OneVsRestClassifier
 
 from fragility.auditing.auditor import claims_from
 from fragility.engines.blackbox import trace_blackbox
-from fragility_paper.bench import Bench
-from fragility_paper.bench.costs import measure
+from fragility_paper.bench import Bench, costs
 from fragility_paper.data import DATASETS, load
 
 Maker = Callable[[], Any]
@@ -79,11 +79,14 @@ WRAPPERS: dict[str, Callable[[Maker], Any]] = {
 }
 
 
+read = cache(load)
+
+
 # --- parity -------------------------------------------------------------------------------------------------
 
 
 def compare(dataset: str, wrapper: str, inner: str, make: Maker, rows: int) -> dict[str, Any]:
-    bench = Bench.prepare(load(dataset), WRAPPERS[wrapper](make), rows)
+    bench = Bench.prepare(read(dataset), WRAPPERS[wrapper](make), rows)
     record: dict[str, Any] = {"dataset": dataset, "wrapper": wrapper, "inner": inner, "rows": len(bench.rows)}
     if bench.native is None:
         return {**record, "engine": "blackbox"}
@@ -104,9 +107,9 @@ def compare(dataset: str, wrapper: str, inner: str, make: Maker, rows: int) -> d
 
 def check_parity(options: argparse.Namespace) -> list[dict[str, Any]]:
     records = []
-    for dataset in options.dataset or DATASETS:
-        for wrapper in WRAPPERS:
-            for inner, make in make_inner(options.trees // 10).items():
+    for wrapper in WRAPPERS:
+        for inner, make in make_inner(options.trees // 10).items():
+            for dataset in options.dataset or DATASETS:
                 records.append(compare(dataset, wrapper, inner, make, options.rows))
                 print(json.dumps(records[-1]), flush=True)
     read = [record for record in records if record["engine"] != "blackbox"]
@@ -150,7 +153,7 @@ def make_measured() -> dict[str, Maker]:
 def time_models(options: argparse.Namespace) -> list[dict[str, Any]]:
     records = []
     for dataset in options.dataset or ["adult"]:
-        data = load(dataset)
+        data = read(dataset)
         for name, make in make_measured().items():
             if options.model and not any(part in name for part in options.model):
                 continue
@@ -160,14 +163,14 @@ def time_models(options: argparse.Namespace) -> list[dict[str, Any]]:
                 continue
             head, handed = bench.rows.model.head, bench.rows.hand_over(bench.rows.dense())
             module, rows, protocol = bench.native.module, bench.rows, bench.protocol
-            took = measure(
+            took = costs.measure(
                 {
                     "pass": lambda: head.predict_proba(handed),  # noqa: B023
                     "certificate": lambda: claims_from(module.trace(rows, protocol, None), rows, protocol),  # noqa: B023
                 },
                 options.repeats,
             )
-            took |= measure({"before": lambda: trace_blackbox(rows, protocol)}, 1, warm_up=False)  # noqa: B023
+            took |= costs.measure({"before": lambda: trace_blackbox(rows, protocol)}, 1, warm_up=False)  # noqa: B023
             passes, before = took["certificate"] / took["pass"], took["before"] / took["pass"]
             records.append(
                 {"dataset": dataset, "model": name, "engine": bench.native.name, "rows": len(rows), **took}
@@ -182,12 +185,15 @@ def main() -> None:
     parser.add_argument("what", choices=["costs", "parity"])
     parser.add_argument("--rows", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--trees", type=int, default=30, help="of each inner model, for parity")
+    parser.add_argument("--trees", type=int, default=20, help="of each inner model, for parity")
+    parser.add_argument("--train", type=int, default=None, help="rows that models are trained on")
     parser.add_argument("--dataset", action="append", choices=list(DATASETS), default=None)
     parser.add_argument("--model", action="append", default=None, help="part of a model's name, for costs")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
     options.rows = options.rows or (500 if options.what == "parity" else 10_000)
+    # what a model has learned does not matter for parity
+    costs.TRAIN_ROWS = options.train or (2000 if options.what == "parity" else costs.TRAIN_ROWS)
     warnings.filterwarnings("ignore", module="sklearn")
     warnings.filterwarnings("ignore", module="lightgbm")
     records = check_parity(options) if options.what == "parity" else time_models(options)

@@ -92,7 +92,7 @@ class BlockDeclaration(ABC):
     them. Whatever engine answered is named, but takes no part in the digests.
     """
 
-    engine: str  # who answered for changed rows: trees, linear or neural, or blackbox where the model was asked
+    engine: str  # who answered for changed rows: a native engine, or blackbox where the model was asked
     most_confident: int | None = None  # how many of the confident rows have a block at most; None: every row has one
 
     def to_dict(self) -> dict[str, Any]:

@@ -69,7 +69,7 @@ OUTSIDE_THE_CONTEXT = ("engine", "most_exposed")  # who searched, and which othe
 class LatticeDeclaration:
     """What a block was made with; its fields have the names and the order of the manifest's."""
 
-    engine: str  # trees, linear, or blackbox where every state was asked of the model
+    engine: str  # trees, linear, wrapped, or blackbox where every state was asked of the model
     most_exposed: int | None = None  # how many of the confident rows were searched at most; None: every row
     max_size: int
     budget: int

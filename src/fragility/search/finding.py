@@ -42,8 +42,9 @@ def find_failing_sets(
     """Find the smallest set of groups whose removal flips each prediction.
 
     Tree ensembles and linear models are searched exactly: through the whole lattice of subsets where at most 24 groups
-    matter for a row, beyond that by branch and bound (trees) or in closed form (linear models). Other models are asked:
-    a beam, whose answer is then proved by size as far as the budget goes.
+    matter for a row, beyond that by branch and bound (trees) or in closed form (linear models). So are wrappers around
+    one of them, for two classes; around several, the lattice is read where at most 12 groups are not at their baseline.
+    Other models are asked: a beam, whose answer is then proved by size as far as the budget goes.
 
     Parameters
     ----------
