@@ -33,7 +33,7 @@ from traces import assert_same
 import fragility as fg
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import native_for, never_reads, prepare_answers
-from fragility.engines.lattice.whole import find_lattice
+from fragility.engines.lattice.whole import find_lattice, never_searches
 from fragility.engines.wrapped import engine as wrapped
 from fragility.engines.wrapped.combining import CELLS, Combination
 from fragility.evidence import EvidenceRows, RowStates
@@ -249,6 +249,16 @@ def test_a_fold_without_some_class_is_not_read():
     one.estimator = INNER["boosted"]().fit(X[:180], y[:180] > 0)
     with pytest.raises(fg.EngineError, match="GradientBoostingClassifier was trained on 2 of 3 classes"):
         Combination.read(model)
+
+
+def test_an_engine_that_can_never_have_read_the_model_is_told():
+    model, X = fit("sigmoid", "lightgbm")
+    rows, protocol = bind_rows(model, X)
+    assert never_searches("wrapped", rows, protocol) is None
+    assert "does not know sklearn.CalibratedClassifierCV" in str(never_searches("trees", rows, protocol))
+    assert "not a linear classifier" in str(never_searches("linear", rows, protocol))
+    plain, protocol = bind_rows(model.calibrated_classifiers_[0].estimator, X)
+    assert "LGBMClassifier is no wrapper" in str(never_searches("wrapped", plain, protocol))
 
 
 # --- the lattice ----------------------------------------------------------------------------------------------
