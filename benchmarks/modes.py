@@ -107,14 +107,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     table = pd.read_parquet(Path(os.environ["FRAGILITY_DATA"]) / "adult.parquet").sample(frac=1.0, random_state=SEED)
-    found = {
-        name: measure(MODELS[name], table, given.rows, given.repeats, not given.no_intervals) for name in given.models
-    }
-    for name, one in found.items():
+    found: dict[str, Any] = {}
+    for name in given.models:
+        one = found[name] = measure(MODELS[name], table, given.rows, given.repeats, not given.no_intervals)
         parts = ", ".join(f"{part} {passes:.1f}" for part, passes in one["passes"].items())
         print(f"{name}: {parts} passes of {one['pass_seconds']:.3f} s (goals for LightGBM: {GOALS})")
         peaks = ", ".join(f"{part} {peak:.0f}" for part, peak in one["peak_mebibytes"].items())
-        print(f"  peak memory: {peaks} MiB beyond rows of {one['rows_mebibytes']:.0f} MiB")
+        print(f"  peak memory: {peaks} MiB beyond rows of {one['rows_mebibytes']:.0f} MiB", flush=True)
     if given.out is not None:
         given.out.write_text(json.dumps(found, indent=1) + "\n")
 
