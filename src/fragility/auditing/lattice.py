@@ -15,7 +15,8 @@ import numpy as np
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats
 from fragility.certificates import LatticeDeclaration
 from fragility.certificates.lattice import BEAM_WIDTH, LEAST_DRAWS, MOST_EXPOSED, SEARCH_STATES, LatticeClaims, seed_of
-from fragility.engines.lattice.whole import MOST_LIVE, find_lattice
+from fragility.engines.lattice.additive import MOST_LIVE
+from fragility.engines.lattice.whole import find_lattice
 from fragility.errors import EngineError, FragilityWarning
 from fragility.evidence import EvidenceRows
 from fragility.progress import Report, progress_bar
