@@ -35,7 +35,7 @@ SET_UP = REPOSITORY / "docs" / "guide" / "auditing.md"
 REFERENCE = "](auditing.md#the-model-of-this-guide)"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 RUNNABLE = {"python", "bash"}
-NEEDS = {"training": "torch", "how-it-compares": "shap", "parity": "skl2onnx"}
+NEEDS = {"training": "torch", "how-it-compares": "shap", "parity": "skl2onnx", "deployed-models": "mlflow"}
 ENTRY_POINTS = {"fragility.commands"}  # a group of entry points, no module
 
 

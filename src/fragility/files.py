@@ -38,7 +38,7 @@ SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 # What an output may not replace, unless its writer makes such files.
 MODEL, AUDIT_FILE = "a model", "a file of an audit"
-MODEL_SUFFIXES = (".skops", ".joblib", ".pkl", ".pickle", ".ubj", ".cbm", ".safetensors", ".onnx", ".pt")
+MODEL_SUFFIXES = (".skops", ".joblib", ".pkl", ".pickle", ".ubj", ".cbm", ".tl", ".safetensors", ".onnx", ".pt")
 MODEL_START = re.compile(rb'tree\n|\s*\{\s*"(learner|features_info|ctr_data)"\s*:')  # LightGBM, XGBoost, CatBoost
 AUDIT_NAME = re.compile(r"certificates-\d{5,}-[0-9a-f]{16}\.parquet|protocol(-signature)?-[0-9a-f]{16}\.json")
 MANIFEST_START = re.compile(rb'\s*\{.*"format"\s*:\s*"fragility-certificates/', re.DOTALL)

@@ -460,3 +460,12 @@ def test_confident_rows_are_clipped_as_the_definition_says(numbers):
     model = GradientBoostingClassifier(n_estimators=5, learning_rate=10.0, random_state=0)
     mine = check(model.fit(X, y), X, X[:200])
     assert np.abs(mine.margin).max() > 27
+
+
+def test_iterations_of_boosters_before_xgboost_2_are_counted() -> None:
+    """Their files do not list where each iteration starts."""
+    from fragility.engines.trees.readers.xgboost import _first_tree
+
+    listed = {"iteration_indptr": [0, 6, 12, 18]}
+    assert _first_tree(listed, 2, 3) == 12
+    assert _first_tree({"gbtree_model_param": {"num_parallel_tree": "2"}}, 2, 3) == 12

@@ -20,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 
 import fragility as fg
 from fragility.errors import ModelError
-from fragility.models.loading import load_model
+from fragility.models.loading import _explain, load_model
 
 STEPS = """
     from sklearn.base import BaseEstimator, TransformerMixin
@@ -111,6 +111,15 @@ def test_a_file_that_is_cut_off_says_so(tmp_path: Path, kept: int) -> None:
         match=rf"cannot load the model {re.escape(repr(str(path)))}: it is cut off, or no model file of its kind$",
     ):
         load_model(path, trust=True)
+
+
+def test_a_file_of_another_scikit_learn_is_named() -> None:
+    """Version 1.9 cannot load the boosting models of 1.8: it looks for their loss under a name that has gone."""
+    missing = ModuleNotFoundError("No module named '_loss'", name="_loss")
+    assert (
+        _explain(missing)
+        == "it was saved by another version of scikit-learn, which this one cannot load; use that version"
+    )
 
 
 def test_a_broken_skops_file_is_one_sentence(tmp_path: Path) -> None:

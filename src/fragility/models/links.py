@@ -163,6 +163,8 @@ def raw_score_of(head: Any) -> Callable[[Any], Any] | None:
         return partial(_mlp_logits, head) if one_label and (binary or head.out_activation_ == "softmax") else None
     elif family in EXPLAINABLE:
         linked = head.link_ in ("logit", "mlogit")
+    elif family == "fragility.TreeliteClassifier":
+        return head.raw_scores if head.linked else None
     elif family == "fragility.ResMLPClassifier":
         return head.decision_logits  # type: ignore[no-any-return]
     elif family == "fragility.OnnxClassifier":

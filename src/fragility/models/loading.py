@@ -34,10 +34,11 @@ from fragility.models.onnx_graphs import GraphError
 from fragility.models.signature import Signature
 from fragility.models.soundness import DAMAGED, REFUSED, TRIALS
 from fragility.models.torch_files import load_torch
+from fragility.models.treelite_model import TreeliteClassifier
 
 KINDS = (
-    ".skops, XGBoost .json or .ubj, LightGBM .txt, CatBoost .cbm, .onnx, .safetensors, .joblib or .pkl (with trust), "
-    "an MLflow folder, runs:/ or models:/ address, or package.module:attribute"
+    ".skops, XGBoost .json or .ubj, LightGBM .txt, CatBoost .cbm, Treelite .tl, .onnx, .safetensors, .joblib or .pkl "
+    "(with trust), an MLflow folder, runs:/ or models:/ address, or package.module:attribute"
 )
 
 PICKLES = (".joblib", ".pkl", ".pickle")
@@ -83,9 +84,9 @@ def load_model(
     Parameters
     ----------
     source : path or str
-        A ``.skops`` file, XGBoost ``.json`` or ``.ubj``, LightGBM ``.txt``, CatBoost ``.cbm``, ``.onnx``,
-        ``.safetensors`` of a :class:`ResMLPClassifier`, ``.joblib`` or ``.pkl`` (with ``trust``), the folder of an
-        MLflow model, an address ``runs:/RUN_ID/path`` or ``models:/NAME/VERSION`` of one, or
+        A ``.skops`` file, XGBoost ``.json`` or ``.ubj``, LightGBM ``.txt``, CatBoost ``.cbm``, Treelite ``.tl``,
+        ``.onnx``, ``.safetensors`` of a :class:`ResMLPClassifier`, ``.joblib`` or ``.pkl`` (with ``trust``), the
+        folder of an MLflow model, an address ``runs:/RUN_ID/path`` or ``models:/NAME/VERSION`` of one, or
         ``package.module:attribute``.
     trust : bool, default=False
         Run what the file contains.
@@ -155,6 +156,8 @@ def _load_kind(
     if kind == ".json":
         _check_is_xgboost(path)
     if kind == ".onnx" and (lacking := say_lacking("an .onnx model", "onnx", "onnxruntime")):
+        raise ModelError(lacking)
+    if kind == ".tl" and (lacking := say_lacking("a Treelite checkpoint", "treelite")):
         raise ModelError(lacking)
     if kind in TRIALS:
         _try_in_a_process(path, kind)
@@ -260,6 +263,8 @@ def _explain(error: Exception) -> str:
     """Return why a file cannot be loaded, in one sentence; for a class that cannot be found, what to do about it."""
     if isinstance(error, GraphError):
         return str(error)
+    if isinstance(error, ModuleNotFoundError) and error.name == "_loss":
+        return "it was saved by another version of scikit-learn, which this one cannot load; use that version"
     if isinstance(error, ModuleNotFoundError) and error.name:
         return (
             f"it needs the module {error.name!r}, which cannot be found; install its package, or put {error.name}.py "
@@ -347,6 +352,8 @@ def _load_file(path: Path, kind: str, trust: bool) -> Any:
         import catboost
 
         return catboost.CatBoostClassifier().load_model(str(path))
+    if kind == ".tl":
+        return TreeliteClassifier(path.read_bytes())
     if kind == ".onnx":
         return OnnxClassifier(path.read_bytes())
     if kind == ".safetensors":

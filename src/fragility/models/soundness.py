@@ -273,12 +273,37 @@ def _try_onnx(path: str) -> Callable[[], Any]:
     return lambda: None
 
 
+def _try_treelite(path: str) -> Callable[[], Any]:
+    import treelite
+
+    model = _load(lambda: treelite.Model.deserialize_bytes(Path(path).read_bytes()))
+    header = model.get_header_accessor()
+    n_columns, outputs = int(header.get_field("num_feature")[0]), header.get_field("num_class")
+    rows = _trial_rows(n_columns)
+    if not len(outputs) or not 1 <= outputs[0] <= MOST_CLASSES or (header.get_field("class_id") >= outputs[0]).any():
+        raise DamagedError("a tree adds to a class that does not exist")
+    for number in range(model.num_tree):
+        field = model.get_tree_accessor(number).get_field
+        arrays = field("cleft"), field("cright"), field("node_type") == 0, field("split_index")
+        fault = fault_of_tree(*arrays, n_columns)
+        for name in ("leaf_vector", "category_list"):
+            start, end = field(f"{name}_begin").astype(np.int64), field(f"{name}_end").astype(np.int64)
+            if ((start < 0) | (start > end) | (end > len(field(name)))).any():
+                fault = f"a {name.replace('_', ' ')} is out of range"
+        if any(len(field(name)) != len(arrays[0]) for name in ("threshold", "leaf_value", "default_left", "cmp")):
+            fault = "its arrays differ in length"
+        if fault is not None:
+            raise DamagedError(f"tree {number}: {fault}")
+    return lambda: treelite.gtil.predict(model, rows.astype(model.input_type), nthread=1)
+
+
 TRIALS: dict[str, Callable[[str], Callable[[], Any]]] = {
     ".txt": _try_lightgbm,
     ".json": _try_xgboost,
     ".ubj": _try_xgboost,
     ".cbm": _try_catboost,
     ".onnx": _try_onnx,
+    ".tl": _try_treelite,
 }
 
 

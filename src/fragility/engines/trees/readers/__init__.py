@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fragility.engines.trees.readers import catboost, interpret, lightgbm, onnx, sklearn, xgboost
+from fragility.engines.trees.readers import catboost, interpret, lightgbm, onnx, sklearn, treelite, xgboost
 from fragility.engines.trees.recoding import Ensemble
 from fragility.errors import EngineError
 from fragility.libraries import family_of
@@ -32,6 +32,7 @@ READERS: dict[str, Callable[[Any], Ensemble]] = {
     "interpret.ExplainableBoostingClassifier": interpret.read_machine,
     "interpret.DPExplainableBoostingClassifier": interpret.read_machine,
     "fragility.OnnxClassifier": onnx.read_classifier,
+    "fragility.TreeliteClassifier": treelite.read_checkpoint,
 }
 
 

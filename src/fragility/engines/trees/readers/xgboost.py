@@ -53,11 +53,18 @@ def _read(booster: Any, last: int | None) -> Ensemble:
     base = np.ascontiguousarray(np.broadcast_to(base, n_outputs))
     convention = Convention(base, SIGMOID if n_outputs == 1 else SOFTMAX, single=True, absent_missing=True)
     model = boosted["model"]
-    end = model["iteration_indptr"][last] if last is not None else len(model["trees"])
+    end = len(model["trees"]) if last is None else _first_tree(model, last, n_outputs)
     outputs, sets = model["tree_info"][:end], list[Sequence[int]]()
     trees = [_read_nodes(tree, output, sets) for tree, output in zip(model["trees"][:end], outputs, strict=True)]
     forest = assemble(trees, convention, int(settings["num_feature"]), sets)
     return Ensemble(forest, _read_vocabulary(model.get("cats", {}).get("enc", [])))
+
+
+def _first_tree(model: dict[str, Any], iteration: int, n_outputs: int) -> int:
+    """Return the number of trees before an iteration; versions before 2.0 do not list it."""
+    if "iteration_indptr" in model:
+        return int(model["iteration_indptr"][iteration])
+    return iteration * n_outputs * max(int(model["gbtree_model_param"]["num_parallel_tree"]), 1)
 
 
 def _read_vocabulary(kept: list[dict[str, Any]]) -> Vocabulary:
