@@ -213,9 +213,12 @@ def test_help_groups_the_commands():
     shown = run("--help").out
     for panel, commands in {
         "Start here": ["demo"],
-        "Declare, audit, verify": ["audit", "verify", "protocol"],
+        "Declare, audit, verify": ["audit", "verify", "parity", "protocol"],
         "Read certificates": ["show", "top", "compare", "report", "review", "review export"],
-        "Judge and correct": ["stress", "evaluate", "policy", "reliability", "harden", "calibrate"],
+        "Judge and correct": [
+            *("stress", "evaluate", "policy", "gate", "gate init"),
+            *("reliability", "harden", "calibrate"),
+        ],
         "From other packages": ["bench", "study"],
     }.items():
         part = shown[shown.index(panel) :].split("╰")[0]

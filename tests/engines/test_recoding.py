@@ -279,7 +279,7 @@ def test_catboost_with_target_statistics_of_single_columns(dataset, statistics):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"max_ctr_complexity": 2}, "target statistics of combinations of columns (max_ctr_complexity=1"),
+        ({"max_ctr_complexity": 2}, "target statistics of combinations of columns (train with max_ctr_complexity of 1"),
         ({"simple_ctr": "BinarizedTargetMeanValue", "max_ctr_complexity": 1}, "of type BinarizedTargetMeanValue"),
     ],
 )

@@ -42,7 +42,10 @@ def gate(
     labels_against: Annotated[
         Path | None, option("--labels-against FILE", "True classes of the earlier audit. (default: those of --labels)")
     ] = None,
-    data: opt.AuditedRows = None,
+    data: Annotated[
+        str | None,
+        option("--data DATA", "The audited rows, for rules by a column: a file, a folder, a pattern or an address."),
+    ] = None,
     target: opt.Target = None,
     id_column: opt.Id = None,
     csv: opt.CsvOptions,

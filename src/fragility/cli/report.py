@@ -34,7 +34,7 @@ def report(
     ] = None,
     parity: Annotated[
         list[Path] | None,
-        option("--parity FILE", "A comparison that `fragility parity --json` wrote. May be repeated."),
+        option("--parity FILE", "A comparison that `fragility parity` wrote as JSON. May be repeated."),
     ] = None,
     min_confidence: opt.MinConfidence = 0.9,
     risk: Annotated[

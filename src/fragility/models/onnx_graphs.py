@@ -159,10 +159,7 @@ def _check_tensor(tensor: Any, size: int) -> None:
     import onnx
 
     if tensor.external_data or tensor.data_location == onnx.TensorProto.EXTERNAL:
-        raise GraphError(
-            f"its weights {tensor.name!r} lie in another file; save it as one file, with "
-            "onnx.save_model(onnx.load(path), path, save_as_external_data=False)"
-        )
+        raise GraphError(f"its weights {tensor.name!r} lie in another file; save it as one file without external data")
     if len(tensor.dims) > MOST_RANK or min(tensor.dims, default=0) < 0 or math.prod(tensor.dims) > 8 * size:
         raise GraphError(f"its weights {tensor.name!r} declare dimensions that the file has no content for")
 

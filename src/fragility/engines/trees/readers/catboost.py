@@ -72,7 +72,7 @@ def _refuse_unknown(document: dict[str, Any]) -> None:
     for ctr in info.get("ctrs") or ():
         if [element["combination_element"] for element in ctr["elements"]] != ["cat_feature_value"]:
             raise EngineError(
-                "CatBoost model with target statistics of combinations of columns (max_ctr_complexity=1 trains without)"
+                "CatBoost model with target statistics of combinations of columns (train with max_ctr_complexity of 1)"
             )
         if ctr["ctr_type"] not in COUNTED or ctr["identifier"] not in (document.get("ctr_data") or {}):
             raise EngineError(
