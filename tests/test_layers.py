@@ -7,6 +7,7 @@ import ast
 import graphlib
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -88,12 +89,18 @@ def imported_names(node: ast.AST, module: str) -> list[str]:
     return []
 
 
+@cache
+def parse(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+@cache
 def own_imports(module: str) -> set[str]:
     """Modules of this package that `module` imports, anywhere in the file, without the leading package name.
 
     A string that names a module counts: `import_module("fragility.report")` is an import like any other.
     """
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    tree = parse(module)
     names = {name for node in ast.walk(tree) for name in imported_names(node, module)}
     texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
     own = f"fragility.{module}".rpartition(".")[0]  # a package may ask for the data files that lie in it
@@ -165,7 +172,7 @@ def test_no_function_level_import_of_our_own_modules(module):
     """Such an import hides a cycle; the command line is above all others, and imports late to answer soon."""
     if layer_of(module) == "cli":
         return
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    tree = parse(module)
     optional = {f"fragility.{name}" for name in MAY_IMPORT_TORCH | LOADED_WHEN_USED}  # they import an optional library
     hidden = [
         (line, name)
@@ -178,7 +185,7 @@ def test_no_function_level_import_of_our_own_modules(module):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_optional_libraries_are_imported_lazily(module):
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    tree = parse(module)
     eager = module_level_imports(tree, module) & LAZY
     allowed = {"torch", "safetensors"} if module in MAY_IMPORT_TORCH else set()
     allowed |= {"numba"} if module in MAY_IMPORT_NUMBA else set()
@@ -188,7 +195,7 @@ def test_optional_libraries_are_imported_lazily(module):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_only_the_named_modules_touch_torch_and_numba(module):
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    tree = parse(module)
     everywhere = {name.split(".")[0] for node in ast.walk(tree) for name in imported_names(node, module)}
     if module not in MAY_NAME_TORCH:
         assert "torch" not in everywhere
