@@ -23,7 +23,8 @@ from sklearn.tree import DecisionTreeClassifier
 
 import fragility as fg
 from fragility.engines.lattice import whole
-from fragility.engines.lattice.additive import FlipRule
+from fragility.engines.lattice.additive import FlipRule, LinearLattice
+from fragility.engines.lattice.trees import TreeLattice
 from fragility.errors import DataError, EngineError
 from fragility.protocol import bind
 from fragility.search.found import NOT_COUNTED
@@ -201,12 +202,18 @@ def test_a_largest_size_is_respected():
 # --- more groups than a table holds -----------------------------------------------------------------------------
 
 
+def leave_no_table(monkeypatch):
+    """Let no row have few enough live groups for a table of all subsets."""
+    for lattice in (TreeLattice, LinearLattice):
+        monkeypatch.setattr(lattice, "most_live", 0)
+
+
 @pytest.mark.parametrize("family", ["random forest", "lightgbm", "xgboost", "catboost", "gradient boosting"])
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_branch_and_bound_equals_enumeration(family, n_classes, monkeypatch):
     model, protocol, X = case(family, 8, 7, n_classes)
     truth = enumerate_rows(model, protocol, X)
-    monkeypatch.setattr(whole, "MOST_LIVE", 0)
+    leave_no_table(monkeypatch)
     found = fg.find_failing_sets(model, X, protocol)
     check_sets(found, truth, "branch and bound")
 
@@ -216,7 +223,7 @@ def test_the_closed_form_of_linear_models_equals_enumeration(n_classes, monkeypa
     for seed in range(6):
         model, protocol, X = case("logistic", seed, 8, n_classes)
         truth = enumerate_rows(model, protocol, X)
-        monkeypatch.setattr(whole, "MOST_LIVE", 0)
+        leave_no_table(monkeypatch)
         check_sets(fg.find_failing_sets(model, X, protocol), truth, "closed form")
         monkeypatch.undo()
 
@@ -225,7 +232,7 @@ def test_near_ties_of_the_closed_form_are_right_up_to_the_models_own_rounding(mo
     """A dot product rounds by the shape of its batch, so sizes are held against edges a hair to either side."""
     model, protocol, X = case("logistic", 3, 6, 2)
     edges = [m for row in enumerate_rows(model, protocol, X) for s, m in row.margins.items() if m < -1e-3]
-    monkeypatch.setattr(whole, "MOST_LIVE", 0)
+    leave_no_table(monkeypatch)
     for edge in edges[::7]:
         found = fg.find_failing_sets(model, X, replace(protocol, resolution=-edge))
         easier = enumerate_rows(model, replace(protocol, resolution=-edge - 1e-9), X)
@@ -316,7 +323,7 @@ def test_wide_rows_have_an_interval_that_holds_the_truth(monkeypatch):
     model, protocol, _ = case("lightgbm", 11, 11, 2)
     X = np.random.default_rng(9).normal(size=(10, len(protocol.columns)))
     truth = [row.probability([0.2] * 11) for row in enumerate_rows(model, protocol, X)]
-    monkeypatch.setattr(whole, "MOST_LIVE", 0)
+    leave_no_table(monkeypatch)
     found = fg.failure_probability(model, X, protocol, 0.2, draws=1024)  # half of the subsets: fewer are enumerated
     assert set(found.method) <= {"quasi-random", "bounds"} and "quasi-random" in found.method
     assert found.p_flip == pytest.approx(truth, abs=0.02)
