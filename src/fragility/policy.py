@@ -402,7 +402,7 @@ class ReviewPolicy(JsonFile):
             )
         except KeyError as error:
             raise DataError(f"the review policy lacks the field {error.args[0]!r}") from error
-        except (TypeError, ValueError, ProtocolError) as error:
+        except (TypeError, ValueError, OverflowError, ProtocolError) as error:
             raise DataError(f"the review policy is malformed: {error}") from error
 
 

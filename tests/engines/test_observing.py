@@ -34,6 +34,7 @@ class Link(NamedTuple):
     n_classes: int
     divisor: float
     scale: float
+    one_sided: bool = False
 
 
 class Case(NamedTuple):

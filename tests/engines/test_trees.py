@@ -437,10 +437,10 @@ def test_wide_rows_are_traced_in_smaller_chunks(numbers):
     X, y = numbers
     model = Model.wrap(MODELS["lightgbm"]().fit(X, y))
     protocol = Protocol.fit(model, X)
-    assert trees._chunk_size(6, protocol, 10**6) == trees.CHUNK_ROWS
-    assert trees._chunk_size(6, protocol, 10) == 512
-    assert 512 <= trees._chunk_size(10_000, protocol, 10**6) < 1000
-    assert trees._chunk_size(10**7, protocol, 10**6) == 512
+    assert trees._chunk_size(6, protocol, 10**6, 2) == trees.CHUNK_ROWS
+    assert trees._chunk_size(6, protocol, 10, 2) == 512
+    assert 512 <= trees._chunk_size(10_000, protocol, 10**6, 2) < 1000
+    assert trees._chunk_size(10**7, protocol, 10**6, 2) == 512
 
 
 def test_progress_counts_rows(numbers, monkeypatch):

@@ -192,10 +192,13 @@ class Stress:
         Stress
             The same stress, with the same draws.
         """
+        entries = document["stressors"] if isinstance(document, Mapping) else None
+        if not isinstance(entries, (list, tuple)) or not all(isinstance(entry, Mapping) for entry in entries):
+            raise ProtocolError("stress: a mapping with a list of stressors was expected, each of them a mapping")
         if document.get("draw_format", DRAW_FORMAT) != DRAW_FORMAT:
             raise ProtocolError(f"stress: draw_format must be {DRAW_FORMAT!r}, got {document['draw_format']!r}")
         stressors: list[Stressor] = []
-        for entry in document["stressors"]:
+        for entry in entries:
             fields = {key: value for key, value in entry.items() if key != "kind"}
             kind = entry.get("kind")
             if kind not in _STRESSORS:
