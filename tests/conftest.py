@@ -24,6 +24,16 @@ def kernel_cache() -> Path:
 os.environ.setdefault("NUMBA_CACHE_DIR", str(kernel_cache()))  # read when numba is imported
 
 
+def pytest_collection_modifyitems(items):
+    """Of a test marked `repeats`, the first case is enough for every change; the others are slow."""
+    seen = set()
+    for item in items:
+        if item.get_closest_marker("repeats"):
+            if item.function in seen:
+                item.add_marker(pytest.mark.slow)
+            seen.add(item.function)
+
+
 @pytest.fixture(scope="session")
 def load_data():
     """Return `load(name, target) -> X, y` over the benchmark data sets; skips where a file is absent."""

@@ -57,6 +57,7 @@ def assert_same(a: Certificates, b: Certificates, *, bitwise: bool) -> None:
 CASES = [("lightgbm", "transformed"), ("random_forest", "transformed"), ("catboost", "raw"), ("mlp", "transformed")]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(("family", "space"), CASES)
 @settings(max_examples=6, deadline=None)
 @given(data=st.data())

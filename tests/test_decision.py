@@ -276,6 +276,7 @@ def test_raw_space_looks_through_the_threshold_too(thresholds) -> None:
     assert named(certs) == model.predict(data.X_test[:40]).tolist()
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("reading", ["support", "current", "support_unbounded"])
 @pytest.mark.parametrize("family", ["logistic", "random_forest", "xgboost", "mlp"])
 def test_every_engine_equals_the_slow_twin_under_a_threshold(family: str, reading: str) -> None:

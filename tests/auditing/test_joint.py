@@ -58,6 +58,7 @@ def content(folder: Path) -> dict[str, bytes]:
 # --- the block ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("way", WAYS)
 def test_the_block_of_files_is_the_block_in_memory_byte_for_byte(case, tmp_path, way) -> None:
     protocol, source = declared(case), tmp_path / "rows.parquet"

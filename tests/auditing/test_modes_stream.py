@@ -50,6 +50,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".json", ".parquet")}
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(("wanted", "intervals"), WANTED)
 def test_files_give_the_bytes_of_an_audit_in_memory(case, rows, protocol, table, tmp_path, wanted, intervals):
     certs = fg.audit(case.model, rows, protocol, modes=wanted, intervals=intervals)
@@ -80,6 +81,7 @@ def test_the_size_of_the_parts_changes_no_block(case, rows, protocol, tmp_path_f
     assert fg.Certificates.load(folder / "audit").table == certs.table
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("wanted", [True, 7])
 def test_an_interrupted_audit_is_resumed_to_the_same_bytes(case, protocol, table, tmp_path, monkeypatch, wanted):
     options = {"part_rows": 20, "modes": wanted, "intervals": wanted}

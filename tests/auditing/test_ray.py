@@ -46,6 +46,7 @@ def test_two_workers_write_the_folder_of_one_process(ray, small, tmp_path):
     assert counted[-1] == (len(audit), len(audit)) and len(counted) == -(-len(audit) // PART)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("modes", [True, 9])
 def test_two_workers_write_the_modes_of_one_process(ray, small, tmp_path, modes):
     options = {**small.options, "modes": modes, "intervals": modes, "other_baselines": False}
@@ -80,6 +81,7 @@ def test_a_dataset_has_the_blocks_of_the_folder_of_sorted_rows(ray, small, tmp_p
         assert sorted(table["intervals_digest"]) == sorted(digests)
 
 
+@pytest.mark.slow
 def test_datasets_without_distinct_ids_are_refused(ray, small, tmp_path):
     twice = ray.data.from_pandas(small.rows.assign(loan=["l7", "l7", *small.rows["loan"][2:]]))
     for out in (tmp_path / "out", tmp_path / "out"):  # a refused audit leaves nothing in the way of the next

@@ -132,6 +132,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name[0] != "."}
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_parts_and_resumed_parts_give_the_bytes_of_an_audit_in_memory(
     case, protocol, rows, few, tmp_path, kind, monkeypatch

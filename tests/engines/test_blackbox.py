@@ -40,6 +40,7 @@ def bound(family: str, space: str, n: int = 40, dataset: str = "credit_g", **cha
     return bind(case.model, case.X_test[:n], protocol), protocol
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("space", ["transformed", pytest.param("raw", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_byte_budget_changes_a_result(family: str, space: str) -> None:

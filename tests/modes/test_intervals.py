@@ -63,6 +63,7 @@ def with_labels(found, classes):
 TREES = ["random_forest", "gradient_boosting", "hist_gradient_boosting", "lightgbm", "xgboost", "catboost"]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("space", ["transformed", "raw"])
 @pytest.mark.parametrize("family", [*TREES, "logistic"])
 def test_whole_numbers_end_where_asking_for_each_of_them_says(family, space):
@@ -170,6 +171,7 @@ def check_ends(model, X, i, name, one, shares, train):
             assert flip.predicted == model.classes_[int(np.argmax(p))]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize(
     "family", ["lightgbm", "xgboost", "random_forest", "hist_gradient_boosting", "catboost", "logistic"]
@@ -196,6 +198,7 @@ def test_no_interval_of_decimals_is_wrong(family, precision):
     check()
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("family", ["lightgbm", "logistic", "random_forest"])
 def test_no_interval_of_several_classes_is_wrong(family):
     model, train, X = decimals(family, "float64", 4)
@@ -219,6 +222,7 @@ SCALERS = [
 ]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("scaler", SCALERS, ids=lambda scaler: type(scaler).__name__)
 @pytest.mark.parametrize("space", ["transformed", "raw"])
 def test_scalers_keep_ends_exact(scaler, space):

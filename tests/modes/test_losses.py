@@ -56,6 +56,7 @@ def catalogue_of(case, size):
     return units
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(("dataset", "family", "space"), CASES)
 def test_wrong_values_cost_what_asking_for_each_of_them_says(dataset, family, space):
     case = pipelines.fitted(dataset, family, space)

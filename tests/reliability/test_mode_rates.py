@@ -97,6 +97,7 @@ def test_many_failing_fields_are_drawn_around_the_exact_part():
     np.testing.assert_allclose(again.p_flip[::-1], found.p_flip, atol=1e-12)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(
     ("family", "space"), [("lightgbm", "raw"), ("logistic", "transformed"), ("random_forest", "transformed")]
 )
