@@ -315,7 +315,7 @@ class ModelParity(JsonFile):
         Returns
         -------
         pandas.DataFrame
-            One row per :class:`Reveal`, most labels first.
+            One row per field and value that reveals a difference, most labels first.
         """
         return pd.DataFrame([asdict(one) for one in self.reveals], columns=[each.name for each in fields(Reveal)])
 
