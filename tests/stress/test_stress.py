@@ -512,6 +512,8 @@ def test_independent_draws_differ():
         (lambda: Stress(tau_confidence=90), "tau_confidence must be between 0 and 1, got 90"),
         (lambda: Stress(tau_collapse=0.0), "tau_collapse must be positive"),
         (lambda: Stress.from_dict({"draw_format": "other"}), "draw_format must be"),
+        (lambda: Stress.from_dict([1]), "stress: a mapping was expected, got list"),
+        (lambda: Stress.from_dict({"stressors": [3]}), "a list of stressors was expected, each of them a mapping"),
         (lambda: Stress.from_dict({**Stress().to_dict(), "stressors": [{"kind": "rain"}]}), "'rain'"),
     ],
 )

@@ -192,11 +192,13 @@ class Stress:
         Stress
             The same stress, with the same draws.
         """
-        entries = document["stressors"] if isinstance(document, Mapping) else None
-        if not isinstance(entries, (list, tuple)) or not all(isinstance(entry, Mapping) for entry in entries):
-            raise ProtocolError("stress: a mapping with a list of stressors was expected, each of them a mapping")
+        if not isinstance(document, Mapping):
+            raise ProtocolError(f"stress: a mapping was expected, got {type(document).__name__}")
         if document.get("draw_format", DRAW_FORMAT) != DRAW_FORMAT:
             raise ProtocolError(f"stress: draw_format must be {DRAW_FORMAT!r}, got {document['draw_format']!r}")
+        entries = document["stressors"]
+        if not isinstance(entries, (list, tuple)) or not all(isinstance(entry, Mapping) for entry in entries):
+            raise ProtocolError("stress: a list of stressors was expected, each of them a mapping")
         stressors: list[Stressor] = []
         for entry in entries:
             fields = {key: value for key, value in entry.items() if key != "kind"}
